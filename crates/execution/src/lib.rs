@@ -1,0 +1,11 @@
+//! From agreed batches to results: the [`Service`] that a group replicates, sessions, and replies that are given
+//! exactly once.
+//!
+//! Absent on purpose: threads, clocks, input and output. The crate is `no_std`.
+#![no_std]
+
+extern crate alloc;
+
+mod service;
+
+pub use service::{Call, Service};

@@ -1,0 +1,217 @@
+//! Layers of writes over a snapshot.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use bytes::Bytes;
+use quorate_wire::Seq;
+
+use crate::snapshot::{Fault, Snapshot};
+
+/// Writes over whatever is below: `None` deletes.
+pub type Layer = BTreeMap<Bytes, Option<Bytes>>;
+
+/// The state as execution sees it: writes since the last checkpoint, over layers that are on their way to the
+/// store, over the store's newest snapshot.
+#[derive(Debug)]
+pub struct State {
+    current: Layer,
+    /// Frozen layers, oldest first, each with its checkpoint.
+    frozen: VecDeque<(Seq, Arc<Layer>)>,
+    base: Arc<dyn Snapshot>,
+}
+
+impl State {
+    /// The state that a snapshot holds.
+    pub fn new(base: Arc<dyn Snapshot>) -> State {
+        State {
+            current: Layer::new(),
+            frozen: VecDeque::new(),
+            base,
+        }
+    }
+
+    /// Begins an operation.
+    pub fn begin(&mut self) -> Txn<'_> {
+        Txn {
+            state: self,
+            writes: Layer::new(),
+        }
+    }
+
+    /// Freezes the writes since the last checkpoint. The layer goes to the store; reads go on through it until
+    /// [`State::stored`] is told that the store has it.
+    pub fn freeze(&mut self, checkpoint: Seq) -> Arc<Layer> {
+        assert!(
+            self.frozen
+                .back()
+                .is_none_or(|(last, _)| *last < checkpoint)
+        );
+        let layer = Arc::new(core::mem::take(&mut self.current));
+        self.frozen.push_back((checkpoint, layer.clone()));
+        layer
+    }
+
+    /// The store has written all layers up to `checkpoint`, and `base` is its snapshot after them.
+    pub fn stored(&mut self, checkpoint: Seq, base: Arc<dyn Snapshot>) {
+        while self
+            .frozen
+            .front()
+            .is_some_and(|(seq, _)| *seq <= checkpoint)
+        {
+            self.frozen.pop_front();
+        }
+        self.base = base;
+    }
+
+    /// How many layers wait for the store.
+    pub fn layers_in_flight(&self) -> usize {
+        self.frozen.len()
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        for layer in self.layers_from_top() {
+            if let Some(value) = layer.get(key) {
+                return Ok(value.clone());
+            }
+        }
+        self.base.get(key)
+    }
+
+    fn layers_from_top(&self) -> impl Iterator<Item = &Layer> {
+        core::iter::once(&self.current).chain(self.frozen.iter().rev().map(|(_, layer)| &**layer))
+    }
+
+    /// Entries between two keys with `top` over this state's own layers.
+    fn range_under(
+        &self,
+        top: &Layer,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        let mut out = Vec::new();
+        let mut from: Bound<Bytes> = own(from);
+        while out.len() < limit && !is_empty_range(borrow(&from), to) {
+            // A page of the base decides how far this round can see; the layers are merged over it.
+            let page = limit - out.len();
+            let below = self.base.range(borrow(&from), to, page)?;
+            let end: Bound<Bytes> = match below.last() {
+                Some((last, _)) if below.len() == page => Bound::Included(last.clone()),
+                _ => own(to),
+            };
+            let mut merged: BTreeMap<Bytes, Option<Bytes>> =
+                below.into_iter().map(|(k, v)| (k, Some(v))).collect();
+            let layers = self
+                .frozen
+                .iter()
+                .map(|(_, layer)| &**layer)
+                .chain([&self.current, top]);
+            for layer in layers {
+                for (k, v) in layer.range::<[u8], _>((borrow(&from), borrow(&end))) {
+                    merged.insert(k.clone(), v.clone());
+                }
+            }
+            let room = limit - out.len();
+            out.extend(
+                merged
+                    .into_iter()
+                    .filter_map(|(k, v)| Some((k, v?)))
+                    .take(room),
+            );
+            match end {
+                Bound::Included(last) if Bound::Included(&last[..]) != to => {
+                    from = Bound::Excluded(last);
+                }
+                _ => break,
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// One operation's view of the state, with its own writes on top.
+///
+/// Dropping it undoes them; [`Txn::commit`] makes them part of the state.
+#[derive(Debug)]
+pub struct Txn<'a> {
+    state: &'a mut State,
+    writes: Layer,
+}
+
+impl Txn<'_> {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        match self.writes.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => self.state.get(key),
+        }
+    }
+
+    /// Up to `limit` entries between two keys, in rising order.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn range(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        self.state.range_under(&self.writes, from, to, limit)
+    }
+
+    /// Sets the value of a key.
+    pub fn put(&mut self, key: Bytes, value: Bytes) {
+        self.writes.insert(key, Some(value));
+    }
+
+    /// Removes a key.
+    pub fn delete(&mut self, key: Bytes) {
+        self.writes.insert(key, None);
+    }
+
+    /// What the operation has written so far.
+    pub fn writes(&self) -> &Layer {
+        &self.writes
+    }
+
+    /// Undoes the writes so far.
+    pub fn rollback(&mut self) {
+        self.writes.clear();
+    }
+
+    /// Makes the writes part of the state.
+    pub fn commit(self) {
+        // Not `BTreeMap::append`: that rebuilds the whole layer for each operation.
+        state.current.extend(self.writes);
+    }
+}
+
+fn own(bound: Bound<&[u8]>) -> Bound<Bytes> {
+    bound.map(Bytes::copy_from_slice)
+}
+
+fn borrow(bound: &Bound<Bytes>) -> Bound<&[u8]> {
+    bound.as_ref().map(|key| &key[..])
+}
+
+/// Whether no key lies between two bounds; `BTreeMap::range` panics on some of these.
+pub(crate) fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
+    match (from, to) {
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+            a >= b
+        }
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+    }
+}

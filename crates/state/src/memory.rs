@@ -1,0 +1,44 @@
+//! A snapshot in memory, for tests, the simulator and the genesis state.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::snapshot::{Fault, Snapshot};
+
+/// A snapshot that is two ordered maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemorySnapshot {
+    /// The state's entries.
+    pub entries: BTreeMap<Bytes, Bytes>,
+    /// The partition tree's nodes by path.
+    pub nodes: BTreeMap<Bytes, Bytes>,
+}
+
+impl Snapshot for MemorySnapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        Ok(self.entries.get(key).cloned())
+    }
+
+    fn range(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        if crate::layers::is_empty_range(from, to) {
+            return Ok(Vec::new());
+        }
+        let range = self.entries.range::<[u8], _>((from, to));
+        Ok(range
+            .take(limit)
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect())
+    }
+
+    fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
+        Ok(self.nodes.get(path).cloned())
+    }
+}

@@ -1,0 +1,298 @@
+//! Keys, signatures and authenticators, and the proof that they were checked.
+
+use core::fmt;
+use core::ops::Deref;
+
+use alloc::vec::Vec;
+use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
+
+use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::digest::Digest;
+use crate::ids::ReplicaId;
+
+/// A value whose authenticity was established, by the check that the constructor names.
+///
+/// Code that holds one makes no second check. Outside this crate a `Verified` is made only by
+/// [`Verified::from_link`], which names the reason: TLS vouches for the peer at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified<T>(T);
+
+impl<T> Verified<T> {
+    pub(crate) fn new(value: T) -> Verified<T> {
+        Verified(value)
+    }
+
+    /// The value came over a link whose other end TLS has authenticated as the value's author, or it was
+    /// read back from this replica's own log.
+    pub fn from_link(value: T) -> Verified<T> {
+        Verified(value)
+    }
+
+    /// The value itself.
+    pub fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+impl<T> Deref for Verified<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Why a signature or MAC was refused. The author's fault, or that of somebody who pretends to be them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthError {
+    /// The bytes are not a public key.
+    BadKey,
+    /// The signature is not the key's over this content.
+    BadSignature,
+    /// The MAC is not the key's over this content, or there is none for this replica.
+    BadMac,
+}
+
+impl fmt::Display for AuthError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AuthError::BadKey => "not a valid public key",
+            AuthError::BadSignature => "the signature does not match",
+            AuthError::BadMac => "the message authentication code does not match",
+        })
+    }
+}
+
+impl core::error::Error for AuthError {}
+
+/// An Ed25519 public key: who a replica or client is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey(pub [u8; 32]);
+
+impl PublicKey {
+    /// Checks a signature over a digest. Strict verification, so that all replicas judge odd signatures alike.
+    ///
+    /// # Errors
+    /// [`AuthError::BadKey`] or [`AuthError::BadSignature`].
+    pub fn verify(&self, digest: &Digest, signature: &Signature) -> Result<(), AuthError> {
+        let key = VerifyingKey::from_bytes(&self.0).map_err(|_| AuthError::BadKey)?;
+        let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
+        key.verify_strict(&digest.0, &signature)
+            .map_err(|_| AuthError::BadSignature)
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("key:")?;
+        self.0[..4].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl Encode for PublicKey {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+}
+
+impl Decode for PublicKey {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(PublicKey(r.array()?))
+    }
+}
+
+/// An Ed25519 signature over a digest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Signature(pub [u8; 64]);
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sig:")?;
+        self.0[..4].iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl Encode for Signature {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+}
+
+impl Decode for Signature {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Signature(r.array()?))
+    }
+}
+
+/// A signing key with its public half. Signing is deterministic (RFC 8032), so cores can do it.
+#[derive(Clone)]
+pub struct KeyPair(SigningKey);
+
+impl KeyPair {
+    /// The key pair of a 32-byte secret seed.
+    pub fn from_seed(seed: &[u8; 32]) -> KeyPair {
+        KeyPair(SigningKey::from_bytes(seed))
+    }
+
+    /// The secret seed, to be kept in a file that only its owner reads.
+    pub fn seed(&self) -> [u8; 32] {
+        self.0.to_bytes()
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        PublicKey(self.0.verifying_key().to_bytes())
+    }
+
+    /// Signs a digest.
+    pub fn sign(&self, digest: &Digest) -> Signature {
+        Signature(self.0.sign(&digest.0).to_bytes())
+    }
+}
+
+impl fmt::Debug for KeyPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyPair({:?})", self.public())
+    }
+}
+
+/// A message authentication code: the first 16 bytes of keyed BLAKE3 over a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mac(pub [u8; 16]);
+
+impl Encode for Mac {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+}
+
+impl Decode for Mac {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Mac(r.array()?))
+    }
+}
+
+/// The key that a client shares with one replica, from the exporter (RFC 5705) of their TLS link.
+#[derive(Clone, PartialEq, Eq)]
+pub struct MacKey(pub [u8; 32]);
+
+impl MacKey {
+    /// The code of a digest.
+    pub fn mac(&self, digest: &Digest) -> Mac {
+        let full = blake3::keyed_hash(&self.0, &digest.0);
+        let mut out = [0; 16];
+        out.copy_from_slice(&full.as_bytes()[..16]);
+        Mac(out)
+    }
+
+    /// Checks a code, in constant time.
+    ///
+    /// # Errors
+    /// [`AuthError::BadMac`].
+    pub fn check(&self, digest: &Digest, mac: &Mac) -> Result<(), AuthError> {
+        let expected = self.mac(digest);
+        let difference = expected
+            .0
+            .iter()
+            .zip(&mac.0)
+            .fold(0, |acc, (a, b)| acc | (a ^ b));
+        if difference == 0 {
+            Ok(())
+        } else {
+            Err(AuthError::BadMac)
+        }
+    }
+}
+
+impl fmt::Debug for MacKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MacKey(..)")
+    }
+}
+
+/// One MAC for each replica, in the group's order, so that a relayed request can be checked by each.
+/// A replica with which the client has no link has an arbitrary MAC there, and learns from others.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Authenticator(pub Vec<Mac>);
+
+impl Authenticator {
+    /// Checks the code for `replica`.
+    ///
+    /// # Errors
+    /// [`AuthError::BadMac`], also where there is none for it.
+    pub fn check(
+        &self,
+        replica: ReplicaId,
+        key: &MacKey,
+        digest: &Digest,
+    ) -> Result<(), AuthError> {
+        let mac = self
+            .0
+            .get(usize::from(replica.0))
+            .ok_or(AuthError::BadMac)?;
+        key.check(digest, mac)
+    }
+}
+
+impl Encode for Authenticator {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for Authenticator {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let macs: Vec<Mac> = Vec::decode(r)?;
+        if macs.len() > crate::ids::Quorum::MAX_REPLICAS {
+            return Err(DecodeError::TooLong("MACs"));
+        }
+        Ok(Authenticator(macs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Content;
+
+    /// A signature holds for its key and content alone.
+    #[test]
+    fn signatures_bind_key_and_content() {
+        let (a, b) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
+        let digest = Digest::of(Content::ViewChange, b"x");
+        let signature = a.sign(&digest);
+        assert_eq!(a.public().verify(&digest, &signature), Ok(()));
+        assert_eq!(
+            b.public().verify(&digest, &signature),
+            Err(AuthError::BadSignature)
+        );
+        let other = Digest::of(Content::NewView, b"x");
+        assert_eq!(
+            a.public().verify(&other, &signature),
+            Err(AuthError::BadSignature)
+        );
+    }
+
+    /// A MAC holds for its key and replica alone; a missing one is refused.
+    #[test]
+    fn authenticators_are_per_replica() {
+        let keys = [MacKey([1; 32]), MacKey([2; 32])];
+        let digest = Digest::of(Content::Request, b"x");
+        let auth = Authenticator(keys.iter().map(|k| k.mac(&digest)).collect());
+        assert_eq!(auth.check(ReplicaId(0), &keys[0], &digest), Ok(()));
+        assert_eq!(
+            auth.check(ReplicaId(1), &keys[0], &digest),
+            Err(AuthError::BadMac)
+        );
+        assert_eq!(
+            auth.check(ReplicaId(2), &keys[0], &digest),
+            Err(AuthError::BadMac)
+        );
+    }
+}

@@ -1,0 +1,27 @@
+//! What travels between the parts of a Quorate group, and who vouches for it.
+//!
+//! - [`ids`]: views, sequence numbers, replicas, sessions; [`Quorum`] is the one source of quorum sizes.
+//! - [`codec`]: one canonical encoding. A value has exactly one byte form, and bytes that are not that
+//!   form are refused, because digests and signatures are taken over bytes.
+//! - [`digest`]: BLAKE3 with a context for each kind of content.
+//! - [`auth`]: keys, signatures, authenticators (one MAC a replica), and [`Verified`], the proof that a
+//!   check was made.
+//! - [`message`]: requests, replies, and all that replicas say to each other.
+//! - [`frame`]: checksummed frames of the write-ahead log.
+//!
+//! Absent on purpose: sockets, clocks, randomness, threads. The crate is `no_std`.
+#![no_std]
+
+extern crate alloc;
+
+pub mod auth;
+pub mod codec;
+pub mod digest;
+pub mod frame;
+pub mod ids;
+pub mod message;
+
+pub use auth::{Authenticator, KeyPair, Mac, MacKey, PublicKey, Signature, Verified};
+pub use codec::{Decode, DecodeError, Encode, Reader};
+pub use digest::Digest;
+pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};

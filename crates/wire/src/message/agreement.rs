@@ -1,0 +1,180 @@
+//! The phases of agreement. PBFT 2002, 4.2 and 4.3.
+
+use alloc::vec::Vec;
+
+use super::MAX_BATCH_REQUESTS;
+use super::client::{AuthRequest, Request};
+use super::transfer::StateMessage;
+use super::view_change::{SignedNewView, SignedViewChange};
+use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::digest::{Content, Digest};
+use crate::ids::{Seq, Time, View};
+use crate::{record, tagged};
+
+tagged! {
+    /// All that one replica says to another. TLS says who speaks; what third parties must believe is signed as well.
+    pub enum PeerMessage {
+        /// A client's request, passed on to the primary.
+        1 => Request(AuthRequest),
+        /// The primary gives a batch its place.
+        2 => PrePrepare(PrePrepare),
+        /// A backup agrees with the place.
+        3 => Prepare(Prepare),
+        /// A replica knows that a quorum agrees.
+        4 => Commit(Commit),
+        /// A replica's state after a batch.
+        5 => Checkpoint(Checkpoint),
+        /// A replica leaves its view.
+        6 => ViewChange(SignedViewChange),
+        /// The primary of a view starts it.
+        7 => NewView(SignedNewView),
+        /// Where a replica stands; the others answer with what it lacks.
+        8 => Status(Status),
+        /// What committed at a place; f+1 of these are believed.
+        9 => Committed(Committed),
+        /// Asks for content by digest.
+        10 => Fetch(Fetch),
+        /// Content that was asked for: a batch.
+        11 => Batch(BatchBody),
+        /// Content that was asked for: a request. Its digest speaks for it.
+        12 => Body(Request),
+        /// Pieces of a state.
+        13 => State(StateMessage),
+    }
+}
+
+/// Requests that take one place together: the agreed time and the requests' digests, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The primary's proposal for the agreed time. 0 in the null batch.
+    pub time: Time,
+    /// Which requests, in the order of execution; no more than [`MAX_BATCH_REQUESTS`].
+    pub requests: Vec<Digest>,
+}
+
+impl Batch {
+    /// The batch that does nothing, which fills gaps in a new view.
+    pub fn null() -> Batch {
+        Batch {
+            time: Time(0),
+            requests: Vec::new(),
+        }
+    }
+
+    /// The digest that replicas agree on.
+    pub fn digest(&self) -> Digest {
+        Digest::of(Content::Batch, &self.to_bytes())
+    }
+}
+
+impl Encode for Batch {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.time.encode(out);
+        self.requests.encode(out);
+    }
+}
+
+impl Decode for Batch {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let time = Time::decode(r)?;
+        let requests: Vec<Digest> = Vec::decode(r)?;
+        if requests.len() > MAX_BATCH_REQUESTS {
+            return Err(DecodeError::TooLong("requests in a batch"));
+        }
+        Ok(Batch { time, requests })
+    }
+}
+
+record! {
+    /// `<PRE-PREPARE, v, n, batch>`, with the bodies of the small requests.
+    pub struct PrePrepare {
+        /// The primary's view.
+        pub view: View,
+        /// The place given.
+        pub seq: Seq,
+        /// What takes the place.
+        pub batch: Batch,
+        /// Requests of the batch that the primary relays; the clients send the large ones to all replicas.
+        pub bodies: Vec<AuthRequest>,
+    }
+}
+
+record! {
+    /// `<PREPARE, v, n, d>`.
+    pub struct Prepare {
+        /// The view of the pre-prepare.
+        pub view: View,
+        /// Its place.
+        pub seq: Seq,
+        /// Its batch.
+        pub digest: Digest,
+    }
+}
+
+record! {
+    /// `<COMMIT, v, n, d>`.
+    pub struct Commit {
+        /// The view of the pre-prepare.
+        pub view: View,
+        /// Its place.
+        pub seq: Seq,
+        /// Its batch.
+        pub digest: Digest,
+    }
+}
+
+record! {
+    /// `<CHECKPOINT, n, d>`: the state after place n has this root.
+    pub struct Checkpoint {
+        /// After which place.
+        pub seq: Seq,
+        /// The root of the partition tree.
+        pub root: Digest,
+    }
+}
+
+record! {
+    /// Where a replica stands. PBFT 2002, 5.2 (message retransmission).
+    pub struct Status {
+        /// Its view.
+        pub view: View,
+        /// Whether the view has started there.
+        pub active: bool,
+        /// Its last stable checkpoint.
+        pub stable: Seq,
+        /// The last place up to which all have committed there.
+        pub committed: Seq,
+        /// The last place whose batch it has executed; behind `committed` while it fetches bodies.
+        pub executed: Seq,
+    }
+}
+
+record! {
+    /// A replica has committed this batch at this place.
+    pub struct Committed {
+        /// The place.
+        pub seq: Seq,
+        /// The batch.
+        pub digest: Digest,
+    }
+}
+
+tagged! {
+    /// Content that a replica lacks and knows the digest of.
+    pub enum Fetch {
+        /// A batch.
+        1 => Batch(Digest),
+        /// A request.
+        2 => Request(Digest),
+        /// A signed VIEW-CHANGE, by the digest in a NEW-VIEW.
+        3 => ViewChange(Digest),
+    }
+}
+
+record! {
+    /// A batch that was asked for; its digest speaks for it.
+    pub struct BatchBody {
+        /// The batch.
+        pub batch: Batch,
+    }
+}

@@ -1,0 +1,217 @@
+//! Requests and replies.
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use super::report::Report;
+use super::{MAX_OP_BYTES, MAX_RESULT_BYTES};
+use crate::auth::{AuthError, Authenticator, MacKey, Verified};
+use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::digest::{Content, Digest};
+use crate::ids::{ClientId, ReplicaId, RequestNumber, SessionId, View};
+use crate::{record, tagged};
+
+/// An operation that a client wants executed once.
+///
+/// The digest is computed when the request is made or decoded: one pass over the body, and none later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    client: ClientId,
+    session: SessionId,
+    number: RequestNumber,
+    op: Bytes,
+    digest: Digest,
+}
+
+impl Request {
+    /// A request of `client` in `session`. `op` holds at most [`MAX_OP_BYTES`].
+    pub fn new(client: ClientId, session: SessionId, number: RequestNumber, op: Bytes) -> Request {
+        assert!(
+            op.len() <= MAX_OP_BYTES,
+            "an operation of {} bytes is too long",
+            op.len()
+        );
+        let mut head = Vec::with_capacity(48);
+        client.encode(&mut head);
+        session.encode(&mut head);
+        number.encode(&mut head);
+        let digest = Digest::of_parts(Content::Request, &[&head, &op]);
+        Request {
+            client,
+            session,
+            number,
+            op,
+            digest,
+        }
+    }
+
+    /// Who asks.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// In which session.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// The request's number in its session.
+    pub fn number(&self) -> RequestNumber {
+        self.number
+    }
+
+    /// What is to be done, in the service's own encoding.
+    pub fn op(&self) -> &Bytes {
+        &self.op
+    }
+
+    /// The digest over all of the above.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The replica that answers in full; the others send the result's digest.
+    ///
+    /// Numbers rise by one, so a client's full results come from all replicas in turn.
+    pub fn replier(&self, n: usize) -> ReplicaId {
+        ReplicaId((self.number.0 % n as u64) as u8)
+    }
+
+    /// How many bytes the request takes up in a message or in memory, about.
+    pub fn weight(&self) -> usize {
+        self.op.len() + 128
+    }
+}
+
+impl Encode for Request {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.client.encode(out);
+        self.session.encode(out);
+        self.number.encode(out);
+        self.op.encode(out);
+    }
+}
+
+impl Decode for Request {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let client = ClientId::decode(r)?;
+        let session = SessionId::decode(r)?;
+        let number = RequestNumber::decode(r)?;
+        let op = Bytes::decode(r)?;
+        if op.len() > MAX_OP_BYTES {
+            return Err(DecodeError::TooLong("operation bytes"));
+        }
+        Ok(Request::new(client, session, number, op))
+    }
+}
+
+record! {
+    /// A request with one MAC for each replica, so that the primary can relay it.
+    pub struct AuthRequest {
+        /// What is asked.
+        pub request: Request,
+        /// The client's word for it.
+        pub auth: Authenticator,
+    }
+}
+
+impl AuthRequest {
+    /// Checks the MAC for `replica`.
+    ///
+    /// # Errors
+    /// [`AuthError::BadMac`].
+    pub fn verify(
+        self,
+        replica: ReplicaId,
+        key: &MacKey,
+    ) -> Result<Verified<AuthRequest>, (AuthError, AuthRequest)> {
+        match self.auth.check(replica, key, &self.request.digest) {
+            Ok(()) => Ok(Verified::new(self)),
+            Err(e) => Err((e, self)),
+        }
+    }
+}
+
+tagged! {
+    /// What a client sends to a replica.
+    pub enum ClientMessage {
+        /// An operation.
+        1 => Request(AuthRequest),
+        /// Asks how the replica is; the number comes back with the answer.
+        2 => ReportPlease(u64),
+    }
+}
+
+tagged! {
+    /// What a replica sends to a client.
+    pub enum ReplicaMessage {
+        /// The outcome of an operation.
+        1 => Reply(Reply),
+        /// How the replica is, as it says itself.
+        2 => Report(Report),
+    }
+}
+
+record! {
+    /// The outcome of an operation, as one replica says.
+    pub struct Reply {
+        /// The session of the request.
+        pub session: SessionId,
+        /// The number of the request.
+        pub number: RequestNumber,
+        /// The replica's view, so that the client finds the primary.
+        pub view: View,
+        /// The result or its digest.
+        pub body: ReplyBody,
+    }
+}
+
+/// A result, or its digest where another replica was named to send the result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplyBody {
+    /// All of it.
+    Full(Bytes),
+    /// Its digest ([`ReplyBody::digest`]).
+    Digest(Digest),
+}
+
+impl ReplyBody {
+    /// The digest of the result.
+    pub fn digest(&self) -> Digest {
+        match self {
+            ReplyBody::Full(result) => Digest::of(Content::Result, result),
+            ReplyBody::Digest(digest) => *digest,
+        }
+    }
+}
+
+impl Encode for ReplyBody {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            ReplyBody::Full(result) => {
+                out.push(1);
+                result.encode(out);
+            }
+            ReplyBody::Digest(digest) => {
+                out.push(2);
+                digest.encode(out);
+            }
+        }
+    }
+}
+
+impl Decode for ReplyBody {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match u8::decode(r)? {
+            1 => {
+                let result = Bytes::decode(r)?;
+                if result.len() > MAX_RESULT_BYTES {
+                    return Err(DecodeError::TooLong("result bytes"));
+                }
+                Ok(ReplyBody::Full(result))
+            }
+            2 => Ok(ReplyBody::Digest(Digest::decode(r)?)),
+            _ => Err(DecodeError::Invalid("tag of ReplyBody")),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What a replica says of itself to those who ask. Nobody vouches for it: compare the replicas' reports.
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use crate::digest::Digest;
+use crate::ids::{ReplicaId, Seq, View};
+use crate::record;
+
+record! {
+    /// How a replica is.
+    pub struct Report {
+        /// The number of the question.
+        pub nonce: u64,
+        /// Who answers.
+        pub replica: ReplicaId,
+        /// Its view.
+        pub view: View,
+        /// Whether the view has started there.
+        pub active: bool,
+        /// The last place that committed there.
+        pub committed: Seq,
+        /// The last place that it has executed.
+        pub executed: Seq,
+        /// Its last stable checkpoint.
+        pub stable: Seq,
+        /// The root of the state at that checkpoint.
+        pub root: Digest,
+        /// Whether it is fetching state from the others.
+        pub fetching: bool,
+        /// Its links to the other replicas.
+        pub links: Vec<LinkReport>,
+        /// Clients connected to it.
+        pub clients: u32,
+        /// How many view changes it has taken part in since it started.
+        pub view_changes: u64,
+        /// Milliseconds since it started.
+        pub uptime_ms: u64,
+        /// The name of the fault that was injected for a demonstration; empty in a sound replica.
+        pub fault: Bytes,
+    }
+}
+
+record! {
+    /// A link to another replica.
+    pub struct LinkReport {
+        /// To whom.
+        pub peer: ReplicaId,
+        /// Whether it stands.
+        pub up: bool,
+        /// Messages dropped because the peer did not take them in time.
+        pub dropped: u64,
+    }
+}

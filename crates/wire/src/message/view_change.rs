@@ -1,0 +1,118 @@
+//! The signed messages of a view change. PBFT 2002, 4.4.
+
+use alloc::vec::Vec;
+
+use crate::auth::{AuthError, KeyPair, PublicKey, Signature, Verified};
+use crate::codec::Encode;
+use crate::digest::{Content, Digest};
+use crate::ids::{ReplicaId, Seq, View};
+use crate::record;
+
+record! {
+    /// A batch that was prepared or pre-prepared at a place in a view.
+    pub struct Vote {
+        /// The place.
+        pub seq: Seq,
+        /// The view.
+        pub view: View,
+        /// The batch.
+        pub digest: Digest,
+    }
+}
+
+record! {
+    /// `<VIEW-CHANGE, v, h, C, P, Q, i>`.
+    pub struct ViewChange {
+        /// The view that the sender moves to.
+        pub view: View,
+        /// The sender.
+        pub replica: ReplicaId,
+        /// h: its last stable checkpoint.
+        pub stable: Seq,
+        /// C: the checkpoints that it holds (place and root), the stable one first, in rising order.
+        pub checkpoints: Vec<(Seq, Digest)>,
+        /// P: for each place the last batch that prepared there, in rising order of place.
+        pub prepared: Vec<Vote>,
+        /// Q: for each place and batch the last view in which it was pre-prepared there, in rising order of (place, digest).
+        pub preprepared: Vec<Vote>,
+    }
+}
+
+record! {
+    /// `<NEW-VIEW, v, V, X>`.
+    pub struct NewView {
+        /// The view that starts.
+        pub view: View,
+        /// V: which VIEW-CHANGEs it rests on, by sender and digest, in rising order of sender.
+        pub proofs: Vec<(ReplicaId, Digest)>,
+        /// The checkpoint to start from.
+        pub start: (Seq, Digest),
+        /// X: the batches for the places after `start`, without gaps.
+        pub selection: Vec<Digest>,
+    }
+}
+
+record! {
+    /// A VIEW-CHANGE with its sender's signature.
+    pub struct SignedViewChange {
+        /// What is said.
+        pub body: ViewChange,
+        /// By the sender's key, over [`SignedViewChange::digest`].
+        pub signature: Signature,
+    }
+}
+
+record! {
+    /// A NEW-VIEW with the signature of the view's primary.
+    pub struct SignedNewView {
+        /// What is said.
+        pub body: NewView,
+        /// By the primary's key.
+        pub signature: Signature,
+    }
+}
+
+impl SignedViewChange {
+    /// Signs.
+    pub fn sign(body: ViewChange, key: &KeyPair) -> Verified<SignedViewChange> {
+        let signature = key.sign(&Digest::of(Content::ViewChange, &body.to_bytes()));
+        Verified::new(SignedViewChange { body, signature })
+    }
+
+    /// The digest by which a NEW-VIEW names this message.
+    pub fn digest(&self) -> Digest {
+        Digest::of(Content::ViewChange, &self.body.to_bytes())
+    }
+
+    /// Checks the signature against the sender's key.
+    ///
+    /// # Errors
+    /// [`AuthError::BadKey`] where the group has no such replica, else [`AuthError::BadSignature`].
+    pub fn verify(self, keys: &[PublicKey]) -> Result<Verified<SignedViewChange>, AuthError> {
+        let key = keys
+            .get(usize::from(self.body.replica.0))
+            .ok_or(AuthError::BadKey)?;
+        key.verify(&self.digest(), &self.signature)?;
+        Ok(Verified::new(self))
+    }
+}
+
+impl SignedNewView {
+    /// Signs.
+    pub fn sign(body: NewView, key: &KeyPair) -> Verified<SignedNewView> {
+        let signature = key.sign(&Digest::of(Content::NewView, &body.to_bytes()));
+        Verified::new(SignedNewView { body, signature })
+    }
+
+    /// Checks the signature against the key of the view's primary.
+    ///
+    /// # Errors
+    /// [`AuthError::BadKey`] or [`AuthError::BadSignature`].
+    pub fn verify(self, primary: &PublicKey) -> Result<Verified<SignedNewView>, AuthError> {
+        primary.verify(
+            &Digest::of(Content::NewView, &self.body.to_bytes()),
+            &self.signature,
+        )?;
+        Ok(Verified::new(self))
+    }
+}
