@@ -1,0 +1,132 @@
+//! Object numbers, handles, kinds and times.
+
+use alloc::vec::Vec;
+use quorate_wire::{Decode, DecodeError, Encode, Reader, Time};
+
+/// Declares an enum of bare variants with its canonical encoding: one tag byte.
+macro_rules! codes {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$vdoc:meta])* $tag:literal => $variant:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name { $($(#[$vdoc])* $variant),* }
+
+        impl quorate_wire::Encode for $name {
+            fn encode(&self, out: &mut alloc::vec::Vec<u8>) {
+                out.push(match self { $($name::$variant => $tag),* });
+            }
+        }
+
+        impl quorate_wire::Decode for $name {
+            fn decode(r: &mut quorate_wire::Reader) -> Result<Self, quorate_wire::DecodeError> {
+                match <u8 as quorate_wire::Decode>::decode(r)? {
+                    $($tag => Ok($name::$variant),)*
+                    _ => Err(quorate_wire::DecodeError::Invalid(concat!("tag of ", stringify!($name)))),
+                }
+            }
+        }
+    };
+}
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub struct $name(pub u64);
+
+        impl Encode for $name {
+            fn encode(&self, out: &mut Vec<u8>) {
+                self.0.encode(out);
+            }
+        }
+
+        impl Decode for $name {
+            fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+                Ok($name(u64::decode(r)?))
+            }
+        }
+    };
+}
+
+number!(
+    /// An object's number. Never used again, so it needs no generation. The root has 1.
+    Ino
+);
+number!(
+    /// An open object in a session. Never used again.
+    Handle
+);
+
+impl Ino {
+    /// The root directory.
+    pub const ROOT: Ino = Ino(1);
+}
+
+/// No content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nothing;
+
+impl Encode for Nothing {
+    fn encode(&self, _: &mut Vec<u8>) {}
+}
+
+impl Decode for Nothing {
+    fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Nothing)
+    }
+}
+
+codes! {
+    /// What an object is.
+    pub enum Kind {
+        /// A regular file.
+        1 => Regular,
+        /// A directory.
+        2 => Directory,
+        /// A symbolic link.
+        3 => Symlink,
+        /// A named pipe.
+        4 => Fifo,
+        /// A socket.
+        5 => Socket,
+        /// A block device.
+        6 => Block,
+        /// A character device.
+        7 => Char,
+    }
+}
+
+/// A point in time as files have it: it may be before 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Stamp {
+    /// Whole seconds since 1970-01-01 00:00 UTC, rounded down.
+    pub secs: i64,
+    /// And nanoseconds, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+impl From<Time> for Stamp {
+    fn from(time: Time) -> Stamp {
+        // The quotient is below 2^35 and the remainder below 2^30.
+        Stamp {
+            secs: (time.0 / 1_000_000_000) as i64,
+            nanos: (time.0 % 1_000_000_000) as u32,
+        }
+    }
+}
+
+impl Encode for Stamp {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.secs.encode(out);
+        self.nanos.encode(out);
+    }
+}
+
+impl Decode for Stamp {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let (secs, nanos) = <(i64, u32)>::decode(r)?;
+        if nanos >= 1_000_000_000 {
+            return Err(DecodeError::Invalid("nanoseconds"));
+        }
+        Ok(Stamp { secs, nanos })
+    }
+}
