@@ -193,7 +193,7 @@ impl Txn<'_> {
     /// Makes the writes part of the state.
     pub fn commit(self) {
         // Not `BTreeMap::append`: that rebuilds the whole layer for each operation.
-        state.current.extend(self.writes);
+        self.state.current.extend(self.writes);
     }
 }
 

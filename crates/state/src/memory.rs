@@ -6,7 +6,11 @@ use core::ops::Bound;
 
 use bytes::Bytes;
 
+use quorate_wire::Digest;
+
+use crate::layers::Layer;
 use crate::snapshot::{Fault, Snapshot};
+use crate::tree;
 
 /// A snapshot that is two ordered maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +19,30 @@ pub struct MemorySnapshot {
     pub entries: BTreeMap<Bytes, Bytes>,
     /// The partition tree's nodes by path.
     pub nodes: BTreeMap<Bytes, Bytes>,
+}
+
+impl MemorySnapshot {
+    /// This state after `delta`, with its tree, and the new root digest. Entries are shared, not copied; the cost
+    /// is one reference for each.
+    ///
+    /// # Errors
+    /// [`Fault`] where this snapshot's tree does not fit its entries.
+    pub fn apply(&self, delta: &Layer) -> Result<(MemorySnapshot, Digest), Fault> {
+        let update = tree::update(self, delta)?;
+        let mut after = self.clone();
+        write(&mut after.entries, delta);
+        write(&mut after.nodes, &update.nodes);
+        Ok((after, update.root))
+    }
+}
+
+fn write(map: &mut BTreeMap<Bytes, Bytes>, changes: &Layer) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => map.insert(key.clone(), value.clone()),
+            None => map.remove(key),
+        };
+    }
 }
 
 impl Snapshot for MemorySnapshot {

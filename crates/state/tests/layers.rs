@@ -1,0 +1,157 @@
+//! States and transactions against a plain ordered map.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use quorate_state::{MemorySnapshot, Snapshot, State};
+use quorate_wire::Seq;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u8),
+    Delete(u8),
+    Commit,
+    Rollback,
+    Freeze,
+    Stored,
+    Get(u8),
+    Range(Bound<u8>, Bound<u8>, usize),
+}
+
+fn bound() -> impl Strategy<Value = Bound<u8>> {
+    prop_oneof![
+        Just(Bound::Unbounded),
+        (0..24_u8).prop_map(Bound::Included),
+        (0..24_u8).prop_map(Bound::Excluded),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..24_u8, any::<u8>()).prop_map(|(k, v)| Step::Put(k, v)),
+        3 => (0..24_u8).prop_map(Step::Delete),
+        2 => Just(Step::Commit),
+        1 => Just(Step::Rollback),
+        1 => Just(Step::Freeze),
+        1 => Just(Step::Stored),
+        2 => (0..24_u8).prop_map(Step::Get),
+        4 => (bound(), bound(), 0..30_usize).prop_map(|(from, to, limit)| Step::Range(from, to, limit)),
+    ]
+}
+
+fn bytes(b: u8) -> Bytes {
+    Bytes::from(vec![b])
+}
+
+fn in_range(key: u8, from: Bound<u8>, to: Bound<u8>) -> bool {
+    (match from {
+        Bound::Unbounded => true,
+        Bound::Included(a) => key >= a,
+        Bound::Excluded(a) => key > a,
+    }) && (match to {
+        Bound::Unbounded => true,
+        Bound::Included(b) => key <= b,
+        Bound::Excluded(b) => key < b,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1024))]
+
+    /// Reads through all layers give what one map would give.
+    #[test]
+    fn layers_read_as_one_map(steps in prop::collection::vec(step(), 1..80)) {
+        let mut store = MemorySnapshot::default();
+        let mut state = State::new(Arc::new(store.clone()));
+        let mut waiting = Vec::new();
+        let mut committed = BTreeMap::<u8, u8>::new();
+        let mut steps = steps.into_iter().peekable();
+        let mut seq = Seq(0);
+        while steps.peek().is_some() {
+            let mut model = committed.clone();
+            let mut txn = state.begin();
+            let end = loop {
+                match steps.next() {
+                    Some(Step::Put(k, v)) => {
+                        txn.put(bytes(k), bytes(v));
+                        model.insert(k, v);
+                    }
+                    Some(Step::Delete(k)) => {
+                        txn.delete(bytes(k));
+                        model.remove(&k);
+                    }
+                    Some(Step::Get(k)) => {
+                        prop_assert_eq!(txn.get(&[k]).unwrap(), model.get(&k).map(|v| bytes(*v)));
+                    }
+                    Some(Step::Range(from, to, limit)) => {
+                        let (from_key, to_key) = (from.map(bytes), to.map(bytes));
+                        let got = txn.range(
+                            from_key.as_ref().map(|k| &k[..]),
+                            to_key.as_ref().map(|k| &k[..]),
+                            limit,
+                        );
+                        let want: Vec<_> = model
+                            .iter()
+                            .filter(|(k, _)| in_range(**k, from, to))
+                            .take(limit)
+                            .map(|(k, v)| (bytes(*k), bytes(*v)))
+                            .collect();
+                        prop_assert_eq!(got.unwrap(), want);
+                    }
+                    Some(Step::Rollback) => {
+                        txn.rollback();
+                        model = committed.clone();
+                    }
+                    Some(Step::Commit) => {
+                        txn.commit();
+                        committed = model;
+                        break None;
+                    }
+                    end => {
+                        drop(txn);
+                        break end;
+                    }
+                }
+            };
+            match end {
+                Some(Step::Freeze) => {
+                    seq = seq.next();
+                    waiting.push((seq, state.freeze(seq)));
+                }
+                Some(Step::Stored) if !waiting.is_empty() => {
+                    let (seq, layer) = waiting.remove(0);
+                    store = store.apply(&layer).unwrap().0;
+                    state.stored(seq, Arc::new(store.clone()));
+                    prop_assert_eq!(state.layers_in_flight(), waiting.len());
+                }
+                _ => {}
+            }
+        }
+        for k in 0..24 {
+            prop_assert_eq!(state.get(&[k]).unwrap(), committed.get(&k).map(|v| bytes(*v)));
+        }
+    }
+
+    /// A snapshot takes any pair of bounds, also those between which nothing can lie.
+    #[test]
+    fn a_snapshot_ranges_as_a_map(keys in prop::collection::btree_set(0..24_u8, 0..24), from in bound(), to in bound(), limit in 0..30_usize) {
+        let snapshot = MemorySnapshot {
+            entries: keys.iter().map(|k| (bytes(*k), bytes(*k))).collect(),
+            nodes: BTreeMap::new(),
+        };
+        let (from_key, to_key) = (from.map(bytes), to.map(bytes));
+        let got = snapshot
+            .range(from_key.as_ref().map(|k| &k[..]), to_key.as_ref().map(|k| &k[..]), limit)
+            .unwrap();
+        let want: Vec<_> = keys
+            .into_iter()
+            .filter(|k| in_range(*k, from, to))
+            .take(limit)
+            .map(|k| (bytes(k), bytes(k)))
+            .collect();
+        prop_assert_eq!(got, want);
+    }
+}
