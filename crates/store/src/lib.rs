@@ -1,1 +1,37 @@
-//! Under construction.
+//! The stable store of the replicated state: one file, on redb.
+//!
+//! [`Store::checkpoint`] writes a layer and what it changes in the partition tree in one durable transaction.
+//! What it returns is a [`Snapshot`](quorate_state::Snapshot) of exactly that state, which later checkpoints leave alone. After a crash
+//! the store is at the last checkpoint that was returned, or at the one that was being written, whole.
+//!
+//! # The file
+//!
+//! redb's file goes through a layer of checked blocks (`blocks.rs`, with the format), so that redb never sees a byte that
+//! has changed on the disk. In redb there are three tables, of byte strings. A row's value is a tag of 16
+//! bytes and the content:
+//!
+//! | table | its byte in the tag | key | content |
+//! |---|---|---|---|
+//! | `entries` | 1 | the state's key | the state's value |
+//! | `nodes` | 2 | the path in the partition tree | the node's canonical bytes |
+//! | `meta` | 3 | `position` | checkpoint (`u64`), root digest (32 bytes), whether it is complete (`u8`, 0 or 1) |
+//!
+//! The tag is the first 16 bytes of BLAKE3 (key derivation, context "quorate v1 store row") over: the table's byte, the
+//! key's length (`u32`), the key, the content. It is checked at each read: blocks prove what the disk gave, tags prove
+//! the way from the value that was put in to the value that is handed out. Integers are little-endian.
+//!
+//! Beside the file `state` lies `state.lock`, locked while a process has the store open, with that process's number in
+//! text; and while a store is first made, `state.new`.
+//!
+//! # Absent on purpose
+//!
+//! Older checkpoints: a snapshot lives as long as someone holds it, and only the newest survives a restart. Repair:
+//! a damaged store is deleted, and the replica fetches the state from the others.
+
+mod blocks;
+mod error;
+mod rows;
+mod store;
+
+pub use error::StoreError;
+pub use store::{Options, Position, Store};

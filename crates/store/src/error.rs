@@ -1,0 +1,112 @@
+//! What can go wrong with a store, by whose fault it is, and what to do.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use quorate_state::Fault;
+
+/// Why a store does not work. None of these is a peer's or a client's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The operator started two replicas on one directory.
+    #[error("{} is in use by {}: is another replica running on this directory? Stop it, or give this one a directory of its own", path.display(), holder(*process))]
+    Locked {
+        /// The store's file.
+        path: PathBuf,
+        /// The process that has it open, where known.
+        process: Option<u32>,
+    },
+    /// The operator's permissions keep the replica out.
+    #[error("no permission to use {}: make the file and its directory readable and writable for the replica's user", path.display())]
+    Permission {
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// The disk, or the replica's quota, is full. The store is still at its last checkpoint.
+    #[error("no space left for {}: free some and start the replica again; it resumes at its last checkpoint", path.display())]
+    Full {
+        /// The store's file.
+        path: PathBuf,
+    },
+    /// The disk gave back something else than was written, or the file is none of ours.
+    #[error("{} is damaged ({what}): check the disk, then delete the file; the replica fetches the state from the others", path.display())]
+    Corrupt {
+        /// The store's file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// Any other failure of the environment.
+    #[error("input or output failed on {}: {source}; check the disk and start the replica again", path.display())]
+    Io {
+        /// The store's file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+fn holder(process: Option<u32>) -> String {
+    match process {
+        Some(id) => format!("process {id}"),
+        None => "another process".into(),
+    }
+}
+
+impl StoreError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> StoreError {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                StoreError::Permission { path }
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
+            // The kind by which the block layer says that a sum is wrong.
+            io::ErrorKind::InvalidData => StoreError::Corrupt {
+                path,
+                what: source.to_string(),
+            },
+            _ => StoreError::Io { path, source },
+        }
+    }
+
+    pub(crate) fn redb(path: &Path, error: impl Into<redb::Error>) -> StoreError {
+        match error.into() {
+            redb::Error::Io(source) => StoreError::io(path, source),
+            redb::Error::DatabaseAlreadyOpen => StoreError::Locked {
+                path: path.to_owned(),
+                process: None,
+            },
+            redb::Error::PreviousIo => StoreError::Io {
+                path: path.to_owned(),
+                source: io::Error::other("an earlier write failed, and the store is closed"),
+            },
+            other => StoreError::Corrupt {
+                path: path.to_owned(),
+                what: other.to_string(),
+            },
+        }
+    }
+
+    pub(crate) fn fault(path: &Path, fault: Fault) -> StoreError {
+        StoreError::Corrupt {
+            path: path.to_owned(),
+            what: fault.0,
+        }
+    }
+
+    pub(crate) fn locked(path: &Path, lock: &Path) -> StoreError {
+        let text = fs::read_to_string(lock).unwrap_or_default();
+        StoreError::Locked {
+            path: path.to_owned(),
+            process: text.trim().parse().ok(),
+        }
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Fault {
+        Fault(error.to_string())
+    }
+}

@@ -1,0 +1,117 @@
+//! Rows: content with its tag, and a snapshot that reads them.
+
+use std::fmt;
+use std::ops::Bound;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use quorate_state::{Fault, Snapshot};
+use redb::{ReadOnlyTable, TableDefinition};
+
+use crate::error::StoreError;
+
+pub(crate) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+pub(crate) type ReadTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
+pub(crate) const ENTRIES: Definition = TableDefinition::new("entries");
+pub(crate) const NODES: Definition = TableDefinition::new("nodes");
+pub(crate) const META: Definition = TableDefinition::new("meta");
+
+const TAG_BYTES: usize = 16;
+
+/// Which table a row is in, as its tag says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Entry = 1,
+    Node = 2,
+    Meta = 3,
+}
+
+/// The row for some content.
+pub(crate) fn seal(kind: Kind, key: &[u8], content: &[u8]) -> Vec<u8> {
+    let mut row = Vec::with_capacity(TAG_BYTES + content.len());
+    row.extend_from_slice(&tag(kind, key, content));
+    row.extend_from_slice(content);
+    row
+}
+
+/// The content of a row, if it is what was put there.
+pub(crate) fn open<'a>(kind: Kind, key: &[u8], row: &'a [u8]) -> Result<&'a [u8], Fault> {
+    match row.split_at_checked(TAG_BYTES) {
+        Some((found, content)) if found == tag(kind, key, content) => Ok(content),
+        _ => Err(Fault(format!(
+            "the row {kind:?} {key:?} does not match its tag"
+        ))),
+    }
+}
+
+fn tag(kind: Kind, key: &[u8], content: &[u8]) -> [u8; TAG_BYTES] {
+    let mut hasher = blake3::Hasher::new_derive_key("quorate v1 store row");
+    hasher.update(&[kind as u8]);
+    hasher.update(&(key.len() as u32).to_le_bytes());
+    hasher.update(key);
+    hasher.update(content);
+    let mut tag = [0; TAG_BYTES];
+    tag.copy_from_slice(&hasher.finalize().as_bytes()[..TAG_BYTES]);
+    tag
+}
+
+/// The store's contents at one checkpoint: a read transaction, which redb keeps apart from later writes.
+pub(crate) struct StoreSnapshot {
+    pub(crate) entries: ReadTable,
+    pub(crate) nodes: ReadTable,
+    pub(crate) path: PathBuf,
+}
+
+impl fmt::Debug for StoreSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreSnapshot")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StoreSnapshot {
+    fn row(&self, table: &ReadTable, kind: Kind, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        match table.get(key).map_err(|e| self.fault(e))? {
+            Some(row) => Ok(Some(Bytes::copy_from_slice(open(kind, key, row.value())?))),
+            None => Ok(None),
+        }
+    }
+
+    fn fault(&self, error: redb::StorageError) -> Fault {
+        StoreError::redb(&self.path, error).into()
+    }
+}
+
+impl Snapshot for StoreSnapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        self.row(&self.entries, Kind::Entry, key)
+    }
+
+    fn range(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        let rows = self
+            .entries
+            .range::<&[u8]>((from, to))
+            .map_err(|e| self.fault(e))?;
+        let mut out = Vec::new();
+        for row in rows.take(limit) {
+            let (key, row) = row.map_err(|e| self.fault(e))?;
+            let content = open(Kind::Entry, key.value(), row.value())?;
+            out.push((
+                Bytes::copy_from_slice(key.value()),
+                Bytes::copy_from_slice(content),
+            ));
+        }
+        Ok(out)
+    }
+
+    fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
+        self.row(&self.nodes, Kind::Node, path)
+    }
+}

@@ -1,0 +1,315 @@
+//! Opening, checkpoints, and where the store stands.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use quorate_state::{Layer, Snapshot, tree};
+use quorate_wire::{Decode, Digest, Encode, Reader, Seq};
+use redb::{Builder, Database, Durability, Table, WriteTransaction};
+
+use crate::blocks::Blocks;
+use crate::error::StoreError;
+use crate::rows::{self, ENTRIES, Kind, META, NODES, StoreSnapshot};
+
+const POSITION: &[u8] = b"position";
+
+/// How a store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Memory for pages of the file, in bytes.
+    pub cache_bytes: usize,
+}
+
+impl Default for Options {
+    /// 64 MiB of cache: a group of four replicas runs on one machine when someone tries it.
+    fn default() -> Options {
+        Options {
+            cache_bytes: 64 << 20,
+        }
+    }
+}
+
+/// Where a store stands.
+#[derive(Clone, Debug)]
+pub struct Position {
+    /// The checkpoint last written; 0 in a new store.
+    pub seq: Seq,
+    /// The root digest of the contents.
+    pub root: Digest,
+    /// Whether the contents are that checkpoint. If not, a state transfer towards it was under way.
+    pub complete: bool,
+    /// The contents.
+    pub snapshot: Arc<dyn Snapshot>,
+}
+
+/// The stable store of one replica's state.
+pub struct Store {
+    path: PathBuf,
+    database: Database,
+    newest: Position,
+    is_new: bool,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("path", &self.path)
+            .field("newest", &self.newest)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Opens the store in the file at `path`, at its last checkpoint; or makes a new one. The directory must be there.
+    ///
+    /// # Errors
+    /// [`StoreError`] says whose fault it is and what to do.
+    pub fn open(path: &Path, options: Options) -> Result<Store, StoreError> {
+        let lock = lock(path)?;
+        let exists = path.try_exists().map_err(|e| StoreError::io(path, e))?;
+        let database = match exists {
+            true => open_database(path, false, options, lock)?,
+            false => create(path, options, lock)?,
+        };
+        let (newest, is_new) = read_position(&database, path)?;
+        tracing::debug!(path = %path.display(), seq = newest.seq.0, complete = newest.complete, "opened the store");
+        Ok(Store {
+            path: path.to_owned(),
+            database,
+            newest,
+            is_new,
+        })
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Where the store stands.
+    pub fn newest(&self) -> Position {
+        self.newest.clone()
+    }
+
+    /// Writes `delta` over the newest contents, durably and as a whole, and returns the new root and a snapshot of the new
+    /// contents. `complete` says whether they are checkpoint `seq`; otherwise they are a step of a transfer towards it.
+    ///
+    /// Blocks until the disk has it. After an error the contents are those before or, seldom, after: open the store again
+    /// to know.
+    ///
+    /// # Errors
+    /// [`StoreError`] says whose fault it is and what to do.
+    pub fn checkpoint(
+        &mut self,
+        seq: Seq,
+        delta: &Layer,
+        complete: bool,
+    ) -> Result<(Digest, Arc<dyn Snapshot>), StoreError> {
+        let update = tree::update(&*self.newest.snapshot, delta)
+            .map_err(|fault| StoreError::fault(&self.path, fault))?;
+        let write = begin(&self.database, &self.path)?;
+        {
+            let mut entries = open_table(&write, ENTRIES, &self.path)?;
+            apply(&mut entries, Kind::Entry, delta, &self.path)?;
+            let mut nodes = open_table(&write, NODES, &self.path)?;
+            apply(&mut nodes, Kind::Node, &update.nodes, &self.path)?;
+            let mut meta = open_table(&write, META, &self.path)?;
+            let mut content = Vec::new();
+            seq.encode(&mut content);
+            update.root.encode(&mut content);
+            complete.encode(&mut content);
+            insert(&mut meta, Kind::Meta, POSITION, &content, &self.path)?;
+        }
+        write
+            .commit()
+            .map_err(|e| StoreError::redb(&self.path, e))?;
+        (self.newest, self.is_new) = read_position(&self.database, &self.path)?;
+        assert!(!self.is_new && self.newest.root == update.root);
+        Ok((update.root, self.newest.snapshot.clone()))
+    }
+}
+
+/// Keeps other processes out, and tells them who is here.
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let lock_path = beside(path, ".lock");
+    let mut options = OpenOptions::new();
+    let opened = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&lock_path);
+    let mut file = opened.map_err(|e| StoreError::io(path, e))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(StoreError::locked(path, &lock_path)),
+        Err(TryLockError::Error(e)) => return Err(StoreError::io(path, e)),
+    }
+    let note = file
+        .set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()));
+    note.map_err(|e| StoreError::io(path, e))?;
+    Ok(file)
+}
+
+/// Makes the store under another name first: a crash on the way leaves no half store.
+fn create(path: &Path, options: Options, lock: File) -> Result<Database, StoreError> {
+    let made = beside(path, ".new");
+    match fs::remove_file(&made) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(StoreError::io(path, e)),
+        _ => {}
+    }
+    let database = open_database(&made, true, options, lock)?;
+    let write = begin(&database, path)?;
+    for table in [ENTRIES, NODES, META] {
+        drop(open_table(&write, table, path)?);
+    }
+    write.commit().map_err(|e| StoreError::redb(path, e))?;
+    let directory = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let named = fs::rename(&made, path)
+        .and_then(|()| File::open(directory))
+        .and_then(|directory| directory.sync_all());
+    named.map_err(|e| StoreError::io(path, e))?;
+    Ok(database)
+}
+
+fn open_database(
+    path: &Path,
+    create: bool,
+    options: Options,
+    lock: File,
+) -> Result<Database, StoreError> {
+    let blocks = Blocks::open(path, create, Some(lock)).map_err(|e| StoreError::io(path, e))?;
+    Builder::new()
+        .set_cache_size(options.cache_bytes)
+        .create_with_backend(blocks)
+        .map_err(|e| StoreError::redb(path, e))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn begin(database: &Database, path: &Path) -> Result<WriteTransaction, StoreError> {
+    let mut write = database
+        .begin_write()
+        .map_err(|e| StoreError::redb(path, e))?;
+    // In one phase, redb takes a commit for whole if an unkeyed checksum says so, which a client who knows the file
+    // could make come true; and after a crash it would read the whole file.
+    write.set_two_phase_commit(true);
+    write.set_quick_repair(true);
+    write
+        .set_durability(Durability::Immediate)
+        .map_err(|e| StoreError::redb(path, e))?;
+    Ok(write)
+}
+
+type WriteTable<'a> = Table<'a, &'static [u8], &'static [u8]>;
+
+fn open_table<'a>(
+    write: &'a WriteTransaction,
+    table: rows::Definition,
+    path: &Path,
+) -> Result<WriteTable<'a>, StoreError> {
+    write
+        .open_table(table)
+        .map_err(|e| StoreError::redb(path, e))
+}
+
+fn apply(
+    table: &mut WriteTable<'_>,
+    kind: Kind,
+    delta: &Layer,
+    path: &Path,
+) -> Result<(), StoreError> {
+    for (key, content) in delta {
+        match content {
+            Some(content) => insert(table, kind, key, content, path)?,
+            None => {
+                let removed = table.remove(&key[..]);
+                removed.map_err(|e| StoreError::redb(path, e))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn insert(
+    table: &mut WriteTable<'_>,
+    kind: Kind,
+    key: &[u8],
+    content: &[u8],
+    path: &Path,
+) -> Result<(), StoreError> {
+    let row = rows::seal(kind, key, content);
+    table
+        .insert(key, &row[..])
+        .map_err(|e| StoreError::redb(path, e))?;
+    Ok(())
+}
+
+/// The newest position, and whether it is the one before any checkpoint.
+fn read_position(database: &Database, path: &Path) -> Result<(Position, bool), StoreError> {
+    use redb::ReadableDatabase;
+    let read = database
+        .begin_read()
+        .map_err(|e| StoreError::redb(path, e))?;
+    let table = |definition| {
+        read.open_table(definition)
+            .map_err(|e| StoreError::redb(path, e))
+    };
+    let snapshot = Arc::new(StoreSnapshot {
+        entries: table(ENTRIES)?,
+        nodes: table(NODES)?,
+        path: path.to_owned(),
+    });
+    let found = tree::root(&*snapshot).map_err(|fault| StoreError::fault(path, fault))?;
+    let row = table(META)?
+        .get(POSITION)
+        .map_err(|e| StoreError::redb(path, e))?;
+    let is_new = row.is_none();
+    let (seq, root, complete) = match row {
+        Some(row) => decode_position(row.value(), path)?,
+        None => (Seq(0), tree::empty_root(), true),
+    };
+    if found != root {
+        return Err(StoreError::Corrupt {
+            path: path.to_owned(),
+            what: "the tree's root is not the checkpoint's".into(),
+        });
+    }
+    let position = Position {
+        seq,
+        root,
+        complete,
+        snapshot,
+    };
+    Ok((position, is_new))
+}
+
+fn decode_position(row: &[u8], path: &Path) -> Result<(Seq, Digest, bool), StoreError> {
+    let content =
+        rows::open(Kind::Meta, POSITION, row).map_err(|fault| StoreError::fault(path, fault))?;
+    let mut r = Reader::new(content.to_vec().into());
+    let mut decode = || {
+        let position = (
+            Seq::decode(&mut r)?,
+            Digest::decode(&mut r)?,
+            bool::decode(&mut r)?,
+        );
+        r.finish()?;
+        Ok(position)
+    };
+    decode().map_err(|e: quorate_wire::DecodeError| StoreError::Corrupt {
+        path: path.to_owned(),
+        what: format!("its position can't be read: {e}"),
+    })
+}
