@@ -1,0 +1,421 @@
+//! The group file: who belongs to a group, and where its replicas are.
+//!
+//! All members hold the same file. Its `id` is the digest of its meaning, so an edit by hand is noticed: a
+//! replica that runs with another list of keys than the others is as good as faulty.
+
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use quorate_wire::auth::AuthError;
+use quorate_wire::digest::Content;
+use quorate_wire::{Digest, Encode, PublicKey, Quorum, ReplicaId, Signature};
+
+use crate::disk;
+
+/// The most clients in a group file.
+pub const MAX_CLIENTS: usize = 4096;
+/// The longest name of a group or client, in bytes.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// A group whose parts fit together. Only valid ones can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    name: String,
+    purpose: Purpose,
+    files: Files,
+    replicas: Vec<Replica>,
+    clients: Vec<Client>,
+    quorum: Quorum,
+    members: BTreeMap<PublicKey, Member>,
+    id: Digest,
+}
+
+/// What a group is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Purpose {
+    /// Keeping people's files.
+    #[default]
+    Service,
+    /// Trying and showing: faults may be injected into its replicas.
+    Demonstration,
+}
+
+/// How much the file service of the group holds; part of the initial state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// Bytes of content.
+    pub capacity_bytes: u64,
+    /// Files, directories and links.
+    pub inodes: u64,
+}
+
+impl Default for Files {
+    fn default() -> Files {
+        Files {
+            capacity_bytes: 1 << 40,
+            inodes: 1 << 32,
+        }
+    }
+}
+
+/// A replica as the group file lists it; its id is its place there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// `host:port`, as the other members reach it.
+    pub address: String,
+    /// Its long-lived key.
+    pub key: PublicKey,
+}
+
+/// A client as the group file lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// For people.
+    pub name: String,
+    /// Its long-lived key, which is who it is.
+    pub key: PublicKey,
+}
+
+/// Who a key belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// A replica.
+    Replica(ReplicaId),
+    /// The client at this place of the file.
+    Client(usize),
+}
+
+/// Why there is no group.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// The operator named a file that is not there.
+    #[error("there is no group file {0}: copy it from another member, or run `quorate init`")]
+    Missing(PathBuf),
+    /// The file is not what a group file looks like: the fault of whoever wrote it.
+    #[error("{path}: {message}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and what, in several lines.
+        message: String,
+    },
+    /// The file says something that no group can be.
+    #[error("{path}, line {line}: {problem}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong and what to do.
+        problem: Problem,
+    },
+    /// Somebody edited the file.
+    #[error(
+        "{path}, line {line}: the group file was changed after it was made (id does not match): \
+         restore it from another replica, or run `quorate init` for a new group"
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// The line of the id, from 1.
+        line: usize,
+    },
+    /// The environment's fault.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// What keeps a list of members from being a group. The fault of whoever made the list.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say it")]
+pub enum Problem {
+    #[error(
+        "`{0}` is not a name: use up to 64 letters, digits, dots, dashes, underscores or at signs"
+    )]
+    BadName(String),
+    #[error(
+        "{0} replicas make no group: list 1, 4, 7, 10 ... replicas (3f+1 bear f faulty ones, up to 64)"
+    )]
+    NotAQuorum(usize),
+    #[error("replica {found} stands where replica {expected} belongs: list them in order, from 0")]
+    OutOfOrder { expected: usize, found: u64 },
+    #[error("`{0}` is not a key: give the 64 hexadecimal digits that `quorate keygen` shows")]
+    BadKey(String),
+    #[error("`{0}` is not an id of 64 hexadecimal digits: restore the file from another replica")]
+    BadId(String),
+    #[error("this key is listed twice: each replica and client needs a key of its own")]
+    KeyTwice,
+    #[error("`{0}` is not an address: give host:port, for instance 192.0.2.7:7000 or [::1]:7000")]
+    BadAddress(String),
+    #[error("the address {0} is listed twice: each replica needs an address of its own")]
+    AddressTwice(String),
+    #[error("the client name {0} is listed twice: give each client a name of its own")]
+    NameTwice(String),
+    #[error("{0} clients are too many: a group file lists up to 4096")]
+    TooManyClients(usize),
+    #[error("`{0}` is not a capacity: give for instance \"500 GiB\" or \"1 TiB\"")]
+    BadCapacity(String),
+    #[error("room for no file at all: give at least 1 byte and 1 inode")]
+    NoRoom,
+    #[error("`{0}` is not a purpose: leave it out, or write \"demonstration\"")]
+    BadPurpose(String),
+}
+
+/// The entry that a problem is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Whole,
+    Replica(usize),
+    Client(usize),
+}
+
+impl Group {
+    /// A group of replicas (address and key, in order of their ids) and clients (name and key).
+    ///
+    /// # Errors
+    /// What keeps it from being one; the caller's fault.
+    pub fn new(
+        name: &str,
+        replicas: Vec<(String, PublicKey)>,
+        clients: Vec<(String, PublicKey)>,
+        files: Files,
+        purpose: Purpose,
+    ) -> Result<Group, Problem> {
+        let replicas = replicas
+            .into_iter()
+            .map(|(address, key)| Replica { address, key });
+        let clients = clients.into_iter().map(|(name, key)| Client { name, key });
+        Group::check(
+            name.into(),
+            purpose,
+            files,
+            replicas.collect(),
+            clients.collect(),
+        )
+        .map_err(|(problem, _)| problem)
+    }
+
+    /// Reads a group file.
+    ///
+    /// # Errors
+    /// Any [`GroupError`].
+    pub fn load(path: &Path) -> Result<Group, GroupError> {
+        let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => GroupError::Missing(path.into()),
+            _ => GroupError::Io {
+                path: path.into(),
+                source,
+            },
+        })?;
+        text::parse(path, &text)
+    }
+
+    /// Writes the group file, in place of one that may be there.
+    ///
+    /// # Errors
+    /// [`GroupError::Io`].
+    pub fn save(&self, path: &Path) -> Result<(), GroupError> {
+        disk::replace(path, self.to_string().as_bytes(), 0o644).map_err(|source| GroupError::Io {
+            path: path.into(),
+            source,
+        })
+    }
+
+    /// The digest of all that the file says.
+    pub fn id(&self) -> Digest {
+        self.id
+    }
+
+    /// The group's name, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether faults may be injected into this group's replicas.
+    pub fn is_demonstration(&self) -> bool {
+        self.purpose == Purpose::Demonstration
+    }
+
+    /// How much the file service holds.
+    pub fn files(&self) -> Files {
+        self.files
+    }
+
+    /// Quorum sizes.
+    pub fn quorum(&self) -> Quorum {
+        self.quorum
+    }
+
+    /// The replicas, in order of their ids.
+    pub fn replicas(&self) -> &[Replica] {
+        &self.replicas
+    }
+
+    /// The clients, in the file's order.
+    pub fn clients(&self) -> &[Client] {
+        &self.clients
+    }
+
+    /// A replica's entry.
+    pub fn replica(&self, id: ReplicaId) -> Option<&Replica> {
+        self.replicas.get(usize::from(id.0))
+    }
+
+    /// The replicas' keys, in order of their ids.
+    pub fn replica_keys(&self) -> Vec<PublicKey> {
+        self.replicas.iter().map(|r| r.key).collect()
+    }
+
+    /// Who has this key.
+    pub fn member(&self, key: &PublicKey) -> Option<Member> {
+        self.members.get(key).copied()
+    }
+
+    /// The replica that has this key.
+    pub fn replica_of_key(&self, key: &PublicKey) -> Option<ReplicaId> {
+        match self.member(key)? {
+            Member::Replica(id) => Some(id),
+            Member::Client(_) => None,
+        }
+    }
+
+    /// The client that has this key.
+    pub fn client_of_key(&self, key: &PublicKey) -> Option<&Client> {
+        match self.member(key)? {
+            Member::Replica(_) => None,
+            Member::Client(at) => self.clients.get(at),
+        }
+    }
+
+    fn check(
+        name: String,
+        purpose: Purpose,
+        files: Files,
+        replicas: Vec<Replica>,
+        clients: Vec<Client>,
+    ) -> Result<Group, (Problem, Place)> {
+        if !is_name(&name) {
+            return Err((Problem::BadName(name), Place::Whole));
+        }
+        if files.capacity_bytes == 0 || files.inodes == 0 {
+            return Err((Problem::NoRoom, Place::Whole));
+        }
+        let Some(quorum) = Quorum::new(replicas.len()) else {
+            return Err((Problem::NotAQuorum(replicas.len()), Place::Whole));
+        };
+        if clients.len() > MAX_CLIENTS {
+            return Err((Problem::TooManyClients(clients.len()), Place::Whole));
+        }
+        let mut members = BTreeMap::new();
+        for (id, replica) in quorum.replicas().zip(&replicas) {
+            let at = usize::from(id.0);
+            check_replica(&replicas, at)
+                .and_then(|()| admit(&mut members, replica.key, Member::Replica(id)))
+                .map_err(|problem| (problem, Place::Replica(at)))?;
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for (at, client) in clients.iter().enumerate() {
+            let here = |problem| (problem, Place::Client(at));
+            if !is_name(&client.name) {
+                return Err(here(Problem::BadName(client.name.clone())));
+            }
+            if !names.insert(&client.name) {
+                return Err(here(Problem::NameTwice(client.name.clone())));
+            }
+            admit(&mut members, client.key, Member::Client(at)).map_err(here)?;
+        }
+        let mut group = Group {
+            name,
+            purpose,
+            files,
+            replicas,
+            clients,
+            quorum,
+            members,
+            id: Digest::ZERO,
+        };
+        group.id = Digest::of(Content::Group, &group.canonical());
+        Ok(group)
+    }
+
+    /// All that the file says, in one byte form. Layout and comments of the file are not part of it.
+    fn canonical(&self) -> Vec<u8> {
+        let text = |s: &str| Bytes::copy_from_slice(s.as_bytes());
+        let mut out = Vec::new();
+        text(&self.name).encode(&mut out);
+        self.is_demonstration().encode(&mut out);
+        self.files.capacity_bytes.encode(&mut out);
+        self.files.inodes.encode(&mut out);
+        let replicas = self.replicas.iter().map(|r| (text(&r.address), r.key));
+        replicas.collect::<Vec<_>>().encode(&mut out);
+        let clients = self.clients.iter().map(|c| (text(&c.name), c.key));
+        clients.collect::<Vec<_>>().encode(&mut out);
+        out
+    }
+}
+
+impl fmt::Display for Group {
+    /// The group file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text::write(self, f)
+    }
+}
+
+fn check_replica(replicas: &[Replica], at: usize) -> Result<(), Problem> {
+    let address = &replicas[at].address;
+    if !is_address(address) {
+        return Err(Problem::BadAddress(address.clone()));
+    }
+    if replicas[..at].iter().any(|r| r.address == *address) {
+        return Err(Problem::AddressTwice(address.clone()));
+    }
+    Ok(())
+}
+
+fn admit(
+    members: &mut BTreeMap<PublicKey, Member>,
+    key: PublicKey,
+    member: Member,
+) -> Result<(), Problem> {
+    // Any signature will do: only the answer to a key that is no point of the curve differs.
+    if key.verify(&Digest::ZERO, &Signature([0; 64])) == Err(AuthError::BadKey) {
+        return Err(Problem::BadKey(key.to_string()));
+    }
+    match members.insert(key, member) {
+        None => Ok(()),
+        Some(_) => Err(Problem::KeyTwice),
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-@".contains(&b);
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let host_is_good = match host.strip_prefix('[').and_then(|h| h.strip_suffix(']')) {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => {
+            let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+            (1..=253).contains(&host.len()) && host.bytes().all(allowed)
+        }
+    };
+    let digits = port.bytes().all(|b| b.is_ascii_digit());
+    host_is_good && digits && port.parse::<u16>().is_ok_and(|p| p != 0)
+}
+
+#[cfg(test)]
+mod tests;

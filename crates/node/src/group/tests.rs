@@ -1,0 +1,186 @@
+use super::*;
+use quorate_wire::KeyPair;
+
+fn key(seed: u8) -> PublicKey {
+    KeyPair::from_seed(&[seed; 32]).public()
+}
+
+fn replicas(n: u8) -> Vec<(String, PublicKey)> {
+    (0..n)
+        .map(|i| (format!("10.0.0.{i}:7000"), key(i)))
+        .collect()
+}
+
+fn sample() -> Group {
+    let clients = vec![
+        ("laptop".to_string(), key(100)),
+        ("phone@home".into(), key(101)),
+    ];
+    Group::new(
+        "office",
+        replicas(4),
+        clients,
+        Files::default(),
+        Purpose::Service,
+    )
+    .unwrap()
+}
+
+fn parse(text: &str) -> Result<Group, GroupError> {
+    text::parse(Path::new("group.toml"), text)
+}
+
+/// The problem and line that `text` is refused for.
+fn refusal(text: &str) -> (Problem, usize) {
+    match parse(text) {
+        Err(GroupError::Invalid { problem, line, .. }) => (problem, line),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A group comes back from its file, and members are found by their keys.
+#[test]
+fn a_saved_group_is_loaded() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("group.toml");
+    let group = sample();
+    group.save(&path).unwrap();
+    assert_eq!(Group::load(&path).unwrap(), group);
+    assert_eq!(group.quorum().f(), 1);
+    assert_eq!(group.replica_of_key(&key(2)), Some(ReplicaId(2)));
+    assert_eq!(group.replica_of_key(&key(100)), None);
+    assert_eq!(group.client_of_key(&key(101)).unwrap().name, "phone@home");
+    assert_eq!(group.member(&key(50)), None);
+    assert!(matches!(
+        Group::load(&directory.path().join("other")),
+        Err(GroupError::Missing(_))
+    ));
+}
+
+/// Sizes and the demonstration mark survive the file, and count for the id.
+#[test]
+fn everything_counts_for_the_id() {
+    let files = Files {
+        capacity_bytes: 3 << 29,
+        inodes: 1000,
+    };
+    let demo = Group::new("g", replicas(1), vec![], files, Purpose::Demonstration).unwrap();
+    assert_eq!(parse(&demo.to_string()).unwrap(), demo);
+    assert!(demo.is_demonstration() && demo.to_string().contains("1536 MiB"));
+    let plain = Group::new("g", replicas(1), vec![], files, Purpose::Service).unwrap();
+    assert_ne!(plain.id(), demo.id());
+    let larger = Files {
+        inodes: 1001,
+        ..files
+    };
+    let larger = Group::new("g", replicas(1), vec![], larger, Purpose::Service).unwrap();
+    assert_ne!(plain.id(), larger.id());
+}
+
+/// An edit by hand is noticed; layout and comments are free.
+#[test]
+fn an_edited_file_is_refused() {
+    let text = sample().to_string();
+    for (from, to) in [
+        ("10.0.0.2:7000", "10.0.0.9:7000"),
+        ("1 TiB", "2 TiB"),
+        ("name = \"laptop\"", "name = \"laptop2\""),
+        ("\n[files]", "purpose = \"demonstration\"\n[files]"),
+    ] {
+        let edited = text.replace(from, to);
+        assert_ne!(edited, text);
+        let error = parse(&edited).unwrap_err();
+        assert!(matches!(error, GroupError::Changed { .. }), "{error}");
+        assert!(error.to_string().contains("line 4"), "{error}");
+    }
+    let commented = format!("# hello\n{}", text.replace(" = ", "   =   "));
+    assert_eq!(parse(&commented).unwrap(), sample());
+}
+
+/// Each kind of mistake is told with its line.
+#[test]
+fn mistakes_are_told_with_their_line() {
+    let text = sample().to_string();
+    let line_of = |needle: &str| 1 + text.lines().position(|l| l.contains(needle)).unwrap();
+    let entry_of = |needle: &str| line_of(needle) - 2;
+
+    let (problem, line) = refusal(&text.replace("10.0.0.2:7000", "10.0.0.2"));
+    assert_eq!(problem, Problem::BadAddress("10.0.0.2".into()));
+    assert_eq!(line, entry_of("10.0.0.2:7000"));
+
+    let (problem, line) = refusal(&text.replace("10.0.0.2:7000", "10.0.0.1:7000"));
+    assert_eq!(problem, Problem::AddressTwice("10.0.0.1:7000".into()));
+    assert_eq!(line, entry_of("10.0.0.2:7000"));
+
+    let hex = key(3).to_string();
+    let (problem, line) = refusal(&text.replace(&hex, &hex[1..]));
+    assert_eq!(problem, Problem::BadKey(hex[1..].into()));
+    assert_eq!(line, line_of(&hex));
+
+    let (problem, _) = refusal(&text.replace(&hex, &key(100).to_string()));
+    assert_eq!(problem, Problem::KeyTwice);
+
+    let (problem, line) = refusal(&text.replace("id = 3", "id = 4"));
+    assert_eq!(
+        problem,
+        Problem::OutOfOrder {
+            expected: 3,
+            found: 4
+        }
+    );
+    assert_eq!(line, line_of("id = 3"));
+
+    let (problem, _) = refusal(&text.replace("phone@home", "laptop"));
+    assert_eq!(problem, Problem::NameTwice("laptop".into()));
+    let (problem, _) = refusal(&text.replace("phone@home", "pho ne"));
+    assert_eq!(problem, Problem::BadName("pho ne".into()));
+    let (problem, line) = refusal(&text.replace("1 TiB", "1 Tib"));
+    assert_eq!(problem, Problem::BadCapacity("1 Tib".into()));
+    assert_eq!(line, line_of("1 TiB"));
+
+    let unknown = parse(&text.replace("capacity =", "capacities =")).unwrap_err();
+    assert!(unknown.to_string().contains("capacities"), "{unknown}");
+}
+
+/// Only 3f+1 replicas make a group, and only points of the curve are keys.
+#[test]
+fn sizes_and_keys_are_checked() {
+    let make = |replicas| Group::new("g", replicas, vec![], Files::default(), Purpose::Service);
+    for n in [0, 2, 3, 5, 6] {
+        assert_eq!(make(replicas(n)), Err(Problem::NotAQuorum(usize::from(n))));
+    }
+    let not_a_point = (0..=255)
+        .map(|b| PublicKey([b; 32]))
+        .find(|k| k.verify(&Digest::ZERO, &Signature([0; 64])) == Err(AuthError::BadKey))
+        .unwrap();
+    let refused = make(vec![("a:1".into(), not_a_point)]);
+    assert_eq!(refused, Err(Problem::BadKey(not_a_point.to_string())));
+}
+
+/// Addresses are a name, an IPv4 address or a bracketed IPv6 address, and a port.
+#[test]
+fn addresses() {
+    for good in [
+        "a:1",
+        "fs-1.example.org:65535",
+        "192.0.2.1:7000",
+        "[::1]:7000",
+    ] {
+        assert!(is_address(good), "{good}");
+    }
+    for bad in [
+        "", "a", ":1", "a:", "a:0", "a:65536", "a:+1", "::1:7", "[x]:7", "a b:7", "a\":7",
+    ] {
+        assert!(!is_address(bad), "{bad}");
+    }
+}
+
+/// Capacities are whole numbers with a binary unit.
+#[test]
+fn capacities() {
+    assert_eq!(text::parse_capacity("500 GiB"), Some(500 << 30));
+    assert_eq!(text::parse_capacity("7B"), Some(7));
+    for bad in ["", "GiB", "1", "-1 GiB", "1.5 GiB", "99999999 PiB", "1 GB"] {
+        assert_eq!(text::parse_capacity(bad), None, "{bad}");
+    }
+}

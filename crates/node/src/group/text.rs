@@ -1,0 +1,191 @@
+//! The group file's text form.
+
+use std::fmt;
+use std::path::Path;
+
+use quorate_wire::PublicKey;
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Client, Files, Group, GroupError, Place, Problem, Purpose, Replica};
+use crate::hex;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GroupText {
+    name: String,
+    id: Spanned<String>,
+    purpose: Option<Spanned<String>>,
+    files: Option<FilesText>,
+    #[serde(default)]
+    replica: Vec<Spanned<ReplicaText>>,
+    #[serde(default)]
+    client: Vec<Spanned<ClientText>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilesText {
+    capacity: Option<Spanned<String>>,
+    inodes: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplicaText {
+    id: Spanned<u64>,
+    address: String,
+    key: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientText {
+    name: String,
+    key: Spanned<String>,
+}
+
+/// Reads the text of a group file; `path` is for the messages.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
+    let raw: GroupText = toml::from_str(text).map_err(|e| GroupError::Syntax {
+        path: path.into(),
+        message: e.to_string().trim_end().into(),
+    })?;
+    let line_at = |offset: usize| 1 + text.bytes().take(offset).filter(|&b| b == b'\n').count();
+    let invalid = |offset: usize, problem: Problem| GroupError::Invalid {
+        path: path.into(),
+        line: line_at(offset),
+        problem,
+    };
+
+    let purpose = match &raw.purpose {
+        None => Purpose::Service,
+        Some(p) if p.get_ref() == "demonstration" => Purpose::Demonstration,
+        Some(p) => {
+            let problem = Problem::BadPurpose(p.get_ref().clone());
+            return Err(invalid(p.span().start, problem));
+        }
+    };
+    let mut files = Files::default();
+    if let Some(raw) = &raw.files {
+        if let Some(capacity) = &raw.capacity {
+            files.capacity_bytes = parse_capacity(capacity.get_ref()).ok_or_else(|| {
+                let problem = Problem::BadCapacity(capacity.get_ref().clone());
+                invalid(capacity.span().start, problem)
+            })?;
+        }
+        files.inodes = raw.inodes.unwrap_or(files.inodes);
+    }
+    let key = |text: &Spanned<String>| {
+        hex::decode32(text.get_ref())
+            .map(PublicKey)
+            .ok_or_else(|| invalid(text.span().start, Problem::BadKey(text.get_ref().clone())))
+    };
+    let mut replicas = Vec::new();
+    for (expected, entry) in raw.replica.iter().enumerate() {
+        let replica = entry.get_ref();
+        let found = *replica.id.get_ref();
+        if found != expected as u64 {
+            let problem = Problem::OutOfOrder { expected, found };
+            return Err(invalid(replica.id.span().start, problem));
+        }
+        replicas.push(Replica {
+            address: replica.address.clone(),
+            key: key(&replica.key)?,
+        });
+    }
+    let mut clients = Vec::new();
+    for entry in &raw.client {
+        clients.push(Client {
+            name: entry.get_ref().name.clone(),
+            key: key(&entry.get_ref().key)?,
+        });
+    }
+
+    let group = Group::check(raw.name.clone(), purpose, files, replicas, clients).map_err(
+        |(problem, place)| {
+            let offset = match place {
+                Place::Whole => 0,
+                Place::Replica(at) => raw.replica[at].span().start,
+                Place::Client(at) => raw.client[at].span().start,
+            };
+            invalid(offset, problem)
+        },
+    )?;
+    let start = raw.id.span().start;
+    let id = hex::decode32(raw.id.get_ref())
+        .ok_or_else(|| invalid(start, Problem::BadId(raw.id.get_ref().clone())))?;
+    if id != group.id().0 {
+        return Err(GroupError::Changed {
+            path: path.into(),
+            line: line_at(start),
+        });
+    }
+    Ok(group)
+}
+
+/// Writes the text of a group file. Names and addresses hold nothing that TOML would have to escape.
+pub(super) fn write(group: &Group, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let quorum = group.quorum();
+    writeln!(
+        f,
+        "# A Quorate group: {} replicas, of which {} may be faulty. All members hold this same file.",
+        quorum.n(),
+        quorum.f()
+    )?;
+    writeln!(f, "name = \"{}\"", group.name())?;
+    writeln!(
+        f,
+        "# The digest of all that stands here; a changed file is refused."
+    )?;
+    writeln!(f, "id = \"{}\"", group.id())?;
+    if group.is_demonstration() {
+        writeln!(
+            f,
+            "# Faults may be injected. Not for files that matter to somebody."
+        )?;
+        writeln!(f, "purpose = \"demonstration\"")?;
+    }
+    writeln!(f, "\n[files]")?;
+    let capacity = show_capacity(group.files().capacity_bytes);
+    writeln!(f, "capacity = \"{capacity}\"")?;
+    writeln!(f, "inodes = {}", group.files().inodes)?;
+    for (id, replica) in group.replicas().iter().enumerate() {
+        writeln!(f, "\n[[replica]]\nid = {id}")?;
+        writeln!(f, "address = \"{}\"", replica.address)?;
+        writeln!(f, "key = \"{}\"", replica.key)?;
+    }
+    for client in group.clients() {
+        writeln!(f, "\n[[client]]\nname = \"{}\"", client.name)?;
+        writeln!(f, "key = \"{}\"", client.key)?;
+    }
+    Ok(())
+}
+
+const UNITS: [(&str, u32); 6] = [
+    ("PiB", 50),
+    ("TiB", 40),
+    ("GiB", 30),
+    ("MiB", 20),
+    ("KiB", 10),
+    ("B", 0),
+];
+
+/// Bytes from text such as `500 GiB`.
+pub(super) fn parse_capacity(text: &str) -> Option<u64> {
+    let (unit, shift) = UNITS.iter().find(|(unit, _)| text.ends_with(unit))?;
+    let digits = text.strip_suffix(unit)?.trim();
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn show_capacity(bytes: u64) -> String {
+    let whole = |shift: u32| bytes.is_multiple_of(1 << shift);
+    let (unit, shift) = UNITS
+        .into_iter()
+        .find(|&(_, shift)| whole(shift))
+        .unwrap_or(("B", 0));
+    format!("{} {unit}", bytes >> shift)
+}
