@@ -1,6 +1,13 @@
 //! The replicated file service: a pure function of state, operation and agreed time.
 //!
 //! - [`op`]: what a client may ask; [`answer`]: what it is told; [`errno`]: why it was refused.
+//! - [`layout`]: the state, byte by byte, and every limit.
+//! - [`FileService`] is the [`Service`](quorate_execution::Service): one `match` hands each operation to the file of its group:
+//!   names, rename, opens, readdir, data, ranges, attr, xattr, locks.
+//! - [`check`]: the whole state judged, for tests and the simulator.
+//!
+//! Every check is made here, on each replica, and none is left to the client. A refused operation leaves
+//! nothing written. The work of one operation is bounded by [`layout`]'s limits and not by the size of any file.
 //!
 //! Absent on purpose: clocks, threads, caches, and trust in what a client says of the state. The crate is `no_std`.
 #![no_std]
@@ -10,10 +17,26 @@ extern crate alloc;
 #[macro_use]
 mod types;
 pub mod answer;
+mod attr;
+pub mod check;
+mod data;
 pub mod errno;
+mod extent;
+mod fs;
+pub mod layout;
+mod locks;
+mod names;
 pub mod op;
+mod opens;
+mod perm;
+mod ranges;
+mod readdir;
+mod rename;
+mod service;
+mod xattr;
 
 pub use answer::{Answer, Attr, Outcome};
 pub use errno::Errno;
 pub use op::{Action, Op, Target, Who};
+pub use service::{FileService, Genesis};
 pub use types::{Handle, Ino, Kind, Nothing, Stamp};

@@ -23,7 +23,7 @@ pub mod flags {
     pub const READ: u32 = 1;
     /// The handle writes.
     pub const WRITE: u32 = 2;
-    /// Every write goes to the end of the file; needs [`WRITE`].
+    /// Every write goes to the end of the file.
     pub const APPEND: u32 = 4;
     /// Cuts a regular file to nothing; needs write permission, but not [`WRITE`].
     pub const TRUNC: u32 = 8;
@@ -161,7 +161,7 @@ tagged! {
         21 => Fsync(Target),
         /// Allocates, punches or zeroes a range. `Progress`.
         22 => Fallocate(Fallocate),
-        /// The next data or hole. `Offset`.
+        /// The next data or hole. `Offset`; or `Progress`: none up to there, ask again from there.
         23 => Seek(Seek),
         /// Sets an extended attribute. `Done`.
         24 => SetXattr(SetXattr),
@@ -315,7 +315,8 @@ record! {
         pub parent: Ino,
         /// The name in it.
         pub name: Bytes,
-        /// Regular, fifo, socket; block and character devices by root only. Anything else is `EINVAL`.
+        /// Regular, fifo, socket; block and character devices by root only (`EPERM`). A directory is `EPERM`, a
+        /// symbolic link `EINVAL`.
         pub kind: Kind,
         /// Mode bits with the umask already applied.
         pub mode: u32,

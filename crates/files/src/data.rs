@@ -1,0 +1,312 @@
+//! The content of files: reading, writing, cutting off. Allocation, holes and seeking are in [`crate::ranges`].
+
+use alloc::format;
+use alloc::vec;
+use bytes::Bytes;
+use quorate_state::Fault;
+
+use crate::answer::{Answer, Data, Written};
+use crate::errno::Errno;
+use crate::extent::{self, Extent, Stored};
+use crate::fs::{Done, Fs};
+use crate::layout::{
+    self, BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Dead, Inode, MAX_FILE_BYTES, RECLAIM_PER_OP,
+};
+use crate::op::{MAX_IO_BYTES, Place, Read, Target, Write, access, flags};
+use crate::perm;
+use crate::types::{Ino, Kind};
+
+/// A part of a range that lies in one chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub chunk: u64,
+    /// Within the chunk.
+    pub from: usize,
+    pub to: usize,
+}
+
+/// The pieces of `from..to`. The caller bounds how many there are.
+pub(crate) fn pieces(from: u64, to: u64) -> impl Iterator<Item = Piece> {
+    let mut at = from;
+    core::iter::from_fn(move || {
+        if at >= to {
+            return None;
+        }
+        let chunk = at / CHUNK_BYTES;
+        let start = chunk * CHUNK_BYTES;
+        let end = to.min(start + CHUNK_BYTES);
+        let piece = Piece {
+            chunk,
+            from: (at - start) as usize,
+            to: (end - start) as usize,
+        };
+        at = end;
+        Some(piece)
+    })
+}
+
+impl Fs<'_, '_> {
+    /// A regular file for reading.
+    pub fn readable(&self, target: &Target) -> Done<(Ino, Inode)> {
+        let (ino, inode, rights) = self.target(target)?;
+        match rights {
+            Some(rights) if rights & flags::READ == 0 => return Err(Errno::EBADF.into()),
+            Some(_) => {}
+            None => perm::need(&inode, self.who, access::READ)?,
+        }
+        must_be_file(&inode)?;
+        Ok((ino, inode))
+    }
+
+    /// A regular file for writing, and whether writes go to its end.
+    pub fn writable(&self, target: &Target) -> Done<(Ino, Inode, bool)> {
+        let (ino, inode, rights) = self.target(target)?;
+        must_be_file(&inode)?;
+        match rights {
+            Some(rights) if rights & flags::WRITE == 0 => Err(Errno::EBADF.into()),
+            Some(rights) => Ok((ino, inode, rights & flags::APPEND != 0)),
+            None => {
+                perm::need(&inode, self.who, access::WRITE)?;
+                Ok((ino, inode, false))
+            }
+        }
+    }
+
+    pub fn read(&mut self, op: &Read) -> Done<Answer> {
+        let (ino, inode) = self.readable(&op.target)?;
+        if op.len as usize > MAX_IO_BYTES {
+            return Err(Errno::EINVAL.into());
+        }
+        let end = op.offset.saturating_add(u64::from(op.len)).min(inode.size);
+        let len = end.saturating_sub(op.offset) as usize;
+        let mut out = vec![0; len];
+        let mut rest = &mut out[..];
+        for piece in pieces(op.offset, end) {
+            let (part, after) = rest.split_at_mut(piece.to - piece.from);
+            if let Some(stored) = self.stored(inode.data, piece.chunk)? {
+                stored.copy_to(piece.from, part);
+            }
+            rest = after;
+        }
+        Ok(Answer::Data(Data {
+            data: Bytes::from(out),
+            attr: self.attr(ino, &inode),
+        }))
+    }
+
+    pub fn write(&mut self, op: &Write) -> Done<Answer> {
+        let (ino, mut inode, append) = self.writable(&op.target)?;
+        if op.data.len() > MAX_IO_BYTES {
+            return Err(Errno::EINVAL.into());
+        }
+        let offset = match op.place {
+            Place::At(offset) if !append => offset,
+            // The end as it is now, in the agreed order: racing appends never meet.
+            Place::At(_) | Place::End(_) => inode.size,
+        };
+        if !op.data.is_empty() {
+            let end = offset
+                .checked_add(op.data.len() as u64)
+                .filter(|&end| end <= MAX_FILE_BYTES)
+                .ok_or(Errno::EFBIG)?;
+            let mut rest = &op.data[..];
+            for piece in pieces(offset, end) {
+                let (part, after) = rest.split_at(piece.to - piece.from);
+                self.write_piece(&mut inode, piece, part)?;
+                rest = after;
+            }
+            inode.size = inode.size.max(end);
+            self.written(ino, &mut inode)?;
+            self.put_inode(ino, &inode);
+        }
+        Ok(Answer::Written(Written {
+            offset,
+            attr: self.attr(ino, &inode),
+        }))
+    }
+
+    fn write_piece(&mut self, inode: &mut Inode, piece: Piece, data: &[u8]) -> Done<()> {
+        let old = self.stored(inode.data, piece.chunk)?;
+        if data.len() as u64 == CHUNK_BYTES {
+            let before = old.map_or(0, |stored| stored.present);
+            self.account(inode, before, u16::MAX)?;
+            let key = layout::extent_key(inode.data, piece.chunk);
+            self.txn.put(key, extent::pack_full(data));
+            return Ok(());
+        }
+        self.edit(inode, piece.chunk, old, |extent| {
+            extent.write(piece.from, data);
+        })
+    }
+
+    /// Changes a chunk, which is `old` so far.
+    pub fn edit(
+        &mut self,
+        inode: &mut Inode,
+        chunk: u64,
+        old: Option<Stored>,
+        change: impl FnOnce(&mut Extent),
+    ) -> Done<()> {
+        let mut extent = old.as_ref().map_or_else(Extent::empty, Extent::unpack);
+        let before = extent.present;
+        change(&mut extent);
+        self.account(inode, before, extent.present)?;
+        let key = layout::extent_key(inode.data, chunk);
+        match extent.pack() {
+            Some(value) => self.txn.put(key, value),
+            None => self.txn.delete(key),
+        }
+        Ok(())
+    }
+
+    /// Counts the blocks that come and go.
+    pub fn account(&mut self, inode: &mut Inode, before: u16, after: u16) -> Done<()> {
+        let (before, after) = (
+            u64::from(before.count_ones()),
+            u64::from(after.count_ones()),
+        );
+        if after > before {
+            self.charge((after - before) * BLOCK_BYTES)?;
+        } else {
+            self.credit((before - after) * BLOCK_BYTES);
+        }
+        inode.blocks = inode.blocks - before + after;
+        Ok(())
+    }
+
+    /// What is stored of a chunk.
+    pub fn stored(&self, data: u64, chunk: u64) -> Done<Option<Stored>> {
+        let key = layout::extent_key(data, chunk);
+        match self.txn.get(&key)? {
+            None => Ok(None),
+            Some(value) => parse(&key, &value).map(Some),
+        }
+    }
+
+    /// Up to `limit` chunks that have content, from `first` on and below `end`.
+    pub fn stored_range(
+        &self,
+        data: u64,
+        first: u64,
+        end: u64,
+        limit: usize,
+    ) -> Done<alloc::vec::Vec<(u64, Stored)>> {
+        if first >= end {
+            return Ok(alloc::vec::Vec::new());
+        }
+        let from = layout::extent_key(data, first);
+        let to = layout::extent_key(data, end);
+        self.scan(&from, &to, limit)?
+            .into_iter()
+            .map(|(key, value)| {
+                let chunk = layout::number_at(&key, 1).unwrap_or(u64::MAX);
+                Ok((chunk, parse(&key, &value)?))
+            })
+            .collect()
+    }
+
+    /// The content was written or cut off: times, and the rights that a change by others takes away.
+    pub fn written(&mut self, ino: Ino, inode: &mut Inode) -> Done<()> {
+        inode.mode = perm::mode_after_write(inode, self.who);
+        self.drop_capabilities(ino, inode)?;
+        self.modify(inode);
+        Ok(())
+    }
+
+    /// Sets the size. Where more extents go than one operation may delete, the size stays for now, the first of them are
+    /// holes already, and the caller is to repeat; down to 0 it is always one step.
+    pub fn truncate(&mut self, inode: &mut Inode, size: u64) -> Done<()> {
+        if size > MAX_FILE_BYTES {
+            return Err(Errno::EFBIG.into());
+        }
+        if size == 0 {
+            return self.truncate_all(inode);
+        }
+        if size >= inode.size {
+            inode.size = size;
+            return Ok(());
+        }
+        let first = size / CHUNK_BYTES;
+        let keep = (size % CHUNK_BYTES) as usize;
+        if keep > 0
+            && let Some(old) = self.stored(inode.data, first)?
+        {
+            self.edit(inode, first, Some(old), |extent| {
+                extent.punch(keep, CHUNK_BYTES as usize);
+            })?;
+        }
+        let first = size.div_ceil(CHUNK_BYTES);
+        let gone = self.stored_range(inode.data, first, u64::MAX, CHUNKS_PER_OP)?;
+        let all = gone.len() < CHUNKS_PER_OP;
+        for (chunk, stored) in gone {
+            self.account(inode, stored.present, 0)?;
+            self.txn.delete(layout::extent_key(inode.data, chunk));
+        }
+        if all {
+            inode.size = size;
+        }
+        Ok(())
+    }
+
+    fn truncate_all(&mut self, inode: &mut Inode) -> Done<()> {
+        inode.size = 0;
+        if inode.blocks > 0 {
+            self.bury(inode.data)?;
+            self.credit(inode.blocks * BLOCK_BYTES);
+            inode.blocks = 0;
+            inode.data = self.next_number()?;
+        }
+        Ok(())
+    }
+
+    /// Queues content that no inode has any more.
+    pub fn bury(&mut self, data: u64) -> Done<()> {
+        let place = self.counters.dead_next;
+        self.counters.dead_next = place.checked_add(1).ok_or(Errno::ENOSPC)?;
+        self.put(layout::dead_key(place), &Dead { data, from: 0 });
+        Ok(())
+    }
+
+    /// Deletes some of the content that no inode has any more; its space is free already.
+    pub fn reclaim(&mut self) -> Done<()> {
+        let mut left = RECLAIM_PER_OP;
+        while left > 0 && self.counters.dead_first < self.counters.dead_next {
+            let key = layout::dead_key(self.counters.dead_first);
+            let dead: Dead = self
+                .load(&key)?
+                .ok_or_else(|| Fault("the queue of dead content has a gap".into()))?;
+            let from = layout::extent_key(dead.data, dead.from);
+            let to = layout::extent_key(dead.data, u64::MAX);
+            let extents = self.scan(&from, &to, left)?;
+            match extents.last() {
+                Some((last, _)) if extents.len() == left => {
+                    let from = layout::number_at(last, 1).unwrap_or(u64::MAX);
+                    self.put(key, &Dead { from, ..dead });
+                }
+                Some(_) | None => {
+                    self.txn.delete(key);
+                    self.counters.dead_first += 1;
+                }
+            }
+            // Content that is gone already counts too, so that the loop is bounded.
+            left = left.saturating_sub(extents.len().max(1));
+            for (key, _) in extents {
+                self.txn.delete(key);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse(key: &[u8], value: &Bytes) -> Done<Stored> {
+    Stored::parse(value)
+        .ok_or_else(|| Fault(format!("the extent under {key:02x?} is damaged")).into())
+}
+
+fn must_be_file(inode: &Inode) -> Result<(), Errno> {
+    match inode.kind {
+        Kind::Regular => Ok(()),
+        Kind::Directory => Err(Errno::EISDIR),
+        Kind::Symlink | Kind::Fifo | Kind::Socket | Kind::Block | Kind::Char => Err(Errno::EINVAL),
+    }
+}

@@ -1,0 +1,208 @@
+//! The content of one 64 KiB chunk and its canonical form, which [`crate::layout`] describes.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use crate::layout::{BLOCK_BYTES, CHUNK_BYTES};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+const CHUNK: usize = CHUNK_BYTES as usize;
+const BLOCKS: usize = CHUNK / BLOCK;
+
+/// A chunk, laid out flat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Which blocks are present.
+    pub present: u16,
+    /// All 64 KiB; absent blocks are zero.
+    bytes: Vec<u8>,
+}
+
+/// A chunk's bitmap, and its bytes as they are stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    /// Which blocks are present.
+    pub present: u16,
+    packed: Bytes,
+}
+
+/// The bits of the blocks that `from..to` touches, within a chunk.
+pub(crate) fn touched(from: usize, to: usize) -> u16 {
+    mask(from / BLOCK, to.div_ceil(BLOCK))
+}
+
+/// The bits of the blocks that lie in `from..to` whole.
+pub(crate) fn covered(from: usize, to: usize) -> u16 {
+    mask(from.div_ceil(BLOCK), to / BLOCK)
+}
+
+fn mask(first: usize, end: usize) -> u16 {
+    let below = |n: usize| ((1u32 << n.min(BLOCKS)) - 1) as u16;
+    below(end) & !below(first)
+}
+
+impl Stored {
+    /// Takes a stored value apart; `None` if it is not in canonical form.
+    pub fn parse(value: &Bytes) -> Option<Stored> {
+        let present = u16::from_le_bytes([*value.first()?, *value.get(1)?]);
+        let packed = value.slice(2..);
+        let fits = packed.len() <= present.count_ones() as usize * BLOCK;
+        let trimmed = packed.last() != Some(&0);
+        (present != 0 && fits && trimmed).then_some(Stored { present, packed })
+    }
+
+    /// Copies the content from `from` on into `out`, which is zero.
+    pub fn copy_to(&self, from: usize, out: &mut [u8]) {
+        if self.present == u16::MAX {
+            copy_part(&self.packed, from, out);
+            return;
+        }
+        let to = from + out.len();
+        let mut packed_at = 0;
+        for block in 0..BLOCKS {
+            if self.present & (1 << block) == 0 {
+                continue;
+            }
+            let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
+            if end > from && start < to {
+                let low = from.max(start);
+                let high = to.min(end);
+                let source = packed_at + (low - start);
+                copy_part(&self.packed, source, &mut out[low - from..high - from]);
+            }
+            packed_at += BLOCK;
+        }
+    }
+}
+
+/// Copies what `packed` has from `from` on; what was trimmed is zero.
+fn copy_part(packed: &[u8], from: usize, out: &mut [u8]) {
+    let rest = packed.get(from..).unwrap_or(&[]);
+    let len = rest.len().min(out.len());
+    out[..len].copy_from_slice(&rest[..len]);
+}
+
+impl Extent {
+    /// Nothing present.
+    pub fn empty() -> Extent {
+        Extent {
+            present: 0,
+            bytes: vec![0; CHUNK],
+        }
+    }
+
+    pub fn unpack(stored: &Stored) -> Extent {
+        let mut extent = Extent::empty();
+        extent.present = stored.present;
+        stored.copy_to(0, &mut extent.bytes);
+        extent
+    }
+
+    /// Writes bytes; the blocks that they touch are present then.
+    pub fn write(&mut self, from: usize, data: &[u8]) {
+        self.bytes[from..from + data.len()].copy_from_slice(data);
+        self.present |= touched(from, from + data.len());
+    }
+
+    /// Makes the blocks of a mask present.
+    pub fn allocate(&mut self, blocks: u16) {
+        self.present |= blocks;
+    }
+
+    /// Makes a range read as zeros; what is present stays so.
+    pub fn zero(&mut self, from: usize, to: usize) {
+        self.bytes[from..to].fill(0);
+    }
+
+    /// Makes a range read as zeros, and the blocks in it that are whole absent.
+    pub fn punch(&mut self, from: usize, to: usize) {
+        self.zero(from, to);
+        self.present &= !covered(from, to);
+    }
+
+    /// The stored form; `None` if nothing is present.
+    pub fn pack(&self) -> Option<Bytes> {
+        match self.present {
+            0 => None,
+            u16::MAX => Some(pack_full(&self.bytes)),
+            present => {
+                let mut value = present.to_le_bytes().to_vec();
+                for block in (0..BLOCKS).filter(|block| present & (1 << block) != 0) {
+                    value.extend_from_slice(&self.bytes[block * BLOCK..(block + 1) * BLOCK]);
+                }
+                let len = 2 + trimmed_len(&value[2..]);
+                value.truncate(len);
+                value.shrink_to_fit();
+                Some(Bytes::from(value))
+            }
+        }
+    }
+}
+
+/// The stored form of a chunk that is written whole: one copy.
+pub(crate) fn pack_full(data: &[u8]) -> Bytes {
+    assert_eq!(data.len(), CHUNK);
+    let len = trimmed_len(data);
+    let mut value = Vec::with_capacity(2 + len);
+    value.extend_from_slice(&u16::MAX.to_le_bytes());
+    value.extend_from_slice(&data[..len]);
+    Bytes::from(value)
+}
+
+fn trimmed_len(data: &[u8]) -> usize {
+    data.iter()
+        .rposition(|&b| b != 0)
+        .map_or(0, |last| last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The stored form has one shape for each content, and gives the content back.
+    #[test]
+    fn extents_pack_and_unpack() {
+        let mut extent = Extent::empty();
+        assert_eq!(extent.pack(), None);
+        extent.write(5000, b"abc");
+        extent.write(4 * BLOCK + 1, b"z");
+        let value = extent.pack().unwrap();
+        assert_eq!(extent.present, 0b10010);
+        assert_eq!(value.len(), 2 + BLOCK + 2);
+        let stored = Stored::parse(&value).unwrap();
+        assert_eq!(Extent::unpack(&stored), extent);
+        let mut part = [0; 4];
+        stored.copy_to(4999, &mut part);
+        assert_eq!(&part, b"\0abc");
+        stored.copy_to(4 * BLOCK - 1, &mut part[..2]);
+        extent.punch(4096, 2 * BLOCK);
+        assert_eq!(extent.present, 0b10000);
+    }
+
+    /// Forms that are not canonical are refused: two forms of one content would be two digests.
+    #[test]
+    fn other_forms_are_refused() {
+        for bad in [&[][..], &[1], &[0, 0], &[1, 0, 0], &[1, 0, 5, 0]] {
+            assert!(
+                Stored::parse(&Bytes::copy_from_slice(bad)).is_none(),
+                "{bad:?}"
+            );
+        }
+        let mut long = vec![7; 2 + BLOCK + 1];
+        long[..2].copy_from_slice(&1u16.to_le_bytes());
+        assert!(Stored::parse(&Bytes::from(long)).is_none());
+    }
+
+    /// Masks at the edges of blocks.
+    #[test]
+    fn masks() {
+        assert_eq!(touched(0, 1), 1);
+        assert_eq!(touched(4095, 4097), 3);
+        assert_eq!(touched(0, CHUNK), u16::MAX);
+        assert_eq!(covered(1, 8192), 2);
+        assert_eq!(covered(1, 8191), 0);
+        assert_eq!(covered(0, CHUNK), u16::MAX);
+        assert_eq!(covered(5, 10), 0);
+    }
+}

@@ -1,0 +1,312 @@
+//! One operation's view of the volume: typed access to keys, and accounting.
+
+use alloc::format;
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use bytes::Bytes;
+use quorate_execution::Call;
+use quorate_state::{Fault, Txn};
+use quorate_wire::{Decode, Encode};
+
+use crate::answer::{Answer, Attr};
+use crate::errno::Errno;
+use crate::layout::{self, BLOCK_BYTES, Counters, ENTRY_BYTES, FIRST_COOKIE, Inode};
+use crate::op::{Target, Who, access};
+use crate::perm;
+use crate::types::{Ino, Kind, Stamp};
+
+/// Why an operation stopped: refused, or this replica's store failed.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Refused(Errno),
+    Failed(Fault),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Refused(errno)
+    }
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Stop {
+        Stop::Failed(fault)
+    }
+}
+
+pub(crate) type Done<T> = Result<T, Stop>;
+
+/// The operation at work.
+#[derive(Debug)]
+pub(crate) struct Fs<'a, 't> {
+    pub txn: &'a mut Txn<'t>,
+    pub call: &'a Call,
+    pub who: &'a Who,
+    pub counters: Counters,
+    loaded: Counters,
+}
+
+impl<'a, 't> Fs<'a, 't> {
+    pub fn new(txn: &'a mut Txn<'t>, call: &'a Call, who: &'a Who) -> Result<Self, Fault> {
+        let counters: Counters = read(txn, &layout::counters_key())?
+            .ok_or_else(|| Fault("the volume has no counters".into()))?;
+        Ok(Fs {
+            txn,
+            call,
+            who,
+            loaded: counters.clone(),
+            counters,
+        })
+    }
+
+    /// Writes what is written once at the end of an operation.
+    pub fn finish(&mut self) {
+        if self.counters != self.loaded {
+            self.put(layout::counters_key(), &self.counters.clone());
+            self.loaded = self.counters.clone();
+        }
+    }
+
+    pub fn now(&self) -> Stamp {
+        Stamp::from(self.call.now)
+    }
+
+    pub fn session(&self) -> u64 {
+        self.call.session.0
+    }
+
+    pub fn load<T: Decode>(&self, key: &[u8]) -> Done<Option<T>> {
+        Ok(read(self.txn, key)?)
+    }
+
+    pub fn put<T: Encode>(&mut self, key: Bytes, value: &T) {
+        self.txn.put(key, Bytes::from(value.to_bytes()));
+    }
+
+    /// Up to `limit` entries from `from` and below `to`.
+    pub fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Done<Vec<(Bytes, Bytes)>> {
+        Ok(self
+            .txn
+            .range(Bound::Included(from), Bound::Excluded(to), limit)?)
+    }
+
+    /// The object with a number; `ESTALE` if it is gone.
+    pub fn inode(&self, ino: Ino) -> Done<Inode> {
+        self.load(&layout::inode_key(ino))?
+            .ok_or(Errno::ESTALE.into())
+    }
+
+    pub fn put_inode(&mut self, ino: Ino, inode: &Inode) {
+        self.put(layout::inode_key(ino), inode);
+    }
+
+    /// Notes a change of anything. Times rise from operation to operation, so the same time is the same operation.
+    pub fn touch(&self, inode: &mut Inode) {
+        let now = self.now();
+        if inode.ctime != now {
+            inode.ctime = now;
+            inode.change = inode.change.wrapping_add(1);
+        }
+    }
+
+    /// Notes a change of content.
+    pub fn modify(&self, inode: &mut Inode) {
+        inode.mtime = self.now();
+        self.touch(inode);
+    }
+
+    /// A directory in which the caller may look up names.
+    pub fn search(&self, ino: Ino) -> Done<Inode> {
+        let dir = self.inode(ino)?;
+        if dir.kind != Kind::Directory {
+            return Err(Errno::ENOTDIR.into());
+        }
+        perm::need(&dir, self.who, access::EXEC)?;
+        Ok(dir)
+    }
+
+    pub fn entry(&self, dir: Ino, name: &[u8]) -> Done<Option<layout::DirEntry>> {
+        self.load(&layout::entry_key(dir, name))
+    }
+
+    /// Adds an entry that is not there yet.
+    pub fn add_entry(&mut self, dir_ino: Ino, name: &[u8], child: Ino, kind: Kind) -> Done<()> {
+        self.charge(ENTRY_BYTES)?;
+        let mut dir = self.inode(dir_ino)?;
+        // A counter that only rises by one for each operation does not reach 2^64.
+        let cookie = dir.next_cookie.max(FIRST_COOKIE);
+        dir.next_cookie = cookie.checked_add(1).ok_or(Errno::ENOSPC)?;
+        dir.size += 1;
+        if kind == Kind::Directory {
+            dir.nlink = dir.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
+        }
+        self.modify(&mut dir);
+        self.put_inode(dir_ino, &dir);
+        let entry = layout::DirEntry {
+            ino: child,
+            kind,
+            cookie,
+        };
+        self.put(layout::entry_key(dir_ino, name), &entry);
+        let name = Bytes::copy_from_slice(name);
+        self.txn.put(layout::cookie_key(dir_ino, cookie), name);
+        Ok(())
+    }
+
+    /// Removes an entry that is there.
+    pub fn remove_entry(
+        &mut self,
+        dir_ino: Ino,
+        name: &[u8],
+        entry: &layout::DirEntry,
+    ) -> Done<()> {
+        self.credit(ENTRY_BYTES);
+        let mut dir = self.inode(dir_ino)?;
+        dir.size -= 1;
+        if entry.kind == Kind::Directory {
+            dir.nlink -= 1;
+        }
+        self.modify(&mut dir);
+        self.put_inode(dir_ino, &dir);
+        self.txn.delete(layout::entry_key(dir_ino, name));
+        self.txn.delete(layout::cookie_key(dir_ino, entry.cookie));
+        Ok(())
+    }
+
+    /// Makes an entry that is there name another object. The name keeps its cookie: a listing under way has it
+    /// once.
+    pub fn replace_entry(
+        &mut self,
+        dir_ino: Ino,
+        name: &[u8],
+        old: &layout::DirEntry,
+        child: Ino,
+        kind: Kind,
+    ) -> Done<()> {
+        let mut dir = self.inode(dir_ino)?;
+        if old.kind == Kind::Directory {
+            dir.nlink -= 1;
+        }
+        if kind == Kind::Directory {
+            dir.nlink = dir.nlink.checked_add(1).ok_or(Errno::EMLINK)?;
+        }
+        self.modify(&mut dir);
+        self.put_inode(dir_ino, &dir);
+        let entry = layout::DirEntry {
+            ino: child,
+            kind,
+            cookie: old.cookie,
+        };
+        self.put(layout::entry_key(dir_ino, name), &entry);
+        Ok(())
+    }
+
+    /// Takes a new number.
+    pub fn next_number(&mut self) -> Done<u64> {
+        let number = self.counters.next_ino;
+        self.counters.next_ino = number.checked_add(1).ok_or(Errno::ENOSPC)?;
+        Ok(number)
+    }
+
+    /// Takes space, or refuses.
+    pub fn charge(&mut self, bytes: u64) -> Done<()> {
+        let used = self.counters.used_bytes.checked_add(bytes);
+        match used {
+            Some(used) if used <= self.counters.capacity_bytes => {
+                self.counters.used_bytes = used;
+                Ok(())
+            }
+            _ => Err(Errno::ENOSPC.into()),
+        }
+    }
+
+    /// Gives space back.
+    pub fn credit(&mut self, bytes: u64) {
+        assert!(self.counters.used_bytes >= bytes, "space was counted twice");
+        self.counters.used_bytes -= bytes;
+    }
+
+    pub fn attr(&self, ino: Ino, inode: &Inode) -> Attr {
+        attr(ino, inode)
+    }
+
+    /// An object's attributes as an answer.
+    pub fn answer(&self, ino: Ino, inode: &Inode) -> Answer {
+        Answer::Attr(attr(ino, inode))
+    }
+
+    /// The object of a target, and the rights of its handle if it is one.
+    pub fn target(&self, target: &Target) -> Done<(Ino, Inode, Option<u32>)> {
+        match target {
+            Target::Ino(ino) => Ok((*ino, self.inode(*ino)?, None)),
+            Target::Handle(handle) => {
+                let open = self.open_file(*handle)?;
+                Ok((open.ino, self.inode(open.ino)?, Some(open.rights)))
+            }
+        }
+    }
+
+    /// One name of an object is gone; with the last one the object goes, unless it is open.
+    pub fn drop_name(&mut self, ino: Ino, mut inode: Inode) -> Done<()> {
+        inode.nlink = match inode.kind {
+            Kind::Directory => 0,
+            _ => inode.nlink - 1,
+        };
+        self.touch(&mut inode);
+        if inode.nlink == 0 && !self.is_open(ino)? {
+            return self.destroy(ino, &inode);
+        }
+        self.put_inode(ino, &inode);
+        Ok(())
+    }
+
+    /// Deletes an object without names and handles. Its content is deleted later, a bounded part at a time.
+    pub fn destroy(&mut self, ino: Ino, inode: &Inode) -> Done<()> {
+        self.txn.delete(layout::inode_key(ino));
+        if inode.kind == Kind::Symlink {
+            self.txn.delete(layout::symlink_key(ino));
+        }
+        if inode.xattrs > 0 {
+            let (from, to) = layout::xattr_range(ino);
+            for (key, _) in self.scan(&from, &to, layout::MAX_XATTRS as usize)? {
+                self.txn.delete(key);
+            }
+        }
+        if inode.blocks > 0 {
+            self.bury(inode.data)?;
+        }
+        self.credit(inode.blocks * BLOCK_BYTES + inode.xattr_bytes);
+        self.counters.used_inodes -= 1;
+        Ok(())
+    }
+}
+
+/// What others see of an object.
+pub(crate) fn attr(ino: Ino, inode: &Inode) -> Attr {
+    Attr {
+        ino,
+        kind: inode.kind,
+        mode: inode.mode,
+        nlink: inode.nlink,
+        uid: inode.uid,
+        gid: inode.gid,
+        size: inode.size,
+        blocks: inode.blocks * (BLOCK_BYTES / 512),
+        rdev: inode.rdev,
+        atime: inode.atime,
+        mtime: inode.mtime,
+        ctime: inode.ctime,
+        btime: inode.btime,
+        change: inode.change,
+    }
+}
+
+fn read<T: Decode>(txn: &Txn<'_>, key: &[u8]) -> Result<Option<T>, Fault> {
+    match txn.get(key)? {
+        None => Ok(None),
+        Some(value) => T::from_bytes(value)
+            .map(Some)
+            .map_err(|e| Fault(format!("the value under {key:02x?} is damaged: {e}"))),
+    }
+}

@@ -1,0 +1,290 @@
+//! The state of the file service, byte by byte.
+//!
+//! Keys begin with a type byte; numbers in keys are 8 bytes, **big-endian**, so that ranges follow their order.
+//! Values are in the canonical encoding of `quorate_wire::codec` (little-endian). No value is longer than
+//! 65,538 bytes.
+//!
+//! | key | value |
+//! |---|---|
+//! | `10` | [`Counters`]: one for the volume |
+//! | `11` ino | [`Inode`] |
+//! | `12` dir name | [`DirEntry`]; the name is the rest of the key |
+//! | `13` dir cookie | the name, bare. One for each `12`, with the cookie that stands there |
+//! | `14` data chunk | an extent: 64 KiB of content, see below. `data` is [`Inode::data`] |
+//! | `15` ino | target of a symbolic link, bare |
+//! | `16` ino name | value of an extended attribute, bare |
+//! | `17` session handle | [`OpenFile`] |
+//! | `18` ino session | `u32`: how many handles the session has on the object; absent for none |
+//! | `19` session | `u32`: how many `17` the session has; absent for none |
+//! | `1a` ino | [`LockTable`]; absent where there are no locks |
+//! | `1b` place | [`Dead`]: content that no inode has any more. Its extents are deleted a few at each later change |
+//!
+//! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
+//! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
+//! the zero bytes at the end of all of it. An extent without present blocks has no key. So equal content
+//! has equal bytes, zeros that were written differ from a hole, and allocated zeros cost two bytes. Bytes
+//! beyond the file's size are zero, and blocks beyond it absent.
+//!
+//! The names `.` and `..` have no entries; listing makes them up with the cookies 1 and 2.
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+use quorate_wire::record;
+
+use crate::op::{LockKind, LockSpace};
+use crate::types::{Handle, Ino, Kind, Stamp};
+
+/// The unit of allocation.
+pub const BLOCK_BYTES: u64 = 4096;
+/// The content under one key.
+pub const CHUNK_BYTES: u64 = 1 << 16;
+/// The largest file: offsets are signed for everyone else.
+pub const MAX_FILE_BYTES: u64 = i64::MAX as u64;
+/// The longest name.
+pub const MAX_NAME_BYTES: usize = 255;
+/// The longest target of a symbolic link.
+pub const MAX_SYMLINK_BYTES: usize = 4095;
+/// The most names of an object that is not a directory.
+pub const MAX_LINKS: u32 = 65_000;
+/// The deepest directory that can move to another parent.
+pub const MAX_DEPTH: usize = 4096;
+/// What each directory entry counts against the volume's space: without it, hard links would be free.
+pub const ENTRY_BYTES: u64 = 256;
+/// The most handles of a session.
+pub const MAX_OPENS: u32 = 65_536;
+/// The most locks of an object, of all owners.
+pub const MAX_LOCKS: usize = 1024;
+/// The longest value of an extended attribute.
+pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
+/// The longest list of names of extended attributes, each with its NUL.
+pub const MAX_XATTR_LIST_BYTES: u32 = 64 << 10;
+/// The most extended attributes of an object.
+pub const MAX_XATTRS: u32 = 256;
+/// The most bytes in names and values of an object's extended attributes.
+pub const MAX_XATTR_BYTES: u64 = 1 << 20;
+/// The first cookie of a directory's entries.
+pub const FIRST_COOKIE: u64 = 3;
+/// How many extents one operation deletes, allocates or looks through at most.
+pub const CHUNKS_PER_OP: usize = 256;
+/// How many extents of dead content each change deletes.
+pub const RECLAIM_PER_OP: usize = 128;
+
+/// Type bytes of keys.
+pub(crate) mod tag {
+    pub const COUNTERS: u8 = 0x10;
+    pub const INODE: u8 = 0x11;
+    pub const ENTRY: u8 = 0x12;
+    pub const COOKIE: u8 = 0x13;
+    pub const EXTENT: u8 = 0x14;
+    pub const SYMLINK: u8 = 0x15;
+    pub const XATTR: u8 = 0x16;
+    pub const OPEN: u8 = 0x17;
+    pub const OPEN_BY_INO: u8 = 0x18;
+    pub const OPEN_COUNT: u8 = 0x19;
+    pub const LOCKS: u8 = 0x1a;
+    pub const DEAD: u8 = 0x1b;
+}
+
+record! {
+    /// Counts and limits of the volume.
+    pub struct Counters {
+        /// The next number of an object or of content.
+        pub next_ino: u64,
+        /// The next handle.
+        pub next_handle: u64,
+        /// Space in use: 4,096 for each present block of a file, [`ENTRY_BYTES`] for each entry, and the bytes of
+        /// names and values of extended attributes.
+        pub used_bytes: u64,
+        /// How many inodes there are.
+        pub used_inodes: u64,
+        /// The limit of `used_bytes`.
+        pub capacity_bytes: u64,
+        /// The limit of `used_inodes`.
+        pub capacity_inodes: u64,
+        /// The place of the first [`Dead`]: a queue, so that no operation searches among what was deleted.
+        pub dead_first: u64,
+        /// The place that the next one gets.
+        pub dead_next: u64,
+    }
+}
+
+record! {
+    /// Content to be deleted.
+    pub struct Dead {
+        /// The number that its extents are under.
+        pub data: u64,
+        /// Chunks before this one are deleted already.
+        pub from: u64,
+    }
+}
+
+record! {
+    /// An object. What does not apply to its kind is 0.
+    pub struct Inode {
+        /// What it is.
+        pub kind: Kind,
+        /// Mode bits, 07777.
+        pub mode: u32,
+        /// Names; for a directory 2 and one for each directory in it; 0 without a name.
+        pub nlink: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// The device number of a device.
+        pub rdev: u64,
+        /// Bytes of a file, length of a symbolic link's target, number of a directory's entries.
+        pub size: u64,
+        /// Present blocks of a file.
+        pub blocks: u64,
+        /// Under which number a file's extents are kept: first its own; another once it was cut to nothing, so
+        /// that this takes one step however long the file was.
+        pub data: u64,
+        /// Access time.
+        pub atime: Stamp,
+        /// Modification time.
+        pub mtime: Stamp,
+        /// Change time.
+        pub ctime: Stamp,
+        /// Birth time.
+        pub btime: Stamp,
+        /// Counts the operations that changed the object.
+        pub change: u64,
+        /// A directory's parent; the root's is itself.
+        pub parent: Ino,
+        /// The cookie of a directory's next entry.
+        pub next_cookie: u64,
+        /// How many extended attributes there are.
+        pub xattrs: u32,
+        /// Bytes of their names, each with a NUL.
+        pub xattr_list_bytes: u32,
+        /// Bytes of their names and values.
+        pub xattr_bytes: u64,
+    }
+}
+
+record! {
+    /// An entry of a directory.
+    pub struct DirEntry {
+        /// The object.
+        pub ino: Ino,
+        /// What it is.
+        pub kind: Kind,
+        /// The entry's place in listings.
+        pub cookie: u64,
+    }
+}
+
+record! {
+    /// An open object.
+    pub struct OpenFile {
+        /// The object.
+        pub ino: Ino,
+        /// `READ`, `WRITE` and `APPEND` of [`crate::op::flags`].
+        pub rights: u32,
+    }
+}
+
+record! {
+    /// The locks of an object: in the order of space, session, owner, start. Those of one owner never overlap.
+    pub struct LockTable {
+        /// The locks, at most [`MAX_LOCKS`].
+        pub locks: Vec<LockEntry>,
+    }
+}
+
+record! {
+    /// A lock.
+    pub struct LockEntry {
+        /// Its namespace.
+        pub space: LockSpace,
+        /// Whose session.
+        pub session: u64,
+        /// Whose in the session.
+        pub owner: u64,
+        /// The first byte.
+        pub start: u64,
+        /// The last byte.
+        pub end: u64,
+        /// Shared or alone.
+        pub kind: LockKind,
+        /// Through which handle it was taken.
+        pub handle: Handle,
+        /// The process.
+        pub pid: u32,
+    }
+}
+
+fn join(tag: u8, numbers: &[u64], rest: &[u8]) -> Bytes {
+    let mut key = Vec::with_capacity(1 + 8 * numbers.len() + rest.len());
+    key.push(tag);
+    for number in numbers {
+        key.extend_from_slice(&number.to_be_bytes());
+    }
+    key.extend_from_slice(rest);
+    Bytes::from(key)
+}
+
+pub(crate) fn counters_key() -> Bytes {
+    join(tag::COUNTERS, &[], &[])
+}
+
+pub(crate) fn inode_key(ino: Ino) -> Bytes {
+    join(tag::INODE, &[ino.0], &[])
+}
+
+pub(crate) fn entry_key(dir: Ino, name: &[u8]) -> Bytes {
+    join(tag::ENTRY, &[dir.0], name)
+}
+
+pub(crate) fn cookie_key(dir: Ino, cookie: u64) -> Bytes {
+    join(tag::COOKIE, &[dir.0, cookie], &[])
+}
+
+pub(crate) fn extent_key(data: u64, chunk: u64) -> Bytes {
+    join(tag::EXTENT, &[data, chunk], &[])
+}
+
+pub(crate) fn symlink_key(ino: Ino) -> Bytes {
+    join(tag::SYMLINK, &[ino.0], &[])
+}
+
+pub(crate) fn xattr_key(ino: Ino, name: &[u8]) -> Bytes {
+    join(tag::XATTR, &[ino.0], name)
+}
+
+/// The first key of an object's extended attributes, and the first key after them.
+pub(crate) fn xattr_range(ino: Ino) -> (Bytes, Bytes) {
+    let after = match ino.0.checked_add(1) {
+        Some(next) => join(tag::XATTR, &[next], &[]),
+        None => join(tag::XATTR + 1, &[], &[]),
+    };
+    (join(tag::XATTR, &[ino.0], &[]), after)
+}
+
+pub(crate) fn open_key(session: u64, handle: Handle) -> Bytes {
+    join(tag::OPEN, &[session, handle.0], &[])
+}
+
+pub(crate) fn open_by_ino_key(ino: Ino, session: u64) -> Bytes {
+    join(tag::OPEN_BY_INO, &[ino.0, session], &[])
+}
+
+pub(crate) fn open_count_key(session: u64) -> Bytes {
+    join(tag::OPEN_COUNT, &[session], &[])
+}
+
+pub(crate) fn locks_key(ino: Ino) -> Bytes {
+    join(tag::LOCKS, &[ino.0], &[])
+}
+
+pub(crate) fn dead_key(place: u64) -> Bytes {
+    join(tag::DEAD, &[place], &[])
+}
+
+/// The number at a place in a key that this crate made.
+pub(crate) fn number_at(key: &[u8], index: usize) -> Option<u64> {
+    let start = 1 + 8 * index;
+    let bytes = key.get(start..start + 8)?;
+    Some(bytes.iter().fold(0, |n, &b| (n << 8) | u64::from(b)))
+}

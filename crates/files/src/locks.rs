@@ -1,0 +1,157 @@
+//! Advisory locks: fcntl(2) on ranges and flock(2) on whole files, in namespaces of their own.
+//!
+//! Absent on purpose: waiting, and with it the search for deadlocks. Who is refused asks again.
+
+use alloc::vec::Vec;
+
+use crate::answer::{Answer, HeldLock};
+use crate::errno::Errno;
+use crate::fs::{Done, Fs};
+use crate::layout::{self, LockEntry, LockTable, MAX_LOCKS};
+use crate::op::{Lock, LockKind, LockSpace, flags};
+use crate::types::{Handle, Ino};
+
+impl Fs<'_, '_> {
+    pub fn lock(&mut self, op: &Lock) -> Done<Answer> {
+        let open = self.open_file(op.handle)?;
+        check_lock(op, open.rights)?;
+        let mut table = self.lock_table(open.ino)?;
+        let new = LockEntry {
+            space: op.space,
+            session: self.session(),
+            owner: op.owner,
+            start: op.start,
+            end: op.end,
+            kind: op.kind,
+            handle: op.handle,
+            pid: op.pid,
+        };
+        let obstacle = table.locks.iter().find(|held| conflict(held, &new));
+        match obstacle {
+            Some(held) if op.test => {
+                return Ok(Answer::Lock(Some(HeldLock {
+                    kind: held.kind,
+                    start: held.start,
+                    end: held.end,
+                    pid: held.pid,
+                })));
+            }
+            Some(_) => return Err(Errno::EAGAIN.into()),
+            None if op.test => return Ok(Answer::Lock(None)),
+            None => {}
+        }
+        table.locks = with(table.locks, new);
+        if table.locks.len() > MAX_LOCKS {
+            return Err(Errno::ENOLCK.into());
+        }
+        self.put_locks(open.ino, &table);
+        Ok(Answer::Lock(None))
+    }
+
+    /// A handle is gone: with it go the flock locks taken through it, and if it was the session's last one on the
+    /// object, all of the session's locks there.
+    pub fn drop_locks(&mut self, ino: Ino, handle: Handle, last: bool) -> Done<()> {
+        let mut table = self.lock_table(ino)?;
+        let session = self.session();
+        let before = table.locks.len();
+        table.locks.retain(|held| {
+            let through = held.space == LockSpace::Flock && held.handle == handle;
+            held.session != session || !(last || through)
+        });
+        if table.locks.len() < before {
+            self.put_locks(ino, &table);
+        }
+        Ok(())
+    }
+
+    fn lock_table(&self, ino: Ino) -> Done<LockTable> {
+        let table = self.load(&layout::locks_key(ino))?;
+        Ok(table.unwrap_or(LockTable { locks: Vec::new() }))
+    }
+
+    fn put_locks(&mut self, ino: Ino, table: &LockTable) {
+        if table.locks.is_empty() {
+            self.txn.delete(layout::locks_key(ino));
+        } else {
+            self.put(layout::locks_key(ino), table);
+        }
+    }
+}
+
+fn check_lock(op: &Lock, rights: u32) -> Result<(), Errno> {
+    if op.start > op.end {
+        return Err(Errno::EINVAL);
+    }
+    match op.space {
+        LockSpace::Flock if (op.start, op.end) != (0, u64::MAX) => Err(Errno::EINVAL),
+        LockSpace::Flock => Ok(()),
+        // fcntl(2): the handle must allow what the lock is for; a test needs no right.
+        LockSpace::Posix if op.test => Ok(()),
+        LockSpace::Posix => {
+            let needed = match op.kind {
+                LockKind::Read => flags::READ,
+                LockKind::Write => flags::WRITE,
+                LockKind::Unlock => 0,
+            };
+            if rights & needed == needed {
+                Ok(())
+            } else {
+                Err(Errno::EBADF)
+            }
+        }
+    }
+}
+
+fn same_owner(a: &LockEntry, b: &LockEntry) -> bool {
+    (a.space, a.session, a.owner) == (b.space, b.session, b.owner)
+}
+
+fn conflict(held: &LockEntry, new: &LockEntry) -> bool {
+    let meet = held.start <= new.end && new.start <= held.end;
+    let exclude = match (held.kind, new.kind) {
+        (_, LockKind::Unlock) | (LockKind::Read, LockKind::Read) => false,
+        (LockKind::Write | LockKind::Unlock, _) | (_, LockKind::Write) => true,
+    };
+    held.space == new.space && !same_owner(held, new) && meet && exclude
+}
+
+/// The locks with the owner's range set to what `new` says: what it covers is cut out of the owner's other locks,
+/// and what touches it and is alike becomes one with it.
+fn with(locks: Vec<LockEntry>, new: LockEntry) -> Vec<LockEntry> {
+    let mut new = new;
+    let mut out = Vec::with_capacity(locks.len() + 2);
+    for held in locks {
+        if !same_owner(&held, &new) {
+            out.push(held);
+            continue;
+        }
+        let alike = (held.kind, held.handle, held.pid) == (new.kind, new.handle, new.pid);
+        // Ranges that touch count, hence the saturating neighbours.
+        let touch =
+            held.start <= new.end.saturating_add(1) && new.start <= held.end.saturating_add(1);
+        if alike && touch {
+            new.start = new.start.min(held.start);
+            new.end = new.end.max(held.end);
+            continue;
+        }
+        if held.start > new.end || held.end < new.start {
+            out.push(held);
+            continue;
+        }
+        if held.start < new.start {
+            let mut left = held.clone();
+            left.end = new.start - 1;
+            out.push(left);
+        }
+        if held.end > new.end {
+            let mut right = held;
+            right.start = new.end + 1;
+            out.push(right);
+        }
+    }
+    if new.kind != LockKind::Unlock {
+        out.push(new);
+    }
+    out.sort_by_key(|lock| (lock.space, lock.session, lock.owner, lock.start));
+    out
+}

@@ -1,0 +1,173 @@
+//! Handles. Rights are checked when a handle is made and go with it; an object lives as long as its last handle.
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use crate::answer::{Answer, Opened};
+use crate::errno::Errno;
+use crate::fs::{Done, Fs};
+use crate::layout::{self, Inode, MAX_OPENS, OpenFile};
+use crate::names::{New, check_name};
+use crate::op::{Create, Open, access, flags};
+use crate::perm;
+use crate::types::{Handle, Ino, Kind, Nothing};
+
+/// How many handles the end of a session lets go of at a time.
+const RELEASE_BATCH: usize = 256;
+
+impl Fs<'_, '_> {
+    pub fn open(&mut self, op: &Open) -> Done<Answer> {
+        if op.flags & !flags::ALL != 0 || op.flags & flags::EXCLUSIVE != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let inode = self.inode(op.ino)?;
+        self.open_existing(op.ino, inode, op.flags)
+    }
+
+    pub fn create(&mut self, op: &Create) -> Done<Answer> {
+        if op.flags & !flags::ALL != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        self.search(op.parent)?;
+        check_name(&op.name)?;
+        if let Some(entry) = self.entry(op.parent, &op.name)? {
+            if op.flags & flags::EXCLUSIVE != 0 {
+                return Err(Errno::EEXIST.into());
+            }
+            if entry.kind == Kind::Directory {
+                // open(2): O_CREAT on a directory.
+                return Err(Errno::EISDIR.into());
+            }
+            let inode = self.inode(entry.ino)?;
+            return self.open_existing(entry.ino, inode, op.flags);
+        }
+        self.may_add(op.parent)?;
+        let new = New {
+            kind: Kind::Regular,
+            mode: op.mode,
+            rdev: 0,
+            size: 0,
+        };
+        let (ino, inode) = self.make(op.parent, &op.name, &new)?;
+        let handle = self.add_open(ino, op.flags)?;
+        Ok(Answer::Opened(Opened {
+            handle,
+            created: true,
+            attr: self.attr(ino, &inode),
+        }))
+    }
+
+    fn open_existing(&mut self, ino: Ino, mut inode: Inode, wanted: u32) -> Done<Answer> {
+        let writes = wanted & (flags::WRITE | flags::TRUNC) != 0;
+        match inode.kind {
+            Kind::Regular => {}
+            Kind::Directory if writes => return Err(Errno::EISDIR.into()),
+            Kind::Directory if wanted & flags::EXEC != 0 => return Err(Errno::EACCES.into()),
+            Kind::Directory => {}
+            Kind::Symlink => return Err(Errno::ELOOP.into()),
+            // What these do happens in the kernel of the machine that opens them.
+            Kind::Fifo | Kind::Socket | Kind::Block | Kind::Char => {
+                return Err(Errno::ENXIO.into());
+            }
+        }
+        let mut mask = 0;
+        if wanted & flags::EXEC != 0 {
+            mask |= access::EXEC;
+        } else if wanted & flags::READ != 0 {
+            mask |= access::READ;
+        }
+        if writes {
+            mask |= access::WRITE;
+        }
+        perm::need(&inode, self.who, mask)?;
+        let handle = self.add_open(ino, wanted)?;
+        if wanted & flags::TRUNC != 0 {
+            self.truncate(&mut inode, 0)?;
+            self.written(ino, &mut inode)?;
+            self.put_inode(ino, &inode);
+        }
+        Ok(Answer::Opened(Opened {
+            handle,
+            created: false,
+            attr: self.attr(ino, &inode),
+        }))
+    }
+
+    fn add_open(&mut self, ino: Ino, wanted: u32) -> Done<Handle> {
+        if self.count(layout::open_count_key(self.session()), 1)? > MAX_OPENS {
+            return Err(Errno::EMFILE.into());
+        }
+        let handle = Handle(self.counters.next_handle);
+        self.counters.next_handle = handle.0.checked_add(1).ok_or(Errno::ENFILE)?;
+        let mut rights = wanted & (flags::READ | flags::WRITE | flags::APPEND);
+        if wanted & flags::EXEC != 0 {
+            rights |= flags::READ;
+        }
+        let session = self.session();
+        let key = layout::open_key(session, handle);
+        self.put(key, &OpenFile { ino, rights });
+        self.count(layout::open_by_ino_key(ino, session), 1)?;
+        Ok(handle)
+    }
+
+    /// Adds to a count that is absent while it is 0; gives the new count.
+    fn count(&mut self, key: Bytes, change: i32) -> Done<u32> {
+        let count: u32 = self.load(&key)?.unwrap_or(0);
+        let count = count.checked_add_signed(change).ok_or(Errno::EOVERFLOW)?;
+        if count == 0 {
+            self.txn.delete(key);
+        } else {
+            self.put(key, &count);
+        }
+        Ok(count)
+    }
+
+    /// A handle of this session; `EBADF` if it has none such.
+    pub fn open_file(&self, handle: Handle) -> Done<OpenFile> {
+        self.load(&layout::open_key(self.session(), handle))?
+            .ok_or(Errno::EBADF.into())
+    }
+
+    pub fn release(&mut self, handle: Handle) -> Done<Answer> {
+        let open = self.open_file(handle)?;
+        let session = self.session();
+        self.txn.delete(layout::open_key(session, handle));
+        self.count(layout::open_count_key(session), -1)?;
+        let left = self.count(layout::open_by_ino_key(open.ino, session), -1)?;
+        self.drop_locks(open.ino, handle, left == 0)?;
+        let inode = self.inode(open.ino)?;
+        if inode.nlink == 0 && !self.is_open(open.ino)? {
+            self.destroy(open.ino, &inode)?;
+        }
+        Ok(Answer::Done(Nothing))
+    }
+
+    /// Whether anyone has the object open.
+    pub fn is_open(&self, ino: Ino) -> Done<bool> {
+        let from = layout::open_by_ino_key(ino, 0);
+        let to = layout::open_by_ino_key(ino, u64::MAX);
+        Ok(!self.scan(&from, &to, 1)?.is_empty())
+    }
+
+    /// Lets go of all that the session holds. [`MAX_OPENS`] bounds it.
+    pub fn end_session(&mut self) -> Done<()> {
+        let session = self.session();
+        let mut from = layout::open_key(session, Handle(0));
+        let to = layout::open_key(session, Handle(u64::MAX));
+        loop {
+            let batch = self.scan(&from, &to, RELEASE_BATCH)?;
+            let handles: Vec<Handle> = batch
+                .iter()
+                .filter_map(|(key, _)| layout::number_at(key, 1).map(Handle))
+                .collect();
+            let Some(last) = handles.last() else {
+                return Ok(());
+            };
+            // On from here: what is let go below need not be looked through again.
+            from = layout::open_key(session, *last);
+            for handle in handles {
+                self.release(handle)?;
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The dispatch: from bytes to an operation, and from its end to a result.
+
+use bytes::Bytes;
+use quorate_execution::{Call, Service};
+use quorate_state::{Fault, Txn};
+use quorate_wire::{Decode, Encode, Time};
+
+use crate::answer::{Answer, Outcome};
+use crate::errno::Errno;
+use crate::fs::{Done, Fs, Stop};
+use crate::layout::{self, Counters, FIRST_COOKIE, Inode};
+use crate::op::{Action, MAX_GROUPS, Op, Who};
+use crate::perm::MODE_BITS;
+use crate::types::{Ino, Kind, Nothing, Stamp};
+
+/// What a new volume is like. Part of the group's configuration: equal on all replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Genesis {
+    /// Space for content, in bytes.
+    pub capacity_bytes: u64,
+    /// How many objects there can be, the root among them.
+    pub capacity_inodes: u64,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Its group.
+    pub root_gid: u32,
+    /// Its mode bits.
+    pub root_mode: u32,
+}
+
+/// The file service. Has no state of its own but what a new volume is like.
+#[derive(Clone, Copy, Debug)]
+pub struct FileService {
+    genesis: Genesis,
+}
+
+impl FileService {
+    /// A service whose new volumes are as `genesis` says. An existing volume keeps what it was made with.
+    pub fn new(genesis: Genesis) -> FileService {
+        FileService { genesis }
+    }
+}
+
+impl Service for FileService {
+    fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
+        let counters = Counters {
+            next_ino: Ino::ROOT.0 + 1,
+            next_handle: 1,
+            used_bytes: 0,
+            used_inodes: 1,
+            capacity_bytes: self.genesis.capacity_bytes,
+            capacity_inodes: self.genesis.capacity_inodes,
+            dead_first: 0,
+            dead_next: 0,
+        };
+        // Not a clock's time: the genesis state is the same wherever and whenever it is made.
+        let start = Stamp::from(Time(0));
+        let root = Inode {
+            kind: Kind::Directory,
+            mode: self.genesis.root_mode & MODE_BITS,
+            nlink: 2,
+            uid: self.genesis.root_uid,
+            gid: self.genesis.root_gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            data: 0,
+            atime: start,
+            mtime: start,
+            ctime: start,
+            btime: start,
+            change: 1,
+            parent: Ino::ROOT,
+            next_cookie: FIRST_COOKIE,
+            xattrs: 0,
+            xattr_list_bytes: 0,
+            xattr_bytes: 0,
+        };
+        txn.put(layout::counters_key(), Bytes::from(counters.to_bytes()));
+        txn.put(layout::inode_key(Ino::ROOT), Bytes::from(root.to_bytes()));
+        Ok(())
+    }
+
+    fn is_read_only(&self, op: &[u8]) -> bool {
+        // A glance at the tag first: a write's megabyte is not copied only to be judged.
+        tag_of(op).is_some_and(may_be_read_only)
+            && Op::from_slice(op).is_ok_and(|op| op.is_read_only())
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        let outcome = match Op::from_bytes(op.clone()) {
+            Ok(op) => run(txn, call, &op)?,
+            Err(_) => Outcome(Err(Errno::EPROTO)),
+        };
+        Ok(outcome.to_bytes())
+    }
+
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+        let who = Who::root();
+        let mut fs = Fs::new(txn, call, &who)?;
+        let done = fs.end_session().and_then(|()| fs.reclaim());
+        fs.finish();
+        match done {
+            Ok(()) => Ok(()),
+            Err(Stop::Failed(fault)) => Err(fault),
+            Err(Stop::Refused(errno)) => Err(Fault(alloc::format!(
+                "what a session held can't be let go: {errno}"
+            ))),
+        }
+    }
+}
+
+fn run(txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
+    let mut fs = Fs::new(txn, call, &op.who)?;
+    let done = dispatch(&mut fs, &op.action).and_then(|answer| {
+        if !op.is_read_only() {
+            fs.reclaim()?;
+        }
+        Ok(answer)
+    });
+    match done {
+        Ok(answer) => {
+            fs.finish();
+            assert!(
+                !op.is_read_only() || txn.writes().is_empty(),
+                "a read wrote"
+            );
+            Ok(Outcome(Ok(answer)))
+        }
+        Err(Stop::Refused(errno)) => {
+            txn.rollback();
+            Ok(Outcome(Err(errno)))
+        }
+        Err(Stop::Failed(fault)) => Err(fault),
+    }
+}
+
+fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
+    match action {
+        Action::Ping(_) => Ok(Answer::Done(Nothing)),
+        Action::Lookup(op) => fs.lookup(op),
+        Action::GetAttr(target) => fs.get_attr(target),
+        Action::SetAttr(op) => fs.set_attr(op),
+        Action::Access(op) => fs.access(op),
+        Action::Open(op) => fs.open(op),
+        Action::Create(op) => fs.create(op),
+        Action::Release(handle) => fs.release(*handle),
+        Action::Read(op) => fs.read(op),
+        Action::Write(op) => fs.write(op),
+        Action::Mkdir(op) => fs.mkdir(op),
+        Action::Mknod(op) => fs.mknod(op),
+        Action::Symlink(op) => fs.symlink(op),
+        Action::Readlink(ino) => fs.readlink(*ino),
+        Action::Link(op) => fs.link(op),
+        Action::Unlink(op) => fs.unlink(op),
+        Action::Rmdir(op) => fs.rmdir(op),
+        Action::Rename(op) => fs.rename(op),
+        Action::ReadDir(op) => fs.read_dir(op),
+        Action::StatFs(_) => fs.stat_fs(),
+        Action::Fsync(target) => {
+            fs.target(target)?;
+            Ok(Answer::Done(Nothing))
+        }
+        Action::Fallocate(op) => fs.fallocate(op),
+        Action::Seek(op) => fs.seek(op),
+        Action::SetXattr(op) => fs.set_xattr(op),
+        Action::GetXattr(op) => fs.get_xattr(op),
+        Action::ListXattr(op) => fs.list_xattr(op),
+        Action::RemoveXattr(op) => fs.remove_xattr(op),
+        Action::Lock(op) => fs.lock(op),
+    }
+}
+
+/// The tag of an encoded operation's action: it stands after user, group, and the counted groups.
+fn tag_of(op: &[u8]) -> Option<u8> {
+    let count = op.get(8..12)?;
+    let count = u32::from_le_bytes([count[0], count[1], count[2], count[3]]) as usize;
+    if count > MAX_GROUPS {
+        return None;
+    }
+    op.get(12 + 4 * count).copied()
+}
+
+/// Whether an action with this tag can be read-only; whether it is, [`Action::is_read_only`] says.
+fn may_be_read_only(tag: u8) -> bool {
+    const WRITE: u8 = 10;
+    const SET_XATTR: u8 = 24;
+    tag != WRITE && tag != SET_XATTR
+}

@@ -1,0 +1,181 @@
+//! Extended attributes. Who may do what with which namespace is in xattr(7).
+
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+use crate::answer::Answer;
+use crate::errno::Errno;
+use crate::fs::{Done, Fs};
+use crate::layout::{
+    self, Inode, MAX_NAME_BYTES, MAX_XATTR_BYTES, MAX_XATTR_LIST_BYTES, MAX_XATTR_VALUE_BYTES,
+    MAX_XATTRS,
+};
+use crate::op::{GetXattr, ListXattr, RemoveXattr, SetXattr, XattrMode, access};
+use crate::perm::{self, STICKY};
+use crate::types::{Ino, Kind, Nothing};
+
+const CAPABILITY: &[u8] = b"security.capability";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Space {
+    User,
+    Trusted,
+    Security,
+}
+
+/// The namespace of a name. `system.` holds what other systems keep there (ACLs), which this one does not interpret and so does
+/// not take.
+fn space(name: &[u8]) -> Result<Space, Errno> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(Errno::ERANGE);
+    }
+    if name.is_empty() || name.contains(&0) {
+        return Err(Errno::EINVAL);
+    }
+    let spaces = [
+        (&b"user."[..], Space::User),
+        (b"trusted.", Space::Trusted),
+        (b"security.", Space::Security),
+    ];
+    for (prefix, space) in spaces {
+        match name.strip_prefix(prefix) {
+            Some([]) => return Err(Errno::EINVAL),
+            Some(_) => return Ok(space),
+            None => {}
+        }
+    }
+    Err(Errno::ENOTSUP)
+}
+
+impl Fs<'_, '_> {
+    pub fn set_xattr(&mut self, op: &SetXattr) -> Done<Answer> {
+        let space = space(&op.name)?;
+        if op.value.len() > MAX_XATTR_VALUE_BYTES {
+            return Err(Errno::E2BIG.into());
+        }
+        let mut inode = self.inode(op.ino)?;
+        self.may_change(&inode, space)?;
+        let key = layout::xattr_key(op.ino, &op.name);
+        let old = self.txn.get(&key)?;
+        match (op.mode, &old) {
+            (XattrMode::Create, Some(_)) => return Err(Errno::EEXIST.into()),
+            (XattrMode::Replace, None) => return Err(Errno::ENODATA.into()),
+            (XattrMode::Set | XattrMode::Create | XattrMode::Replace, _) => {}
+        }
+        if let Some(old) = old {
+            self.uncount(&mut inode, &op.name, &old);
+        }
+        self.count(&mut inode, &op.name, &op.value)?;
+        self.touch(&mut inode);
+        self.put_inode(op.ino, &inode);
+        self.txn.put(key, Bytes::copy_from_slice(&op.value));
+        Ok(Answer::Done(Nothing))
+    }
+
+    pub fn get_xattr(&mut self, op: &GetXattr) -> Done<Answer> {
+        let space = space(&op.name)?;
+        let inode = self.inode(op.ino)?;
+        match space {
+            Space::User if !holds_user(&inode) => return Err(Errno::ENODATA.into()),
+            Space::User => perm::need(&inode, self.who, access::READ)?,
+            Space::Trusted if !self.who.is_root() => return Err(Errno::ENODATA.into()),
+            Space::Trusted | Space::Security => {}
+        }
+        let value = self.txn.get(&layout::xattr_key(op.ino, &op.name))?;
+        sized(value.ok_or(Errno::ENODATA)?, op.size)
+    }
+
+    pub fn list_xattr(&mut self, op: &ListXattr) -> Done<Answer> {
+        let inode = self.inode(op.ino)?;
+        let mut names = Vec::new();
+        if inode.xattrs > 0 {
+            let (from, to) = layout::xattr_range(op.ino);
+            for (key, _) in self.scan(&from, &to, MAX_XATTRS as usize)? {
+                let name = &key[9..];
+                if space(name)? == Space::Trusted && !self.who.is_root() {
+                    continue;
+                }
+                names.extend_from_slice(name);
+                names.push(0);
+            }
+        }
+        sized(Bytes::from(names), op.size)
+    }
+
+    pub fn remove_xattr(&mut self, op: &RemoveXattr) -> Done<Answer> {
+        let space = space(&op.name)?;
+        let mut inode = self.inode(op.ino)?;
+        self.may_change(&inode, space)?;
+        let key = layout::xattr_key(op.ino, &op.name);
+        let old = self.txn.get(&key)?.ok_or(Errno::ENODATA)?;
+        self.uncount(&mut inode, &op.name, &old);
+        self.touch(&mut inode);
+        self.put_inode(op.ino, &inode);
+        self.txn.delete(key);
+        Ok(Answer::Done(Nothing))
+    }
+
+    /// A change of a file's content takes its capabilities away, whoever makes it. The caller writes the inode.
+    pub fn drop_capabilities(&mut self, ino: Ino, inode: &mut Inode) -> Done<()> {
+        if inode.xattrs == 0 {
+            return Ok(());
+        }
+        let key = layout::xattr_key(ino, CAPABILITY);
+        if let Some(old) = self.txn.get(&key)? {
+            self.uncount(inode, CAPABILITY, &old);
+            self.txn.delete(key);
+        }
+        Ok(())
+    }
+
+    fn may_change(&self, inode: &Inode, space: Space) -> Done<()> {
+        match space {
+            Space::User => {
+                let sticky_dir = inode.kind == Kind::Directory && inode.mode & STICKY != 0;
+                if !holds_user(inode) || (sticky_dir && !perm::owns(inode, self.who)) {
+                    return Err(Errno::EPERM.into());
+                }
+                Ok(perm::need(inode, self.who, access::WRITE)?)
+            }
+            Space::Trusted | Space::Security if self.who.is_root() => Ok(()),
+            Space::Trusted | Space::Security => Err(Errno::EPERM.into()),
+        }
+    }
+
+    fn count(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
+        let bytes = (name.len() + value.len()) as u64;
+        inode.xattrs += 1;
+        inode.xattr_list_bytes += name.len() as u32 + 1;
+        inode.xattr_bytes += bytes;
+        if inode.xattrs > MAX_XATTRS
+            || inode.xattr_list_bytes > MAX_XATTR_LIST_BYTES
+            || inode.xattr_bytes > MAX_XATTR_BYTES
+        {
+            return Err(Errno::ENOSPC.into());
+        }
+        self.charge(bytes)
+    }
+
+    fn uncount(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) {
+        let bytes = (name.len() + value.len()) as u64;
+        inode.xattrs -= 1;
+        inode.xattr_list_bytes -= name.len() as u32 + 1;
+        inode.xattr_bytes -= bytes;
+        self.credit(bytes);
+    }
+}
+
+fn holds_user(inode: &Inode) -> bool {
+    matches!(inode.kind, Kind::Regular | Kind::Directory)
+}
+
+/// Answers as getxattr(2) with a buffer of `size` bytes.
+fn sized(value: Bytes, size: u32) -> Done<Answer> {
+    if size == 0 {
+        return Ok(Answer::Size(value.len() as u32));
+    }
+    if value.len() > size as usize {
+        return Err(Errno::ERANGE.into());
+    }
+    Ok(Answer::Bytes(value))
+}
