@@ -63,9 +63,9 @@ impl Fs<'_, '_> {
             (XattrMode::Set | XattrMode::Create | XattrMode::Replace, _) => {}
         }
         if let Some(old) = old {
-            self.uncount(&mut inode, &op.name, &old);
+            self.credit_xattr(&mut inode, &op.name, &old);
         }
-        self.count(&mut inode, &op.name, &op.value)?;
+        self.charge_xattr(&mut inode, &op.name, &op.value)?;
         self.touch(&mut inode);
         self.put_inode(op.ino, &inode);
         self.txn.put(key, Bytes::copy_from_slice(&op.value));
@@ -108,7 +108,7 @@ impl Fs<'_, '_> {
         self.may_change(&inode, space)?;
         let key = layout::xattr_key(op.ino, &op.name);
         let old = self.txn.get(&key)?.ok_or(Errno::ENODATA)?;
-        self.uncount(&mut inode, &op.name, &old);
+        self.credit_xattr(&mut inode, &op.name, &old);
         self.touch(&mut inode);
         self.put_inode(op.ino, &inode);
         self.txn.delete(key);
@@ -122,7 +122,7 @@ impl Fs<'_, '_> {
         }
         let key = layout::xattr_key(ino, CAPABILITY);
         if let Some(old) = self.txn.get(&key)? {
-            self.uncount(inode, CAPABILITY, &old);
+            self.credit_xattr(inode, CAPABILITY, &old);
             self.txn.delete(key);
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Fs<'_, '_> {
         }
     }
 
-    fn count(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
+    fn charge_xattr(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
         let bytes = (name.len() + value.len()) as u64;
         inode.xattrs += 1;
         inode.xattr_list_bytes += name.len() as u32 + 1;
@@ -156,7 +156,7 @@ impl Fs<'_, '_> {
         self.charge(bytes)
     }
 
-    fn uncount(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) {
+    fn credit_xattr(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) {
         let bytes = (name.len() + value.len()) as u64;
         inode.xattrs -= 1;
         inode.xattr_list_bytes -= name.len() as u32 + 1;
