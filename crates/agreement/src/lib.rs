@@ -1,1 +1,57 @@
-//! Under construction.
+//! Byzantine agreement: PBFT (Castro and Liskov, OSDI 1999, OSDI 2000, TOCS 2002) as a state machine.
+//!
+//! # The loop that drives it
+//!
+//! ```text
+//! loop {
+//!     core.handle(now, input);              // a message, a completion, or a tick
+//!     for output in core.drain() { ... }    // send, persist, execute
+//!     wait for an input, at most until core.next_timeout();
+//! }
+//! ```
+//!
+//! The disk is a peer: [`Output::Persist`] hands it a record, [`Input::Persisted`] says that all records up to an
+//! index are on disk. Votes that depend on a record are held back inside until then, so *persist before send* can't
+//! be forgotten by a driver. A replica's own votes count for it only when they are on disk, too.
+//!
+//! Execution is apart: [`Output::Execute`] hands over batches in order, [`Input::CheckpointMade`] brings the
+//! root of the state back.
+//!
+//! # The way of a request
+//!
+//! [`normal`] pre-prepare, prepare, commit; [`checkpoint`] stability and the window; [`catch_up`] status, hints and
+//! fetching; [`view_change`] leaving a view and starting the next, with [`selection`] as a pure function;
+//! [`durable`] the records of the log and how a replica comes back from them. [`client`] is the client's half.
+//!
+//! Absent on purpose: clock, sockets, threads, randomness, hash order. The crate is `no_std`.
+#![no_std]
+
+extern crate alloc;
+
+mod catch_up;
+mod checkpoint;
+pub mod client;
+mod core;
+pub mod durable;
+mod io;
+mod normal;
+mod pool;
+pub mod selection;
+mod slot;
+mod view_change;
+
+pub use crate::core::{Agreement, Standing};
+pub use durable::Record;
+pub use io::{Config, Input, Now, Ordered, Output, Rejected};
+
+/// Milliseconds on some monotonic clock of the driver's.
+pub type Millis = u64;
+
+/// K: the state has a root digest after every so many places. PBFT 2000, 5 (K = 128).
+pub const CHECKPOINT_INTERVAL: u64 = 128;
+/// L: how far above the last stable checkpoint places are given. PBFT 2000, 5 (L = 2K).
+pub const LOG_WINDOW: u64 = 2 * CHECKPOINT_INTERVAL;
+/// Requests up to this size travel inside the primary's pre-prepare; clients send longer ones to all replicas.
+pub const INLINE_BYTES: usize = 16 << 10;
+/// A batch closes when its requests weigh this much.
+pub const BATCH_BYTES: usize = 2 << 20;

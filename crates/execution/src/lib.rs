@@ -6,6 +6,9 @@
 
 extern crate alloc;
 
+mod executor;
 mod service;
+mod sessions;
 
+pub use executor::{Cached, Executed, Executor};
 pub use service::{Call, Service};

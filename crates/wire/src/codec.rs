@@ -174,6 +174,16 @@ impl Decode for bool {
     }
 }
 
+impl Encode for () {
+    fn encode(&self, _: &mut Vec<u8>) {}
+}
+
+impl Decode for () {
+    fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(())
+    }
+}
+
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self);

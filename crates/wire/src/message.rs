@@ -6,6 +6,7 @@
 pub mod agreement;
 pub mod client;
 pub mod report;
+pub mod session;
 pub mod transfer;
 pub mod view_change;
 
@@ -15,6 +16,7 @@ pub use agreement::{
 };
 pub use client::{AuthRequest, ClientMessage, ReplicaMessage, Reply, ReplyBody, Request};
 pub use report::{LinkReport, Report};
+pub use session::{Control, Outcome};
 pub use transfer::StateMessage;
 pub use view_change::{NewView, SignedNewView, SignedViewChange, ViewChange, Vote};
 

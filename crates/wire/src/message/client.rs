@@ -70,13 +70,6 @@ impl Request {
         self.digest
     }
 
-    /// The replica that answers in full; the others send the result's digest.
-    ///
-    /// Numbers rise by one, so a client's full results come from all replicas in turn.
-    pub fn replier(&self, n: usize) -> ReplicaId {
-        ReplicaId((self.number.0 % n as u64) as u8)
-    }
-
     /// How many bytes the request takes up in a message or in memory, about.
     pub fn weight(&self) -> usize {
         self.op.len() + 128
@@ -112,6 +105,9 @@ record! {
         pub request: Request,
         /// The client's word for it.
         pub auth: Authenticator,
+        /// Who is to send the result in full; the others send its digest. Nobody vouches for this field: who changes it
+        /// costs the client a repetition.
+        pub replier: ReplicaId,
     }
 }
 
@@ -139,6 +135,10 @@ tagged! {
         1 => Request(AuthRequest),
         /// Asks how the replica is; the number comes back with the answer.
         2 => ReportPlease(u64),
+        /// An operation that was sent before; whoever has its result is to send it in full.
+        3 => Repeat(AuthRequest),
+        /// Replies to this session go over this connection.
+        4 => Attach(SessionId),
     }
 }
 

@@ -72,6 +72,19 @@ record! {
     }
 }
 
+impl NewView {
+    /// The batches that the view starts with, as the pre-prepares that they are.
+    pub fn votes(&self) -> impl Iterator<Item = Vote> {
+        let (start, view) = (self.start.0.0, self.view);
+        let places = (start.saturating_add(1)..).zip(&self.selection);
+        places.map(move |(seq, digest)| Vote {
+            seq: Seq(seq),
+            view,
+            digest: *digest,
+        })
+    }
+}
+
 impl SignedViewChange {
     /// Signs.
     pub fn sign(body: ViewChange, key: &KeyPair) -> Verified<SignedViewChange> {

@@ -1,0 +1,310 @@
+//! Catching up, driven by what replicas say of themselves and not by new requests. PBFT 2002, 5.2.
+//!
+//! Each replica sends STATUS from time to time; the others answer with what it lacks: votes of the present view, hints of what
+//! committed, CHECKPOINTs, the messages of a view change. So a primary that keeps f correct replicas in the dark (Berger,
+//! Reiser, Bessani, SRDS 2021) keeps them there for a moment only, and a lost message costs one period.
+
+use alloc::vec::Vec;
+
+use quorate_wire::message::{
+    Batch, BatchBody, Checkpoint, Commit, Committed, Fetch, PeerMessage, PrePrepare, Prepare,
+    Request, Status,
+};
+use quorate_wire::{Digest, ReplicaId, Seq, View};
+
+use crate::Millis;
+use crate::core::Agreement;
+use crate::io::{Output, Rejected};
+use crate::slot::Stage;
+
+/// How often a replica that waits for something says where it stands.
+const BUSY_STATUS_MS: Millis = 100;
+/// How often an idle one does.
+const IDLE_STATUS_MS: Millis = 500;
+/// The most places about which one STATUS is answered.
+const PLACES_PER_ANSWER: u64 = 32;
+/// The most contents asked for at one time.
+const FETCHES_AT_ONCE: usize = 64;
+/// How long a replica behind a certified checkpoint tries to catch up batch by batch before it fetches the state.
+const BATCHWISE_MS: Millis = 400;
+
+impl Agreement {
+    pub(crate) fn on_status_tick(&mut self) {
+        self.send_status();
+        self.fetch_missing();
+        self.fetch_state_if_stuck();
+    }
+
+    pub(crate) fn send_status(&mut self) {
+        let status = Status {
+            view: self.view,
+            active: self.active,
+            stable: self.stable.0,
+            committed: self.committed,
+            executed: self.executed,
+        };
+        let open = self
+            .slots
+            .keys()
+            .next_back()
+            .is_some_and(|&last| last > self.committed);
+        let busy = open || !self.active || self.fetching.is_some() || self.behind();
+        self.next_status = self.now.mono + if busy { BUSY_STATUS_MS } else { IDLE_STATUS_MS };
+        self.last_status = Some(status.clone());
+        self.out
+            .push_back(Output::Broadcast(PeerMessage::Status(status)));
+    }
+
+    /// Whether f+1 others have executed more than this replica.
+    fn behind(&self) -> bool {
+        let ahead = self
+            .statuses
+            .values()
+            .filter(|(s, _)| s.committed > self.executed)
+            .count();
+        ahead >= self.config.quorum.weak() || self.certified_ahead().is_some()
+    }
+
+    /// A certified checkpoint is ahead and batches don't bring this replica there: the others have dropped them.
+    fn fetch_state_if_stuck(&mut self) {
+        let target = self
+            .certified_ahead()
+            .filter(|(seq, _)| *seq > self.executed);
+        let Some(target) = target else {
+            self.behind_since = None;
+            return;
+        };
+        match self.behind_since {
+            Some((at, since)) if at == self.executed => {
+                if self.now.mono >= since + BATCHWISE_MS {
+                    self.fetch_state(target);
+                }
+            }
+            _ => self.behind_since = Some((self.executed, self.now.mono)),
+        }
+    }
+
+    /// STATUS: answers with what the sender lacks.
+    pub(crate) fn on_status(&mut self, from: ReplicaId, m: Status) -> Result<(), Rejected> {
+        let moved = self.statuses.get(&from).is_none_or(|(old, _)| {
+            (old.view, old.active, old.committed) != (m.view, m.active, m.committed)
+        });
+        self.statuses.insert(from, (m.clone(), moved));
+        self.offer_checkpoints(from, m.stable);
+        self.offer_view(from, &m);
+        self.offer_committed(from, m.committed);
+        if !moved && m.view == self.view && m.active && self.active {
+            self.offer_votes(from, m.committed);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, to: ReplicaId, message: PeerMessage) {
+        self.out.push_back(Output::Send(to, message));
+    }
+
+    fn offer_checkpoints(&mut self, to: ReplicaId, stable: Seq) {
+        let own: Vec<Checkpoint> = self
+            .own_checkpoints
+            .iter()
+            .filter(|(seq, _)| **seq > stable)
+            .map(|(&seq, &root)| Checkpoint { seq, root })
+            .collect();
+        own.into_iter()
+            .for_each(|m| self.send(to, PeerMessage::Checkpoint(m)));
+    }
+
+    /// Published traps (sawtooth-pbft pull 90, dedis/dela pull 214): who caught up must learn the view as well.
+    fn offer_view(&mut self, to: ReplicaId, status: &Status) {
+        let behind = (status.view, status.active) < (self.view, self.active);
+        if behind && let Some(entered) = &self.entered {
+            let began = entered.new_view.body.view;
+            if (status.view, status.active) < (began, true) {
+                let message = PeerMessage::NewView(entered.new_view.clone());
+                self.send(to, message);
+            }
+        }
+        if !self.active && status.view <= self.view && !(status.view == self.view && status.active)
+        {
+            let own = self.view_changes.get(&self.config.me).cloned();
+            own.into_iter()
+                .for_each(|vc| self.send(to, PeerMessage::ViewChange(vc)));
+        }
+    }
+
+    fn offer_committed(&mut self, to: ReplicaId, committed: Seq) {
+        let last = self
+            .committed
+            .0
+            .min(committed.0.saturating_add(PLACES_PER_ANSWER));
+        for seq in (committed.0 + 1..=last).map(Seq) {
+            if let Some(digest) = self.slots.get(&seq).and_then(|s| s.committed) {
+                self.send(to, PeerMessage::Committed(Committed { seq, digest }));
+            }
+        }
+    }
+
+    /// Repeats this replica's own messages of the present view.
+    fn offer_votes(&mut self, to: ReplicaId, committed: Seq) {
+        let (me, view) = (self.config.me, self.view);
+        let places = committed.next()..=Seq(committed.0.saturating_add(PLACES_PER_ANSWER));
+        let mut messages = Vec::new();
+        for (&seq, slot) in self.slots.range(places) {
+            let Some(proposal) = slot.proposal.filter(|p| p.stage >= Stage::Accepted) else {
+                continue;
+            };
+            let digest = proposal.digest;
+            // What waits for the log has not been counted as this replica's own vote yet, and must not leave either.
+            let prepared = slot.prepares.of(me) == Some((view, digest));
+            let committed = slot.commits.of(me) == Some((view, digest));
+            if self.is_primary() && self.held.iter().all(|(_, h)| !is_pre_prepare(h, seq)) {
+                if let Some(batch) = slot.batches.get(&digest) {
+                    let (batch, bodies) = ((**batch).clone(), Vec::new());
+                    messages.push(PeerMessage::PrePrepare(PrePrepare {
+                        view,
+                        seq,
+                        batch,
+                        bodies,
+                    }));
+                }
+            } else if prepared {
+                messages.push(PeerMessage::Prepare(Prepare { view, seq, digest }));
+            }
+            if committed {
+                messages.push(PeerMessage::Commit(Commit { view, seq, digest }));
+            }
+        }
+        messages.into_iter().for_each(|m| self.send(to, m));
+    }
+
+    /// A hint that something committed; f+1 of them hold the word of one correct replica.
+    pub(crate) fn on_committed(&mut self, from: ReplicaId, m: Committed) -> Result<(), Rejected> {
+        if !self.in_window(m.seq) {
+            return Err(Rejected::OutsideWindow);
+        }
+        let slot = self.slots.entry(m.seq).or_default();
+        if !slot.hints.add(from, View(0), m.digest) {
+            return Err(Rejected::Contradiction);
+        }
+        if slot.committed.is_none()
+            && slot.hints.count(View(0), m.digest) >= self.config.quorum.weak()
+        {
+            self.commit_locally(m.seq, m.digest);
+            self.fetch_missing();
+        }
+        Ok(())
+    }
+
+    /// Asks for the batches and requests that keep this replica from executing or voting, each time another replica.
+    pub(crate) fn fetch_missing(&mut self) {
+        let mut wanted = Vec::new();
+        for slot in self
+            .slots
+            .range(self.executed.next()..)
+            .map(|(_, slot)| slot)
+        {
+            let Some(digest) = slot.wanted().filter(|d| *d != Batch::null().digest()) else {
+                continue;
+            };
+            match slot.batches.get(&digest) {
+                None => wanted.push(Fetch::Batch(digest)),
+                Some(batch) => {
+                    let missing = self.pool.missing(&batch.requests);
+                    self.asked.extend(&missing);
+                    wanted.extend(missing.into_iter().map(Fetch::Request));
+                }
+            }
+            if wanted.len() >= FETCHES_AT_ONCE {
+                break;
+            }
+        }
+        if let Some(new_view) = &self.waiting_new_view {
+            let missing = new_view
+                .body
+                .proofs
+                .iter()
+                .filter(|(_, d)| self.proof(d).is_none());
+            wanted.extend(missing.map(|(_, d)| Fetch::ViewChange(*d)));
+        }
+        if wanted.is_empty() || self.config.quorum.n() == 1 {
+            return;
+        }
+        let others: Vec<ReplicaId> = self.config.quorum.others(self.config.me).collect();
+        self.fetch_turn = self.fetch_turn.wrapping_add(1);
+        for (i, fetch) in wanted.into_iter().take(FETCHES_AT_ONCE).enumerate() {
+            let to = others[(usize::from(self.fetch_turn) + i) % others.len()];
+            self.send(to, PeerMessage::Fetch(fetch));
+        }
+    }
+
+    /// Another replica asks for content.
+    pub(crate) fn on_fetch(&mut self, from: ReplicaId, m: Fetch) -> Result<(), Rejected> {
+        let answer = match m {
+            Fetch::Batch(digest) => {
+                let batch = self.slots.values().find_map(|s| s.batches.get(&digest));
+                batch.map(|b| {
+                    PeerMessage::Batch(BatchBody {
+                        batch: (**b).clone(),
+                    })
+                })
+            }
+            Fetch::Request(digest) => self
+                .pool
+                .get(&digest)
+                .map(|e| PeerMessage::Body(e.request.clone())),
+            Fetch::ViewChange(digest) => self.proof(&digest).cloned().map(PeerMessage::ViewChange),
+        };
+        let answer = answer.ok_or(Rejected::NotAsked)?;
+        self.send(from, answer);
+        Ok(())
+    }
+
+    /// A batch that was asked for.
+    pub(crate) fn on_batch(&mut self, m: BatchBody) -> Result<(), Rejected> {
+        let digest = m.batch.digest();
+        let batch = alloc::sync::Arc::new(m.batch);
+        let mut seqs = Vec::new();
+        for (&seq, slot) in &mut self.slots {
+            if slot.wanted() == Some(digest) && !slot.batches.contains_key(&digest) {
+                slot.batches.insert(digest, batch.clone());
+                seqs.push(seq);
+            }
+        }
+        if seqs.is_empty() {
+            return Err(Rejected::NotAsked);
+        }
+        batch
+            .requests
+            .iter()
+            .for_each(|d| self.pool.mark_ordered(d));
+        self.continue_with_content();
+        self.fetch_missing();
+        Ok(())
+    }
+
+    /// A request that was asked for.
+    pub(crate) fn on_body(&mut self, request: Request) -> Result<(), Rejected> {
+        let digest: Digest = request.digest();
+        if !self.asked.remove(&digest) {
+            return Err(Rejected::NotAsked);
+        }
+        self.pool.insert_vouched(request, None, self.now.mono);
+        self.continue_with_content();
+        Ok(())
+    }
+
+    fn continue_with_content(&mut self) {
+        self.accept_proposals();
+        let before = self.executed;
+        self.advance();
+        // At the end of what was hinted, ask for more at once rather than at the next period.
+        if self.executed > before && self.executed == self.committed && self.behind() {
+            self.send_status();
+        }
+    }
+}
+
+fn is_pre_prepare(held: &crate::core::Held, at: Seq) -> bool {
+    let crate::core::Held::Tell(message) = held;
+    matches!(message, PeerMessage::PrePrepare(m) if m.seq == at)
+}

@@ -1,0 +1,189 @@
+//! Checkpoints: what the log may forget, and who has fallen behind. PBFT 2002, 4.3 and 5.3.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use quorate_wire::message::{Checkpoint, PeerMessage};
+use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
+
+use crate::core::Agreement;
+use crate::durable::{Record, StableRecord};
+use crate::io::{Output, Rejected};
+use crate::{CHECKPOINT_INTERVAL, LOG_WINDOW};
+
+/// CHECKPOINTs of the others: for each sender a few, of the highest places.
+///
+/// CometBFT CVE-2025-24371: a peer that claims a great height and then takes it back must not lead anyone on. What counts
+/// here is what 2f+1 replicas claim of one place with one root.
+#[derive(Clone, Debug, Default)]
+pub struct CheckpointVotes(BTreeMap<ReplicaId, BTreeMap<Seq, Digest>>);
+
+/// How many places are remembered for each sender: those of a window, and one beyond it.
+const PLACES_PER_SENDER: usize = (LOG_WINDOW / CHECKPOINT_INTERVAL) as usize + 1;
+
+impl CheckpointVotes {
+    fn add(&mut self, from: ReplicaId, seq: Seq, root: Digest) -> Result<(), Rejected> {
+        let own = self.0.entry(from).or_default();
+        match own.get(&seq) {
+            Some(&old) if old == root => return Err(Rejected::Duplicate),
+            Some(_) => return Err(Rejected::Contradiction),
+            None => own.insert(seq, root),
+        };
+        while own.len() > PLACES_PER_SENDER {
+            own.pop_first();
+        }
+        Ok(())
+    }
+
+    /// How many replicas claim this.
+    fn count(&self, seq: Seq, root: Digest) -> usize {
+        self.0
+            .values()
+            .filter(|own| own.get(&seq) == Some(&root))
+            .count()
+    }
+
+    /// The highest checkpoint that at least `count` replicas claim alike.
+    fn highest(&self, count: usize) -> Option<(Seq, Digest)> {
+        let claims: BTreeSet<(Seq, Digest)> = self
+            .0
+            .values()
+            .flat_map(|own| own.iter().map(|(s, r)| (*s, *r)))
+            .collect();
+        claims
+            .into_iter()
+            .rev()
+            .find(|&(seq, root)| self.count(seq, root) >= count)
+    }
+
+    fn forget_below(&mut self, seq: Seq) {
+        self.0
+            .values_mut()
+            .for_each(|own| *own = own.split_off(&seq));
+    }
+}
+
+impl Agreement {
+    /// The state after a checkpoint's place is in this replica's store.
+    pub(crate) fn on_checkpoint_made(&mut self, seq: Seq, root: Digest) {
+        if self.fetching.is_some() || seq < self.stable.0 {
+            return;
+        }
+        self.own_checkpoints.insert(seq, root);
+        let message = Checkpoint { seq, root };
+        self.out
+            .push_back(Output::Broadcast(PeerMessage::Checkpoint(message)));
+        self.look_for_stability();
+    }
+
+    /// CHECKPOINT: another replica's state after a place.
+    pub(crate) fn on_checkpoint(&mut self, from: ReplicaId, m: Checkpoint) -> Result<(), Rejected> {
+        if m.seq <= self.stable.0 || m.seq.0 % CHECKPOINT_INTERVAL != 0 {
+            return Err(Rejected::OutsideWindow);
+        }
+        self.checkpoint_votes.add(from, m.seq, m.root)?;
+        self.look_for_stability();
+        Ok(())
+    }
+
+    /// Looks for a checkpoint that 2f+1 replicas, this one among them, have alike; or that 2f+1 others have and this one lacks.
+    fn look_for_stability(&mut self) {
+        let quorum = self.config.quorum;
+        let stable = self.own_checkpoints.iter().rev().find(|&(&seq, &root)| {
+            seq > self.stable.0 && self.checkpoint_votes.count(seq, root) + 1 >= quorum.commit()
+        });
+        if let Some((&seq, &root)) = stable {
+            self.make_stable(seq, root);
+        }
+        let Some((seq, root)) = self.certified_ahead() else {
+            return;
+        };
+        match self.own_checkpoints.get(&seq) {
+            Some(own) if *own != root => {
+                // 2f+1 replicas say otherwise: this replica's state is damaged, and is repaired from theirs.
+                self.own_checkpoints.retain(|&at, _| at < seq);
+                self.fetch_state((seq, root));
+            }
+            // Beyond the window nothing can be learnt batch by batch.
+            _ if seq.0 > self.stable.0.0 + LOG_WINDOW => self.fetch_state((seq, root)),
+            _ => {}
+        }
+    }
+
+    /// The highest checkpoint above the stable one that is certified: 2f+1 replicas claim it, so that
+    /// f+1 correct ones have it. Published bug (BFT-SMaRt issue 62): messages were counted, not equal values.
+    pub(crate) fn certified_ahead(&self) -> Option<(Seq, Digest)> {
+        let enough = certificate_of_others(self.config.quorum);
+        self.checkpoint_votes
+            .highest(enough)
+            .filter(|(seq, _)| *seq > self.stable.0)
+    }
+
+    pub(crate) fn make_stable(&mut self, seq: Seq, root: Digest) {
+        assert!(seq > self.stable.0, "the low water mark only rises");
+        self.stable = (seq, root);
+        self.slots = self.slots.split_off(&seq.next());
+        self.own_checkpoints = self.own_checkpoints.split_off(&seq);
+        self.checkpoint_votes.forget_below(seq.next());
+        let named: BTreeSet<Digest> = self
+            .slots
+            .values()
+            .flat_map(|s| s.batches.values().flat_map(|b| b.requests.iter().copied()))
+            .collect();
+        self.pool.collect_garbage(&named);
+        self.asked.retain(|digest| named.contains(digest));
+        let record = Record::Stable(StableRecord { seq, root });
+        self.persist(record.clone());
+        let head = self.head(record);
+        self.out.push_back(Output::Stable { seq, root, head });
+    }
+
+    /// What a new segment of the log begins with, so that the older ones can go.
+    fn head(&self, stable: Record) -> Vec<Record> {
+        let mut head = Vec::from([stable]);
+        head.extend(self.entered.clone().map(|e| Record::Entered(e.into())));
+        if !self.active {
+            let own = self.view_changes.get(&self.config.me).cloned();
+            head.extend(own.map(Record::Changing));
+        }
+        head
+    }
+
+    /// Asks for the state of a certified checkpoint.
+    pub(crate) fn fetch_state(&mut self, target: (Seq, Digest)) {
+        if self.fetching.is_none_or(|(seq, _)| seq < target.0) {
+            self.fetching = Some(target);
+            self.out.push_back(Output::FetchState(target.0, target.1));
+        }
+    }
+
+    /// State transfer has brought a checkpoint.
+    pub(crate) fn on_state_fetched(&mut self, seq: Seq, root: Digest) {
+        if self.fetching != Some((seq, root)) {
+            return;
+        }
+        self.fetching = None;
+        self.behind_since = None;
+        // Published bug (fabric pull 1174): what was executed before must not be executed again, so `executed` follows
+        // the state that is there now. It falls only where the state itself was replaced.
+        self.executed = seq;
+        self.committed = self.committed.max(seq);
+        self.own_checkpoints = [(seq, root)].into();
+        if seq > self.stable.0 {
+            self.make_stable(seq, root);
+        }
+        self.out
+            .push_back(Output::Broadcast(PeerMessage::Checkpoint(Checkpoint {
+                seq,
+                root,
+            })));
+        self.advance();
+        self.send_status();
+    }
+}
+
+/// How many of the *others* must claim a checkpoint alike before this replica believes it.
+fn certificate_of_others(quorum: Quorum) -> usize {
+    // f+1 hold one correct replica, whose state is right and whose checkpoint the rest will confirm.
+    quorum.weak()
+}

@@ -1,0 +1,367 @@
+//! The client's half of the protocol: sends requests, repeats them, and takes a result that f+1 replicas vouch for.
+//! PBFT 2002, 4.1.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::message::{
+    AuthRequest, ClientMessage, Control, Outcome, Reply, ReplyBody, Request,
+};
+use quorate_wire::{
+    Authenticator, ClientId, Decode, Digest, Encode, Mac, MacKey, Quorum, ReplicaId, RequestNumber,
+    SessionId, View,
+};
+
+use crate::{INLINE_BYTES, Millis};
+
+/// Names an operation to whoever asked for it.
+pub type Token = u64;
+
+/// How long to wait before a request is repeated to all replicas; doubles up to [`MAX_RETRY_MS`].
+const RETRY_MS: Millis = 400;
+const MAX_RETRY_MS: Millis = 5_000;
+/// How long to wait for the full result once f+1 replicas vouch for its digest.
+const FULL_RESULT_MS: Millis = 100;
+/// How long a replica that owed a full result is not asked for one again; doubles with each failure.
+const DISTRUST_MS: Millis = 2_000;
+
+/// What the client wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientOutput {
+    /// Send to a replica.
+    Send(ReplicaId, ClientMessage),
+    /// An operation is done; or its session is gone and nobody knows whether it was executed.
+    Done(Token, Result<Bytes, SessionLost>),
+    /// A session is open: operations go out now.
+    Opened(SessionId),
+}
+
+/// The session of an operation is closed; the operation may or may not have been executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLost;
+
+/// A request that waits for its result.
+#[derive(Clone, Debug)]
+struct Pending {
+    token: Option<Token>,
+    request: Request,
+    replier: ReplicaId,
+    votes: BTreeMap<ReplicaId, (Digest, View)>,
+    /// Full results by sender: at most one each, so that a liar can't crowd the true one out.
+    full: BTreeMap<ReplicaId, (Digest, Bytes)>,
+    repeat_at: Millis,
+    patience: Millis,
+}
+
+/// A client of the group, with one session.
+#[derive(Debug)]
+pub struct Client {
+    quorum: Quorum,
+    me: ClientId,
+    keys: Vec<Option<MacKey>>,
+    view: View,
+    session: Option<SessionId>,
+    nonce: u64,
+    next_number: u64,
+    pending: BTreeMap<(SessionId, RequestNumber), Pending>,
+    queue: VecDeque<(Token, Bytes)>,
+    /// Until when each replica is not asked for full results, and how often it has failed.
+    distrusted: Vec<(Millis, u32)>,
+    replier_turn: u8,
+    now: Millis,
+    out: VecDeque<ClientOutput>,
+}
+
+impl Client {
+    /// A client that opens a session as soon as it has links. `nonce` must be random: it sets this run apart from earlier ones
+    /// of the same key.
+    pub fn new(quorum: Quorum, me: ClientId, nonce: u64, now: Millis) -> Client {
+        let mut client = Client {
+            quorum,
+            me,
+            keys: alloc::vec![None; quorum.n()],
+            view: View(0),
+            session: None,
+            nonce,
+            next_number: 1,
+            pending: BTreeMap::new(),
+            queue: VecDeque::new(),
+            distrusted: alloc::vec![(0, 0); quorum.n()],
+            replier_turn: nonce as u8,
+            now,
+            out: VecDeque::new(),
+        };
+        client.open();
+        client
+    }
+
+    /// The link with a replica stands, with this key; or is gone.
+    pub fn on_link(&mut self, replica: ReplicaId, key: Option<MacKey>) {
+        let Some(slot) = self.keys.get_mut(usize::from(replica.0)) else {
+            return;
+        };
+        *slot = key;
+        if slot.is_some() {
+            let attach = self.session.map(ClientMessage::Attach);
+            self.out
+                .extend(attach.map(|m| ClientOutput::Send(replica, m)));
+            // What waits may not have reached this replica: it gets its own copy, with a MAC of the new key.
+            let waiting: Vec<_> = self.pending.keys().copied().collect();
+            for id in waiting {
+                let message = ClientMessage::Request(self.authenticated(&self.pending[&id]));
+                if self.pending[&id].request.op().len() > INLINE_BYTES || self.primary() == replica
+                {
+                    self.out.push_back(ClientOutput::Send(replica, message));
+                }
+            }
+        }
+    }
+
+    /// Asks for an operation. At most [`SESSION_WINDOW`] are in flight; the rest waits here, so bound the number of calls.
+    pub fn call(&mut self, token: Token, op: Bytes, now: Millis) {
+        self.now = now;
+        self.queue.push_back((token, op));
+        self.send_queued();
+    }
+
+    /// A replica answers.
+    pub fn on_reply(&mut self, from: ReplicaId, reply: Reply, now: Millis) {
+        self.now = now;
+        if !self.quorum.contains(from) {
+            return;
+        }
+        let id = (reply.session, reply.number);
+        let Some(pending) = self.pending.get_mut(&id) else {
+            return;
+        };
+        let digest = reply.body.digest();
+        pending.votes.insert(from, (digest, reply.view));
+        if let ReplyBody::Full(result) = reply.body {
+            pending.full.insert(from, (digest, result));
+        }
+        self.look_at(id);
+    }
+
+    fn look_at(&mut self, id: (SessionId, RequestNumber)) {
+        let Some(pending) = self.pending.get_mut(&id) else {
+            return;
+        };
+        let digests: Vec<Digest> = pending.votes.values().map(|(d, _)| *d).collect();
+        let count = |d: &Digest| digests.iter().filter(|x| *x == d).count();
+        let Some(agreed) = digests
+            .iter()
+            .copied()
+            .find(|d| count(d) >= self.quorum.weak())
+        else {
+            return;
+        };
+        let full = pending.full.values().find(|(d, _)| *d == agreed);
+        let Some(result) = full.map(|(_, result)| result.clone()) else {
+            let replier = pending.replier;
+            let answered = pending.votes.contains_key(&replier);
+            if answered {
+                // The replica that owed the result sent something else than what f+1 vouch for.
+                self.distrust(replier);
+                self.repeat(id);
+            } else {
+                pending.repeat_at = pending.repeat_at.min(self.now + FULL_RESULT_MS);
+            }
+            return;
+        };
+        // Among f+1 replicas one is correct, so the least of their views is one that a correct replica was in.
+        let views = pending
+            .votes
+            .values()
+            .filter(|(d, _)| *d == agreed)
+            .map(|(_, v)| *v);
+        let view = views.min().unwrap_or(self.view);
+        self.view = self.view.max(view);
+        let Some(done) = self.pending.remove(&id) else {
+            return;
+        };
+        self.finish(done, &result);
+        self.send_queued();
+    }
+
+    fn finish(&mut self, done: Pending, result: &Bytes) {
+        let outcome = Outcome::from_bytes(result.clone());
+        match (done.token, outcome) {
+            (Some(token), Ok(Outcome::Done(answer))) => {
+                self.out.push_back(ClientOutput::Done(token, Ok(answer)));
+            }
+            (Some(token), Ok(Outcome::NoSession(())) | Ok(Outcome::TooOld(()))) => {
+                self.out
+                    .push_back(ClientOutput::Done(token, Err(SessionLost)));
+                if self.session == Some(done.request.session()) {
+                    self.lose_session();
+                }
+            }
+            (Some(token), Ok(Outcome::Malformed(())) | Err(_)) => {
+                self.out
+                    .push_back(ClientOutput::Done(token, Err(SessionLost)));
+            }
+            (None, Ok(Outcome::Done(answer))) => match SessionId::from_bytes(answer) {
+                Ok(session) if done.request.session() == SessionId(0) => {
+                    self.session = Some(session);
+                    self.next_number = 1;
+                    for replica in self.quorum.replicas() {
+                        self.out
+                            .push_back(ClientOutput::Send(replica, ClientMessage::Attach(session)));
+                    }
+                    self.out.push_back(ClientOutput::Opened(session));
+                }
+                _ => {}
+            },
+            (None, _) => self.open(),
+        }
+    }
+
+    fn lose_session(&mut self) {
+        let lost: Vec<_> = core::mem::take(&mut self.pending).into_values().collect();
+        for pending in lost {
+            if let Some(token) = pending.token {
+                self.out
+                    .push_back(ClientOutput::Done(token, Err(SessionLost)));
+            }
+        }
+        self.session = None;
+        self.open();
+    }
+
+    fn open(&mut self) {
+        let number = RequestNumber(self.nonce);
+        self.nonce = self.nonce.wrapping_add(1);
+        let op = Bytes::from(Control::Open(()).to_bytes());
+        self.send_new(None, Request::new(self.me, SessionId(0), number, op));
+    }
+
+    fn send_queued(&mut self) {
+        let Some(session) = self.session else { return };
+        while !self.queue.is_empty() {
+            let oldest = self.pending.range((session, RequestNumber(0))..).next();
+            if oldest.is_some_and(|((_, n), _)| self.next_number >= n.0 + SESSION_WINDOW) {
+                return;
+            }
+            let Some((token, op)) = self.queue.pop_front() else {
+                return;
+            };
+            let number = RequestNumber(self.next_number);
+            self.next_number += 1;
+            self.send_new(Some(token), Request::new(self.me, session, number, op));
+        }
+    }
+
+    fn send_new(&mut self, token: Option<Token>, request: Request) {
+        let id = (request.session(), request.number());
+        let pending = Pending {
+            token,
+            replier: self.next_replier(),
+            votes: BTreeMap::new(),
+            full: BTreeMap::new(),
+            repeat_at: self.now + RETRY_MS,
+            patience: RETRY_MS,
+            request,
+        };
+        let message = ClientMessage::Request(self.authenticated(&pending));
+        let primary = self.primary();
+        let to_all = pending.request.op().len() > INLINE_BYTES
+            || self.keys[usize::from(primary.0)].is_none();
+        self.pending.insert(id, pending);
+        for replica in self.quorum.replicas().filter(|r| to_all || *r == primary) {
+            self.out
+                .push_back(ClientOutput::Send(replica, message.clone()));
+        }
+    }
+
+    fn primary(&self) -> ReplicaId {
+        self.quorum.primary(self.view)
+    }
+
+    /// Replicas take turns with full results; those that failed to send one are passed over for a while.
+    fn next_replier(&mut self) -> ReplicaId {
+        let n = self.quorum.n() as u8;
+        for _ in 0..n {
+            self.replier_turn = (self.replier_turn % n + 1) % n;
+            let turn = usize::from(self.replier_turn);
+            if self.keys[turn].is_some() && self.distrusted[turn].0 <= self.now {
+                break;
+            }
+        }
+        ReplicaId(self.replier_turn)
+    }
+
+    fn distrust(&mut self, replica: ReplicaId) {
+        let (until, times) = &mut self.distrusted[usize::from(replica.0)];
+        *until = self.now + (DISTRUST_MS << (*times).min(8));
+        *times += 1;
+    }
+
+    fn authenticated(&self, pending: &Pending) -> AuthRequest {
+        let digest = pending.request.digest();
+        let mac = |key: &Option<MacKey>| key.as_ref().map_or(Mac([0; 16]), |k| k.mac(&digest));
+        let auth = Authenticator(self.keys.iter().map(mac).collect());
+        AuthRequest {
+            request: pending.request.clone(),
+            auth,
+            replier: pending.replier,
+        }
+    }
+
+    /// Sends a request to all replicas again, and asks each for the full result.
+    fn repeat(&mut self, id: (SessionId, RequestNumber)) {
+        let Some(pending) = self.pending.get_mut(&id) else {
+            return;
+        };
+        pending.votes.clear();
+        pending.full.clear();
+        pending.patience = (pending.patience * 2).min(MAX_RETRY_MS);
+        pending.repeat_at = self.now + pending.patience;
+        let message = ClientMessage::Repeat(self.authenticated(&self.pending[&id]));
+        for replica in self.quorum.replicas() {
+            self.out
+                .push_back(ClientOutput::Send(replica, message.clone()));
+        }
+    }
+
+    /// Repeats what has waited too long.
+    pub fn on_tick(&mut self, now: Millis) {
+        self.now = now;
+        let late: Vec<_> = self
+            .pending
+            .iter()
+            .filter(|(_, p)| p.repeat_at <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            let pending = &self.pending[&id];
+            let replier = pending.replier;
+            let others_answered = pending.votes.len() >= self.quorum.weak();
+            if others_answered && !pending.votes.contains_key(&replier) {
+                self.distrust(replier);
+            }
+            self.repeat(id);
+        }
+    }
+
+    /// When [`Client::on_tick`] is due.
+    pub fn next_timeout(&self) -> Option<Millis> {
+        self.pending.values().map(|p| p.repeat_at).min()
+    }
+
+    /// Takes the outputs out, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = ClientOutput> + '_ {
+        self.out.drain(..)
+    }
+
+    /// The open session.
+    pub fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// How many operations are in flight or wait to be sent.
+    pub fn open_calls(&self) -> usize {
+        self.pending.len() + self.queue.len()
+    }
+}

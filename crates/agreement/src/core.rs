@@ -1,0 +1,411 @@
+//! The replica's half of agreement: its state, the dispatch of inputs, and what must hold after each.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use quorate_wire::message::{PeerMessage, SignedNewView, SignedViewChange, Status};
+use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq, View};
+
+use crate::durable::{Entered, Record, Remembered};
+use crate::io::{Config, Input, Now, Output, Rejected};
+use crate::pool::Pool;
+use crate::slot::{Proposal, Slot, Stage};
+use crate::{LOG_WINDOW, Millis};
+
+/// The authenticator keys remembered for one client: its connections, and a few that have just closed.
+const KEYS_PER_CLIENT: usize = 8;
+
+/// Agreement at one replica.
+#[derive(Debug)]
+pub struct Agreement {
+    pub(crate) config: Config,
+    pub(crate) now: Now,
+    pub(crate) out: VecDeque<Output>,
+
+    pub(crate) view: View,
+    /// Whether `view` has started here; otherwise this replica waits for its NEW-VIEW.
+    pub(crate) active: bool,
+    pub(crate) slots: BTreeMap<Seq, Slot>,
+    pub(crate) pool: Pool,
+    pub(crate) mac_keys: BTreeMap<ClientId, VecDeque<MacKey>>,
+    /// The last place that this replica gave as primary, or the last that its view started with.
+    pub(crate) last_given: Seq,
+    /// All places up to here have committed.
+    pub(crate) committed: Seq,
+    /// All places up to here were handed to execution.
+    pub(crate) executed: Seq,
+
+    /// The last stable checkpoint: the low water mark.
+    pub(crate) stable: (Seq, Digest),
+    /// Own checkpoints from the stable one up.
+    pub(crate) own_checkpoints: BTreeMap<Seq, Digest>,
+    /// Others' CHECKPOINTs.
+    pub(crate) checkpoint_votes: crate::checkpoint::CheckpointVotes,
+    /// The state that is being fetched.
+    pub(crate) fetching: Option<(Seq, Digest)>,
+
+    /// The newest VIEW-CHANGE of each replica.
+    pub(crate) view_changes: BTreeMap<ReplicaId, SignedViewChange>,
+    /// VIEW-CHANGEs that were fetched for a NEW-VIEW, by digest.
+    pub(crate) proofs: BTreeMap<Digest, SignedViewChange>,
+    /// A NEW-VIEW of which some VIEW-CHANGEs are missing.
+    pub(crate) waiting_new_view: Option<SignedNewView>,
+    /// How the present view (or the last one that started) began.
+    pub(crate) entered: Option<Entered>,
+    /// When to give up waiting for the NEW-VIEW; set when 2f+1 VIEW-CHANGEs are there.
+    pub(crate) new_view_deadline: Option<Millis>,
+    /// View changes since the last progress; each doubles the patience.
+    pub(crate) failed_views: u32,
+    pub(crate) view_changes_seen: u64,
+
+    pub(crate) next_index: LogIndex,
+    /// Messages that wait for the log.
+    pub(crate) held: VecDeque<(LogIndex, Held)>,
+
+    /// What each replica last said of itself, and whether it had moved since the time before.
+    pub(crate) statuses: BTreeMap<ReplicaId, (Status, bool)>,
+    pub(crate) next_status: Millis,
+    pub(crate) last_status: Option<Status>,
+    pub(crate) fetch_turn: u8,
+    /// Requests that this replica has asked others for.
+    pub(crate) asked: BTreeSet<Digest>,
+    /// Since when nothing was executed although a certified checkpoint is ahead.
+    pub(crate) behind_since: Option<(Seq, Millis)>,
+}
+
+/// Something to do once a record is on disk.
+#[derive(Clone, Debug)]
+pub(crate) enum Held {
+    /// Tell all others, and take one's own word for it too.
+    Tell(PeerMessage),
+}
+
+/// Where a replica stands; for reports and tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its view.
+    pub view: View,
+    /// Whether the view has started.
+    pub active: bool,
+    /// The last place up to which all have committed.
+    pub committed: Seq,
+    /// The last place handed to execution.
+    pub executed: Seq,
+    /// The last stable checkpoint and its root.
+    pub stable: (Seq, Digest),
+    /// Whether state is being fetched.
+    pub fetching: bool,
+    /// View changes since the start.
+    pub view_changes: u64,
+}
+
+impl Agreement {
+    /// A replica whose store holds the state after `checkpoint` (place and root), and whose log holds `records`.
+    ///
+    /// `next_index` is the index for the first new record. A fresh replica has no records and the checkpoint of the initial
+    /// state, place 0. `whole` is false where a state transfer was cut short, so that the store's content is no checkpoint.
+    pub fn new(
+        config: Config,
+        checkpoint: (Seq, Digest),
+        whole: bool,
+        records: Vec<Record>,
+        next_index: LogIndex,
+        now: Now,
+    ) -> Agreement {
+        let Remembered {
+            view,
+            changing,
+            entered,
+            stable,
+            slots,
+            mut pool,
+        } = Remembered::from_records(records);
+        let stable = stable.map_or((Seq(0), checkpoint.1), |s| (s.seq, s.root));
+        // Stores are also written between checkpoints; only the root of a checkpoint is told to others.
+        let is_checkpoint = whole && checkpoint.0.0.is_multiple_of(crate::CHECKPOINT_INTERVAL);
+        let own_checkpoints: BTreeMap<_, _> =
+            is_checkpoint.then_some(checkpoint).into_iter().collect();
+        let last_given = slots
+            .keys()
+            .next_back()
+            .copied()
+            .unwrap_or(stable.0)
+            .max(checkpoint.0);
+        pool.restart(&BTreeSet::new(), now.mono);
+        let mut core = Agreement {
+            now,
+            out: VecDeque::new(),
+            view,
+            active: changing.is_none(),
+            slots,
+            pool,
+            mac_keys: BTreeMap::new(),
+            last_given,
+            committed: checkpoint.0,
+            executed: checkpoint.0,
+            stable,
+            own_checkpoints,
+            checkpoint_votes: crate::checkpoint::CheckpointVotes::default(),
+            fetching: None,
+            view_changes: BTreeMap::new(),
+            proofs: BTreeMap::new(),
+            waiting_new_view: None,
+            entered,
+            new_view_deadline: None,
+            failed_views: 0,
+            view_changes_seen: 0,
+            next_index,
+            held: VecDeque::new(),
+            statuses: BTreeMap::new(),
+            next_status: now.mono,
+            last_status: None,
+            fetch_turn: config.me.0,
+            asked: BTreeSet::new(),
+            behind_since: None,
+            config,
+        };
+        if let Some(change) = changing {
+            core.view_changes.insert(core.config.me, change.clone());
+            core.tell(PeerMessage::ViewChange(change));
+        }
+        core.resume_votes();
+        if !whole || core.stable.0 > checkpoint.0 {
+            // The log has forgotten what leads from the store's state to the stable one: only the others know the way.
+            core.fetch_state(core.stable);
+        } else {
+            core.advance();
+        }
+        core
+    }
+
+    /// Takes back the votes that the log proves: the others may have missed them, and this replica counts them too.
+    fn resume_votes(&mut self) {
+        let (me, view, primary) = (self.config.me, self.view, self.primary());
+        if !self.active {
+            return;
+        }
+        for slot in self.slots.values_mut() {
+            let Some(vote) = slot.preprepared.iter().find(|v| v.view == view).cloned() else {
+                continue;
+            };
+            let prepared = slot.prepared.as_ref().is_some_and(|p| p.view == view);
+            let stage = if prepared {
+                Stage::Prepared
+            } else {
+                Stage::Accepted
+            };
+            slot.proposal = Some(Proposal {
+                view,
+                digest: vote.digest,
+                stage,
+                vouched: true,
+            });
+            if me != primary {
+                slot.prepares.add(me, view, vote.digest);
+            }
+            if prepared {
+                slot.commits.add(me, view, vote.digest);
+            }
+        }
+    }
+
+    /// Takes one input in.
+    ///
+    /// # Errors
+    /// Why a peer's or client's input was refused; for counting and for tests. The replica is none the worse.
+    pub fn handle(&mut self, now: Now, input: Input) -> Result<(), Rejected> {
+        self.now = now;
+        let result = match input {
+            Input::Peer(from, message) => self.on_peer(from, message),
+            Input::Request(request) => self.on_request(request),
+            Input::ClientKey(client, key) => {
+                self.on_client_key(client, key);
+                Ok(())
+            }
+            Input::Persisted(index) => {
+                self.on_persisted(index);
+                Ok(())
+            }
+            Input::CheckpointMade(seq, root) => {
+                self.on_checkpoint_made(seq, root);
+                Ok(())
+            }
+            Input::StateFetched(seq, root) => {
+                self.on_state_fetched(seq, root);
+                Ok(())
+            }
+            Input::Tick => Ok(()),
+        };
+        self.run_timers();
+        self.propose();
+        result
+    }
+
+    fn on_peer(&mut self, from: ReplicaId, message: PeerMessage) -> Result<(), Rejected> {
+        if !self.config.quorum.contains(from) || from == self.config.me {
+            return Err(Rejected::UnknownSender);
+        }
+        match message {
+            PeerMessage::Request(request) => self.on_forwarded(request),
+            PeerMessage::PrePrepare(m) => self.on_pre_prepare(from, m),
+            PeerMessage::Prepare(m) => self.on_prepare(from, m),
+            PeerMessage::Commit(m) => self.on_commit(from, m),
+            PeerMessage::Checkpoint(m) => self.on_checkpoint(from, m),
+            PeerMessage::ViewChange(m) => self.on_view_change(m),
+            PeerMessage::NewView(m) => self.on_new_view(m),
+            PeerMessage::Status(m) => self.on_status(from, m),
+            PeerMessage::Committed(m) => self.on_committed(from, m),
+            PeerMessage::Fetch(m) => self.on_fetch(from, m),
+            PeerMessage::Batch(m) => self.on_batch(m),
+            PeerMessage::Body(request) => self.on_body(request),
+            // State transfer runs beside agreement; the driver routes its messages there.
+            PeerMessage::State(_) => Err(Rejected::NotAsked),
+        }
+    }
+
+    fn on_client_key(&mut self, client: ClientId, key: MacKey) {
+        let keys = self.mac_keys.entry(client).or_default();
+        if !keys.contains(&key) {
+            if keys.len() == KEYS_PER_CLIENT {
+                keys.pop_front();
+            }
+            keys.push_back(key);
+            // Requests that came before their client's link may be checked now.
+            self.accept_proposals();
+        }
+    }
+
+    fn on_persisted(&mut self, index: LogIndex) {
+        while self.held.front().is_some_and(|(at, _)| *at <= index) {
+            let Some((_, Held::Tell(message))) = self.held.pop_front() else {
+                break;
+            };
+            self.tell(message);
+        }
+    }
+
+    /// Tells all others, and takes one's own word for it as if it had come from a peer.
+    pub(crate) fn tell(&mut self, message: PeerMessage) {
+        self.out.push_back(Output::Broadcast(message.clone()));
+        match message {
+            PeerMessage::Prepare(m) => self.count_prepare(self.config.me, m),
+            PeerMessage::Commit(m) => self.count_commit(self.config.me, m),
+            PeerMessage::ViewChange(m) => self.count_view_change(m),
+            _ => {}
+        }
+    }
+
+    /// Writes a record, and tells `message` once it is on disk.
+    pub(crate) fn persist_then_tell(&mut self, record: Record, message: PeerMessage) {
+        let index = self.persist(record);
+        self.held.push_back((index, Held::Tell(message)));
+    }
+
+    /// Writes a record.
+    pub(crate) fn persist(&mut self, record: Record) -> LogIndex {
+        let index = self.next_index;
+        self.next_index = LogIndex(index.0 + 1);
+        self.out.push_back(Output::Persist(index, record));
+        index
+    }
+
+    /// Takes the outputs out, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Output> + '_ {
+        self.out.drain(..)
+    }
+
+    /// When [`Input::Tick`] is due at the latest.
+    pub fn next_timeout(&self) -> Millis {
+        let deadlines = [self.request_deadline(), self.new_view_deadline];
+        deadlines
+            .into_iter()
+            .flatten()
+            .fold(self.next_status, Millis::min)
+    }
+
+    /// Where this replica stands.
+    pub fn standing(&self) -> Standing {
+        Standing {
+            view: self.view,
+            active: self.active,
+            committed: self.committed,
+            executed: self.executed,
+            stable: self.stable,
+            fetching: self.fetching.is_some(),
+            view_changes: self.view_changes_seen,
+        }
+    }
+
+    /// The executor has no use for this request; it need not be ordered.
+    pub fn forget_request(&mut self, digest: &Digest) {
+        self.pool.forget_waiting(digest);
+    }
+
+    pub(crate) fn primary(&self) -> ReplicaId {
+        self.config.quorum.primary(self.view)
+    }
+
+    pub(crate) fn is_primary(&self) -> bool {
+        self.primary() == self.config.me
+    }
+
+    /// Whether a place is above the low and not above the high water mark.
+    pub(crate) fn in_window(&self, seq: Seq) -> bool {
+        seq > self.stable.0 && seq.0 - self.stable.0.0 <= LOG_WINDOW
+    }
+
+    fn run_timers(&mut self) {
+        if self
+            .request_deadline()
+            .is_some_and(|at| at <= self.now.mono)
+            || self.new_view_deadline.is_some_and(|at| at <= self.now.mono)
+        {
+            self.start_view_change(self.view.next());
+        }
+        if self.next_status <= self.now.mono {
+            self.on_status_tick();
+        }
+    }
+
+    /// What holds after every input.
+    ///
+    /// # Panics
+    /// Where something does not hold: a defect of this code, whatever the peers did.
+    pub fn invariants(&self) {
+        assert!(
+            self.executed <= self.committed,
+            "executed what has not committed"
+        );
+        assert!(self.stable.0 <= self.committed || self.fetching.is_some());
+        for (&seq, slot) in &self.slots {
+            assert!(
+                self.in_window(seq),
+                "{seq:?} is outside the window above {:?}",
+                self.stable.0
+            );
+            slot.invariants(seq);
+            if let Some(proposal) = &slot.proposal {
+                assert_eq!(
+                    proposal.view, self.view,
+                    "a proposal of another view at {seq:?}"
+                );
+                if let Some(committed) = slot.committed {
+                    assert_eq!(
+                        proposal.digest, committed,
+                        "a view changed what committed at {seq:?}"
+                    );
+                }
+            }
+            let between = seq > self.executed && seq <= self.committed;
+            assert!(!between || slot.committed.is_some(), "a gap at {seq:?}");
+        }
+        assert!(
+            self.held
+                .iter()
+                .zip(self.held.iter().skip(1))
+                .all(|(a, b)| a.0 <= b.0)
+        );
+        assert!(self.proofs.len() <= 2 * self.config.quorum.n());
+        self.pool.invariants();
+    }
+}

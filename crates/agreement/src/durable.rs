@@ -1,0 +1,208 @@
+//! The records of the write-ahead log, and how a replica comes back from them.
+//!
+//! What a replica has told others, it must know after a crash. So each vote's record is on disk before the vote leaves:
+//!
+//! | before this is sent | this is on disk |
+//! |---|---|
+//! | PRE-PREPARE, PREPARE | [`Record::PrePrepared`] with the batch and its requests |
+//! | COMMIT | [`Record::Prepared`] |
+//! | VIEW-CHANGE | [`Record::Changing`] |
+//! | NEW-VIEW, and any vote in the new view | [`Record::Entered`] |
+//!
+//! [`Record::Committed`] and [`Record::Stable`] only save asking the others.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use quorate_wire::message::{Batch, Request, SignedNewView, SignedViewChange, Vote};
+use quorate_wire::{Digest, Seq, View, record, tagged};
+
+use crate::pool::Pool;
+use crate::slot::Slot;
+
+tagged! {
+    /// A record of the write-ahead log.
+    pub enum Record {
+        /// A proposal was accepted.
+        1 => PrePrepared(PrePrepared),
+        /// 2f backups agreed to it.
+        2 => Prepared(Vote),
+        /// A batch committed.
+        3 => Committed(CommittedRecord),
+        /// A checkpoint became stable.
+        4 => Stable(StableRecord),
+        /// The replica left its view.
+        5 => Changing(SignedViewChange),
+        /// The replica entered a view.
+        6 => Entered(Box<Entered>),
+    }
+}
+
+record! {
+    /// A proposal that the replica voted for.
+    pub struct PrePrepared {
+        /// Place, view and batch.
+        pub vote: Vote,
+        /// The batch and its requests, unless an earlier record of the same place has them.
+        pub content: Option<Content>,
+    }
+}
+
+record! {
+    /// A batch with its requests.
+    pub struct Content {
+        /// The batch.
+        pub batch: Batch,
+        /// Its requests, in order.
+        pub requests: Vec<Request>,
+    }
+}
+
+record! {
+    /// What committed at a place.
+    pub struct CommittedRecord {
+        /// The place.
+        pub seq: Seq,
+        /// The batch.
+        pub digest: Digest,
+        /// The batch and its requests, unless an earlier record of the same place has them.
+        pub content: Option<Content>,
+    }
+}
+
+record! {
+    /// A stable checkpoint.
+    pub struct StableRecord {
+        /// Its place.
+        pub seq: Seq,
+        /// Its root.
+        pub root: Digest,
+    }
+}
+
+record! {
+    /// How a view began, so that it can be shown to those who missed it.
+    pub struct Entered {
+        /// The NEW-VIEW.
+        pub new_view: SignedNewView,
+        /// The VIEW-CHANGEs that it names.
+        pub proofs: Vec<SignedViewChange>,
+    }
+}
+
+impl quorate_wire::Encode for Box<Entered> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (**self).encode(out);
+    }
+}
+
+impl quorate_wire::Decode for Box<Entered> {
+    fn decode(r: &mut quorate_wire::Reader) -> Result<Self, quorate_wire::DecodeError> {
+        Ok(Box::new(Entered::decode(r)?))
+    }
+}
+
+impl Record {
+    /// The place that the record is about; 0 for those about views and checkpoints, which a new segment's head repeats.
+    pub fn seq(&self) -> Seq {
+        match self {
+            Record::PrePrepared(r) => r.vote.seq,
+            Record::Prepared(vote) => vote.seq,
+            Record::Committed(r) => r.seq,
+            Record::Stable(_) | Record::Changing(_) | Record::Entered(_) => Seq(0),
+        }
+    }
+}
+
+/// What the log's records say, taken together.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered {
+    pub view: View,
+    /// The VIEW-CHANGE for `view`, while that view has not started here.
+    pub changing: Option<SignedViewChange>,
+    pub entered: Option<Entered>,
+    pub stable: Option<StableRecord>,
+    pub slots: BTreeMap<Seq, Slot>,
+    pub pool: Pool,
+}
+
+impl Remembered {
+    /// Reads the records in the order in which they were written.
+    pub fn from_records(records: Vec<Record>) -> Remembered {
+        let mut it = Remembered::default();
+        for record in records {
+            it.apply(record);
+        }
+        if let Some(stable) = &it.stable {
+            it.slots = it.slots.split_off(&stable.seq.next());
+        }
+        it
+    }
+
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::PrePrepared(PrePrepared { vote, content }) => {
+                self.keep_content(vote.seq, content);
+                self.slots
+                    .entry(vote.seq)
+                    .or_default()
+                    .remember_preprepared(vote);
+            }
+            Record::Prepared(vote) => {
+                let slot = self.slots.entry(vote.seq).or_default();
+                slot.prepared = Some(vote);
+            }
+            Record::Committed(CommittedRecord {
+                seq,
+                digest,
+                content,
+            }) => {
+                self.keep_content(seq, content);
+                self.slots.entry(seq).or_default().committed = Some(digest);
+            }
+            Record::Stable(stable) => {
+                if self.stable.as_ref().is_none_or(|s| s.seq < stable.seq) {
+                    self.stable = Some(stable);
+                }
+            }
+            // A new segment's head repeats records of views, so an older one may come late.
+            Record::Changing(change) => {
+                if change.body.view > self.view {
+                    self.view = change.body.view;
+                    self.changing = Some(change);
+                }
+            }
+            Record::Entered(entered) => {
+                let body = &entered.new_view.body;
+                let view = body.view;
+                for vote in body.votes() {
+                    self.slots
+                        .entry(vote.seq)
+                        .or_default()
+                        .remember_preprepared(vote);
+                }
+                if view > self.view || (view == self.view && self.changing.is_some()) {
+                    self.view = view;
+                    self.changing = None;
+                    self.entered = Some(*entered);
+                } else if self.entered.is_none() {
+                    self.entered = Some(*entered);
+                }
+            }
+        }
+    }
+
+    fn keep_content(&mut self, seq: Seq, content: Option<Content>) {
+        let Some(Content { batch, requests }) = content else {
+            return;
+        };
+        let slot = self.slots.entry(seq).or_default();
+        let digest = batch.digest();
+        slot.logged.insert(digest);
+        slot.batches.insert(digest, alloc::sync::Arc::new(batch));
+        for request in requests {
+            self.pool.insert_vouched(request, None, 0);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What goes into the state machine and what comes out.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use quorate_wire::message::{AuthRequest, PeerMessage, Request};
+use quorate_wire::{
+    ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, Verified,
+    View,
+};
+
+use crate::Millis;
+use crate::durable::Record;
+
+/// Who a replica is and how patient.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Sizes of the group.
+    pub quorum: Quorum,
+    /// This replica.
+    pub me: ReplicaId,
+    /// Signs what third parties must believe.
+    pub key: KeyPair,
+    /// All replicas' public keys, by id.
+    pub keys: Vec<PublicKey>,
+    /// How long a known request may wait before the replica asks for another primary.
+    pub timeout_ms: Millis,
+    /// How far the primary's time may be from this replica's clock.
+    pub clock_bound_ms: Millis,
+}
+
+/// The driver's clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic; for time-outs.
+    pub mono: Millis,
+    /// Wall clock; proposed as agreed time by the primary, checked by backups.
+    pub wall: Time,
+}
+
+/// What happens to a replica.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A message over the link from a replica.
+    Peer(ReplicaId, PeerMessage),
+    /// A request over the link from its client.
+    Request(Verified<AuthRequest>),
+    /// A link with a client stands, with this key for its authenticators.
+    ClientKey(ClientId, MacKey),
+    /// All records up to here are on disk.
+    Persisted(LogIndex),
+    /// The state after a checkpoint's place is in the store and has this root.
+    CheckpointMade(Seq, Digest),
+    /// State transfer has brought the state after this place, with this root.
+    StateFetched(Seq, Digest),
+    /// A time-out may have passed.
+    Tick,
+}
+
+/// What a replica wants done, in order.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Send to one replica.
+    Send(ReplicaId, PeerMessage),
+    /// Send to all other replicas.
+    Broadcast(PeerMessage),
+    /// Append to the log; [`Input::Persisted`] comes back.
+    Persist(LogIndex, Record),
+    /// Execute; the places come without gaps.
+    Execute(Ordered),
+    /// A checkpoint is stable: the log needs nothing up to its place, and these records in its place.
+    Stable {
+        /// Place of the checkpoint.
+        seq: Seq,
+        /// Root of the state there.
+        root: Digest,
+        /// What must outlive the log's older segments.
+        head: Vec<Record>,
+    },
+    /// The state after this place, with this root, is to be fetched from the others; nothing is executed meanwhile.
+    FetchState(Seq, Digest),
+    /// This replica can't go on: its own past contradicts what the group has certified.
+    Fatal(String),
+}
+
+/// A batch that has committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    /// Its place.
+    pub seq: Seq,
+    /// The view in which this replica learnt it, for replies.
+    pub view: View,
+    /// The primary's proposal for the agreed time.
+    pub time: Time,
+    /// The requests in order of execution, each with the replica that its client wants the full result from, if known.
+    pub requests: Vec<(Request, Option<ReplicaId>)>,
+}
+
+/// Why an input was refused. All of these are a peer's or client's doing; none changes the replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rejected {
+    /// The sender is no replica of the group, or this replica itself.
+    UnknownSender,
+    /// For a view that this replica has left, or has not reached.
+    OtherView,
+    /// The view has not started here.
+    NotActive,
+    /// A pre-prepare or new view by a replica that is not the view's primary.
+    NotThePrimary,
+    /// A prepare by the primary, whose pre-prepare already counts.
+    PrimaryPrepared,
+    /// Outside the log's window.
+    OutsideWindow,
+    /// The sender has voted otherwise at this place in this view.
+    Contradiction,
+    /// A batch that is empty, too heavy, or names a request twice.
+    BadBatch,
+    /// The proposed time is too far from this replica's clock.
+    BadTime,
+    /// A signature or MAC that does not match.
+    BadAuthentication,
+    /// A view change or new view whose parts contradict each other or the rules.
+    Malformed,
+    /// Content that nobody here asked for.
+    NotAsked,
+    /// The client has too much in flight.
+    ClientOverLimit,
+    /// Seen before.
+    Duplicate,
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rejected::UnknownSender => "unknown_sender",
+            Rejected::OtherView => "other_view",
+            Rejected::NotActive => "not_active",
+            Rejected::NotThePrimary => "not_the_primary",
+            Rejected::PrimaryPrepared => "primary_prepared",
+            Rejected::OutsideWindow => "outside_window",
+            Rejected::Contradiction => "contradiction",
+            Rejected::BadBatch => "bad_batch",
+            Rejected::BadTime => "bad_time",
+            Rejected::BadAuthentication => "bad_authentication",
+            Rejected::Malformed => "malformed",
+            Rejected::NotAsked => "not_asked",
+            Rejected::ClientOverLimit => "client_over_limit",
+            Rejected::Duplicate => "duplicate",
+        })
+    }
+}
+
+impl ::core::error::Error for Rejected {}

@@ -1,0 +1,490 @@
+//! The normal case: pre-prepare, prepare, commit. PBFT 2002, 4.2.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use quorate_wire::message::{
+    AuthRequest, Batch, Commit, MAX_BATCH_REQUESTS, PeerMessage, PrePrepare, Prepare, Request, Vote,
+};
+use quorate_wire::{Digest, ReplicaId, Seq, Verified};
+
+use crate::core::Agreement;
+use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
+use crate::io::{Ordered, Output, Rejected};
+use crate::slot::{Proposal, Stage};
+use crate::{BATCH_BYTES, INLINE_BYTES, Millis};
+
+/// Batches that may be in flight while the next one is not full: at low load a request leaves at once, under load
+/// batches fill while earlier ones are on their way.
+const EAGER_BATCHES: u64 = 2;
+/// The heaviest batch that a backup votes for; it must fit in a frame of the log.
+const MAX_BATCH_WEIGHT: usize = 2 * BATCH_BYTES;
+/// Batches that may be in flight at all.
+const MAX_BATCHES: u64 = 16;
+
+impl Agreement {
+    /// A client's request, over its own link.
+    pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
+        let request = request.into_inner();
+        let small = request.request.op().len() <= INLINE_BYTES;
+        let repeated = self.pool.get(&request.request.digest()).is_some();
+        // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
+        // comes here only when the client repeats it; a long one comes here anyway, so the first time is no sign.
+        if self.active && !self.is_primary() && (small || repeated) {
+            self.out.push_back(Output::Send(
+                self.primary(),
+                PeerMessage::Request(request.clone()),
+            ));
+        }
+        self.pool.insert_authentic(request, self.now.mono)?;
+        self.accept_proposals();
+        Ok(())
+    }
+
+    /// A client's request, passed on by a backup.
+    pub(crate) fn on_forwarded(&mut self, request: AuthRequest) -> Result<(), Rejected> {
+        if !self.authentic(&request) {
+            return Err(Rejected::BadAuthentication);
+        }
+        self.pool.insert_authentic(request, self.now.mono)?;
+        self.accept_proposals();
+        Ok(())
+    }
+
+    fn authentic(&self, request: &AuthRequest) -> bool {
+        let Some(keys) = self.mac_keys.get(&request.request.client()) else {
+            return false;
+        };
+        let digest = request.request.digest();
+        keys.iter()
+            .any(|key| request.auth.check(self.config.me, key, &digest).is_ok())
+    }
+
+    /// As primary: gives waiting requests the next place.
+    pub(crate) fn propose(&mut self) {
+        self.last_given = self.last_given.max(self.committed);
+        while self.active && self.is_primary() && self.fetching.is_none() && self.pool.any_waiting()
+        {
+            let in_flight = self.last_given.0.saturating_sub(self.committed.0);
+            let (requests, full) = self.next_batch();
+            let room = if full { MAX_BATCHES } else { EAGER_BATCHES };
+            let seq = self.last_given.next();
+            if in_flight >= room || !self.in_window(seq) || requests.is_empty() {
+                return;
+            }
+            self.give_place(seq, requests);
+        }
+    }
+
+    fn next_batch(&self) -> (Vec<Digest>, bool) {
+        let (mut requests, mut weight) = (Vec::new(), 0);
+        for (digest, entry) in self.pool.waiting() {
+            weight += entry.request.weight();
+            if !requests.is_empty() && weight > BATCH_BYTES || requests.len() == MAX_BATCH_REQUESTS
+            {
+                return (requests, true);
+            }
+            requests.push(*digest);
+        }
+        let full = weight >= BATCH_BYTES || requests.len() == MAX_BATCH_REQUESTS;
+        (requests, full)
+    }
+
+    fn give_place(&mut self, seq: Seq, requests: Vec<Digest>) {
+        self.last_given = seq;
+        let bodies = requests.iter().filter_map(|digest| {
+            let entry = self.pool.get(digest)?;
+            let small = entry.request.op().len() <= INLINE_BYTES;
+            entry.relay.clone().filter(|_| small)
+        });
+        let bodies = bodies.collect();
+        requests
+            .iter()
+            .for_each(|digest| self.pool.mark_ordered(digest));
+        let batch = Batch {
+            time: self.now.wall,
+            requests,
+        };
+        let (view, digest) = (self.view, batch.digest());
+        let slot = self.slots.entry(seq).or_default();
+        slot.proposal = Some(Proposal {
+            view,
+            digest,
+            stage: Stage::Accepted,
+            vouched: false,
+        });
+        slot.batches.insert(digest, Arc::new(batch.clone()));
+        let record = self.pre_prepared_record(seq, digest);
+        let message = PeerMessage::PrePrepare(PrePrepare {
+            view,
+            seq,
+            batch,
+            bodies,
+        });
+        self.persist_then_tell(record, message);
+        self.advance_slot(seq);
+    }
+
+    /// Remembers the vote in Q, and makes its record.
+    fn pre_prepared_record(&mut self, seq: Seq, digest: Digest) -> Record {
+        let vote = Vote {
+            seq,
+            view: self.view,
+            digest,
+        };
+        let content = self.content_for_log(seq, digest);
+        let slot = self.slots.entry(seq).or_default();
+        slot.remember_preprepared(vote.clone());
+        Record::PrePrepared(PrePrepared { vote, content })
+    }
+
+    /// The batch with its requests, unless the log has them already.
+    fn content_for_log(&mut self, seq: Seq, digest: Digest) -> Option<Content> {
+        let slot = self.slots.get_mut(&seq)?;
+        if !slot.logged.insert(digest) {
+            return None;
+        }
+        let batch = slot.batches.get(&digest)?.clone();
+        let requests = self.bodies(&batch)?;
+        Some(Content {
+            batch: (*batch).clone(),
+            requests,
+        })
+    }
+
+    fn bodies(&self, batch: &Batch) -> Option<Vec<Request>> {
+        batch
+            .requests
+            .iter()
+            .map(|d| Some(self.pool.get(d)?.request.clone()))
+            .collect()
+    }
+
+    fn ordered_requests(&self, batch: &Batch) -> Option<Vec<(Request, Option<ReplicaId>)>> {
+        let with_replier = |digest: &Digest| {
+            let entry = self.pool.get(digest)?;
+            Some((
+                entry.request.clone(),
+                entry.relay.as_ref().map(|r| r.replier),
+            ))
+        };
+        batch.requests.iter().map(with_replier).collect()
+    }
+
+    /// PRE-PREPARE: the primary gives a batch a place.
+    pub(crate) fn on_pre_prepare(
+        &mut self,
+        from: ReplicaId,
+        m: PrePrepare,
+    ) -> Result<(), Rejected> {
+        if m.view != self.view {
+            return Err(Rejected::OtherView);
+        }
+        if !self.active {
+            return Err(Rejected::NotActive);
+        }
+        if from != self.primary() {
+            return Err(Rejected::NotThePrimary);
+        }
+        // PBFT 2002, 4.2: between the water marks, so that a faulty primary can't exhaust the places.
+        if !self.in_window(m.seq) {
+            return Err(Rejected::OutsideWindow);
+        }
+        let digest = m.batch.digest();
+        let slot = self.slots.get(&m.seq);
+        if let Some(known) = slot.and_then(|s| s.proposal) {
+            let same = known.digest == digest;
+            return Err(if same {
+                Rejected::Duplicate
+            } else {
+                Rejected::Contradiction
+            });
+        }
+        if slot
+            .and_then(|s| s.committed)
+            .is_some_and(|committed| committed != digest)
+        {
+            return Err(Rejected::Contradiction);
+        }
+        self.check_batch(&m.batch)?;
+        self.keep_bodies(&m.batch, m.bodies)?;
+        m.batch
+            .requests
+            .iter()
+            .for_each(|d| self.pool.mark_ordered(d));
+        let slot = self.slots.entry(m.seq).or_default();
+        slot.batches.insert(digest, Arc::new(m.batch));
+        let view = m.view;
+        slot.proposal = Some(Proposal {
+            view,
+            digest,
+            stage: Stage::Proposed,
+            vouched: false,
+        });
+        self.accept(m.seq);
+        Ok(())
+    }
+
+    fn check_batch(&self, batch: &Batch) -> Result<(), Rejected> {
+        let distinct: BTreeSet<&Digest> = batch.requests.iter().collect();
+        if batch.requests.is_empty() || distinct.len() != batch.requests.len() {
+            return Err(Rejected::BadBatch);
+        }
+        let bound = u128::from(self.config.clock_bound_ms) * 1_000_000;
+        if u128::from(batch.time.0.abs_diff(self.now.wall.0)) > bound {
+            return Err(Rejected::BadTime);
+        }
+        Ok(())
+    }
+
+    /// Keeps the relayed requests that the batch names, so far as the batch is not too heavy.
+    fn keep_bodies(&mut self, batch: &Batch, bodies: Vec<AuthRequest>) -> Result<(), Rejected> {
+        let weight: usize = bodies.iter().map(|b| b.request.weight()).sum();
+        if weight > MAX_BATCH_WEIGHT {
+            return Err(Rejected::BadBatch);
+        }
+        for body in bodies {
+            let digest = body.request.digest();
+            if !batch.requests.contains(&digest)
+                || self.pool.get(&digest).is_some_and(|e| e.authentic)
+            {
+                continue;
+            }
+            if self.authentic(&body) {
+                // A client over its limit must not stop what the primary has ordered.
+                if self
+                    .pool
+                    .insert_authentic(body.clone(), self.now.mono)
+                    .is_ok()
+                {
+                    continue;
+                }
+            }
+            self.pool
+                .insert_vouched(body.request.clone(), Some(body), self.now.mono);
+        }
+        Ok(())
+    }
+
+    /// Accepts all proposals for which nothing is missing any more.
+    pub(crate) fn accept_proposals(&mut self) {
+        let proposed = self
+            .slots
+            .iter()
+            .filter(|(_, s)| s.proposal.is_some_and(|p| p.stage == Stage::Proposed));
+        let proposed: Vec<Seq> = proposed.map(|(&seq, _)| seq).collect();
+        for seq in proposed {
+            self.accept(seq);
+        }
+    }
+
+    /// Votes for a proposal if its content is here and its requests are authentic.
+    pub(crate) fn accept(&mut self, seq: Seq) {
+        let Some(slot) = self.slots.get(&seq) else {
+            return;
+        };
+        let Some(proposal) = slot.proposal.filter(|p| p.stage == Stage::Proposed) else {
+            return;
+        };
+        let Some(batch) = slot.batches.get(&proposal.digest).cloned() else {
+            return;
+        };
+        if !self.pool.missing(&batch.requests).is_empty() {
+            return;
+        }
+        let weight = |d: &Digest| self.pool.get(d).map_or(0, |e| e.request.weight());
+        if batch.requests.iter().map(weight).sum::<usize>() > MAX_BATCH_WEIGHT {
+            return;
+        }
+        // Aardvark, NSDI 2009 (the Big MAC attack): a client can send a MAC that is right for some and wrong for others.
+        // f+1 replicas that voted hold one correct replica to which it was right.
+        let voters = slot.prepares.count(proposal.view, proposal.digest);
+        let vouched = proposal.vouched || voters >= self.config.quorum.weak();
+        let own = |d: &Digest| self.pool.get(d).is_some_and(|e| e.authentic);
+        if !vouched && !batch.requests.iter().all(own) {
+            return;
+        }
+        self.set_stage(seq, Stage::Accepted);
+        let record = self.pre_prepared_record(seq, proposal.digest);
+        if self.is_primary() {
+            self.persist(record);
+            self.advance_slot(seq);
+        } else {
+            let (view, digest) = (proposal.view, proposal.digest);
+            self.persist_then_tell(record, PeerMessage::Prepare(Prepare { view, seq, digest }));
+        }
+    }
+
+    fn set_stage(&mut self, seq: Seq, stage: Stage) {
+        if let Some(proposal) = self.slots.get_mut(&seq).and_then(|s| s.proposal.as_mut()) {
+            proposal.stage = stage;
+        }
+    }
+
+    /// PREPARE: a backup agrees.
+    pub(crate) fn on_prepare(&mut self, from: ReplicaId, m: Prepare) -> Result<(), Rejected> {
+        if m.view < self.view {
+            return Err(Rejected::OtherView);
+        }
+        if !self.in_window(m.seq) {
+            return Err(Rejected::OutsideWindow);
+        }
+        // The primary's pre-prepare counts as its vote. Published bug (Themis message_log.rs): both were counted.
+        if from == self.config.quorum.primary(m.view) {
+            return Err(Rejected::PrimaryPrepared);
+        }
+        let slot = self.slots.entry(m.seq).or_default();
+        if !slot.prepares.add(from, m.view, m.digest) {
+            return Err(Rejected::Contradiction);
+        }
+        self.accept(m.seq);
+        self.advance_slot(m.seq);
+        Ok(())
+    }
+
+    pub(crate) fn count_prepare(&mut self, from: ReplicaId, m: Prepare) {
+        if self.in_window(m.seq) && m.view == self.view {
+            self.slots
+                .entry(m.seq)
+                .or_default()
+                .prepares
+                .add(from, m.view, m.digest);
+            self.advance_slot(m.seq);
+        }
+    }
+
+    /// COMMIT: a replica holds a certificate.
+    pub(crate) fn on_commit(&mut self, from: ReplicaId, m: Commit) -> Result<(), Rejected> {
+        // COMMITs of a view that this replica has left still prove what committed there.
+        if !self.in_window(m.seq) {
+            return Err(Rejected::OutsideWindow);
+        }
+        let slot = self.slots.entry(m.seq).or_default();
+        if !slot.commits.add(from, m.view, m.digest) {
+            return Err(Rejected::Contradiction);
+        }
+        self.advance_slot(m.seq);
+        Ok(())
+    }
+
+    pub(crate) fn count_commit(&mut self, from: ReplicaId, m: Commit) {
+        if self.in_window(m.seq) {
+            self.slots
+                .entry(m.seq)
+                .or_default()
+                .commits
+                .add(from, m.view, m.digest);
+            self.advance_slot(m.seq);
+        }
+    }
+
+    /// Looks whether the votes at a place suffice for the next step.
+    pub(crate) fn advance_slot(&mut self, seq: Seq) {
+        let quorum = self.config.quorum;
+        let Some(slot) = self.slots.get_mut(&seq) else {
+            return;
+        };
+        if let Some(proposal) = slot.proposal.as_mut()
+            && proposal.stage == Stage::Accepted
+            && self.active
+            // Prepared: the pre-prepare and 2f matching PREPAREs of distinct backups.
+            && slot.prepares.count(proposal.view, proposal.digest) >= 2 * quorum.f()
+        {
+            proposal.stage = Stage::Prepared;
+            let (view, digest) = (proposal.view, proposal.digest);
+            let vote = Vote { seq, view, digest };
+            slot.prepared = Some(vote.clone());
+            let commit = PeerMessage::Commit(Commit { view, seq, digest });
+            self.persist_then_tell(Record::Prepared(vote), commit);
+        }
+        let Some(slot) = self.slots.get_mut(&seq) else {
+            return;
+        };
+        if slot.committed.is_none()
+            && let Some((_, digest)) = slot.commits.winner(quorum.commit())
+        {
+            self.commit_locally(seq, digest);
+        }
+    }
+
+    /// A batch has committed at a place, as 2f+1 COMMITs or f+1 hints prove.
+    pub(crate) fn commit_locally(&mut self, seq: Seq, digest: Digest) {
+        let Some(slot) = self.slots.get_mut(&seq) else {
+            return;
+        };
+        if slot.committed.is_none() {
+            slot.committed = Some(digest);
+            // An equivocating primary gave this replica another batch than the one that committed.
+            slot.proposal = slot.proposal.filter(|p| p.digest == digest);
+            self.advance();
+        }
+    }
+
+    /// Hands to execution what has committed without a gap and is here whole.
+    pub(crate) fn advance(&mut self) {
+        while self
+            .slots
+            .get(&self.committed.next())
+            .is_some_and(|s| s.committed.is_some())
+        {
+            self.committed = self.committed.next();
+        }
+        if self.fetching.is_some() {
+            return;
+        }
+        let before = self.executed;
+        while self.executed < self.committed && self.execute_next() {}
+        if self.executed > before {
+            self.failed_views = 0;
+            self.behind_since = None;
+        }
+    }
+
+    fn execute_next(&mut self) -> bool {
+        let seq = self.executed.next();
+        let Some(digest) = self.slots.get(&seq).and_then(|s| s.committed) else {
+            return false;
+        };
+        let null = Batch::null();
+        let batch = match self.slots[&seq].batches.get(&digest) {
+            Some(batch) => batch.clone(),
+            None if digest == null.digest() => Arc::new(null),
+            None => return false,
+        };
+        let Some(requests) = self.ordered_requests(&batch) else {
+            return false;
+        };
+        let content = self.content_for_log(seq, digest);
+        self.persist(Record::Committed(CommittedRecord {
+            seq,
+            digest,
+            content,
+        }));
+        batch
+            .requests
+            .iter()
+            .for_each(|d| self.pool.mark_executed(d));
+        self.executed = seq;
+        self.out.push_back(Output::Execute(Ordered {
+            seq,
+            view: self.view,
+            time: batch.time,
+            requests,
+        }));
+        true
+    }
+
+    /// When the longest-waiting request has waited too long.
+    pub(crate) fn request_deadline(&self) -> Option<Millis> {
+        if !self.active || self.is_primary() || self.fetching.is_some() {
+            return None;
+        }
+        Some(self.pool.oldest_since()? + self.patience())
+    }
+
+    /// How long to wait for a primary: doubles with each view that failed, up to 64 times, and falls back with progress.
+    pub(crate) fn patience(&self) -> Millis {
+        self.config.timeout_ms << self.failed_views.min(6)
+    }
+}

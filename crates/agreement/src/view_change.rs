@@ -1,0 +1,355 @@
+//! Leaving a view and starting the next. PBFT 2002, 4.4.
+
+use alloc::vec::Vec;
+
+use quorate_wire::message::{
+    Batch, NewView, PeerMessage, SignedNewView, SignedViewChange, ViewChange,
+};
+use quorate_wire::{Digest, ReplicaId, View};
+
+use crate::core::Agreement;
+use crate::durable::{Entered, Record};
+use crate::io::{Output, Rejected};
+use crate::selection::{Selection, select, well_formed};
+use crate::slot::{Proposal, Stage};
+
+impl Agreement {
+    /// Leaves the present view for `view`.
+    pub(crate) fn start_view_change(&mut self, view: View) {
+        assert!(view > self.view);
+        self.failed_views += 1;
+        self.view_changes_seen += 1;
+        self.view = view;
+        self.active = false;
+        self.new_view_deadline = None;
+        self.waiting_new_view = self
+            .waiting_new_view
+            .take()
+            .filter(|nv| nv.body.view >= view);
+        self.forget_proposals();
+        self.prune_proofs();
+        let body = ViewChange {
+            view,
+            replica: self.config.me,
+            stable: self.stable.0,
+            checkpoints: self.checkpoints_to_offer(),
+            prepared: self
+                .slots
+                .values()
+                .filter_map(|s| s.prepared.clone())
+                .collect(),
+            preprepared: self
+                .slots
+                .values()
+                .flat_map(|s| s.preprepared.iter().cloned())
+                .collect(),
+        };
+        debug_assert!(well_formed(self.config.quorum, &body), "{body:?}");
+        let signed = SignedViewChange::sign(body, &self.config.key).into_inner();
+        let record = Record::Changing(signed.clone());
+        self.persist_then_tell(record, PeerMessage::ViewChange(signed));
+    }
+
+    fn forget_proposals(&mut self) {
+        self.slots
+            .values_mut()
+            .for_each(|slot| slot.proposal = None);
+    }
+
+    /// C: the stable checkpoint first, then the later ones made here.
+    fn checkpoints_to_offer(&self) -> Vec<(quorate_wire::Seq, Digest)> {
+        let later = self
+            .own_checkpoints
+            .iter()
+            .filter(|(seq, _)| **seq > self.stable.0);
+        let limit = (crate::LOG_WINDOW / crate::CHECKPOINT_INTERVAL) as usize;
+        [self.stable]
+            .into_iter()
+            .chain(later.map(|(&s, &r)| (s, r)).take(limit))
+            .collect()
+    }
+
+    /// VIEW-CHANGE: a replica has left its view.
+    pub(crate) fn on_view_change(&mut self, m: SignedViewChange) -> Result<(), Rejected> {
+        if !well_formed(self.config.quorum, &m.body) {
+            return Err(Rejected::Malformed);
+        }
+        let digest = m.digest();
+        let wanted = self.is_proof_wanted(m.body.replica, &digest);
+        let known = self.view_changes.get(&m.body.replica);
+        let news = m.body.view >= self.view && known.is_none_or(|old| old.body.view < m.body.view);
+        if !news && !wanted {
+            return Err(Rejected::OtherView);
+        }
+        let keys = &self.config.keys;
+        let m = m
+            .verify(keys)
+            .map_err(|_| Rejected::BadAuthentication)?
+            .into_inner();
+        if wanted {
+            self.proofs.insert(digest, m.clone());
+        }
+        if news {
+            self.count_view_change(m);
+        }
+        self.try_waiting_new_view();
+        Ok(())
+    }
+
+    /// Takes a VIEW-CHANGE that is verified or this replica's own. At most one for each sender counts, the newest; published
+    /// bug (Themis view_change.rs): one replica's messages filled the quorum.
+    pub(crate) fn count_view_change(&mut self, m: SignedViewChange) {
+        let view = m.body.view;
+        if self
+            .view_changes
+            .get(&m.body.replica)
+            .is_some_and(|old| old.body.view >= view)
+        {
+            return;
+        }
+        self.view_changes.insert(m.body.replica, m);
+        self.join_view_change();
+        let quorum = self.config.quorum;
+        if view != self.view
+            || self.active
+            || self.view_changes_for(self.view).len() < quorum.commit()
+        {
+            return;
+        }
+        // sawtooth-pbft pull 133: the patience with the new primary begins when it has what it needs, not before.
+        if self.new_view_deadline.is_none() {
+            self.new_view_deadline = Some(self.now.mono + self.patience());
+        }
+        self.try_to_start_view();
+    }
+
+    /// f+1 replicas have gone ahead: one of them is correct, so this one follows to the smallest of their views.
+    fn join_view_change(&mut self) {
+        let ahead: Vec<View> = self
+            .view_changes
+            .values()
+            .map(|m| m.body.view)
+            .filter(|&v| v > self.view)
+            .collect();
+        if ahead.len() >= self.config.quorum.weak() {
+            let smallest = ahead.into_iter().min().expect("f+1 is at least one");
+            self.start_view_change(smallest);
+        }
+    }
+
+    fn view_changes_for(&self, view: View) -> Vec<&SignedViewChange> {
+        self.view_changes
+            .values()
+            .filter(|m| m.body.view == view)
+            .collect()
+    }
+
+    /// As primary of the view to come: starts it if the VIEW-CHANGEs allow a selection.
+    ///
+    /// fabric pull 1111: the set that is waited for and the set that is announced are one and the same.
+    fn try_to_start_view(&mut self) {
+        if !self.is_primary() || self.active {
+            return;
+        }
+        let proofs: Vec<SignedViewChange> = self
+            .view_changes_for(self.view)
+            .into_iter()
+            .cloned()
+            .collect();
+        let bodies: Vec<&ViewChange> = proofs.iter().map(|m| &m.body).collect();
+        let Some(Selection { start, batches }) = select(self.config.quorum, &bodies) else {
+            return;
+        };
+        let body = NewView {
+            view: self.view,
+            proofs: proofs
+                .iter()
+                .map(|m| (m.body.replica, m.digest()))
+                .collect(),
+            start,
+            selection: batches,
+        };
+        let new_view = SignedNewView::sign(body, &self.config.key).into_inner();
+        self.enter(Entered { new_view, proofs });
+    }
+
+    /// NEW-VIEW: the primary of a view starts it. Anyone may pass it on.
+    pub(crate) fn on_new_view(&mut self, m: SignedNewView) -> Result<(), Rejected> {
+        let view = m.body.view;
+        if view < self.view || (view == self.view && self.active) {
+            return Err(Rejected::OtherView);
+        }
+        if self
+            .waiting_new_view
+            .as_ref()
+            .is_some_and(|w| w.body.view >= view)
+        {
+            return Err(Rejected::Duplicate);
+        }
+        let quorum = self.config.quorum;
+        let primary = quorum.primary(view);
+        // Published bug (Themis view_change.rs): an empty NEW-VIEW must be a refusal and not a panic.
+        let senders_rise = m.body.proofs.windows(2).all(|w| w[0].0 < w[1].0);
+        let senders_known = m.body.proofs.iter().all(|(r, _)| quorum.contains(*r));
+        let enough = m.body.proofs.len() >= quorum.commit() && m.body.proofs.len() <= quorum.n();
+        if !senders_rise
+            || !senders_known
+            || !enough
+            || m.body.selection.len() as u64 > crate::LOG_WINDOW
+        {
+            return Err(Rejected::Malformed);
+        }
+        if primary == self.config.me {
+            return Err(Rejected::NotThePrimary);
+        }
+        let key = &self.config.keys[usize::from(primary.0)];
+        let m = m
+            .verify(key)
+            .map_err(|_| Rejected::BadAuthentication)?
+            .into_inner();
+        self.waiting_new_view = Some(m);
+        self.try_waiting_new_view();
+        self.fetch_missing();
+        Ok(())
+    }
+
+    /// A VIEW-CHANGE by its digest, from those that came by themselves or were fetched.
+    pub(crate) fn proof(&self, digest: &Digest) -> Option<&SignedViewChange> {
+        let came = self.view_changes.values().find(|m| m.digest() == *digest);
+        let entered = || {
+            self.entered
+                .iter()
+                .flat_map(|e| &e.proofs)
+                .find(|m| m.digest() == *digest)
+        };
+        came.or_else(|| self.proofs.get(digest)).or_else(entered)
+    }
+
+    fn is_proof_wanted(&self, replica: ReplicaId, digest: &Digest) -> bool {
+        let Some(new_view) = &self.waiting_new_view else {
+            return false;
+        };
+        new_view.body.proofs.contains(&(replica, *digest)) && !self.proofs.contains_key(digest)
+    }
+
+    fn prune_proofs(&mut self) {
+        let waiting = self.waiting_new_view.as_ref();
+        self.proofs.retain(|digest, _| {
+            waiting.is_some_and(|nv| nv.body.proofs.iter().any(|(_, d)| d == digest))
+        });
+    }
+
+    /// Checks a NEW-VIEW once all its VIEW-CHANGEs are here: the same function over the same messages.
+    fn try_waiting_new_view(&mut self) {
+        let Some(new_view) = self.waiting_new_view.clone() else {
+            return;
+        };
+        self.prune_proofs();
+        let mut proofs: Vec<SignedViewChange> = Vec::new();
+        for (replica, digest) in &new_view.body.proofs {
+            let Some(proof) = self.proof(digest) else {
+                return;
+            };
+            if proof.body.replica != *replica || proof.body.view != new_view.body.view {
+                self.refuse_new_view(new_view.body.view);
+                return;
+            }
+            proofs.push(proof.clone());
+        }
+        let bodies: Vec<&ViewChange> = proofs.iter().map(|m| &m.body).collect();
+        let expected = select(self.config.quorum, &bodies);
+        let said = Selection {
+            start: new_view.body.start,
+            batches: new_view.body.selection.clone(),
+        };
+        if expected != Some(said) {
+            self.refuse_new_view(new_view.body.view);
+            return;
+        }
+        self.waiting_new_view = None;
+        self.prune_proofs();
+        self.enter(Entered { new_view, proofs });
+    }
+
+    /// The primary of a view has started it wrongly: on to the next.
+    fn refuse_new_view(&mut self, view: View) {
+        self.waiting_new_view = None;
+        self.prune_proofs();
+        if view >= self.view {
+            self.start_view_change(view.next());
+        }
+    }
+
+    /// Enters a view that has started rightly.
+    fn enter(&mut self, entered: Entered) {
+        let body = entered.new_view.body.clone();
+        if body.view > self.view {
+            self.view_changes_seen += 1;
+        }
+        self.view = body.view;
+        self.active = true;
+        self.new_view_deadline = None;
+        self.entered = Some(entered.clone());
+        self.forget_proposals();
+        if body.start.0 > self.stable.0 {
+            self.start_from(body.start);
+        }
+        self.last_given = body.start.0;
+        let null = Batch::null();
+        let mut named = alloc::collections::BTreeSet::new();
+        for vote in body.votes() {
+            self.last_given = vote.seq;
+            if !self.in_window(vote.seq) {
+                continue;
+            }
+            let (seq, digest, view) = (vote.seq, vote.digest, vote.view);
+            let slot = self.slots.entry(seq).or_default();
+            if slot.committed.is_some_and(|committed| committed != digest) {
+                let what = alloc::format!(
+                    "view {view} gives place {seq} to another batch than the one that committed there: \
+                     more than f replicas of the group are faulty"
+                );
+                self.out.push_back(Output::Fatal(what));
+                return;
+            }
+            slot.remember_preprepared(vote);
+            slot.proposal = Some(Proposal {
+                view,
+                digest,
+                stage: Stage::Proposed,
+                vouched: true,
+            });
+            if digest == null.digest() {
+                slot.batches
+                    .entry(digest)
+                    .or_insert_with(|| alloc::sync::Arc::new(null.clone()));
+            }
+            if let Some(batch) = slot.batches.get(&digest) {
+                named.extend(batch.requests.iter().copied());
+            }
+        }
+        self.pool.restart(&named, self.now.mono);
+        let record = Record::Entered(entered.clone().into());
+        if self.is_primary() {
+            self.persist_then_tell(record, PeerMessage::NewView(entered.new_view));
+        } else {
+            self.persist(record);
+        }
+        self.accept_proposals();
+        let seqs: Vec<_> = self.slots.keys().copied().collect();
+        seqs.into_iter().for_each(|seq| self.advance_slot(seq));
+        self.fetch_missing();
+    }
+
+    /// The view starts from a checkpoint that is stable elsewhere.
+    fn start_from(&mut self, start: (quorate_wire::Seq, Digest)) {
+        match self.own_checkpoints.get(&start.0) {
+            Some(root) if *root == start.1 => self.make_stable(start.0, start.1),
+            // f+1 replicas vouch for it, so one correct replica has the state. If this one is on its way there it
+            // goes on; the catch-up fetches the state if it is not.
+            Some(_) => self.fetch_state(start),
+            None if start.0 > self.committed => self.fetch_state(start),
+            None => {}
+        }
+    }
+}

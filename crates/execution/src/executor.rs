@@ -1,0 +1,419 @@
+//! Executes agreed batches, each request once.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use quorate_state::{Fault, State, Txn};
+use quorate_wire::message::session::SESSION_LEASE_MS;
+use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, Request};
+use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time};
+
+use crate::service::{Call, Service};
+use crate::sessions::{self, ACTIVITY_GRAIN_NS, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
+
+/// Leases are looked at once in this much agreed time.
+const SWEEP_NS: u64 = 1_000_000_000;
+
+/// A request that was executed, with its outcome in canonical form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Executed {
+    /// Who asked.
+    pub client: ClientId,
+    /// In which session.
+    pub session: SessionId,
+    /// Under which number.
+    pub number: RequestNumber,
+    /// An [`Outcome`].
+    pub outcome: Bytes,
+}
+
+/// What the reply cache says of a request that comes from a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// It was executed, with this outcome.
+    Reply(Bytes),
+    /// Later requests have taken its place: the client has had its reply.
+    TooOld,
+    /// It was not executed, or only reads.
+    Unknown,
+}
+
+/// Executes batches against a state.
+#[derive(Debug)]
+pub struct Executor<S> {
+    service: S,
+}
+
+impl<S: Service> Executor<S> {
+    /// An executor of this service.
+    pub fn new(service: S) -> Executor<S> {
+        Executor { service }
+    }
+
+    /// Writes the initial state.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn genesis(&self, state: &mut State) -> Result<(), Fault> {
+        let mut txn = state.begin();
+        self.service.genesis(&mut txn)?;
+        sessions::set_clock(
+            &mut txn,
+            &Clock {
+                last: Time(0),
+                next_session: SessionId(1),
+            },
+        );
+        txn.commit();
+        Ok(())
+    }
+
+    /// Looks a request up in the reply cache.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn cached(
+        &self,
+        state: &State,
+        session: SessionId,
+        number: RequestNumber,
+    ) -> Result<Cached, Fault> {
+        if session == SessionId(0) {
+            return Ok(Cached::Unknown);
+        }
+        Ok(match sessions::kept_in(state, session, number)? {
+            Some(kept) if kept.number == number => Cached::Reply(kept.outcome),
+            Some(kept) if kept.number > number => Cached::TooOld,
+            Some(_) | None => Cached::Unknown,
+        })
+    }
+
+    /// Executes a batch: requests in their order, at times that rise strictly from the primary's proposal on.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails. The state is then good for nothing.
+    pub fn execute<'r>(
+        &self,
+        state: &mut State,
+        proposed: Time,
+        requests: impl IntoIterator<Item = &'r Request>,
+    ) -> Result<Vec<Executed>, Fault> {
+        let mut clock = sessions::clock(&state.begin())?;
+        let before = clock.last;
+        let mut out = Vec::new();
+        for request in requests {
+            // files.md: two changes never share a time, and a faulty primary can't turn time back.
+            clock.last = Time(proposed.0.max(clock.last.0 + 1));
+            let mut txn = state.begin();
+            if before.0 / SWEEP_NS != clock.last.0 / SWEEP_NS && out.is_empty() {
+                self.end_expired(&mut txn, clock.last)?;
+            }
+            let outcome = self.execute_one(&mut txn, &mut clock, request)?;
+            sessions::set_clock(&mut txn, &clock);
+            txn.commit();
+            out.push(Executed {
+                client: request.client(),
+                session: request.session(),
+                number: request.number(),
+                outcome,
+            });
+        }
+        Ok(out)
+    }
+
+    fn execute_one(
+        &self,
+        txn: &mut Txn<'_>,
+        clock: &mut Clock,
+        request: &Request,
+    ) -> Result<Bytes, Fault> {
+        let call = Call {
+            client: request.client(),
+            session: request.session(),
+            now: clock.last,
+        };
+        if call.session == SessionId(0) {
+            let outcome = self.control(txn, clock, &call, request)?;
+            return Ok(outcome.to_bytes().into());
+        }
+        let Some(mut session) = sessions::session(txn, call.session)? else {
+            return Ok(Outcome::NoSession(()).to_bytes().into());
+        };
+        if session.client != call.client {
+            return Ok(Outcome::NoSession(()).to_bytes().into());
+        }
+        let number = request.number();
+        match sessions::kept(txn, call.session, number)? {
+            Some(kept) if kept.number == number => return Ok(kept.outcome),
+            Some(kept) if kept.number > number => return Ok(Outcome::TooOld(()).to_bytes().into()),
+            Some(_) | None => {}
+        }
+        if call.now.0 - session.active.0 >= ACTIVITY_GRAIN_NS {
+            session.active = call.now;
+            sessions::set_session(txn, call.session, &session);
+        }
+        // An empty operation only keeps the session alive.
+        if request.op().is_empty() {
+            return Ok(Outcome::Done(Bytes::new()).to_bytes().into());
+        }
+        let answer = self.service.execute(txn, &call, request.op())?;
+        debug_assert!(txn.writes().keys().all(|k| !k.is_empty()));
+        assert!(
+            answer.len() + 16 <= MAX_RESULT_BYTES,
+            "a service's answer of {} bytes",
+            answer.len()
+        );
+        let outcome: Bytes = Outcome::Done(answer).to_bytes().into();
+        if !self.service.is_read_only(request.op()) {
+            sessions::keep(
+                txn,
+                call.session,
+                &KeptReply {
+                    number,
+                    outcome: outcome.clone(),
+                },
+            );
+        }
+        Ok(outcome)
+    }
+
+    fn control(
+        &self,
+        txn: &mut Txn<'_>,
+        clock: &mut Clock,
+        call: &Call,
+        request: &Request,
+    ) -> Result<Outcome, Fault> {
+        match Control::from_bytes(request.op().clone()) {
+            Ok(Control::Open(())) => {
+                let id = self.open(txn, clock, call, request.number().0)?;
+                Ok(Outcome::Done(id.to_bytes().into()))
+            }
+            Ok(Control::Close(id)) => {
+                if sessions::session(txn, id)?.is_some_and(|s| s.client == call.client) {
+                    self.end(txn, id, call.client, call.now)?;
+                }
+                Ok(Outcome::Done(Bytes::new()))
+            }
+            Err(_) => Ok(Outcome::Malformed(())),
+        }
+    }
+
+    fn open(
+        &self,
+        txn: &mut Txn<'_>,
+        clock: &mut Clock,
+        call: &Call,
+        nonce: u64,
+    ) -> Result<SessionId, Fault> {
+        let open = sessions::of_client(txn, &call.client)?;
+        if let Some((id, _)) = open.iter().find(|(_, s)| s.nonce == nonce) {
+            return Ok(*id);
+        }
+        if open.len() >= SESSIONS_PER_CLIENT
+            && let Some((id, _)) = open.iter().min_by_key(|(id, s)| (s.active, *id))
+        {
+            self.end(txn, *id, call.client, call.now)?;
+        }
+        let id = clock.next_session;
+        clock.next_session = SessionId(id.0 + 1);
+        sessions::create(
+            txn,
+            id,
+            &Session {
+                client: call.client,
+                nonce,
+                active: call.now,
+            },
+        );
+        Ok(id)
+    }
+
+    fn end(
+        &self,
+        txn: &mut Txn<'_>,
+        id: SessionId,
+        client: ClientId,
+        now: Time,
+    ) -> Result<(), Fault> {
+        sessions::remove(txn, id, &client)?;
+        self.service.session_ended(
+            txn,
+            &Call {
+                client,
+                session: id,
+                now,
+            },
+        )
+    }
+
+    fn end_expired(&self, txn: &mut Txn<'_>, now: Time) -> Result<(), Fault> {
+        for (id, session) in sessions::all(txn)? {
+            if now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000 {
+                self.end(txn, id, session.client, now)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::sync::Arc;
+    use quorate_state::MemorySnapshot;
+    use quorate_wire::PublicKey;
+
+    /// A counter: an operation adds its first byte and answers with the sum.
+    struct Counter;
+
+    impl Service for Counter {
+        fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
+            txn.put(Bytes::from_static(b"sum"), Bytes::from_static(&[0]));
+            Ok(())
+        }
+
+        fn is_read_only(&self, op: &[u8]) -> bool {
+            op[0] == 0
+        }
+
+        fn execute(&self, txn: &mut Txn<'_>, _: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+            let sum = txn.get(b"sum")?.map_or(0, |v| v[0]) + op[0];
+            let sum = Bytes::copy_from_slice(&[sum]);
+            txn.put(Bytes::from_static(b"sum"), sum.clone());
+            Ok(sum)
+        }
+
+        fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+            txn.put(Bytes::from_static(b"ended"), call.session.to_bytes().into());
+            Ok(())
+        }
+    }
+
+    struct World {
+        executor: Executor<Counter>,
+        state: State,
+        time: u64,
+    }
+
+    const CLIENT: ClientId = PublicKey([7; 32]);
+
+    impl World {
+        fn new() -> World {
+            let executor = Executor::new(Counter);
+            let mut state = State::new(Arc::new(MemorySnapshot::default()));
+            executor.genesis(&mut state).unwrap();
+            World {
+                executor,
+                state,
+                time: 1_000_000_000_000,
+            }
+        }
+
+        fn run(&mut self, session: u64, number: u64, op: &[u8]) -> Outcome {
+            self.run_as(CLIENT, session, number, op)
+        }
+
+        fn run_as(&mut self, client: ClientId, session: u64, number: u64, op: &[u8]) -> Outcome {
+            self.time += 1;
+            let op = Bytes::copy_from_slice(op);
+            let request = Request::new(client, SessionId(session), RequestNumber(number), op);
+            let done = self
+                .executor
+                .execute(&mut self.state, Time(self.time), [&request])
+                .unwrap();
+            Outcome::from_bytes(done[0].outcome.clone()).unwrap()
+        }
+
+        fn open(&mut self, nonce: u64) -> u64 {
+            let Outcome::Done(id) = self.run(0, nonce, &Control::Open(()).to_bytes()) else {
+                panic!("not opened")
+            };
+            SessionId::from_bytes(id).unwrap().0
+        }
+    }
+
+    fn done(byte: u8) -> Outcome {
+        Outcome::Done(Bytes::copy_from_slice(&[byte]))
+    }
+
+    /// A request that is ordered twice takes effect once, and gives the same result; also after others.
+    #[test]
+    fn a_repeated_request_takes_effect_once() {
+        let mut w = World::new();
+        let s = w.open(1);
+        assert_eq!(w.run(s, 1, &[5]), done(5));
+        assert_eq!(w.run(s, 2, &[1]), done(6));
+        assert_eq!(w.run(s, 1, &[5]), done(5));
+        assert_eq!(w.run(s, 3, &[1]), done(7));
+    }
+
+    /// Requests of a window may come in any order; one that fell out of it is refused.
+    #[test]
+    fn a_window_of_requests_in_any_order() {
+        let mut w = World::new();
+        let s = w.open(1);
+        for number in (1..=64).rev() {
+            assert!(matches!(w.run(s, number, &[1]), Outcome::Done(_)));
+        }
+        assert_eq!(w.run(s, 65, &[1]), done(65));
+        assert_eq!(w.run(s, 1, &[1]), Outcome::TooOld(()));
+        assert_eq!(w.run(s, 66, &[0]), done(65));
+    }
+
+    /// Repeating an opening gives the same session; a new run of the client (another nonce) gets another one.
+    #[test]
+    fn opening_is_idempotent_per_nonce() {
+        let mut w = World::new();
+        let a = w.open(1);
+        assert_eq!(w.open(1), a);
+        assert_ne!(w.open(2), a);
+    }
+
+    /// Nobody uses another client's session.
+    #[test]
+    fn a_session_belongs_to_its_client() {
+        let mut w = World::new();
+        let s = w.open(1);
+        let thief = PublicKey([8; 32]);
+        assert_eq!(w.run_as(thief, s, 1, &[1]), Outcome::NoSession(()));
+        assert_eq!(w.run(s, 1, &[1]), done(1));
+    }
+
+    /// A session whose lease ran out is closed, and the service is told.
+    #[test]
+    fn an_idle_session_expires() {
+        let mut w = World::new();
+        let s = w.open(1);
+        let other = w.open(2);
+        w.time += (SESSION_LEASE_MS - 10_000) * 1_000_000;
+        assert_eq!(w.run(other, 1, &[]), Outcome::Done(Bytes::new()));
+        w.time += 20_000 * 1_000_000;
+        assert_eq!(w.run(other, 2, &[1]), done(1));
+        assert_eq!(w.run(s, 1, &[1]), Outcome::NoSession(()));
+        let ended = w.state.get(b"ended").unwrap().unwrap();
+        assert_eq!(SessionId::from_bytes(ended).unwrap().0, s);
+    }
+
+    /// A client that opens many sessions pushes out its own oldest and nobody else's.
+    #[test]
+    fn too_many_sessions_cost_their_owner() {
+        let mut w = World::new();
+        let first = w.open(1);
+        for nonce in 2..=SESSIONS_PER_CLIENT as u64 + 1 {
+            w.open(nonce);
+        }
+        assert_eq!(w.run(first, 1, &[1]), Outcome::NoSession(()));
+    }
+
+    /// Time rises strictly, whatever the primary proposes.
+    #[test]
+    fn a_primary_cannot_turn_time_back() {
+        let mut w = World::new();
+        let s = w.open(1);
+        let before = sessions::clock(&w.state.begin()).unwrap().last;
+        w.time = 5;
+        w.run(s, 1, &[1]);
+        assert!(sessions::clock(&w.state.begin()).unwrap().last > before);
+    }
+}

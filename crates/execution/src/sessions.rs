@@ -1,0 +1,208 @@
+//! Sessions and the reply cache, as entries of the replicated state.
+//!
+//! | key | value |
+//! |---|---|
+//! | `00 'c'` | agreed time of the last operation (`u64` ns), next session number (`u64`) |
+//! | `00 's'` session (`u64`, big-endian) | client key (32 bytes), nonce (`u64`), last active (`u64` ns) |
+//! | `00 'o'` client key, session (`u64`, big-endian) | empty: the sessions of a client |
+//! | `00 'r'` session (`u64`, big-endian), slot (`u8`) | request number (`u64`), outcome |
+//!
+//! Session keys are big-endian so that their order is the order of their numbers. A session has [`SESSION_WINDOW`] slots
+//! for replies; request n uses slot n mod the window, since a client sends n only after n - window was answered.
+
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use bytes::Bytes;
+use quorate_state::{Fault, State, Txn};
+use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time, record};
+
+/// The first byte of all keys that belong to the executor.
+pub const OWN_KEYS: u8 = 0;
+/// The most sessions of one client; the least recently active makes room for a new one.
+pub const SESSIONS_PER_CLIENT: usize = 16;
+
+record! {
+    /// What holds for the whole group.
+    pub struct Clock {
+        /// Agreed time of the last operation.
+        pub last: Time,
+        /// The number for the next session.
+        pub next_session: SessionId,
+    }
+}
+
+record! {
+    /// A session.
+    pub struct Session {
+        /// Whose it is.
+        pub client: ClientId,
+        /// The number of the request that opened it.
+        pub nonce: u64,
+        /// When it was last used, to within [`ACTIVITY_GRAIN_NS`].
+        pub active: Time,
+    }
+}
+
+record! {
+    /// A reply that may be asked for again.
+    pub struct KeptReply {
+        /// To which request.
+        pub number: RequestNumber,
+        /// What.
+        pub outcome: Bytes,
+    }
+}
+
+/// A session's last use is written down no more often than this, so that reads rarely write.
+pub const ACTIVITY_GRAIN_NS: u64 = 5_000_000_000;
+
+fn clock_key() -> Bytes {
+    Bytes::from_static(&[OWN_KEYS, b'c'])
+}
+
+fn session_key(session: SessionId) -> Bytes {
+    [&[OWN_KEYS, b's'][..], &session.0.to_be_bytes()]
+        .concat()
+        .into()
+}
+
+fn owner_key(client: &ClientId, session: SessionId) -> Bytes {
+    [&[OWN_KEYS, b'o'][..], &client.0, &session.0.to_be_bytes()]
+        .concat()
+        .into()
+}
+
+fn reply_key(session: SessionId, slot: u8) -> Bytes {
+    [&[OWN_KEYS, b'r'][..], &session.0.to_be_bytes(), &[slot]]
+        .concat()
+        .into()
+}
+
+fn slot(number: RequestNumber) -> u8 {
+    (number.0 % SESSION_WINDOW) as u8
+}
+
+/// An entry of our own that does not decode: the store brought back something that this code never wrote.
+fn damaged(what: &str) -> Fault {
+    Fault(alloc::format!("the {what} in the state does not decode"))
+}
+
+/// Reads the clock.
+pub fn clock(txn: &Txn<'_>) -> Result<Clock, Fault> {
+    match txn.get(&clock_key())? {
+        Some(bytes) => Clock::from_bytes(bytes).map_err(|_| damaged("clock")),
+        None => Ok(Clock {
+            last: Time(0),
+            next_session: SessionId(1),
+        }),
+    }
+}
+
+/// Writes the clock.
+pub fn set_clock(txn: &mut Txn<'_>, clock: &Clock) {
+    txn.put(clock_key(), clock.to_bytes().into());
+}
+
+/// Reads a session.
+pub fn session(txn: &Txn<'_>, id: SessionId) -> Result<Option<Session>, Fault> {
+    let bytes = txn.get(&session_key(id))?;
+    bytes
+        .map(|b| Session::from_bytes(b).map_err(|_| damaged("session")))
+        .transpose()
+}
+
+/// Writes a session.
+pub fn set_session(txn: &mut Txn<'_>, id: SessionId, session: &Session) {
+    txn.put(session_key(id), session.to_bytes().into());
+}
+
+/// Makes a session.
+pub fn create(txn: &mut Txn<'_>, id: SessionId, session: &Session) {
+    set_session(txn, id, session);
+    txn.put(owner_key(&session.client, id), Bytes::new());
+}
+
+/// Removes a session with its replies.
+pub fn remove(txn: &mut Txn<'_>, id: SessionId, client: &ClientId) -> Result<(), Fault> {
+    txn.delete(session_key(id));
+    txn.delete(owner_key(client, id));
+    let (from, to) = (reply_key(id, 0), reply_key(id, u8::MAX));
+    let replies = txn.range(
+        Bound::Included(&from),
+        Bound::Included(&to),
+        SESSION_WINDOW as usize,
+    )?;
+    replies.into_iter().for_each(|(key, _)| txn.delete(key));
+    Ok(())
+}
+
+/// All sessions of a client; at most [`SESSIONS_PER_CLIENT`].
+pub fn of_client(txn: &Txn<'_>, client: &ClientId) -> Result<Vec<(SessionId, Session)>, Fault> {
+    let (from, to) = (
+        owner_key(client, SessionId(0)),
+        owner_key(client, SessionId(u64::MAX)),
+    );
+    let keys = txn.range(
+        Bound::Included(&from),
+        Bound::Included(&to),
+        SESSIONS_PER_CLIENT + 1,
+    )?;
+    let mut out = Vec::new();
+    for (key, _) in keys {
+        let id = id_at_end(&key)?;
+        let session = session(txn, id)?.ok_or_else(|| damaged("list of a client's sessions"))?;
+        out.push((id, session));
+    }
+    Ok(out)
+}
+
+/// All sessions.
+pub fn all(txn: &Txn<'_>) -> Result<Vec<(SessionId, Session)>, Fault> {
+    let (from, to) = (session_key(SessionId(0)), session_key(SessionId(u64::MAX)));
+    let mut out = Vec::new();
+    for (key, value) in txn.range(Bound::Included(&from), Bound::Included(&to), usize::MAX)? {
+        out.push((
+            id_at_end(&key)?,
+            Session::from_bytes(value).map_err(|_| damaged("session"))?,
+        ));
+    }
+    Ok(out)
+}
+
+fn id_at_end(key: &[u8]) -> Result<SessionId, Fault> {
+    let tail = key
+        .last_chunk::<8>()
+        .ok_or_else(|| damaged("session key"))?;
+    Ok(SessionId(u64::from_be_bytes(*tail)))
+}
+
+/// Reads the reply kept in a request's slot, during execution.
+pub fn kept(
+    txn: &Txn<'_>,
+    id: SessionId,
+    number: RequestNumber,
+) -> Result<Option<KeptReply>, Fault> {
+    decode_kept(txn.get(&reply_key(id, slot(number)))?)
+}
+
+/// Reads the reply kept in a request's slot, outside execution.
+pub fn kept_in(
+    state: &State,
+    id: SessionId,
+    number: RequestNumber,
+) -> Result<Option<KeptReply>, Fault> {
+    decode_kept(state.get(&reply_key(id, slot(number)))?)
+}
+
+fn decode_kept(bytes: Option<Bytes>) -> Result<Option<KeptReply>, Fault> {
+    bytes
+        .map(|b| KeptReply::from_bytes(b).map_err(|_| damaged("reply cache")))
+        .transpose()
+}
+
+/// Keeps a reply.
+pub fn keep(txn: &mut Txn<'_>, id: SessionId, reply: &KeptReply) {
+    txn.put(reply_key(id, slot(reply.number)), reply.to_bytes().into());
+}

@@ -1,0 +1,36 @@
+//! What clients and the executor say to each other about sessions. It travels inside operations and results.
+
+use bytes::Bytes;
+
+use crate::ids::SessionId;
+use crate::tagged;
+
+tagged! {
+    /// An operation of the control session (session 0), in which a client manages its sessions. The request's number is a
+    /// random one: it tells openings apart, so that a repeated request opens no second session.
+    pub enum Control {
+        /// Opens a session; the result is its [`SessionId`].
+        1 => Open(()),
+        /// Closes one of the client's sessions.
+        2 => Close(SessionId),
+    }
+}
+
+tagged! {
+    /// The result of a request.
+    pub enum Outcome {
+        /// What the service answered.
+        1 => Done(Bytes),
+        /// The session is closed: by the client, because its lease ran out, or because the client opened too many.
+        2 => NoSession(()),
+        /// The request is older than its session's window; its reply is not kept any more.
+        3 => TooOld(()),
+        /// Not an operation that the executor knows.
+        4 => Malformed(()),
+    }
+}
+
+/// How many requests a session may have in flight: number n may be sent once all up to n - WINDOW have been answered.
+pub const SESSION_WINDOW: u64 = 64;
+/// How long a session lives without a request, in agreed time.
+pub const SESSION_LEASE_MS: u64 = 120_000;
