@@ -15,6 +15,7 @@ extern crate alloc;
 mod layers;
 mod memory;
 mod snapshot;
+pub mod transfer;
 pub mod tree;
 
 pub use layers::{Layer, State, Txn};

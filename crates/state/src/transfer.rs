@@ -1,0 +1,46 @@
+//! State transfer: a replica that lags fetches what differs between its own state and a certified root. PBFT 2002, 5.3.2.
+//!
+//! [`Fetcher`] walks the partition tree of the target from the root down, next to its own tree. It asks for a node only
+//! where the digests differ, and for a value only where the leaves differ. Each piece is checked against the digest
+//! above it, and the root against the certified one, so that a lying donor can waste its own turn and nothing else.
+//! [`serve`] is the donor's side.
+//!
+//! # The driver's loop
+//!
+//! After each input (a reply to [`Fetcher::handle`], or the time of [`Fetcher::next_timeout`]): send what
+//! [`Fetcher::poll`] gives, then write each layer that [`Fetcher::take_chunk`] gives over the store's newest contents. The layers
+//! are parts of one difference to the base that the fetcher was made with; they do not overlap, and together they give the
+//! target. Whether a layer was the last is what [`Fetcher::is_done`] says after it was taken. After a crash, or when the
+//! group has moved on to another checkpoint, make a new fetcher over the partly changed contents: it fetches less.
+//!
+//! The fetcher holds at most about [`CHUNK_BYTES`] and what is in flight; while the driver takes no layers it asks for no values.
+//!
+//! Absent on purpose: proof of who lied to others. A reply is authenticated by its link alone; [`Fetcher::liars`]
+//! is for this replica's operator.
+
+mod diff;
+mod donors;
+mod fetcher;
+mod serve;
+
+pub use fetcher::{Fetcher, Target};
+pub use serve::serve;
+
+/// The most nodes in a request; a donor leaves out what is beyond.
+pub const MAX_PATHS: usize = 256;
+/// The most values in a request; a donor leaves out what is beyond.
+pub const MAX_KEYS: usize = 1024;
+/// The most bytes of paths or keys in a request, but for a single one.
+pub const MAX_ASK_BYTES: usize = 256 << 10;
+/// The most bytes in a reply, but for a single piece. Well below the longest frame, so that votes get through between.
+pub const REPLY_BYTES: usize = 2 << 20;
+/// How much is gathered before a layer is given out; the most bytes in a layer, but for a single entry.
+pub const CHUNK_BYTES: usize = 16 << 20;
+/// The most requests that wait for one donor.
+pub const ASKS_PER_DONOR: usize = 2;
+/// The most requests for values that wait for all donors together.
+pub const MAX_VALUE_ASKS: usize = 8;
+/// How long a donor has for a reply at first, in milliseconds; doubled with each time that it misses.
+pub const TIMEOUT_MS: u64 = 3_000;
+/// How long a donor is left alone after it failed for the first time, in milliseconds; doubled with each failure.
+pub const PAUSE_MS: u64 = 500;

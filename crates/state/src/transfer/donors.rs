@@ -1,0 +1,132 @@
+//! Whom to ask: donors that answer are preferred, donors that fail get a pause, donors that lie are put aside.
+
+use alloc::collections::BTreeMap;
+
+use quorate_wire::ReplicaId;
+
+use super::{ASKS_PER_DONOR, PAUSE_MS, TIMEOUT_MS};
+
+/// Pauses and time-outs double up to this many times.
+const MAX_DOUBLINGS: u32 = 4;
+
+#[derive(Debug, Default)]
+struct Donor {
+    /// Requests that wait for it.
+    asks: usize,
+    /// Time-outs and refusals, less what it answered since.
+    failures: u32,
+    lies: u32,
+    /// Lied in this round.
+    aside: bool,
+    /// Said last that it does not have the checkpoint.
+    not_here: bool,
+    /// It is left alone until then, in milliseconds.
+    paused_until: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Donors(BTreeMap<ReplicaId, Donor>);
+
+impl Donors {
+    pub(super) fn new(ids: impl IntoIterator<Item = ReplicaId>) -> Donors {
+        Donors(ids.into_iter().map(|id| (id, Donor::default())).collect())
+    }
+
+    /// How many more requests may go out now.
+    pub(super) fn room(&self, now: u64) -> usize {
+        let ready = self.0.values().filter(|donor| donor.is_ready(now));
+        ready.map(|donor| ASKS_PER_DONOR - donor.asks).sum()
+    }
+
+    /// The donor to ask next.
+    pub(super) fn pick(&self, now: u64) -> Option<ReplicaId> {
+        let ready = self.0.iter().filter(|(_, donor)| donor.is_ready(now));
+        let best = ready.min_by_key(|(id, donor)| (donor.asks, donor.failures, **id));
+        best.map(|(id, _)| *id)
+    }
+
+    /// Notes a request; gives the time until which its answer is waited for.
+    pub(super) fn asked(&mut self, id: ReplicaId, now: u64) -> u64 {
+        let Some(donor) = self.0.get_mut(&id) else {
+            return now;
+        };
+        donor.asks += 1;
+        assert!(donor.asks <= ASKS_PER_DONOR);
+        now.saturating_add(doubled(TIMEOUT_MS, donor.failures))
+    }
+
+    /// A request no longer waits.
+    pub(super) fn settled(&mut self, id: ReplicaId) {
+        if let Some(donor) = self.0.get_mut(&id) {
+            donor.asks -= 1;
+        }
+    }
+
+    /// The donor answered with what is true.
+    pub(super) fn answered(&mut self, id: ReplicaId) {
+        if let Some(donor) = self.0.get_mut(&id) {
+            donor.failures = donor.failures.saturating_sub(1);
+            donor.not_here = false;
+        }
+    }
+
+    /// The donor did not answer in time, or (`not_here`) does not have the checkpoint.
+    pub(super) fn failed(&mut self, id: ReplicaId, now: u64, not_here: bool) {
+        if let Some(donor) = self.0.get_mut(&id) {
+            donor.pause(now);
+            donor.not_here = not_here;
+        }
+    }
+
+    /// The donor answered with what is false. When all have, none is trusted less than another: all get another turn.
+    pub(super) fn lied(&mut self, id: ReplicaId, now: u64) {
+        if let Some(donor) = self.0.get_mut(&id) {
+            donor.pause(now);
+            donor.lies = donor.lies.saturating_add(1);
+            donor.aside = true;
+        }
+        if self.0.values().all(|donor| donor.aside) {
+            self.0.values_mut().for_each(|donor| donor.aside = false);
+        }
+    }
+
+    /// When the next pause ends.
+    pub(super) fn next_pause(&self, now: u64) -> Option<u64> {
+        let paused = self.0.values().filter(|donor| !donor.aside);
+        let until = paused.map(|donor| donor.paused_until);
+        until.filter(|until| *until > now).min()
+    }
+
+    pub(super) fn liars(&self) -> impl Iterator<Item = (ReplicaId, u32)> {
+        let lies = self.0.iter().map(|(id, donor)| (*id, donor.lies));
+        lies.filter(|(_, lies)| *lies > 0)
+    }
+
+    /// Whether every donor that may still be asked said last that it does not have the checkpoint.
+    pub(super) fn none_has_it(&self) -> bool {
+        self.0.values().all(|donor| donor.aside || donor.not_here)
+    }
+
+    pub(super) fn asks(&self, id: ReplicaId) -> usize {
+        self.0.get(&id).map_or(0, |donor| donor.asks)
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ReplicaId> {
+        self.0.keys().copied()
+    }
+}
+
+impl Donor {
+    fn is_ready(&self, now: u64) -> bool {
+        !self.aside && self.paused_until <= now && self.asks < ASKS_PER_DONOR
+    }
+
+    fn pause(&mut self, now: u64) {
+        self.paused_until = now.saturating_add(doubled(PAUSE_MS, self.failures));
+        self.failures = (self.failures + 1).min(MAX_DOUBLINGS);
+    }
+}
+
+fn doubled(ms: u64, times: u32) -> u64 {
+    ms << times.min(MAX_DOUBLINGS)
+}
