@@ -1,0 +1,193 @@
+//! The service against a model of a file tree that was written naively from the manual pages: the same random
+//! operations of several users and sessions must end alike, with equal attributes, names and contents after each.
+
+mod common;
+mod tree;
+
+use bytes::Bytes;
+use common::World;
+use proptest::prelude::*;
+use quorate_files::answer::Answer;
+use quorate_files::op::*;
+use quorate_files::{Handle, Ino, Kind, Nothing, Stamp};
+use tree::{Expected, Tree};
+
+type Raw = [u8; 10];
+
+fn users() -> [Who; 4] {
+    let mut member = Who::new(1001, 101);
+    member.groups = vec![100, 102];
+    [Who::root(), Who::new(1000, 100), member, Who::new(1002, 102)]
+}
+
+fn name(byte: u8) -> Bytes {
+    Bytes::from_static(match byte % 40 {
+        38 => b"..",
+        39 => b"x/y",
+        n => [&b"a"[..], b"b", b"c", b"dd"][n as usize % 4],
+    })
+}
+
+/// Makes an operation of raw bytes, about objects that the tree knows or once knew.
+fn interpret(raw: &Raw, tree: &Tree) -> Action {
+    let ino = |byte: u8| Ino(tree.known[usize::from(byte) % tree.known.len()]);
+    let handle = |byte: u8| Handle(tree.handles[usize::from(byte) % tree.handles.len()]);
+    let target = |byte: u8| match byte % 2 {
+        0 => Target::Ino(ino(byte / 2)),
+        _ => Target::Handle(handle(byte / 2)),
+    };
+    let mode = u32::from(raw[8]) << 4 | u32::from(raw[7]);
+    let (parent, name) = (ino(raw[3]), |i: usize| name(raw[i]));
+    let offset = u64::from(raw[5]) * 97;
+    match raw[2] % 28 {
+        0 | 1 => Action::Mkdir(Mkdir { parent, name: name(4), mode: mode | 0o300 }),
+        2 | 3 => Action::Create(Create {
+            parent,
+            name: name(4),
+            mode,
+            flags: u32::from(raw[6]) % 64,
+        }),
+        4 => Action::Mknod(Mknod {
+            parent,
+            name: name(4),
+            kind: [Kind::Fifo, Kind::Regular, Kind::Char, Kind::Socket][usize::from(raw[5]) % 4],
+            mode,
+            rdev: 5,
+        }),
+        5 => Action::Symlink(Symlink { parent, name: name(4), target: name(5) }),
+        6 | 7 => Action::Link(Link { ino: ino(raw[5]), parent, name: name(4) }),
+        8 | 9 => Action::Unlink(Unlink { parent, name: name(4) }),
+        10 => Action::Rmdir(Rmdir { parent, name: name(4) }),
+        11..=15 => Action::Rename(Rename {
+            parent,
+            name: name(4),
+            new_parent: ino(raw[5]),
+            new_name: name(6),
+            mode: [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace]
+                [usize::from(raw[7]) % 3],
+        }),
+        16 | 17 => Action::Write(Write {
+            target: target(raw[3]),
+            place: if raw[6] % 4 == 0 { Place::End(Nothing) } else { Place::At(offset) },
+            data: Bytes::from(vec![raw[8]; usize::from(raw[7]) * 41]),
+        }),
+        18 => Action::Read(Read { target: target(raw[3]), offset, len: 20_000 }),
+        19 | 20 => Action::SetAttr(SetAttr {
+            target: target(raw[3]),
+            mode: (raw[4] % 4 == 0).then_some(mode),
+            uid: (raw[4] % 4 == 1 && raw[6] % 2 == 0).then_some(1000 + u32::from(raw[5]) % 3),
+            gid: (raw[4] % 4 == 1 && raw[6] % 3 == 0).then_some(100 + u32::from(raw[5]) % 4),
+            size: (raw[4] % 4 == 2).then_some(offset),
+            atime: (raw[4] % 4 == 3).then_some(match raw[6] % 2 {
+                0 => SetTime::Now(Nothing),
+                _ => SetTime::At(Stamp { secs: -5, nanos: 7 }),
+            }),
+            mtime: (raw[4] % 4 == 3 && raw[7] % 2 == 0).then_some(SetTime::Now(Nothing)),
+        }),
+        21 | 22 => Action::Open(Open { ino: ino(raw[3]), flags: u32::from(raw[6]) % 64 }),
+        23 | 24 => Action::Release(handle(raw[3])),
+        25 => Action::Lookup(Lookup { parent, name: name(4) }),
+        26 => Action::Readlink(parent),
+        _ => Action::Access(Access { ino: parent, mask: u32::from(raw[4]) % 9 }),
+    }
+}
+
+/// Compares what everyone can see of the two.
+fn compare(world: &mut World, tree: &Tree) {
+    for ino in &tree.known {
+        let expected = tree.attr(*ino);
+        let actual = world.attr(Ino(*ino)).ok();
+        assert_eq!(actual, expected, "attributes of {ino}");
+        let Some(node) = tree.nodes.get(ino) else { continue };
+        if node.kind == Kind::Regular {
+            let data = world.read(&Who::root(), Target::Ino(Ino(*ino)), 0, 1 << 20).unwrap();
+            assert!(data == node.content, "content of {ino}");
+        }
+        if node.kind == Kind::Directory && tree.is_linked(*ino) {
+            let (entries, end) = world.list(Ino(*ino), 2, 1000).unwrap();
+            assert!(end);
+            let mut names: Vec<_> = entries.iter().map(|e| (e.name.to_vec(), e.ino.0)).collect();
+            names.sort();
+            let expected: Vec<_> = node.children.iter().map(|(n, c)| (n.clone(), *c)).collect();
+            assert_eq!(names, expected, "names in {ino}");
+        }
+    }
+    let stat = world.statfs();
+    assert_eq!((stat.used, stat.used_inodes), tree.used());
+}
+
+fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
+    let session = 1 + u64::from(raw[1]) % 2;
+    if raw[9] < 4 {
+        world.end_session(session);
+        tree.end_session(session);
+        return;
+    }
+    let who = &users()[usize::from(raw[0]) % 4];
+    let action = interpret(raw, tree);
+    let actual = world.run(session, who, action.clone());
+    let expected = tree.apply(session, who, world.now, &action, &actual);
+    match (&actual, &expected) {
+        (Ok(Answer::Data(data)), Ok(Expected::Bytes(bytes))) => assert!(data.data == *bytes),
+        (Ok(Answer::Bytes(data)), Ok(Expected::Bytes(bytes))) => assert!(*data == *bytes),
+        (Ok(Answer::Allowed(mask)), Ok(Expected::Mask(other))) => assert_eq!(mask, other),
+        (Ok(Answer::Attr(attr)), Ok(Expected::Object(ino))) => {
+            assert_eq!(Some(attr), tree.attr(*ino).as_ref(), "{who:?} {action:?}");
+        }
+        (Ok(Answer::Opened(opened)), Ok(Expected::Object(ino))) => {
+            assert_eq!(Some(&opened.attr), tree.attr(*ino).as_ref(), "{who:?} {action:?}");
+        }
+        (Ok(Answer::Written(written)), Ok(Expected::At(offset))) => {
+            assert_eq!(written.offset, *offset);
+        }
+        (Ok(Answer::Done(_)), Ok(Expected::Done)) => {}
+        (Err(a), Err(e)) if a == e => {}
+        _ => panic!("{who:?} {action:?}: {actual:?}, expected {expected:?}"),
+    }
+}
+
+fn cases() -> ProptestConfig {
+    // The cheap default for every build; more with PROPTEST_CASES.
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases.unwrap_or(150)) }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    /// Outcomes, attributes, names, contents and accounting follow the model; the state's invariants hold.
+    #[test]
+    fn the_service_is_the_model(steps in prop::collection::vec(any::<Raw>(), 1..150)) {
+        let (mut world, mut tree) = (World::new(), Tree::new());
+        for raw in &steps {
+            step(&mut world, &mut tree, raw);
+            compare(&mut world, &tree);
+            world.check();
+        }
+    }
+
+    /// When layers are frozen and stored has no influence on results or state.
+    #[test]
+    fn checkpoints_leave_no_trace(
+        steps in prop::collection::vec(any::<Raw>(), 1..150),
+        moments in prop::collection::vec(0..20u8, 1..50),
+    ) {
+        let (mut plain, mut tree) = (World::new(), Tree::new());
+        for raw in &steps {
+            step(&mut plain, &mut tree, raw);
+        }
+        let mut frozen = World::new();
+        for ((session, op), moment) in plain.log.clone().into_iter().zip(moments.iter().cycle()) {
+            match op {
+                None => frozen.end_session(session),
+                Some((op, result)) => prop_assert_eq!(frozen.execute(session, &op), result),
+            }
+            match moment {
+                0..=3 => frozen.freeze(),
+                4 => frozen.store(),
+                _ => {}
+            }
+        }
+        prop_assert!(plain.contents() == frozen.contents());
+    }
+}
