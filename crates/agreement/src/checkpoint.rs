@@ -149,11 +149,23 @@ impl Agreement {
         head
     }
 
-    /// Asks for the state of a certified checkpoint.
+    /// Asks for the state of a certified checkpoint, unless one is on its way: a busy group certifies newer ones all the
+    /// time, and who always goes for the newest never arrives.
     pub(crate) fn fetch_state(&mut self, target: (Seq, Digest)) {
-        if self.fetching.is_none_or(|(seq, _)| seq < target.0) {
+        if self.fetching.is_none() {
             self.fetching = Some(target);
             self.out.push_back(Output::FetchState(target.0, target.1));
+        }
+    }
+
+    /// Nobody keeps the checkpoint that is being fetched any more.
+    pub(crate) fn on_state_unavailable(&mut self) {
+        let newest = self
+            .certified_ahead()
+            .filter(|newest| Some(*newest) != self.fetching);
+        if let Some(newest) = newest {
+            self.fetching = None;
+            self.fetch_state(newest);
         }
     }
 
@@ -167,6 +179,7 @@ impl Agreement {
         // Published bug (fabric pull 1174): what was executed before must not be executed again, so `executed` follows
         // the state that is there now. It falls only where the state itself was replaced.
         self.executed = seq;
+        self.pool.forget_open();
         self.committed = self.committed.max(seq);
         self.own_checkpoints = [(seq, root)].into();
         if seq > self.stable.0 {

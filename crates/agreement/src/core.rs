@@ -234,6 +234,10 @@ impl Agreement {
                 self.on_state_fetched(seq, root);
                 Ok(())
             }
+            Input::StateUnavailable => {
+                self.on_state_unavailable();
+                Ok(())
+            }
             Input::Tick => Ok(()),
         };
         self.run_timers();
@@ -334,11 +338,6 @@ impl Agreement {
             fetching: self.fetching.is_some(),
             view_changes: self.view_changes_seen,
         }
-    }
-
-    /// The executor has no use for this request; it need not be ordered.
-    pub fn forget_request(&mut self, digest: &Digest) {
-        self.pool.forget_waiting(digest);
     }
 
     pub(crate) fn primary(&self) -> ReplicaId {

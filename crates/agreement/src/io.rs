@@ -54,6 +54,8 @@ pub enum Input {
     CheckpointMade(Seq, Digest),
     /// State transfer has brought the state after this place, with this root.
     StateFetched(Seq, Digest),
+    /// State transfer finds that the others do not keep the checkpoint any more.
+    StateUnavailable,
     /// A time-out may have passed.
     Tick,
 }

@@ -136,16 +136,11 @@ impl Pool {
         }
     }
 
-    /// The executor has no use for this request any more (it is older than its session's window, say).
-    pub fn forget_waiting(&mut self, digest: &Digest) {
-        if self
-            .entries
-            .get(digest)
-            .is_some_and(|e| e.place == Place::Waiting)
-        {
-            self.mark_executed(digest);
-            self.entries.remove(digest);
-        }
+    /// The state was replaced by one in which some of the open requests are executed, nobody here knows which: all are
+    /// dropped. Their clients repeat what they still wait for.
+    pub fn forget_open(&mut self) {
+        let open: Vec<Digest> = self.ages.iter().map(|(_, digest)| *digest).collect();
+        open.iter().for_each(|digest| self.mark_executed(digest));
     }
 
     /// A new view starts: what is not in `selected` waits again, and nobody has waited yet.

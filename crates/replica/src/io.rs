@@ -1,0 +1,71 @@
+//! What goes into a replica and what comes out.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use quorate_agreement::Record;
+use quorate_state::{Layer, Snapshot};
+use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
+use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq};
+
+use crate::clients::ConnectionId;
+
+/// What happens to a replica.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A message over the link from another replica.
+    Peer(ReplicaId, PeerMessage),
+    /// A client connected and proved its key.
+    ClientUp(ConnectionId, ClientId, MacKey),
+    /// A client's connection is gone.
+    ClientDown(ConnectionId),
+    /// A message over a client's connection.
+    Client(ConnectionId, ClientMessage),
+    /// All records up to here are on disk.
+    Persisted(LogIndex),
+    /// A layer is in the store, durably.
+    Stored {
+        /// The place after which the store's content is the state; or, in a transfer, the one it is on its way to.
+        seq: Seq,
+        /// Whether the content is a state, and not on its way to one.
+        complete: bool,
+        /// The root of the content.
+        root: Digest,
+        /// The content.
+        snapshot: Arc<dyn Snapshot>,
+    },
+    /// A time-out may have passed.
+    Tick,
+}
+
+/// What a replica wants done, in order.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Send to one replica.
+    Send(ReplicaId, PeerMessage),
+    /// Send to all other replicas.
+    Broadcast(PeerMessage),
+    /// Send to a client.
+    Reply(ConnectionId, ReplicaMessage),
+    /// Append to the log; [`Input::Persisted`] comes back.
+    Persist(LogIndex, Record),
+    /// Records up to this place are not needed any more; a new segment of the log begins with `head`.
+    Truncate {
+        /// The stable checkpoint.
+        stable: Seq,
+        /// What must outlive the older segments.
+        head: Vec<Record>,
+    },
+    /// Write a layer over the store's newest content; [`Input::Stored`] comes back.
+    Store {
+        /// See [`Input::Stored`].
+        seq: Seq,
+        /// See [`Input::Stored`].
+        complete: bool,
+        /// The writes.
+        layer: Arc<Layer>,
+    },
+    /// The replica can't go on, for this reason; it does nothing any more.
+    Fatal(String),
+}

@@ -1,0 +1,507 @@
+//! The replica: routes inputs to its parts, and the parts' outputs to each other and to the driver.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::ToString;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use quorate_agreement::{
+    Agreement, CHECKPOINT_INTERVAL, Config, Input as AgreementInput, Millis, Now, Ordered,
+    Output as AgreementOutput, Record, Rejected, Standing,
+};
+use quorate_execution::{Cached, Executed, Executor, Service};
+use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
+use quorate_wire::message::{
+    AuthRequest, ClientMessage, Outcome, PeerMessage, ReplicaMessage, Reply, ReplyBody,
+    StateMessage,
+};
+use quorate_wire::{
+    Digest, Encode, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Verified,
+};
+
+use crate::clients::{Clients, ConnectionId};
+use crate::io::{Input, Output};
+use crate::transfer::{Piece, Transfer, target};
+
+/// Layers that may wait for the store before execution pauses. With the request bodies in the log's window this bounds
+/// what a slow disk can pile up in memory.
+const MAX_LAYERS: usize = 3;
+/// A layer goes to the store before its checkpoint when the requests in it weigh this much.
+const LAYER_BYTES: usize = 32 << 20;
+
+/// What a replica finds when it starts: the store's content and the log's records.
+#[derive(Debug)]
+pub struct Restored {
+    /// The place after which the store's content is the state.
+    pub seq: Seq,
+    /// Whether it is a state, and not on its way to one.
+    pub complete: bool,
+    /// Its root.
+    pub root: Digest,
+    /// The content.
+    pub snapshot: Arc<dyn Snapshot>,
+    /// The log's records, in order.
+    pub records: Vec<Record>,
+    /// The index for the next record.
+    pub next_index: LogIndex,
+}
+
+/// The layer that makes the initial state out of nothing; a driver writes it to a new store at place 0.
+///
+/// # Errors
+/// [`Fault`] where the service fails to write it.
+pub fn genesis<S: Service>(service: S) -> Result<Arc<Layer>, Fault> {
+    let mut state = State::new(Arc::new(MemorySnapshot::default()));
+    Executor::new(service).genesis(&mut state)?;
+    Ok(state.freeze(Seq(0)))
+}
+
+/// One replica of a group.
+#[derive(Debug)]
+pub struct Replica<S> {
+    quorum: Quorum,
+    me: ReplicaId,
+    agreement: Agreement,
+    executor: Executor<S>,
+    state: State,
+    /// The store's newest content.
+    newest: Arc<dyn Snapshot>,
+    /// Own checkpoints from the stable one up, for those who fetch state.
+    snapshots: BTreeMap<Seq, Arc<dyn Snapshot>>,
+    /// Layers that the store has not confirmed.
+    in_store: usize,
+    /// Batches that wait until the store has caught up.
+    backlog: VecDeque<Ordered>,
+    applied: Seq,
+    unstored_bytes: usize,
+    transfer: Transfer,
+    clients: Clients,
+    rejections: BTreeMap<Rejected, u64>,
+    out: VecDeque<Output>,
+    failed: bool,
+}
+
+impl<S: Service> Replica<S> {
+    /// A replica that goes on from what its disk holds.
+    pub fn new(config: Config, service: S, restored: Restored, now: Now) -> Replica<S> {
+        let Restored {
+            seq,
+            complete,
+            root,
+            snapshot,
+            records,
+            next_index,
+        } = restored;
+        let (quorum, me) = (config.quorum, config.me);
+        let agreement = Agreement::new(config, (seq, root), complete, records, next_index, now);
+        let mut snapshots = BTreeMap::new();
+        if complete && seq.0.is_multiple_of(CHECKPOINT_INTERVAL) {
+            snapshots.insert(seq, snapshot.clone());
+        }
+        let mut replica = Replica {
+            quorum,
+            me,
+            agreement,
+            executor: Executor::new(service),
+            state: State::new(snapshot.clone()),
+            newest: snapshot,
+            snapshots,
+            in_store: 0,
+            backlog: VecDeque::new(),
+            applied: seq,
+            unstored_bytes: 0,
+            transfer: Transfer::Idle,
+            clients: Clients::default(),
+            rejections: BTreeMap::new(),
+            out: VecDeque::new(),
+            failed: false,
+        };
+        replica.settle(now);
+        replica
+    }
+
+    /// Takes one input in.
+    pub fn handle(&mut self, now: Now, input: Input) {
+        if self.failed {
+            return;
+        }
+        let result = self.dispatch(now, input);
+        self.absorb(result);
+        self.settle(now);
+    }
+
+    fn dispatch(&mut self, now: Now, input: Input) -> Result<(), Fault> {
+        match input {
+            Input::Peer(from, PeerMessage::State(message)) => {
+                return self.on_state(now, from, message);
+            }
+            Input::Peer(from, message) => self.agree(now, AgreementInput::Peer(from, message)),
+            Input::ClientUp(connection, client, key) => {
+                self.clients.up(connection, client);
+                self.agree(now, AgreementInput::ClientKey(client, key));
+            }
+            Input::ClientDown(connection) => self.clients.down(connection),
+            Input::Client(connection, message) => return self.on_client(now, connection, message),
+            Input::Persisted(index) => self.agree(now, AgreementInput::Persisted(index)),
+            Input::Stored {
+                seq,
+                complete,
+                root,
+                snapshot,
+            } => {
+                return self.on_stored(now, seq, complete, root, snapshot);
+            }
+            Input::Tick => self.agree(now, AgreementInput::Tick),
+        }
+        Ok(())
+    }
+
+    fn agree(&mut self, now: Now, input: AgreementInput) {
+        if let Err(reason) = self.agreement.handle(now, input) {
+            *self.rejections.entry(reason).or_default() += 1;
+        }
+    }
+
+    fn absorb(&mut self, result: Result<(), Fault>) {
+        if let Err(fault) = result {
+            self.fail(fault.to_string());
+        }
+    }
+
+    fn fail(&mut self, reason: alloc::string::String) {
+        self.failed = true;
+        self.out.push_back(Output::Fatal(reason));
+    }
+
+    /// Carries out what agreement wants, executes what can be executed, and moves a transfer on.
+    fn settle(&mut self, now: Now) {
+        loop {
+            let outputs: Vec<AgreementOutput> = self.agreement.drain().collect();
+            if outputs.is_empty() {
+                break;
+            }
+            for output in outputs {
+                let result = self.carry_out(output);
+                self.absorb(result);
+                if self.failed {
+                    return;
+                }
+            }
+            let result = self
+                .execute_backlog()
+                .and_then(|()| self.move_transfer(now));
+            self.absorb(result);
+        }
+        let result = self
+            .execute_backlog()
+            .and_then(|()| self.move_transfer(now));
+        self.absorb(result);
+    }
+
+    fn carry_out(&mut self, output: AgreementOutput) -> Result<(), Fault> {
+        match output {
+            AgreementOutput::Send(to, message) => self.out.push_back(Output::Send(to, message)),
+            AgreementOutput::Broadcast(message) => self.out.push_back(Output::Broadcast(message)),
+            AgreementOutput::Persist(index, record) => {
+                self.out.push_back(Output::Persist(index, record));
+            }
+            AgreementOutput::Execute(ordered) => self.backlog.push_back(ordered),
+            AgreementOutput::Stable { seq, head, .. } => {
+                self.snapshots = self.snapshots.split_off(&seq);
+                self.out.push_back(Output::Truncate { stable: seq, head });
+            }
+            AgreementOutput::FetchState(seq, root) => {
+                // What is on its way to execution belongs to the state that is given up.
+                self.backlog.clear();
+                self.transfer = Transfer::Draining(target(seq, root));
+            }
+            AgreementOutput::Fatal(reason) => self.fail(reason),
+        }
+        Ok(())
+    }
+
+    fn execute_backlog(&mut self) -> Result<(), Fault> {
+        while self.transfer.is_idle() && self.in_store < MAX_LAYERS {
+            let Some(ordered) = self.backlog.pop_front() else {
+                return Ok(());
+            };
+            self.execute(ordered)?;
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, ordered: Ordered) -> Result<(), Fault> {
+        assert_eq!(
+            ordered.seq,
+            self.applied.next(),
+            "batches are executed without gaps"
+        );
+        let requests = ordered.requests.iter().map(|(request, _)| request);
+        let done = self
+            .executor
+            .execute(&mut self.state, ordered.time, requests)?;
+        self.applied = ordered.seq;
+        for (executed, (request, replier)) in done.into_iter().zip(&ordered.requests) {
+            self.unstored_bytes += request.weight();
+            self.reply(executed, *replier);
+        }
+        let checkpoint = ordered.seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
+        if checkpoint || self.unstored_bytes >= LAYER_BYTES {
+            self.unstored_bytes = 0;
+            let layer = self.state.freeze(ordered.seq);
+            self.store(Piece {
+                seq: ordered.seq,
+                complete: true,
+                layer,
+            });
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, piece: Piece) {
+        let Piece {
+            seq,
+            complete,
+            layer,
+        } = piece;
+        self.in_store += 1;
+        self.out.push_back(Output::Store {
+            seq,
+            complete,
+            layer,
+        });
+    }
+
+    fn on_stored(
+        &mut self,
+        now: Now,
+        seq: Seq,
+        complete: bool,
+        root: Digest,
+        snapshot: Arc<dyn Snapshot>,
+    ) -> Result<(), Fault> {
+        self.in_store -= 1;
+        self.newest = snapshot.clone();
+        if self.transfer.is_storing() {
+            let Some(target) = self.transfer.stored() else {
+                return Ok(());
+            };
+            if root != target.root {
+                // The fetcher checked each piece, so the store has changed under it: look again.
+                self.transfer = Transfer::Draining(target);
+                return Ok(());
+            }
+            self.transfer = Transfer::Idle;
+            self.state = State::new(snapshot.clone());
+            self.snapshots = [(seq, snapshot)].into();
+            self.applied = seq;
+            self.unstored_bytes = 0;
+            self.agree(now, AgreementInput::StateFetched(seq, root));
+            return Ok(());
+        }
+        if !self.transfer.is_idle() || !complete {
+            return Ok(());
+        }
+        self.state.stored(seq, snapshot.clone());
+        if seq.0.is_multiple_of(CHECKPOINT_INTERVAL) {
+            self.snapshots.insert(seq, snapshot);
+            self.agree(now, AgreementInput::CheckpointMade(seq, root));
+        }
+        Ok(())
+    }
+
+    fn on_state(&mut self, now: Now, from: ReplicaId, message: StateMessage) -> Result<(), Fault> {
+        let checkpoint = match &message {
+            StateMessage::GetNodes(ask) => ask.checkpoint,
+            StateMessage::GetValues(ask) => ask.checkpoint,
+            StateMessage::Nodes(_) | StateMessage::Values(_) | StateMessage::NotHere(_) => {
+                return self.transfer.handle(now.mono, from, message);
+            }
+        };
+        let answer = match self.snapshots.get(&checkpoint) {
+            Some(snapshot) => state_transfer::serve(&**snapshot, checkpoint, &message)?,
+            None => Some(StateMessage::NotHere(checkpoint)),
+        };
+        if let Some(answer) = answer {
+            self.out
+                .push_back(Output::Send(from, PeerMessage::State(answer)));
+        }
+        Ok(())
+    }
+
+    fn move_transfer(&mut self, now: Now) -> Result<(), Fault> {
+        if let Transfer::Draining(target) = self.transfer
+            && self.in_store == 0
+        {
+            let donors = self.quorum.others(self.me);
+            self.transfer = Transfer::begin(target, self.newest.clone(), donors)?;
+        }
+        if self.transfer.is_unavailable() {
+            self.agree(now, AgreementInput::StateUnavailable);
+        }
+        let (messages, piece) = self.transfer.poll(now.mono)?;
+        for (to, message) in messages {
+            self.out
+                .push_back(Output::Send(to, PeerMessage::State(message)));
+        }
+        if let Some(piece) = piece {
+            self.store(piece);
+        }
+        Ok(())
+    }
+
+    fn on_client(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        message: ClientMessage,
+    ) -> Result<(), Fault> {
+        match message {
+            ClientMessage::Request(request) => self.on_request(now, connection, request, false),
+            ClientMessage::Repeat(request) => self.on_request(now, connection, request, true),
+            ClientMessage::Attach(session) => {
+                self.clients.attach(connection, session);
+                Ok(())
+            }
+            // Links and uptime are the driver's to tell.
+            ClientMessage::ReportPlease(_) => Ok(()),
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        message: AuthRequest,
+        repeated: bool,
+    ) -> Result<(), Fault> {
+        let request = &message.request;
+        let (client, session, number) = (request.client(), request.session(), request.number());
+        if self.clients.client(connection) != Some(client) {
+            *self
+                .rejections
+                .entry(Rejected::BadAuthentication)
+                .or_default() += 1;
+            return Ok(());
+        }
+        let cached = match self.transfer.is_idle() {
+            true => self.executor.cached(&self.state, session, number)?,
+            false => Cached::Unknown,
+        };
+        match cached {
+            Cached::Reply(outcome) => {
+                let body = ReplyBody::Full(outcome);
+                self.send_reply(connection, session, number, body);
+            }
+            Cached::TooOld => {
+                let body = ReplyBody::Full(Outcome::TooOld(()).to_bytes().into());
+                self.send_reply(connection, session, number, body);
+            }
+            Cached::Unknown => {
+                if repeated {
+                    self.clients.remember_repeated(client, session, number);
+                }
+                // TLS has authenticated the client at the other end of the connection.
+                self.agree(now, AgreementInput::Request(Verified::from_link(message)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a result in full if this replica was named to, or if it is not known who was.
+    fn reply(&mut self, executed: Executed, replier: Option<ReplicaId>) {
+        let Executed {
+            client,
+            session,
+            number,
+            outcome,
+        } = executed;
+        let repeated = self.clients.take_repeated(client, session, number);
+        let connections = self.clients.route(client, session);
+        if connections.is_empty() {
+            return;
+        }
+        let full = ReplyBody::Full(outcome);
+        let body = match repeated || replier.is_none_or(|r| r == self.me) {
+            true => full,
+            false => ReplyBody::Digest(full.digest()),
+        };
+        for connection in connections {
+            self.send_reply(connection, session, number, body.clone());
+        }
+    }
+
+    fn send_reply(
+        &mut self,
+        to: ConnectionId,
+        session: SessionId,
+        number: RequestNumber,
+        body: ReplyBody,
+    ) {
+        let view = self.agreement.standing().view;
+        let reply = ReplicaMessage::Reply(Reply {
+            session,
+            number,
+            view,
+            body,
+        });
+        self.out.push_back(Output::Reply(to, reply));
+    }
+
+    /// Takes the outputs out, in order.
+    pub fn drain(&mut self) -> impl Iterator<Item = Output> + '_ {
+        self.out.drain(..)
+    }
+
+    /// When [`Input::Tick`] is due at the latest.
+    pub fn next_timeout(&self) -> Millis {
+        let transfer = self.transfer.next_timeout().unwrap_or(Millis::MAX);
+        self.agreement.next_timeout().min(transfer)
+    }
+
+    /// Where this replica stands in agreement.
+    pub fn standing(&self) -> Standing {
+        self.agreement.standing()
+    }
+
+    /// The last place whose effects are in the state.
+    pub fn applied(&self) -> Seq {
+        self.applied
+    }
+
+    /// The state as execution sees it.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// How often each kind of input was refused.
+    pub fn rejections(&self) -> &BTreeMap<Rejected, u64> {
+        &self.rejections
+    }
+
+    /// How many clients are connected.
+    pub fn clients(&self) -> usize {
+        self.clients.count()
+    }
+
+    /// What holds after every input.
+    ///
+    /// # Panics
+    /// Where something does not hold: a defect of this code.
+    pub fn invariants(&self) {
+        if self.failed {
+            return;
+        }
+        self.agreement.invariants();
+        let standing = self.agreement.standing();
+        assert_eq!(standing.fetching, !self.transfer.is_idle());
+        if self.transfer.is_idle() {
+            let waiting = self.backlog.len() as u64;
+            assert_eq!(
+                self.applied.0 + waiting,
+                standing.executed.0,
+                "batches lost or doubled"
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The state transfer of a replica that has fallen behind or whose state is damaged: between the fetcher and the store.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use quorate_state::transfer::{Fetcher, Target};
+use quorate_state::{Fault, Layer, Snapshot};
+use quorate_wire::message::StateMessage;
+use quorate_wire::{Digest, ReplicaId, Seq};
+
+/// Where a transfer stands.
+#[derive(Debug)]
+pub(crate) enum Transfer {
+    /// None goes on.
+    Idle,
+    /// Layers written before are still on their way to the store.
+    Draining(Target),
+    /// The fetcher is at work; `storing` while the store has a piece of it, `last` if that piece completes the state.
+    Running {
+        fetcher: Fetcher,
+        storing: bool,
+        last: bool,
+    },
+}
+
+/// A piece of the state to be written.
+pub(crate) struct Piece {
+    pub seq: Seq,
+    pub complete: bool,
+    pub layer: Arc<Layer>,
+}
+
+impl Transfer {
+    pub fn is_idle(&self) -> bool {
+        matches!(self, Transfer::Idle)
+    }
+
+    pub fn begin(
+        target: Target,
+        base: Arc<dyn Snapshot>,
+        donors: impl IntoIterator<Item = ReplicaId>,
+    ) -> Result<Transfer, Fault> {
+        let fetcher = Fetcher::new(target, base, donors)?;
+        Ok(Transfer::Running {
+            fetcher,
+            storing: false,
+            last: false,
+        })
+    }
+
+    pub fn handle(
+        &mut self,
+        now: u64,
+        from: ReplicaId,
+        message: StateMessage,
+    ) -> Result<(), Fault> {
+        match self {
+            Transfer::Running { fetcher, .. } => fetcher.handle(now, from, message),
+            Transfer::Idle | Transfer::Draining(_) => Ok(()),
+        }
+    }
+
+    /// What to send, and a piece to store if one is ready.
+    #[allow(clippy::type_complexity)]
+    pub fn poll(
+        &mut self,
+        now: u64,
+    ) -> Result<(Vec<(ReplicaId, StateMessage)>, Option<Piece>), Fault> {
+        let Transfer::Running {
+            fetcher,
+            storing,
+            last,
+        } = self
+        else {
+            return Ok((Vec::new(), None));
+        };
+        let messages = fetcher.poll(now)?;
+        if *storing {
+            return Ok((messages, None));
+        }
+        let chunk = fetcher.take_chunk()?;
+        if chunk.is_none() && !fetcher.is_done() {
+            return Ok((messages, None));
+        }
+        *storing = true;
+        *last = fetcher.is_done();
+        let piece = Piece {
+            seq: fetcher.target().checkpoint,
+            complete: *last,
+            layer: Arc::new(chunk.unwrap_or_default()),
+        };
+        Ok((messages, Some(piece)))
+    }
+
+    /// The store has a piece; the target if that was the last one.
+    pub fn stored(&mut self) -> Option<Target> {
+        let Transfer::Running {
+            fetcher,
+            storing,
+            last,
+        } = self
+        else {
+            return None;
+        };
+        *storing = false;
+        last.then(|| fetcher.target())
+    }
+
+    pub fn is_storing(&self) -> bool {
+        matches!(self, Transfer::Running { storing: true, .. })
+    }
+
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Transfer::Running { fetcher, .. } if fetcher.is_unavailable())
+    }
+
+    pub fn next_timeout(&self) -> Option<u64> {
+        match self {
+            Transfer::Running { fetcher, .. } => fetcher.next_timeout(),
+            Transfer::Idle | Transfer::Draining(_) => None,
+        }
+    }
+}
+
+/// The target for a certified checkpoint.
+pub(crate) fn target(seq: Seq, root: Digest) -> Target {
+    Target {
+        checkpoint: seq,
+        root,
+    }
+}
