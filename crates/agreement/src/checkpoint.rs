@@ -78,7 +78,7 @@ impl Agreement {
 
     /// CHECKPOINT: another replica's state after a place.
     pub(crate) fn on_checkpoint(&mut self, from: ReplicaId, m: Checkpoint) -> Result<(), Rejected> {
-        if m.seq <= self.stable.0 || m.seq.0 % CHECKPOINT_INTERVAL != 0 {
+        if m.seq <= self.stable.0 || !m.seq.0.is_multiple_of(CHECKPOINT_INTERVAL) {
             return Err(Rejected::OutsideWindow);
         }
         self.checkpoint_votes.add(from, m.seq, m.root)?;

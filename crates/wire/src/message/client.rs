@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::report::Report;
 use super::{MAX_OP_BYTES, MAX_RESULT_BYTES};
-use crate::auth::{AuthError, Authenticator, MacKey, Verified};
+use crate::auth::Authenticator;
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::digest::{Content, Digest};
 use crate::ids::{ClientId, ReplicaId, RequestNumber, SessionId, View};
@@ -108,23 +108,6 @@ record! {
         /// Who is to send the result in full; the others send its digest. Nobody vouches for this field: who changes it
         /// costs the client a repetition.
         pub replier: ReplicaId,
-    }
-}
-
-impl AuthRequest {
-    /// Checks the MAC for `replica`.
-    ///
-    /// # Errors
-    /// [`AuthError::BadMac`].
-    pub fn verify(
-        self,
-        replica: ReplicaId,
-        key: &MacKey,
-    ) -> Result<Verified<AuthRequest>, (AuthError, AuthRequest)> {
-        match self.auth.check(replica, key, &self.request.digest) {
-            Ok(()) => Ok(Verified::new(self)),
-            Err(e) => Err((e, self)),
-        }
     }
 }
 
