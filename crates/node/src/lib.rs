@@ -6,6 +6,7 @@
 //! - [`link`]: messages over a connection; what is sent too fast waits in its sender's socket.
 //! - [`transport`] and [`client_transport`]: the links of a replica and of a client.
 //! - [`event`]: how links hand over what happens.
+//! - [`wal`]: the write-ahead log.
 //!
 //! Absent on purpose: decisions of the protocol. They are in the cores; this crate moves bytes.
 
@@ -20,6 +21,7 @@ pub mod link;
 mod outbox;
 pub mod tls;
 pub mod transport;
+pub mod wal;
 
 pub use client_transport::{ClientEvent, ClientEvents, ClientLinks, ClientTransport};
 pub use group::{Group, GroupError};
@@ -27,3 +29,4 @@ pub use keys::{KeyError, generate};
 pub use outbox::Frame;
 pub use tls::Identity;
 pub use transport::{ConnectionId, Event, Limits, Links, Transport, TransportError};
+pub use wal::{Recovery, Wal, WalError, WalEvent, WalOptions, WalThread};

@@ -1,0 +1,461 @@
+//! The write-ahead log: what a replica must not forget is on disk before it acts on it.
+//!
+//! The log is a directory of segments, `0000000000000001.wal` and so on, each filled with zeros and made durable
+//! before it is used, so that a sync writes data and changes nothing else. Frames are those of
+//! [`quorate_wire::frame`]; the format of their payloads is in [`segment`].
+//!
+//! A write that a power cut tore is cut off at the next start. That is right only for what was never synced: a
+//! record on which the replica may have acted must not vanish. So the first write after a sync begins with a
+//! mark, and a mark behind a torn place proves damage, which is an error and not a tail.
+//!
+//! After a failed write or sync nothing is tried again: what the kernel still holds is unknown then.
+
+mod segment;
+mod spare;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use quorate_wire::message::MAX_FRAME_BYTES;
+use quorate_wire::{LogIndex, Seq};
+
+use segment::{Mark, Scan, Tail};
+use spare::Spare;
+pub use thread::{WalEvent, WalThread};
+
+/// The longest record.
+pub const MAX_RECORD_BYTES: usize = MAX_FRAME_BYTES - segment::SEQ_BYTES;
+
+/// A write buffer larger than this is given back to the system after use.
+const KEEP_BUFFER_BYTES: usize = 4 << 20;
+
+/// How a log is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct WalOptions {
+    /// Bytes of a segment. One more is kept ready, so a log takes up at least twice as many.
+    pub segment_bytes: u64,
+}
+
+impl Default for WalOptions {
+    fn default() -> WalOptions {
+        WalOptions {
+            segment_bytes: 64 << 20,
+        }
+    }
+}
+
+/// What [`Wal::open`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Recovery {
+    /// Whether an unfinished write was cut off.
+    pub torn: bool,
+    /// How many segments there are.
+    pub segments: usize,
+}
+
+/// Why the log can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WalError {
+    /// What was durable has changed: the fault of the disk, or of somebody with access to it.
+    #[error(
+        "the write-ahead log {segment} is damaged at byte {offset}, in a place that was already \
+         safe on disk: check the disk. This replica no longer knows what it promised to the \
+         others: set its directory aside and let it recover from them"
+    )]
+    Damaged {
+        /// The segment's file.
+        segment: PathBuf,
+        /// The first byte that can't be read.
+        offset: u64,
+    },
+    /// A segment is gone: the fault of whoever removed it.
+    #[error(
+        "the write-ahead log {0} is missing, though later ones are there: restore it. If it is \
+         lost, set this replica's directory aside and let it recover from the others"
+    )]
+    Missing(PathBuf),
+    /// Two replicas on one directory: the operator's fault.
+    #[error("{0} is in use by another process: stop it, or give this replica its own directory")]
+    InUse(PathBuf),
+    /// The environment's fault.
+    #[error("the disk of {0} is full: make room, then start the replica again")]
+    Full(PathBuf),
+    /// The environment's fault.
+    #[error("{path}: {source}. Check the disk, then start the replica again")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The caller's fault: it goes on after an error.
+    #[error("the write-ahead log has failed before")]
+    Failed,
+}
+
+fn io_error(path: &Path, source: io::Error) -> WalError {
+    let path = path.to_path_buf();
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WalError::Full(path),
+        _ => WalError::Io { path, source },
+    }
+}
+
+/// A record to be written: its index, the place in the agreed order that it belongs to, and its bytes.
+///
+/// A place of 0 says that the record belongs to none. Such a record does not keep its segment: it has to be
+/// repeated in the head of a later one.
+pub type Record = (LogIndex, Seq, Bytes);
+
+/// An open log, all its records in the order in which they were written, and how it was found.
+pub type Opened = (Wal, Vec<(LogIndex, Bytes)>, Recovery);
+
+/// A log that is open for writing. Not for several threads: [`WalThread`] takes commands from them.
+#[derive(Debug)]
+pub struct Wal {
+    directory: PathBuf,
+    options: WalOptions,
+    /// Full segments, oldest first.
+    closed: VecDeque<Closed>,
+    current: Current,
+    /// The newest segment that begins with a whole head.
+    head: Option<u64>,
+    spare: Spare,
+    /// Held for its lock.
+    _lock: File,
+    failed: bool,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Closed {
+    number: u64,
+    max_seq: Seq,
+}
+
+#[derive(Debug)]
+struct Current {
+    number: u64,
+    file: File,
+    /// Where the next write goes.
+    end: u64,
+    max_seq: Seq,
+    nonce: segment::Nonce,
+    /// Whether something was written since the last sync.
+    unsynced: bool,
+    /// Whether the next write begins with a mark.
+    mark_due: bool,
+    /// Whether it holds anything but its start.
+    used: bool,
+}
+
+impl Wal {
+    /// Opens the log in `directory`, which is made if it is not there, and reads all records in the order in which
+    /// they were written. Unfinished writes at the end are cut off.
+    ///
+    /// # Errors
+    /// Any [`WalError`] but `Failed`.
+    pub fn open(directory: &Path) -> Result<Opened, WalError> {
+        Wal::open_with(directory, WalOptions::default())
+    }
+
+    /// As [`Wal::open`], with a layout of one's own.
+    ///
+    /// # Errors
+    /// As [`Wal::open`].
+    pub fn open_with(directory: &Path, options: WalOptions) -> Result<Opened, WalError> {
+        fs::create_dir_all(directory).map_err(|e| io_error(directory, e))?;
+        let lock = lock(directory)?;
+        let numbers = segment::list(directory)?;
+        let mut records = Vec::new();
+        let mut closed = VecDeque::new();
+        let mut head = None;
+        let mut last = None;
+        for &number in &numbers {
+            let is_last = Some(&number) == numbers.last();
+            let tail = if is_last {
+                Tail::MayBeTorn
+            } else {
+                Tail::IsWhole
+            };
+            let mut scan = segment::read(directory, number, tail)?;
+            records.append(&mut scan.records);
+            if scan.has_head {
+                head = Some(number);
+            }
+            if is_last {
+                last = Some((number, scan));
+            } else {
+                let max_seq = scan.max_seq;
+                closed.push_back(Closed { number, max_seq });
+            }
+        }
+        let recovery = Recovery {
+            torn: last.as_ref().is_some_and(|(_, scan)| scan.torn),
+            segments: numbers.len(),
+        };
+        let current = match last {
+            Some((number, scan)) => Current::resume(directory, number, &scan, options)?,
+            None => {
+                let spare = Spare::prepare(directory, options.segment_bytes);
+                Current::create(directory, 1, spare)?
+            }
+        };
+        let wal = Wal {
+            directory: directory.into(),
+            options,
+            closed,
+            current,
+            head,
+            spare: Spare::prepare(directory, options.segment_bytes),
+            _lock: lock,
+            failed: false,
+            buffer: Vec::new(),
+        };
+        Ok((wal, records, recovery))
+    }
+
+    /// Writes records, with one system call unless a segment fills up. They are durable after [`Wal::sync`].
+    ///
+    /// # Errors
+    /// Those of the disk; the log is then closed for good.
+    pub fn append(&mut self, records: &[Record]) -> Result<(), WalError> {
+        self.guarded(|wal| wal.append_inner(records))
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// Those of the disk; the log is then closed for good.
+    pub fn sync(&mut self) -> Result<(), WalError> {
+        self.guarded(Wal::sync_inner)
+    }
+
+    /// Starts a new segment with records that repeat what must outlive the older segments: all that
+    /// [`Wal::discard`] may otherwise take away.
+    ///
+    /// # Errors
+    /// Those of the disk; the log is then closed for good.
+    pub fn rotate(&mut self, head: &[(LogIndex, Bytes)]) -> Result<(), WalError> {
+        self.guarded(|wal| wal.rotate_inner(head))
+    }
+
+    /// Removes the oldest segments of which all records belong to places up to `stable`, as far as a later segment
+    /// begins with a head.
+    ///
+    /// # Errors
+    /// Those of the disk; the log is then closed for good.
+    pub fn discard(&mut self, stable: Seq) -> Result<(), WalError> {
+        self.guarded(|wal| wal.discard_inner(stable))
+    }
+
+    /// How many segments there are.
+    pub fn segments(&self) -> usize {
+        self.closed.len() + 1
+    }
+
+    fn guarded(
+        &mut self,
+        work: impl FnOnce(&mut Wal) -> Result<(), WalError>,
+    ) -> Result<(), WalError> {
+        if self.failed {
+            return Err(WalError::Failed);
+        }
+        work(self).inspect_err(|_| self.failed = true)
+    }
+
+    fn append_inner(&mut self, records: &[Record]) -> Result<(), WalError> {
+        for (index, seq, payload) in records {
+            let frame_bytes = segment::frame_bytes(payload.len()) + segment::MARK_FRAME_BYTES;
+            let end = self.current.end + self.buffer.len() as u64;
+            if self.current.used && end + frame_bytes as u64 > self.options.segment_bytes {
+                self.write_buffer()?;
+                self.next_segment()?;
+            }
+            self.current.begin_write(&mut self.buffer);
+            segment::write_record(&mut self.buffer, *index, *seq, payload);
+            self.current.max_seq = self.current.max_seq.max(*seq);
+            self.current.used = true;
+        }
+        self.write_buffer()
+    }
+
+    fn rotate_inner(&mut self, head: &[(LogIndex, Bytes)]) -> Result<(), WalError> {
+        self.next_segment()?;
+        for (index, payload) in head {
+            segment::write_record(&mut self.buffer, *index, Seq(0), payload);
+        }
+        let end = self.current.end + self.buffer.len() as u64;
+        let mark = Mark::HeadEnd;
+        mark.write(
+            &mut self.buffer,
+            self.current.number,
+            end,
+            self.current.nonce,
+        );
+        self.current.used = true;
+        self.write_buffer()?;
+        self.head = Some(self.current.number);
+        Ok(())
+    }
+
+    fn discard_inner(&mut self, stable: Seq) -> Result<(), WalError> {
+        // The head must be safe before what it repeats goes.
+        self.sync_inner()?;
+        let head = self.head.unwrap_or(0);
+        let mut removed = false;
+        while let Some(oldest) = self.closed.front() {
+            if oldest.number >= head || oldest.max_seq > stable {
+                break;
+            }
+            let path = segment::path(&self.directory, oldest.number);
+            fs::remove_file(&path).map_err(|e| io_error(&path, e))?;
+            self.closed.pop_front();
+            removed = true;
+        }
+        if removed {
+            sync_directory(&self.directory)?;
+        }
+        Ok(())
+    }
+
+    fn sync_inner(&mut self) -> Result<(), WalError> {
+        if !self.current.unsynced {
+            return Ok(());
+        }
+        let path = segment::path(&self.directory, self.current.number);
+        self.current
+            .file
+            .sync_data()
+            .map_err(|e| io_error(&path, e))?;
+        self.current.unsynced = false;
+        self.current.mark_due = true;
+        Ok(())
+    }
+
+    /// Closes the current segment, durable as it is, and goes on in the next.
+    fn next_segment(&mut self) -> Result<(), WalError> {
+        assert!(self.buffer.is_empty(), "the buffer belongs to one segment");
+        self.sync_inner()?;
+        let number = self.current.number + 1;
+        let spare = std::mem::take(&mut self.spare);
+        let next = Current::create(&self.directory, number, spare)?;
+        let full = std::mem::replace(&mut self.current, next);
+        self.closed.push_back(Closed {
+            number: full.number,
+            max_seq: full.max_seq,
+        });
+        self.spare = Spare::prepare(&self.directory, self.options.segment_bytes);
+        Ok(())
+    }
+
+    fn write_buffer(&mut self) -> Result<(), WalError> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let path = || segment::path(&self.directory, self.current.number);
+        self.current
+            .file
+            .write_all_at(&self.buffer, self.current.end)
+            .map_err(|e| io_error(&path(), e))?;
+        self.current.end += self.buffer.len() as u64;
+        self.current.unsynced = true;
+        self.buffer.clear();
+        self.buffer.shrink_to(KEEP_BUFFER_BYTES);
+        Ok(())
+    }
+}
+
+impl Current {
+    /// Takes a prepared file as segment `number`.
+    fn create(directory: &Path, number: u64, spare: Spare) -> Result<Current, WalError> {
+        let path = segment::path(directory, number);
+        let file = spare.take(&path).map_err(|e| io_error(&path, e))?;
+        sync_directory(directory)?;
+        Current::start(&path, number, file)
+    }
+
+    /// Goes on in the last segment of a log.
+    fn resume(
+        directory: &Path,
+        number: u64,
+        scan: &Scan,
+        options: WalOptions,
+    ) -> Result<Current, WalError> {
+        let path = segment::path(directory, number);
+        let open = || {
+            let file = OpenOptions::new().read(true).write(true).open(&path)?;
+            spare::zero(&file, scan.end, scan.dirty_end)?;
+            // Only a segment that was cut short from outside is not as long as it should be.
+            let length = file.metadata()?.len();
+            file.set_len(length.max(options.segment_bytes))?;
+            // What was read may be in memory alone, and the replica is about to act on it.
+            file.sync_all()?;
+            Ok(file)
+        };
+        let file = open().map_err(|e| io_error(&path, e))?;
+        let Some(nonce) = scan.nonce else {
+            return Current::start(&path, number, file);
+        };
+        Ok(Current {
+            number,
+            file,
+            end: scan.end,
+            max_seq: scan.max_seq,
+            nonce,
+            unsynced: false,
+            mark_due: true,
+            used: true,
+        })
+    }
+
+    /// Begins a segment in a file of zeros.
+    fn start(path: &Path, number: u64, file: File) -> Result<Current, WalError> {
+        let nonce = segment::new_nonce().map_err(|e| io_error(path, e))?;
+        let mut start = Vec::new();
+        Mark::Start.write(&mut start, number, 0, nonce);
+        file.write_all_at(&start, 0)
+            .map_err(|e| io_error(path, e))?;
+        Ok(Current {
+            number,
+            file,
+            end: start.len() as u64,
+            max_seq: Seq(0),
+            nonce,
+            unsynced: true,
+            mark_due: false,
+            used: false,
+        })
+    }
+
+    /// Puts a mark before the first record that follows a sync.
+    fn begin_write(&mut self, buffer: &mut Vec<u8>) {
+        if std::mem::take(&mut self.mark_due) {
+            let end = self.end + buffer.len() as u64;
+            Mark::Synced.write(buffer, self.number, end, self.nonce);
+        }
+    }
+}
+
+fn lock(directory: &Path) -> Result<File, WalError> {
+    let path = directory.join("lock");
+    let file = File::create(&path).map_err(|e| io_error(&path, e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(WalError::InUse(directory.into())),
+        Err(TryLockError::Error(e)) => Err(io_error(&path, e)),
+    }
+}
+
+fn sync_directory(directory: &Path) -> Result<(), WalError> {
+    File::open(directory)
+        .and_then(|d| d.sync_all())
+        .map_err(|e| io_error(directory, e))
+}

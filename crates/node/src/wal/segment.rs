@@ -1,0 +1,212 @@
+//! One segment's bytes.
+//!
+//! A record's frame holds its place in the agreed order (`u64`, little-endian) and its bytes. A frame with the
+//! index 2^64-1 is a mark: 16 bytes of magic, the kind, the segment's number, the frame's own offset, and
+//! the segment's nonce. The nonce is random, so that no client can put bytes into a request that pass for a mark.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use quorate_wire::frame::{self, HEADER_BYTES};
+use quorate_wire::{LogIndex, Seq};
+
+use super::{WalError, io_error};
+
+/// Bytes of the place before a record.
+pub(super) const SEQ_BYTES: usize = 8;
+/// Bytes of a mark's whole frame.
+pub(super) const MARK_FRAME_BYTES: usize = HEADER_BYTES + MARK_BYTES;
+
+const MARK_BYTES: usize = 16 + 1 + 8 + 8 + NONCE_BYTES;
+const NONCE_BYTES: usize = 16;
+const MARK_INDEX: LogIndex = LogIndex(u64::MAX);
+const MAGIC: &[u8; 16] = b"quorate wal mark";
+
+/// What tells a segment's marks from bytes that only look so.
+pub(super) type Nonce = [u8; NONCE_BYTES];
+
+/// What a mark says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// The segment begins.
+    Start = 1,
+    /// The head is whole: what stands before it repeats all that older segments hold for no place.
+    HeadEnd = 2,
+    /// All that stands before it is durable.
+    Synced = 3,
+}
+
+impl Mark {
+    /// Appends the mark's frame, which will lie at `offset` of segment `number`.
+    pub fn write(self, out: &mut Vec<u8>, number: u64, offset: u64, nonce: Nonce) {
+        let mut payload = Vec::with_capacity(MARK_BYTES);
+        payload.extend_from_slice(MAGIC);
+        payload.push(self as u8);
+        payload.extend_from_slice(&number.to_le_bytes());
+        payload.extend_from_slice(&offset.to_le_bytes());
+        payload.extend_from_slice(&nonce);
+        frame::write(out, MARK_INDEX, &payload);
+    }
+
+    /// The mark in a payload that lies at `offset` of segment `number`.
+    fn parse(payload: &[u8], number: u64, offset: u64) -> Option<(Mark, Nonce)> {
+        let rest = payload.strip_prefix(MAGIC)?;
+        let (&kind, rest) = rest.split_first()?;
+        let rest = rest.strip_prefix(&number.to_le_bytes())?;
+        let nonce = rest.strip_prefix(&offset.to_le_bytes())?.try_into().ok()?;
+        let kinds = [Mark::Start, Mark::HeadEnd, Mark::Synced];
+        let mark = kinds.into_iter().find(|&m| m as u8 == kind)?;
+        Some((mark, nonce))
+    }
+}
+
+/// A nonce for a new segment.
+pub(super) fn new_nonce() -> io::Result<Nonce> {
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce).map_err(|e| io::Error::other(e.to_string()))?;
+    Ok(nonce)
+}
+
+/// Bytes of the frame of a record.
+pub(super) fn frame_bytes(record_bytes: usize) -> usize {
+    HEADER_BYTES + SEQ_BYTES + record_bytes
+}
+
+/// Appends a record's frame.
+pub(super) fn write_record(out: &mut Vec<u8>, index: LogIndex, seq: Seq, record: &[u8]) {
+    assert_ne!(index, MARK_INDEX);
+    let mut payload = Vec::with_capacity(SEQ_BYTES + record.len());
+    payload.extend_from_slice(&seq.0.to_le_bytes());
+    payload.extend_from_slice(record);
+    frame::write(out, index, &payload);
+}
+
+/// Whether a segment may end in an unfinished write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tail {
+    MayBeTorn,
+    IsWhole,
+}
+
+/// What a segment holds.
+#[derive(Debug)]
+pub(super) struct Scan {
+    pub records: Vec<(LogIndex, Bytes)>,
+    pub max_seq: Seq,
+    pub has_head: bool,
+    /// None if not even its start was written.
+    pub nonce: Option<Nonce>,
+    /// After the last whole frame.
+    pub end: u64,
+    /// After the last byte that is not 0; not before `end`.
+    pub dirty_end: u64,
+    pub torn: bool,
+}
+
+/// The path of a segment.
+pub(super) fn path(directory: &Path, number: u64) -> PathBuf {
+    directory.join(format!("{number:016}.wal"))
+}
+
+/// The numbers of the segments in rising order, without gaps.
+pub(super) fn list(directory: &Path) -> Result<Vec<u64>, WalError> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(directory).map_err(|e| io_error(directory, e))? {
+        let name = entry.map_err(|e| io_error(directory, e))?.file_name();
+        let number = name.to_str().and_then(|n| n.strip_suffix(".wal"));
+        let number = number.filter(|n| n.len() == 16 && n.bytes().all(|b| b.is_ascii_digit()));
+        numbers.extend(number.and_then(|n| n.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    match numbers.windows(2).find(|pair| pair[0] + 1 != pair[1]) {
+        Some(pair) => Err(WalError::Missing(path(directory, pair[0] + 1))),
+        None => Ok(numbers),
+    }
+}
+
+/// Reads a segment.
+pub(super) fn read(directory: &Path, number: u64, tail: Tail) -> Result<Scan, WalError> {
+    let path = path(directory, number);
+    let bytes = Bytes::from(fs::read(&path).map_err(|e| io_error(&path, e))?);
+    scan(&bytes, number, tail).map_err(|offset| WalError::Damaged {
+        segment: path,
+        offset,
+    })
+}
+
+/// Reads a segment's bytes; fails with the offset of what was durable and is damaged.
+fn scan(bytes: &Bytes, number: u64, tail: Tail) -> Result<Scan, u64> {
+    let (frames, _) = frame::read(bytes);
+    let mut scan = Scan {
+        records: Vec::with_capacity(frames.len()),
+        max_seq: Seq(0),
+        has_head: false,
+        nonce: None,
+        end: 0,
+        dirty_end: 0,
+        torn: false,
+    };
+    for (index, payload) in frames {
+        scan.take(index, &payload, number)?;
+    }
+    let written = bytes.iter().rposition(|&b| b != 0).map_or(0, |at| at + 1);
+    scan.dirty_end = scan.end.max(written as u64);
+    scan.torn = scan.dirty_end > scan.end;
+    let lost = match tail {
+        Tail::IsWhole => scan.torn || scan.nonce.is_none(),
+        Tail::MayBeTorn => scan.torn && synced_later(bytes, number, &scan),
+    };
+    if lost { Err(scan.end) } else { Ok(scan) }
+}
+
+impl Scan {
+    /// Takes one whole frame. A frame that we can't have written here is damage, though its checksum is right.
+    fn take(&mut self, index: LogIndex, payload: &Bytes, number: u64) -> Result<(), u64> {
+        if index == MARK_INDEX {
+            let (mark, nonce) = Mark::parse(payload, number, self.end).ok_or(self.end)?;
+            if self.nonce.is_some_and(|n| n != nonce) || (mark == Mark::Start) != (self.end == 0) {
+                return Err(self.end);
+            }
+            self.nonce = Some(nonce);
+            self.has_head |= mark == Mark::HeadEnd;
+        } else {
+            let (seq, _) = payload.split_first_chunk::<SEQ_BYTES>().ok_or(self.end)?;
+            if self.nonce.is_none() {
+                return Err(self.end);
+            }
+            self.max_seq = self.max_seq.max(Seq(u64::from_le_bytes(*seq)));
+            self.records.push((index, payload.slice(SEQ_BYTES..)));
+        }
+        self.end += (HEADER_BYTES + payload.len()) as u64;
+        Ok(())
+    }
+}
+
+/// Whether a mark behind the end says that what stands at the end was durable.
+fn synced_later(bytes: &Bytes, number: u64, scan: &Scan) -> bool {
+    let from = scan.end as usize;
+    let places = bytes[from..]
+        .windows(MAGIC.len())
+        .enumerate()
+        .filter(|(_, window)| window == MAGIC);
+    for (at, _) in places {
+        let Some(start) = (from + at).checked_sub(HEADER_BYTES) else {
+            continue;
+        };
+        let Some(_) = bytes.get(start..start + MARK_FRAME_BYTES) else {
+            continue;
+        };
+        let (frames, _) = frame::read(&bytes.slice(start..start + MARK_FRAME_BYTES));
+        let Some((MARK_INDEX, payload)) = frames.first() else {
+            continue;
+        };
+        match Mark::parse(payload, number, start as u64) {
+            // Without a start there is no nonce to compare.
+            Some((Mark::Synced, nonce)) if scan.nonce.is_none_or(|n| n == nonce) => return true,
+            _ => {}
+        }
+    }
+    false
+}

@@ -1,0 +1,356 @@
+use super::*;
+use std::sync::mpsc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const SMALL: WalOptions = WalOptions {
+    segment_bytes: 4096,
+};
+
+/// A directory in memory where there is one: the tests sync thousands of times.
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
+}
+
+/// A record whose bytes follow from its index.
+fn record(index: u64, seq: u64, bytes: usize) -> Record {
+    let payload: Vec<u8> = (0..bytes).map(|i| (index as usize * 7 + i) as u8).collect();
+    (LogIndex(index), Seq(seq), Bytes::from(payload))
+}
+
+fn plain(records: &[Record]) -> Vec<(LogIndex, Bytes)> {
+    let strip = |r: &Record| (r.0, r.2.clone());
+    records.iter().map(strip).collect()
+}
+
+fn open(directory: &Path) -> (Wal, Vec<(LogIndex, Bytes)>, Recovery) {
+    Wal::open_with(directory, SMALL).unwrap()
+}
+
+/// A directory with the same segments, as a killed process leaves them.
+fn copy(from: &Path) -> TempDir {
+    let to = scratch();
+    for number in segment::list(from).unwrap() {
+        fs::copy(
+            segment::path(from, number),
+            segment::path(to.path(), number),
+        )
+        .unwrap();
+    }
+    to
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+/// Whatever was synced comes back in order, over many segments and restarts.
+#[test]
+fn records_come_back_in_order() {
+    let directory = scratch();
+    let mut all = Vec::new();
+    for run in 0..5 {
+        let (mut wal, found, recovery) = open(directory.path());
+        assert_eq!(found, plain(&all));
+        assert!(!recovery.torn);
+        for batch in 0..10 {
+            let first = run * 30 + batch * 3;
+            let records: Vec<_> = (first..first + 3)
+                .map(|i| record(i, i, 1 + (i as usize * 37) % 700))
+                .collect();
+            wal.append(&records).unwrap();
+            wal.sync().unwrap();
+            all.extend(records);
+        }
+    }
+    let (wal, found, recovery) = open(directory.path());
+    assert_eq!(found, plain(&all));
+    assert!(wal.segments() > 10 && recovery.segments == wal.segments());
+}
+
+/// One batch may span segments, and a record larger than a segment gets one of its own.
+#[test]
+fn large_records_and_batches() {
+    let directory = scratch();
+    let records = [
+        record(1, 1, 10),
+        record(2, 2, 3 << 20),
+        record(3, 3, 10),
+        record(4, 4, 4000),
+        record(5, 5, 100),
+    ];
+    let (mut wal, ..) = open(directory.path());
+    wal.append(&records).unwrap();
+    wal.sync().unwrap();
+    assert!(wal.segments() >= 4);
+    drop(wal);
+    assert_eq!(open(directory.path()).1, plain(&records));
+}
+
+/// Wherever a write is cut, the whole records before it come back, and writing goes on after them.
+#[test]
+fn a_write_may_be_torn_at_every_byte() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    let records: Vec<_> = (1..=6).map(|i| record(i, i, 10 * i as usize)).collect();
+    let mut ends = Vec::new();
+    for (at, r) in records.iter().enumerate() {
+        wal.append(std::slice::from_ref(r)).unwrap();
+        ends.push(wal.current.end);
+        if at % 2 == 1 {
+            wal.sync().unwrap();
+        }
+    }
+    let end = wal.current.end;
+    for cut in 0..=end {
+        let killed = copy(directory.path());
+        let path = segment::path(killed.path(), 1);
+        change(&path, |bytes| bytes.truncate(cut as usize));
+        let (mut wal, found, _) = open(killed.path());
+        let whole = ends.iter().filter(|&&e| e <= cut).count();
+        assert_eq!(found, plain(&records[..whole]), "cut at {cut}");
+        wal.append(&[record(100, 100, 50)]).unwrap();
+        wal.sync().unwrap();
+        drop(wal);
+        let (_, found, recovery) = open(killed.path());
+        assert_eq!(found.len(), whole + 1);
+        assert_eq!(found[whole].0, LogIndex(100));
+        assert!(!recovery.torn, "the torn bytes are gone, cut at {cut}");
+    }
+}
+
+/// The pages of the last write may reach the disk in any order: zeros in it are a torn tail, and are told.
+#[test]
+fn holes_in_the_last_write_are_a_torn_tail() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    let safe = record(1, 1, 100);
+    wal.append(std::slice::from_ref(&safe)).unwrap();
+    wal.sync().unwrap();
+    let synced = wal.current.end as usize;
+    wal.append(&[record(2, 2, 500), record(3, 3, 500)]).unwrap();
+    let end = wal.current.end as usize;
+    for hole in (synced..end - 64).step_by(32) {
+        let killed = copy(directory.path());
+        let path = segment::path(killed.path(), 1);
+        change(&path, |bytes| bytes[hole..hole + 64].fill(0));
+        let (wal, found, recovery) = open(killed.path());
+        assert_eq!(found[0], (safe.0, safe.2.clone()));
+        assert!(found.len() < 3 && recovery.torn, "hole at {hole}");
+        drop(wal);
+        assert!(!open(killed.path()).2.torn, "the rest is zeroed");
+    }
+}
+
+/// What later marks prove to have been durable must not vanish: its damage is an error, at every byte.
+#[test]
+fn damage_to_what_was_synced_is_an_error() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    for i in 1..=3 {
+        wal.append(&[record(i, i, 40)]).unwrap();
+        wal.sync().unwrap();
+    }
+    let proven = wal.current.end as usize - segment::frame_bytes(40) - segment::MARK_FRAME_BYTES;
+    for at in 0..proven {
+        let damaged = copy(directory.path());
+        let path = segment::path(damaged.path(), 1);
+        change(&path, |bytes| bytes[at] ^= 0x10);
+        match Wal::open_with(damaged.path(), SMALL) {
+            Err(WalError::Damaged { offset, .. }) => assert!(offset <= at as u64),
+            other => panic!("byte {at}: {other:?}"),
+        }
+    }
+    let damaged = copy(directory.path());
+    let path = segment::path(damaged.path(), 1);
+    change(&path, |bytes| bytes[..proven].fill(0));
+    let error = Wal::open_with(damaged.path(), SMALL).unwrap_err();
+    assert!(error.to_string().contains("check the disk"), "{error}");
+}
+
+/// Earlier segments are whole, since a segment is closed only after a sync: each of their bytes counts.
+#[test]
+fn damage_to_earlier_segments_is_an_error() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    for i in 1..=30 {
+        wal.append(&[record(i, i, 400)]).unwrap();
+    }
+    wal.sync().unwrap();
+    assert!(wal.segments() >= 3);
+    for at in (0..4096).step_by(7) {
+        let damaged = copy(directory.path());
+        change(&segment::path(damaged.path(), 1), |bytes| bytes[at] ^= 1);
+        let error = Wal::open_with(damaged.path(), SMALL).unwrap_err();
+        assert!(
+            matches!(error, WalError::Damaged { .. }),
+            "byte {at}: {error}"
+        );
+    }
+    let robbed = copy(directory.path());
+    let second = segment::path(robbed.path(), 2);
+    fs::remove_file(&second).unwrap();
+    let error = Wal::open_with(robbed.path(), SMALL).unwrap_err();
+    assert!(matches!(error, WalError::Missing(path) if path == second));
+}
+
+/// A client can't make a torn tail look like damage by writing bytes that look like a mark.
+#[test]
+fn forged_marks_are_not_believed() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    wal.append(&[record(1, 1, 10)]).unwrap();
+    wal.sync().unwrap();
+    // Where the forged frame will lie: after the mark, the first record's frame, and the second one's head.
+    let second = wal.current.end as usize + segment::MARK_FRAME_BYTES + segment::frame_bytes(100);
+    let mut forged = Vec::new();
+    let offset = (second + segment::frame_bytes(0)) as u64;
+    Mark::Synced.write(&mut forged, 1, offset, [7; 16]);
+    let torn = second - 50;
+    let forged = (LogIndex(3), Seq(3), Bytes::from(forged));
+    wal.append(&[record(2, 2, 100), forged]).unwrap();
+    let killed = copy(directory.path());
+    change(&segment::path(killed.path(), 1), |bytes| bytes[torn] ^= 1);
+    let (_, found, recovery) = open(killed.path());
+    assert_eq!(found.len(), 1);
+    assert!(recovery.torn);
+}
+
+/// Old segments go once a head repeats what must stay; records above the stable place hold theirs.
+#[test]
+fn discarding_waits_for_a_head() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    for i in 1..=30 {
+        wal.append(&[record(i, i, 400)]).unwrap();
+    }
+    let segments = wal.segments();
+    wal.discard(Seq(1000)).unwrap();
+    assert_eq!(wal.segments(), segments, "there is no head yet");
+
+    let head = plain(&[record(31, 0, 50), record(32, 0, 60)]);
+    wal.rotate(&head).unwrap();
+    wal.append(&[record(33, 31, 10)]).unwrap();
+    wal.discard(Seq(15)).unwrap();
+    assert!(
+        wal.segments() < segments + 1 && wal.segments() > 2,
+        "half of them go"
+    );
+    wal.discard(Seq(30)).unwrap();
+    assert_eq!(wal.segments(), 1);
+    drop(wal);
+
+    let (mut wal, found, _) = open(directory.path());
+    assert_eq!(found, [head, plain(&[record(33, 31, 10)])].concat());
+    // The head is known after a restart too.
+    wal.append(&[record(34, 32, 3900)]).unwrap();
+    wal.rotate(&[]).unwrap();
+    wal.discard(Seq(32)).unwrap();
+    assert_eq!(wal.segments(), 1);
+}
+
+/// A head that a power cut tore does not count as one: the segments that it was to replace stay.
+#[test]
+fn a_torn_head_replaces_nothing() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    let view = record(1, 0, 40);
+    wal.append(std::slice::from_ref(&view)).unwrap();
+    wal.rotate(&plain(&[record(2, 0, 40)])).unwrap();
+    let end = wal.current.end;
+    for cut in 0..end {
+        let killed = copy(directory.path());
+        let path = segment::path(killed.path(), 2);
+        change(&path, |bytes| bytes.truncate(cut as usize));
+        let (mut wal, found, _) = open(killed.path());
+        assert_eq!(found[0], (view.0, view.2.clone()));
+        wal.discard(Seq(1000)).unwrap();
+        assert_eq!(wal.segments(), 2, "cut at {cut}");
+    }
+}
+
+/// Two processes can't share a log.
+#[test]
+fn a_log_has_one_owner() {
+    let directory = scratch();
+    let (_wal, ..) = open(directory.path());
+    let error = Wal::open_with(directory.path(), SMALL).unwrap_err();
+    assert!(matches!(error, WalError::InUse(_)));
+}
+
+/// The default layout works, and its segments have their full size from the start.
+#[test]
+fn segments_are_allocated_ahead() {
+    let directory = scratch();
+    let (mut wal, ..) = Wal::open(directory.path()).unwrap();
+    wal.append(&[record(1, 1, 10)]).unwrap();
+    wal.sync().unwrap();
+    let path = segment::path(directory.path(), 1);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 64 << 20);
+    drop(wal);
+    assert_eq!(Wal::open(directory.path()).unwrap().1.len(), 1);
+}
+
+/// The thread makes many appends durable with few syncs, and says so in order.
+#[test]
+fn the_thread_commits_in_groups() {
+    let directory = scratch();
+    let (wal, ..) = open(directory.path());
+    let (sender, events) = mpsc::channel();
+    let thread = WalThread::spawn(wal, move |event| drop(sender.send(event)));
+    let mut written = Vec::new();
+    for i in 1..=500 {
+        let r = record(i, i, 100);
+        thread.append(vec![r.clone()]);
+        written.push(r);
+        if i % 100 == 0 {
+            thread.rotate(plain(&[record(i, 0, 5)]));
+            written.push(record(i, 0, 5));
+        }
+    }
+    let mut last = LogIndex(0);
+    while last < LogIndex(500) {
+        match events.recv_timeout(Duration::from_secs(20)).unwrap() {
+            WalEvent::Persisted(index) => {
+                assert!(index > last || index == LogIndex(500));
+                last = index;
+            }
+            WalEvent::Failed(e) => panic!("{e}"),
+        }
+    }
+    thread.discard(Seq(400));
+    drop(thread);
+    let (wal, found, _) = open(directory.path());
+    let written = plain(&written);
+    assert!(found.len() < written.len() && written.ends_with(&found));
+    assert!(found.iter().any(|r| r.0 == LogIndex(401)));
+    assert!(wal.segments() < 20);
+}
+
+/// After an error the log says so once and writes no more.
+#[test]
+fn a_failed_log_stays_failed() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    fs::remove_dir_all(directory.path()).unwrap();
+    assert!(matches!(wal.rotate(&[]), Err(WalError::Io { .. })));
+    assert!(matches!(wal.append(&[]), Err(WalError::Failed)));
+    assert!(matches!(wal.sync(), Err(WalError::Failed)));
+
+    let directory = scratch();
+    let (wal, ..) = open(directory.path());
+    let (sender, events) = mpsc::channel();
+    let thread = WalThread::spawn(wal, move |event| drop(sender.send(event)));
+    fs::remove_dir_all(directory.path()).unwrap();
+    thread.rotate(vec![]);
+    thread.append(vec![record(1, 1, 1)]);
+    let told = events.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(matches!(told, WalEvent::Failed(_)), "{told:?}");
+    thread.append(vec![record(2, 2, 1)]);
+    assert!(
+        events.recv_timeout(Duration::from_secs(20)).is_err(),
+        "no more is said"
+    );
+}
