@@ -18,9 +18,11 @@
 //! Absent on purpose: last-modified numbers, as in the paper. Digests alone say what differs, and a tree without
 //! history can be recomputed from the entries.
 
+mod check;
 mod node;
 mod update;
 
+pub use check::check;
 pub use node::{Child, Entry, Node};
 pub use update::{Update, update};
 

@@ -61,11 +61,11 @@ impl Run {
     fn step(&mut self) {
         let asks = self.fetcher.poll(self.now).unwrap();
         self.fetcher.invariants();
-        if asks.is_empty() {
-            if let Some(next) = self.fetcher.next_timeout() {
-                assert!(next > self.now, "a timer that is over and does nothing");
-                self.now = next;
-            }
+        if asks.is_empty()
+            && let Some(next) = self.fetcher.next_timeout()
+        {
+            assert!(next > self.now, "a timer that is over and does nothing");
+            self.now = next;
         }
         for (donor, ask) in asks {
             let ask = self.pass(ask);

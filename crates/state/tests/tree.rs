@@ -205,3 +205,34 @@ fn nodes_stay_leaves_at_the_lowest_level() {
     }]);
     assert_eq!(Node::decode(&path, node.encode()), Ok(node));
 }
+
+/// Recomputing finds every kind of disagreement between entries and tree.
+#[test]
+fn check_finds_what_does_not_agree() {
+    assert_eq!(
+        tree::check(&MemorySnapshot::default()),
+        Ok(tree::empty_root())
+    );
+    let right = apply(
+        &MemorySnapshot::default(),
+        &(0..2_000).map(|k| (key(k), Some(key(k)))).collect(),
+    );
+    assert_eq!(tree::check(&right), tree::root(&right));
+
+    let mut changed = right.clone();
+    changed.entries.insert(key(7), key(8));
+    let mut extra = right.clone();
+    extra.entries.insert(key(5_000), key(1));
+    let mut gone = right.clone();
+    gone.entries.remove(&key(7));
+    let mut no_tree = right.clone();
+    no_tree.nodes.clear();
+    for damaged in [changed, extra, gone, no_tree] {
+        assert!(tree::check(&damaged).is_err());
+    }
+    for path in right.nodes.keys().filter(|path| path.len() == 1).take(20) {
+        let mut damaged = right.clone();
+        damaged.nodes.remove(path);
+        assert!(tree::check(&damaged).is_err(), "{path:?}");
+    }
+}

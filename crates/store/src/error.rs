@@ -110,3 +110,32 @@ impl From<StoreError> for Fault {
         Fault(error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the operating system says becomes whose fault it is and what to do, also on its way through redb.
+    #[test]
+    fn errors_are_told_apart() {
+        let path = Path::new("/data/state");
+        let expected = [
+            (28, "no space left for /data/state"),
+            (122, "no space left"),
+            (13, "no permission to use /data/state"),
+            (30, "no permission"),
+            (5, "check the disk"),
+        ];
+        for (code, says) in expected {
+            let direct = StoreError::io(path, io::Error::from_raw_os_error(code));
+            let error = redb::StorageError::Io(io::Error::from_raw_os_error(code));
+            let through = StoreError::redb(path, error);
+            for error in [direct, through] {
+                assert!(error.to_string().contains(says), "{error}");
+            }
+        }
+        let sum = io::Error::new(io::ErrorKind::InvalidData, "sum");
+        let error = StoreError::redb(path, redb::DatabaseError::from(redb::StorageError::Io(sum)));
+        assert!(matches!(error, StoreError::Corrupt { .. }));
+    }
+}

@@ -97,8 +97,8 @@ impl Store {
     /// Writes `delta` over the newest contents, durably and as a whole, and returns the new root and a snapshot of the new
     /// contents. `complete` says whether they are checkpoint `seq`; otherwise they are a step of a transfer towards it.
     ///
-    /// Blocks until the disk has it. After an error the contents are those before or, seldom, after: open the store again
-    /// to know.
+    /// Blocks until the disk has it. After an error, drop the store and its snapshots and open it again: it is at the
+    /// contents before or, seldom, after.
     ///
     /// # Errors
     /// [`StoreError`] says whose fault it is and what to do.
