@@ -2,7 +2,7 @@
 //!
 //! The log is a directory of segments, `0000000000000001.wal` and so on, each filled with zeros and made durable
 //! before it is used, so that a sync writes data and changes nothing else. Frames are those of
-//! [`quorate_wire::frame`]; the format of their payloads is in [`segment`].
+//! [`quorate_wire::frame`]; the format of their payloads is in `wal/segment.rs`.
 //!
 //! A write that a power cut tore is cut off at the next start. That is right only for what was never synced: a
 //! record on which the replica may have acted must not vanish. So the first write after a sync begins with a
