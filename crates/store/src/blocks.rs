@@ -30,6 +30,7 @@
 //! a write that is torn by a power cut leaves that one. Blocks other than the header need no such care: redb commits in
 //! two phases, and what an uncommitted transaction left behind is never read.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -46,9 +47,40 @@ const HEADER_KEPT: usize = 4064;
 const HEADER_SUMMED: usize = 4080;
 const MAGIC: &[u8; 8] = b"QRSTORE1";
 
+/// Where the blocks are: a file, or in tests a disk that forgets.
+pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
+    fn bytes(&self) -> io::Result<u64>;
+    fn resize(&self, bytes: u64) -> io::Result<()>;
+    fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()>;
+    fn write_all_at(&self, data: &[u8], at: u64) -> io::Result<()>;
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl Disk for File {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn resize(&self, bytes: u64) -> io::Result<()> {
+        self.set_len(bytes)
+    }
+
+    fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, out, at)
+    }
+
+    fn write_all_at(&self, data: &[u8], at: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, data, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct Blocks {
-    file: File,
+pub(crate) struct Blocks<D> {
+    file: D,
     header: Mutex<Header>,
     /// Held until redb lets go of the file.
     lock: Mutex<Option<File>>,
@@ -62,12 +94,17 @@ struct Header {
     unsynced: bool,
 }
 
-impl Blocks {
+impl Blocks<File> {
     /// Opens the file, or creates it. `lock` is let go of when redb closes the file.
-    pub(crate) fn open(path: &Path, create: bool, lock: Option<File>) -> io::Result<Blocks> {
+    pub(crate) fn open(path: &Path, create: bool, lock: Option<File>) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(create);
-        let file = options.open(path)?;
+        Blocks::on(options.open(path)?, create, lock)
+    }
+}
+
+impl<D: Disk> Blocks<D> {
+    pub(crate) fn on(file: D, create: bool, lock: Option<File>) -> io::Result<Self> {
         let header = match create {
             true => Header {
                 block: Box::new([0; BLOCK as usize]),
@@ -184,9 +221,9 @@ fn pieces(mut offset: u64, mut left: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-impl StorageBackend for Blocks {
+impl<D: Disk> StorageBackend for Blocks<D> {
     fn len(&self) -> io::Result<u64> {
-        let bytes = self.file.metadata()?.len();
+        let bytes = self.file.bytes()?;
         if bytes < HEADER_SLOTS * BLOCK {
             return Ok(0);
         }
@@ -219,13 +256,13 @@ impl StorageBackend for Blocks {
         }
         let before = self.len()?;
         if len == 0 {
-            return self.file.set_len(0);
+            return self.file.resize(0);
         }
         let end = match len / BLOCK {
             1 => HEADER_SLOTS * BLOCK,
             blocks => data_at(blocks - 1) + BLOCK,
         };
-        self.file.set_len(end)?;
+        self.file.resize(end)?;
         // Sums of blocks that are cut off must not meet the zeros of blocks that come later.
         let (first, last) = (len / BLOCK, before / BLOCK);
         let in_group = first.saturating_sub(1) % GROUP_BLOCKS;
@@ -240,7 +277,7 @@ impl StorageBackend for Blocks {
     fn sync_data(&self) -> io::Result<()> {
         // Under the lock: a header that is written meanwhile is not on the disk.
         let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
-        self.file.sync_data()?;
+        self.file.sync()?;
         header.unsynced = false;
         Ok(())
     }
@@ -270,7 +307,7 @@ impl StorageBackend for Blocks {
     }
 }
 
-fn read_header(file: &File) -> io::Result<Header> {
+fn read_header(file: &impl Disk) -> io::Result<Header> {
     let mut newest: Option<(u64, [u8; BLOCK as usize])> = None;
     for slot in 0..HEADER_SLOTS {
         let mut bytes = [0; BLOCK as usize];
@@ -380,7 +417,7 @@ mod tests {
         blocks.write(0, b"six").unwrap();
         let torn = OpenOptions::new().write(true).open(&path).unwrap();
         // Generation 2 is in slot 0.
-        torn.write_all_at(b"???", 0).unwrap();
+        Disk::write_all_at(&torn, b"???", 0).unwrap();
         let mut read = [0; 3];
         let again = Blocks::open(&path, false, None).unwrap();
         again.read(0, &mut read).unwrap();

@@ -30,6 +30,8 @@
 
 mod blocks;
 mod error;
+#[cfg(test)]
+mod power_cut;
 mod rows;
 mod store;
 

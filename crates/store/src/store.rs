@@ -10,7 +10,7 @@ use quorate_state::{Layer, Snapshot, tree};
 use quorate_wire::{Decode, Digest, Encode, Reader, Seq};
 use redb::{Builder, Database, Durability, Table, WriteTransaction};
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, Disk};
 use crate::error::StoreError;
 use crate::rows::{self, ENTRIES, Kind, META, NODES, StoreSnapshot};
 
@@ -74,6 +74,10 @@ impl Store {
             true => open_database(path, false, options, lock)?,
             false => create(path, options, lock)?,
         };
+        Store::over(database, path)
+    }
+
+    pub(crate) fn over(database: Database, path: &Path) -> Result<Store, StoreError> {
         let (newest, is_new) = read_position(&database, path)?;
         tracing::debug!(path = %path.display(), seq = newest.seq.0, complete = newest.complete, "opened the store");
         Ok(Store {
@@ -163,11 +167,7 @@ fn create(path: &Path, options: Options, lock: File) -> Result<Database, StoreEr
         _ => {}
     }
     let database = open_database(&made, true, options, lock)?;
-    let write = begin(&database, path)?;
-    for table in [ENTRIES, NODES, META] {
-        drop(open_table(&write, table, path)?);
-    }
-    write.commit().map_err(|e| StoreError::redb(path, e))?;
+    make_tables(&database, path)?;
     let directory = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -179,6 +179,14 @@ fn create(path: &Path, options: Options, lock: File) -> Result<Database, StoreEr
     Ok(database)
 }
 
+pub(crate) fn make_tables(database: &Database, path: &Path) -> Result<(), StoreError> {
+    let write = begin(database, path)?;
+    for table in [ENTRIES, NODES, META] {
+        drop(open_table(&write, table, path)?);
+    }
+    write.commit().map_err(|e| StoreError::redb(path, e))
+}
+
 fn open_database(
     path: &Path,
     create: bool,
@@ -186,10 +194,16 @@ fn open_database(
     lock: File,
 ) -> Result<Database, StoreError> {
     let blocks = Blocks::open(path, create, Some(lock)).map_err(|e| StoreError::io(path, e))?;
+    database_on(blocks, options).map_err(|e| StoreError::redb(path, e))
+}
+
+pub(crate) fn database_on<D: Disk>(
+    blocks: Blocks<D>,
+    options: Options,
+) -> Result<Database, redb::DatabaseError> {
     Builder::new()
         .set_cache_size(options.cache_bytes)
         .create_with_backend(blocks)
-        .map_err(|e| StoreError::redb(path, e))
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
