@@ -115,3 +115,24 @@ impl Snapshot for StoreSnapshot {
         self.row(&self.nodes, Kind::Node, path)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row is believed only with its own content, under its own key, in its own table.
+    #[test]
+    fn a_row_is_bound_to_its_place() {
+        let row = seal(Kind::Entry, b"key", b"content");
+        assert_eq!(open(Kind::Entry, b"key", &row), Ok(&b"content"[..]));
+        assert!(open(Kind::Node, b"key", &row).is_err());
+        assert!(open(Kind::Entry, b"kez", &row).is_err());
+        assert!(open(Kind::Entry, b"ke", &seal(Kind::Entry, b"k", b"econtent")).is_err());
+        for at in 0..row.len() {
+            let mut damaged = row.clone();
+            damaged[at] ^= 4;
+            assert!(open(Kind::Entry, b"key", &damaged).is_err());
+            assert!(open(Kind::Entry, b"key", &row[..at]).is_err());
+        }
+    }
+}
