@@ -20,6 +20,10 @@ fn users() -> [Who; 4] {
     [Who::root(), Who::new(1000, 100), member, Who::new(1002, 102)]
 }
 
+fn pick(all: &[u64], byte: u8) -> u64 {
+    all.get(usize::from(byte) % all.len().max(1)).copied().unwrap_or(99)
+}
+
 fn name(byte: u8) -> Bytes {
     Bytes::from_static(match byte % 40 {
         38 => b"..",
@@ -29,23 +33,46 @@ fn name(byte: u8) -> Bytes {
 }
 
 /// Makes an operation of raw bytes, about objects that the tree knows or once knew.
-fn interpret(raw: &Raw, tree: &Tree) -> Action {
-    let ino = |byte: u8| Ino(tree.known[usize::from(byte) % tree.known.len()]);
-    let handle = |byte: u8| Handle(tree.handles[usize::from(byte) % tree.handles.len()]);
-    let target = |byte: u8| match byte % 2 {
-        0 => Target::Ino(ino(byte / 2)),
-        _ => Target::Handle(handle(byte / 2)),
+fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
+    let ino = |byte: u8| Ino(pick(&tree.known, byte));
+    // Mostly directories that are there, mostly names that are in them: else few operations would succeed.
+    let dirs: Vec<u64> = tree.dirs();
+    let dir = |byte: u8| match byte % 8 {
+        0 => ino(byte / 8),
+        _ => Ino(pick(&dirs, byte / 8)),
+    };
+    let old_name = |dir: Ino, byte: u8| {
+        let children = tree.nodes.get(&dir.0).map(|node| &node.children);
+        match children {
+            Some(children) if byte % 4 != 0 && !children.is_empty() => {
+                let names: Vec<_> = children.keys().cloned().collect();
+                Bytes::from(names[usize::from(byte / 4) % names.len()].clone())
+            }
+            _ => name(byte / 4),
+        }
+    };
+    let handle = |byte: u8| match byte % 8 {
+        0 => Handle(pick(&tree.handles, byte / 8)),
+        _ => Handle(pick(&tree.open_handles(session), byte / 8)),
+    };
+    let target = |byte: u8| match byte % 3 {
+        0 => Target::Handle(handle(byte / 3)),
+        1 => Target::Ino(ino(byte / 3)),
+        _ => Target::Ino(Ino(pick(&tree.files(), byte / 3))),
     };
     let mode = u32::from(raw[8]) << 4 | u32::from(raw[7]);
-    let (parent, name) = (ino(raw[3]), |i: usize| name(raw[i]));
+    let mode = if raw[6] >= 128 { mode | 0o700 } else { mode };
+    let (parent, name) = (dir(raw[3]), |i: usize| name(raw[i]));
+    let old = |i: usize| old_name(parent, raw[i]);
+    let open_flags = u32::from(raw[6]) % if raw[6] < 192 { 16 } else { 64 };
     let offset = u64::from(raw[5]) * 97;
     match raw[2] % 28 {
-        0 | 1 => Action::Mkdir(Mkdir { parent, name: name(4), mode: mode | 0o300 }),
+        0 | 1 => Action::Mkdir(Mkdir { parent, name: name(4), mode }),
         2 | 3 => Action::Create(Create {
             parent,
             name: name(4),
             mode,
-            flags: u32::from(raw[6]) % 64,
+            flags: open_flags,
         }),
         4 => Action::Mknod(Mknod {
             parent,
@@ -56,13 +83,13 @@ fn interpret(raw: &Raw, tree: &Tree) -> Action {
         }),
         5 => Action::Symlink(Symlink { parent, name: name(4), target: name(5) }),
         6 | 7 => Action::Link(Link { ino: ino(raw[5]), parent, name: name(4) }),
-        8 | 9 => Action::Unlink(Unlink { parent, name: name(4) }),
-        10 => Action::Rmdir(Rmdir { parent, name: name(4) }),
+        8 | 9 => Action::Unlink(Unlink { parent, name: old(4) }),
+        10 => Action::Rmdir(Rmdir { parent, name: old(4) }),
         11..=15 => Action::Rename(Rename {
             parent,
-            name: name(4),
-            new_parent: ino(raw[5]),
-            new_name: name(6),
+            name: old(4),
+            new_parent: dir(raw[5]),
+            new_name: old_name(dir(raw[5]), raw[6]),
             mode: [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace]
                 [usize::from(raw[7]) % 3],
         }),
@@ -84,9 +111,9 @@ fn interpret(raw: &Raw, tree: &Tree) -> Action {
             }),
             mtime: (raw[4] % 4 == 3 && raw[7] % 2 == 0).then_some(SetTime::Now(Nothing)),
         }),
-        21 | 22 => Action::Open(Open { ino: ino(raw[3]), flags: u32::from(raw[6]) % 64 }),
+        21 | 22 => Action::Open(Open { ino: ino(raw[3]), flags: open_flags }),
         23 | 24 => Action::Release(handle(raw[3])),
-        25 => Action::Lookup(Lookup { parent, name: name(4) }),
+        25 => Action::Lookup(Lookup { parent, name: old(4) }),
         26 => Action::Readlink(parent),
         _ => Action::Access(Access { ino: parent, mask: u32::from(raw[4]) % 9 }),
     }
@@ -123,8 +150,8 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
         tree.end_session(session);
         return;
     }
-    let who = &users()[usize::from(raw[0]) % 4];
-    let action = interpret(raw, tree);
+    let who = &users()[[0, 0, 1, 1, 2, 3][usize::from(raw[0]) % 6]];
+    let action = interpret(raw, session, tree);
     let actual = world.run(session, who, action.clone());
     let expected = tree.apply(session, who, world.now, &action, &actual);
     match (&actual, &expected) {
@@ -157,7 +184,7 @@ proptest! {
 
     /// Outcomes, attributes, names, contents and accounting follow the model; the state's invariants hold.
     #[test]
-    fn the_service_is_the_model(steps in prop::collection::vec(any::<Raw>(), 1..150)) {
+    fn the_service_is_the_model(steps in prop::collection::vec(any::<Raw>(), 1..250)) {
         let (mut world, mut tree) = (World::new(), Tree::new());
         for raw in &steps {
             step(&mut world, &mut tree, raw);
@@ -169,7 +196,7 @@ proptest! {
     /// When layers are frozen and stored has no influence on results or state.
     #[test]
     fn checkpoints_leave_no_trace(
-        steps in prop::collection::vec(any::<Raw>(), 1..150),
+        steps in prop::collection::vec(any::<Raw>(), 1..250),
         moments in prop::collection::vec(0..20u8, 1..50),
     ) {
         let (mut plain, mut tree) = (World::new(), Tree::new());

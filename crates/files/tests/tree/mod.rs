@@ -136,6 +136,26 @@ impl Tree {
         ((blocks * 4096 + names * 256) as u64, self.nodes.len() as u64)
     }
 
+    /// The directories that are there.
+    pub fn dirs(&self) -> Vec<u64> {
+        self.of_kind(Kind::Directory)
+    }
+
+    /// The regular files that are there.
+    pub fn files(&self) -> Vec<u64> {
+        self.of_kind(Kind::Regular)
+    }
+
+    fn of_kind(&self, kind: Kind) -> Vec<u64> {
+        let nodes = self.nodes.iter();
+        nodes.filter(|(_, node)| node.kind == kind).map(|(ino, _)| *ino).collect()
+    }
+
+    /// The handles that a session has.
+    pub fn open_handles(&self, session: u64) -> Vec<u64> {
+        self.opens.keys().filter(|key| key.0 == session).map(|key| key.1).collect()
+    }
+
     fn get(&self, ino: u64) -> Result<&Node> {
         self.nodes.get(&ino).ok_or(Errno::ESTALE)
     }
