@@ -1,1 +1,182 @@
-//! Under construction.
+//! Byzantine behaviours, as wrappers around what a correct replica sends.
+//!
+//! The replica inside follows the protocol; [`Faulty`] decides for each message and each destination what really
+//! leaves, and when. So a behaviour is a few lines, speaks the newest protocol by itself, and is the same in the
+//! simulator and in a demonstration against real processes (`quorate up --fault 2=lie`).
+//!
+//! All choices come from a seed. Absent on purpose: clocks, sockets, threads. The crate is `no_std`.
+#![no_std]
+
+extern crate alloc;
+
+mod corrupt;
+mod equivocate;
+mod lie;
+mod mutate;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+use quorate_wire::message::{PeerMessage, ReplicaMessage};
+use quorate_wire::{KeyPair, Quorum, ReplicaId};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use equivocate::Equivocator;
+use mutate::Mutator;
+
+/// How a replica misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Wrong results to clients; wrong hints, checkpoints and positions to replicas.
+    Lie,
+    /// Different batches, votes and view changes to different replicas.
+    Equivocate,
+    /// Sends nothing; its links stay up.
+    Silent,
+    /// Sends everything late, by a third of a second up to almost a second.
+    Slow,
+    /// Follows the protocol, but answers whoever fetches content or state with content that is damaged.
+    CorruptState,
+    /// Small random changes: numbers off by one, old digests, repeated and withheld messages.
+    Mutate,
+}
+
+impl Fault {
+    /// All behaviours.
+    pub const ALL: [Fault; 6] = [
+        Fault::Lie,
+        Fault::Equivocate,
+        Fault::Silent,
+        Fault::Slow,
+        Fault::CorruptState,
+        Fault::Mutate,
+    ];
+
+    /// The name on the command line and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::Lie => "lie",
+            Fault::Equivocate => "equivocate",
+            Fault::Silent => "silent",
+            Fault::Slow => "slow",
+            Fault::CorruptState => "corrupt-state",
+            Fault::Mutate => "mutate",
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Not the name of a behaviour: the caller's fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownFault(pub String);
+
+impl fmt::Display for UnknownFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no fault {:?}; there are ", self.0)?;
+        for (i, fault) in Fault::ALL.iter().enumerate() {
+            write!(f, "{}{fault}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnknownFault {}
+
+impl FromStr for Fault {
+    type Err = UnknownFault;
+
+    fn from_str(name: &str) -> Result<Fault, UnknownFault> {
+        Fault::ALL
+            .into_iter()
+            .find(|fault| fault.name() == name)
+            .ok_or_else(|| UnknownFault(name.into()))
+    }
+}
+
+/// What really leaves in place of a message: each with the milliseconds by which it is held back.
+pub type Sent<M> = Vec<(M, u64)>;
+
+/// The shortest and the longest delay of [`Fault::Slow`].
+const SLOW_MS: (u64, u64) = (300, 900);
+
+/// What a faulty replica knows of its group.
+#[derive(Clone, Debug)]
+struct Identity {
+    quorum: Quorum,
+    me: ReplicaId,
+    key: KeyPair,
+}
+
+/// One faulty replica's outgoing side.
+#[derive(Debug)]
+pub struct Faulty {
+    fault: Fault,
+    identity: Identity,
+    rng: ChaCha8Rng,
+    equivocator: Equivocator,
+    mutator: Mutator,
+}
+
+impl Faulty {
+    /// The replica `me` with its own `key`. Equal seeds give equal misbehaviour.
+    pub fn new(fault: Fault, quorum: Quorum, me: ReplicaId, key: KeyPair, seed: u64) -> Faulty {
+        Faulty {
+            fault,
+            identity: Identity { quorum, me, key },
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            equivocator: Equivocator::default(),
+            mutator: Mutator::default(),
+        }
+    }
+
+    /// How it misbehaves.
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// What leaves for a replica in place of `message`. A broadcast is one call for each destination.
+    pub fn for_peer(&mut self, to: ReplicaId, message: PeerMessage) -> Sent<PeerMessage> {
+        match self.fault {
+            Fault::Lie => now(lie::for_peer(message, self.rng.next_u64())),
+            Fault::Equivocate => self.equivocator.for_peer(&self.identity, to, message),
+            Fault::Silent => Vec::new(),
+            Fault::Slow => Vec::from([(message, self.slowness())]),
+            Fault::CorruptState => now(corrupt::for_peer(message)),
+            Fault::Mutate => self
+                .mutator
+                .for_peer(&self.identity, &mut self.rng, to, message),
+        }
+    }
+
+    /// What leaves for a client in place of `message`.
+    pub fn for_client(&mut self, message: ReplicaMessage) -> Sent<ReplicaMessage> {
+        match self.fault {
+            Fault::Lie => now(lie::for_client(message)),
+            Fault::Equivocate | Fault::CorruptState => now(message),
+            Fault::Silent => Vec::new(),
+            Fault::Slow => Vec::from([(message, self.slowness())]),
+            Fault::Mutate => self.mutator.for_client(&mut self.rng, message),
+        }
+    }
+
+    fn slowness(&mut self) -> u64 {
+        SLOW_MS.0 + below(&mut self.rng, SLOW_MS.1 - SLOW_MS.0)
+    }
+}
+
+fn now<M>(message: M) -> Sent<M> {
+    Vec::from([(message, 0)])
+}
+
+/// A number below `bound`; the slight bias does not matter here.
+fn below(rng: &mut ChaCha8Rng, bound: u64) -> u64 {
+    rng.next_u64() % bound.max(1)
+}

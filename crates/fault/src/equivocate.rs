@@ -1,0 +1,107 @@
+//! Different stories for different replicas, each in good form and in itself consistent.
+//!
+//! Replicas with an odd number hear the second story.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use quorate_wire::message::{
+    Batch, Commit, NewView, PeerMessage, PrePrepare, Prepare, SignedNewView, SignedViewChange,
+    ViewChange,
+};
+use quorate_wire::{Digest, ReplicaId, Seq, Time, View};
+
+use crate::lie::other_digest;
+use crate::{Identity, Sent, now};
+
+/// For how many places the second story is remembered.
+const MAX_PLACES: usize = 1024;
+
+/// What the second story says of each place.
+#[derive(Debug, Default)]
+pub(crate) struct Equivocator {
+    second: BTreeMap<(View, Seq), Digest>,
+}
+
+impl Equivocator {
+    pub fn for_peer(
+        &mut self,
+        identity: &Identity,
+        to: ReplicaId,
+        message: PeerMessage,
+    ) -> Sent<PeerMessage> {
+        if to.0.is_multiple_of(2) {
+            return now(message);
+        }
+        let message = match message {
+            PeerMessage::PrePrepare(m) => PeerMessage::PrePrepare(self.second_batch(m)),
+            // Votes follow the second story, so that both sides see a primary that keeps to its word.
+            PeerMessage::Prepare(m) => {
+                let digest = self.second_digest(m.view, m.seq, m.digest);
+                PeerMessage::Prepare(Prepare { digest, ..m })
+            }
+            PeerMessage::Commit(m) => {
+                let digest = self.second_digest(m.view, m.seq, m.digest);
+                PeerMessage::Commit(Commit { digest, ..m })
+            }
+            PeerMessage::ViewChange(m) if m.body.replica == identity.me => {
+                PeerMessage::ViewChange(second_view_change(identity, m.body))
+            }
+            PeerMessage::NewView(m) if identity.quorum.primary(m.body.view) == identity.me => {
+                PeerMessage::NewView(second_new_view(identity, m.body))
+            }
+            other => other,
+        };
+        now(message)
+    }
+
+    fn second_batch(&mut self, m: PrePrepare) -> PrePrepare {
+        let mut requests = m.batch.requests;
+        // Another order, else a part, else another time: whatever tells the two batches apart.
+        match requests.len() {
+            0 | 1 => {}
+            n if n.is_multiple_of(2) => requests.reverse(),
+            _ => {
+                requests.pop();
+            }
+        }
+        let time = Time(m.batch.time.0 ^ 1);
+        let batch = Batch { time, requests };
+        if self.second.len() == MAX_PLACES {
+            self.second.pop_first();
+        }
+        self.second.insert((m.view, m.seq), batch.digest());
+        let named = |d: &Digest| batch.requests.contains(d);
+        let bodies = m.bodies.into_iter();
+        PrePrepare {
+            view: m.view,
+            seq: m.seq,
+            bodies: bodies.filter(|b| named(&b.request.digest())).collect(),
+            batch,
+        }
+    }
+
+    fn second_digest(&self, view: View, seq: Seq, digest: Digest) -> Digest {
+        let known = self.second.get(&(view, seq)).copied();
+        known.unwrap_or_else(|| other_digest(digest))
+    }
+}
+
+/// Nothing was prepared, says the second story.
+fn second_view_change(identity: &Identity, body: ViewChange) -> SignedViewChange {
+    let body = ViewChange {
+        prepared: Vec::new(),
+        ..body
+    };
+    SignedViewChange::sign(body, &identity.key).into_inner()
+}
+
+/// The last place is missing, or there is one too many.
+fn second_new_view(identity: &Identity, body: NewView) -> SignedNewView {
+    let mut selection = body.selection;
+    if selection.pop().is_none() {
+        selection.push(Batch::null().digest());
+    }
+    let body = NewView { selection, ..body };
+    SignedNewView::sign(body, &identity.key).into_inner()
+}

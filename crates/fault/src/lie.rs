@@ -1,0 +1,91 @@
+//! Wrong statements, each in good form.
+
+use bytes::Bytes;
+use quorate_wire::message::{
+    Checkpoint, Committed, Outcome, PeerMessage, ReplicaMessage, Reply, ReplyBody, Report, Status,
+};
+use quorate_wire::{Decode, Digest, Encode, Seq, View};
+
+/// Another digest; always the same one, so that lies of one replica at different times agree.
+pub(crate) fn other_digest(digest: Digest) -> Digest {
+    let mut bytes = digest.0;
+    bytes[0] ^= 0xff;
+    Digest(bytes)
+}
+
+/// Other bytes.
+pub(crate) fn other_bytes(bytes: &Bytes) -> Bytes {
+    let mut out = bytes.to_vec();
+    match out.last_mut() {
+        Some(last) => *last ^= 1,
+        None => out.push(1),
+    }
+    out.into()
+}
+
+/// A result of the same form that says something else.
+fn other_result(result: Bytes) -> Bytes {
+    match Outcome::from_bytes(result.clone()) {
+        Ok(Outcome::Done(answer)) => Outcome::Done(other_bytes(&answer)).to_bytes().into(),
+        Ok(_) | Err(_) => Outcome::Done(result).to_bytes().into(),
+    }
+}
+
+pub(crate) fn for_client(message: ReplicaMessage) -> ReplicaMessage {
+    match message {
+        ReplicaMessage::Reply(reply) => {
+            let body = match reply.body {
+                ReplyBody::Full(result) => ReplyBody::Full(other_result(result)),
+                ReplyBody::Digest(digest) => ReplyBody::Digest(other_digest(digest)),
+            };
+            ReplicaMessage::Reply(Reply { body, ..reply })
+        }
+        ReplicaMessage::Report(report) => ReplicaMessage::Report(Report {
+            root: other_digest(report.root),
+            ..report
+        }),
+    }
+}
+
+pub(crate) fn for_peer(message: PeerMessage, chance: u64) -> PeerMessage {
+    match message {
+        PeerMessage::Committed(m) => PeerMessage::Committed(Committed {
+            digest: other_digest(m.digest),
+            ..m
+        }),
+        PeerMessage::Checkpoint(m) => PeerMessage::Checkpoint(Checkpoint {
+            root: other_digest(m.root),
+            ..m
+        }),
+        PeerMessage::Status(m) => PeerMessage::Status(false_status(m, chance)),
+        other => other,
+    }
+}
+
+/// Ahead of the truth, far behind it, or in a view of its own.
+fn false_status(m: Status, chance: u64) -> Status {
+    let far = chance >> 8 & 0xfff;
+    match chance % 4 {
+        0 => Status {
+            stable: Seq(m.stable.0.saturating_add(far)),
+            committed: Seq(m.committed.0.saturating_add(far)),
+            executed: Seq(m.executed.0.saturating_add(far)),
+            ..m
+        },
+        1 => Status {
+            stable: Seq(0),
+            committed: Seq(0),
+            executed: Seq(0),
+            ..m
+        },
+        2 => Status {
+            view: View(u64::MAX),
+            ..m
+        },
+        _ => Status {
+            active: !m.active,
+            committed: Seq(u64::MAX),
+            ..m
+        },
+    }
+}

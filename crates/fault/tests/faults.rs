@@ -1,0 +1,124 @@
+//! The behaviours, seen from those who hear them.
+
+use quorate_fault::{Fault, Faulty};
+use quorate_wire::digest::Content;
+use quorate_wire::message::{
+    Batch, Commit, PeerMessage, PrePrepare, ReplicaMessage, Reply, ReplyBody, SignedViewChange,
+    ViewChange,
+};
+use quorate_wire::{Digest, KeyPair, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
+
+const ME: ReplicaId = ReplicaId(0);
+
+fn faulty(fault: Fault) -> Faulty {
+    let key = KeyPair::from_seed(&[1; 32]);
+    Faulty::new(fault, Quorum::new(4).unwrap(), ME, key, 7)
+}
+
+fn digest(name: &str) -> Digest {
+    Digest::of(Content::Request, name.as_bytes())
+}
+
+/// Names are read back as what they were written for; others are refused with the list of names.
+#[test]
+fn names() {
+    for fault in Fault::ALL {
+        assert_eq!(fault.to_string().parse(), Ok(fault));
+    }
+    let refusal = "nap".parse::<Fault>().unwrap_err().to_string();
+    assert!(refusal.contains("corrupt-state"), "{refusal}");
+}
+
+/// A liar's result and its digest are both wrong.
+#[test]
+fn a_liar_lies_to_clients() {
+    let mut liar = faulty(Fault::Lie);
+    let result = bytes::Bytes::from_static(b"\x01\x01\0\0\0x");
+    for body in [
+        ReplyBody::Full(result.clone()),
+        ReplyBody::Digest(digest("x")),
+    ] {
+        let reply = ReplicaMessage::Reply(Reply {
+            session: SessionId(1),
+            number: RequestNumber(1),
+            view: View(0),
+            body,
+        });
+        let sent = liar.for_client(reply.clone());
+        assert_eq!(sent.len(), 1);
+        assert_ne!(sent[0].0, reply);
+    }
+}
+
+/// An equivocator tells two stories, and its later votes keep to the story that each listener heard.
+#[test]
+fn an_equivocator_keeps_its_stories_apart() {
+    let mut it = faulty(Fault::Equivocate);
+    let batch = Batch {
+        time: Time(10),
+        requests: vec![digest("a"), digest("b")],
+    };
+    let honest = batch.digest();
+    let (view, seq) = (View(0), Seq(1));
+    let m = PeerMessage::PrePrepare(PrePrepare {
+        view,
+        seq,
+        batch,
+        bodies: Vec::new(),
+    });
+    let mut heard = |to: u8, m: &PeerMessage| it.for_peer(ReplicaId(to), m.clone()).remove(0).0;
+    assert_eq!(heard(2, &m), m);
+    let PeerMessage::PrePrepare(second) = heard(1, &m) else {
+        panic!("another message")
+    };
+    assert_ne!(second.batch.digest(), honest);
+    let commit = |digest| PeerMessage::Commit(Commit { view, seq, digest });
+    assert_eq!(heard(2, &commit(honest)), commit(honest));
+    assert_eq!(heard(1, &commit(honest)), commit(second.batch.digest()));
+}
+
+/// What an equivocator signs twice is rightly signed both times.
+#[test]
+fn an_equivocator_signs_both_stories() {
+    let mut it = faulty(Fault::Equivocate);
+    let key = KeyPair::from_seed(&[1; 32]);
+    let body = ViewChange {
+        view: View(1),
+        replica: ME,
+        stable: Seq(0),
+        checkpoints: vec![(Seq(0), Digest::ZERO)],
+        prepared: vec![quorate_wire::message::Vote {
+            seq: Seq(1),
+            view: View(0),
+            digest: digest("a"),
+        }],
+        preprepared: Vec::new(),
+    };
+    let m = SignedViewChange::sign(body, &key).into_inner();
+    let sent = it.for_peer(ReplicaId(3), PeerMessage::ViewChange(m.clone()));
+    let PeerMessage::ViewChange(second) = sent[0].0.clone() else {
+        panic!("another message")
+    };
+    assert_ne!(second, m);
+    assert!(second.verify(&[key.public()]).is_ok());
+}
+
+/// Silence is silence, and slowness stays within its bounds.
+#[test]
+fn silent_and_slow() {
+    let m = PeerMessage::Commit(Commit {
+        view: View(0),
+        seq: Seq(1),
+        digest: digest("a"),
+    });
+    assert!(
+        faulty(Fault::Silent)
+            .for_peer(ReplicaId(1), m.clone())
+            .is_empty()
+    );
+    let mut slow = faulty(Fault::Slow);
+    for _ in 0..100 {
+        let sent = slow.for_peer(ReplicaId(1), m.clone());
+        assert!(sent.len() == 1 && (300..900).contains(&sent[0].1));
+    }
+}
