@@ -18,7 +18,10 @@ fn samples() -> Vec<Action> {
     let xattr = Bytes::from_static(b"user.x");
     vec![
         Action::Ping(Nothing),
-        Action::Lookup(Lookup { parent, name: name.clone() }),
+        Action::Lookup(Lookup {
+            parent,
+            name: name.clone(),
+        }),
         Action::GetAttr(Target::Ino(ino)),
         Action::SetAttr(SetAttr {
             target: target.clone(),
@@ -30,12 +33,32 @@ fn samples() -> Vec<Action> {
             mtime: Some(SetTime::At(Stamp { secs: -1, nanos: 5 })),
         }),
         Action::Access(Access { ino, mask: 7 }),
-        Action::Open(Open { ino, flags: flags::READ }),
-        Action::Create(Create { parent, name: name.clone(), mode: 0o600, flags: 3 }),
+        Action::Open(Open {
+            ino,
+            flags: flags::READ,
+        }),
+        Action::Create(Create {
+            parent,
+            name: name.clone(),
+            mode: 0o600,
+            flags: 3,
+        }),
         Action::Release(Handle(1)),
-        Action::Read(Read { target: target.clone(), offset: u64::MAX, len: 1 << 20 }),
-        Action::Write(Write { target: target.clone(), place: Place::End(Nothing), data }),
-        Action::Mkdir(Mkdir { parent, name: name.clone(), mode: 0o755 }),
+        Action::Read(Read {
+            target: target.clone(),
+            offset: u64::MAX,
+            len: 1 << 20,
+        }),
+        Action::Write(Write {
+            target: target.clone(),
+            place: Place::End(Nothing),
+            data,
+        }),
+        Action::Mkdir(Mkdir {
+            parent,
+            name: name.clone(),
+            mode: 0o755,
+        }),
         Action::Mknod(Mknod {
             parent,
             name: name.clone(),
@@ -43,11 +66,25 @@ fn samples() -> Vec<Action> {
             mode: 0,
             rdev: 0,
         }),
-        Action::Symlink(Symlink { parent, name: name.clone(), target: name.clone() }),
+        Action::Symlink(Symlink {
+            parent,
+            name: name.clone(),
+            target: name.clone(),
+        }),
         Action::Readlink(ino),
-        Action::Link(Link { ino, parent, name: name.clone() }),
-        Action::Unlink(Unlink { parent, name: name.clone() }),
-        Action::Rmdir(Rmdir { parent, name: name.clone() }),
+        Action::Link(Link {
+            ino,
+            parent,
+            name: name.clone(),
+        }),
+        Action::Unlink(Unlink {
+            parent,
+            name: name.clone(),
+        }),
+        Action::Rmdir(Rmdir {
+            parent,
+            name: name.clone(),
+        }),
         Action::Rename(Rename {
             parent,
             name: name.clone(),
@@ -55,7 +92,12 @@ fn samples() -> Vec<Action> {
             new_name: name.clone(),
             mode: RenameMode::Exchange,
         }),
-        Action::ReadDir(ReadDir { target: Target::Ino(ino), cookie: 0, count: 10, plus: true }),
+        Action::ReadDir(ReadDir {
+            target: Target::Ino(ino),
+            cookie: 0,
+            count: 10,
+            plus: true,
+        }),
         Action::StatFs(Nothing),
         Action::Fsync(target.clone()),
         Action::Fallocate(Fallocate {
@@ -64,9 +106,22 @@ fn samples() -> Vec<Action> {
             offset: 1,
             len: u64::MAX - 1,
         }),
-        Action::Seek(Seek { target, offset: 0, whence: Whence::Hole }),
-        Action::SetXattr(SetXattr { ino, name: xattr.clone(), value, mode: XattrMode::Set }),
-        Action::GetXattr(GetXattr { ino, name: xattr.clone(), size: 0 }),
+        Action::Seek(Seek {
+            target,
+            offset: 0,
+            whence: Whence::Hole,
+        }),
+        Action::SetXattr(SetXattr {
+            ino,
+            name: xattr.clone(),
+            value,
+            mode: XattrMode::Set,
+        }),
+        Action::GetXattr(GetXattr {
+            ino,
+            name: xattr.clone(),
+            size: 0,
+        }),
         Action::ListXattr(ListXattr { ino, size: 100 }),
         Action::RemoveXattr(RemoveXattr { ino, name: xattr }),
         Action::Lock(Lock {
@@ -83,7 +138,11 @@ fn samples() -> Vec<Action> {
 }
 
 fn who() -> Who {
-    Who { uid: 5, gid: 6, groups: vec![7, 8, 9] }
+    Who {
+        uid: 5,
+        gid: 6,
+        groups: vec![7, 8, 9],
+    }
 }
 
 /// What is encoded comes back, cut or longer forms are refused, and the glance at bytes agrees with the operation.
@@ -94,9 +153,16 @@ fn every_operation_has_one_form() {
         let op = Op::new(who(), action);
         let bytes = op.to_bytes();
         assert_eq!(Op::from_bytes(bytes.clone()).as_ref(), Ok(&op));
-        assert_eq!(world.service.is_read_only(&bytes), op.is_read_only(), "{op:?}");
+        assert_eq!(
+            world.service.is_read_only(&bytes),
+            op.is_read_only(),
+            "{op:?}"
+        );
         for cut in 0..bytes.len() {
-            assert!(Op::from_bytes(bytes.slice(..cut)).is_err(), "{op:?} cut at {cut}");
+            assert!(
+                Op::from_bytes(bytes.slice(..cut)).is_err(),
+                "{op:?} cut at {cut}"
+            );
         }
         let longer = [&bytes[..], &[0]].concat();
         assert!(Op::from_bytes(longer.into()).is_err());
@@ -110,14 +176,20 @@ fn every_result_has_one_form() {
     world.create(Ino::ROOT, b"n");
     for action in samples() {
         let result = world.execute(1, &Op::new(Who::root(), action).to_bytes());
-        assert_eq!(Outcome::from_bytes(result.clone()).unwrap().to_bytes(), result);
+        assert_eq!(
+            Outcome::from_bytes(result.clone()).unwrap().to_bytes(),
+            result
+        );
     }
     for errno in Errno::ALL {
         assert_eq!(Errno::from_code(errno.code()), Some(*errno));
     }
     assert_eq!(Errno::ENOTEMPTY.code(), 39);
     let malformed = world.execute(1, &Bytes::from_static(b"what?"));
-    assert_eq!(Outcome::from_bytes(malformed), Ok(Outcome(Err(Errno::EPROTO))));
+    assert_eq!(
+        Outcome::from_bytes(malformed),
+        Ok(Outcome(Err(Errno::EPROTO)))
+    );
 }
 
 /// More groups than there may be are refused.

@@ -50,7 +50,12 @@ fn apply(array: &mut Array, kind: u8, from: usize, len: usize, fill: u8) -> Acti
     let (target, to) = (Target::Ino(Ino(2)), from + len);
     let allocate = |mode| {
         let (offset, len) = (from as u64, len as u64);
-        Action::Fallocate(Fallocate { target: Target::Ino(Ino(2)), mode, offset, len })
+        Action::Fallocate(Fallocate {
+            target: Target::Ino(Ino(2)),
+            mode,
+            offset,
+            len,
+        })
     };
     match kind {
         0..=3 => {
@@ -58,7 +63,11 @@ fn apply(array: &mut Array, kind: u8, from: usize, len: usize, fill: u8) -> Acti
             array.bytes[from..to].fill(fill);
             array.mark(from, to);
             let data = Bytes::from(vec![fill; len]);
-            Action::Write(Write { target, place: Place::At(from as u64), data })
+            Action::Write(Write {
+                target,
+                place: Place::At(from as u64),
+                data,
+            })
         }
         4 => {
             array.resize(from);
@@ -99,7 +108,11 @@ fn apply(array: &mut Array, kind: u8, from: usize, len: usize, fill: u8) -> Acti
 }
 
 fn seek(world: &mut World, offset: usize, whence: Whence) -> Result<u64, Errno> {
-    let op = Seek { target: Target::Ino(Ino(2)), offset: offset as u64, whence };
+    let op = Seek {
+        target: Target::Ino(Ino(2)),
+        offset: offset as u64,
+        whence,
+    };
     match world.run(1, &Who::root(), Action::Seek(op))? {
         Answer::Offset(at) => Ok(at),
         other => panic!("{other:?}"),
@@ -170,13 +183,25 @@ fn huge_offsets_work_and_cost_nothing() {
     let last = i64::MAX as u64;
     for at in [5 << 30, 1 << 52, last - 3] {
         world.write(&root, target.clone(), at, b"end").unwrap();
-        assert_eq!(&world.read(&root, target.clone(), at, 100).unwrap()[..], b"end");
+        assert_eq!(
+            &world.read(&root, target.clone(), at, 100).unwrap()[..],
+            b"end"
+        );
     }
-    assert_eq!(&world.read(&root, target.clone(), (5 << 30) - 2, 6).unwrap()[..], b"\0\0end\0");
+    assert_eq!(
+        &world.read(&root, target.clone(), (5 << 30) - 2, 6).unwrap()[..],
+        b"\0\0end\0"
+    );
     let attr = world.attr(ino).unwrap();
     assert_eq!((attr.size, attr.blocks), (last, 3 * 8));
-    assert_eq!(world.write(&root, target.clone(), last - 2, b"end"), Err(Errno::EFBIG));
-    assert_eq!(world.write(&root, target, u64::MAX, b"end"), Err(Errno::EFBIG));
+    assert_eq!(
+        world.write(&root, target.clone(), last - 2, b"end"),
+        Err(Errno::EFBIG)
+    );
+    assert_eq!(
+        world.write(&root, target, u64::MAX, b"end"),
+        Err(Errno::EFBIG)
+    );
     assert_eq!(world.truncate(ino, last + 1).unwrap_err(), Errno::EFBIG);
     world.check();
 }
@@ -192,7 +217,12 @@ fn large_files_are_reclaimed_in_steps() {
     while offset < len {
         let mode = FallocateMode::Allocate;
         let target = Target::Handle(handle);
-        let op = Fallocate { target, mode, offset, len: len - offset };
+        let op = Fallocate {
+            target,
+            mode,
+            offset,
+            len: len - offset,
+        };
         match world.run(1, &Who::root(), Action::Fallocate(op)).unwrap() {
             Answer::Progress(progress) => offset = progress.done,
             other => panic!("{other:?}"),
@@ -212,12 +242,16 @@ fn large_files_are_reclaimed_in_steps() {
     assert_eq!(steps, 3);
     assert_eq!(world.statfs().used, 25 * 4096 + 256);
 
-    let extents =
-        |world: &mut World| world.contents().keys().filter(|key| key[0] == 0x14).count();
+    let extents = |world: &mut World| world.contents().keys().filter(|key| key[0] == 0x14).count();
     let mode = FallocateMode::Allocate;
     for _ in 0..2 {
         let offset = world.attr(ino).unwrap().size;
-        let op = Fallocate { target: Target::Handle(handle), mode, offset, len };
+        let op = Fallocate {
+            target: Target::Handle(handle),
+            mode,
+            offset,
+            len,
+        };
         world.run(1, &Who::root(), Action::Fallocate(op)).unwrap();
     }
     let before = extents(&mut world);
@@ -225,10 +259,17 @@ fn large_files_are_reclaimed_in_steps() {
     world.truncate(ino, 0).unwrap();
     assert_eq!(world.statfs().used, 256);
     assert_eq!(extents(&mut world), before - 128);
-    world.write(&Who::root(), Target::Handle(handle), 0, b"new").unwrap();
-    assert_eq!(&world.read(&Who::root(), Target::Ino(ino), 0, 9).unwrap()[..], b"new");
+    world
+        .write(&Who::root(), Target::Handle(handle), 0, b"new")
+        .unwrap();
+    assert_eq!(
+        &world.read(&Who::root(), Target::Ino(ino), 0, 9).unwrap()[..],
+        b"new"
+    );
     for _ in 0..5 {
-        world.run(1, &Who::root(), Action::Ping(quorate_files::Nothing)).unwrap();
+        world
+            .run(1, &Who::root(), Action::Ping(quorate_files::Nothing))
+            .unwrap();
         world.check();
     }
     assert_eq!(extents(&mut world), 1);
@@ -244,17 +285,34 @@ fn a_full_volume_refuses_whole_operations() {
     });
     let (ino, handle): (Ino, Handle) = world.create(Ino::ROOT, b"a");
     let (root, target) = (Who::root(), Target::Handle(handle));
-    assert_eq!(world.write(&root, target.clone(), 0, &[1; 21 * 4096]), Err(Errno::ENOSPC));
+    assert_eq!(
+        world.write(&root, target.clone(), 0, &[1; 21 * 4096]),
+        Err(Errno::ENOSPC)
+    );
     assert_eq!(world.attr(ino).unwrap().size, 0);
-    world.write(&root, target.clone(), 0, &[1; 20 * 4096]).unwrap();
+    world
+        .write(&root, target.clone(), 0, &[1; 20 * 4096])
+        .unwrap();
     world.create(Ino::ROOT, b"b");
-    assert_eq!(world.create_as(&root, Ino::ROOT, b"c", 0).unwrap_err(), Errno::ENOSPC);
-    assert_eq!(world.write(&root, target.clone(), 1 << 30, b"x"), Err(Errno::ENOSPC));
+    assert_eq!(
+        world.create_as(&root, Ino::ROOT, b"c", 0).unwrap_err(),
+        Errno::ENOSPC
+    );
+    assert_eq!(
+        world.write(&root, target.clone(), 1 << 30, b"x"),
+        Err(Errno::ENOSPC)
+    );
     // In place, and a rename: neither takes space.
     world.write(&root, target.clone(), 5, b"x").unwrap();
     let (name, new_name) = (Bytes::from_static(b"b"), Bytes::from_static(b"new"));
     let (parent, new_parent, mode) = (Ino::ROOT, Ino::ROOT, RenameMode::Replace);
-    let op = Rename { parent, name, new_parent, new_name, mode };
+    let op = Rename {
+        parent,
+        name,
+        new_parent,
+        new_name,
+        mode,
+    };
     world.run(1, &root, Action::Rename(op)).unwrap();
     // Without a name, but open: the space is still in use.
     world.unlink(&root, Ino::ROOT, b"a").unwrap();

@@ -17,11 +17,18 @@ type Raw = [u8; 10];
 fn users() -> [Who; 4] {
     let mut member = Who::new(1001, 101);
     member.groups = vec![100, 102];
-    [Who::root(), Who::new(1000, 100), member, Who::new(1002, 102)]
+    [
+        Who::root(),
+        Who::new(1000, 100),
+        member,
+        Who::new(1002, 102),
+    ]
 }
 
 fn pick(all: &[u64], byte: u8) -> u64 {
-    all.get(usize::from(byte) % all.len().max(1)).copied().unwrap_or(99)
+    all.get(usize::from(byte) % all.len().max(1))
+        .copied()
+        .unwrap_or(99)
 }
 
 fn name(byte: u8) -> Bytes {
@@ -67,7 +74,11 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
     let open_flags = u32::from(raw[6]) % if raw[6] < 192 { 16 } else { 64 };
     let offset = u64::from(raw[5]) * 97;
     match raw[2] % 28 {
-        0 | 1 => Action::Mkdir(Mkdir { parent, name: name(4), mode }),
+        0 | 1 => Action::Mkdir(Mkdir {
+            parent,
+            name: name(4),
+            mode,
+        }),
         2 | 3 => Action::Create(Create {
             parent,
             name: name(4),
@@ -81,24 +92,49 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             mode,
             rdev: 5,
         }),
-        5 => Action::Symlink(Symlink { parent, name: name(4), target: name(5) }),
-        6 | 7 => Action::Link(Link { ino: ino(raw[5]), parent, name: name(4) }),
-        8 | 9 => Action::Unlink(Unlink { parent, name: old(4) }),
-        10 => Action::Rmdir(Rmdir { parent, name: old(4) }),
+        5 => Action::Symlink(Symlink {
+            parent,
+            name: name(4),
+            target: name(5),
+        }),
+        6 | 7 => Action::Link(Link {
+            ino: ino(raw[5]),
+            parent,
+            name: name(4),
+        }),
+        8 | 9 => Action::Unlink(Unlink {
+            parent,
+            name: old(4),
+        }),
+        10 => Action::Rmdir(Rmdir {
+            parent,
+            name: old(4),
+        }),
         11..=15 => Action::Rename(Rename {
             parent,
             name: old(4),
             new_parent: dir(raw[5]),
             new_name: old_name(dir(raw[5]), raw[6]),
-            mode: [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace]
-                [usize::from(raw[7]) % 3],
+            mode: [
+                RenameMode::Replace,
+                RenameMode::Exchange,
+                RenameMode::NoReplace,
+            ][usize::from(raw[7]) % 3],
         }),
         16 | 17 => Action::Write(Write {
             target: target(raw[3]),
-            place: if raw[6] % 4 == 0 { Place::End(Nothing) } else { Place::At(offset) },
+            place: if raw[6] % 4 == 0 {
+                Place::End(Nothing)
+            } else {
+                Place::At(offset)
+            },
             data: Bytes::from(vec![raw[8]; usize::from(raw[7]) * 41]),
         }),
-        18 => Action::Read(Read { target: target(raw[3]), offset, len: 20_000 }),
+        18 => Action::Read(Read {
+            target: target(raw[3]),
+            offset,
+            len: 20_000,
+        }),
         19 | 20 => Action::SetAttr(SetAttr {
             target: target(raw[3]),
             mode: (raw[4] % 4 == 0).then_some(mode),
@@ -111,11 +147,20 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             }),
             mtime: (raw[4] % 4 == 3 && raw[7] % 2 == 0).then_some(SetTime::Now(Nothing)),
         }),
-        21 | 22 => Action::Open(Open { ino: ino(raw[3]), flags: open_flags }),
+        21 | 22 => Action::Open(Open {
+            ino: ino(raw[3]),
+            flags: open_flags,
+        }),
         23 | 24 => Action::Release(handle(raw[3])),
-        25 => Action::Lookup(Lookup { parent, name: old(4) }),
+        25 => Action::Lookup(Lookup {
+            parent,
+            name: old(4),
+        }),
         26 => Action::Readlink(parent),
-        _ => Action::Access(Access { ino: parent, mask: u32::from(raw[4]) % 9 }),
+        _ => Action::Access(Access {
+            ino: parent,
+            mask: u32::from(raw[4]) % 9,
+        }),
     }
 }
 
@@ -125,9 +170,13 @@ fn compare(world: &mut World, tree: &Tree) {
         let expected = tree.attr(*ino);
         let actual = world.attr(Ino(*ino)).ok();
         assert_eq!(actual, expected, "attributes of {ino}");
-        let Some(node) = tree.nodes.get(ino) else { continue };
+        let Some(node) = tree.nodes.get(ino) else {
+            continue;
+        };
         if node.kind == Kind::Regular {
-            let data = world.read(&Who::root(), Target::Ino(Ino(*ino)), 0, 1 << 20).unwrap();
+            let data = world
+                .read(&Who::root(), Target::Ino(Ino(*ino)), 0, 1 << 20)
+                .unwrap();
             assert!(data == node.content, "content of {ino}");
         }
         if node.kind == Kind::Directory && tree.is_linked(*ino) {
@@ -162,7 +211,11 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
             assert_eq!(Some(attr), tree.attr(*ino).as_ref(), "{who:?} {action:?}");
         }
         (Ok(Answer::Opened(opened)), Ok(Expected::Object(ino))) => {
-            assert_eq!(Some(&opened.attr), tree.attr(*ino).as_ref(), "{who:?} {action:?}");
+            assert_eq!(
+                Some(&opened.attr),
+                tree.attr(*ino).as_ref(),
+                "{who:?} {action:?}"
+            );
         }
         (Ok(Answer::Written(written)), Ok(Expected::At(offset))) => {
             assert_eq!(written.offset, *offset);
@@ -175,8 +228,13 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
 
 fn cases() -> ProptestConfig {
     // The cheap default for every build; more with PROPTEST_CASES.
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
-    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases.unwrap_or(150)) }
+    let cases = std::env::var("PROPTEST_CASES")
+        .ok()
+        .and_then(|n| n.parse().ok());
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases.unwrap_or(150))
+    }
 }
 
 proptest! {

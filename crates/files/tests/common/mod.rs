@@ -47,7 +47,15 @@ impl World {
         service.genesis(&mut txn).unwrap();
         txn.commit();
         let now = 1_800_000_000_000_000_000;
-        World { service, state, now, log: Vec::new(), base, waiting: Vec::new(), checkpoint: 0 }
+        World {
+            service,
+            state,
+            now,
+            log: Vec::new(),
+            base,
+            waiting: Vec::new(),
+            checkpoint: 0,
+        }
     }
 
     /// Executes as the executor does: the transaction is committed whatever the outcome.
@@ -60,7 +68,8 @@ impl World {
             assert!(txn.writes().is_empty(), "a refused operation wrote");
         }
         txn.commit();
-        self.log.push((session, Some((bytes.clone(), result.clone()))));
+        self.log
+            .push((session, Some((bytes.clone(), result.clone()))));
         result
     }
 
@@ -80,7 +89,11 @@ impl World {
     }
 
     fn call(&self, session: u64) -> Call {
-        Call { client: PublicKey([7; 32]), session: SessionId(session), now: Time(self.now) }
+        Call {
+            client: PublicKey([7; 32]),
+            session: SessionId(session),
+            now: Time(self.now),
+        }
     }
 
     pub fn check(&mut self) {
@@ -108,7 +121,9 @@ impl World {
 
     pub fn contents(&mut self) -> BTreeMap<Bytes, Bytes> {
         let txn = self.state.begin();
-        let all = txn.range(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1).unwrap();
+        let all = txn
+            .range(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1)
+            .unwrap();
         all.into_iter().collect()
     }
 
@@ -127,7 +142,12 @@ impl World {
     ) -> Result<(Ino, Handle)> {
         let name = Bytes::copy_from_slice(name);
         let flags = flags::READ | flags::WRITE;
-        let action = Action::Create(Create { parent, name, mode, flags });
+        let action = Action::Create(Create {
+            parent,
+            name,
+            mode,
+            flags,
+        });
         match self.run(1, who, action)? {
             Answer::Opened(opened) => Ok((opened.attr.ino, opened.handle)),
             other => panic!("{other:?}"),
@@ -152,14 +172,30 @@ impl World {
     pub fn write(&mut self, who: &Who, target: Target, offset: u64, data: &[u8]) -> Result<Attr> {
         let data = Bytes::copy_from_slice(data);
         let place = Place::At(offset);
-        match self.run(1, who, Action::Write(Write { target, place, data }))? {
+        match self.run(
+            1,
+            who,
+            Action::Write(Write {
+                target,
+                place,
+                data,
+            }),
+        )? {
             Answer::Written(written) => Ok(written.attr),
             other => panic!("{other:?}"),
         }
     }
 
     pub fn read(&mut self, who: &Who, target: Target, offset: u64, len: u32) -> Result<Bytes> {
-        match self.run(1, who, Action::Read(Read { target, offset, len }))? {
+        match self.run(
+            1,
+            who,
+            Action::Read(Read {
+                target,
+                offset,
+                len,
+            }),
+        )? {
             Answer::Data(data) => Ok(data.data),
             other => panic!("{other:?}"),
         }
@@ -192,11 +228,17 @@ impl World {
 
     pub fn unlink(&mut self, who: &Who, parent: Ino, name: &[u8]) -> Result<()> {
         let name = Bytes::copy_from_slice(name);
-        self.run(1, who, Action::Unlink(Unlink { parent, name })).map(drop)
+        self.run(1, who, Action::Unlink(Unlink { parent, name }))
+            .map(drop)
     }
 
     pub fn list(&mut self, dir: Ino, cookie: u64, count: u32) -> Result<(Vec<Entry>, bool)> {
-        let op = ReadDir { target: Target::Ino(dir), cookie, count, plus: true };
+        let op = ReadDir {
+            target: Target::Ino(dir),
+            cookie,
+            count,
+            plus: true,
+        };
         match self.run(1, &Who::root(), Action::ReadDir(op))? {
             Answer::Entries(entries) => Ok((entries.entries, entries.end)),
             other => panic!("{other:?}"),
@@ -212,5 +254,13 @@ impl World {
 }
 
 pub fn set_attr(target: Target) -> SetAttr {
-    SetAttr { target, mode: None, uid: None, gid: None, size: None, atime: None, mtime: None }
+    SetAttr {
+        target,
+        mode: None,
+        uid: None,
+        gid: None,
+        size: None,
+        atime: None,
+        mtime: None,
+    }
 }

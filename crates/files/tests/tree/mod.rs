@@ -133,7 +133,10 @@ impl Tree {
     pub fn used(&self) -> (u64, u64) {
         let blocks: usize = self.nodes.values().map(|node| node.blocks.len()).sum();
         let names: usize = self.nodes.values().map(|node| node.children.len()).sum();
-        ((blocks * 4096 + names * 256) as u64, self.nodes.len() as u64)
+        (
+            (blocks * 4096 + names * 256) as u64,
+            self.nodes.len() as u64,
+        )
     }
 
     /// The directories that are there.
@@ -148,12 +151,19 @@ impl Tree {
 
     fn of_kind(&self, kind: Kind) -> Vec<u64> {
         let nodes = self.nodes.iter();
-        nodes.filter(|(_, node)| node.kind == kind).map(|(ino, _)| *ino).collect()
+        nodes
+            .filter(|(_, node)| node.kind == kind)
+            .map(|(ino, _)| *ino)
+            .collect()
     }
 
     /// The handles that a session has.
     pub fn open_handles(&self, session: u64) -> Vec<u64> {
-        self.opens.keys().filter(|key| key.0 == session).map(|key| key.1).collect()
+        self.opens
+            .keys()
+            .filter(|key| key.0 == session)
+            .map(|key| key.1)
+            .collect()
     }
 
     fn get(&self, ino: u64) -> Result<&Node> {
@@ -307,7 +317,11 @@ impl Tree {
     }
 
     fn below(&self, top: u64, wanted: u64) -> bool {
-        top == wanted || self.nodes[&top].children.values().any(|&child| self.below(child, wanted))
+        top == wanted
+            || self.nodes[&top]
+                .children
+                .values()
+                .any(|&child| self.below(child, wanted))
     }
 
     fn rename(&mut self, who: &Who, op: &Rename) -> Result<()> {
@@ -328,7 +342,11 @@ impl Tree {
             return Err(Errno::EINVAL);
         }
         if target.is_some_and(|target| self.below(target, from)) {
-            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            return Err(if exchange {
+                Errno::EINVAL
+            } else {
+                Errno::ENOTEMPTY
+            });
         }
         if target == Some(source) {
             return Ok(());
@@ -440,7 +458,10 @@ impl Tree {
                 _ => return Err(Errno::EINVAL),
             }
         }
-        if op.uid.is_some_and(|uid| who.uid != 0 && !(owner && uid == node.uid)) {
+        if op
+            .uid
+            .is_some_and(|uid| who.uid != 0 && !(owner && uid == node.uid))
+        {
             return Err(Errno::EPERM);
         }
         if let Some(gid) = op.gid {
@@ -456,7 +477,11 @@ impl Tree {
             return Err(Errno::ENOTSUP);
         }
         let times = [&op.atime, &op.mtime];
-        if !owner && times.iter().any(|time| matches!(time, Some(SetTime::At(_)))) {
+        if !owner
+            && times
+                .iter()
+                .any(|time| matches!(time, Some(SetTime::At(_))))
+        {
             return Err(Errno::EPERM);
         }
         if !owner && times.iter().any(|time| time.is_some()) {
@@ -605,7 +630,9 @@ impl Tree {
                 Expected::Object(op.ino.0)
             }
             Action::Release(handle) => {
-                self.opens.remove(&(session, handle.0)).ok_or(Errno::EBADF)?;
+                self.opens
+                    .remove(&(session, handle.0))
+                    .ok_or(Errno::EBADF)?;
                 Expected::Done
             }
             Action::Link(op) => {
@@ -682,7 +709,9 @@ impl Tree {
                     return Err(Errno::EINVAL);
                 }
                 let node = self.get(op.ino.0)?;
-                let allowed = ['r', 'w', 'x'].into_iter().filter(|&c| self.can(who, node, c));
+                let allowed = ['r', 'w', 'x']
+                    .into_iter()
+                    .filter(|&c| self.can(who, node, c));
                 Expected::Mask(allowed.map(bit_of).sum::<u32>() & op.mask)
             }
             other => panic!("the model has no {other:?}"),
