@@ -7,10 +7,12 @@
 //! - [`transport`] and [`client_transport`]: the links of a replica and of a client.
 //! - [`event`]: how links hand over what happens.
 //! - [`wal`]: the write-ahead log.
+//! - [`daemon`]: all of it together, around a replica.
 //!
 //! Absent on purpose: decisions of the protocol. They are in the cores; this crate moves bytes.
 
 pub mod client_transport;
+pub mod daemon;
 mod dial;
 pub mod disk;
 pub mod event;

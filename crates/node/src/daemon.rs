@@ -1,0 +1,253 @@
+//! A replica's process: its links, its log, its store, and the thread on which the replica itself runs.
+//!
+//! ```text
+//! links (tokio) --+                          +--> links
+//! log thread -----+--> one queue --> core ---+--> log thread    (group commit)
+//! store thread ---+                          +--> store thread  (one checkpoint after the other)
+//! ```
+//!
+//! The core thread owns the [`Replica`](quorate_replica::Replica). It takes what waits in the queue, hands it over, and
+//! carries out what comes back; it never waits for a disk or a peer. What bounds the queue: each link's budget for
+//! messages that were not taken yet, and the protocol's window for the disks' completions.
+
+mod core_thread;
+mod outgoing;
+mod store_thread;
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use quorate_agreement::{Config, Record};
+use quorate_fault::Fault;
+use quorate_files::{FileService, Genesis};
+use quorate_replica::{Restored, genesis};
+use quorate_store::{Store, StoreError};
+use quorate_wire::{Decode, KeyPair, LogIndex, ReplicaId, Seq};
+use tokio::sync::oneshot;
+
+use crate::group::Group;
+use crate::tls::Identity;
+use crate::transport::{Limits, Transport, TransportError, bind};
+use crate::wal::{Wal, WalError, WalThread};
+use crate::{disk, hex};
+use core_thread::{Core, Wake};
+use outgoing::Outgoing;
+use store_thread::StoreThread;
+
+/// How long a request may wait before a replica asks for another primary.
+const TIMEOUT_MS: u64 = 1_500;
+/// How far a primary's time may be from a backup's clock.
+const CLOCK_BOUND_MS: u64 = 10_000;
+
+/// What a replica's process is told.
+#[derive(Debug)]
+pub struct Options {
+    /// The group.
+    pub group: Arc<Group>,
+    /// Which of its replicas this is.
+    pub me: ReplicaId,
+    /// The replica's key.
+    pub key: KeyPair,
+    /// The directory that is this replica's alone.
+    pub data: PathBuf,
+    /// Where to listen, if not at the address in the group file.
+    pub listen: Option<String>,
+    /// How the replica is to misbehave. Only in a group that was made for demonstrations.
+    pub fault: Option<Fault>,
+}
+
+/// Why a replica can't run, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The operator's mistake.
+    #[error("the group has no replica {0}: its replicas are numbered from 0 to {1}; see --id")]
+    NoSuchReplica(ReplicaId, usize),
+    /// The operator's mistake.
+    #[error(
+        "this is not the key of replica {0}: the group file lists another one. Give the key that \
+         was made for it (--key), or the id that belongs to this key (--id)"
+    )]
+    WrongKey(ReplicaId),
+    /// The operator's mistake, caught before it does harm.
+    #[error(
+        "{0} belongs to another group: start this replica with the group file that it was made \
+         for, or give it another directory (--data)"
+    )]
+    OtherGroup(PathBuf),
+    /// Faults are for demonstrations.
+    #[error(
+        "faults may only be injected into a group that `quorate up` made for demonstrations; \
+         this group keeps people's files"
+    )]
+    NotADemonstration,
+    /// See [`TransportError`].
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// See [`StoreError`].
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// See [`WalError`].
+    #[error(transparent)]
+    Wal(#[from] WalError),
+    /// The log holds a record that this program never wrote.
+    #[error(
+        "the write-ahead log in {0} holds a record that can't be read: was it written by a newer version?"
+    )]
+    UnknownRecord(PathBuf),
+    /// The environment's fault.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The replica itself can't go on.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+/// Runs a replica until `stop` is done or it can't go on.
+///
+/// # Errors
+/// Any [`DaemonError`]. The other replicas carry the group meanwhile, if no more than f are out.
+pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+    let Options {
+        group,
+        me,
+        key,
+        data,
+        listen,
+        fault,
+    } = options;
+    let entry = group
+        .replica(me)
+        .ok_or(DaemonError::NoSuchReplica(me, group.quorum().n() - 1))?;
+    if entry.key != key.public() {
+        return Err(DaemonError::WrongKey(me));
+    }
+    if fault.is_some() && !group.is_demonstration() {
+        return Err(DaemonError::NotADemonstration);
+    }
+    let listener = bind(listen.as_deref().unwrap_or(&entry.address)).await?;
+    claim(&data, &group)?;
+
+    let service = file_service(&group);
+    let (wake, woken) = mpsc::channel();
+    let (store, wal, restored) = restore(&data, service)?;
+    let deliver = {
+        let wake = wake.clone();
+        // Fails only when the core has stopped, and then nobody misses it.
+        Arc::new(move |event, credit| drop(wake.send(Wake::Link(event, credit))))
+    };
+    let limits = Limits::default();
+    let identity = Identity::new(&key);
+    let transport = Transport::start(group.clone(), me, &identity, listener, limits, deliver);
+    let wal = {
+        let wake = wake.clone();
+        WalThread::spawn(wal, move |event| drop(wake.send(Wake::Log(event))))
+    };
+    let store = {
+        let wake = wake.clone();
+        StoreThread::spawn(store, move |event| drop(wake.send(Wake::Store(event))))
+    };
+    let config = Config {
+        quorum: group.quorum(),
+        me,
+        key: key.clone(),
+        keys: group.replica_keys(),
+        timeout_ms: TIMEOUT_MS,
+        clock_bound_ms: CLOCK_BOUND_MS,
+    };
+    let outgoing = Outgoing::new(group.quorum(), me, transport.links(), fault, &key);
+    let core = Core::new(config, service, restored, wal, store, outgoing);
+
+    let (finished, finish) = oneshot::channel();
+    let thread = std::thread::Builder::new()
+        .name("replica".into())
+        .spawn(move || drop(finished.send(core.run(&woken))))
+        .map_err(|source| DaemonError::Io {
+            path: data.clone(),
+            source,
+        })?;
+    tokio::pin!(stop, finish);
+    let result = tokio::select! {
+        () = &mut stop => {
+            let _ = wake.send(Wake::Stop);
+            finish.await
+        }
+        result = &mut finish => result,
+    };
+    drop(transport);
+    let _ = thread.join();
+    result.unwrap_or_else(|_| Err(DaemonError::Fatal("the replica's thread died".into())))
+}
+
+/// The service that the group file describes; the same on all replicas.
+fn file_service(group: &Group) -> FileService {
+    let files = group.files();
+    FileService::new(Genesis {
+        capacity_bytes: files.capacity_bytes,
+        capacity_inodes: files.inodes,
+        root_uid: 0,
+        root_gid: 0,
+        root_mode: 0o1777,
+    })
+}
+
+/// Makes the directory this replica's, or sees that it is.
+fn claim(data: &Path, group: &Group) -> Result<(), DaemonError> {
+    let io = |path: &Path| {
+        let path = path.to_owned();
+        move |source| DaemonError::Io { path, source }
+    };
+    std::fs::create_dir_all(data).map_err(io(data))?;
+    let marker = data.join("group-id");
+    let id = hex::encode(&group.id().0);
+    match std::fs::read_to_string(&marker) {
+        Ok(found) if found.trim() == id => Ok(()),
+        Ok(_) => Err(DaemonError::OtherGroup(data.into())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            disk::replace(&marker, format!("{id}\n").as_bytes(), 0o644).map_err(io(&marker))
+        }
+        Err(e) => Err(io(&marker)(e)),
+    }
+}
+
+/// Reads back what this replica's disk holds.
+fn restore(data: &Path, service: FileService) -> Result<(Store, Wal, Restored), DaemonError> {
+    let mut store = Store::open(&data.join("state.redb"), quorate_store::Options::default())?;
+    if store.is_new() {
+        let layer = genesis(service).map_err(|e| DaemonError::Fatal(e.to_string()))?;
+        store.checkpoint(Seq(0), &layer, true)?;
+    }
+    let directory = data.join("log");
+    let (wal, frames, recovery) = Wal::open(&directory)?;
+    if recovery.torn {
+        tracing::info!("the log ended in an unfinished write, which was cut off");
+    }
+    let mut records = Vec::with_capacity(frames.len());
+    let mut next_index = LogIndex(0);
+    for (index, bytes) in frames {
+        next_index = next_index.max(LogIndex(index.0 + 1));
+        let record = Record::from_bytes(bytes);
+        records.push(record.map_err(|_| DaemonError::UnknownRecord(directory.clone()))?);
+    }
+    let position = store.newest();
+    tracing::info!(
+        seq = position.seq.0,
+        records = records.len(),
+        "restored from disk"
+    );
+    let restored = Restored {
+        seq: position.seq,
+        complete: position.complete,
+        root: position.root,
+        snapshot: position.snapshot,
+        records,
+        next_index,
+    };
+    Ok((store, wal, restored))
+}

@@ -1,0 +1,267 @@
+//! The thread on which the replica runs.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use quorate_agreement::{Config, Now, Record};
+use quorate_files::FileService;
+use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
+use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
+use quorate_wire::{Encode, LogIndex, ReplicaId, Seq, Time};
+
+use super::DaemonError;
+use super::outgoing::Outgoing;
+use super::store_thread::{StoreEvent, StoreThread};
+use crate::link::Credit;
+use crate::transport::{self, Event};
+use crate::wal::{self, WalEvent, WalThread};
+
+/// How many inputs are handled before what they call for is written to the log.
+const INPUTS_AT_ONCE: usize = 128;
+/// A new segment of the log is begun at a stable checkpoint after so many bytes.
+const SEGMENT_BYTES: usize = 24 << 20;
+
+/// What wakes the core.
+#[derive(Debug)]
+pub(crate) enum Wake {
+    /// Something happened on a link.
+    Link(Event, Credit),
+    /// The log says something.
+    Log(WalEvent),
+    /// The store says something.
+    Store(StoreEvent),
+    /// The process is to end.
+    Stop,
+}
+
+/// The replica with what it needs to act.
+#[derive(Debug)]
+pub(crate) struct Core {
+    me: ReplicaId,
+    replica: Replica<FileService>,
+    log: WalThread,
+    store: StoreThread,
+    outgoing: Outgoing,
+    started: Instant,
+    /// Records that wait for the end of this round.
+    records: Vec<wal::Record>,
+    last_index: LogIndex,
+    bytes_in_segment: usize,
+}
+
+impl Core {
+    pub fn new(
+        config: Config,
+        service: FileService,
+        restored: Restored,
+        log: WalThread,
+        store: StoreThread,
+        outgoing: Outgoing,
+    ) -> Core {
+        let started = clock_start();
+        let me = config.me;
+        let last_index = LogIndex(restored.next_index.0.saturating_sub(1));
+        let replica = Replica::new(config, service, restored, now(started));
+        Core {
+            me,
+            replica,
+            log,
+            store,
+            outgoing,
+            started,
+            records: Vec::new(),
+            last_index,
+            bytes_in_segment: 0,
+        }
+    }
+
+    /// Runs until told to stop, or until the replica can't go on.
+    pub fn run(mut self, woken: &Receiver<Wake>) -> Result<(), DaemonError> {
+        self.carry_out()?;
+        loop {
+            let due = self.replica.next_timeout().min(self.outgoing.next_due());
+            let wait = due.saturating_sub(now(self.started).mono);
+            match woken.recv_timeout(Duration::from_millis(wait)) {
+                Ok(first) => {
+                    let mut next = Some(first);
+                    for _ in 0..INPUTS_AT_ONCE {
+                        let Some(wake) = next else { break };
+                        if !self.take(wake)? {
+                            return Ok(());
+                        }
+                        self.carry_out()?;
+                        next = woken.try_recv().ok();
+                    }
+                    if let Some(wake) = next {
+                        if !self.take(wake)? {
+                            return Ok(());
+                        }
+                        self.carry_out()?;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            let now = now(self.started);
+            if self.replica.next_timeout() <= now.mono {
+                self.replica.handle(now, Input::Tick);
+                self.carry_out()?;
+            }
+            self.outgoing.send_due(now.mono);
+            self.write_log();
+        }
+    }
+
+    /// Hands one input to the replica; false when it is time to end.
+    fn take(&mut self, wake: Wake) -> Result<bool, DaemonError> {
+        let now = now(self.started);
+        let input = match wake {
+            Wake::Stop => return Ok(false),
+            Wake::Link(event, credit) => {
+                drop(credit);
+                match self.link_input(event) {
+                    Some(input) => input,
+                    None => return Ok(true),
+                }
+            }
+            Wake::Log(WalEvent::Persisted(index)) => Input::Persisted(index),
+            Wake::Log(WalEvent::Failed(e)) => return Err(e.into()),
+            Wake::Store(StoreEvent::Stored {
+                seq,
+                complete,
+                root,
+                snapshot,
+            }) => Input::Stored {
+                seq,
+                complete,
+                root,
+                snapshot,
+            },
+            Wake::Store(StoreEvent::Failed(e)) => return Err(e.into()),
+        };
+        self.replica.handle(now, input);
+        Ok(true)
+    }
+
+    fn link_input(&self, event: Event) -> Option<Input> {
+        let id = |connection: transport::ConnectionId| ConnectionId(connection.0);
+        match event {
+            Event::PeerUp(peer) => {
+                tracing::info!(peer = peer.0, "link to a replica is up");
+                None
+            }
+            Event::PeerDown(peer) => {
+                tracing::info!(peer = peer.0, "link to a replica is down");
+                None
+            }
+            Event::Peer(from, message) => Some(Input::Peer(from, message)),
+            Event::ClientUp {
+                connection,
+                client,
+                mac_key,
+            } => {
+                tracing::debug!(client = %client, "a client connected");
+                Some(Input::ClientUp(id(connection), client, mac_key))
+            }
+            Event::Client(connection, ClientMessage::ReportPlease(nonce)) => {
+                let report = ReplicaMessage::Report(self.report(nonce));
+                self.outgoing.reply_as_is(connection, &report);
+                None
+            }
+            Event::Client(connection, message) => Some(Input::Client(id(connection), message)),
+            Event::ClientDown(connection) => Some(Input::ClientDown(id(connection))),
+        }
+    }
+
+    fn report(&self, nonce: u64) -> Report {
+        let standing = self.replica.standing();
+        Report {
+            nonce,
+            replica: self.me,
+            view: standing.view,
+            active: standing.active,
+            committed: standing.committed,
+            executed: self.replica.applied(),
+            stable: standing.stable.0,
+            root: standing.stable.1,
+            fetching: standing.fetching,
+            links: self.outgoing.links().reports(),
+            clients: self.replica.clients() as u32,
+            view_changes: standing.view_changes,
+            uptime_ms: now(self.started).mono,
+            fault: Bytes::from(self.outgoing.fault_name()),
+        }
+    }
+
+    /// Carries out what the replica wants.
+    fn carry_out(&mut self) -> Result<(), DaemonError> {
+        let mono = now(self.started).mono;
+        let outputs: Vec<Output> = self.replica.drain().collect();
+        for output in outputs {
+            match output {
+                Output::Send(to, message) => self.outgoing.send(to, message, mono),
+                Output::Broadcast(message) => self.outgoing.broadcast(message, mono),
+                Output::Reply(to, message) => self.outgoing.reply(to, message, mono),
+                Output::Persist(index, record) => self.record(index, &record),
+                Output::Truncate { stable, head } => self.truncate(stable, &head),
+                Output::Store {
+                    seq,
+                    complete,
+                    layer,
+                } => self.store.write(seq, complete, layer),
+                Output::Fatal(reason) => return Err(DaemonError::Fatal(reason)),
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, index: LogIndex, record: &Record) {
+        let bytes = Bytes::from(record.to_bytes());
+        self.bytes_in_segment += bytes.len();
+        self.last_index = index;
+        self.records.push((index, record.seq(), bytes));
+    }
+
+    fn write_log(&mut self) {
+        if !self.records.is_empty() {
+            self.log.append(std::mem::take(&mut self.records));
+        }
+    }
+
+    fn truncate(&mut self, stable: Seq, head: &[Record]) {
+        self.write_log();
+        if self.bytes_in_segment >= SEGMENT_BYTES {
+            self.bytes_in_segment = 0;
+            let index = self.last_index;
+            self.log.rotate(
+                head.iter()
+                    .map(|r| (index, Bytes::from(r.to_bytes())))
+                    .collect(),
+            );
+        }
+        self.log.discard(stable);
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "this is the driver that brings time to the core"
+)]
+fn clock_start() -> Instant {
+    Instant::now()
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "this is the driver that brings time to the core"
+)]
+fn now(started: Instant) -> Now {
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Now {
+        mono: started.elapsed().as_millis() as u64,
+        wall: Time(wall.as_nanos() as u64),
+    }
+}

@@ -1,0 +1,172 @@
+//! What a replica sends; in a demonstration by way of a fault.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use quorate_fault::{Fault, Faulty};
+use quorate_replica::ConnectionId;
+use quorate_wire::message::{PeerMessage, ReplicaMessage};
+use quorate_wire::{Encode, KeyPair, Quorum, ReplicaId};
+
+use crate::outbox::Frame;
+use crate::transport::{self, Links};
+
+/// Messages held back at most; a slow replica loses what is beyond.
+const MAX_DELAYED: usize = 64 << 10;
+
+/// The way out.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    quorum: Quorum,
+    me: ReplicaId,
+    links: Links,
+    /// Only where the operator of a group that was made for demonstrations has asked for it: `daemon::run` sees to that.
+    faulty: Option<Box<Faulty>>,
+    delayed: BinaryHeap<Reverse<Delayed>>,
+    delays: u64,
+}
+
+#[derive(Debug)]
+struct Delayed {
+    due: u64,
+    order: u64,
+    to: Destination,
+    frame: Frame,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Destination {
+    Peer(ReplicaId),
+    Client(transport::ConnectionId),
+}
+
+impl PartialEq for Delayed {
+    fn eq(&self, other: &Self) -> bool {
+        (self.due, self.order) == (other.due, other.order)
+    }
+}
+
+impl Eq for Delayed {}
+
+impl PartialOrd for Delayed {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Delayed {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.order).cmp(&(other.due, other.order))
+    }
+}
+
+impl Outgoing {
+    pub fn new(
+        quorum: Quorum,
+        me: ReplicaId,
+        links: Links,
+        fault: Option<Fault>,
+        key: &KeyPair,
+    ) -> Outgoing {
+        let faulty = fault.map(|fault| {
+            tracing::warn!(%fault, "this replica misbehaves on purpose");
+            Box::new(Faulty::new(fault, quorum, me, key.clone(), u64::from(me.0)))
+        });
+        Outgoing {
+            quorum,
+            me,
+            links,
+            faulty,
+            delayed: BinaryHeap::new(),
+            delays: 0,
+        }
+    }
+
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// The fault's name; empty in a sound replica.
+    pub fn fault_name(&self) -> String {
+        self.faulty
+            .as_ref()
+            .map(|f| f.fault().to_string())
+            .unwrap_or_default()
+    }
+
+    pub fn send(&mut self, to: ReplicaId, message: PeerMessage, now: u64) {
+        match &mut self.faulty {
+            None => {
+                self.links.send(to, &Frame::encode(&message));
+            }
+            Some(faulty) => {
+                let sent = faulty.for_peer(to, message);
+                self.send_faulty(Destination::Peer(to), sent, now);
+            }
+        }
+    }
+
+    pub fn broadcast(&mut self, message: PeerMessage, now: u64) {
+        if self.faulty.is_none() {
+            return self.links.broadcast(&Frame::encode(&message));
+        }
+        for to in self.quorum.others(self.me) {
+            self.send(to, message.clone(), now);
+        }
+    }
+
+    pub fn reply(&mut self, to: ConnectionId, message: ReplicaMessage, now: u64) {
+        let to = transport::ConnectionId(to.0);
+        match &mut self.faulty {
+            None => self.reply_as_is(to, &message),
+            Some(faulty) => {
+                let sent = faulty.for_client(message);
+                self.send_faulty(Destination::Client(to), sent, now);
+            }
+        }
+    }
+
+    /// Replies without any fault: a demonstration's status stays readable.
+    pub fn reply_as_is(&self, to: transport::ConnectionId, message: &ReplicaMessage) {
+        self.links.reply(to, &Frame::encode(message));
+    }
+
+    fn send_faulty<M: Encode>(&mut self, to: Destination, sent: Vec<(M, u64)>, now: u64) {
+        for (message, delay_ms) in sent {
+            let frame = Frame::encode(&message);
+            if delay_ms == 0 {
+                self.deliver(to, &frame);
+            } else if self.delayed.len() < MAX_DELAYED {
+                self.delays += 1;
+                let (due, order) = (now + delay_ms, self.delays);
+                self.delayed.push(Reverse(Delayed {
+                    due,
+                    order,
+                    to,
+                    frame,
+                }));
+            }
+        }
+    }
+
+    fn deliver(&self, to: Destination, frame: &Frame) {
+        match to {
+            Destination::Peer(to) => self.links.send(to, frame),
+            Destination::Client(to) => self.links.reply(to, frame),
+        };
+    }
+
+    /// Sends what was held back long enough.
+    pub fn send_due(&mut self, now: u64) {
+        while self.delayed.peek().is_some_and(|Reverse(d)| d.due <= now) {
+            if let Some(Reverse(delayed)) = self.delayed.pop() {
+                self.deliver(delayed.to, &delayed.frame);
+            }
+        }
+    }
+
+    /// When [`Outgoing::send_due`] has something to do.
+    pub fn next_due(&self) -> u64 {
+        self.delayed.peek().map_or(u64::MAX, |Reverse(d)| d.due)
+    }
+}
