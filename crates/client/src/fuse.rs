@@ -1,0 +1,1 @@
+//! A volume as a directory of this machine.

@@ -1,0 +1,240 @@
+//! The file service's operations as typed calls.
+//!
+//! What can be repeated without harm is repeated when the session was lost meanwhile; the rest fails with
+//! [`CallError::Lost`], since nobody knows whether it was executed.
+
+use bytes::Bytes;
+use quorate_files::answer::{Data, Entries, HeldLock, Opened, Progress, StatFs, Written};
+use quorate_files::op::{
+    Access, Create, Fallocate, GetXattr, Link, ListXattr, Lock, Lookup, Mkdir, Mknod, Open, Read,
+    ReadDir, RemoveXattr, Rename, Rmdir, Seek, SetAttr, SetXattr, Symlink, Unlink, Write,
+};
+use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
+
+use crate::session::Session;
+
+/// How often an operation is sent again after a lost session.
+const ATTEMPTS: usize = 5;
+
+/// Why a call brought no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The service refused it.
+    #[error("{0}")]
+    Refused(Errno),
+    /// The session was lost; nobody knows whether the operation was executed.
+    #[error("the session with the group was lost")]
+    Lost,
+    /// f+1 replicas vouch for something that is no answer to the operation: they run another version.
+    #[error("the group speaks another version of the file service")]
+    Garbled,
+}
+
+/// What a call brings.
+pub type Called<T> = Result<T, CallError>;
+
+/// What a look at an extended attribute, or at the list of them, brings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum XattrAnswer {
+    /// The value, or the names.
+    Bytes(Bytes),
+    /// How long that would be.
+    Size(u32),
+}
+
+/// A volume, through a session. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    session: Session,
+}
+
+/// Calls that have one kind of answer.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident($op:ty) => $action:ident -> $answer:ident($out:ty);)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// See [`CallError`].
+            pub async fn $name(&self, who: &Who, op: $op) -> Called<$out> {
+                match self.run(who, Action::$action(op)).await? {
+                    Answer::$answer(out) => Ok(out),
+                    _ => Err(CallError::Garbled),
+                }
+            }
+        )*
+    };
+}
+
+impl Volume {
+    /// The volume that a session's group keeps.
+    pub fn new(session: Session) -> Volume {
+        Volume { session }
+    }
+
+    /// The session.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Sends an operation once.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn once(&self, who: &Who, action: Action) -> Called<Answer> {
+        let op = Op::new(who.clone(), action).to_bytes();
+        self.send(op).await
+    }
+
+    /// Sends an operation; again, if the session is lost and a repetition does no harm.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn run(&self, who: &Who, action: Action) -> Called<Answer> {
+        let attempts = if is_repeatable(&action) { ATTEMPTS } else { 1 };
+        let op = Op::new(who.clone(), action).to_bytes();
+        let mut answer = Err(CallError::Lost);
+        for _ in 0..attempts {
+            answer = self.send(op.clone()).await;
+            if answer != Err(CallError::Lost) {
+                break;
+            }
+        }
+        answer
+    }
+
+    async fn send(&self, op: Bytes) -> Called<Answer> {
+        let result = self.session.call(op).await.map_err(|_| CallError::Lost)?;
+        match Outcome::from_bytes(result) {
+            Ok(Outcome(outcome)) => outcome.map_err(CallError::Refused),
+            Err(_) => Err(CallError::Garbled),
+        }
+    }
+
+    calls! {
+        /// Waits for its place in the order, and does nothing.
+        ping(Nothing) => Ping -> Done(Nothing);
+        /// The object with a name.
+        lookup(Lookup) => Lookup -> Attr(Attr);
+        /// Attributes.
+        get_attr(Target) => GetAttr -> Attr(Attr);
+        /// Changes attributes. The size may take several calls, see [`SetAttr::size`].
+        set_attr(SetAttr) => SetAttr -> Attr(Attr);
+        /// Which accesses would be allowed.
+        access(Access) => Access -> Allowed(u32);
+        /// Opens an object.
+        open(Open) => Open -> Opened(Opened);
+        /// Makes and opens a file, or opens what has the name.
+        create(Create) => Create -> Opened(Opened);
+        /// Lets go of a handle.
+        release(Handle) => Release -> Done(Nothing);
+        /// Reads a file.
+        read(Read) => Read -> Data(Data);
+        /// Writes to a file.
+        write(Write) => Write -> Written(Written);
+        /// Makes a directory.
+        mkdir(Mkdir) => Mkdir -> Attr(Attr);
+        /// Makes a pipe, socket, device or file.
+        mknod(Mknod) => Mknod -> Attr(Attr);
+        /// Makes a symbolic link.
+        symlink(Symlink) => Symlink -> Attr(Attr);
+        /// Where a symbolic link points.
+        readlink(Ino) => Readlink -> Bytes(Bytes);
+        /// Gives an object one more name.
+        link(Link) => Link -> Attr(Attr);
+        /// Removes a name.
+        unlink(Unlink) => Unlink -> Done(Nothing);
+        /// Removes an empty directory.
+        rmdir(Rmdir) => Rmdir -> Done(Nothing);
+        /// Moves a name.
+        rename(Rename) => Rename -> Done(Nothing);
+        /// Lists a directory.
+        read_dir(ReadDir) => ReadDir -> Entries(Entries);
+        /// Space and limits.
+        stat_fs(Nothing) => StatFs -> StatFs(StatFs);
+        /// Waits for what was agreed before.
+        fsync(Target) => Fsync -> Done(Nothing);
+        /// Allocates, punches or zeroes; up to where, the answer says.
+        fallocate(Fallocate) => Fallocate -> Progress(Progress);
+        /// Sets an extended attribute.
+        set_xattr(SetXattr) => SetXattr -> Done(Nothing);
+        /// Removes an extended attribute.
+        remove_xattr(RemoveXattr) => RemoveXattr -> Done(Nothing);
+        /// Tests, takes or lets go of a lock.
+        lock(Lock) => Lock -> Lock(Option<HeldLock>);
+    }
+
+    /// An extended attribute.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn get_xattr(&self, who: &Who, op: GetXattr) -> Called<XattrAnswer> {
+        xattr_answer(self.run(who, Action::GetXattr(op)).await?)
+    }
+
+    /// The names of the extended attributes.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn list_xattr(&self, who: &Who, op: ListXattr) -> Called<XattrAnswer> {
+        xattr_answer(self.run(who, Action::ListXattr(op)).await?)
+    }
+
+    /// The next data or hole, however far it is.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn seek(&self, who: &Who, mut op: Seek) -> Called<u64> {
+        loop {
+            match self.run(who, Action::Seek(op.clone())).await? {
+                Answer::Offset(offset) => return Ok(offset),
+                Answer::Progress(progress) if progress.done > op.offset => {
+                    op.offset = progress.done
+                }
+                _ => return Err(CallError::Garbled),
+            }
+        }
+    }
+}
+
+fn xattr_answer(answer: Answer) -> Called<XattrAnswer> {
+    match answer {
+        Answer::Bytes(bytes) => Ok(XattrAnswer::Bytes(bytes)),
+        Answer::Size(size) => Ok(XattrAnswer::Size(size)),
+        _ => Err(CallError::Garbled),
+    }
+}
+
+/// Whether an operation done twice leaves and answers the same as done once, if nobody else comes between.
+pub fn is_repeatable(action: &Action) -> bool {
+    match action {
+        Action::Ping(_)
+        | Action::Fsync(_)
+        | Action::SetAttr(_)
+        | Action::Fallocate(_)
+        | Action::Open(_) => true,
+        Action::Write(write) => matches!(write.place, quorate_files::op::Place::At(_)),
+        Action::Create(create) => create.flags & quorate_files::op::flags::EXCLUSIVE == 0,
+        Action::SetXattr(set) => set.mode == quorate_files::op::XattrMode::Set,
+        Action::Release(_)
+        | Action::Mkdir(_)
+        | Action::Mknod(_)
+        | Action::Symlink(_)
+        | Action::Link(_)
+        | Action::Unlink(_)
+        | Action::Rmdir(_)
+        | Action::Rename(_)
+        | Action::RemoveXattr(_) => false,
+        Action::Lock(lock) => lock.test,
+        Action::Lookup(_)
+        | Action::GetAttr(_)
+        | Action::Access(_)
+        | Action::Read(_)
+        | Action::Readlink(_)
+        | Action::ReadDir(_)
+        | Action::StatFs(_)
+        | Action::Seek(_)
+        | Action::GetXattr(_)
+        | Action::ListXattr(_) => true,
+    }
+}
