@@ -191,12 +191,8 @@ impl Fs<'_, '_> {
         end: u64,
         limit: usize,
     ) -> Done<alloc::vec::Vec<(u64, Stored)>> {
-        if first >= end {
-            return Ok(alloc::vec::Vec::new());
-        }
-        let from = layout::extent_key(data, first);
-        let to = layout::extent_key(data, end);
-        self.scan(&from, &to, limit)?
+        let key = |chunk| layout::extent_key(data, chunk);
+        self.scan_numbers(key, first, end, limit)?
             .into_iter()
             .map(|(key, value)| {
                 let chunk = layout::number_at(&key, 1).unwrap_or(u64::MAX);
@@ -275,9 +271,8 @@ impl Fs<'_, '_> {
             let dead: Dead = self
                 .load(&key)?
                 .ok_or_else(|| Fault("the queue of dead content has a gap".into()))?;
-            let from = layout::extent_key(dead.data, dead.from);
-            let to = layout::extent_key(dead.data, u64::MAX);
-            let extents = self.scan(&from, &to, left)?;
+            let key_of = |chunk| layout::extent_key(dead.data, chunk);
+            let extents = self.scan_numbers(key_of, dead.from, u64::MAX, left)?;
             match extents.last() {
                 Some((last, _)) if extents.len() == left => {
                     let from = layout::number_at(last, 1).unwrap_or(u64::MAX);

@@ -91,6 +91,28 @@ impl<'a, 't> Fs<'a, 't> {
             .range(Bound::Included(from), Bound::Excluded(to), limit)?)
     }
 
+    /// Up to `limit` entries whose keys are made of the numbers from `first` and below `end`, where numbers lie mostly close
+    /// together. A range over layers costs what lies in it, even beyond the limit; so it is looked at in windows.
+    pub fn scan_numbers(
+        &self,
+        key: impl Fn(u64) -> Bytes,
+        first: u64,
+        end: u64,
+        limit: usize,
+    ) -> Done<Vec<(Bytes, Bytes)>> {
+        let mut out = Vec::new();
+        let mut at = first;
+        let mut window = limit as u64 * 2;
+        while at < end && out.len() < limit {
+            let stop = end.min(at.saturating_add(window));
+            out.extend(self.scan(&key(at), &key(stop), limit - out.len())?);
+            at = stop;
+            // Growing, so that even 2^64 numbers are passed in few steps.
+            window = window.saturating_mul(8);
+        }
+        Ok(out)
+    }
+
     /// The object with a number; `ESTALE` if it is gone.
     pub fn inode(&self, ino: Ino) -> Done<Inode> {
         self.load(&layout::inode_key(ino))?

@@ -12,9 +12,6 @@ use crate::op::{Create, Open, access, flags};
 use crate::perm;
 use crate::types::{Handle, Ino, Kind, Nothing};
 
-/// How many handles the end of a session lets go of at a time.
-const RELEASE_BATCH: usize = 256;
-
 impl Fs<'_, '_> {
     pub fn open(&mut self, op: &Open) -> Done<Answer> {
         if op.flags & !flags::ALL != 0 || op.flags & flags::EXCLUSIVE != 0 {
@@ -152,22 +149,16 @@ impl Fs<'_, '_> {
     /// Lets go of all that the session holds. [`MAX_OPENS`] bounds it.
     pub fn end_session(&mut self) -> Done<()> {
         let session = self.session();
-        let mut from = layout::open_key(session, Handle(0));
+        let from = layout::open_key(session, Handle(0));
         let to = layout::open_key(session, Handle(u64::MAX));
-        loop {
-            let batch = self.scan(&from, &to, RELEASE_BATCH)?;
-            let handles: Vec<Handle> = batch
-                .iter()
-                .filter_map(|(key, _)| layout::number_at(key, 1).map(Handle))
-                .collect();
-            let Some(last) = handles.last() else {
-                return Ok(());
-            };
-            // On from here: what is let go below need not be looked through again.
-            from = layout::open_key(session, *last);
-            for handle in handles {
-                self.release(handle)?;
-            }
+        let handles: Vec<Handle> = self
+            .scan(&from, &to, MAX_OPENS as usize)?
+            .iter()
+            .filter_map(|(key, _)| layout::number_at(key, 1).map(Handle))
+            .collect();
+        for handle in handles {
+            self.release(handle)?;
         }
+        Ok(())
     }
 }

@@ -33,15 +33,15 @@ impl Fs<'_, '_> {
         let plus = op.plus && may_search;
         let limit = op.count.min(MAX_ENTRIES) as usize;
         let mut entries = self.dots(ino, &dir, op.cookie, plus)?;
+        let dots_fit = entries.len() <= limit;
         entries.truncate(limit);
 
         // One more than fits tells whether these are the last.
         let room = limit - entries.len();
         let next = op.cookie.saturating_add(1).max(FIRST_COOKIE);
-        let from = layout::cookie_key(ino, next);
-        let to = layout::cookie_key(ino, u64::MAX);
-        let found = self.scan(&from, &to, room + 1)?;
-        let end = found.len() <= room;
+        let key = |cookie| layout::cookie_key(ino, cookie);
+        let found = self.scan_numbers(key, next, dir.next_cookie, room + 1)?;
+        let end = dots_fit && found.len() <= room;
         for (_, name) in found.into_iter().take(room) {
             entries.push(self.listed(ino, name, plus)?);
         }

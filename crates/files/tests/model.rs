@@ -51,7 +51,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
     let old_name = |dir: Ino, byte: u8| {
         let children = tree.nodes.get(&dir.0).map(|node| &node.children);
         match children {
-            Some(children) if byte % 4 != 0 && !children.is_empty() => {
+            Some(children) if !byte.is_multiple_of(4) && !children.is_empty() => {
                 let names: Vec<_> = children.keys().cloned().collect();
                 Bytes::from(names[usize::from(byte / 4) % names.len()].clone())
             }
@@ -123,7 +123,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
         }),
         16 | 17 => Action::Write(Write {
             target: target(raw[3]),
-            place: if raw[6] % 4 == 0 {
+            place: if raw[6].is_multiple_of(4) {
                 Place::End(Nothing)
             } else {
                 Place::At(offset)
@@ -137,15 +137,17 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
         }),
         19 | 20 => Action::SetAttr(SetAttr {
             target: target(raw[3]),
-            mode: (raw[4] % 4 == 0).then_some(mode),
-            uid: (raw[4] % 4 == 1 && raw[6] % 2 == 0).then_some(1000 + u32::from(raw[5]) % 3),
-            gid: (raw[4] % 4 == 1 && raw[6] % 3 == 0).then_some(100 + u32::from(raw[5]) % 4),
+            mode: (raw[4].is_multiple_of(4)).then_some(mode),
+            uid: (raw[4] % 4 == 1 && raw[6].is_multiple_of(2))
+                .then_some(1000 + u32::from(raw[5]) % 3),
+            gid: (raw[4] % 4 == 1 && raw[6].is_multiple_of(3))
+                .then_some(100 + u32::from(raw[5]) % 4),
             size: (raw[4] % 4 == 2).then_some(offset),
             atime: (raw[4] % 4 == 3).then_some(match raw[6] % 2 {
                 0 => SetTime::Now(Nothing),
                 _ => SetTime::At(Stamp { secs: -5, nanos: 7 }),
             }),
-            mtime: (raw[4] % 4 == 3 && raw[7] % 2 == 0).then_some(SetTime::Now(Nothing)),
+            mtime: (raw[4] % 4 == 3 && raw[7].is_multiple_of(2)).then_some(SetTime::Now(Nothing)),
         }),
         21 | 22 => Action::Open(Open {
             ino: ino(raw[3]),

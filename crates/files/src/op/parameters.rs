@@ -1,0 +1,389 @@
+//! What each [`Action`](super::Action) needs to be told.
+
+use bytes::Bytes;
+use quorate_wire::{record, tagged};
+
+use super::Target;
+#[allow(unused_imports)] // Documentation links.
+use super::{Action, MAX_ENTRIES, MAX_IO_BYTES, access, flags};
+use crate::types::{Handle, Ino, Kind, Nothing, Stamp};
+
+record! {
+    /// See [`Action::Lookup`]. The names `.` and `..` are understood here and nowhere else.
+    pub struct Lookup {
+        /// The directory.
+        pub parent: Ino,
+        /// The name in it.
+        pub name: Bytes,
+    }
+}
+
+tagged! {
+    /// A time to set.
+    pub enum SetTime {
+        /// The agreed time of the operation.
+        1 => Now(Nothing),
+        /// This time.
+        2 => At(Stamp),
+    }
+}
+
+record! {
+    /// See [`Action::SetAttr`]. All parts are checked before any is done.
+    pub struct SetAttr {
+        /// The object. By a handle opened for writing, the size can be set without write permission.
+        pub target: Target,
+        /// New mode bits, 07777.
+        pub mode: Option<u32>,
+        /// New owner.
+        pub uid: Option<u32>,
+        /// New group.
+        pub gid: Option<u32>,
+        /// New size. Work is bounded: if the answer's size is not this one, send the operation again (with the
+        /// size alone) until it is. That happens only when much data is cut off and the new size is not 0.
+        pub size: Option<u64>,
+        /// New access time.
+        pub atime: Option<SetTime>,
+        /// New modification time.
+        pub mtime: Option<SetTime>,
+    }
+}
+
+record! {
+    /// See [`Action::Access`].
+    pub struct Access {
+        /// The object.
+        pub ino: Ino,
+        /// Bits of [`access`].
+        pub mask: u32,
+    }
+}
+
+record! {
+    /// See [`Action::Open`].
+    pub struct Open {
+        /// The object: a regular file; or a directory, for reading only.
+        pub ino: Ino,
+        /// Bits of [`flags`].
+        pub flags: u32,
+    }
+}
+
+record! {
+    /// See [`Action::Create`].
+    pub struct Create {
+        /// The directory.
+        pub parent: Ino,
+        /// The name in it.
+        pub name: Bytes,
+        /// Mode bits with the umask already applied. A new file's handle has the rights of `flags` whatever the mode.
+        pub mode: u32,
+        /// Bits of [`flags`].
+        pub flags: u32,
+    }
+}
+
+record! {
+    /// See [`Action::Read`].
+    pub struct Read {
+        /// The file.
+        pub target: Target,
+        /// From where.
+        pub offset: u64,
+        /// How much, up to [`MAX_IO_BYTES`]; above that `EINVAL`.
+        pub len: u32,
+    }
+}
+
+tagged! {
+    /// Where to write.
+    pub enum Place {
+        /// At this offset. A handle opened with [`flags::APPEND`] writes at the end all the same.
+        1 => At(u64),
+        /// At the end of the file, as it is when the operation is executed.
+        2 => End(Nothing),
+    }
+}
+
+record! {
+    /// See [`Action::Write`].
+    pub struct Write {
+        /// The file.
+        pub target: Target,
+        /// Where.
+        pub place: Place,
+        /// What, up to [`MAX_IO_BYTES`]; above that `EINVAL`.
+        pub data: Bytes,
+    }
+}
+
+record! {
+    /// See [`Action::Mkdir`].
+    pub struct Mkdir {
+        /// The directory in which the new one will be.
+        pub parent: Ino,
+        /// Its name.
+        pub name: Bytes,
+        /// Mode bits with the umask already applied.
+        pub mode: u32,
+    }
+}
+
+record! {
+    /// See [`Action::Mknod`].
+    pub struct Mknod {
+        /// The directory.
+        pub parent: Ino,
+        /// The name in it.
+        pub name: Bytes,
+        /// Regular, fifo, socket; block and character devices by root only (`EPERM`). A directory is `EPERM`, a
+        /// symbolic link `EINVAL`.
+        pub kind: Kind,
+        /// Mode bits with the umask already applied.
+        pub mode: u32,
+        /// The device number of a device.
+        pub rdev: u64,
+    }
+}
+
+record! {
+    /// See [`Action::Symlink`].
+    pub struct Symlink {
+        /// The directory.
+        pub parent: Ino,
+        /// The name in it.
+        pub name: Bytes,
+        /// Where the link points: 1 to 4,095 bytes without NUL.
+        pub target: Bytes,
+    }
+}
+
+record! {
+    /// See [`Action::Link`].
+    pub struct Link {
+        /// The object.
+        pub ino: Ino,
+        /// The directory of the new name.
+        pub parent: Ino,
+        /// The new name.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// See [`Action::Unlink`].
+    pub struct Unlink {
+        /// The directory.
+        pub parent: Ino,
+        /// The name in it.
+        pub name: Bytes,
+    }
+}
+
+record! {
+    /// See [`Action::Rmdir`].
+    pub struct Rmdir {
+        /// The directory.
+        pub parent: Ino,
+        /// The name in it.
+        pub name: Bytes,
+    }
+}
+
+codes! {
+    /// What becomes of an object that has the new name already.
+    pub enum RenameMode {
+        /// It is replaced.
+        0 => Replace,
+        /// It stays: `EEXIST`.
+        1 => NoReplace,
+        /// It gets the old name.
+        2 => Exchange,
+    }
+}
+
+record! {
+    /// See [`Action::Rename`].
+    pub struct Rename {
+        /// The old directory.
+        pub parent: Ino,
+        /// The old name.
+        pub name: Bytes,
+        /// The new directory.
+        pub new_parent: Ino,
+        /// The new name.
+        pub new_name: Bytes,
+        /// What becomes of an object there.
+        pub mode: RenameMode,
+    }
+}
+
+record! {
+    /// See [`Action::ReadDir`].
+    pub struct ReadDir {
+        /// The directory.
+        pub target: Target,
+        /// The cookie of the last entry that the caller has; 0 from the start.
+        pub cookie: u64,
+        /// The most entries to answer; 0 is `EINVAL`.
+        pub count: u32,
+        /// With each entry's attributes, where the caller may search the directory.
+        pub plus: bool,
+    }
+}
+
+codes! {
+    /// What [`Fallocate`] does with the range.
+    pub enum FallocateMode {
+        /// Makes all of it data; the file grows to hold it.
+        0 => Allocate,
+        /// Makes all of it data up to the file's end; the size stays. (Nothing is kept beyond the end.)
+        1 => KeepSize,
+        /// Makes a hole of it; the size stays.
+        2 => PunchHole,
+        /// Makes it read as zeros and be data; the file grows to hold it.
+        3 => ZeroRange,
+        /// Makes it read as zeros and be data up to the file's end; the size stays.
+        4 => ZeroRangeKeepSize,
+    }
+}
+
+record! {
+    /// See [`Action::Fallocate`].
+    pub struct Fallocate {
+        /// The file.
+        pub target: Target,
+        /// What is done.
+        pub mode: FallocateMode,
+        /// From where.
+        pub offset: u64,
+        /// How much; 0 is `EINVAL`. Work is bounded: the answer says up to where it was done; send the rest again.
+        pub len: u64,
+    }
+}
+
+codes! {
+    /// What [`Seek`] looks for.
+    pub enum Whence {
+        /// The next byte of data.
+        0 => Data,
+        /// The next byte of a hole; the end of the file is one.
+        1 => Hole,
+    }
+}
+
+record! {
+    /// See [`Action::Seek`].
+    pub struct Seek {
+        /// The file.
+        pub target: Target,
+        /// From where.
+        pub offset: u64,
+        /// For what.
+        pub whence: Whence,
+    }
+}
+
+codes! {
+    /// Whether an extended attribute must be there already.
+    pub enum XattrMode {
+        /// Either way.
+        0 => Set,
+        /// It must be new, else `EEXIST`.
+        1 => Create,
+        /// It must be there, else `ENODATA`.
+        2 => Replace,
+    }
+}
+
+record! {
+    /// See [`Action::SetXattr`].
+    pub struct SetXattr {
+        /// The object.
+        pub ino: Ino,
+        /// The attribute, with its namespace: `user.`, `trusted.`, `security.` or `system.`.
+        pub name: Bytes,
+        /// Its value, up to 64 KiB.
+        pub value: Bytes,
+        /// Whether it must be there.
+        pub mode: XattrMode,
+    }
+}
+
+record! {
+    /// See [`Action::GetXattr`].
+    pub struct GetXattr {
+        /// The object.
+        pub ino: Ino,
+        /// The attribute.
+        pub name: Bytes,
+        /// The size of the caller's buffer; 0 asks for the value's size.
+        pub size: u32,
+    }
+}
+
+record! {
+    /// See [`Action::ListXattr`].
+    pub struct ListXattr {
+        /// The object.
+        pub ino: Ino,
+        /// The size of the caller's buffer; 0 asks for the list's size.
+        pub size: u32,
+    }
+}
+
+record! {
+    /// See [`Action::RemoveXattr`].
+    pub struct RemoveXattr {
+        /// The object.
+        pub ino: Ino,
+        /// The attribute.
+        pub name: Bytes,
+    }
+}
+
+codes! {
+    /// Locks of one namespace never meet those of the other.
+    pub enum LockSpace {
+        /// fcntl(2): on ranges.
+        0 => Posix,
+        /// flock(2): on the whole file; start and end must be 0 and `u64::MAX`.
+        1 => Flock,
+    }
+}
+
+codes! {
+    /// What is asked for.
+    pub enum LockKind {
+        /// Shared.
+        0 => Read,
+        /// Alone.
+        1 => Write,
+        /// None: what the owner has in the range is let go.
+        2 => Unlock,
+    }
+}
+
+record! {
+    /// See [`Action::Lock`]. Never waits: where another's lock is in the way, a test tells which, and taking is `EAGAIN`.
+    /// Locks end with the session, and with the last handle that the session has on the file; a `Flock` lock ends
+    /// also with the handle it was taken through.
+    pub struct Lock {
+        /// The file.
+        pub handle: Handle,
+        /// Which namespace.
+        pub space: LockSpace,
+        /// Whose lock it is within the session.
+        pub owner: u64,
+        /// The process, for those who ask who holds it.
+        pub pid: u32,
+        /// The first byte.
+        pub start: u64,
+        /// The last byte; `u64::MAX` is the end of the file wherever it will be.
+        pub end: u64,
+        /// What is asked for.
+        pub kind: LockKind,
+        /// Only says what would be in the way.
+        pub test: bool,
+    }
+}
