@@ -329,3 +329,33 @@ fn extended_attributes_are_linux_ones() {
     world.check();
     assert_eq!(world.statfs().used, 0);
 }
+
+/// A directory's `..` is part of it: to move it to another parent, or another into its place, is a write to it.
+#[test]
+fn moving_a_directory_writes_to_it() {
+    let mut world = World::new();
+    let a = world.mkdir(&user(), Ino::ROOT, b"a", 0o755).unwrap();
+    let b = world.mkdir(&user(), Ino::ROOT, b"b", 0o755).unwrap();
+    let fixed = world.mkdir(&user(), a, b"fixed", 0o500).unwrap();
+    let free = world.mkdir(&user(), b, b"free", 0o700).unwrap();
+    let mut rename = |from, name: &'static str, to, new_name: &'static str, mode| {
+        let (name, new_name) = (Bytes::from(name), Bytes::from(new_name));
+        let op = Rename {
+            parent: from,
+            name,
+            new_parent: to,
+            new_name,
+            mode,
+        };
+        world.run(1, &user(), Action::Rename(op)).map(drop)
+    };
+    use RenameMode::{Exchange, Replace};
+    assert_eq!(rename(a, "fixed", b, "x", Replace), Err(Errno::EACCES));
+    assert_eq!(rename(a, "fixed", b, "free", Exchange), Err(Errno::EACCES));
+    assert_eq!(rename(b, "free", a, "fixed", Exchange), Err(Errno::EACCES));
+    assert_eq!(rename(a, "fixed", a, "still", Replace), Ok(()));
+    assert_eq!(rename(b, "free", a, "still", Replace), Ok(()));
+    assert_eq!(world.list(a, 2, 9).unwrap().0[0].ino, free);
+    assert_eq!(world.attr(fixed), Err(Errno::ESTALE));
+    world.check();
+}

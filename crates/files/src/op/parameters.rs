@@ -4,12 +4,10 @@ use bytes::Bytes;
 use quorate_wire::{record, tagged};
 
 use super::Target;
-#[allow(unused_imports)] // Documentation links.
-use super::{Action, MAX_ENTRIES, MAX_IO_BYTES, access, flags};
 use crate::types::{Handle, Ino, Kind, Nothing, Stamp};
 
 record! {
-    /// See [`Action::Lookup`]. The names `.` and `..` are understood here and nowhere else.
+    /// See [`Action::Lookup`](super::Action::Lookup). The names `.` and `..` are understood here and nowhere else.
     pub struct Lookup {
         /// The directory.
         pub parent: Ino,
@@ -29,7 +27,7 @@ tagged! {
 }
 
 record! {
-    /// See [`Action::SetAttr`]. All parts are checked before any is done.
+    /// See [`Action::SetAttr`](super::Action::SetAttr). All parts are checked before any is done.
     pub struct SetAttr {
         /// The object. By a handle opened for writing, the size can be set without write permission.
         pub target: Target,
@@ -50,27 +48,27 @@ record! {
 }
 
 record! {
-    /// See [`Action::Access`].
+    /// See [`Action::Access`](super::Action::Access).
     pub struct Access {
         /// The object.
         pub ino: Ino,
-        /// Bits of [`access`].
+        /// Bits of [`access`](super::access).
         pub mask: u32,
     }
 }
 
 record! {
-    /// See [`Action::Open`].
+    /// See [`Action::Open`](super::Action::Open).
     pub struct Open {
         /// The object: a regular file; or a directory, for reading only.
         pub ino: Ino,
-        /// Bits of [`flags`].
+        /// Bits of [`flags`](super::flags).
         pub flags: u32,
     }
 }
 
 record! {
-    /// See [`Action::Create`].
+    /// See [`Action::Create`](super::Action::Create).
     pub struct Create {
         /// The directory.
         pub parent: Ino,
@@ -78,19 +76,19 @@ record! {
         pub name: Bytes,
         /// Mode bits with the umask already applied. A new file's handle has the rights of `flags` whatever the mode.
         pub mode: u32,
-        /// Bits of [`flags`].
+        /// Bits of [`flags`](super::flags).
         pub flags: u32,
     }
 }
 
 record! {
-    /// See [`Action::Read`].
+    /// See [`Action::Read`](super::Action::Read).
     pub struct Read {
         /// The file.
         pub target: Target,
         /// From where.
         pub offset: u64,
-        /// How much, up to [`MAX_IO_BYTES`]; above that `EINVAL`.
+        /// How much, up to [`MAX_IO_BYTES`](super::MAX_IO_BYTES); above that `EINVAL`.
         pub len: u32,
     }
 }
@@ -98,7 +96,7 @@ record! {
 tagged! {
     /// Where to write.
     pub enum Place {
-        /// At this offset. A handle opened with [`flags::APPEND`] writes at the end all the same.
+        /// At this offset. A handle opened with [`flags::APPEND`](super::flags::APPEND) writes at the end all the same.
         1 => At(u64),
         /// At the end of the file, as it is when the operation is executed.
         2 => End(Nothing),
@@ -106,19 +104,19 @@ tagged! {
 }
 
 record! {
-    /// See [`Action::Write`].
+    /// See [`Action::Write`](super::Action::Write).
     pub struct Write {
         /// The file.
         pub target: Target,
         /// Where.
         pub place: Place,
-        /// What, up to [`MAX_IO_BYTES`]; above that `EINVAL`.
+        /// What, up to [`MAX_IO_BYTES`](super::MAX_IO_BYTES); above that `EINVAL`.
         pub data: Bytes,
     }
 }
 
 record! {
-    /// See [`Action::Mkdir`].
+    /// See [`Action::Mkdir`](super::Action::Mkdir).
     pub struct Mkdir {
         /// The directory in which the new one will be.
         pub parent: Ino,
@@ -130,7 +128,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::Mknod`].
+    /// See [`Action::Mknod`](super::Action::Mknod).
     pub struct Mknod {
         /// The directory.
         pub parent: Ino,
@@ -147,7 +145,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::Symlink`].
+    /// See [`Action::Symlink`](super::Action::Symlink).
     pub struct Symlink {
         /// The directory.
         pub parent: Ino,
@@ -159,7 +157,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::Link`].
+    /// See [`Action::Link`](super::Action::Link).
     pub struct Link {
         /// The object.
         pub ino: Ino,
@@ -171,7 +169,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::Unlink`].
+    /// See [`Action::Unlink`](super::Action::Unlink).
     pub struct Unlink {
         /// The directory.
         pub parent: Ino,
@@ -181,7 +179,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::Rmdir`].
+    /// See [`Action::Rmdir`](super::Action::Rmdir).
     pub struct Rmdir {
         /// The directory.
         pub parent: Ino,
@@ -203,7 +201,7 @@ codes! {
 }
 
 record! {
-    /// See [`Action::Rename`].
+    /// See [`Action::Rename`](super::Action::Rename).
     pub struct Rename {
         /// The old directory.
         pub parent: Ino,
@@ -219,7 +217,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::ReadDir`].
+    /// See [`Action::ReadDir`](super::Action::ReadDir).
     pub struct ReadDir {
         /// The directory.
         pub target: Target,
@@ -249,7 +247,7 @@ codes! {
 }
 
 record! {
-    /// See [`Action::Fallocate`].
+    /// See [`Action::Fallocate`](super::Action::Fallocate).
     pub struct Fallocate {
         /// The file.
         pub target: Target,
@@ -273,7 +271,7 @@ codes! {
 }
 
 record! {
-    /// See [`Action::Seek`].
+    /// See [`Action::Seek`](super::Action::Seek).
     pub struct Seek {
         /// The file.
         pub target: Target,
@@ -297,7 +295,7 @@ codes! {
 }
 
 record! {
-    /// See [`Action::SetXattr`].
+    /// See [`Action::SetXattr`](super::Action::SetXattr).
     pub struct SetXattr {
         /// The object.
         pub ino: Ino,
@@ -311,7 +309,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::GetXattr`].
+    /// See [`Action::GetXattr`](super::Action::GetXattr).
     pub struct GetXattr {
         /// The object.
         pub ino: Ino,
@@ -323,7 +321,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::ListXattr`].
+    /// See [`Action::ListXattr`](super::Action::ListXattr).
     pub struct ListXattr {
         /// The object.
         pub ino: Ino,
@@ -333,7 +331,7 @@ record! {
 }
 
 record! {
-    /// See [`Action::RemoveXattr`].
+    /// See [`Action::RemoveXattr`](super::Action::RemoveXattr).
     pub struct RemoveXattr {
         /// The object.
         pub ino: Ino,
@@ -365,7 +363,7 @@ codes! {
 }
 
 record! {
-    /// See [`Action::Lock`]. Never waits: where another's lock is in the way, a test tells which, and taking is `EAGAIN`.
+    /// See [`Action::Lock`](super::Action::Lock). Never waits: where another's lock is in the way, a test tells which, and taking is `EAGAIN`.
     /// Locks end with the session, and with the last handle that the session has on the file; a `Flock` lock ends
     /// also with the handle it was taken through.
     pub struct Lock {
