@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_execution::{Call, Service};
-use quorate_state::{Fault, Txn};
+use quorate_state::{Fault, Layer, Txn};
 use quorate_wire::{Decode, Encode, Time};
 
 use crate::answer::{Answer, Outcome};
@@ -111,27 +111,46 @@ impl Service for FileService {
 }
 
 fn run(txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
+    if op.is_read_only() {
+        return run_read(txn, call, op);
+    }
+    // The caller's own writes may be in the transaction already: a refusal must not take them along.
+    let before = txn.writes().clone();
     let mut fs = Fs::new(txn, call, &op.who)?;
     let done = dispatch(&mut fs, &op.action).and_then(|answer| {
-        if !op.is_read_only() {
-            fs.reclaim()?;
-        }
+        fs.reclaim()?;
+        fs.finish();
         Ok(answer)
     });
     match done {
-        Ok(answer) => {
-            fs.finish();
-            assert!(
-                !op.is_read_only() || txn.writes().is_empty(),
-                "a read wrote"
-            );
-            Ok(Outcome(Ok(answer)))
-        }
+        Ok(answer) => Ok(Outcome(Ok(answer))),
         Err(Stop::Refused(errno)) => {
-            txn.rollback();
+            back_to(txn, before);
             Ok(Outcome(Err(errno)))
         }
         Err(Stop::Failed(fault)) => Err(fault),
+    }
+}
+
+fn run_read(txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
+    let before = txn.writes().len();
+    let done = dispatch(&mut Fs::new(txn, call, &op.who)?, &op.action);
+    assert_eq!(txn.writes().len(), before, "a read wrote");
+    match done {
+        Ok(answer) => Ok(Outcome(Ok(answer))),
+        Err(Stop::Refused(errno)) => Ok(Outcome(Err(errno))),
+        Err(Stop::Failed(fault)) => Err(fault),
+    }
+}
+
+/// Makes the transaction's writes what they were.
+fn back_to(txn: &mut Txn<'_>, before: Layer) {
+    txn.rollback();
+    for (key, value) in before {
+        match value {
+            Some(value) => txn.put(key, value),
+            None => txn.delete(key),
+        }
     }
 }
 

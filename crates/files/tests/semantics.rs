@@ -4,6 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use common::World;
+use quorate_execution::Service;
 use quorate_files::answer::Answer;
 use quorate_files::layout::{MAX_DEPTH, MAX_LINKS, MAX_OPENS};
 use quorate_files::op::*;
@@ -358,4 +359,46 @@ fn moving_a_directory_writes_to_it() {
     assert_eq!(world.list(a, 2, 9).unwrap().0[0].ino, free);
     assert_eq!(world.attr(fixed), Err(Errno::ESTALE));
     world.check();
+}
+
+/// The executor keeps books of its own in an operation's transaction, and may end sessions there first: a refusal
+/// undoes the operation alone, and a read minds none of it.
+#[test]
+fn a_refusal_undoes_the_operation_alone() {
+    let mut world = World::new();
+    let (ino, _) = world.create(Ino::ROOT, b"f");
+    world.unlink(&Who::root(), Ino::ROOT, b"f").unwrap();
+    let (parent, name) = (Ino::ROOT, Bytes::from_static(b"f"));
+    let (flags, long) = (flags::WRITE, Bytes::from(vec![b'x'; 256]));
+    for action in [
+        Action::Create(Create {
+            parent,
+            name: long,
+            mode: 0,
+            flags,
+        }),
+        Action::Lookup(Lookup {
+            parent,
+            name: name.clone(),
+        }),
+        Action::StatFs(Nothing),
+    ] {
+        let (service, call) = (world.service, world.call(1));
+        let mut txn = world.state.begin();
+        txn.put(Bytes::from_static(b"\0book"), Bytes::from_static(b"kept"));
+        service.session_ended(&mut txn, &call).unwrap();
+        let op = Op::new(Who::root(), action).to_bytes();
+        service.execute(&mut txn, &call, &op).unwrap();
+        assert_eq!(
+            txn.get(b"\0book").unwrap(),
+            Some(Bytes::from_static(b"kept"))
+        );
+        txn.commit();
+        assert_eq!(world.attr(ino), Err(Errno::ESTALE));
+        world.check();
+    }
+    let before = world.contents();
+    let op = Op::new(Who::root(), Action::Unlink(Unlink { parent, name })).to_bytes();
+    world.execute(1, &op);
+    assert_eq!(world.contents(), before);
 }

@@ -88,7 +88,7 @@ impl World {
         txn.commit();
     }
 
-    fn call(&self, session: u64) -> Call {
+    pub fn call(&self, session: u64) -> Call {
         Call {
             client: PublicKey([7; 32]),
             session: SessionId(session),
