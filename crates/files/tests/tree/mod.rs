@@ -1,9 +1,11 @@
 //! A file tree as the manual pages have it, in the most naive way: link counts are counted, loops are searched for, and
 //! contents are vectors. It learns from the service only the numbers of new objects and handles.
 
+mod apply;
+mod rename;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_files::answer::Answer;
 use quorate_files::op::*;
 use quorate_files::{Attr, Errno, Ino, Kind, Stamp};
 
@@ -324,63 +326,6 @@ impl Tree {
                 .any(|&child| self.below(child, wanted))
     }
 
-    fn rename(&mut self, who: &Who, op: &Rename) -> Result<()> {
-        let (from, to) = (op.parent.0, op.new_parent.0);
-        self.enter(who, from)?;
-        self.enter(who, to)?;
-        let source = self.find(who, from, &op.name)?;
-        Tree::good(&op.new_name)?;
-        let target = self.child(to, &op.new_name);
-        let exchange = op.mode == RenameMode::Exchange;
-        if op.mode == RenameMode::NoReplace && target.is_some() {
-            return Err(Errno::EEXIST);
-        }
-        if exchange && target.is_none() {
-            return Err(Errno::ENOENT);
-        }
-        if self.below(source, to) {
-            return Err(Errno::EINVAL);
-        }
-        if target.is_some_and(|target| self.below(target, from)) {
-            return Err(if exchange {
-                Errno::EINVAL
-            } else {
-                Errno::ENOTEMPTY
-            });
-        }
-        if target == Some(source) {
-            return Ok(());
-        }
-        let is_dir = |ino: u64| self.nodes[&ino].kind == Kind::Directory;
-        self.may_delete(who, from, source, is_dir(source))?;
-        match target {
-            None => self.may_make(who, to, &op.new_name)?,
-            Some(target) if exchange => self.may_delete(who, to, target, is_dir(target))?,
-            Some(target) => self.may_delete(who, to, target, is_dir(source))?,
-        }
-        if from != to && is_dir(source) {
-            self.must(who, source, "w")?;
-        }
-        if let Some(target) = target {
-            if exchange && from != to && is_dir(target) {
-                self.must(who, target, "w")?;
-            }
-            if !exchange && !self.nodes[&target].children.is_empty() {
-                return Err(Errno::ENOTEMPTY);
-            }
-        }
-        self.take(from, &op.name);
-        self.put(to, &op.new_name, source);
-        self.changed(source);
-        if let Some(target) = target {
-            self.changed(target);
-            if exchange {
-                self.put(from, &op.name, target);
-            }
-        }
-        Ok(())
-    }
-
     /// The object of a target, and whether its handle has the right; without a handle, whether the bits allow it.
     fn aim(&self, session: u64, target: &Target) -> Result<(u64, Option<u32>)> {
         match target {
@@ -558,165 +503,5 @@ impl Tree {
     pub fn end_session(&mut self, session: u64) {
         self.opens.retain(|(owner, _), _| *owner != session);
         self.forget();
-    }
-
-    pub fn apply(
-        &mut self,
-        session: u64,
-        who: &Who,
-        now: u64,
-        action: &Action,
-        actual: &Result<Answer>,
-    ) -> Result<Expected> {
-        self.now = Stamp {
-            secs: (now / 1_000_000_000) as i64,
-            nanos: (now % 1_000_000_000) as u32,
-        };
-        let (new, handle) = match actual {
-            Ok(Answer::Attr(attr)) => (Some(attr.ino.0), None),
-            Ok(Answer::Opened(opened)) => (Some(opened.attr.ino.0), Some(opened.handle.0)),
-            _ => (None, None),
-        };
-        let expected = match action {
-            Action::Mkdir(op) => {
-                self.may_make(who, op.parent.0, &op.name)?;
-                let mut node = self.node(who, Kind::Directory, op.mode & 0o1777);
-                node.parent = op.parent.0;
-                Expected::Object(self.make(who, op.parent.0, &op.name, node, new))
-            }
-            Action::Mknod(op) => {
-                self.may_make(who, op.parent.0, &op.name)?;
-                let device = matches!(op.kind, Kind::Char | Kind::Block);
-                if device && who.uid != 0 {
-                    return Err(Errno::EPERM);
-                }
-                let mut node = self.node(who, op.kind, op.mode & 0o7777);
-                node.rdev = if device { op.rdev } else { 0 };
-                Expected::Object(self.make(who, op.parent.0, &op.name, node, new))
-            }
-            Action::Symlink(op) => {
-                self.may_make(who, op.parent.0, &op.name)?;
-                let mut node = self.node(who, Kind::Symlink, 0o777);
-                node.content = op.target.to_vec();
-                Expected::Object(self.make(who, op.parent.0, &op.name, node, new))
-            }
-            Action::Create(op) => {
-                self.enter(who, op.parent.0)?;
-                Tree::good(&op.name)?;
-                let ino = match self.child(op.parent.0, &op.name) {
-                    Some(_) if op.flags & 32 != 0 => return Err(Errno::EEXIST),
-                    Some(ino) if self.nodes[&ino].kind == Kind::Directory => {
-                        return Err(Errno::EISDIR);
-                    }
-                    Some(ino) => {
-                        self.open(who, ino, op.flags)?;
-                        ino
-                    }
-                    None => {
-                        self.may_make(who, op.parent.0, &op.name)?;
-                        let node = self.node(who, Kind::Regular, op.mode & 0o7777);
-                        self.make(who, op.parent.0, &op.name, node, new)
-                    }
-                };
-                self.opened(session, ino, op.flags, handle);
-                Expected::Object(ino)
-            }
-            Action::Open(op) => {
-                if op.flags & 32 != 0 {
-                    return Err(Errno::EINVAL);
-                }
-                self.open(who, op.ino.0, op.flags)?;
-                self.opened(session, op.ino.0, op.flags, handle);
-                Expected::Object(op.ino.0)
-            }
-            Action::Release(handle) => {
-                self.opens
-                    .remove(&(session, handle.0))
-                    .ok_or(Errno::EBADF)?;
-                Expected::Done
-            }
-            Action::Link(op) => {
-                let kind = self.get(op.ino.0)?.kind;
-                self.may_make(who, op.parent.0, &op.name)?;
-                if kind == Kind::Directory {
-                    return Err(Errno::EPERM);
-                }
-                if self.names_of(op.ino.0) == 0 {
-                    return Err(Errno::ENOENT);
-                }
-                self.put(op.parent.0, &op.name, op.ino.0);
-                self.changed(op.ino.0);
-                Expected::Object(op.ino.0)
-            }
-            Action::Unlink(op) => {
-                let child = self.find(who, op.parent.0, &op.name)?;
-                self.may_delete(who, op.parent.0, child, false)?;
-                self.take(op.parent.0, &op.name);
-                self.changed(child);
-                Expected::Done
-            }
-            Action::Rmdir(op) => {
-                let child = self.find(who, op.parent.0, &op.name)?;
-                self.may_delete(who, op.parent.0, child, true)?;
-                if !self.nodes[&child].children.is_empty() {
-                    return Err(Errno::ENOTEMPTY);
-                }
-                self.take(op.parent.0, &op.name);
-                self.changed(child);
-                Expected::Done
-            }
-            Action::Rename(op) => {
-                self.rename(who, op)?;
-                Expected::Done
-            }
-            Action::Write(op) => Expected::At(self.write(session, who, op)?),
-            Action::Read(op) => {
-                let (ino, flags) = self.aim(session, &op.target)?;
-                match flags {
-                    None => self.must(who, ino, "r")?,
-                    Some(flags) if flags & 1 == 0 => return Err(Errno::EBADF),
-                    Some(_) => {}
-                }
-                match self.nodes[&ino].kind {
-                    Kind::Regular => {}
-                    Kind::Directory => return Err(Errno::EISDIR),
-                    _ => return Err(Errno::EINVAL),
-                }
-                let content = self.nodes[&ino].content.iter();
-                let part = content.skip(op.offset as usize).take(op.len as usize);
-                Expected::Bytes(part.copied().collect())
-            }
-            Action::SetAttr(op) => Expected::Object(self.set_attr(session, who, op)?),
-            Action::Lookup(op) => {
-                let ino = match &op.name[..] {
-                    b".." => {
-                        self.enter(who, op.parent.0)?;
-                        self.nodes[&op.parent.0].parent
-                    }
-                    name => self.find(who, op.parent.0, name)?,
-                };
-                Expected::Object(self.get(ino).map(|_| ino)?)
-            }
-            Action::Readlink(ino) => {
-                let node = self.get(ino.0)?;
-                if node.kind != Kind::Symlink {
-                    return Err(Errno::EINVAL);
-                }
-                Expected::Bytes(node.content.clone())
-            }
-            Action::Access(op) => {
-                if op.mask > 7 {
-                    return Err(Errno::EINVAL);
-                }
-                let node = self.get(op.ino.0)?;
-                let allowed = ['r', 'w', 'x']
-                    .into_iter()
-                    .filter(|&c| self.can(who, node, c));
-                Expected::Mask(allowed.map(bit_of).sum::<u32>() & op.mask)
-            }
-            other => panic!("the model has no {other:?}"),
-        };
-        self.forget();
-        Ok(expected)
     }
 }
