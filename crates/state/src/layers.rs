@@ -88,7 +88,8 @@ impl State {
         core::iter::once(&self.current).chain(self.frozen.iter().rev().map(|(_, layer)| &**layer))
     }
 
-    /// Entries between two keys with `top` over this state's own layers.
+    /// Entries between two keys with `top` over this state's own layers. Looks at no more than it needs: a short
+    /// listing of a large range costs little.
     fn range_under(
         &self,
         top: &Layer,
@@ -97,42 +98,86 @@ impl State {
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
         let mut out = Vec::new();
-        let mut from: Bound<Bytes> = own(from);
-        while out.len() < limit && !is_empty_range(borrow(&from), to) {
-            // A page of the base decides how far this round can see; the layers are merged over it.
-            let page = limit - out.len();
-            let below = self.base.range(borrow(&from), to, page)?;
-            let end: Bound<Bytes> = match below.last() {
-                Some((last, _)) if below.len() == page => Bound::Included(last.clone()),
-                _ => own(to),
+        if limit == 0 || is_empty_range(from, to) {
+            return Ok(out);
+        }
+        let mut layers: Vec<_> = core::iter::once(top)
+            .chain(self.layers_from_top())
+            .map(|layer| layer.range::<[u8], _>((from, to)).peekable())
+            .collect();
+        let mut base = Pages::new(&*self.base, from, to, limit);
+        while out.len() < limit {
+            let below = base.peek()?.map(|(key, _)| key.clone());
+            let heads = layers
+                .iter_mut()
+                .filter_map(|l| l.peek().map(|(key, _)| (*key).clone()));
+            let Some(key) = heads.chain(below).min() else {
+                break;
             };
-            let mut merged: BTreeMap<Bytes, Option<Bytes>> =
-                below.into_iter().map(|(k, v)| (k, Some(v))).collect();
-            let layers = self
-                .frozen
-                .iter()
-                .map(|(_, layer)| &**layer)
-                .chain([&self.current, top]);
-            for layer in layers {
-                for (k, v) in layer.range::<[u8], _>((borrow(&from), borrow(&end))) {
-                    merged.insert(k.clone(), v.clone());
+            let mut value = None;
+            for layer in &mut layers {
+                // The first layer that has the key is the newest; the older ones are passed over.
+                if let Some((_, found)) = layer.next_if(|(k, _)| **k == key) {
+                    value = value.or(Some(found.clone()));
                 }
             }
-            let room = limit - out.len();
-            out.extend(
-                merged
-                    .into_iter()
-                    .filter_map(|(k, v)| Some((k, v?)))
-                    .take(room),
-            );
-            match end {
-                Bound::Included(last) if Bound::Included(&last[..]) != to => {
-                    from = Bound::Excluded(last);
-                }
-                _ => break,
+            if let Some(found) = base.next_if(&key)? {
+                value = value.or(Some(Some(found)));
             }
+            out.extend(value.flatten().map(|value| (key, value)));
         }
         Ok(out)
+    }
+}
+
+/// The entries of a snapshot's range, read in pages.
+struct Pages<'a> {
+    base: &'a dyn Snapshot,
+    next: Bound<Bytes>,
+    to: Bound<&'a [u8]>,
+    size: usize,
+    page: VecDeque<(Bytes, Bytes)>,
+    is_last: bool,
+}
+
+impl<'a> Pages<'a> {
+    /// The longest page; a caller may say "no limit".
+    const MAX_PAGE: usize = 1024;
+
+    fn new(
+        base: &'a dyn Snapshot,
+        from: Bound<&[u8]>,
+        to: Bound<&'a [u8]>,
+        limit: usize,
+    ) -> Pages<'a> {
+        let (next, size) = (own(from), limit.min(Pages::MAX_PAGE));
+        Pages {
+            base,
+            next,
+            to,
+            size,
+            page: VecDeque::new(),
+            is_last: false,
+        }
+    }
+
+    fn peek(&mut self) -> Result<Option<&(Bytes, Bytes)>, Fault> {
+        if self.page.is_empty() && !self.is_last {
+            let page = self.base.range(borrow(&self.next), self.to, self.size)?;
+            self.is_last = page.len() < self.size;
+            if let Some((last, _)) = page.last() {
+                self.next = Bound::Excluded(last.clone());
+            }
+            self.page = page.into();
+        }
+        Ok(self.page.front())
+    }
+
+    fn next_if(&mut self, key: &Bytes) -> Result<Option<Bytes>, Fault> {
+        if self.peek()?.is_none_or(|(k, _)| k != key) {
+            return Ok(None);
+        }
+        Ok(self.page.pop_front().map(|(_, value)| value))
     }
 }
 

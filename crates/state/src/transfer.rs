@@ -41,6 +41,6 @@ pub const ASKS_PER_DONOR: usize = 2;
 /// The most requests for values that wait for all donors together.
 pub const MAX_VALUE_ASKS: usize = 8;
 /// How long a donor has for a reply at first, in milliseconds; doubled with each time that it misses.
-pub const TIMEOUT_MS: u64 = 3_000;
+pub const TIMEOUT_MS: u64 = 1_000;
 /// How long a donor is left alone after it failed for the first time, in milliseconds; doubled with each failure.
 pub const PAUSE_MS: u64 = 500;
