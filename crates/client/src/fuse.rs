@@ -1,1 +1,34 @@
 //! A volume as a directory of this machine.
+//!
+//! - [`mount`]: mounting, unmounting, and what can be in the way.
+//! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way.
+//! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
+//! - `inode`: write-back of one file. `changes`: which content the kernel's page cache is from.
+//! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
+//!
+//! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
+//! release returns, and an open or a lock's grant sees what was there. Attributes and names may be [`TTL`] old.
+//! Absent on purpose: the kernel's own write-back cache, which would own size and time of files that others
+//! change too; and any permission check that only this machine makes.
+
+use std::time::Duration;
+
+mod caller;
+mod changes;
+mod convert;
+mod core;
+mod data;
+mod front;
+mod handles;
+mod inode;
+mod listing;
+mod locking;
+mod mount;
+mod names;
+
+pub use mount::{MountError, MountOptions, Mounted, UnmountError, mount};
+
+/// For how long the kernel takes attributes and names for granted.
+pub const TTL: Duration = Duration::from_secs(1);
+/// The most that one request of the kernel reads or writes.
+const MAX_REQUEST_BYTES: u32 = 1 << 20;

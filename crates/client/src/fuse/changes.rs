@@ -1,0 +1,146 @@
+//! From which change of a file the pages in the kernel's cache are, and which change this mount has seen last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use quorate_files::{Attr, Ino};
+
+/// How many files are remembered; those forgotten lose their cached pages at the next open.
+const MAX_FILES: usize = 1 << 16;
+/// How many own changes may be ahead of a gap.
+const MAX_AHEAD: usize = 4096;
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// The last change that any answer told of.
+    newest: u64,
+    /// All pages in the cache are from this change, with all own changes up to it, or are newer.
+    cached: Option<u64>,
+    /// Own changes after a gap: their answers came early, or a foreign change lies between.
+    ahead: BTreeSet<u64>,
+}
+
+/// What is known of files' change numbers.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    files: Mutex<BTreeMap<Ino, Seen>>,
+}
+
+impl Changes {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ino, Seen>> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        while files.len() > MAX_FILES {
+            files.pop_first();
+        }
+        files
+    }
+
+    /// A file is opened or locked: whether the kernel may keep its pages. If not, it is to drop them.
+    pub fn may_keep(&self, attr: &Attr) -> bool {
+        let mut files = self.lock();
+        let seen = files.entry(attr.ino).or_default();
+        seen.newest = seen.newest.max(attr.change);
+        let keep = seen.cached == Some(attr.change);
+        if !keep {
+            seen.cached = Some(attr.change);
+            seen.ahead.clear();
+        }
+        keep
+    }
+
+    /// An own operation has led to this change. The service counts by one, so that a foreign change shows as a gap.
+    pub fn own(&self, attr: &Attr) {
+        let mut files = self.lock();
+        let seen = files.entry(attr.ino).or_default();
+        seen.newest = seen.newest.max(attr.change);
+        let Some(mut cached) = seen.cached else {
+            return;
+        };
+        if attr.change > cached {
+            seen.ahead.insert(attr.change);
+        }
+        while seen.ahead.remove(&(cached + 1)) {
+            cached += 1;
+        }
+        if seen.ahead.len() > MAX_AHEAD {
+            seen.ahead.clear();
+        }
+        seen.cached = Some(cached);
+    }
+
+    /// Whether attributes are older than what this mount has seen: an answer that was overtaken.
+    pub fn is_stale(&self, attr: &Attr) -> bool {
+        let mut files = self.lock();
+        let Some(seen) = files.get_mut(&attr.ino) else {
+            return false;
+        };
+        if attr.change < seen.newest {
+            return true;
+        }
+        seen.newest = attr.change;
+        false
+    }
+
+    /// The kernel has let go of a file, and of its pages.
+    pub fn forget(&self, ino: Ino) {
+        self.lock().remove(&ino);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_files::{Kind, Stamp};
+
+    fn at(change: u64) -> Attr {
+        Attr {
+            ino: Ino(7),
+            kind: Kind::Regular,
+            mode: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            blocks: 0,
+            rdev: 0,
+            atime: Stamp::default(),
+            mtime: Stamp::default(),
+            ctime: Stamp::default(),
+            btime: Stamp::default(),
+            change,
+        }
+    }
+
+    /// Own writes keep the cache, in whatever order their answers come.
+    #[test]
+    fn own_changes_keep_the_cache() {
+        let changes = Changes::default();
+        assert!(!changes.may_keep(&at(1)));
+        for change in [3, 2, 4] {
+            changes.own(&at(change));
+        }
+        assert!(changes.may_keep(&at(4)));
+    }
+
+    /// A foreign change between own ones shows as a gap, and costs the cache.
+    #[test]
+    fn a_foreign_change_drops_the_cache() {
+        let changes = Changes::default();
+        changes.may_keep(&at(1));
+        changes.own(&at(2));
+        changes.own(&at(4));
+        assert!(!changes.may_keep(&at(4)));
+        assert!(changes.may_keep(&at(4)));
+    }
+
+    /// An answer that was overtaken is told from one that is new.
+    #[test]
+    fn overtaken_answers_are_stale() {
+        let changes = Changes::default();
+        assert!(!changes.is_stale(&at(5)));
+        changes.may_keep(&at(5));
+        changes.own(&at(6));
+        assert!(changes.is_stale(&at(5)));
+        assert!(!changes.is_stale(&at(6)));
+    }
+}

@@ -1,0 +1,219 @@
+//! What the tasks of a mount share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorate_files::op::{Place, Write};
+use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
+use tokio::sync::{OnceCell, Semaphore, watch};
+
+use super::caller::Callers;
+use super::changes::Changes;
+use super::convert::Result;
+use super::handles::{Handles, OpenFile};
+use super::inode::{At, Inode, Sealed};
+use super::listing::Listings;
+use crate::volume::{CallError, Volume};
+
+/// The most bytes of all files that wait to be written; then writers wait.
+const DIRTY_BYTES: usize = 64 << 20;
+/// How old a buffer may become, about.
+const BUFFER_AGE: Duration = Duration::from_millis(500);
+/// How often attributes that were overtaken by own writes are asked for again.
+const FRESH_ATTEMPTS: usize = 8;
+
+/// A mount.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub volume: Volume,
+    pub handles: Handles,
+    pub changes: Changes,
+    pub callers: Callers,
+    pub listings: Listings,
+    pub notifier: OnceCell<fuser::Notifier>,
+    budget: Arc<Semaphore>,
+    /// Rises before and after each own change: what was listed before one is not shown after it.
+    epoch: AtomicU64,
+    /// How many operations are under way.
+    busy: watch::Sender<usize>,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(super) struct Busy(Arc<Core>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.busy.send_modify(|n| *n -= 1);
+    }
+}
+
+/// An own change: the listings of before are not shown from its start on.
+pub(super) struct Changing<'a>(&'a AtomicU64);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Core {
+    pub fn new(volume: Volume) -> Arc<Core> {
+        Arc::new(Core {
+            volume,
+            handles: Handles::default(),
+            changes: Changes::default(),
+            callers: Callers::default(),
+            listings: Listings::default(),
+            notifier: OnceCell::new(),
+            budget: Arc::new(Semaphore::new(DIRTY_BYTES)),
+            epoch: AtomicU64::new(0),
+            busy: watch::Sender::new(0),
+        })
+    }
+
+    pub fn busy(self: &Arc<Core>) -> Busy {
+        self.busy.send_modify(|n| *n += 1);
+        Busy(self.clone())
+    }
+
+    /// Waits until nothing is under way and all is written.
+    pub async fn finish(self: &Arc<Core>) {
+        for inode in self.handles.inodes() {
+            self.flush(&inode).await;
+        }
+        let mut busy = self.busy.subscribe();
+        // The sender lives as long as `self`.
+        let _ = busy.wait_for(|n| *n == 0).await;
+    }
+
+    pub fn changing(&self) -> Changing<'_> {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        Changing(&self.epoch)
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Sends buffers that have become old, for as long as the mount is.
+    pub async fn keep_young(core: std::sync::Weak<Core>) {
+        loop {
+            tokio::time::sleep(BUFFER_AGE).await;
+            let Some(core) = core.upgrade() else { return };
+            core.seal(BUFFER_AGE);
+        }
+    }
+
+    fn seal(self: &Arc<Core>, age: Duration) {
+        for inode in self.handles.inodes() {
+            inode.seal(age);
+            self.pump(&inode);
+        }
+    }
+
+    /// Takes in a write, to be sent soon.
+    pub async fn buffer(self: &Arc<Core>, file: &Arc<OpenFile>, mut at: At, mut data: &[u8]) {
+        while !data.is_empty() {
+            let len = data.len() as u32;
+            let budget = match self.budget.clone().try_acquire_many_owned(len) {
+                Ok(budget) => budget,
+                Err(_) => {
+                    self.seal(Duration::ZERO);
+                    // Never closed.
+                    let Ok(budget) = self.budget.clone().acquire_many_owned(len).await else {
+                        return;
+                    };
+                    budget
+                }
+            };
+            let taken = file.inode.put(file, at, data, budget);
+            data = &data[taken..];
+            if let At::Offset(offset) = &mut at {
+                *offset += taken as u64;
+            }
+            self.pump(&file.inode);
+        }
+    }
+
+    /// Sends what may be sent.
+    fn pump(self: &Arc<Core>, inode: &Arc<Inode>) {
+        while let Some(sealed) = inode.next() {
+            let (core, inode) = (self.clone(), inode.clone());
+            let busy = self.busy();
+            self.volume.session().runtime().spawn(async move {
+                let _busy = busy;
+                let number = sealed.number;
+                let sent = core.write_out(&sealed).await;
+                if let Err(errno) = sent {
+                    let (ino, len) = (inode.ino.0, sealed.data.len());
+                    tracing::warn!(ino, len, errno = errno.code(), "data could not be written");
+                }
+                drop(sealed);
+                inode.finished(number, sent.err());
+                core.pump(&inode);
+            });
+        }
+    }
+
+    async fn write_out(&self, sealed: &Sealed) -> Result<()> {
+        let place = match sealed.at {
+            At::Offset(offset) => Place::At(offset),
+            At::End => Place::End(Nothing),
+        };
+        self.write_now(&sealed.file, place, &sealed.data).await
+    }
+
+    /// Writes, and waits for it.
+    pub async fn write_now(&self, file: &OpenFile, place: Place, data: &bytes::Bytes) -> Result<()> {
+        let _changing = self.changing();
+        let repeatable = matches!(place, Place::At(_));
+        let write = |handle| {
+            Action::Write(Write {
+                target: Target::Handle(handle),
+                place: place.clone(),
+                data: data.clone(),
+            })
+        };
+        match file.with(&self.volume, &file.who, repeatable, write).await? {
+            Answer::Written(written) => {
+                self.changes.own(&written.attr);
+                Ok(())
+            }
+            _ => Err(CallError::Garbled.into()),
+        }
+    }
+
+    /// Waits until all that was written to a file is at the group.
+    pub async fn flush(self: &Arc<Core>, inode: &Arc<Inode>) {
+        if inode.is_dirty() {
+            inode.seal(Duration::ZERO);
+            self.pump(inode);
+            inode.drained().await;
+        }
+    }
+
+    /// As [`Core::flush`], for a file that may be open here.
+    pub async fn flush_ino(self: &Arc<Core>, ino: Ino) {
+        if let Some(inode) = self.handles.inode(ino) {
+            self.flush(&inode).await;
+        }
+    }
+
+    /// Attributes that show all own writes: those given, unless they were overtaken.
+    pub async fn fresh(self: &Arc<Core>, mut attr: Attr) -> Result<Attr> {
+        for _ in 0..FRESH_ATTEMPTS {
+            let dirty = self.handles.inode(attr.ino).filter(|i| i.is_dirty());
+            if dirty.is_none() && !self.changes.is_stale(&attr) {
+                break;
+            }
+            if let Some(inode) = dirty {
+                self.flush(&inode).await;
+            }
+            let target = Target::Ino(attr.ino);
+            attr = self.volume.get_attr(&Who::root(), target).await?;
+        }
+        Ok(attr)
+    }
+}

@@ -1,0 +1,250 @@
+//! Opening, reading, writing and shaping files.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use fuser::FopenFlags;
+use quorate_files::answer::Progress;
+use quorate_files::op::{
+    Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags,
+};
+use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
+use rustix::fs::OFlags;
+
+use super::MAX_REQUEST_BYTES;
+use super::convert::{Result, has, open_flags};
+use super::core::Core;
+use super::handles::OpenFile;
+use super::inode::At;
+use crate::volume::CallError;
+
+/// A file that was opened, and what the kernel is told with it.
+#[derive(Debug)]
+pub(super) struct JustOpened {
+    pub file: Arc<OpenFile>,
+    pub attr: Attr,
+    pub answer: FopenFlags,
+}
+
+impl Core {
+    pub async fn open(self: &Arc<Core>, who: &Who, ino: Ino, how: i32) -> Result<JustOpened> {
+        let flags = open_flags(how);
+        let truncates = flags & flags::TRUNC != 0;
+        if truncates {
+            // What was written before must not come after.
+            self.flush_ino(ino).await;
+        }
+        let _changing = truncates.then(|| self.changing());
+        let generation = self.volume.session().generation();
+        let opened = self.volume.open(who, Open { ino, flags }).await?;
+        let file = self
+            .handles
+            .add(ino, who, flags, generation, opened.handle);
+        Ok(self.just_opened(file, opened.attr, how))
+    }
+
+    pub async fn create(
+        self: &Arc<Core>,
+        who: &Who,
+        parent: Ino,
+        name: Bytes,
+        mode: u32,
+        how: i32,
+    ) -> Result<JustOpened> {
+        let _changing = self.changing();
+        let mut flags = open_flags(how);
+        if has(how, OFlags::EXCL) {
+            flags |= flags::EXCLUSIVE;
+        }
+        let create = Create {
+            parent,
+            name,
+            mode: mode & 0o7777,
+            flags,
+        };
+        let generation = self.volume.session().generation();
+        let opened = self.volume.create(who, create).await?;
+        let file = self
+            .handles
+            .add(opened.attr.ino, who, flags, generation, opened.handle);
+        let attr = self.fresh(opened.attr).await?;
+        Ok(self.just_opened(file, attr, how))
+    }
+
+    fn just_opened(&self, file: Arc<OpenFile>, attr: Attr, how: i32) -> JustOpened {
+        let mut answer = FopenFlags::empty();
+        if self.changes.may_keep(&attr) {
+            answer |= FopenFlags::FOPEN_KEEP_CACHE;
+        }
+        if has(how, OFlags::APPEND) {
+            // Where the bytes go, only the service knows: the kernel must not cache them at its own idea of the end.
+            answer |= FopenFlags::FOPEN_DIRECT_IO;
+        }
+        JustOpened { file, attr, answer }
+    }
+
+    pub async fn read(self: &Arc<Core>, number: u64, offset: u64, len: u32) -> Result<Bytes> {
+        let file = self.handles.get(number)?;
+        // All of it, not only what overlaps: the file's end may lie in what is not written yet.
+        self.flush(&file.inode).await;
+        let read = |handle| {
+            Action::Read(Read {
+                target: Target::Handle(handle),
+                offset,
+                len: len.min(MAX_REQUEST_BYTES),
+            })
+        };
+        match file.with(&self.volume, &file.who, true, read).await? {
+            Answer::Data(data) => Ok(data.data),
+            _ => Err(CallError::Garbled.into()),
+        }
+    }
+
+    pub async fn write(
+        self: &Arc<Core>,
+        number: u64,
+        offset: u64,
+        data: Bytes,
+        how: i32,
+    ) -> Result<u32> {
+        let file = self.handles.get(number)?;
+        if let Some(errno) = file.inode.failure(&file, false) {
+            return Err(errno);
+        }
+        let append = has(how, OFlags::APPEND);
+        let through = has(how, OFlags::DSYNC) || has(how, OFlags::DIRECT);
+        if !through {
+            let at = if append { At::End } else { At::Offset(offset) };
+            self.buffer(&file, at, &data).await;
+            return Ok(data.len() as u32);
+        }
+        self.flush(&file.inode).await;
+        for (index, part) in parts(&data).enumerate() {
+            let place = match append {
+                true => Place::End(Nothing),
+                false => Place::At(offset + index as u64 * u64::from(MAX_REQUEST_BYTES)),
+            };
+            self.write_now(&file, place, &part).await?;
+        }
+        Ok(data.len() as u32)
+    }
+
+    /// close(2) waits for this.
+    pub async fn close(self: &Arc<Core>, number: u64, owner: u64) -> Result<()> {
+        let file = self.handles.get(number)?;
+        self.flush(&file.inode).await;
+        let failure = file.inode.failure(&file, true);
+        if file.inode.locked.load(Ordering::Acquire) {
+            self.drop_posix_locks(&file, owner).await;
+        }
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// The last descriptor is gone; nobody waits.
+    pub async fn release(self: &Arc<Core>, file: Arc<OpenFile>) {
+        self.flush(&file.inode).await;
+        if let Some(errno) = file.inode.failure(&file, true) {
+            let ino = file.ino().0;
+            tracing::error!(ino, errno = errno.code(), "data was lost, and nobody was told");
+        }
+        file.release(&self.volume).await;
+        self.handles.done(&file);
+    }
+
+    pub async fn fsync(self: &Arc<Core>, number: u64) -> Result<()> {
+        let file = self.handles.get(number)?;
+        self.flush(&file.inode).await;
+        if let Some(errno) = file.inode.failure(&file, true) {
+            return Err(errno);
+        }
+        let fsync = |handle| Action::Fsync(Target::Handle(handle));
+        file.with(&self.volume, &file.who, true, fsync).await?;
+        Ok(())
+    }
+
+    pub async fn fallocate(
+        self: &Arc<Core>,
+        number: u64,
+        offset: u64,
+        len: u64,
+        mode: i32,
+    ) -> Result<()> {
+        let mode = fallocate_mode(mode).ok_or(fuser::Errno::EOPNOTSUPP)?;
+        let end = offset.checked_add(len).ok_or(fuser::Errno::EFBIG)?;
+        let file = self.handles.get(number)?;
+        self.flush(&file.inode).await;
+        let mut from = offset;
+        loop {
+            let _changing = self.changing();
+            let allocate = |handle| {
+                Action::Fallocate(Fallocate {
+                    target: Target::Handle(handle),
+                    mode,
+                    offset: from,
+                    len: end - from,
+                })
+            };
+            let answer = file
+                .with(&self.volume, &file.who, true, allocate)
+                .await?;
+            let Answer::Progress(Progress { done, attr }) = answer else {
+                return Err(CallError::Garbled.into());
+            };
+            self.changes.own(&attr);
+            if done >= end {
+                return Ok(());
+            }
+            if done <= from {
+                return Err(CallError::Garbled.into());
+            }
+            from = done;
+        }
+    }
+
+    pub async fn seek(self: &Arc<Core>, number: u64, offset: i64, whence: i32) -> Result<i64> {
+        const DATA: i32 = 3;
+        const HOLE: i32 = 4;
+        let whence = match whence {
+            DATA => Whence::Data,
+            HOLE => Whence::Hole,
+            _ => return Err(fuser::Errno::EINVAL),
+        };
+        // lseek(2): before the file's start is as beyond its end.
+        let offset = u64::try_from(offset).map_err(|_| fuser::Errno::ENXIO)?;
+        let file = self.handles.get(number)?;
+        self.flush(&file.inode).await;
+        let target = Target::Ino(file.ino());
+        let seek = Seek {
+            target,
+            offset,
+            whence,
+        };
+        // By number and as root: the kernel has seen the open file, and the handle may be of an earlier session.
+        let found = self.volume.seek(&Who::root(), seek).await?;
+        i64::try_from(found).map_err(|_| fuser::Errno::EOVERFLOW)
+    }
+}
+
+fn parts(data: &Bytes) -> impl Iterator<Item = Bytes> + '_ {
+    let step = MAX_REQUEST_BYTES as usize;
+    (0..data.len())
+        .step_by(step)
+        .map(move |from| data.slice(from..data.len().min(from + step)))
+}
+
+fn fallocate_mode(mode: i32) -> Option<FallocateMode> {
+    const KEEP_SIZE: i32 = 1;
+    const PUNCH_HOLE: i32 = 2;
+    const ZERO_RANGE: i32 = 16;
+    const PUNCH_AND_KEEP: i32 = PUNCH_HOLE | KEEP_SIZE;
+    const ZERO_AND_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
+    match mode {
+        0 => Some(FallocateMode::Allocate),
+        KEEP_SIZE => Some(FallocateMode::KeepSize),
+        PUNCH_AND_KEEP => Some(FallocateMode::PunchHole),
+        ZERO_RANGE => Some(FallocateMode::ZeroRange),
+        ZERO_AND_KEEP => Some(FallocateMode::ZeroRangeKeepSize),
+        _ => None,
+    }
+}

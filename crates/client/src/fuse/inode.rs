@@ -1,0 +1,262 @@
+//! Write-back of one file: neighbouring writes become one operation, and several operations are under way.
+//!
+//! A write goes into the *buffer*. When the buffer is full, old, or the next write does not continue it, it is
+//! *sealed* into the queue, and leaves it when there is room among those *under way* and none of them overlaps
+//! it. So bytes that were written twice end up as they were written last.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use quorate_files::Ino;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
+
+use super::handles::OpenFile;
+
+/// The most that one operation writes; buffers end at multiples of it.
+pub(super) const BUFFER_BYTES: u64 = 1 << 20;
+/// How many writes of one file are under way at once.
+const MAX_UNDER_WAY: usize = 4;
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum At {
+    Offset(u64),
+    /// Where the file ends when the operation is executed.
+    End,
+}
+
+#[derive(Debug)]
+struct Buffer {
+    file: Arc<OpenFile>,
+    at: At,
+    data: BytesMut,
+    budget: OwnedSemaphorePermit,
+    since: Instant,
+}
+
+/// A write to be sent.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub file: Arc<OpenFile>,
+    pub at: At,
+    pub data: Bytes,
+    pub number: u64,
+    _budget: OwnedSemaphorePermit,
+}
+
+impl Sealed {
+    fn range(&self) -> (u64, u64) {
+        match self.at {
+            At::Offset(offset) => (offset, offset + self.data.len() as u64),
+            // May be anywhere.
+            At::End => (0, u64::MAX),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    buffer: Option<Buffer>,
+    queue: VecDeque<Sealed>,
+    under_way: Vec<(u64, (u64, u64))>,
+    last_number: u64,
+    failures: u64,
+    failure: Option<fuser::Errno>,
+}
+
+/// A file that is open here.
+#[derive(Debug)]
+pub(super) struct Inode {
+    pub ino: Ino,
+    state: Mutex<State>,
+    /// Counts finished writes, for those who wait.
+    progress: watch::Sender<u64>,
+    /// Whether a lock was asked for: only then a close lets locks go.
+    pub locked: AtomicBool,
+}
+
+impl Inode {
+    pub fn new(ino: Ino) -> Inode {
+        Inode {
+            ino,
+            state: Mutex::default(),
+            progress: watch::Sender::new(0),
+            locked: AtomicBool::new(false),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in as much of a write as fits one buffer; gives how much. `budget` is for that much or more.
+    pub fn put(
+        &self,
+        file: &Arc<OpenFile>,
+        at: At,
+        data: &[u8],
+        mut budget: OwnedSemaphorePermit,
+    ) -> usize {
+        let mut state = self.lock();
+        let len = data.len().min(room(at));
+        let budget = budget.split(len).unwrap_or(budget);
+        let fits = state.buffer.as_ref().is_some_and(|b| b.takes(file, at, len));
+        if !fits {
+            state.seal();
+        }
+        match &mut state.buffer {
+            Some(buffer) => {
+                buffer.write(at, &data[..len]);
+                buffer.budget.merge(budget);
+            }
+            None => {
+                state.buffer = Some(Buffer {
+                    file: file.clone(),
+                    at,
+                    data: BytesMut::from(&data[..len]),
+                    budget,
+                    since: Instant::now(),
+                });
+            }
+        }
+        if state.buffer.as_ref().is_some_and(Buffer::is_full) {
+            state.seal();
+        }
+        len
+    }
+
+    /// Seals the buffer if it is as old as that.
+    pub fn seal(&self, age: Duration) {
+        let mut state = self.lock();
+        if state.buffer.as_ref().is_some_and(|b| b.since.elapsed() >= age) {
+            state.seal();
+        }
+    }
+
+    /// The next write to be sent, if one may be now. [`Inode::finished`] is to follow.
+    pub fn next(&self) -> Option<Sealed> {
+        let mut state = self.lock();
+        if state.under_way.len() >= MAX_UNDER_WAY {
+            return None;
+        }
+        let range = state.queue.front()?.range();
+        let meets = |other: (u64, u64)| range.0 < other.1 && other.0 < range.1;
+        if state.under_way.iter().any(|(_, other)| meets(*other)) {
+            return None;
+        }
+        let next = state.queue.pop_front()?;
+        state.under_way.push((next.number, range));
+        Some(next)
+    }
+
+    /// A write was answered.
+    pub fn finished(&self, number: u64, failure: Option<fuser::Errno>) {
+        let mut state = self.lock();
+        state.under_way.retain(|(other, _)| *other != number);
+        if failure.is_some() {
+            state.failures += 1;
+            state.failure = failure;
+        }
+        drop(state);
+        self.progress.send_modify(|count| *count += 1);
+    }
+
+    /// Whether anything is not written yet.
+    pub fn is_dirty(&self) -> bool {
+        let state = self.lock();
+        state.buffer.is_some() || !state.queue.is_empty() || !state.under_way.is_empty()
+    }
+
+    /// Waits until all that was sealed by now is answered.
+    pub async fn drained(&self) {
+        let mut progress = self.progress.subscribe();
+        let last = self.lock().last_number;
+        while self.lock().has_up_to(last) {
+            if progress.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// How many writes have failed.
+    pub fn failures(&self) -> u64 {
+        self.lock().failures
+    }
+
+    /// The last failure, if the open file has not reported it; `report` says that it does now.
+    pub fn failure(&self, file: &OpenFile, report: bool) -> Option<fuser::Errno> {
+        let state = self.lock();
+        let reported = file.reported.load(Ordering::Acquire);
+        if state.failures <= reported {
+            return None;
+        }
+        if report {
+            file.reported.store(state.failures, Ordering::Release);
+        }
+        state.failure
+    }
+}
+
+impl State {
+    fn seal(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.last_number += 1;
+            self.queue.push_back(Sealed {
+                file: buffer.file,
+                at: buffer.at,
+                data: buffer.data.freeze(),
+                number: self.last_number,
+                _budget: buffer.budget,
+            });
+        }
+    }
+
+    fn has_up_to(&self, last: u64) -> bool {
+        self.queue.iter().any(|sealed| sealed.number <= last)
+            || self.under_way.iter().any(|(number, _)| *number <= last)
+    }
+}
+
+/// How much a buffer that begins there holds.
+fn room(at: At) -> usize {
+    match at {
+        At::Offset(offset) => (BUFFER_BYTES - offset % BUFFER_BYTES) as usize,
+        At::End => BUFFER_BYTES as usize,
+    }
+}
+
+impl Buffer {
+    fn is_full(&self) -> bool {
+        self.data.len() >= room(self.at)
+    }
+
+    /// Whether a write continues this buffer, or changes what is in it.
+    fn takes(&self, file: &Arc<OpenFile>, at: At, len: usize) -> bool {
+        if !Arc::ptr_eq(&self.file, file) {
+            return false;
+        }
+        match (self.at, at) {
+            (At::Offset(start), At::Offset(offset)) => {
+                let end = start + self.data.len() as u64;
+                let capacity = start + room(self.at) as u64;
+                (start..=end).contains(&offset) && offset + len as u64 <= capacity
+            }
+            (At::End, At::End) => self.data.len() + len <= room(self.at),
+            (At::Offset(_), At::End) | (At::End, At::Offset(_)) => false,
+        }
+    }
+
+    fn write(&mut self, at: At, data: &[u8]) {
+        let from = match (self.at, at) {
+            (At::Offset(start), At::Offset(offset)) => (offset - start) as usize,
+            _ => self.data.len(),
+        };
+        let inside = data.len().min(self.data.len() - from);
+        self.data[from..from + inside].copy_from_slice(&data[..inside]);
+        self.data.extend_from_slice(&data[inside..]);
+    }
+}

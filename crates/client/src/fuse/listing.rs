@@ -1,0 +1,149 @@
+//! Listing directories. The kernel asks for a page at a time; the group is asked for hundreds of entries at once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorate_files::answer::Entry;
+use quorate_files::op::ReadDir;
+use quorate_files::{Attr, Errno, Ino, Target, Who};
+use tokio::time::Instant;
+
+use super::TTL;
+use super::convert::Result;
+use super::core::Core;
+use crate::volume::CallError;
+
+/// How many entries the group is asked for.
+const ENTRIES: u32 = 2048;
+/// The same where attributes come with them.
+const ENTRIES_PLUS: u32 = 512;
+
+/// An open directory. It has no handle at the service: listing is a read, and opening would be a change to agree on.
+#[derive(Debug)]
+pub(super) struct OpenDir {
+    ino: Ino,
+    who: Who,
+    batch: tokio::sync::Mutex<Option<Arc<Batch>>>,
+}
+
+/// Entries as they came from the group.
+#[derive(Debug)]
+struct Batch {
+    entries: Vec<Entry>,
+    /// The cookie before the first entry.
+    after: u64,
+    end: bool,
+    plus: bool,
+    at: Instant,
+    epoch: u64,
+}
+
+/// Where to go on in a batch.
+#[derive(Debug)]
+pub(super) struct Page {
+    batch: Arc<Batch>,
+    from: usize,
+}
+
+impl Page {
+    pub fn entries(&self) -> &[Entry] {
+        &self.batch.entries[self.from..]
+    }
+
+    /// For how long the kernel may take the attributes for granted.
+    pub fn ttl(&self) -> Duration {
+        TTL.saturating_sub(self.batch.at.elapsed())
+    }
+}
+
+/// The open directories by number.
+#[derive(Debug, Default)]
+pub(super) struct Listings {
+    next: AtomicU64,
+    open: Mutex<BTreeMap<u64, Arc<OpenDir>>>,
+}
+
+impl Listings {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<OpenDir>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn add(&self, ino: Ino, who: Who) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let dir = OpenDir {
+            ino,
+            who,
+            batch: tokio::sync::Mutex::default(),
+        };
+        self.lock().insert(number, Arc::new(dir));
+        number
+    }
+
+    pub fn get(&self, number: u64) -> Result<Arc<OpenDir>> {
+        self.lock().get(&number).cloned().ok_or(fuser::Errno::EBADF)
+    }
+
+    pub fn remove(&self, number: u64) {
+        self.lock().remove(&number);
+    }
+}
+
+impl Batch {
+    /// Where the entry after a cookie is, or would be; `None` if that is not in this batch.
+    fn position(&self, cookie: u64) -> Option<usize> {
+        let index = match cookie == self.after {
+            true => 0,
+            false => 1 + self.entries.iter().position(|e| e.cookie == cookie)?,
+        };
+        (index < self.entries.len() || self.end).then_some(index)
+    }
+}
+
+impl Core {
+    /// The entries after a cookie; none at the end.
+    pub async fn list(self: &Arc<Core>, number: u64, cookie: u64, plus: bool) -> Result<Page> {
+        let dir = self.listings.get(number)?;
+        let mut held = dir.batch.lock().await;
+        // From the start is always anew: rewinddir(3).
+        if cookie != 0
+            && let Some(batch) = held.as_ref()
+            && batch.epoch == self.epoch()
+            && batch.at.elapsed() < TTL
+            && (batch.plus || !plus)
+            && let Some(from) = batch.position(cookie)
+        {
+            let batch = batch.clone();
+            return Ok(Page { batch, from });
+        }
+        let (at, epoch) = (Instant::now(), self.epoch());
+        let read = ReadDir {
+            target: Target::Ino(dir.ino),
+            cookie,
+            count: if plus { ENTRIES_PLUS } else { ENTRIES },
+            plus,
+        };
+        let (entries, end) = match self.volume.read_dir(&dir.who, read).await {
+            Ok(entries) => (entries.entries, entries.end),
+            // Removed while it is open: it has no entries.
+            Err(CallError::Refused(Errno::ESTALE | Errno::ENOENT)) => (Vec::new(), true),
+            Err(error) => return Err(error.into()),
+        };
+        let batch = Arc::new(Batch {
+            entries,
+            after: cookie,
+            end,
+            plus,
+            at,
+            epoch,
+        });
+        *held = Some(batch.clone());
+        Ok(Page { batch, from: 0 })
+    }
+
+    /// An entry's attributes with all own writes in them, if the object still is.
+    pub async fn fresh_entry(self: &Arc<Core>, entry: &Entry) -> Option<Attr> {
+        self.fresh(entry.attr.clone()?).await.ok()
+    }
+}

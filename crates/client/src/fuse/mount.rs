@@ -1,0 +1,320 @@
+//! Mounting and unmounting, and what can be in the way.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{Config, MountOption, SessionACL};
+use rustix::mount::UnmountFlags;
+use tokio::sync::watch;
+
+use super::core::Core;
+use super::front::Front;
+use crate::volume::Volume;
+
+/// How long the end of a mount waits for what is not written yet.
+const FINISH: Duration = Duration::from_secs(20);
+/// Threads that take requests from the kernel. They only decode.
+const THREADS: usize = 2;
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// How to mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// The group's name, for the list of mounts.
+    pub name: String,
+    /// Whether other users than the one who mounts may come in. By default they may, where the system allows that.
+    pub allow_other: Option<bool>,
+    /// Whether nothing can be changed.
+    pub read_only: bool,
+}
+
+/// Why a volume can't be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel lacks FUSE.
+    #[error("{DEVICE} is missing: load the kernel's module with `modprobe fuse`; a container needs `--device {DEVICE}`")]
+    NoDevice,
+    /// The device may not be opened.
+    #[error("{DEVICE} may not be opened: {0}; a container needs `--device {DEVICE} --cap-add SYS_ADMIN`")]
+    DeviceDenied(std::io::Error),
+    /// Who is not root needs the helper.
+    #[error("{HELPER} is missing, which mounts for users other than root: install the package fuse3")]
+    NoHelper,
+    /// There is nothing at the path.
+    #[error("{0} does not exist: make a directory to mount at")]
+    NoDirectory(PathBuf),
+    /// The path is something else.
+    #[error("{0} is not a directory")]
+    NotADirectory(PathBuf),
+    /// An agent that mounted there is gone.
+    #[error("{0} is a mount whose agent has died: take it away with `quorate umount {0}`")]
+    Dead(PathBuf),
+    /// Something of ours is there already.
+    #[error("{0} is mounted already: take it away with `quorate umount {0}`")]
+    AlreadyMounted(PathBuf),
+    /// The system's configuration keeps others out.
+    #[error("other users may not be let in: write `user_allow_other` into /etc/fuse.conf, or mount without them")]
+    AllowOtherDenied,
+    /// Anything else.
+    #[error("mounting at {0} failed: {1}")]
+    Failed(PathBuf, std::io::Error),
+}
+
+/// Why a volume can't be unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// Files are open there, or somebody's working directory is.
+    #[error("{0} is in use: close what is open there (`fuser -vm {0}` lists it), or unmount lazily")]
+    Busy(PathBuf),
+    /// Nothing is mounted there.
+    #[error("nothing is mounted at {0}")]
+    NotMounted(PathBuf),
+    /// Anything else.
+    #[error("unmounting {0} failed: {1}")]
+    Failed(PathBuf, String),
+    /// The group did not take what was left.
+    #[error("the mount has ended, but the group did not answer in time: what was not synced may be lost")]
+    Unwritten,
+}
+
+/// A mount. Dropped without [`Mounted::unmount`], it goes when nobody uses it any more.
+#[derive(Debug)]
+pub struct Mounted {
+    dir: PathBuf,
+    ended: watch::Receiver<Option<bool>>,
+}
+
+/// Mounts a volume at a directory. The mount owns the volume's session and closes it at its end. May block for a moment;
+/// the first operation waits for the group, not this.
+///
+/// # Errors
+/// [`MountError`], which says what to do.
+pub fn mount(volume: Volume, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let dir = check_directory(dir)?;
+    check_device()?;
+    let config = config(options)?;
+    let runtime = volume.session().runtime().clone();
+    let core = Core::new(volume);
+    let front = Front::new(core.clone(), runtime.clone());
+    let session = fuser::Session::new(front, &dir, &config)
+        .map_err(|e| MountError::Failed(dir.clone(), e))?;
+    let _ = core.notifier.set(session.notifier());
+    runtime.spawn(Core::keep_young(Arc::downgrade(&core)));
+
+    let (ended, receiver) = watch::channel(None);
+    let thread = std::thread::Builder::new().name("fuse".into());
+    let serve = move || {
+        if let Err(e) = session.run() {
+            tracing::error!("the connection to the kernel broke: {e}");
+        }
+        runtime.block_on(async {
+            let written = tokio::time::timeout(FINISH, core.finish()).await.is_ok();
+            core.volume.session().close().await;
+            ended.send_replace(Some(written));
+        });
+    };
+    thread
+        .spawn(serve)
+        .map_err(|e| MountError::Failed(dir.clone(), e))?;
+    Ok(Mounted {
+        dir,
+        ended: receiver,
+    })
+}
+
+impl Mounted {
+    /// The directory, without symbolic links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Waits until the mount has ended, whoever unmounts it, and all is written.
+    ///
+    /// # Errors
+    /// [`UnmountError::Unwritten`].
+    pub async fn wait(&self) -> Result<(), UnmountError> {
+        let mut ended = self.ended.clone();
+        let written = match ended.wait_for(Option::is_some).await {
+            Ok(written) => *written == Some(true),
+            Err(_) => false,
+        };
+        if written { Ok(()) } else { Err(UnmountError::Unwritten) }
+    }
+
+    /// Unmounts, writes what is left, and closes the session.
+    ///
+    /// # Errors
+    /// [`UnmountError`]. After [`UnmountError::Busy`] the mount is as it was.
+    pub async fn unmount(&self) -> Result<(), UnmountError> {
+        if self.ended.borrow().is_some() {
+            return self.wait().await;
+        }
+        let dir = self.dir.clone();
+        let done = tokio::task::spawn_blocking(move || unmount_at(&dir, false)).await;
+        match done {
+            Ok(Ok(())) => self.wait().await,
+            // Somebody else was faster.
+            Ok(Err(UnmountError::NotMounted(_))) => self.wait().await,
+            Ok(Err(error)) => Err(error),
+            Err(e) => Err(UnmountError::Failed(self.dir.clone(), e.to_string())),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.ended.borrow().is_none() && is_ours(&self.dir) {
+            let _ = unmount_at(&self.dir, true);
+        }
+    }
+}
+
+/// Takes a mount away, also one whose agent has died. Lazily: from the tree at once, and altogether when nobody uses it.
+///
+/// # Errors
+/// [`UnmountError`].
+pub fn unmount_at(dir: &Path, lazy: bool) -> Result<(), UnmountError> {
+    let flags = match lazy {
+        true => UnmountFlags::DETACH | UnmountFlags::NOFOLLOW,
+        false => UnmountFlags::NOFOLLOW,
+    };
+    let path = dir.to_owned();
+    match rustix::mount::unmount(dir, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::BUSY) => Err(UnmountError::Busy(path)),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
+            Err(UnmountError::NotMounted(path))
+        }
+        Err(rustix::io::Errno::PERM) => unmount_by_helper(dir, lazy),
+        Err(e) => Err(UnmountError::Failed(path, e.to_string())),
+    }
+}
+
+fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), UnmountError> {
+    let failed = |why: String| UnmountError::Failed(dir.to_owned(), why);
+    let flags = if lazy { "-uz" } else { "-u" };
+    let output = Command::new(HELPER)
+        .arg(flags)
+        .arg("--")
+        .arg(dir)
+        .output()
+        .map_err(|e| failed(format!("{HELPER}: {e}")))?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true => Ok(()),
+        false if text.contains("busy") => Err(UnmountError::Busy(dir.to_owned())),
+        false if text.contains("not found") => Err(UnmountError::NotMounted(dir.to_owned())),
+        false => Err(failed(text.trim().to_owned())),
+    }
+}
+
+fn check_directory(dir: &Path) -> Result<PathBuf, MountError> {
+    let path = || dir.to_owned();
+    let metadata = std::fs::metadata(dir).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => MountError::NoDirectory(path()),
+        ErrorKind::NotADirectory => MountError::NotADirectory(path()),
+        ErrorKind::NotConnected => MountError::Dead(path()),
+        _ => MountError::Failed(path(), e),
+    })?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotADirectory(path()));
+    }
+    let dir = dir
+        .canonicalize()
+        .map_err(|e| MountError::Failed(path(), e))?;
+    if is_ours(&dir) {
+        return Err(MountError::AlreadyMounted(dir));
+    }
+    Ok(dir)
+}
+
+/// Whether the topmost mount at a path is one of a volume. The path must have no symbolic links.
+fn is_ours(dir: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut found = false;
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(1);
+        if let (Some(at), Some(kind)) = (fields.next(), fields.next())
+            && Path::new(&unescaped(at)) == dir
+        {
+            found = kind == "fuse.quorate";
+        }
+    }
+    found
+}
+
+/// The list of mounts writes white space and backslashes as three octal digits.
+fn unescaped(field: &str) -> String {
+    let mut out = field.to_owned();
+    for (code, text) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        out = out.replace(code, text);
+    }
+    out
+}
+
+fn check_device() -> Result<(), MountError> {
+    let open = std::fs::File::options().read(true).write(true).open(DEVICE);
+    match open {
+        Ok(_) => {}
+        Err(e) if e.kind() == ErrorKind::NotFound => return Err(MountError::NoDevice),
+        Err(e) => return Err(MountError::DeviceDenied(e)),
+    }
+    let helper = || {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|dir| dir.join(HELPER).exists())
+    };
+    if !is_root() && !helper() {
+        return Err(MountError::NoHelper);
+    }
+    Ok(())
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn others_are_allowed() -> bool {
+    let conf = std::fs::read_to_string("/etc/fuse.conf").unwrap_or_default();
+    is_root() || conf.lines().any(|line| line.trim() == "user_allow_other")
+}
+
+fn config(options: &MountOptions) -> Result<Config, MountError> {
+    let allow_other = match options.allow_other {
+        Some(true) if !others_are_allowed() => return Err(MountError::AllowOtherDenied),
+        Some(allow) => allow,
+        None => others_are_allowed(),
+    };
+    let mut mount_options = vec![
+        MountOption::FSName(format!("quorate:{}", printable(&options.name))),
+        MountOption::Subtype("quorate".into()),
+        MountOption::DefaultPermissions,
+        MountOption::NoAtime,
+        // What others put into a volume must not become root's right on this machine.
+        MountOption::NoDev,
+        MountOption::NoSuid,
+    ];
+    if options.read_only {
+        mount_options.push(MountOption::RO);
+    }
+    let mut config = Config::default();
+    config.mount_options = mount_options;
+    config.acl = match allow_other {
+        true => SessionACL::All,
+        false => SessionACL::Owner,
+    };
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    Ok(config)
+}
+
+/// A name that can't be taken for more mount options.
+fn printable(name: &str) -> String {
+    let fits = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.chars()
+        .map(|c| if fits(c) { c } else { '_' })
+        .collect()
+}

@@ -1,0 +1,217 @@
+//! Names and attributes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_files::op::{
+    Access, GetXattr, Link, ListXattr, Lookup, Mkdir, Mknod, RemoveXattr, Rename, Rmdir, SetAttr,
+    SetXattr, Symlink, Unlink, XattrMode,
+};
+use quorate_files::{Action, Answer, Attr, Ino, Kind, Target, Who};
+
+use super::convert::{Result, kind_of_mode};
+use super::core::Core;
+use crate::volume::{CallError, XattrAnswer};
+
+/// How often a truncation that takes several operations goes on, at most.
+const MAX_STEPS: usize = 1 << 20;
+
+impl Core {
+    pub async fn lookup(self: &Arc<Core>, who: &Who, parent: Ino, name: Bytes) -> Result<Attr> {
+        let attr = self.volume.lookup(who, Lookup { parent, name }).await?;
+        self.fresh(attr).await
+    }
+
+    pub async fn get_attr(self: &Arc<Core>, who: &Who, ino: Ino) -> Result<Attr> {
+        self.flush_ino(ino).await;
+        let attr = self.volume.get_attr(who, Target::Ino(ino)).await?;
+        self.fresh(attr).await
+    }
+
+    /// Changes attributes; a size through the open file with this number, if there is one.
+    pub async fn set_attr(
+        self: &Arc<Core>,
+        who: &Who,
+        mut op: SetAttr,
+        through: Option<u64>,
+    ) -> Result<Attr> {
+        let Target::Ino(ino) = op.target else {
+            return Err(fuser::Errno::EINVAL);
+        };
+        // Before, so that neither size nor time is changed by what was written earlier.
+        self.flush_ino(ino).await;
+        let file = match (op.size, through) {
+            (Some(_), Some(number)) => Some(self.handles.get(number)?),
+            _ => None,
+        };
+        for _ in 0..MAX_STEPS {
+            let _changing = self.changing();
+            let attr = match &file {
+                None => self.volume.set_attr(who, op.clone()).await?,
+                Some(file) => {
+                    let set = |handle| {
+                        let target = Target::Handle(handle);
+                        Action::SetAttr(SetAttr { target, ..op.clone() })
+                    };
+                    match file.with(&self.volume, who, true, set).await? {
+                        Answer::Attr(attr) => attr,
+                        _ => return Err(CallError::Garbled.into()),
+                    }
+                }
+            };
+            self.changes.own(&attr);
+            if op.size.is_none_or(|size| size == attr.size) {
+                return self.fresh(attr).await;
+            }
+            // Only the size takes several steps.
+            op = SetAttr {
+                target: Target::Ino(ino),
+                mode: None,
+                uid: None,
+                gid: None,
+                size: op.size,
+                atime: None,
+                mtime: None,
+            };
+        }
+        Err(fuser::Errno::EIO)
+    }
+
+    pub async fn access(self: &Arc<Core>, who: &Who, ino: Ino, mask: u32) -> Result<()> {
+        match self.volume.access(who, Access { ino, mask }).await? {
+            allowed if allowed == mask => Ok(()),
+            _ => Err(fuser::Errno::EACCES),
+        }
+    }
+
+    pub async fn mkdir(&self, who: &Who, parent: Ino, name: Bytes, mode: u32) -> Result<Attr> {
+        let _changing = self.changing();
+        let mode = mode & 0o7777;
+        let mkdir = Mkdir { parent, name, mode };
+        Ok(self.volume.mkdir(who, mkdir).await?)
+    }
+
+    pub async fn mknod(
+        &self,
+        who: &Who,
+        parent: Ino,
+        name: Bytes,
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
+        let _changing = self.changing();
+        let kind = kind_of_mode(mode).ok_or(fuser::Errno::EINVAL)?;
+        let mknod = Mknod {
+            parent,
+            name,
+            kind,
+            mode: mode & 0o7777,
+            rdev: match kind {
+                Kind::Block | Kind::Char => u64::from(rdev),
+                _ => 0,
+            },
+        };
+        Ok(self.volume.mknod(who, mknod).await?)
+    }
+
+    pub async fn symlink(
+        &self,
+        who: &Who,
+        parent: Ino,
+        name: Bytes,
+        target: Bytes,
+    ) -> Result<Attr> {
+        let _changing = self.changing();
+        let symlink = Symlink {
+            parent,
+            name,
+            target,
+        };
+        Ok(self.volume.symlink(who, symlink).await?)
+    }
+
+    pub async fn readlink(&self, who: &Who, ino: Ino) -> Result<Bytes> {
+        Ok(self.volume.readlink(who, ino).await?)
+    }
+
+    pub async fn link(
+        self: &Arc<Core>,
+        who: &Who,
+        ino: Ino,
+        parent: Ino,
+        name: Bytes,
+    ) -> Result<Attr> {
+        let _changing = self.changing();
+        let link = Link { ino, parent, name };
+        let attr = self.volume.link(who, link).await?;
+        self.changes.own(&attr);
+        self.fresh(attr).await
+    }
+
+    pub async fn unlink(&self, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
+        let _changing = self.changing();
+        self.volume.unlink(who, Unlink { parent, name }).await?;
+        Ok(())
+    }
+
+    pub async fn rmdir(&self, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
+        let _changing = self.changing();
+        self.volume.rmdir(who, Rmdir { parent, name }).await?;
+        Ok(())
+    }
+
+    pub async fn rename(&self, who: &Who, rename: Rename) -> Result<()> {
+        let _changing = self.changing();
+        self.volume.rename(who, rename).await?;
+        Ok(())
+    }
+
+    pub async fn set_xattr(
+        &self,
+        who: &Who,
+        ino: Ino,
+        name: Bytes,
+        value: Bytes,
+        flags: i32,
+    ) -> Result<()> {
+        const CREATE: i32 = 1;
+        const REPLACE: i32 = 2;
+        let mode = match flags {
+            0 => XattrMode::Set,
+            CREATE => XattrMode::Create,
+            REPLACE => XattrMode::Replace,
+            _ => return Err(fuser::Errno::EINVAL),
+        };
+        let _changing = self.changing();
+        let set = SetXattr {
+            ino,
+            name,
+            value,
+            mode,
+        };
+        self.volume.set_xattr(who, set).await?;
+        Ok(())
+    }
+
+    pub async fn get_xattr(
+        &self,
+        who: &Who,
+        ino: Ino,
+        name: Bytes,
+        size: u32,
+    ) -> Result<XattrAnswer> {
+        let get = GetXattr { ino, name, size };
+        Ok(self.volume.get_xattr(who, get).await?)
+    }
+
+    pub async fn list_xattr(&self, who: &Who, ino: Ino, size: u32) -> Result<XattrAnswer> {
+        Ok(self.volume.list_xattr(who, ListXattr { ino, size }).await?)
+    }
+
+    pub async fn remove_xattr(&self, who: &Who, ino: Ino, name: Bytes) -> Result<()> {
+        let _changing = self.changing();
+        let remove = RemoveXattr { ino, name };
+        self.volume.remove_xattr(who, remove).await?;
+        Ok(())
+    }
+}
