@@ -1,1 +1,111 @@
-//! Under construction.
+//! A simulator of a whole group: the real replica and the real client in virtual time, over a network and disks that
+//! do all that real ones may do, with up to f replicas that do whatever they like.
+//!
+//! [`run`] lets a seed draw everything ([`knobs`]), lets a storm blow, ends it, and expects that all comes to rest; the
+//! [`checks`] look at every step. One seed gives one run, event for event. `cargo xtask sim` runs many.
+//!
+//! Scripted scenarios use [`World`] by hand; see `tests/scenarios.rs`. The manual is `docs/simulator.md`.
+
+extern crate alloc;
+
+pub mod checks;
+pub mod client;
+pub mod dice;
+pub mod disk;
+pub mod history;
+pub mod knobs;
+pub mod net;
+pub mod server;
+pub mod service;
+pub mod trace;
+pub mod workload;
+mod world;
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub use checks::Failure;
+pub use knobs::Knobs;
+use trace::{Lines, Sink};
+pub use world::{Stats, World};
+
+/// How to run a seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Print one line for each event.
+    pub trace: bool,
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// What it cost, or what did not hold.
+    pub result: Result<Stats, Failure>,
+    /// When it ended, in microseconds of virtual time.
+    pub time_us: u64,
+    /// Stands for all that happened: equal runs have equal values.
+    pub trace_hash: u64,
+    /// What the seed drew.
+    pub knobs: Knobs,
+    /// The last events before a failure.
+    pub last: Vec<String>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seed = self.seed;
+        match &self.result {
+            Ok(stats) => write!(f, "seed {seed}: {stats:?}"),
+            Err(failure) => {
+                for line in &self.last {
+                    writeln!(f, "{line}")?;
+                }
+                writeln!(f, "{:#?}", self.knobs)?;
+                let ms = self.time_us as f64 / 1000.0;
+                writeln!(f, "seed {seed} fails at {ms} ms. {failure}")?;
+                write!(f, "Replay: cargo xtask sim --seed {seed} --trace")
+            }
+        }
+    }
+}
+
+/// Runs a seed. A failure comes with the last events before it: the run is repeated for them.
+pub fn run(seed: u64, options: Options) -> Report {
+    if options.trace {
+        return attempt(seed, Sink::Print);
+    }
+    let report = attempt(seed, Sink::None);
+    if report.result.is_ok() {
+        return report;
+    }
+    let lines = Lines::default();
+    let mut report = attempt(seed, Sink::Last(lines.clone()));
+    report.last = lines.borrow().iter().cloned().collect();
+    report
+}
+
+fn attempt(seed: u64, sink: Sink) -> Report {
+    let knobs = Knobs::draw(seed);
+    let mut world = World::new(seed, knobs.clone(), sink);
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        world.begin_storm();
+        world.run_for(knobs.storm / 1000)?;
+        world.finish()
+    }));
+    let result = result.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).into()));
+        let what = text.unwrap_or_else(|| "a panic without words".into());
+        Err(Failure::new("invariants", what))
+    });
+    Report {
+        seed,
+        result,
+        time_us: world.now_ms() * 1000,
+        trace_hash: world.trace_hash(),
+        knobs,
+        last: Vec::new(),
+    }
+}

@@ -1,0 +1,135 @@
+//! One more executor, which runs the agreed batches in order with nothing else around it. Results that clients take and
+//! roots that correct replicas announce must be its own.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_agreement::CHECKPOINT_INTERVAL;
+use quorate_execution::Executor;
+use quorate_state::{Layer, MemorySnapshot, State};
+use quorate_wire::message::{Batch, Request};
+use quorate_wire::{Digest, Seq};
+
+use super::Failure;
+use crate::service::AnyService;
+
+/// The executor, its state, and what it has answered.
+#[derive(Debug)]
+pub struct Reference {
+    executor: Executor<AnyService>,
+    state: State,
+    snapshot: MemorySnapshot,
+    at: Seq,
+    /// By request: each execution's place in the agreed order and its outcome.
+    outcomes: BTreeMap<Digest, Vec<(u64, Bytes)>>,
+    executions: u64,
+    roots: BTreeMap<Seq, Digest>,
+}
+
+impl Reference {
+    /// In the initial state.
+    pub fn new(service: AnyService, genesis: &Layer) -> Reference {
+        let (snapshot, _) = MemorySnapshot::default()
+            .apply(genesis)
+            .expect("an empty tree takes any layer");
+        Reference {
+            executor: Executor::new(service),
+            state: State::new(Arc::new(snapshot.clone())),
+            snapshot,
+            at: Seq(0),
+            outcomes: BTreeMap::new(),
+            executions: 0,
+            roots: BTreeMap::new(),
+        }
+    }
+
+    /// The last place executed here.
+    pub fn at(&self) -> Seq {
+        self.at
+    }
+
+    /// Executes the next batch.
+    pub fn execute(&mut self, batch: &Batch, requests: &[Request]) -> Result<(), Failure> {
+        self.at = self.at.next();
+        let done = self
+            .executor
+            .execute(&mut self.state, batch.time, requests)
+            .map_err(|fault| Failure::new("reference", fault.to_string()))?;
+        for (request, executed) in requests.iter().zip(done) {
+            self.executions += 1;
+            let outcomes = self.outcomes.entry(request.digest()).or_default();
+            outcomes.push((self.executions, executed.outcome));
+        }
+        if self.at.0.is_multiple_of(CHECKPOINT_INTERVAL) {
+            let layer = self.state.freeze(self.at);
+            let (snapshot, root) = self
+                .snapshot
+                .apply(&layer)
+                .map_err(|fault| Failure::new("reference", fault.to_string()))?;
+            self.snapshot = snapshot;
+            self.state
+                .stored(self.at, Arc::new(self.snapshot.clone()));
+            self.roots.insert(self.at, root);
+        }
+        Ok(())
+    }
+
+    /// The places in the order at which the request was executed with this outcome.
+    pub fn places(&self, request: Digest, outcome: &Bytes) -> Vec<u64> {
+        let all = self.outcomes.get(&request).into_iter().flatten();
+        all.filter(|(_, o)| o == outcome).map(|(p, _)| *p).collect()
+    }
+
+    /// All outcomes of a request, for messages.
+    pub fn outcomes(&self, request: Digest) -> usize {
+        self.outcomes.get(&request).map_or(0, Vec::len)
+    }
+
+    /// A correct replica announces a checkpoint.
+    pub fn check_root(&self, server: usize, seq: Seq, root: Digest) -> Result<(), Failure> {
+        match self.roots.get(&seq) {
+            Some(own) if *own != root => Err(Failure::new(
+                "equal roots",
+                format!("server {server} has {root:?} at {seq:?}, the reference has {own:?}"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A correct replica that has executed as much has the same entries.
+    pub fn check_state(&mut self, server: usize, state: &State) -> Result<(), Failure> {
+        let all = self.entries()?;
+        for (key, value) in &all {
+            let theirs = state
+                .get(key)
+                .map_err(|fault| Failure::new("equal states", fault.to_string()))?;
+            if theirs.as_ref() != Some(value) {
+                return Err(Failure::new(
+                    "equal states",
+                    format!("server {server} has {theirs:?} under {key:?}, not {value:?}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the state keeps the file service's own rules.
+    pub fn check_files(&mut self) -> Result<(), Failure> {
+        quorate_files::check::invariants(&self.state.begin())
+            .map_err(|what| Failure::new("files", what))
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Option<Bytes> {
+        self.state.get(key).expect("memory does not fail")
+    }
+
+    fn entries(&mut self) -> Result<Vec<(Bytes, Bytes)>, Failure> {
+        self.state
+            .begin()
+            .range(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1)
+            .map_err(|fault| Failure::new("reference", fault.to_string()))
+    }
+}

@@ -1,0 +1,229 @@
+//! A replica's disk: a write-ahead log of bytes, of which a crash takes what was not synced or a part of it, and a store
+//! that holds the last layer that was written whole.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_agreement::Record;
+use quorate_replica::Restored;
+use quorate_state::{Layer, MemorySnapshot};
+use quorate_wire::frame::{self, End};
+use quorate_wire::{Decode, Digest, Encode, LogIndex, Seq};
+
+use crate::dice::Dice;
+
+/// A piece of the log; pieces are dropped whole when all their records are of places that are not needed any more.
+#[derive(Debug, Default)]
+struct Segment {
+    bytes: Vec<u8>,
+    synced: usize,
+    last_place: Seq,
+}
+
+/// The log.
+#[derive(Debug, Default)]
+pub struct Wal {
+    segments: VecDeque<Segment>,
+    last: LogIndex,
+    /// A stable place, and the segments up to which all may go once what comes after them is durable.
+    discard: Option<(Seq, usize)>,
+    syncing: bool,
+}
+
+impl Wal {
+    /// Appends a record.
+    pub fn append(&mut self, index: LogIndex, record: &Record) {
+        self.last = index;
+        self.write(index, record);
+    }
+
+    fn write(&mut self, index: LogIndex, record: &Record) {
+        if self.segments.is_empty() {
+            self.segments.push_back(Segment::default());
+        }
+        let segment = self.segments.back_mut().expect("just made");
+        frame::write(&mut segment.bytes, index, &record.to_bytes());
+        segment.last_place = segment.last_place.max(record.seq());
+    }
+
+    /// Begins a new segment with `head`; older ones with nothing above `stable` go once it is durable.
+    pub fn truncate(&mut self, stable: Seq, head: &[Record]) {
+        self.segments.push_back(Segment::default());
+        let index = self.last;
+        head.iter().for_each(|record| self.write(index, record));
+        self.discard = Some((stable, self.segments.len() - 1));
+    }
+
+    /// Whether a sync is to be started now.
+    pub fn wants_sync(&mut self) -> bool {
+        let dirty = self.segments.iter().any(|s| s.synced < s.bytes.len());
+        let start = dirty && !self.syncing;
+        self.syncing |= start;
+        start
+    }
+
+    /// How much a sync that starts now makes durable: the last index, and bytes of each segment.
+    pub fn extent(&self) -> (LogIndex, Vec<usize>) {
+        (
+            self.last,
+            self.segments.iter().map(|s| s.bytes.len()).collect(),
+        )
+    }
+
+    /// A sync is done.
+    pub fn synced(&mut self, extent: &[usize]) {
+        self.syncing = false;
+        for (segment, &bytes) in self.segments.iter_mut().zip(extent) {
+            segment.synced = segment.synced.max(bytes);
+        }
+        let Some((stable, mut keep_from)) = self.discard else {
+            return;
+        };
+        if self.segments.get(keep_from).is_none_or(|s| s.synced == 0) {
+            return;
+        }
+        while keep_from > 0 && self.segments[0].last_place <= stable {
+            self.segments.pop_front();
+            keep_from -= 1;
+        }
+        self.discard = None;
+    }
+
+    /// A crash: of the bytes not synced a random first part survives.
+    fn crash(&mut self, dice: &mut Dice) {
+        self.syncing = false;
+        self.discard = None;
+        let mut torn = false;
+        for segment in &mut self.segments {
+            if torn {
+                segment.bytes.clear();
+            }
+            let loose = segment.bytes.len() - segment.synced.min(segment.bytes.len());
+            let kept = dice.below(loose as u64 + 1) as usize;
+            torn |= kept < loose;
+            segment.bytes.truncate(segment.bytes.len() - loose + kept);
+            // What is read back is cut off behind its last whole frame, and synced before it is used.
+            let (frames, end) = frame::read(&Bytes::copy_from_slice(&segment.bytes));
+            if end == End::Torn {
+                let whole = frames.iter().map(|(_, p)| frame::HEADER_BYTES + p.len());
+                segment.bytes.truncate(whole.sum());
+            }
+            segment.synced = segment.bytes.len();
+        }
+        self.segments.retain(|s| !s.bytes.is_empty());
+    }
+
+    fn records(&mut self) -> (Vec<Record>, LogIndex) {
+        let mut records = Vec::new();
+        let mut last = LogIndex(0);
+        for segment in &self.segments {
+            let (frames, end) = frame::read(&Bytes::copy_from_slice(&segment.bytes));
+            assert_eq!(end, End::Clean, "what was synced reads back");
+            for (index, payload) in frames {
+                last = last.max(index);
+                records.push(Record::from_bytes(payload).expect("a record that was written"));
+            }
+        }
+        self.last = last;
+        (records, LogIndex(last.0 + 1))
+    }
+
+    /// Bytes that the log takes up.
+    pub fn bytes(&self) -> usize {
+        self.segments.iter().map(|s| s.bytes.len()).sum()
+    }
+}
+
+/// What the store holds.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// See [`Restored::seq`].
+    pub seq: Seq,
+    /// See [`Restored::complete`].
+    pub complete: bool,
+    /// See [`Restored::root`].
+    pub root: Digest,
+    /// The entries and their tree.
+    pub snapshot: Arc<MemorySnapshot>,
+}
+
+/// A layer on its way to the store.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// See [`Content::seq`].
+    pub seq: Seq,
+    /// See [`Content::complete`].
+    pub complete: bool,
+    /// The writes.
+    pub layer: Arc<Layer>,
+}
+
+/// Log and store of one replica.
+#[derive(Debug)]
+pub struct Disk {
+    /// The log.
+    pub wal: Wal,
+    /// The store.
+    pub store: Content,
+    /// Layers that are not in the store yet; the first is being written.
+    pub writes: VecDeque<Write>,
+}
+
+impl Disk {
+    /// The disk of a new replica.
+    pub fn new(genesis: &Layer) -> Disk {
+        let (snapshot, root) = MemorySnapshot::default()
+            .apply(genesis)
+            .expect("an empty tree takes any layer");
+        Disk {
+            wal: Wal::default(),
+            store: Content {
+                seq: Seq(0),
+                complete: true,
+                root,
+                snapshot: Arc::new(snapshot),
+            },
+            writes: VecDeque::new(),
+        }
+    }
+
+    /// The power goes.
+    pub fn crash(&mut self, dice: &mut Dice) {
+        self.writes.clear();
+        self.wal.crash(dice);
+    }
+
+    /// The first layer is written. `damage` changes one of its values on the way.
+    pub fn stored(&mut self, damage: bool) -> Content {
+        let write = self.writes.pop_front().expect("a layer is on its way");
+        let mut layer = (*write.layer).clone();
+        if damage && let Some(Some(value)) = layer.values_mut().next_back() {
+            let mut bytes = value.to_vec();
+            bytes.push(b'!');
+            *value = bytes.into();
+        }
+        let (snapshot, root) = self.store.snapshot.apply(&layer).expect("its own tree");
+        self.store = Content {
+            seq: write.seq,
+            complete: write.complete,
+            root,
+            snapshot: Arc::new(snapshot),
+        };
+        self.store.clone()
+    }
+
+    /// What a replica that starts finds.
+    pub fn restore(&mut self) -> Restored {
+        let (records, next_index) = self.wal.records();
+        let store = &self.store;
+        Restored {
+            seq: store.seq,
+            complete: store.complete,
+            root: store.root,
+            snapshot: store.snapshot.clone(),
+            records,
+            next_index,
+        }
+    }
+}

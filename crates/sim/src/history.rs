@@ -1,0 +1,40 @@
+//! What clients did and saw.
+
+use std::fmt;
+
+use bytes::Bytes;
+use quorate_wire::Digest;
+
+/// An operation of a client.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// Whose.
+    pub client: usize,
+    /// Its number in the whole run.
+    pub id: u64,
+    /// In the service's encoding.
+    pub op: Bytes,
+    /// Whether it only reads.
+    pub reads: bool,
+    /// When the client asked for it.
+    pub begun: u64,
+    /// The request that carried it.
+    pub request: Option<Digest>,
+    /// When it ended, and the encoded outcome.
+    pub done: Option<(u64, Bytes)>,
+    /// Its client crashed or lost its session: nobody knows whether it was executed.
+    pub lost: bool,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Operation {
+            id, client, begun, ..
+        } = self;
+        write!(f, "operation {id} of client {client} (begun {begun} us")?;
+        match &self.done {
+            Some((end, _)) => write!(f, ", ended {end} us)"),
+            None => write!(f, ")"),
+        }
+    }
+}

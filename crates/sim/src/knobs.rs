@@ -1,0 +1,207 @@
+//! What a seed decides about a run before it begins: swarm testing, in which each run has few kinds of trouble, but each
+//! kind has runs in which it is alone and strong.
+
+use quorate_fault::Fault;
+use quorate_wire::{Quorum, ReplicaId};
+
+use crate::dice::Dice;
+
+/// The service that the group replicates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Lists of numbers under keys.
+    KeyValue,
+    /// The file service.
+    Files,
+}
+
+/// How a faulty replica is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adversary {
+    /// A correct replica behind a behaviour of `quorate_fault`.
+    Fault(Fault),
+    /// Two correct replicas with one identity; each of the others sees one of them, and sometimes it changes which.
+    Twin,
+    /// A correct replica whose store changes some values as it writes them, while the storm lasts.
+    DamagedStore,
+}
+
+/// All that a run is like. Times are in microseconds of virtual time unless the name says otherwise.
+#[derive(Clone, Debug)]
+pub struct Knobs {
+    /// Size of the group.
+    pub replicas: usize,
+    /// How many clients.
+    pub clients: usize,
+    /// Operations of each client.
+    pub operations: usize,
+    /// Operations that a client has open at once.
+    pub window: usize,
+    /// Between the operations of a client.
+    pub think: (u64, u64),
+    /// The service.
+    pub workload: Workload,
+    /// Operations that only read, in a thousand.
+    pub reads: u64,
+    /// Operations too long to travel inside a pre-prepare, in a thousand.
+    pub large: u64,
+    /// How many keys or names.
+    pub keys: u64,
+    /// How long messages travel.
+    pub delay: (u64, u64),
+    /// Messages that travel much longer, in a thousand.
+    pub late: u64,
+    /// Messages lost, in a thousand.
+    pub loss: u64,
+    /// Messages that come twice, in a thousand.
+    pub duplicates: u64,
+    /// Whether messages between two nodes keep their order.
+    pub fifo: bool,
+    /// Whether messages travel as bytes.
+    pub encode: bool,
+    /// How long the log takes to be durable.
+    pub sync: (u64, u64),
+    /// How long the store takes to be durable.
+    pub store: (u64, u64),
+    /// The faulty replicas.
+    pub adversaries: Vec<(ReplicaId, Adversary)>,
+    /// Whether the faulty ones fall silent when the storm is over.
+    pub silent_after: bool,
+    /// Mean time between crashes of replicas; 0 for none.
+    pub crash_every: u64,
+    /// How long a crashed replica is down.
+    pub down: (u64, u64),
+    /// Crashes that take all replicas at once, in a thousand.
+    pub crash_all: u64,
+    /// Mean time between partitions; 0 for none.
+    pub partition_every: u64,
+    /// Mean time between crashes of clients; 0 for none.
+    pub client_crash_every: u64,
+    /// Clients whose authenticators are wrong for some replicas.
+    pub bad_mac_clients: usize,
+    /// How far replicas' clocks are off, in milliseconds.
+    pub skew_ms: u64,
+    /// The replicas' patience, in milliseconds.
+    pub timeout_ms: u64,
+    /// When the storm ends.
+    pub storm: u64,
+    /// How long after it everything must be done.
+    pub heal_within: u64,
+}
+
+impl Knobs {
+    /// A calm group of `replicas` that nothing happens to; scripted scenarios start from it.
+    pub fn calm(replicas: usize) -> Knobs {
+        Knobs {
+            replicas,
+            clients: 0,
+            operations: 0,
+            window: 1,
+            think: (0, 1000),
+            workload: Workload::KeyValue,
+            reads: 0,
+            large: 0,
+            keys: 3,
+            delay: (100, 500),
+            late: 0,
+            loss: 0,
+            duplicates: 0,
+            fifo: true,
+            encode: true,
+            sync: (100, 300),
+            store: (500, 2000),
+            adversaries: Vec::new(),
+            silent_after: false,
+            crash_every: 0,
+            down: (0, 0),
+            crash_all: 0,
+            partition_every: 0,
+            client_crash_every: 0,
+            bad_mac_clients: 0,
+            skew_ms: 0,
+            timeout_ms: 500,
+            storm: 0,
+            heal_within: 60_000_000,
+        }
+    }
+
+    /// What a seed draws.
+    pub fn draw(seed: u64) -> Knobs {
+        let mut d = Dice::new(seed, 0);
+        let mut k = Knobs::calm([4, 4, 4, 4, 4, 4, 4, 4, 7, 1][d.below(10) as usize]);
+        let long = d.per_mille(80) && k.replicas <= 4;
+        k.clients = 1 + d.below(4) as usize;
+        k.window = [1, 1, 2, 8][d.below(4) as usize];
+        k.operations = match long {
+            true => (300 + d.below(400) as usize) / k.clients,
+            false => 3 + d.below(20) as usize,
+        };
+        if long {
+            k.window = 1 + d.below(2) as usize;
+        }
+        k.think = (0, [0, 2_000, 50_000][d.below(if long { 2 } else { 3 }) as usize]);
+        if d.per_mille(250) {
+            k.workload = Workload::Files;
+        }
+        k.reads = [0, 200, 600][d.below(3) as usize];
+        k.large = [0, 0, 100, 400][d.below(if long { 2 } else { 4 }) as usize];
+        k.keys = 1 + d.below(4);
+        let slowest = [300, 2_000, 20_000, 60_000][d.below(4) as usize];
+        k.delay = (50 + d.below(slowest / 2), slowest);
+        k.late = [0, 0, 20, 100][d.below(4) as usize];
+        k.loss = [0, 0, 10, 50, 200][d.below(if long { 4 } else { 5 }) as usize];
+        k.duplicates = [0, 0, 20, 100][d.below(4) as usize];
+        k.fifo = d.per_mille(500);
+        k.encode = d.per_mille(250);
+        k.sync = [(50, 200), (500, 5_000), (2_000, 40_000)][d.below(3) as usize];
+        k.store = [(200, 1_000), (5_000, 50_000), (50_000, 800_000)][d.below(3) as usize];
+        k.skew_ms = [0, 0, 50, 1_500][d.below(4) as usize];
+        k.timeout_ms = [250, 500, 1_000][d.below(3) as usize];
+        k.storm = match long {
+            true => 4_000_000 + d.below(8_000_000),
+            false => 1_000_000 + d.below(5_000_000),
+        };
+        draw_adversaries(&mut k, &mut d);
+        if d.per_mille(450) {
+            k.crash_every = 100_000 + d.below(if long { 4_000_000 } else { 1_500_000 });
+            k.down = [(1_000, 50_000), (100_000, 1_500_000)][d.below(2) as usize];
+            k.crash_all = [0, 0, 200, 1000][d.below(4) as usize];
+        }
+        if d.per_mille(350) {
+            k.partition_every = 200_000 + d.below(2_000_000);
+        }
+        if d.per_mille(150) {
+            k.client_crash_every = 300_000 + d.below(2_000_000);
+        }
+        if d.per_mille(60) {
+            k.bad_mac_clients = 1;
+        }
+        k.silent_after = d.per_mille(400);
+        k.heal_within = 200_000_000;
+        k
+    }
+}
+
+fn draw_adversaries(k: &mut Knobs, d: &mut Dice) {
+    let f = Quorum::new(k.replicas).expect("a size of a group").f();
+    if f == 0 || d.per_mille(350) {
+        return;
+    }
+    let count = 1 + d.below(f as u64) as usize;
+    while k.adversaries.len() < count {
+        // Replica 0 is the first primary, and worth a fault more often than the others.
+        let id = match d.per_mille(300) {
+            true => 0,
+            false => d.below(k.replicas as u64) as u8,
+        };
+        if k.adversaries.iter().any(|(r, _)| r.0 == id) {
+            continue;
+        }
+        let kind = match d.below(10) {
+            0 | 1 => Adversary::Twin,
+            2 => Adversary::DamagedStore,
+            _ => Adversary::Fault(d.pick(&Fault::ALL)),
+        };
+        k.adversaries.push((ReplicaId(id), kind));
+    }
+}

@@ -1,0 +1,103 @@
+//! The network between nodes: which messages arrive, when and how often.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::dice::Dice;
+use crate::knobs::Knobs;
+
+/// A node's number: servers first, then clients.
+pub type Node = usize;
+
+/// The network.
+#[derive(Debug)]
+pub struct Net {
+    dice: Dice,
+    calm: bool,
+    blocked: BTreeSet<(Node, Node)>,
+    last_arrival: BTreeMap<(Node, Node), u64>,
+}
+
+impl Net {
+    /// A network without partitions.
+    pub fn new(seed: u64) -> Net {
+        Net {
+            dice: Dice::new(seed, 1),
+            calm: false,
+            blocked: BTreeSet::new(),
+            last_arrival: BTreeMap::new(),
+        }
+    }
+
+    /// When copies of a message that leaves now arrive; none if it is lost.
+    pub fn arrivals(&mut self, knobs: &Knobs, now: u64, from: Node, to: Node) -> Vec<u64> {
+        if self.blocked.contains(&(from, to)) {
+            return Vec::new();
+        }
+        if !self.calm && self.dice.per_mille(knobs.loss) {
+            return Vec::new();
+        }
+        let mut out = vec![self.arrival(knobs, now, from, to)];
+        if !self.calm && self.dice.per_mille(knobs.duplicates) {
+            out.push(self.arrival(knobs, now, from, to));
+        }
+        out
+    }
+
+    fn arrival(&mut self, knobs: &Knobs, now: u64, from: Node, to: Node) -> u64 {
+        let mut delay = self.dice.range(knobs.delay);
+        if !self.calm && self.dice.per_mille(knobs.late) {
+            delay = delay * 10 + self.dice.below(300_000);
+        }
+        let mut at = now + delay;
+        if knobs.fifo {
+            let last = self.last_arrival.entry((from, to)).or_default();
+            at = at.max(*last);
+            *last = at;
+        }
+        at
+    }
+
+    /// Cuts a set of nodes off from the rest; `one_way` leaves what they send.
+    pub fn cut(&mut self, island: &BTreeSet<Node>, nodes: usize, one_way: bool) {
+        for a in island.iter().copied() {
+            for b in (0..nodes).filter(|b| !island.contains(b)) {
+                self.blocked.insert((b, a));
+                if !one_way {
+                    self.blocked.insert((a, b));
+                }
+            }
+        }
+    }
+
+    /// Cuts one direction between two nodes.
+    pub fn block(&mut self, from: Node, to: Node) {
+        self.blocked.insert((from, to));
+    }
+
+    /// Whether nothing gets from one node to another.
+    pub fn is_blocked(&self, from: Node, to: Node) -> bool {
+        self.blocked.contains(&(from, to))
+    }
+
+    /// All can talk to all again.
+    pub fn join(&mut self) {
+        self.blocked.clear();
+    }
+
+    /// From now on nothing is lost or late.
+    pub fn heal(&mut self) {
+        self.join();
+        self.calm = true;
+    }
+
+    /// A random set of nodes that is cut off.
+    pub fn random_island(&mut self, nodes: usize) -> (BTreeSet<Node>, bool) {
+        let island = (0..nodes).filter(|_| self.dice.per_mille(400)).collect();
+        (island, self.dice.per_mille(250))
+    }
+
+    /// A choice of the network's.
+    pub fn dice(&mut self) -> &mut Dice {
+        &mut self.dice
+    }
+}

@@ -1,0 +1,139 @@
+//! One server of the group: a replica, its disk, its clocks, and its misbehaviour if it is faulty.
+
+use quorate_agreement::{Config, Now};
+use quorate_fault::{Fault, Faulty};
+use quorate_replica::Replica;
+use quorate_state::Layer;
+use quorate_wire::message::{PeerMessage, ReplicaMessage};
+use quorate_wire::{KeyPair, PublicKey, Quorum, ReplicaId, Time};
+
+use crate::dice::Dice;
+use crate::disk::Disk;
+use crate::knobs::{Adversary, Knobs};
+use crate::service::AnyService;
+
+/// The wall clock at the beginning of a run, in nanoseconds.
+const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
+/// How far the primary's time may be from a backup's clock.
+const CLOCK_BOUND_MS: u64 = 5_000;
+
+/// A server.
+#[derive(Debug)]
+pub struct Server {
+    /// Which replica it is; a twin shares this with another server.
+    pub id: ReplicaId,
+    /// The replica, while it is up.
+    pub replica: Option<Box<Replica<AnyService>>>,
+    /// What survives a crash.
+    pub disk: Disk,
+    /// How often it has started: what was under way before a crash is not for the replica after it.
+    pub incarnation: u64,
+    /// How it is faulty, if it is.
+    pub adversary: Option<Adversary>,
+    /// When its next tick is due.
+    pub tick_at: Option<u64>,
+    faulty: Option<Faulty>,
+    config: Config,
+    skew_ns: i64,
+}
+
+/// The key of a replica.
+pub fn key_of(id: ReplicaId) -> KeyPair {
+    KeyPair::from_seed(&[id.0 + 1; 32])
+}
+
+impl Server {
+    /// A server with a new disk, not started yet.
+    pub fn new(
+        id: ReplicaId,
+        knobs: &Knobs,
+        adversary: Option<Adversary>,
+        keys: &[PublicKey],
+        genesis: &Layer,
+        dice: &mut Dice,
+    ) -> Server {
+        let quorum = Quorum::new(knobs.replicas).expect("a size of a group");
+        let key = key_of(id);
+        let faulty = match adversary {
+            Some(Adversary::Fault(fault)) => {
+                Some(Faulty::new(fault, quorum, id, key.clone(), dice.any()))
+            }
+            _ => None,
+        };
+        let skew_ms = dice.below(2 * knobs.skew_ms + 1) as i64 - knobs.skew_ms as i64;
+        Server {
+            id,
+            replica: None,
+            disk: Disk::new(genesis),
+            incarnation: 0,
+            adversary,
+            tick_at: None,
+            faulty,
+            config: Config {
+                quorum,
+                me: id,
+                key,
+                keys: keys.to_vec(),
+                timeout_ms: knobs.timeout_ms,
+                clock_bound_ms: CLOCK_BOUND_MS,
+            },
+            skew_ns: skew_ms * 1_000_000,
+        }
+    }
+
+    /// Whether it is to be believed and looked at.
+    pub fn is_correct(&self) -> bool {
+        self.adversary.is_none()
+    }
+
+    /// Its clocks at a moment.
+    pub fn now(&self, now_us: u64) -> Now {
+        Now {
+            mono: now_us / 1000,
+            wall: Time((EPOCH_NS + now_us * 1000).saturating_add_signed(self.skew_ns)),
+        }
+    }
+
+    /// Starts the replica from its disk.
+    pub fn start(&mut self, service: AnyService, now_us: u64) {
+        assert!(self.replica.is_none());
+        self.incarnation += 1;
+        self.tick_at = None;
+        let restored = self.disk.restore();
+        let now = self.now(now_us);
+        let replica = Replica::new(self.config.clone(), service, restored, now);
+        self.replica = Some(Box::new(replica));
+    }
+
+    /// The power goes.
+    pub fn crash(&mut self, dice: &mut Dice) {
+        self.replica = None;
+        self.disk.crash(dice);
+    }
+
+    /// What really leaves for a replica, with delays in milliseconds.
+    pub fn for_peer(&mut self, to: ReplicaId, message: PeerMessage) -> Vec<(PeerMessage, u64)> {
+        match &mut self.faulty {
+            Some(faulty) => faulty.for_peer(to, message),
+            None => vec![(message, 0)],
+        }
+    }
+
+    /// What really leaves for a client.
+    pub fn for_client(&mut self, message: ReplicaMessage) -> Vec<(ReplicaMessage, u64)> {
+        match &mut self.faulty {
+            Some(faulty) => faulty.for_client(message),
+            None => vec![(message, 0)],
+        }
+    }
+
+    /// From now on a faulty server says nothing.
+    pub fn fall_silent(&mut self) {
+        let Config {
+            quorum, me, key, ..
+        } = &self.config;
+        if let Some(faulty) = &mut self.faulty {
+            *faulty = Faulty::new(Fault::Silent, *quorum, *me, key.clone(), 0);
+        }
+    }
+}

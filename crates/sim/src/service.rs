@@ -1,0 +1,122 @@
+//! The services that are run: lists under keys, and the file service.
+
+use bytes::Bytes;
+use quorate_execution::{Call, Service};
+use quorate_files::{FileService, Genesis};
+use quorate_state::{Fault, Txn};
+use quorate_wire::{Decode, Encode, record};
+
+use crate::knobs::Workload;
+
+record! {
+    /// An operation on a list. A list only grows, so that each of its states tells all that happened before.
+    pub struct ListOp {
+        /// [`APPEND`], [`GET`] or [`CAS`].
+        pub kind: u8,
+        /// Which list.
+        pub key: u8,
+        /// A number that no other operation has.
+        pub token: u64,
+        /// The length that the list must have for [`CAS`].
+        pub expected: u64,
+        /// Makes the operation long.
+        pub padding: Bytes,
+    }
+}
+
+/// Appends the token; the result is the list after it.
+pub const APPEND: u8 = 1;
+/// The result is the list.
+pub const GET: u8 = 2;
+/// Appends the token if the list has the expected length; the result is the list after it.
+pub const CAS: u8 = 3;
+
+record! {
+    /// The result of an operation on a list.
+    pub struct List {
+        /// The tokens, in their order.
+        pub tokens: Vec<u64>,
+    }
+}
+
+/// The service under test.
+#[derive(Clone, Copy, Debug)]
+pub enum AnyService {
+    /// Lists.
+    Lists,
+    /// Files.
+    Files(FileService),
+}
+
+impl AnyService {
+    /// The service of a workload.
+    pub fn new(workload: Workload) -> AnyService {
+        match workload {
+            Workload::KeyValue => AnyService::Lists,
+            Workload::Files => AnyService::Files(FileService::new(Genesis {
+                capacity_bytes: 64 << 20,
+                capacity_inodes: 500,
+                root_uid: 0,
+                root_gid: 0,
+                root_mode: 0o1777,
+            })),
+        }
+    }
+}
+
+impl Service for AnyService {
+    fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
+        match self {
+            AnyService::Lists => Ok(()),
+            AnyService::Files(files) => files.genesis(txn),
+        }
+    }
+
+    fn is_read_only(&self, op: &[u8]) -> bool {
+        match self {
+            AnyService::Lists => op.first() == Some(&GET),
+            AnyService::Files(files) => files.is_read_only(op),
+        }
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        match self {
+            AnyService::Lists => lists(txn, op),
+            AnyService::Files(files) => files.execute(txn, call, op),
+        }
+    }
+
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+        match self {
+            AnyService::Lists => Ok(()),
+            AnyService::Files(files) => files.session_ended(txn, call),
+        }
+    }
+}
+
+fn lists(txn: &mut Txn<'_>, op: &Bytes) -> Result<Bytes, Fault> {
+    let Ok(op) = ListOp::from_bytes(op.clone()) else {
+        return Ok(Bytes::new());
+    };
+    let key = Bytes::copy_from_slice(&[1, op.key]);
+    let mut tokens = match txn.get(&key)? {
+        Some(value) => {
+            List::from_bytes(value)
+                .map_err(|_| Fault("a list that was not written".into()))?
+                .tokens
+        }
+        None => Vec::new(),
+    };
+    let appends = op.kind == APPEND || (op.kind == CAS && tokens.len() as u64 == op.expected);
+    if appends {
+        tokens.push(op.token);
+        let list = List { tokens };
+        txn.put(key, list.to_bytes().into());
+        // One entry for each token as well, so that the state grows and its tree has several levels.
+        let own = [&[2][..], &op.token.to_be_bytes()].concat();
+        let padding = op.padding.slice(..op.padding.len().min(100));
+        txn.put(own.into(), padding);
+        tokens = list.tokens;
+    }
+    Ok(List { tokens }.to_bytes().into())
+}

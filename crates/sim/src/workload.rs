@@ -1,0 +1,152 @@
+//! What clients ask for.
+
+use bytes::Bytes;
+use quorate_files::answer::Answer;
+use quorate_files::op::{Create, Link, Lookup, Mkdir, Place, Read, Rename, RenameMode, Unlink, Write, flags};
+use quorate_files::{Action, Ino, Op, Target, Who};
+use quorate_wire::message::Outcome;
+use quorate_wire::{Decode, Encode};
+
+use crate::dice::Dice;
+use crate::knobs::{Knobs, Workload};
+use crate::service::{APPEND, CAS, GET, List, ListOp};
+
+/// A client's choices, and what it knows of the state.
+#[derive(Debug)]
+pub struct Asker {
+    dice: Dice,
+    lengths: Vec<u64>,
+    inos: Vec<Ino>,
+}
+
+impl Asker {
+    /// The choices of a client.
+    pub fn new(seed: u64, client: usize) -> Asker {
+        Asker {
+            dice: Dice::new(seed, 100 + client as u64),
+            lengths: vec![0; 256],
+            inos: vec![Ino::ROOT],
+        }
+    }
+
+    /// The next operation, and whether it only reads. `token` is a number that no other operation has.
+    pub fn next(&mut self, knobs: &Knobs, token: u64) -> (Bytes, bool) {
+        let large = match self.dice.per_mille(knobs.large) {
+            true => 17_000 + self.dice.below(30_000) as usize,
+            false => 0,
+        };
+        match knobs.workload {
+            Workload::KeyValue => self.list(knobs, token, large),
+            Workload::Files => self.files(knobs, token, large),
+        }
+    }
+
+    fn list(&mut self, knobs: &Knobs, token: u64, large: usize) -> (Bytes, bool) {
+        let key = self.dice.below(knobs.keys) as u8;
+        let reads = self.dice.per_mille(knobs.reads);
+        let kind = match reads {
+            true => GET,
+            false if self.dice.per_mille(200) => CAS,
+            false => APPEND,
+        };
+        let op = ListOp {
+            kind,
+            key,
+            token,
+            expected: self.lengths[usize::from(key)],
+            padding: vec![token as u8; large.max(self.dice.below(80) as usize)].into(),
+        };
+        (op.to_bytes().into(), reads)
+    }
+
+    fn files(&mut self, knobs: &Knobs, token: u64, large: usize) -> (Bytes, bool) {
+        let ino = self.dice.pick(&self.inos);
+        let name = self.name(knobs);
+        let action = match self.dice.per_mille(knobs.reads) {
+            true if self.dice.per_mille(500) => Action::Lookup(Lookup { parent: ino, name }),
+            true => Action::Read(Read {
+                target: Target::Ino(ino),
+                offset: 0,
+                len: 4096,
+            }),
+            false => self.change(knobs, token, large, ino, name),
+        };
+        let op = Op::new(Who::root(), action);
+        let reads = op.is_read_only();
+        (op.to_bytes().into(), reads)
+    }
+
+    fn change(
+        &mut self,
+        knobs: &Knobs,
+        token: u64,
+        large: usize,
+        ino: Ino,
+        name: Bytes,
+    ) -> Action {
+        let other = self.dice.pick(&self.inos);
+        match self.dice.below(8) {
+            0 | 1 => Action::Create(Create {
+                parent: ino,
+                name,
+                mode: 0o644,
+                flags: flags::READ | flags::WRITE,
+            }),
+            2 => Action::Mkdir(Mkdir {
+                parent: ino,
+                name,
+                mode: 0o755,
+            }),
+            3 => Action::Unlink(Unlink { parent: ino, name }),
+            4 => Action::Link(Link {
+                ino,
+                parent: other,
+                name,
+            }),
+            5 => Action::Rename(Rename {
+                parent: ino,
+                name,
+                new_parent: other,
+                new_name: self.name(knobs),
+                mode: RenameMode::Replace,
+            }),
+            _ => Action::Write(Write {
+                target: Target::Ino(ino),
+                place: Place::At(self.dice.below(70_000)),
+                data: vec![token as u8; large.max(1)].into(),
+            }),
+        }
+    }
+
+    fn name(&mut self, knobs: &Knobs) -> Bytes {
+        format!("n{}", self.dice.below(knobs.keys * 3)).into()
+    }
+
+    /// An operation has this outcome.
+    pub fn learn(&mut self, knobs: &Knobs, op: &Bytes, outcome: &Outcome) {
+        let Outcome::Done(answer) = outcome else {
+            return;
+        };
+        match knobs.workload {
+            Workload::KeyValue => {
+                if let (Ok(op), Ok(list)) = (
+                    ListOp::from_bytes(op.clone()),
+                    List::from_bytes(answer.clone()),
+                ) {
+                    self.lengths[usize::from(op.key)] = list.tokens.len() as u64;
+                }
+            }
+            Workload::Files => {
+                let outcome = quorate_files::Outcome::from_bytes(answer.clone());
+                let ino = match outcome.map(|o| o.0) {
+                    Ok(Ok(Answer::Attr(attr))) => attr.ino,
+                    Ok(Ok(Answer::Opened(opened))) => opened.attr.ino,
+                    _ => return,
+                };
+                if self.inos.len() < 12 && !self.inos.contains(&ino) {
+                    self.inos.push(ino);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! The world: virtual time, the queue of what will happen, and the servers and clients to which it happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quorate_replica::{ConnectionId, Input, Output, genesis};
+use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
+use quorate_wire::{Decode, Digest, Encode, MacKey, Quorum, ReplicaId, Seq};
+
+use crate::checks::agreement::Agreement;
+use crate::checks::reference::Reference;
+use crate::checks::validity::Validity;
+use crate::checks::{Failure, lists, order};
+use crate::client::ClientNode;
+use crate::dice::Dice;
+use crate::history::Operation;
+use crate::knobs::{Adversary, Knobs, Workload};
+use crate::net::Net;
+use crate::server::{Server, key_of};
+use crate::service::{AnyService, List};
+use crate::trace::{Sink, Trace};
+
+mod clients;
+mod servers;
+mod storm;
+
+/// More events than this are a storm that feeds itself.
+const MAX_EVENTS: u64 = 4_000_000;
+/// How often a healed world looks whether all is done.
+const PROBE: u64 = 100_000;
+
+/// Something that will happen.
+#[derive(Debug)]
+enum Event {
+    Peer(usize, ReplicaId, PeerMessage),
+    ToServer(ConnectionId, ClientMessage),
+    ToClient(ConnectionId, ReplicaMessage),
+    Synced(usize, u64, quorate_wire::LogIndex, Vec<usize>),
+    Stored(usize, u64),
+    Tick(usize, u64),
+    ClientTick(usize, u64),
+    Connect(usize, usize),
+    Think(usize),
+    Start(usize),
+    StartClient(usize),
+    Storm(storm::Blow),
+}
+
+/// A connection of a client with a server.
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    client: usize,
+    server: usize,
+}
+
+/// What a run has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Events.
+    pub events: u64,
+    /// Places that were executed.
+    pub places: u64,
+    /// Operations that ended with a result.
+    pub operations: u64,
+    /// Crashes of replicas.
+    pub crashes: u64,
+    /// The highest view of a correct replica at the end.
+    pub view: u64,
+    /// State transfers that correct replicas began.
+    pub transfers: u64,
+    /// Virtual time in microseconds.
+    pub time_us: u64,
+}
+
+/// A group, its clients, its network and its disks.
+#[derive(Debug)]
+pub struct World {
+    knobs: Knobs,
+    quorum: Quorum,
+    service: AnyService,
+    now: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    next_event: u64,
+    dice: Dice,
+    net: Net,
+    servers: Vec<Server>,
+    clients: Vec<ClientNode>,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_connection: u64,
+    /// For each pair of twins, the nodes that see the second of them.
+    second_twin: BTreeMap<ReplicaId, BTreeSet<usize>>,
+    operations: Vec<Operation>,
+    agreement: Agreement,
+    validity: Validity,
+    reference: Reference,
+    /// Roots that correct servers announced for places that the reference has not reached.
+    announced: Vec<(usize, Seq, Digest)>,
+    healed: bool,
+    stats: Stats,
+    trace: Trace,
+}
+
+impl World {
+    /// A group that has just been set up; all servers and clients start at once.
+    pub fn new(seed: u64, knobs: Knobs, sink: Sink) -> World {
+        let quorum = Quorum::new(knobs.replicas).expect("a size of a group");
+        let service = AnyService::new(knobs.workload);
+        let layer = genesis(service).expect("the initial state can be written");
+        let keys: Vec<_> = quorum.replicas().map(|r| key_of(r).public()).collect();
+        let mut dice = Dice::new(seed, 2);
+        let adversary = |id: ReplicaId| {
+            let mut all = knobs.adversaries.iter();
+            all.find(|(r, _)| *r == id).map(|(_, a)| *a)
+        };
+        let twins = knobs.adversaries.iter();
+        let twins = twins.filter(|(_, a)| *a == Adversary::Twin).map(|(r, _)| *r);
+        let ids: Vec<ReplicaId> = quorum.replicas().chain(twins.clone()).collect();
+        let second_twin = twins.map(|r| (r, BTreeSet::new())).collect();
+        let servers = ids
+            .iter()
+            .map(|&id| Server::new(id, &knobs, adversary(id), &keys, &layer, &mut dice))
+            .collect();
+        let mut clients: Vec<ClientNode> = (0..knobs.clients)
+            .map(|c| ClientNode::new(seed, c, knobs.operations))
+            .collect();
+        for client in clients.iter_mut().take(knobs.bad_mac_clients) {
+            client.bad_macs = quorum.replicas().filter(|_| dice.per_mille(500)).collect();
+        }
+        let mut world = World {
+            quorum,
+            service,
+            now: 0,
+            queue: BTreeMap::new(),
+            next_event: 0,
+            dice,
+            net: Net::new(seed),
+            servers,
+            clients,
+            connections: BTreeMap::new(),
+            next_connection: 1,
+            second_twin,
+            operations: Vec::new(),
+            agreement: Agreement::default(),
+            validity: Validity::default(),
+            reference: Reference::new(service, &layer),
+            announced: Vec::new(),
+            healed: false,
+            stats: Stats::default(),
+            trace: Trace::new(sink),
+            knobs,
+        };
+        for server in 0..world.servers.len() {
+            world.at(0, Event::Start(server));
+        }
+        for client in 0..world.clients.len() {
+            world.at(0, Event::StartClient(client));
+        }
+        world
+    }
+
+    fn at(&mut self, time: u64, event: Event) {
+        self.next_event += 1;
+        self.queue.insert((time.max(self.now), self.next_event), event);
+    }
+
+    fn after(&mut self, delay: u64, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    fn note(&mut self, numbers: &[u64], line: impl FnOnce() -> String) {
+        self.trace.note(self.now, numbers, line);
+    }
+
+    /// Lets the next thing happen.
+    ///
+    /// # Errors
+    /// A property that does not hold any more.
+    pub fn step(&mut self) -> Result<(), Failure> {
+        let Some(((time, _), event)) = self.queue.pop_first() else {
+            return Ok(());
+        };
+        self.now = time;
+        self.stats.events += 1;
+        if self.stats.events > MAX_EVENTS {
+            return Err(Failure::new("liveness", "events that never end"));
+        }
+        self.happen(event)
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), Failure> {
+        match event {
+            Event::Peer(to, from, message) => {
+                let n = crate::trace::number(&message);
+                self.note(&[1, to as u64, u64::from(from.0), n], || {
+                    format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
+                });
+                self.handle(to, Input::Peer(from, message))
+            }
+            Event::ToServer(connection, message) => self.on_client_message(connection, message),
+            Event::ToClient(connection, message) => {
+                self.on_reply(connection, message);
+                Ok(())
+            }
+            Event::Synced(server, incarnation, index, extent) => {
+                self.on_synced(server, incarnation, index, &extent)
+            }
+            Event::Stored(server, incarnation) => self.on_stored(server, incarnation),
+            Event::Tick(server, at) => self.on_tick(server, at),
+            Event::ClientTick(client, at) => {
+                self.on_client_tick(client, at);
+                Ok(())
+            }
+            Event::Connect(client, server) => self.on_connect(client, server),
+            Event::Think(client) => {
+                self.on_think(client);
+                Ok(())
+            }
+            Event::Start(server) => self.start(server),
+            Event::StartClient(client) => {
+                self.start_client(client);
+                Ok(())
+            }
+            Event::Storm(blow) => self.blow(blow),
+        }
+    }
+
+    /// Runs for some virtual time.
+    ///
+    /// # Errors
+    /// A property that does not hold any more.
+    pub fn run_for(&mut self, ms: u64) -> Result<(), Failure> {
+        let end = self.now + ms * 1000;
+        while self.queue.keys().next().is_some_and(|(at, _)| *at <= end) {
+            self.step()?;
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    /// Runs until something is so, at most for some virtual time.
+    ///
+    /// # Errors
+    /// A property that does not hold any more, or that it never came to be so.
+    pub fn run_until(
+        &mut self,
+        what: &str,
+        within_ms: u64,
+        so: impl Fn(&World) -> bool,
+    ) -> Result<(), Failure> {
+        let end = self.now + within_ms * 1000;
+        while !so(self) {
+            if self.now >= end {
+                let standing = self.describe();
+                return Err(Failure::new("liveness", format!("not {what}\n{standing}")));
+            }
+            self.run_for(1)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the storm, waits until all is done, and looks at the end.
+    ///
+    /// # Errors
+    /// A property that does not hold.
+    pub fn finish(&mut self) -> Result<Stats, Failure> {
+        self.heal()?;
+        let end = self.now + self.knobs.heal_within;
+        while !self.is_settled() {
+            if self.now >= end {
+                let standing = self.describe();
+                return Err(Failure::new(
+                    "liveness",
+                    format!("the storm is over, but not all is done:\n{standing}"),
+                ));
+            }
+            self.run_for(PROBE / 1000)?;
+        }
+        self.check_end()?;
+        self.stats.time_us = self.now;
+        self.stats.places = self.agreement.last().0;
+        let done = self.operations.iter().filter(|o| o.done.is_some());
+        self.stats.operations = done.count() as u64;
+        let views = self.correct().filter_map(|s| s.replica.as_ref());
+        self.stats.view = views.map(|r| r.standing().view.0).max().unwrap_or(0);
+        Ok(self.stats)
+    }
+
+    fn correct(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().filter(|s| s.is_correct())
+    }
+
+    /// Whether clients have all that they wanted and correct replicas have met.
+    fn is_settled(&self) -> bool {
+        self.clients.iter().all(ClientNode::is_done) && self.have_met()
+    }
+
+    /// Whether all correct replicas have executed the same and all there is.
+    pub fn have_met(&self) -> bool {
+        let last = self.agreement.last();
+        self.correct().all(|s| {
+            s.replica.as_ref().is_some_and(|r| {
+                let standing = r.standing();
+                !standing.fetching && r.applied() == last && standing.committed == last
+            })
+        })
+    }
+
+    fn check_end(&mut self) -> Result<(), Failure> {
+        self.catch_reference_up()?;
+        if self.reference.at() != self.agreement.last() {
+            let what = format!("the content of {:?} is nowhere", self.reference.at().next());
+            return Err(Failure::new("durability", what));
+        }
+        order::check(&self.operations, &self.reference)?;
+        match self.knobs.workload {
+            Workload::KeyValue => lists::check(&self.operations, |key| {
+                let value = self.reference.get(&[1, key]);
+                value.map_or(Vec::new(), |v| List::from_bytes(v).expect("a list").tokens)
+            })?,
+            Workload::Files => self.reference.check_files()?,
+        }
+        for (i, server) in self.servers.iter().enumerate() {
+            if let Some(replica) = server.replica.as_ref().filter(|_| server.is_correct()) {
+                self.reference.check_state(i, replica.state())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where everyone stands, for people.
+    pub fn describe(&self) -> String {
+        let mut out = format!("agreed up to {:?}\n", self.agreement.last());
+        for (i, server) in self.servers.iter().enumerate() {
+            let kind = server.adversary.map_or("correct".into(), |a| format!("{a:?}"));
+            let standing = match &server.replica {
+                Some(r) => format!("{:?} applied {:?}", r.standing(), r.applied()),
+                None => "down".into(),
+            };
+            out += &format!("  server {i} ({:?}, {kind}): {standing}\n", server.id);
+        }
+        for (i, client) in self.clients.iter().enumerate() {
+            out += &format!(
+                "  client {i}: {} open, {} to come, session {:?}, links {:?}\n",
+                client.open.len(),
+                client.left,
+                client.core.as_ref().and_then(|c| c.session()),
+                client.links.keys().collect::<Vec<_>>()
+            );
+        }
+        out
+    }
+
+    /// Stands for all that happened.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.hash()
+    }
+
+    /// The knobs.
+    pub fn knobs(&self) -> &Knobs {
+        &self.knobs
+    }
+
+    /// A server.
+    pub fn server(&self, server: usize) -> &Server {
+        &self.servers[server]
+    }
+
+    /// The virtual time in milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        self.now / 1000
+    }
+
+    /// What has been agreed.
+    pub fn agreed(&self) -> Seq {
+        self.agreement.last()
+    }
+}

@@ -1,0 +1,306 @@
+//! What happens to clients and their connections.
+
+use quorate_agreement::client::ClientOutput;
+use quorate_wire::message::Outcome;
+
+use super::*;
+
+/// How long until a client tries again to connect.
+const RECONNECT: u64 = 200_000;
+
+impl World {
+    fn client_node(&self, client: usize) -> usize {
+        self.servers.len() + client
+    }
+
+    pub(super) fn start_client(&mut self, client: usize) {
+        if self.clients[client].core.is_some() {
+            return;
+        }
+        self.note(&[20, client as u64], || format!("client {client} starts"));
+        let nonce = self.dice.any();
+        self.clients[client].start(self.quorum, nonce, self.now);
+        for id in self.quorum.replicas() {
+            let node = self.client_node(client);
+            if let Some(server) = self.instance(id, node) {
+                let delay = self.dice.range(self.knobs.delay);
+                self.after(delay, Event::Connect(client, server));
+            }
+        }
+        self.think(client);
+    }
+
+    /// A client is gone.
+    pub fn crash_client(&mut self, client: usize) {
+        if self.clients[client].core.is_none() {
+            return;
+        }
+        self.note(&[21, client as u64], || format!("client {client} crashes"));
+        let links = self.clients[client].links.clone();
+        for operation in self.clients[client].crash() {
+            self.operations[operation].lost = true;
+        }
+        for (server, id) in links {
+            self.connections.remove(&id);
+            // A correct replica notices; what it does about it can't fail.
+            let _ = self.handle(server, Input::ClientDown(id));
+        }
+    }
+
+    pub(super) fn on_connect(&mut self, client: usize, server: usize) -> Result<(), Failure> {
+        let node = self.client_node(client);
+        let id = self.servers[server].id;
+        if self.clients[client].core.is_none()
+            || self.clients[client].links.contains_key(&server)
+            || self.instance(id, node) != Some(server)
+        {
+            return Ok(());
+        }
+        let reachable = !self.net.is_blocked(node, server) && !self.net.is_blocked(server, node);
+        if self.servers[server].replica.is_none() || !reachable {
+            self.after(RECONNECT, Event::Connect(client, server));
+            return Ok(());
+        }
+        let connection = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        let mut key = [7; 32];
+        key[..8].copy_from_slice(&connection.0.to_le_bytes());
+        let key = MacKey(key);
+        self.connections
+            .insert(connection, Connection { client, server });
+        let it = &mut self.clients[client];
+        it.links.insert(server, connection);
+        let public = it.key;
+        if let Some(core) = &mut it.core {
+            core.on_link(id, Some(key.clone()));
+        }
+        self.note(&[22, client as u64, server as u64], || {
+            format!("client {client} has a link with server {server}")
+        });
+        self.handle(server, Input::ClientUp(connection, public, key))?;
+        self.carry_out_client(client);
+        Ok(())
+    }
+
+    /// A client's link with a server is gone.
+    pub(super) fn unlink(&mut self, client: usize, server: usize) {
+        let id = self.servers[server].id;
+        let it = &mut self.clients[client];
+        it.links.remove(&server);
+        if let Some(core) = &mut it.core {
+            core.on_link(id, None);
+            self.carry_out_client(client);
+            self.after(RECONNECT, Event::Connect(client, server));
+        }
+    }
+
+    fn carry_out_client(&mut self, client: usize) {
+        let Some(core) = &mut self.clients[client].core else {
+            return;
+        };
+        let outputs: Vec<ClientOutput> = core.drain().collect();
+        for output in outputs {
+            match output {
+                ClientOutput::Send(to, message) => self.send_to_replica(client, to, message),
+                ClientOutput::Done(token, result) => self.done(client, token, result.ok()),
+                ClientOutput::Opened(session) => {
+                    self.note(&[23, client as u64, session.0], || {
+                        format!("client {client} has session {session:?}")
+                    });
+                }
+            }
+        }
+        self.schedule_client_tick(client);
+    }
+
+    fn done(&mut self, client: usize, token: u64, answer: Option<bytes::Bytes>) {
+        let index = token as usize;
+        self.note(&[24, client as u64, token], || match answer.is_some() {
+            true => format!("client {client} has the result of operation {token}"),
+            false => format!("client {client} has lost operation {token}"),
+        });
+        let operation = &mut self.operations[index];
+        match answer {
+            Some(answer) => {
+                let outcome = Outcome::Done(answer);
+                operation.done = Some((self.now, outcome.to_bytes().into()));
+                let op = operation.op.clone();
+                self.clients[client].asker.learn(&self.knobs, &op, &outcome);
+            }
+            None => operation.lost = true,
+        }
+        self.clients[client].open.remove(&index);
+        self.think(client);
+    }
+
+    fn send_to_replica(&mut self, client: usize, to: ReplicaId, mut message: ClientMessage) {
+        if let ClientMessage::Request(m) | ClientMessage::Repeat(m) = &message {
+            self.validity.on_sent(&m.request);
+            if let Some(operation) = self.clients[client].carries(m) {
+                self.operations[operation].request = Some(m.request.digest());
+            }
+        }
+        let it = &self.clients[client];
+        it.spoil(&mut message);
+        if it.stubborn && matches!(message, ClientMessage::Repeat(_)) {
+            return;
+        }
+        let node = self.client_node(client);
+        let links = &self.clients[client].links;
+        let mut links = links.iter().map(|(s, c)| (*s, *c));
+        let Some((server, connection)) = links.find(|(s, _)| self.servers[*s].id == to) else {
+            return;
+        };
+        for at in self.net.arrivals(&self.knobs, self.now, node, server) {
+            let message = match self.knobs.encode {
+                true => ClientMessage::from_bytes(message.to_bytes().into())
+                    .expect("what was encoded decodes"),
+                false => message.clone(),
+            };
+            self.at(at, Event::ToServer(connection, message));
+        }
+    }
+
+    pub(super) fn on_client_message(
+        &mut self,
+        connection: ConnectionId,
+        message: ClientMessage,
+    ) -> Result<(), Failure> {
+        let Some(&Connection { client, server }) = self.connections.get(&connection) else {
+            return Ok(());
+        };
+        self.note(&[25, client as u64, server as u64], || match &message {
+            ClientMessage::Request(m) | ClientMessage::Repeat(m) => format!(
+                "client {client} -> server {server}: request {:?} {:?} {:?}",
+                m.request.session(),
+                m.request.number(),
+                m.request.digest()
+            ),
+            other => format!("client {client} -> server {server}: {other:?}"),
+        });
+        self.handle(server, Input::Client(connection, message))
+    }
+
+    pub(super) fn reply(
+        &mut self,
+        server: usize,
+        connection: ConnectionId,
+        message: ReplicaMessage,
+    ) {
+        let Some(&Connection { client, .. }) = self.connections.get(&connection) else {
+            return;
+        };
+        let node = self.client_node(client);
+        for (message, delay_ms) in self.servers[server].for_client(message) {
+            for at in self.net.arrivals(&self.knobs, self.now, server, node) {
+                let event = Event::ToClient(connection, message.clone());
+                self.at(at + delay_ms * 1000, event);
+            }
+        }
+    }
+
+    pub(super) fn on_reply(&mut self, connection: ConnectionId, message: ReplicaMessage) {
+        let Some(&Connection { client, server }) = self.connections.get(&connection) else {
+            return;
+        };
+        let ReplicaMessage::Reply(reply) = message else {
+            return;
+        };
+        self.note(&[26, client as u64, server as u64, reply.number.0], || {
+            format!(
+                "server {server} -> client {client}: reply {:?} {:?} {:?}",
+                reply.session,
+                reply.number,
+                reply.body.digest()
+            )
+        });
+        let (id, now_ms) = (self.servers[server].id, self.now / 1000);
+        if let Some(core) = &mut self.clients[client].core {
+            core.on_reply(id, reply, now_ms);
+        }
+        self.carry_out_client(client);
+    }
+
+    fn schedule_client_tick(&mut self, client: usize) {
+        let it = &mut self.clients[client];
+        let next = it.core.as_ref().and_then(|core| core.next_timeout());
+        let Some(at) = next.map(|ms| (ms * 1000).max(self.now + 1000)) else {
+            return;
+        };
+        if it.tick_at.is_none_or(|scheduled| at < scheduled) {
+            it.tick_at = Some(at);
+            self.at(at, Event::ClientTick(client, at));
+        }
+    }
+
+    pub(super) fn on_client_tick(&mut self, client: usize, at: u64) {
+        if self.clients[client].tick_at != Some(at) {
+            return;
+        }
+        self.clients[client].tick_at = None;
+        let now_ms = self.now / 1000;
+        if let Some(core) = &mut self.clients[client].core {
+            core.on_tick(now_ms);
+        }
+        self.carry_out_client(client);
+    }
+
+    fn think(&mut self, client: usize) {
+        let it = &mut self.clients[client];
+        if it.left > 0 && it.core.is_some() && !it.thinking {
+            it.thinking = true;
+            let delay = self.dice.range(self.knobs.think);
+            self.after(delay, Event::Think(client));
+        }
+    }
+
+    pub(super) fn on_think(&mut self, client: usize) {
+        let it = &mut self.clients[client];
+        it.thinking = false;
+        if it.core.is_none() || it.left == 0 || it.open.len() >= self.knobs.window {
+            return;
+        }
+        it.left -= 1;
+        let token = self.operations.len() as u64;
+        let (op, reads) = self.clients[client].asker.next(&self.knobs, token);
+        self.call(client, op, reads);
+        self.think(client);
+    }
+
+    /// A client asks for an operation; gives its number.
+    pub fn call(&mut self, client: usize, op: bytes::Bytes, reads: bool) -> usize {
+        let index = self.operations.len();
+        self.note(&[27, client as u64, index as u64], || {
+            format!("client {client} asks for operation {index}")
+        });
+        self.operations.push(Operation {
+            client,
+            id: index as u64,
+            op: op.clone(),
+            reads,
+            begun: self.now,
+            request: None,
+            done: None,
+            lost: false,
+        });
+        let now_ms = self.now / 1000;
+        let it = &mut self.clients[client];
+        it.open.insert(index);
+        it.unsent.push_back(index);
+        if let Some(core) = &mut it.core {
+            core.call(index as u64, op, now_ms);
+        }
+        self.carry_out_client(client);
+        index
+    }
+
+    /// An operation.
+    pub fn operation(&self, index: usize) -> &Operation {
+        &self.operations[index]
+    }
+
+    /// A client, to make it misbehave.
+    pub fn client_mut(&mut self, client: usize) -> &mut ClientNode {
+        &mut self.clients[client]
+    }
+}

@@ -1,0 +1,295 @@
+//! What happens to servers.
+
+use quorate_agreement::Record;
+use quorate_agreement::durable::Content;
+use quorate_wire::message::Checkpoint;
+
+use super::*;
+use crate::disk::Write;
+
+impl World {
+    /// Starts a server from its disk.
+    ///
+    /// # Errors
+    /// A property that does not hold any more.
+    pub fn start(&mut self, server: usize) -> Result<(), Failure> {
+        if self.servers[server].replica.is_some() {
+            return Ok(());
+        }
+        self.note(&[2, server as u64], || format!("server {server} starts"));
+        self.servers[server].start(self.service, self.now);
+        for client in 0..self.clients.len() {
+            let delay = self.dice.range(self.knobs.delay);
+            self.after(delay, Event::Connect(client, server));
+        }
+        self.carry_out(server)
+    }
+
+    /// Takes the power from a server.
+    pub fn crash(&mut self, server: usize) {
+        if self.servers[server].replica.is_none() {
+            return;
+        }
+        self.note(&[3, server as u64], || format!("server {server} crashes"));
+        self.stats.crashes += 1;
+        self.servers[server].crash(&mut self.dice);
+        let gone: Vec<ConnectionId> = self
+            .connections
+            .iter()
+            .filter(|(_, c)| c.server == server)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            let Some(connection) = self.connections.remove(&id) else {
+                continue;
+            };
+            self.unlink(connection.client, server);
+        }
+    }
+
+    /// Brings one input to a server and carries out what it wants.
+    ///
+    /// # Errors
+    /// A property that does not hold any more.
+    pub fn handle(&mut self, server: usize, input: Input) -> Result<(), Failure> {
+        let it = &mut self.servers[server];
+        let now = it.now(self.now);
+        let Some(replica) = &mut it.replica else {
+            return Ok(());
+        };
+        let fetching = replica.standing().fetching;
+        replica.handle(now, input);
+        if it.adversary.is_none() {
+            replica.invariants();
+            if replica.standing().fetching && !fetching {
+                self.stats.transfers += 1;
+            }
+        }
+        self.carry_out(server)
+    }
+
+    fn carry_out(&mut self, server: usize) -> Result<(), Failure> {
+        let Some(replica) = &mut self.servers[server].replica else {
+            return Ok(());
+        };
+        let outputs: Vec<Output> = replica.drain().collect();
+        for output in outputs {
+            self.carry_out_one(server, output)?;
+        }
+        self.start_sync(server);
+        self.schedule_tick(server);
+        Ok(())
+    }
+
+    fn carry_out_one(&mut self, server: usize, output: Output) -> Result<(), Failure> {
+        let correct = self.servers[server].is_correct();
+        match output {
+            Output::Send(to, message) => self.send(server, to, message),
+            Output::Broadcast(message) => {
+                if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message
+                    && correct
+                {
+                    self.announced.push((server, seq, root));
+                    self.check_roots()?;
+                }
+                let me = self.servers[server].id;
+                for to in self.quorum.others(me) {
+                    self.send(server, to, message.clone());
+                }
+            }
+            Output::Reply(connection, message) => self.reply(server, connection, message),
+            Output::Persist(index, record) => {
+                self.servers[server].disk.wal.append(index, &record);
+                if correct {
+                    self.look_at_record(server, &record)?;
+                }
+            }
+            Output::Truncate { stable, head } => {
+                self.servers[server].disk.wal.truncate(stable, &head);
+            }
+            Output::Store {
+                seq,
+                complete,
+                layer,
+            } => {
+                let disk = &mut self.servers[server].disk;
+                disk.writes.push_back(Write {
+                    seq,
+                    complete,
+                    layer,
+                });
+                if disk.writes.len() == 1 {
+                    self.start_store(server);
+                }
+            }
+            Output::Fatal(reason) if correct => {
+                let what = format!("server {server} gives up: {reason}");
+                return Err(Failure::new("correct replicas go on", what));
+            }
+            Output::Fatal(reason) => {
+                self.note(&[4, server as u64], || {
+                    format!("server {server} (faulty) gives up: {reason}")
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_record(&mut self, server: usize, record: &Record) -> Result<(), Failure> {
+        let (content, executed) = match record {
+            Record::PrePrepared(r) => (&r.content, None),
+            Record::Committed(r) => (&r.content, Some((r.seq, r.digest))),
+            _ => return Ok(()),
+        };
+        if let Some(Content { batch, requests }) = content {
+            self.agreement.on_content(batch, requests);
+        }
+        if let Some((seq, digest)) = executed {
+            self.note(&[5, server as u64, seq.0], || {
+                format!("server {server} executes {seq:?} {digest:?}")
+            });
+            self.agreement.on_executed(server, seq, digest)?;
+            self.catch_reference_up()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn catch_reference_up(&mut self) -> Result<(), Failure> {
+        while let Some((batch, requests)) = self.agreement.content(self.reference.at().next()) {
+            for request in &requests {
+                self.validity.on_executed(request)?;
+            }
+            self.reference.execute(&batch, &requests)?;
+        }
+        self.check_roots()
+    }
+
+    fn check_roots(&mut self) -> Result<(), Failure> {
+        let at = self.reference.at();
+        let all = std::mem::take(&mut self.announced);
+        for (server, seq, root) in all {
+            if seq > at {
+                self.announced.push((server, seq, root));
+            } else {
+                self.reference.check_root(server, seq, root)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, from: usize, to: ReplicaId, message: PeerMessage) {
+        let id = self.servers[from].id;
+        let Some(target) = self.instance(to, from).filter(|_| self.is_seen(from, to)) else {
+            return;
+        };
+        for (message, delay_ms) in self.servers[from].for_peer(to, message) {
+            let knobs = &self.knobs;
+            for at in self.net.arrivals(knobs, self.now, from, target) {
+                let message = match knobs.encode {
+                    true => {
+                        let bytes = message.to_bytes().into();
+                        PeerMessage::from_bytes(bytes).expect("what was encoded decodes")
+                    }
+                    false => message.clone(),
+                };
+                self.next_event += 1;
+                let key = (at + delay_ms * 1000, self.next_event);
+                self.queue.insert(key, Event::Peer(target, id, message));
+            }
+        }
+    }
+
+    /// The server that a node takes for a replica: of twins, one.
+    pub(super) fn instance(&self, id: ReplicaId, seen_from: usize) -> Option<usize> {
+        let second = self.second_twin.get(&id);
+        if second.is_some_and(|nodes| nodes.contains(&seen_from)) {
+            let mut all = self.servers.iter().enumerate().rev();
+            return all.find(|(_, s)| s.id == id).map(|(i, _)| i);
+        }
+        Some(usize::from(id.0))
+    }
+
+    /// Whether a server, if it is a twin, is the one that a replica sees.
+    fn is_seen(&self, from: usize, to: ReplicaId) -> bool {
+        let id = self.servers[from].id;
+        !self.second_twin.contains_key(&id) || self.instance(id, usize::from(to.0)) == Some(from)
+    }
+
+    fn start_sync(&mut self, server: usize) {
+        let it = &mut self.servers[server];
+        if it.disk.wal.wants_sync() {
+            let (index, extent) = it.disk.wal.extent();
+            let incarnation = it.incarnation;
+            let delay = self.dice.range(self.knobs.sync);
+            self.after(delay, Event::Synced(server, incarnation, index, extent));
+        }
+    }
+
+    pub(super) fn on_synced(
+        &mut self,
+        server: usize,
+        incarnation: u64,
+        index: quorate_wire::LogIndex,
+        extent: &[usize],
+    ) -> Result<(), Failure> {
+        let it = &mut self.servers[server];
+        if it.incarnation != incarnation || it.replica.is_none() {
+            return Ok(());
+        }
+        it.disk.wal.synced(extent);
+        self.note(&[6, server as u64, index.0], || {
+            format!("server {server} has its log on disk up to {index:?}")
+        });
+        self.handle(server, Input::Persisted(index))
+    }
+
+    fn start_store(&mut self, server: usize) {
+        let incarnation = self.servers[server].incarnation;
+        let delay = self.dice.range(self.knobs.store);
+        self.after(delay, Event::Stored(server, incarnation));
+    }
+
+    pub(super) fn on_stored(&mut self, server: usize, incarnation: u64) -> Result<(), Failure> {
+        let it = &mut self.servers[server];
+        if it.incarnation != incarnation || it.replica.is_none() {
+            return Ok(());
+        }
+        let damage = it.adversary == Some(Adversary::DamagedStore) && !self.healed;
+        let content = it.disk.stored(damage);
+        if !it.disk.writes.is_empty() {
+            self.start_store(server);
+        }
+        self.note(&[7, server as u64, content.seq.0], || {
+            format!("server {server} has stored {:?}", content.seq)
+        });
+        let input = Input::Stored {
+            seq: content.seq,
+            complete: content.complete,
+            root: content.root,
+            snapshot: content.snapshot,
+        };
+        self.handle(server, input)
+    }
+
+    fn schedule_tick(&mut self, server: usize) {
+        let it = &mut self.servers[server];
+        let Some(replica) = &it.replica else {
+            return;
+        };
+        // Not at once: a deadline that has passed must not stop the time.
+        let at = (replica.next_timeout().saturating_mul(1000)).max(self.now + 1000);
+        if it.tick_at.is_none_or(|scheduled| at < scheduled) {
+            it.tick_at = Some(at);
+            self.at(at, Event::Tick(server, at));
+        }
+    }
+
+    pub(super) fn on_tick(&mut self, server: usize, at: u64) -> Result<(), Failure> {
+        if self.servers[server].tick_at != Some(at) {
+            return Ok(());
+        }
+        self.servers[server].tick_at = None;
+        self.note(&[8, server as u64], || format!("server {server} looks at its clock"));
+        self.handle(server, Input::Tick)
+    }
+}

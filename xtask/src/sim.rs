@@ -1,0 +1,141 @@
+//! Runs seeds of the simulator on all cores.
+
+use std::io::Write as _;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quorate_sim::{Options, Report, Stats};
+
+#[derive(Debug, Default)]
+struct Arguments {
+    seeds: Option<Range<u64>>,
+    seed: Option<u64>,
+    threads: Option<usize>,
+    trace: bool,
+    keep_going: bool,
+}
+
+fn parse(args: &[String]) -> Result<Arguments, String> {
+    let mut out = Arguments::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--seeds" => {
+                let text = value()?;
+                let (from, to) = text.split_once("..").ok_or("--seeds A..B")?;
+                out.seeds = Some(number(from)?..number(to)?);
+            }
+            "--seed" => out.seed = Some(number(value()?)?),
+            "--threads" => out.threads = Some(number(value()?)? as usize),
+            "--trace" => out.trace = true,
+            "--keep-going" => out.keep_going = true,
+            other => return Err(format!("{other} is not an option of sim\n{}", crate::USAGE)),
+        }
+    }
+    Ok(out)
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a number"))
+}
+
+/// `cargo xtask sim`.
+pub fn main(args: &[String]) -> Result<(), String> {
+    let args = parse(args)?;
+    if let Some(seed) = args.seed {
+        let report = quorate_sim::run(seed, Options { trace: args.trace });
+        return match report.result {
+            Ok(_) => {
+                println!("{report}");
+                Ok(())
+            }
+            Err(_) => Err(report.to_string()),
+        };
+    }
+    let seeds = args.seeds.ok_or(crate::USAGE)?;
+    let threads = args
+        .threads
+        .unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
+    many(seeds, threads, args.keep_going)
+}
+
+/// Runs seeds until one fails.
+#[allow(clippy::disallowed_methods)] // Only for the progress line.
+pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), String> {
+    let started = Instant::now();
+    let next = AtomicU64::new(seeds.start);
+    let done = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let total: Mutex<Stats> = Mutex::default();
+    let failures: Mutex<Vec<Report>> = Mutex::default();
+    // A failing run says all that there is to say itself.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let report = quorate_sim::run(seed, Options::default());
+                    done.fetch_add(1, Ordering::Relaxed);
+                    match &report.result {
+                        Ok(stats) => add(&mut total.lock().expect("no panics here"), stats),
+                        Err(_) => {
+                            stop.store(!keep_going, Ordering::Relaxed);
+                            failures.lock().expect("no panics here").push(report);
+                        }
+                    }
+                }
+            });
+        }
+        let count = seeds.end - seeds.start;
+        while !stop.load(Ordering::Relaxed) && done.load(Ordering::Relaxed) < count {
+            thread::sleep(Duration::from_millis(200));
+            eprint!("\r{} of {count} seeds", done.load(Ordering::Relaxed));
+            let _ = std::io::stderr().flush();
+        }
+        eprintln!();
+    });
+    std::panic::set_hook(hook);
+    let mut failures = failures.into_inner().expect("no panics here");
+    failures.sort_by_key(|r| r.seed);
+    let total = total.into_inner().expect("no panics here");
+    println!(
+        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {:.0} s of virtual time, {} events",
+        done.load(Ordering::Relaxed),
+        started.elapsed().as_secs_f64(),
+        total.operations,
+        total.places,
+        total.crashes,
+        total.transfers,
+        total.time_us as f64 / 1e6,
+        total.events,
+    );
+    for report in &failures {
+        if let (true, Err(failure)) = (keep_going, &report.result) {
+            let line = failure.to_string();
+            println!("seed {}: {}", report.seed, line.lines().next().unwrap_or(""));
+        }
+    }
+    match failures.first() {
+        None => Ok(()),
+        Some(first) => Err(first.to_string()),
+    }
+}
+
+fn add(total: &mut Stats, one: &Stats) {
+    total.events += one.events;
+    total.places += one.places;
+    total.operations += one.operations;
+    total.crashes += one.crashes;
+    total.transfers += one.transfers;
+    total.time_us += one.time_us;
+    total.view = total.view.max(one.view);
+}
