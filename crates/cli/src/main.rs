@@ -1,1 +1,50 @@
-fn main() {}
+//! The `quorate` command.
+
+mod args;
+mod commands;
+mod paths;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    start_logging(args.verbose);
+    let result = match args.command {
+        Command::Up(args) => commands::up::run(&args),
+        Command::Init(args) => commands::init::run(&args),
+        Command::Keygen(args) => commands::keygen::run(&args),
+        Command::Replica(args) => commands::replica::run(&args),
+        Command::Mount(args) => commands::mount::run(&args),
+        Command::Umount(args) => commands::umount::run(&args),
+        Command::Status(args) => return commands::status::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail(&e),
+    }
+}
+
+/// Says what went wrong, outermost first, and gives the exit code of a failure.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("quorate: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn start_logging(verbose: u8) {
+    let default = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "quorate=debug,info",
+        _ => "trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("QUORATE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}

@@ -1,0 +1,217 @@
+//! What can be said on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use quorate_fault::Fault;
+
+/// A network file system that stays right when some of its servers lie.
+///
+/// A group of 3f+1 replicas agrees on every operation; up to f of them may be broken, hacked or malicious, and the
+/// people who use the files notice nothing.
+///
+/// To try it on this machine: `quorate up`. In earnest: `quorate init` once, then `quorate replica` on each server
+/// and `quorate mount` on each client.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version, max_term_width = 100)]
+pub struct Args {
+    /// Say more: -v what happens, -vv details. QUORATE_LOG takes filters like `quorate_node=debug`.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Up(Up),
+    Init(Init),
+    Keygen(Keygen),
+    Replica(Replica),
+    Mount(Mount),
+    #[command(visible_alias = "unmount")]
+    Umount(Umount),
+    Status(Status),
+}
+
+/// Start a whole group on this machine and mount it.
+///
+/// Makes keys and the group file on first use; a second `up` on the same directory finds all files again. Replicas run as
+/// child processes and are started again when they die. Ctrl-C unmounts and stops them all.
+///
+/// Examples:
+///   quorate up                                  four replicas, files under the data directory
+///   quorate up --mount ~/shared                 mounted where you like
+///   quorate up --fault 2=lie                    replica 2 lies; the files stay right
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Up {
+    /// How many replicas: 1, 4, 7, ... A group of 3f+1 tolerates f faulty ones.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub replicas: usize,
+    /// Where keys, logs and state are kept [default: $XDG_DATA_HOME/quorate/local].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Where to mount; made if it is not there [default: `files` in the data directory].
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
+    /// Do not mount.
+    #[arg(long, conflicts_with = "mount")]
+    pub no_mount: bool,
+    /// First of the ports on 127.0.0.1 for a new group; replica N listens on PORT+N.
+    #[arg(long, default_value_t = 7400, value_name = "PORT")]
+    pub port: u16,
+    /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, corrupt-state. Repeatable.
+    #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
+    pub fault: Vec<(u8, Fault)>,
+    /// Leave replicas that die dead.
+    #[arg(long)]
+    pub no_restart: bool,
+    /// Print one JSON object a line instead of the status line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Make the keys and the group file of a new group.
+///
+/// Writes DIR/group.toml, DIR/replica-N/key for each replica and DIR/client.key. Give each server the group file and its own
+/// replica-N/key, and each client machine the group file and a client key; keep the keys secret.
+///
+/// Example:
+///   quorate init --name team --replicas a.example:7400,b.example:7400,c.example:7400,d.example:7400 ./team
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Init {
+    /// Where to write; made if it is not there. Nothing in it is overwritten.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// The group's name, shown to people.
+    #[arg(long, default_value = "quorate")]
+    pub name: String,
+    /// The replicas' addresses as all members reach them, in order of their numbers; 3f+1 of them.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        required = true,
+        value_name = "HOST:PORT,..."
+    )]
+    pub replicas: Vec<String>,
+    /// Clients beside the one whose key is made here, as NAME=PUBLIC-KEY (see `quorate keygen`). Repeatable.
+    #[arg(long, value_name = "NAME=KEY")]
+    pub client: Vec<String>,
+    /// Bytes of content that the volume holds.
+    #[arg(long, default_value_t = 1 << 40, value_name = "BYTES")]
+    pub capacity: u64,
+}
+
+/// Make a key file and print its public key.
+#[derive(Debug, ClapArgs)]
+pub struct Keygen {
+    /// The file to write; it must not exist.
+    pub file: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Run one replica of a group.
+///
+/// Stays in the foreground until SIGINT or SIGTERM, as a service manager wants it. Log and state are kept in the data directory, which
+/// is this replica's alone; started again on it, the replica goes on where it was.
+#[derive(Debug, ClapArgs)]
+pub struct Replica {
+    /// The replica's number in the group file.
+    #[arg(long, value_name = "N")]
+    pub id: u8,
+    /// The group file.
+    #[arg(long, value_name = "FILE")]
+    pub group: PathBuf,
+    /// The replica's key file [default: replica-N/key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// The replica's directory [default: replica-N beside the group file].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Listen here instead of on the address in the group file, such as 0.0.0.0:7400 behind address translation.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Misbehave, for a demonstration. Refused unless the group was made by `quorate up`.
+    #[arg(long, value_name = "KIND", hide = true)]
+    pub fault: Option<Fault>,
+    /// End when standard input ends: so a replica does not outlive the `quorate up` that started it.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
+}
+
+/// Mount a group's files.
+///
+/// Results are taken only when f+1 replicas vouch for them. Stays in the foreground until SIGINT, SIGTERM or
+/// `quorate umount DIR`.
+#[derive(Debug, ClapArgs)]
+pub struct Mount {
+    /// The group file.
+    #[arg(value_name = "GROUP")]
+    pub group: PathBuf,
+    /// Where; must be a directory.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// The client's key file [default: client.key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Mount options, separated by commas: ro, allow_other, noatime...
+    #[arg(short = 'o', long, value_delimiter = ',', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}
+
+/// Unmount a directory; also one whose `quorate mount` has died.
+#[derive(Debug, ClapArgs)]
+pub struct Umount {
+    /// The mounted directory.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Detach at once, even if programs still use it.
+    #[arg(long)]
+    pub lazy: bool,
+}
+
+/// Show how each replica of a group is.
+///
+/// Each replica speaks for itself, so compare: correct ones agree on view, stable checkpoint and its root.
+/// Exit code: 0 all replicas answer and agree, 1 the group works but is not whole, 2 the group does not work.
+#[derive(Debug, ClapArgs)]
+pub struct Status {
+    /// The group file [default: that of `quorate up`].
+    #[arg(value_name = "GROUP")]
+    pub group: Option<PathBuf>,
+    /// The client's key file [default: client.key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// How long to wait for the replicas.
+    #[arg(long, default_value_t = 2_000, value_name = "MS")]
+    pub timeout_ms: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_fault(text: &str) -> Result<(u8, Fault), String> {
+    let (id, kind) = text
+        .split_once('=')
+        .ok_or("write it as N=KIND, for example 2=lie")?;
+    let id = id
+        .parse()
+        .map_err(|_| format!("{id:?} is no replica's number"))?;
+    let kind = kind.parse().map_err(|e| format!("{e}"))?;
+    Ok((id, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    /// The command line is consistent in itself.
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,92 @@
+//! `quorate init`, and what `quorate up` shares with it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use quorate_node::group::{Files, Group, Purpose};
+use quorate_node::{hex, keys};
+use quorate_wire::PublicKey;
+
+use crate::args::Init;
+use crate::paths;
+
+pub fn run(args: &Init) -> Result<()> {
+    let mut clients = Vec::new();
+    for client in &args.client {
+        let (name, key) = client
+            .split_once('=')
+            .with_context(|| format!("--client {client:?}: write it as NAME=PUBLIC-KEY"))?;
+        let key = hex::decode32(key)
+            .with_context(|| format!("--client {name}: the public key is 64 hexadecimal digits"))?;
+        clients.push((name.to_string(), PublicKey(key)));
+    }
+    let files = Files {
+        capacity_bytes: args.capacity,
+        ..Files::default()
+    };
+    let directory = &args.directory;
+    create(
+        directory,
+        &args.name,
+        &args.replicas,
+        clients,
+        files,
+        Purpose::Service,
+    )?;
+    println!(
+        "Made a group of {} in {}.",
+        args.replicas.len(),
+        directory.display()
+    );
+    println!("On each server N:  quorate replica --id N --group group.toml --key replica-N/key");
+    println!("On each client:    quorate mount group.toml DIR --key client.key");
+    Ok(())
+}
+
+/// Makes keys and the group file. Nothing that is there is overwritten.
+pub fn create(
+    directory: &Path,
+    name: &str,
+    addresses: &[String],
+    more_clients: Vec<(String, PublicKey)>,
+    files: Files,
+    purpose: Purpose,
+) -> Result<Group> {
+    let group_file = paths::group_file(directory);
+    if group_file.exists() {
+        bail!(
+            "{} is there already: choose another directory",
+            group_file.display()
+        );
+    }
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("can't make {}", directory.display()))?;
+    let mut replicas = Vec::new();
+    for (id, address) in (0..).zip(addresses) {
+        let own = paths::replica(directory, id);
+        std::fs::create_dir_all(&own).with_context(|| format!("can't make {}", own.display()))?;
+        replicas.push((
+            address.clone(),
+            make_or_load(&paths::replica_key(directory, id))?,
+        ));
+    }
+    let mut clients = vec![(
+        "client".into(),
+        make_or_load(&paths::client_key(directory))?,
+    )];
+    clients.extend(more_clients);
+    let group = Group::new(name, replicas, clients, files, purpose)
+        .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?;
+    group.save(&group_file)?;
+    Ok(group)
+}
+
+/// A key that an earlier attempt has made is used again.
+fn make_or_load(path: &Path) -> Result<PublicKey> {
+    if path.exists() {
+        return Ok(keys::load(path)?.public());
+    }
+    let key = keys::generate()?;
+    keys::save(path, &key)?;
+    Ok(key.public())
+}

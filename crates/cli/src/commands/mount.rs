@@ -1,0 +1,131 @@
+//! `quorate mount`, and what `quorate up` shares with it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use quorate_client::fuse::{self, MountOptions, Mounted, UnmountError};
+use quorate_client::{Session, Volume};
+use quorate_node::{Group, Identity, keys};
+use rustix::io::Errno;
+
+use crate::args::Mount;
+use crate::{commands, paths};
+
+pub fn run(args: &Mount) -> Result<()> {
+    let group = Group::load(&args.group)?;
+    let directory = &args.directory;
+    let key = args
+        .key
+        .clone()
+        .unwrap_or_else(|| paths::client_key(&paths::beside(&args.group)));
+    clear_dead_mount(directory)?;
+    commands::runtime()?.block_on(async {
+        let mounted = start(&group, &key, directory, &args.options).await?;
+        eprintln!("mounted {} at {}", group.name(), directory.display());
+        tokio::select! {
+            () = commands::asked_to_end() => {}
+            () = ended(Some(&mounted)) => {}
+        }
+        finish(&mounted).await
+    })
+}
+
+/// Makes a directory ready to be mounted on: it is there, and no dead mount is in the way.
+pub fn prepare(directory: &Path) -> Result<()> {
+    clear_dead_mount(directory)?;
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("can't make the directory {}", directory.display()))
+}
+
+/// Takes away what an agent that was killed has left behind: nobody can use it any more.
+fn clear_dead_mount(directory: &Path) -> Result<()> {
+    if matches!(
+        rustix::fs::stat(directory),
+        Err(Errno::NOTCONN | Errno::CONNABORTED)
+    ) {
+        fuse::unmount_at(directory, true)?;
+    }
+    Ok(())
+}
+
+/// Opens a session and mounts.
+///
+/// Within a tokio runtime; the first operation on the mount waits for the group, this does not.
+pub async fn start(
+    group: &Group,
+    key: &Path,
+    directory: &Path,
+    options: &[String],
+) -> Result<Mounted> {
+    let identity = Identity::new(&keys::load(key)?);
+    if group.client_of_key(&identity.public()).is_none() {
+        bail!(
+            "{} is not the key of a client of this group: give one that the group file lists (--key)",
+            key.display()
+        );
+    }
+    let options = parse(group, options)?;
+    let volume = Volume::new(Session::connect(group, &identity));
+    let directory = directory.to_owned();
+    let mounting = tokio::task::spawn_blocking(move || fuse::mount(volume, &directory, &options));
+    Ok(mounting.await.context("mounting")??)
+}
+
+/// Mount options as mount(8) and fstab(5) have them. What others use and what is always so is accepted.
+fn parse(group: &Group, options: &[String]) -> Result<MountOptions> {
+    let mut out = MountOptions {
+        name: group.name().into(),
+        ..MountOptions::default()
+    };
+    for option in options {
+        match option.as_str() {
+            "ro" => out.read_only = true,
+            "rw" => out.read_only = false,
+            "allow_other" => out.allow_other = Some(true),
+            "noallow_other" => out.allow_other = Some(false),
+            "defaults"
+            | "_netdev"
+            | "auto"
+            | "noauto"
+            | "nofail"
+            | "default_permissions"
+            | "noatime"
+            | "nodev"
+            | "nosuid"
+            | "exec"
+            | "async"
+            | "" => {}
+            other => bail!(
+                "-o {other}: there is no such mount option; there are ro, rw, allow_other and noallow_other"
+            ),
+        }
+    }
+    Ok(out)
+}
+
+/// Ends a mount. If it is in use it is detached: what uses it has a moment to finish.
+pub async fn finish(mounted: &Mounted) -> Result<()> {
+    const MOMENT: Duration = Duration::from_secs(5);
+    match mounted.unmount().await {
+        Err(UnmountError::Busy(directory)) => {
+            eprintln!(
+                "quorate: {} is in use and is detached; what was closed or synced there is safe",
+                directory.display()
+            );
+            fuse::unmount_at(&directory, true)?;
+            let _ = tokio::time::timeout(MOMENT, mounted.wait()).await;
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Done when the mount has ended, whoever ended it.
+pub async fn ended(mounted: Option<&Mounted>) {
+    match mounted {
+        // What was not written in time is told when the mount is finished.
+        Some(mounted) => drop(mounted.wait().await),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,170 @@
+//! `quorate up`: a whole group on this machine, mounted.
+
+mod children;
+mod display;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use quorate_node::Group;
+use quorate_node::group::{Files, Purpose};
+use quorate_wire::Quorum;
+
+use crate::args::Up;
+use crate::commands::{self, init, mount, status};
+use crate::paths;
+use children::Children;
+use display::Display;
+
+/// How often children are looked after and the status line is drawn.
+const PERIOD: Duration = Duration::from_millis(500);
+/// How long a new group has to answer.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub fn run(args: &Up) -> Result<()> {
+    let data = match &args.data {
+        Some(data) => data.clone(),
+        None => paths::local_group()?,
+    };
+    let group = Arc::new(find_or_make_group(args, &data)?);
+    check_faults(args, &group)?;
+    let directory = match (&args.mount, args.no_mount) {
+        (_, true) => None,
+        (Some(directory), _) => Some(directory.clone()),
+        (None, _) => Some(data.join("files")),
+    };
+    if let Some(directory) = &directory {
+        mount::prepare(directory)?;
+    }
+    commands::runtime()?.block_on(serve(args, &data, group, directory))
+}
+
+fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
+    let file = paths::group_file(data);
+    if file.exists() {
+        let group = Group::load(&file)?;
+        if group.quorum().n() != args.replicas && args.replicas != 4 {
+            bail!(
+                "the group in {} has {} replicas: leave --replicas away, or choose another --data",
+                data.display(),
+                group.quorum().n()
+            );
+        }
+        return Ok(group);
+    }
+    if Quorum::new(args.replicas).is_none() {
+        bail!(
+            "--replicas {}: a group has 3f+1 replicas: 1, 4, 7, 10...",
+            args.replicas
+        );
+    }
+    let last = u32::from(args.port) + args.replicas as u32 - 1;
+    if last > u32::from(u16::MAX) {
+        bail!(
+            "--port {}: {} ports from there on are needed",
+            args.port,
+            args.replicas
+        );
+    }
+    let address = |id: usize| format!("127.0.0.1:{}", usize::from(args.port) + id);
+    let addresses: Vec<String> = (0..args.replicas).map(address).collect();
+    let purpose = Purpose::Demonstration;
+    init::create(
+        data,
+        "local",
+        &addresses,
+        Vec::new(),
+        Files::default(),
+        purpose,
+    )
+}
+
+fn check_faults(args: &Up, group: &Group) -> Result<()> {
+    for (id, _) in &args.fault {
+        if usize::from(*id) >= group.quorum().n() {
+            bail!(
+                "--fault {id}=...: the replicas are numbered from 0 to {}",
+                group.quorum().n() - 1
+            );
+        }
+    }
+    let faulty: std::collections::BTreeSet<u8> = args.fault.iter().map(|(id, _)| *id).collect();
+    if faulty.len() > group.quorum().f() {
+        eprintln!(
+            "quorate: {} faulty replicas are more than this group tolerates ({}): expect the worst",
+            faulty.len(),
+            group.quorum().f()
+        );
+    }
+    Ok(())
+}
+
+async fn serve(
+    args: &Up,
+    data: &Path,
+    group: Arc<Group>,
+    directory: Option<PathBuf>,
+) -> Result<()> {
+    let display = Display::new(args.json);
+    let mut children = Children::start(data, &group, &args.fault, !args.no_restart)?;
+    let identity = status::of_directory(&group, data)?;
+    let stop = commands::asked_to_end();
+    tokio::pin!(stop);
+
+    display.say("starting the replicas");
+    let answers = async {
+        loop {
+            let reports = status::collect(&group, &identity, Duration::from_secs(1)).await;
+            if status::Health::judge(group.quorum(), &reports) != status::Health::Down {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = &mut stop => return children.stop().await,
+        answered = tokio::time::timeout(START_TIMEOUT, answers) => {
+            if answered.is_err() {
+                let why = children.explain();
+                children.stop().await?;
+                bail!("the group does not come up.{why}");
+            }
+        }
+        died = children.any_refuses() => {
+            let why = children.explain();
+            children.stop().await?;
+            bail!("replica {died} does not start.{why}");
+        }
+    }
+    let mounted = match &directory {
+        Some(directory) => {
+            Some(mount::start(&group, &paths::client_key(data), directory, &[]).await?)
+        }
+        None => None,
+    };
+    display.ready(&group, directory.as_deref());
+
+    let mut period = tokio::time::interval(PERIOD);
+    period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let watch = status::Watch::start(&group, &identity);
+    let ended = loop {
+        tokio::select! {
+            () = &mut stop => break Ok(()),
+            () = mount::ended(mounted.as_ref()) => break Ok(()),
+            _ = period.tick() => {
+                for death in children.look_after()? {
+                    display.event(&death);
+                }
+                display.status(&group, &watch.reports(), directory.as_deref());
+            }
+        }
+    };
+    display.say("unmounting and stopping");
+    if let Some(mounted) = &mounted {
+        mount::finish(mounted).await.context("unmounting")?;
+    }
+    children.stop().await?;
+    display.done();
+    ended
+}

@@ -1,0 +1,202 @@
+//! The replicas as child processes: started, looked after, stopped.
+
+use std::fs::{File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use quorate_fault::Fault;
+use quorate_node::Group;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use crate::paths;
+
+/// How long a replica has to stop before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a dead replica stays dead; doubles when it dies again at once.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+const MAX_RESTART_AFTER: Duration = Duration::from_secs(30);
+/// A replica that has lived so long did not die at once.
+const GOOD_LIFE: Duration = Duration::from_secs(20);
+
+/// The group's processes.
+#[derive(Debug)]
+pub struct Children {
+    data: PathBuf,
+    restart: bool,
+    replicas: Vec<Replica>,
+}
+
+#[derive(Debug)]
+struct Replica {
+    id: u8,
+    fault: Option<Fault>,
+    child: Option<Child>,
+    since: Instant,
+    pause: Duration,
+}
+
+impl Children {
+    /// Starts all replicas.
+    pub fn start(
+        data: &Path,
+        group: &Group,
+        faults: &[(u8, Fault)],
+        restart: bool,
+    ) -> Result<Children> {
+        let mut replicas = Vec::new();
+        for id in group.quorum().replicas().map(|r| r.0) {
+            let fault = faults
+                .iter()
+                .rev()
+                .find(|(at, _)| *at == id)
+                .map(|(_, fault)| *fault);
+            let child = Some(spawn(data, id, fault)?);
+            replicas.push(Replica {
+                id,
+                fault,
+                child,
+                since: Instant::now(),
+                pause: RESTART_AFTER,
+            });
+        }
+        Ok(Children {
+            data: data.into(),
+            restart,
+            replicas,
+        })
+    }
+
+    /// Sees who has died, and starts them again after a while. Tells what happened.
+    pub fn look_after(&mut self) -> Result<Vec<String>> {
+        let mut events = Vec::new();
+        for replica in &mut self.replicas {
+            if let Some(child) = &mut replica.child {
+                let Some(status) = child.try_wait()? else {
+                    continue;
+                };
+                replica.child = None;
+                let lived = replica.since.elapsed();
+                replica.pause = match lived >= GOOD_LIFE {
+                    true => RESTART_AFTER,
+                    false => (replica.pause * 2).min(MAX_RESTART_AFTER),
+                };
+                replica.since = Instant::now();
+                let log = log_path(&self.data, replica.id);
+                events.push(format!(
+                    "replica {} died ({status}); see {}",
+                    replica.id,
+                    log.display()
+                ));
+            } else if self.restart && replica.since.elapsed() >= replica.pause {
+                replica.child = Some(spawn(&self.data, replica.id, replica.fault)?);
+                replica.since = Instant::now();
+                events.push(format!("replica {} is started again", replica.id));
+            }
+        }
+        Ok(events)
+    }
+
+    /// Done when a replica has ended by itself; its number.
+    pub async fn any_refuses(&mut self) -> u8 {
+        loop {
+            for replica in &mut self.replicas {
+                if let Some(child) = &mut replica.child
+                    && let Ok(Some(_)) = child.try_wait()
+                {
+                    return replica.id;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The last lines of the logs of replicas that have ended.
+    pub fn explain(&mut self) -> String {
+        let mut out = String::new();
+        for replica in &mut self.replicas {
+            let ended = replica
+                .child
+                .as_mut()
+                .is_none_or(|c| !matches!(c.try_wait(), Ok(None)));
+            if ended {
+                let log = std::fs::read_to_string(log_path(&self.data, replica.id));
+                let log = log.unwrap_or_default();
+                let last = log.lines().last().unwrap_or("it said nothing");
+                out += &format!("\n  replica {}: {last}", replica.id);
+            }
+        }
+        out
+    }
+
+    /// Asks all to end, and waits for it.
+    pub async fn stop(&mut self) -> Result<()> {
+        for replica in &self.replicas {
+            let pid = replica.child.as_ref().and_then(Child::id);
+            if let Some(pid) = pid.and_then(|p| Pid::from_raw(p as i32)) {
+                // It may have ended in this moment.
+                let _ = kill_process(pid, Signal::TERM);
+            }
+        }
+        for replica in &mut self.replicas {
+            let Some(mut child) = replica.child.take() else {
+                continue;
+            };
+            if tokio::time::timeout(STOP_TIMEOUT, child.wait())
+                .await
+                .is_err()
+            {
+                child
+                    .kill()
+                    .await
+                    .with_context(|| format!("can't stop replica {}", replica.id))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn log_path(data: &Path, id: u8) -> PathBuf {
+    paths::replica(data, id).join("messages.log")
+}
+
+fn spawn(data: &Path, id: u8, fault: Option<Fault>) -> Result<Child> {
+    let log_path = log_path(data, id);
+    let log = open_log(&log_path).with_context(|| format!("can't write {}", log_path.display()))?;
+    let program = std::env::current_exe().context("can't find this program's own file")?;
+    let mut command = Command::new(program);
+    command.args([
+        "-v",
+        "replica",
+        "--with-parent",
+        "--id",
+        &id.to_string(),
+        "--group",
+    ]);
+    command.arg(paths::group_file(data));
+    if let Some(fault) = fault {
+        command.args(["--fault", &fault.to_string()]);
+    }
+    // The child keeps reading standard input: when this process dies, however it dies, the pipe ends and so does the child.
+    command
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    // Ctrl-C in the terminal is for this process, which then stops the replicas in order.
+    command.process_group(0);
+    command
+        .spawn()
+        .with_context(|| format!("can't start replica {id}"))
+}
+
+/// Appends to the log of the last runs, unless it has grown long.
+fn open_log(path: &Path) -> std::io::Result<File> {
+    const LONG_BYTES: u64 = 10 << 20;
+    if std::fs::metadata(path).is_ok_and(|m| m.len() > LONG_BYTES) {
+        std::fs::rename(path, path.with_extension("log.1"))?;
+    }
+    OpenOptions::new().create(true).append(true).open(path)
+}

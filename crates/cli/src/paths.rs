@@ -1,0 +1,48 @@
+//! Where things are when nobody says otherwise.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// The directory of the group that `quorate up` runs: under `$XDG_DATA_HOME`, or `~/.local/share`.
+pub fn local_group() -> Result<PathBuf> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    let base = set("XDG_DATA_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".local/share")))
+        .context(
+            "neither XDG_DATA_HOME nor HOME is set: say where to keep the data (--data DIR)",
+        )?;
+    Ok(base.join("quorate/local"))
+}
+
+/// The group file in a group's directory.
+pub fn group_file(directory: &Path) -> PathBuf {
+    directory.join("group.toml")
+}
+
+/// A replica's own directory.
+pub fn replica(directory: &Path, id: u8) -> PathBuf {
+    directory.join(format!("replica-{id}"))
+}
+
+/// A replica's key file.
+pub fn replica_key(directory: &Path, id: u8) -> PathBuf {
+    replica(directory, id).join("key")
+}
+
+/// The key file of the group's first client.
+pub fn client_key(directory: &Path) -> PathBuf {
+    directory.join("client.key")
+}
+
+/// The directory that a group file is in.
+pub fn beside(group_file: &Path) -> PathBuf {
+    match group_file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}

@@ -1,0 +1,345 @@
+//! A group of real replica processes.
+
+use std::fs::{File, OpenOptions};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use quorate_node::group::{Files, Purpose};
+use quorate_node::{Group as GroupFile, keys};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::programs::{holds_in_time, wait};
+use super::watchdog::{Mounts, Watchdog};
+use super::{Mount, Patience, Random, Status, eventually, last_lines, quorate, scratch};
+
+/// How long a test with a group may take before it counts as hung.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
+/// The names of the clients in the group file.
+const CLIENTS: [&str; 3] = ["client", "second", "third"];
+
+/// A group to be started.
+#[derive(Debug)]
+pub struct Setup {
+    replicas: u8,
+    faults: Vec<(u8, &'static str)>,
+    data: Vec<(u8, PathBuf)>,
+}
+
+/// A running group. Its processes and files go with it.
+#[derive(Debug)]
+pub struct Group {
+    directory: tempfile::TempDir,
+    file: GroupFile,
+    replicas: Vec<Replica>,
+    watchdog: Watchdog,
+    _turn: File,
+}
+
+#[derive(Debug)]
+struct Replica {
+    id: u8,
+    fault: Option<&'static str>,
+    data: Option<PathBuf>,
+    child: Option<Child>,
+}
+
+impl Setup {
+    pub fn new(replicas: u8) -> Setup {
+        Setup {
+            replicas,
+            faults: Vec::new(),
+            data: Vec::new(),
+        }
+    }
+
+    /// Starts a replica with a fault.
+    pub fn fault(mut self, id: u8, kind: &'static str) -> Setup {
+        self.faults.push((id, kind));
+        self
+    }
+
+    /// Puts a replica's log and state elsewhere.
+    pub fn data(mut self, id: u8, directory: PathBuf) -> Setup {
+        self.data.push((id, directory));
+        self
+    }
+
+    pub fn start(self) -> Group {
+        let turn = take_turn();
+        let directory = scratch();
+        let file = make_files(directory.path(), self.replicas);
+        let replica = |id| Replica {
+            id,
+            fault: self
+                .faults
+                .iter()
+                .find(|(at, _)| *at == id)
+                .map(|(_, kind)| *kind),
+            data: self
+                .data
+                .iter()
+                .find(|(at, _)| *at == id)
+                .map(|(_, place)| place.clone()),
+            child: None,
+        };
+        let replicas = (0..self.replicas).map(replica).collect();
+        let watchdog = Watchdog::start(LIMIT);
+        let mut group = Group {
+            directory,
+            file,
+            replicas,
+            watchdog,
+            _turn: turn,
+        };
+        group.start_all();
+        group.wait_until_it_works();
+        group
+    }
+}
+
+impl Group {
+    /// Four sound replicas.
+    pub fn start() -> Group {
+        Setup::new(4).start()
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.directory().join("group.toml")
+    }
+
+    pub fn contents(&self) -> &GroupFile {
+        &self.file
+    }
+
+    /// A replica's `host:port`.
+    pub fn address(&self, id: u8) -> &str {
+        &self.file.replicas()[usize::from(id)].address
+    }
+
+    /// The key file of a client; there are three clients.
+    pub fn client_key(&self, client: usize) -> PathBuf {
+        self.directory().join(format!("{}.key", CLIENTS[client]))
+    }
+
+    pub fn mount(&self) -> Mount {
+        self.mount_as(0)
+    }
+
+    /// Mounts on behalf of one of the clients.
+    pub fn mount_as(&self, client: usize) -> Mount {
+        Mount::start(self, &self.client_key(client), &[])
+    }
+
+    pub(super) fn mounts(&self) -> Mounts {
+        self.watchdog.mounts()
+    }
+
+    pub fn status(&self) -> Status {
+        Status::ask(self.directory())
+    }
+
+    pub fn log(&self, id: u8) -> String {
+        let text = std::fs::read(self.log_path(id)).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn log_path(&self, id: u8) -> PathBuf {
+        self.directory().join(format!("replica-{id}.log"))
+    }
+
+    pub fn process(&self, id: u8) -> Option<Pid> {
+        self.replicas[usize::from(id)]
+            .child
+            .as_ref()
+            .map(Pid::from_child)
+    }
+
+    /// Starts a replica that does not run.
+    pub fn start_replica(&mut self, id: u8) {
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_path(id));
+        let log = log.expect("a replica's log");
+        let group_file = self.file();
+        let replica = &mut self.replicas[usize::from(id)];
+        assert!(replica.child.is_none(), "replica {id} runs already");
+        let mut command = quorate();
+        // Ends with this process, however that ends: the pipe is its sign of life.
+        command.args([
+            "-v",
+            "replica",
+            "--with-parent",
+            "--id",
+            &id.to_string(),
+            "--group",
+        ]);
+        command.arg(group_file);
+        if let Some(data) = &replica.data {
+            command.arg("--data").arg(data);
+        }
+        if let Some(fault) = replica.fault {
+            command.args(["--fault", fault]);
+        }
+        command
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log);
+        replica.child = Some(command.spawn().expect("a replica's process starts"));
+    }
+
+    pub fn start_all(&mut self) {
+        for id in 0..self.replicas.len() {
+            self.start_replica(id as u8);
+        }
+    }
+
+    /// Kills a replica at once, as a power cut would.
+    pub fn kill(&mut self, id: u8) {
+        let Some(mut child) = self.replicas[usize::from(id)].child.take() else {
+            return;
+        };
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    /// Kills all replicas at once.
+    pub fn kill_all(&mut self) {
+        let mut children: Vec<Child> = self
+            .replicas
+            .iter_mut()
+            .filter_map(|r| r.child.take())
+            .collect();
+        for child in &mut children {
+            child.kill().expect("a child can be killed");
+        }
+        for child in &mut children {
+            child.wait().expect("a child can be waited for");
+        }
+    }
+
+    /// Waits until a replica has ended by itself.
+    pub fn wait_for_end(&mut self, id: u8) -> ExitStatus {
+        let child = self.replicas[usize::from(id)]
+            .child
+            .as_mut()
+            .expect("a replica that runs");
+        let status = wait(child, Patience::default());
+        self.replicas[usize::from(id)].child = None;
+        status.unwrap_or_else(|| panic!("replica {id} does not end"))
+    }
+
+    /// Asks a replica to end in order.
+    pub fn stop(&mut self, id: u8) -> ExitStatus {
+        let pid = self.process(id).expect("a replica that runs");
+        kill_process(pid, Signal::TERM).expect("the replica lives");
+        self.wait_for_end(id)
+    }
+
+    /// Waits until a quorum works.
+    pub fn wait_until_it_works(&mut self) {
+        let mut died = None;
+        eventually("the group works", || {
+            died = self.first_that_died();
+            died.is_some() || self.status().code < 2
+        });
+        if let Some(id) = died {
+            panic!("replica {id} died:\n{}", last_lines(&self.log_path(id), 20));
+        }
+    }
+
+    fn first_that_died(&mut self) -> Option<u8> {
+        let mut running = self
+            .replicas
+            .iter_mut()
+            .filter_map(|r| Some((r.id, r.child.as_mut()?)));
+        let ended = running.find(|(_, child)| !matches!(child.try_wait(), Ok(None)));
+        ended.map(|(id, _)| id)
+    }
+
+    /// Waits until these replicas have executed the same and hold the same state.
+    pub fn wait_until_they_agree(&mut self, ids: &[u8]) {
+        let mut last = None;
+        let agreed = holds_in_time(|| last.insert(self.status()).agree(ids));
+        assert!(
+            agreed,
+            "replicas {ids:?} do not come to the same state: {last:#?}"
+        );
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for replica in &self.replicas {
+                let last = last_lines(&self.log_path(replica.id), 12);
+                eprintln!("  replica {} said last:\n{last}", replica.id);
+            }
+        }
+        for child in self.replicas.iter_mut().filter_map(|r| r.child.as_mut()) {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until no other test has a group.
+fn take_turn() -> File {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("turn");
+    let file = File::create(path).expect("the file that gives turns");
+    file.lock().expect("a turn");
+    file
+}
+
+/// Keys, and a group file for a demonstration: only such a group takes faults.
+fn make_files(directory: &Path, replicas: u8) -> GroupFile {
+    let make_key = |path: &Path| {
+        let key = keys::generate().expect("a key");
+        keys::save(path, &key).expect("a key file");
+        key.public()
+    };
+    let ports = free_ports(usize::from(replicas));
+    let mut members = Vec::new();
+    for (id, port) in ports.iter().enumerate() {
+        let own = directory.join(format!("replica-{id}"));
+        std::fs::create_dir(&own).expect("a replica's directory");
+        members.push((format!("127.0.0.1:{port}"), make_key(&own.join("key"))));
+    }
+    let clients = CLIENTS.map(|name| {
+        (
+            name.to_string(),
+            make_key(&directory.join(format!("{name}.key"))),
+        )
+    });
+    let purpose = Purpose::Demonstration;
+    let group = GroupFile::new("test", members, clients.to_vec(), Files::default(), purpose);
+    let group = group.expect("a group");
+    group
+        .save(&directory.join("group.toml"))
+        .expect("a group file");
+    group
+}
+
+/// Ports on which nobody listens, below those that the system gives to outgoing connections: a replica's port
+/// must not become the near end of somebody's connection while it is down.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
+    let mut random = Random::new(u64::from(std::process::id()) << 16 | call);
+    let mut ports = Vec::new();
+    while ports.len() < count {
+        let port = 12_000 + random.below(18_000) as u16;
+        if !ports.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            ports.push(port);
+        }
+    }
+    ports
+}

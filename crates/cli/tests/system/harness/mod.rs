@@ -1,0 +1,42 @@
+//! What the tests stand on: real replicas and mounts, as processes of this machine.
+//!
+//! - [`Group`]: the processes `quorate replica`, on loopback ports.
+//! - [`Mount`]: a process `quorate mount`.
+//! - [`Status`]: what `quorate status --json` says.
+//! - [`Source`]: a tree of files to work on, the same in each run.
+//! - [`run`], [`finish`], [`eventually`]: other programs, and waits with an end.
+//!
+//! Two processors are few for four replicas, so tests that have a group take turns, across processes too. Nothing
+//! here waits for ever: a group whose test takes too long has its mounts ended, and then the test fails.
+
+mod group;
+mod mount;
+mod programs;
+mod random;
+mod source;
+mod status;
+mod watchdog;
+
+use std::path::PathBuf;
+
+pub use group::{Group, Setup, free_ports};
+pub use mount::{Mount, is_mounted, require_fuse};
+pub use programs::{Finished, Patience, eventually, finish, program, quorate, run, tool};
+pub use random::Random;
+pub use source::{Source, Times, assert_same};
+pub use status::{Replica, Status};
+
+/// A directory on the local disk that is removed with its content.
+pub fn scratch() -> tempfile::TempDir {
+    let made = tempfile::Builder::new().prefix("quorate-test-").tempdir();
+    made.expect("a directory for temporary files")
+}
+
+/// The last lines of a text file, indented.
+pub fn last_lines(path: &PathBuf, count: usize) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    let last = &lines[lines.len().saturating_sub(count)..];
+    last.iter().map(|line| format!("    {line}\n")).collect()
+}

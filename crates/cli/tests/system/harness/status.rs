@@ -1,0 +1,101 @@
+//! What `quorate status --json` says.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Patience, finish, quorate};
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Status {
+    pub group: String,
+    pub state: String,
+    pub n: usize,
+    pub f: usize,
+    pub replicas: Vec<Replica>,
+    /// The exit code of the command.
+    #[serde(skip)]
+    pub code: i32,
+}
+
+/// One replica's entry; only the first three fields are there when it does not answer.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Replica {
+    pub id: u8,
+    pub address: String,
+    pub answers: bool,
+    #[serde(flatten)]
+    pub said: Option<Said>,
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Said {
+    pub primary: bool,
+    pub view: u64,
+    pub active: bool,
+    pub committed: u64,
+    pub executed: u64,
+    pub lag: u64,
+    pub stable: u64,
+    pub root: String,
+    pub root_differs: bool,
+    pub fetching: bool,
+    pub links: Vec<Link>,
+    pub clients: u64,
+    pub view_changes: u64,
+    pub uptime_ms: u64,
+    pub fault: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Link {
+    pub peer: u8,
+    pub up: bool,
+    pub dropped: u64,
+}
+
+impl Status {
+    /// Asks the group of a directory.
+    pub fn ask(directory: &Path) -> Status {
+        let mut command = quorate();
+        command
+            .args(["status", "--json"])
+            .arg(directory.join("group.toml"));
+        let finished = finish(&mut command, Patience::default());
+        let parsed = serde_json::from_str(&finished.stdout);
+        let status: Status =
+            parsed.unwrap_or_else(|e| panic!("{e} in {:?}; {}", finished.stdout, finished.stderr));
+        Status {
+            code: finished.code(),
+            ..status
+        }
+    }
+
+    pub fn said(&self, id: u8) -> Option<&Said> {
+        self.replicas[usize::from(id)].said.as_ref()
+    }
+
+    /// The primary of the highest view that a replica is in.
+    pub fn primary(&self) -> Option<u8> {
+        let views = self
+            .replicas
+            .iter()
+            .filter_map(|r| r.said.as_ref())
+            .map(|s| s.view);
+        views.max().map(|view| (view % self.n as u64) as u8)
+    }
+
+    /// Whether these replicas have done the same up to the same place and hold the same state.
+    pub fn agree(&self, ids: &[u8]) -> bool {
+        let heads = ids.iter().map(|id| {
+            let said = self.said(*id)?;
+            let steady = said.active && !said.fetching && said.committed == said.executed;
+            steady.then(|| (said.executed, said.stable, said.root.clone()))
+        });
+        match heads.collect::<Option<Vec<_>>>() {
+            Some(heads) => heads.windows(2).all(|pair| pair[0] == pair[1]),
+            None => false,
+        }
+    }
+}
