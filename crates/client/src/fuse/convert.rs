@@ -60,7 +60,9 @@ fn time(stamp: Stamp) -> SystemTime {
         0.. => UNIX_EPOCH.checked_add(secs),
         _ => UNIX_EPOCH.checked_sub(secs),
     };
-    whole.and_then(|t| t.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
+    whole
+        .and_then(|t| t.checked_add(nanos))
+        .unwrap_or(UNIX_EPOCH)
 }
 
 fn stamp(time: SystemTime) -> Stamp {
@@ -74,7 +76,10 @@ fn stamp(time: SystemTime) -> Stamp {
             let before = before.duration();
             let whole = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
             match before.subsec_nanos() {
-                0 => Stamp { secs: -whole, nanos: 0 },
+                0 => Stamp {
+                    secs: -whole,
+                    nanos: 0,
+                },
                 nanos => Stamp {
                     secs: -whole - 1,
                     nanos: 1_000_000_000 - nanos,

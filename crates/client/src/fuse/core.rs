@@ -166,7 +166,12 @@ impl Core {
     }
 
     /// Writes, and waits for it.
-    pub async fn write_now(&self, file: &OpenFile, place: Place, data: &bytes::Bytes) -> Result<()> {
+    pub async fn write_now(
+        &self,
+        file: &OpenFile,
+        place: Place,
+        data: &bytes::Bytes,
+    ) -> Result<()> {
         let _changing = self.changing();
         let repeatable = matches!(place, Place::At(_));
         let write = |handle| {
@@ -176,7 +181,10 @@ impl Core {
                 data: data.clone(),
             })
         };
-        match file.with(&self.volume, &file.who, repeatable, write).await? {
+        match file
+            .with(&self.volume, &file.who, repeatable, write)
+            .await?
+        {
             Answer::Written(written) => {
                 self.changes.own(&written.attr);
                 Ok(())

@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use fuser::FopenFlags;
 use quorate_files::answer::Progress;
-use quorate_files::op::{
-    Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags,
-};
+use quorate_files::op::{Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags};
 use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
 use rustix::fs::OFlags;
 
@@ -38,9 +36,7 @@ impl Core {
         let _changing = truncates.then(|| self.changing());
         let generation = self.volume.session().generation();
         let opened = self.volume.open(who, Open { ino, flags }).await?;
-        let file = self
-            .handles
-            .add(ino, who, flags, generation, opened.handle);
+        let file = self.handles.add(ino, who, flags, generation, opened.handle);
         Ok(self.just_opened(file, opened.attr, how))
     }
 
@@ -146,7 +142,11 @@ impl Core {
         self.flush(&file.inode).await;
         if let Some(errno) = file.inode.failure(&file, true) {
             let ino = file.ino().0;
-            tracing::error!(ino, errno = errno.code(), "data was lost, and nobody was told");
+            tracing::error!(
+                ino,
+                errno = errno.code(),
+                "data was lost, and nobody was told"
+            );
         }
         file.release(&self.volume).await;
         self.handles.done(&file);
@@ -185,9 +185,7 @@ impl Core {
                     len: end - from,
                 })
             };
-            let answer = file
-                .with(&self.volume, &file.who, true, allocate)
-                .await?;
+            let answer = file.with(&self.volume, &file.who, true, allocate).await?;
             let Answer::Progress(Progress { done, attr }) = answer else {
                 return Err(CallError::Garbled.into());
             };

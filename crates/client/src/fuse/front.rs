@@ -219,9 +219,11 @@ impl Filesystem for Front {
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (core, who) = parts!(self, req);
         let (parent, name) = (ino(parent), bytes(name));
-        self.entry(req, reply, async move {
-            core.lookup(&who, parent, name).await
-        });
+        self.entry(
+            req,
+            reply,
+            async move { core.lookup(&who, parent, name).await },
+        );
     }
 
     fn forget(&self, _: &Request, number: INodeNo, _: u64) {
@@ -322,17 +324,21 @@ impl Filesystem for Front {
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (core, who) = parts!(self, req);
         let (parent, name) = (ino(parent), bytes(name));
-        self.empty(req, reply, async move {
-            core.unlink(&who, parent, name).await
-        });
+        self.empty(
+            req,
+            reply,
+            async move { core.unlink(&who, parent, name).await },
+        );
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (core, who) = parts!(self, req);
         let (parent, name) = (ino(parent), bytes(name));
-        self.empty(req, reply, async move {
-            core.rmdir(&who, parent, name).await
-        });
+        self.empty(
+            req,
+            reply,
+            async move { core.rmdir(&who, parent, name).await },
+        );
     }
 
     fn symlink(
@@ -470,11 +476,7 @@ impl Filesystem for Front {
         reply: ReplyEmpty,
     ) {
         let core = self.core.clone();
-        self.empty(
-            req,
-            reply,
-            async move { core.close(fh.0, owner.0).await },
-        );
+        self.empty(req, reply, async move { core.close(fh.0, owner.0).await });
     }
 
     fn release(
@@ -555,14 +557,7 @@ impl Filesystem for Front {
         });
     }
 
-    fn releasedir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        fh: FileHandle,
-        _: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         self.core.listings.remove(fh.0);
         reply.ok();
     }
@@ -611,14 +606,7 @@ impl Filesystem for Front {
         });
     }
 
-    fn getxattr(
-        &self,
-        req: &Request,
-        number: INodeNo,
-        name: &OsStr,
-        size: u32,
-        reply: ReplyXattr,
-    ) {
+    fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let (core, who) = parts!(self, req);
         let (number, name) = (ino(number), bytes(name));
         self.xattr(req, reply, async move {
@@ -645,9 +633,11 @@ impl Filesystem for Front {
     fn access(&self, req: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
         let (core, who) = parts!(self, req);
         let (number, mask) = (ino(number), mask.bits() as u32);
-        self.empty(req, reply, async move {
-            core.access(&who, number, mask).await
-        });
+        self.empty(
+            req,
+            reply,
+            async move { core.access(&who, number, mask).await },
+        );
     }
 
     fn getlk(

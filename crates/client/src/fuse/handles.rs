@@ -110,7 +110,14 @@ impl Handles {
     }
 
     /// Notes a file that was opened in the session of `generation`.
-    pub fn add(&self, ino: Ino, who: &Who, how: u32, generation: u64, handle: Handle) -> Arc<OpenFile> {
+    pub fn add(
+        &self,
+        ino: Ino,
+        who: &Who,
+        how: u32,
+        generation: u64,
+        handle: Handle,
+    ) -> Arc<OpenFile> {
         let inode = {
             let mut inodes = self.all();
             let (count, inode) = inodes
@@ -133,7 +140,10 @@ impl Handles {
 
     /// An open file; the kernel uses no other numbers.
     pub fn get(&self, number: u64) -> Result<Arc<OpenFile>> {
-        self.files().get(&number).cloned().ok_or(fuser::Errno::EBADF)
+        self.files()
+            .get(&number)
+            .cloned()
+            .ok_or(fuser::Errno::EBADF)
     }
 
     /// Takes an open file out: no new operation finds it.
@@ -159,6 +169,9 @@ impl Handles {
 
     /// All files that are open.
     pub fn inodes(&self) -> Vec<Arc<Inode>> {
-        self.all().values().map(|(_, inode)| inode.clone()).collect()
+        self.all()
+            .values()
+            .map(|(_, inode)| inode.clone())
+            .collect()
     }
 }

@@ -104,7 +104,10 @@ impl Inode {
         let mut state = self.lock();
         let len = data.len().min(room(at));
         let budget = budget.split(len).unwrap_or(budget);
-        let fits = state.buffer.as_ref().is_some_and(|b| b.takes(file, at, len));
+        let fits = state
+            .buffer
+            .as_ref()
+            .is_some_and(|b| b.takes(file, at, len));
         if !fits {
             state.seal();
         }
@@ -132,7 +135,11 @@ impl Inode {
     /// Seals the buffer if it is as old as that.
     pub fn seal(&self, age: Duration) {
         let mut state = self.lock();
-        if state.buffer.as_ref().is_some_and(|b| b.since.elapsed() >= age) {
+        if state
+            .buffer
+            .as_ref()
+            .is_some_and(|b| b.since.elapsed() >= age)
+        {
             state.seal();
         }
     }

@@ -168,7 +168,10 @@ impl Core {
             sleep: false,
         };
         if let Err(errno) = self.lock(file, &all, LockSpace::Posix, false).await {
-            tracing::warn!(errno = errno.code(), "locks stay until the file is released");
+            tracing::warn!(
+                errno = errno.code(),
+                "locks stay until the file is released"
+            );
         }
     }
 }

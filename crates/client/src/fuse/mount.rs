@@ -20,6 +20,8 @@ const FINISH: Duration = Duration::from_secs(20);
 const THREADS: usize = 2;
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
+/// What our mounts have in the list of mounts, before the group's name.
+const SOURCE: &str = "quorate:";
 
 /// How to mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,13 +38,19 @@ pub struct MountOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The kernel lacks FUSE.
-    #[error("{DEVICE} is missing: load the kernel's module with `modprobe fuse`; a container needs `--device {DEVICE}`")]
+    #[error(
+        "{DEVICE} is missing: load the kernel's module with `modprobe fuse`; a container needs `--device {DEVICE}`"
+    )]
     NoDevice,
     /// The device may not be opened.
-    #[error("{DEVICE} may not be opened: {0}; a container needs `--device {DEVICE} --cap-add SYS_ADMIN`")]
+    #[error(
+        "{DEVICE} may not be opened: {0}; a container needs `--device {DEVICE} --cap-add SYS_ADMIN`"
+    )]
     DeviceDenied(std::io::Error),
     /// Who is not root needs the helper.
-    #[error("{HELPER} is missing, which mounts for users other than root: install the package fuse3")]
+    #[error(
+        "{HELPER} is missing, which mounts for users other than root: install the package fuse3"
+    )]
     NoHelper,
     /// There is nothing at the path.
     #[error("{0} does not exist: make a directory to mount at")]
@@ -57,7 +65,9 @@ pub enum MountError {
     #[error("{0} is mounted already: take it away with `quorate umount {0}`")]
     AlreadyMounted(PathBuf),
     /// The system's configuration keeps others out.
-    #[error("other users may not be let in: write `user_allow_other` into /etc/fuse.conf, or mount without them")]
+    #[error(
+        "other users may not be let in: write `user_allow_other` into /etc/fuse.conf, or mount without them"
+    )]
     AllowOtherDenied,
     /// Anything else.
     #[error("mounting at {0} failed: {1}")]
@@ -68,7 +78,9 @@ pub enum MountError {
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
     /// Files are open there, or somebody's working directory is.
-    #[error("{0} is in use: close what is open there (`fuser -vm {0}` lists it), or unmount lazily")]
+    #[error(
+        "{0} is in use: close what is open there (`fuser -vm {0}` lists it), or unmount lazily"
+    )]
     Busy(PathBuf),
     /// Nothing is mounted there.
     #[error("nothing is mounted at {0}")]
@@ -77,7 +89,9 @@ pub enum UnmountError {
     #[error("unmounting {0} failed: {1}")]
     Failed(PathBuf, String),
     /// The group did not take what was left.
-    #[error("the mount has ended, but the group did not answer in time: what was not synced may be lost")]
+    #[error(
+        "the mount has ended, but the group did not answer in time: what was not synced may be lost"
+    )]
     Unwritten,
 }
 
@@ -142,7 +156,11 @@ impl Mounted {
             Ok(written) => *written == Some(true),
             Err(_) => false,
         };
-        if written { Ok(()) } else { Err(UnmountError::Unwritten) }
+        if written {
+            Ok(())
+        } else {
+            Err(UnmountError::Unwritten)
+        }
     }
 
     /// Unmounts, writes what is left, and closes the session.
@@ -237,11 +255,11 @@ fn is_ours(dir: &Path) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut found = false;
     for line in mounts.lines() {
-        let mut fields = line.split(' ').skip(1);
-        if let (Some(at), Some(kind)) = (fields.next(), fields.next())
+        let mut fields = line.split(' ');
+        if let (Some(source), Some(at)) = (fields.next(), fields.next())
             && Path::new(&unescaped(at)) == dir
         {
-            found = kind == "fuse.quorate";
+            found = source.starts_with(SOURCE);
         }
     }
     found
@@ -250,7 +268,12 @@ fn is_ours(dir: &Path) -> bool {
 /// The list of mounts writes white space and backslashes as three octal digits.
 fn unescaped(field: &str) -> String {
     let mut out = field.to_owned();
-    for (code, text) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+    for (code, text) in [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ] {
         out = out.replace(code, text);
     }
     out
@@ -289,7 +312,7 @@ fn config(options: &MountOptions) -> Result<Config, MountError> {
         None => others_are_allowed(),
     };
     let mut mount_options = vec![
-        MountOption::FSName(format!("quorate:{}", printable(&options.name))),
+        MountOption::FSName(format!("{SOURCE}{}", printable(&options.name))),
         MountOption::Subtype("quorate".into()),
         MountOption::DefaultPermissions,
         MountOption::NoAtime,

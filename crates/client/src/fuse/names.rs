@@ -51,7 +51,10 @@ impl Core {
                 Some(file) => {
                     let set = |handle| {
                         let target = Target::Handle(handle);
-                        Action::SetAttr(SetAttr { target, ..op.clone() })
+                        Action::SetAttr(SetAttr {
+                            target,
+                            ..op.clone()
+                        })
                     };
                     match file.with(&self.volume, who, true, set).await? {
                         Answer::Attr(attr) => attr,

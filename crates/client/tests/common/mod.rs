@@ -1,0 +1,232 @@
+//! A group of one replica in this process, and real mounts of its volume.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use quorate_client::fuse::{MountOptions, Mounted, mount};
+use quorate_client::{Session, Volume};
+use quorate_execution::Executor;
+use quorate_files::{FileService, Genesis};
+use quorate_node::ClientEvent;
+use quorate_state::{MemorySnapshot, State};
+use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, Reply, ReplyBody, Report};
+use quorate_wire::{Digest, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, View};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+type Inbox = mpsc::UnboundedReceiver<(mpsc::Sender<ClientEvent>, ClientMessage)>;
+
+/// The group. Its clients' messages are executed in the order in which they come.
+pub struct Group {
+    sender: mpsc::UnboundedSender<(mpsc::Sender<ClientEvent>, ClientMessage)>,
+    /// By how much the group's time is ahead of the clock.
+    pub ahead_ms: Arc<AtomicU64>,
+    /// While this is set, nothing is answered.
+    pub paused: Arc<AtomicBool>,
+    /// How many sessions were closed by their clients.
+    pub closed: Arc<AtomicU64>,
+    /// How many operations were executed.
+    pub executed: Arc<AtomicU64>,
+    pub runtime: Arc<Runtime>,
+}
+
+const KEY: MacKey = MacKey([7; 32]);
+/// A volume of this size.
+pub const CAPACITY: u64 = 256 << 20;
+
+impl Group {
+    pub fn start() -> Group {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let group = Group {
+            sender,
+            ahead_ms: Arc::default(),
+            paused: Arc::default(),
+            closed: Arc::default(),
+            executed: Arc::default(),
+            runtime: Arc::new(runtime),
+        };
+        let replica = Replica {
+            ahead_ms: group.ahead_ms.clone(),
+            paused: group.paused.clone(),
+            closed: group.closed.clone(),
+            executed: group.executed.clone(),
+        };
+        std::thread::spawn(move || replica.run(inbox));
+        group
+    }
+
+    /// A session of a client of this group.
+    pub fn session(&self, client: u8) -> Session {
+        let _entered = self.runtime.enter();
+        let (events, receiver) = mpsc::channel(1024);
+        events.try_send(ClientEvent::Up(ReplicaId(0), KEY)).unwrap();
+        let to_group = self.sender.clone();
+        let send = move |_: &[ReplicaId], message: &ClientMessage| {
+            let _ = to_group.send((events.clone(), message.clone()));
+        };
+        let quorum = Quorum::new(1).unwrap();
+        Session::start(quorum, PublicKey([client; 32]), receiver, Box::new(send))
+    }
+
+    /// Mounts the volume at a new directory.
+    pub fn mount(&self, client: u8) -> Mount {
+        let dir = TempDir::new().unwrap();
+        let volume = Volume::new(self.session(client));
+        let options = MountOptions {
+            name: "test".into(),
+            ..MountOptions::default()
+        };
+        let mounted = mount(volume.clone(), dir.path(), &options).unwrap();
+        Mount {
+            mounted: Some(mounted),
+            volume,
+            runtime: self.runtime.clone(),
+            dir,
+        }
+    }
+}
+
+/// A mount that goes at its end.
+pub struct Mount {
+    pub mounted: Option<Mounted>,
+    pub volume: Volume,
+    runtime: Arc<Runtime>,
+    dir: TempDir,
+}
+
+impl Mount {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Unmounts, and wants it to succeed.
+    pub fn unmount(&mut self) {
+        let mounted = self.mounted.take().unwrap();
+        self.runtime.block_on(mounted.unmount()).unwrap();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(mounted) = self.mounted.take() {
+            let _ = self.runtime.block_on(mounted.unmount());
+        }
+    }
+}
+
+struct Replica {
+    ahead_ms: Arc<AtomicU64>,
+    paused: Arc<AtomicBool>,
+    closed: Arc<AtomicU64>,
+    executed: Arc<AtomicU64>,
+}
+
+impl Replica {
+    fn run(self, mut inbox: Inbox) {
+        let executor = Executor::new(FileService::new(Genesis {
+            capacity_bytes: CAPACITY,
+            capacity_inodes: 1 << 20,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o755,
+        }));
+        let mut state = State::new(Arc::new(MemorySnapshot::default()));
+        executor.genesis(&mut state).unwrap();
+        while let Some((client, message)) = inbox.blocking_recv() {
+            while self.paused.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let answer = match message {
+                ClientMessage::Attach(_) => continue,
+                ClientMessage::ReportPlease(nonce) => ReplicaMessage::Report(report(nonce)),
+                ClientMessage::Request(request) | ClientMessage::Repeat(request) => {
+                    let digest = request.request.digest();
+                    if request.auth.check(ReplicaId(0), &KEY, &digest).is_err() {
+                        // It was made before the link stood.
+                        continue;
+                    }
+                    let request = &request.request;
+                    if request.session().0 == 0
+                        && request.op()[..] != quorate_wire::Encode::to_bytes(&Control::Open(()))
+                    {
+                        self.closed.fetch_add(1, Ordering::AcqRel);
+                    }
+                    self.executed.fetch_add(1, Ordering::AcqRel);
+                    let done = executor.execute(&mut state, self.now(), [request]).unwrap();
+                    ReplicaMessage::Reply(Reply {
+                        session: request.session(),
+                        number: request.number(),
+                        view: View(0),
+                        body: ReplyBody::Full(done[0].outcome.clone()),
+                    })
+                }
+            };
+            let _ = client.blocking_send(ClientEvent::Message(ReplicaId(0), answer));
+        }
+    }
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "a replica proposes its clock's time"
+    )]
+    fn now(&self) -> Time {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let ahead = self.ahead_ms.load(Ordering::Acquire) * 1_000_000;
+        Time(now.unwrap().as_nanos() as u64 + ahead)
+    }
+}
+
+fn report(nonce: u64) -> Report {
+    Report {
+        nonce,
+        replica: ReplicaId(0),
+        view: View(0),
+        active: true,
+        committed: Seq(1),
+        executed: Seq(1),
+        stable: Seq(0),
+        root: Digest([0; 32]),
+        fetching: false,
+        links: Vec::new(),
+        clients: 1,
+        view_changes: 0,
+        uptime_ms: 1,
+        fault: bytes::Bytes::new(),
+    }
+}
+
+/// Whether this machine can mount; says why not.
+pub fn can_mount() -> bool {
+    let can = Path::new("/dev/fuse").exists();
+    if !can {
+        println!("skipped: /dev/fuse is absent");
+    }
+    can
+}
+
+/// Bytes that look random, the same for the same seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        out.extend_from_slice(&x.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
