@@ -18,10 +18,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(250);
 const SIGKILL: u64 = 1 << 8;
 
+/// Thread, user and group.
+type Process = (u32, u32, u32);
+
 /// Groups by process.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
-    known: Mutex<BTreeMap<(u32, u32, u32), (Instant, Vec<u32>)>>,
+    known: Mutex<BTreeMap<Process, (Instant, Vec<u32>)>>,
 }
 
 impl Callers {
