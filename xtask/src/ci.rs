@@ -93,7 +93,14 @@ fn fmt() -> Result<(), String> {
 }
 
 fn clippy() -> Result<(), String> {
-    cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ])
 }
 
 fn test() -> Result<(), String> {
@@ -102,7 +109,16 @@ fn test() -> Result<(), String> {
 
 /// In the dev profile: its checks of overflow and its debug assertions are a part of what is looked for.
 fn sim() -> Result<(), String> {
-    cargo(&["run", "--quiet", "--package", "xtask", "--", "sim", "--seeds", "0..2000"])
+    cargo(&[
+        "run",
+        "--quiet",
+        "--package",
+        "xtask",
+        "--",
+        "sim",
+        "--seeds",
+        "0..2000",
+    ])
 }
 
 /// The cores are `no_std` and are built on nothing that could do input or output.

@@ -40,7 +40,8 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{text:?} is not a number"))
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a number"))
 }
 
 /// `cargo xtask sim`.
@@ -121,7 +122,11 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
     for report in &failures {
         if let (true, Err(failure)) = (keep_going, &report.result) {
             let line = failure.to_string();
-            println!("seed {}: {}", report.seed, line.lines().next().unwrap_or(""));
+            println!(
+                "seed {}: {}",
+                report.seed,
+                line.lines().next().unwrap_or("")
+            );
         }
     }
     match failures.first() {

@@ -21,6 +21,8 @@ use crate::slot::Stage;
 const BUSY_STATUS_MS: Millis = 100;
 /// How often an idle one does.
 const IDLE_STATUS_MS: Millis = 500;
+/// How long a request is waited for that its client does not repeat; clients repeat theirs every few seconds.
+const ABANDONED_MS: Millis = 15_000;
 /// The most places about which one STATUS is answered.
 const PLACES_PER_ANSWER: u64 = 32;
 /// The most contents asked for at one time.
@@ -33,6 +35,8 @@ impl Agreement {
         self.send_status();
         self.fetch_missing();
         self.fetch_state_if_stuck();
+        self.pool
+            .forget_abandoned(self.now.mono.saturating_sub(ABANDONED_MS));
     }
 
     pub(crate) fn send_status(&mut self) {
@@ -137,7 +141,7 @@ impl Agreement {
             .committed
             .0
             .min(committed.0.saturating_add(PLACES_PER_ANSWER));
-        for seq in (committed.0 + 1..=last).map(Seq) {
+        for seq in (committed.0.saturating_add(1)..=last).map(Seq) {
             if let Some(digest) = self.slots.get(&seq).and_then(|s| s.committed) {
                 self.send(to, PeerMessage::Committed(Committed { seq, digest }));
             }
@@ -147,9 +151,11 @@ impl Agreement {
     /// Repeats this replica's own messages of the present view.
     fn offer_votes(&mut self, to: ReplicaId, committed: Seq) {
         let (me, view) = (self.config.me, self.view);
-        let places = committed.next()..=Seq(committed.0.saturating_add(PLACES_PER_ANSWER));
+        // The number is the peer's word and may be any.
+        let last = Seq(committed.0.saturating_add(PLACES_PER_ANSWER));
         let mut messages = Vec::new();
-        for (&seq, slot) in self.slots.range(places) {
+        let places = self.slots.range(committed..=last);
+        for (&seq, slot) in places.filter(|(seq, _)| **seq > committed) {
             let Some(proposal) = slot.proposal.filter(|p| p.stage >= Stage::Accepted) else {
                 continue;
             };
@@ -159,7 +165,10 @@ impl Agreement {
             let committed = slot.commits.of(me) == Some((view, digest));
             if self.is_primary() && self.held.iter().all(|(_, h)| !is_pre_prepare(h, seq)) {
                 if let Some(batch) = slot.batches.get(&digest) {
-                    let (batch, bodies) = ((**batch).clone(), Vec::new());
+                    // With the clients' own words again: a backup that fetched a request without them could not
+                    // tell that it is authentic, and the client may be gone.
+                    let bodies = self.bodies_to_relay(&batch.requests);
+                    let batch = (**batch).clone();
                     messages.push(PeerMessage::PrePrepare(PrePrepare {
                         view,
                         seq,
@@ -218,12 +227,9 @@ impl Agreement {
                 break;
             }
         }
-        if let Some(new_view) = &self.waiting_new_view {
-            let missing = new_view
-                .body
-                .proofs
-                .iter()
-                .filter(|(_, d)| self.proof(d).is_none());
+        for new_view in self.waiting_new_views.values() {
+            let proofs = new_view.body.proofs.iter();
+            let missing = proofs.filter(|(_, d)| self.proof(d).is_none());
             wanted.extend(missing.map(|(_, d)| Fetch::ViewChange(*d)));
         }
         if wanted.is_empty() || self.config.quorum.n() == 1 {

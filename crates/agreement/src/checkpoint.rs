@@ -143,8 +143,9 @@ impl Agreement {
         let mut head = Vec::from([stable]);
         head.extend(self.entered.clone().map(|e| Record::Entered(e.into())));
         if !self.active {
-            let own = self.view_changes.get(&self.config.me).cloned();
-            head.extend(own.map(Record::Changing));
+            // Also while it is still on its way to the disk in the old segment, which goes: a replica that forgot that it
+            // left a view would vote in it again.
+            head.extend(self.own_change.clone().map(Record::Changing));
         }
         head
     }

@@ -1,9 +1,10 @@
 //! The replica's half of agreement: its state, the dispatch of inputs, and what must hold after each.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_wire::message::{PeerMessage, SignedNewView, SignedViewChange, Status};
+use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
 use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq, View};
 
 use crate::durable::{Entered, Record, Remembered};
@@ -48,8 +49,11 @@ pub struct Agreement {
     pub(crate) view_changes: BTreeMap<ReplicaId, SignedViewChange>,
     /// VIEW-CHANGEs that were fetched for a NEW-VIEW, by digest.
     pub(crate) proofs: BTreeMap<Digest, SignedViewChange>,
-    /// A NEW-VIEW of which some VIEW-CHANGEs are missing.
-    pub(crate) waiting_new_view: Option<SignedNewView>,
+    /// This replica's own VIEW-CHANGE for `view` while that has not started; it may still be on its way to the disk.
+    pub(crate) own_change: Option<SignedViewChange>,
+    /// NEW-VIEWs of which some VIEW-CHANGEs are missing: one for each primary, so that a faulty one that names a far view
+    /// and VIEW-CHANGEs that nobody has keeps out no other.
+    pub(crate) waiting_new_views: BTreeMap<ReplicaId, SignedNewView>,
     /// How the present view (or the last one that started) began.
     pub(crate) entered: Option<Entered>,
     /// When to give up waiting for the NEW-VIEW; set when 2f+1 VIEW-CHANGEs are there.
@@ -149,7 +153,8 @@ impl Agreement {
             fetching: None,
             view_changes: BTreeMap::new(),
             proofs: BTreeMap::new(),
-            waiting_new_view: None,
+            own_change: changing.clone(),
+            waiting_new_views: BTreeMap::new(),
             entered,
             new_view_deadline: None,
             failed_views: 0,
@@ -175,6 +180,9 @@ impl Agreement {
         } else {
             core.advance();
         }
+        // Where this replica's own votes are enough, nobody else's message will ever bring its attention to them.
+        let seqs: Vec<Seq> = core.slots.keys().copied().collect();
+        seqs.into_iter().for_each(|seq| core.advance_slot(seq));
         core
     }
 
@@ -188,6 +196,25 @@ impl Agreement {
             let Some(vote) = slot.preprepared.iter().find(|v| v.view == view).cloned() else {
                 continue;
             };
+            if slot.committed.is_some_and(|c| c != vote.digest) {
+                // An equivocating primary had this replica vote for what did not commit.
+                continue;
+            }
+            if vote.digest == Batch::null().digest() {
+                slot.batches
+                    .entry(vote.digest)
+                    .or_insert_with(|| Arc::new(Batch::null()));
+            }
+            if !slot.batches.contains_key(&vote.digest) {
+                // Selected by the view's NEW-VIEW; the crash came before the content, so there was no vote yet.
+                slot.proposal = Some(Proposal {
+                    view,
+                    digest: vote.digest,
+                    stage: Stage::Proposed,
+                    vouched: true,
+                });
+                continue;
+            }
             let prepared = slot.prepared.as_ref().is_some_and(|p| p.view == view);
             let stage = if prepared {
                 Stage::Prepared
@@ -240,6 +267,8 @@ impl Agreement {
             }
             Input::Tick => Ok(()),
         };
+        // Whatever came may have been the last that was missing at the next place: content comes in many ways.
+        self.advance();
         self.run_timers();
         self.propose();
         result
@@ -404,7 +433,9 @@ impl Agreement {
                 .zip(self.held.iter().skip(1))
                 .all(|(a, b)| a.0 <= b.0)
         );
-        assert!(self.proofs.len() <= 2 * self.config.quorum.n());
+        let n = self.config.quorum.n();
+        assert!(self.proofs.len() <= n * n);
+        assert!(self.active || self.own_change.is_some());
         self.pool.invariants();
     }
 }

@@ -44,6 +44,10 @@ impl Agreement {
 
     /// A client's request, passed on by a backup.
     pub(crate) fn on_forwarded(&mut self, request: AuthRequest) -> Result<(), Rejected> {
+        // A faulty replica must not make backups wait for requests that it has kept from earlier days.
+        if !self.is_primary() {
+            return Err(Rejected::NotThePrimary);
+        }
         if !self.authentic(&request) {
             return Err(Rejected::BadAuthentication);
         }
@@ -93,12 +97,7 @@ impl Agreement {
 
     fn give_place(&mut self, seq: Seq, requests: Vec<Digest>) {
         self.last_given = seq;
-        let bodies = requests.iter().filter_map(|digest| {
-            let entry = self.pool.get(digest)?;
-            let small = entry.request.op().len() <= INLINE_BYTES;
-            entry.relay.clone().filter(|_| small)
-        });
-        let bodies = bodies.collect();
+        let bodies = self.bodies_to_relay(&requests);
         requests
             .iter()
             .for_each(|digest| self.pool.mark_ordered(digest));
@@ -124,6 +123,16 @@ impl Agreement {
         });
         self.persist_then_tell(record, message);
         self.advance_slot(seq);
+    }
+
+    /// The small ones among the requests, as their clients sent them.
+    pub(crate) fn bodies_to_relay(&self, requests: &[Digest]) -> Vec<AuthRequest> {
+        let relay = |digest: &Digest| {
+            let entry = self.pool.get(digest)?;
+            let small = entry.request.op().len() <= INLINE_BYTES;
+            entry.relay.clone().filter(|_| small)
+        };
+        requests.iter().filter_map(relay).collect()
     }
 
     /// Remembers the vote in Q, and makes its record.
@@ -338,9 +347,39 @@ impl Agreement {
         if !slot.prepares.add(from, m.view, m.digest) {
             return Err(Rejected::Contradiction);
         }
+        self.adopt(m.seq, m.digest);
         self.accept(m.seq);
         self.advance_slot(m.seq);
         Ok(())
+    }
+
+    /// Takes a proposal from f+1 who voted for it, where the primary's own word has not come. One of them is correct and had
+    /// it from the primary. Without this a primary that falls silent in the midst of its words leaves a batch with some
+    /// correct replicas that the rest can neither commit nor, while no client asks for more, have reason to change views for.
+    fn adopt(&mut self, seq: Seq, digest: Digest) {
+        let (view, weak) = (self.view, self.config.quorum.weak());
+        if !self.active || self.is_primary() {
+            return;
+        }
+        let Some(slot) = self.slots.get_mut(&seq) else {
+            return;
+        };
+        let voters = self.config.quorum.replicas().filter(|&r| {
+            let vote = Some((view, digest));
+            slot.prepares.of(r) == vote || slot.commits.of(r) == vote
+        });
+        // One vote in a view: also where the proposal that it was for has been set aside.
+        let voted = slot.preprepared.iter().any(|v| v.view == view);
+        let other = slot.committed.is_some_and(|committed| committed != digest);
+        if slot.proposal.is_some() || voted || other || voters.count() < weak {
+            return;
+        }
+        slot.proposal = Some(Proposal {
+            view,
+            digest,
+            stage: Stage::Proposed,
+            vouched: true,
+        });
     }
 
     pub(crate) fn count_prepare(&mut self, from: ReplicaId, m: Prepare) {
@@ -364,6 +403,8 @@ impl Agreement {
         if !slot.commits.add(from, m.view, m.digest) {
             return Err(Rejected::Contradiction);
         }
+        self.adopt(m.seq, m.digest);
+        self.accept(m.seq);
         self.advance_slot(m.seq);
         Ok(())
     }

@@ -36,6 +36,8 @@ pub struct Entry {
     pub place: Place,
     /// Since when this replica waits for it; set anew when a view starts.
     pub since: Millis,
+    /// When its client last sent it here.
+    heard: Millis,
     /// The order of arrival.
     arrival: u64,
 }
@@ -63,6 +65,9 @@ impl Pool {
     pub fn insert_authentic(&mut self, request: AuthRequest, now: Millis) -> Result<(), Rejected> {
         let (relay, request) = (Some(request.clone()), request.request);
         let (digest, client, weight) = (request.digest(), request.client(), request.weight());
+        if let Some(entry) = self.entries.get_mut(&digest) {
+            entry.heard = now;
+        }
         let known = self.entries.get(&digest);
         if known.is_some_and(|e| e.authentic && e.place != Place::Executed) {
             return Err(Rejected::Duplicate);
@@ -88,6 +93,7 @@ impl Pool {
             authentic: true,
             place,
             since: now,
+            heard: now,
             arrival,
         };
         self.entries.insert(digest, entry);
@@ -103,6 +109,7 @@ impl Pool {
             authentic: false,
             place: Place::Waiting,
             since: now,
+            heard: now,
             arrival: 0,
         });
     }
@@ -126,12 +133,8 @@ impl Pool {
             entry.place = Place::Executed;
             if entry.authentic {
                 self.ages.remove(&(entry.since, *digest));
-                let client = entry.request.client();
-                let left = self.in_flight.entry(client).or_default();
-                *left = left.saturating_sub(entry.request.weight());
-                if *left == 0 {
-                    self.in_flight.remove(&client);
-                }
+                let (client, weight) = (entry.request.client(), entry.request.weight());
+                self.release(client, weight);
             }
         }
     }
@@ -141,6 +144,33 @@ impl Pool {
     pub fn forget_open(&mut self) {
         let open: Vec<Digest> = self.ages.iter().map(|(_, digest)| *digest).collect();
         open.iter().for_each(|digest| self.mark_executed(digest));
+    }
+
+    /// Stops waiting for requests that their clients have not sent since `before`: those clients are gone. Their
+    /// authenticators may be for links that the others have forgotten, so that no primary could have them ordered, and this
+    /// replica would ask for one primary after the other. What proposals need stays, without a claim.
+    pub fn forget_abandoned(&mut self, before: Millis) {
+        let old = |digest: &&Digest| self.entries[*digest].heard < before;
+        let digests = self.ages.iter().map(|(_, digest)| digest);
+        let abandoned: Vec<Digest> = digests.filter(old).copied().collect();
+        for digest in abandoned {
+            let Some(entry) = self.entries.get_mut(&digest) else {
+                continue;
+            };
+            entry.authentic = false;
+            self.waiting.remove(&entry.arrival);
+            self.ages.remove(&(entry.since, digest));
+            let (client, weight) = (entry.request.client(), entry.request.weight());
+            self.release(client, weight);
+        }
+    }
+
+    fn release(&mut self, client: ClientId, weight: usize) {
+        let left = self.in_flight.entry(client).or_default();
+        *left = left.saturating_sub(weight);
+        if *left == 0 {
+            self.in_flight.remove(&client);
+        }
     }
 
     /// A new view starts: what is not in `selected` waits again, and nobody has waited yet.

@@ -134,8 +134,5 @@ impl Slot {
                 "prepared without pre-prepared at {seq:?}"
             );
         }
-        for (digest, batch) in &self.batches {
-            debug_assert_eq!(*digest, batch.digest());
-        }
     }
 }

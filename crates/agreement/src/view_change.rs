@@ -22,10 +22,7 @@ impl Agreement {
         self.view = view;
         self.active = false;
         self.new_view_deadline = None;
-        self.waiting_new_view = self
-            .waiting_new_view
-            .take()
-            .filter(|nv| nv.body.view >= view);
+        self.waiting_new_views.retain(|_, m| m.body.view >= view);
         self.forget_proposals();
         self.prune_proofs();
         let body = ViewChange {
@@ -46,6 +43,7 @@ impl Agreement {
         };
         debug_assert!(well_formed(self.config.quorum, &body), "{body:?}");
         let signed = SignedViewChange::sign(body, &self.config.key).into_inner();
+        self.own_change = Some(signed.clone());
         let record = Record::Changing(signed.clone());
         self.persist_then_tell(record, PeerMessage::ViewChange(signed));
     }
@@ -92,7 +90,7 @@ impl Agreement {
         if news {
             self.count_view_change(m);
         }
-        self.try_waiting_new_view();
+        self.try_waiting_new_views();
         Ok(())
     }
 
@@ -109,15 +107,15 @@ impl Agreement {
         }
         self.view_changes.insert(m.body.replica, m);
         self.join_view_change();
-        let quorum = self.config.quorum;
-        if view != self.view
-            || self.active
-            || self.view_changes_for(self.view).len() < quorum.commit()
-        {
+        if self.active {
             return;
         }
-        // sawtooth-pbft pull 133: the patience with the new primary begins when it has what it needs, not before.
-        if self.new_view_deadline.is_none() {
+        // sawtooth-pbft pull 133: the patience with the new primary begins when it has what it needs, not before. Those who
+        // have gone on to later views had been here, or will not come: waiting for their word would be waiting for ever
+        // where it was lost, or forgotten in a crash of this replica.
+        let came = self.view_changes.values();
+        let came = came.filter(|m| m.body.view >= self.view).count();
+        if came >= self.config.quorum.commit() && self.new_view_deadline.is_none() {
             self.new_view_deadline = Some(self.now.mono + self.patience());
         }
         self.try_to_start_view();
@@ -179,15 +177,12 @@ impl Agreement {
         if view < self.view || (view == self.view && self.active) {
             return Err(Rejected::OtherView);
         }
-        if self
-            .waiting_new_view
-            .as_ref()
-            .is_some_and(|w| w.body.view >= view)
-        {
-            return Err(Rejected::Duplicate);
-        }
         let quorum = self.config.quorum;
         let primary = quorum.primary(view);
+        let waiting = self.waiting_new_views.get(&primary);
+        if waiting.is_some_and(|w| w.body.view >= view) {
+            return Err(Rejected::Duplicate);
+        }
         // Published bug (Themis view_change.rs): an empty NEW-VIEW must be a refusal and not a panic.
         let senders_rise = m.body.proofs.windows(2).all(|w| w[0].0 < w[1].0);
         let senders_known = m.body.proofs.iter().all(|(r, _)| quorum.contains(*r));
@@ -207,8 +202,8 @@ impl Agreement {
             .verify(key)
             .map_err(|_| Rejected::BadAuthentication)?
             .into_inner();
-        self.waiting_new_view = Some(m);
-        self.try_waiting_new_view();
+        self.waiting_new_views.insert(primary, m);
+        self.try_waiting_new_views();
         self.fetch_missing();
         Ok(())
     }
@@ -226,56 +221,62 @@ impl Agreement {
     }
 
     fn is_proof_wanted(&self, replica: ReplicaId, digest: &Digest) -> bool {
-        let Some(new_view) = &self.waiting_new_view else {
-            return false;
-        };
-        new_view.body.proofs.contains(&(replica, *digest)) && !self.proofs.contains_key(digest)
+        let names = |m: &SignedNewView| m.body.proofs.contains(&(replica, *digest));
+        self.waiting_new_views.values().any(names) && !self.proofs.contains_key(digest)
     }
 
     fn prune_proofs(&mut self) {
-        let waiting = self.waiting_new_view.as_ref();
+        let waiting = &self.waiting_new_views;
         self.proofs.retain(|digest, _| {
-            waiting.is_some_and(|nv| nv.body.proofs.iter().any(|(_, d)| d == digest))
+            let mut named = waiting.values().flat_map(|m| &m.body.proofs);
+            named.any(|(_, d)| d == digest)
         });
     }
 
-    /// Checks a NEW-VIEW once all its VIEW-CHANGEs are here: the same function over the same messages.
-    fn try_waiting_new_view(&mut self) {
-        let Some(new_view) = self.waiting_new_view.clone() else {
-            return;
-        };
-        self.prune_proofs();
-        let mut proofs: Vec<SignedViewChange> = Vec::new();
-        for (replica, digest) in &new_view.body.proofs {
-            let Some(proof) = self.proof(digest) else {
-                return;
-            };
-            if proof.body.replica != *replica || proof.body.view != new_view.body.view {
-                self.refuse_new_view(new_view.body.view);
-                return;
+    /// Checks each NEW-VIEW of which all VIEW-CHANGEs are here: the same function over the same messages.
+    fn try_waiting_new_views(&mut self) {
+        let waiting: Vec<SignedNewView> = self.waiting_new_views.values().cloned().collect();
+        for new_view in waiting {
+            // An earlier one may have brought this replica further.
+            let view = new_view.body.view;
+            if view < self.view || (view == self.view && self.active) {
+                continue;
             }
-            proofs.push(proof.clone());
+            let proofs = new_view.body.proofs.iter();
+            let proofs: Option<Vec<SignedViewChange>> = proofs
+                .map(|(_, digest)| self.proof(digest).cloned())
+                .collect();
+            let Some(proofs) = proofs else {
+                continue;
+            };
+            match self.is_right(&new_view, &proofs) {
+                true => self.enter(Entered { new_view, proofs }),
+                false => self.refuse_new_view(&new_view),
+            }
         }
-        let bodies: Vec<&ViewChange> = proofs.iter().map(|m| &m.body).collect();
-        let expected = select(self.config.quorum, &bodies);
-        let said = Selection {
-            start: new_view.body.start,
-            batches: new_view.body.selection.clone(),
-        };
-        if expected != Some(said) {
-            self.refuse_new_view(new_view.body.view);
-            return;
-        }
-        self.waiting_new_view = None;
+        let (view, active) = (self.view, self.active);
+        self.waiting_new_views
+            .retain(|_, m| m.body.view > view || (m.body.view == view && !active));
         self.prune_proofs();
-        self.enter(Entered { new_view, proofs });
     }
 
-    /// The primary of a view has started it wrongly: on to the next.
-    fn refuse_new_view(&mut self, view: View) {
-        self.waiting_new_view = None;
-        self.prune_proofs();
-        if view >= self.view {
+    fn is_right(&self, new_view: &SignedNewView, proofs: &[SignedViewChange]) -> bool {
+        let body = &new_view.body;
+        let fit = body.proofs.iter().zip(proofs).all(|((replica, _), proof)| {
+            proof.body.replica == *replica && proof.body.view == body.view
+        });
+        let bodies: Vec<&ViewChange> = proofs.iter().map(|m| &m.body).collect();
+        fit && select(self.config.quorum, &bodies).is_some_and(|expected| {
+            expected.start == body.start && expected.batches == body.selection
+        })
+    }
+
+    /// The primary of a view has started it wrongly: on to the next, if that view is the one that is waited for. What a faulty
+    /// replica says of a later view of its own leads nobody there.
+    fn refuse_new_view(&mut self, refused: &SignedNewView) {
+        let view = refused.body.view;
+        self.waiting_new_views.retain(|_, m| m.body.view != view);
+        if view == self.view && !self.active {
             self.start_view_change(view.next());
         }
     }
@@ -288,6 +289,7 @@ impl Agreement {
         }
         self.view = body.view;
         self.active = true;
+        self.own_change = None;
         self.new_view_deadline = None;
         self.entered = Some(entered.clone());
         self.forget_proposals();
@@ -324,7 +326,10 @@ impl Agreement {
                     .entry(digest)
                     .or_insert_with(|| alloc::sync::Arc::new(null.clone()));
             }
-            if let Some(batch) = slot.batches.get(&digest) {
+            // What was executed here and waits all the same is a read that is asked again: that old batch won't answer it.
+            if seq > self.executed
+                && let Some(batch) = slot.batches.get(&digest)
+            {
                 named.extend(batch.requests.iter().copied());
             }
         }

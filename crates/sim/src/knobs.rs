@@ -139,21 +139,26 @@ impl Knobs {
         if long {
             k.window = 1 + d.below(2) as usize;
         }
-        k.think = (0, [0, 2_000, 50_000][d.below(if long { 2 } else { 3 }) as usize]);
+        k.think = (
+            0,
+            [0, 2_000, 50_000][d.below(if long { 2 } else { 3 }) as usize],
+        );
         if d.per_mille(250) {
             k.workload = Workload::Files;
         }
         k.reads = [0, 200, 600][d.below(3) as usize];
         k.large = [0, 0, 100, 400][d.below(if long { 2 } else { 4 }) as usize];
         k.keys = 1 + d.below(4);
-        let slowest = [300, 2_000, 20_000, 60_000][d.below(4) as usize];
+        // Long runs are fast ones, so that they come to their end.
+        let slowest = [300, 2_000, 20_000, 60_000][d.below(if long { 2 } else { 4 }) as usize];
         k.delay = (50 + d.below(slowest / 2), slowest);
         k.late = [0, 0, 20, 100][d.below(4) as usize];
         k.loss = [0, 0, 10, 50, 200][d.below(if long { 4 } else { 5 }) as usize];
         k.duplicates = [0, 0, 20, 100][d.below(4) as usize];
         k.fifo = d.per_mille(500);
         k.encode = d.per_mille(250);
-        k.sync = [(50, 200), (500, 5_000), (2_000, 40_000)][d.below(3) as usize];
+        let sync = [(50, 200), (500, 5_000), (2_000, 40_000)];
+        k.sync = sync[d.below(if long { 2 } else { 3 }) as usize];
         k.store = [(200, 1_000), (5_000, 50_000), (50_000, 800_000)][d.below(3) as usize];
         k.skew_ms = [0, 0, 50, 1_500][d.below(4) as usize];
         k.timeout_ms = [250, 500, 1_000][d.below(3) as usize];

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use quorate_files::answer::Answer;
-use quorate_files::op::{Create, Link, Lookup, Mkdir, Place, Read, Rename, RenameMode, Unlink, Write, flags};
+use quorate_files::op::{
+    Create, Link, Lookup, Mkdir, Place, Read, Rename, RenameMode, Unlink, Write, flags,
+};
 use quorate_files::{Action, Ino, Op, Target, Who};
 use quorate_wire::message::Outcome;
 use quorate_wire::{Decode, Encode};
@@ -73,17 +75,10 @@ impl Asker {
         };
         let op = Op::new(Who::root(), action);
         let reads = op.is_read_only();
-        (op.to_bytes().into(), reads)
+        (op.to_bytes(), reads)
     }
 
-    fn change(
-        &mut self,
-        knobs: &Knobs,
-        token: u64,
-        large: usize,
-        ino: Ino,
-        name: Bytes,
-    ) -> Action {
+    fn change(&mut self, knobs: &Knobs, token: u64, large: usize, ino: Ino, name: Bytes) -> Action {
         let other = self.dice.pick(&self.inos);
         match self.dice.below(8) {
             0 | 1 => Action::Create(Create {

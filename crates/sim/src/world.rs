@@ -112,7 +112,9 @@ impl World {
             all.find(|(r, _)| *r == id).map(|(_, a)| *a)
         };
         let twins = knobs.adversaries.iter();
-        let twins = twins.filter(|(_, a)| *a == Adversary::Twin).map(|(r, _)| *r);
+        let twins = twins
+            .filter(|(_, a)| *a == Adversary::Twin)
+            .map(|(r, _)| *r);
         let ids: Vec<ReplicaId> = quorum.replicas().chain(twins.clone()).collect();
         let second_twin = twins.map(|r| (r, BTreeSet::new())).collect();
         let servers = ids
@@ -159,7 +161,8 @@ impl World {
 
     fn at(&mut self, time: u64, event: Event) {
         self.next_event += 1;
-        self.queue.insert((time.max(self.now), self.next_event), event);
+        self.queue
+            .insert((time.max(self.now), self.next_event), event);
     }
 
     fn after(&mut self, delay: u64, event: Event) {
@@ -330,7 +333,9 @@ impl World {
     pub fn describe(&self) -> String {
         let mut out = format!("agreed up to {:?}\n", self.agreement.last());
         for (i, server) in self.servers.iter().enumerate() {
-            let kind = server.adversary.map_or("correct".into(), |a| format!("{a:?}"));
+            let kind = server
+                .adversary
+                .map_or("correct".into(), |a| format!("{a:?}"));
             let standing = match &server.replica {
                 Some(r) => format!("{:?} applied {:?}", r.standing(), r.applied()),
                 None => "down".into(),

@@ -36,7 +36,9 @@ pub fn check(operations: &[Operation], reference: &Reference) -> Result<(), Fail
         {
             return Err(Failure::new(
                 "linearizability",
-                format!("{operation} stands at {place}, behind {earlier}, which began after it ended"),
+                format!(
+                    "{operation} stands at {place}, behind {earlier}, which began after it ended"
+                ),
             ));
         }
         if latest_begin.is_none_or(|(begin, _)| begin < operation.begun) {

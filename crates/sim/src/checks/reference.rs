@@ -69,8 +69,7 @@ impl Reference {
                 .apply(&layer)
                 .map_err(|fault| Failure::new("reference", fault.to_string()))?;
             self.snapshot = snapshot;
-            self.state
-                .stored(self.at, Arc::new(self.snapshot.clone()));
+            self.state.stored(self.at, Arc::new(self.snapshot.clone()));
             self.roots.insert(self.at, root);
         }
         Ok(())

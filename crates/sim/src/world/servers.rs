@@ -289,7 +289,9 @@ impl World {
             return Ok(());
         }
         self.servers[server].tick_at = None;
-        self.note(&[8, server as u64], || format!("server {server} looks at its clock"));
+        self.note(&[8, server as u64], || {
+            format!("server {server} looks at its clock")
+        });
         self.handle(server, Input::Tick)
     }
 }
