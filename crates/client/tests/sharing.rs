@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{Group, can_mount, noise};
+use quorate_client::Volume;
+use quorate_client::fuse::{MountError, MountOptions, UnmountError, mount};
 use quorate_wire::ReplicaId;
 use rustix::fs::FlockOperation;
 
@@ -144,6 +146,7 @@ fn a_lost_session_is_opened_again() {
         .read(true)
         .write(true)
         .create(true)
+        .truncate(true)
         .open(a.path("f"));
     let f = f.unwrap();
     f.write_all_at(b"one", 0).unwrap();
@@ -206,4 +209,28 @@ fn a_session_by_itself() {
         assert!(session.call(Bytes::new()).await.is_err());
     });
     assert_eq!(group.closed.load(Ordering::Acquire), 1);
+}
+
+/// What stands in the way of a mount is said as it is.
+#[test]
+fn mounts_that_cannot_be() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let mut m = group.mount(1);
+    fs::write(m.path("file"), b"").unwrap();
+    let volume = || Volume::new(group.session(2));
+    let at = |path: &std::path::Path| mount(volume(), path, &MountOptions::default()).unwrap_err();
+    let missing = std::path::Path::new("/nonexistent/quorate");
+    assert!(matches!(at(missing), MountError::NoDirectory(_)));
+    assert!(matches!(at(&m.path("file")), MountError::NotADirectory(_)));
+    assert!(matches!(at(m.dir()), MountError::AlreadyMounted(_)));
+    // Busy while a file is open; then the mount is as it was.
+    let open = File::open(m.path("file")).unwrap();
+    let mounted = m.mounted.as_ref().unwrap();
+    let busy = group.runtime.block_on(mounted.unmount());
+    assert!(matches!(busy, Err(UnmountError::Busy(_))));
+    drop(open);
+    m.unmount();
 }
