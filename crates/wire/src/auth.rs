@@ -6,7 +6,7 @@ use core::ops::Deref;
 use alloc::vec::Vec;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 
-use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::codec::{Decode, DecodeError, Encode, Reader, bounded};
 use crate::digest::Digest;
 use crate::ids::ReplicaId;
 
@@ -248,11 +248,8 @@ impl Encode for Authenticator {
 
 impl Decode for Authenticator {
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
-        let macs: Vec<Mac> = Vec::decode(r)?;
-        if macs.len() > crate::ids::Quorum::MAX_REPLICAS {
-            return Err(DecodeError::TooLong("MACs"));
-        }
-        Ok(Authenticator(macs))
+        let most = crate::ids::Quorum::MAX_REPLICAS;
+        Ok(Authenticator(bounded(r, most, "MACs")?))
     }
 }
 

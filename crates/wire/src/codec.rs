@@ -5,6 +5,7 @@
 //! is padded, and [`Reader::finish`] refuses trailing bytes, so equal values have equal bytes and the other way round.
 //!
 //! Counts are checked against the bytes that are left before anything is allocated, so that a hostile length costs nothing.
+//! So an item of a sequence has at least one byte.
 
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -256,6 +257,22 @@ impl<T: Decode> Decode for Vec<T> {
     }
 }
 
+/// Reads a sequence of at most `most` items; more are refused before the first is read. `what` names them.
+///
+/// # Errors
+/// [`DecodeError::TooLong`], or what keeps the bytes from being the items.
+pub fn bounded<T: Decode>(
+    r: &mut Reader,
+    most: usize,
+    what: &'static str,
+) -> Result<Vec<T>, DecodeError> {
+    let count = r.count(1)?;
+    if count > most {
+        return Err(DecodeError::TooLong(what));
+    }
+    (0..count).map(|_| T::decode(r)).collect()
+}
+
 impl<A: Encode, B: Encode> Encode for (A, B) {
     fn encode(&self, out: &mut Vec<u8>) {
         self.0.encode(out);
@@ -269,10 +286,15 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
     }
 }
 
-/// Declares a struct together with its canonical encoding: its fields, in order.
+/// Declares a struct together with its canonical encoding: its fields, in order. A field that is a sequence may have a
+/// bound and a name for its items: `pub field: Vec<Item> => 64, "items"`.
 #[macro_export]
 macro_rules! record {
-    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$fdoc:meta])* pub $field:ident : $ty:ty),* $(,)? }) => {
+    (@decode $r:ident, $ty:ty) => { <$ty as $crate::codec::Decode>::decode($r)? };
+    (@decode $r:ident, $ty:ty, $most:expr, $what:literal) => { $crate::codec::bounded($r, $most, $what)? };
+    ($(#[$doc:meta])* pub struct $name:ident {
+        $($(#[$fdoc:meta])* pub $field:ident : $ty:ty $(=> $most:expr, $what:literal)?),* $(,)?
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
@@ -285,7 +307,7 @@ macro_rules! record {
 
         impl $crate::codec::Decode for $name {
             fn decode(r: &mut $crate::codec::Reader) -> Result<Self, $crate::codec::DecodeError> {
-                Ok($name { $($field: <$ty as $crate::codec::Decode>::decode(r)?),* })
+                Ok($name { $($field: $crate::record!(@decode r, $ty $(, $most, $what)?)),* })
             }
         }
     };

@@ -70,18 +70,18 @@ number!(
 pub type ClientId = crate::auth::PublicKey;
 
 impl View {
-    /// The view after this one.
+    /// The view after this one. No group gets to the last number, but a peer can name it: then it stays there.
     #[must_use]
     pub fn next(self) -> View {
-        View(self.0 + 1)
+        View(self.0.saturating_add(1))
     }
 }
 
 impl Seq {
-    /// The sequence number after this one.
+    /// The sequence number after this one. No group gets to the last number, but a peer can name it: then it stays there.
     #[must_use]
     pub fn next(self) -> Seq {
-        Seq(self.0 + 1)
+        Seq(self.0.saturating_add(1))
     }
 }
 

@@ -6,7 +6,7 @@ use super::MAX_BATCH_REQUESTS;
 use super::client::{AuthRequest, Request};
 use super::transfer::StateMessage;
 use super::view_change::{SignedNewView, SignedViewChange};
-use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::codec::{Decode, DecodeError, Encode, Reader, bounded};
 use crate::digest::{Content, Digest};
 use crate::ids::{Seq, Time, View};
 use crate::{record, tagged};
@@ -77,10 +77,7 @@ impl Encode for Batch {
 impl Decode for Batch {
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let time = Time::decode(r)?;
-        let requests: Vec<Digest> = Vec::decode(r)?;
-        if requests.len() > MAX_BATCH_REQUESTS {
-            return Err(DecodeError::TooLong("requests in a batch"));
-        }
+        let requests = bounded(r, MAX_BATCH_REQUESTS, "requests in a batch")?;
         Ok(Batch { time, requests })
     }
 }
@@ -95,7 +92,7 @@ record! {
         /// What takes the place.
         pub batch: Batch,
         /// Requests of the batch that the primary relays; the clients send the large ones to all replicas.
-        pub bodies: Vec<AuthRequest>,
+        pub bodies: Vec<AuthRequest> => MAX_BATCH_REQUESTS, "bodies of requests",
     }
 }
 

@@ -6,6 +6,9 @@ use bytes::Bytes;
 use crate::ids::Seq;
 use crate::{record, tagged};
 
+/// The most nodes or values in one message. An empty name takes up four bytes on a link and many times that in memory.
+pub const MAX_PIECES: usize = 1024;
+
 tagged! {
     /// State transfer: the partition tree is fetched from the top, and only what differs.
     pub enum StateMessage {
@@ -28,7 +31,7 @@ record! {
         /// Of which checkpoint.
         pub checkpoint: Seq,
         /// Which nodes.
-        pub paths: Vec<Bytes>,
+        pub paths: Vec<Bytes> => MAX_PIECES, "paths",
     }
 }
 
@@ -38,7 +41,7 @@ record! {
         /// Of which checkpoint.
         pub checkpoint: Seq,
         /// Path and bytes.
-        pub nodes: Vec<(Bytes, Bytes)>,
+        pub nodes: Vec<(Bytes, Bytes)> => MAX_PIECES, "nodes",
     }
 }
 
@@ -48,7 +51,7 @@ record! {
         /// Of which checkpoint.
         pub checkpoint: Seq,
         /// Which.
-        pub keys: Vec<Bytes>,
+        pub keys: Vec<Bytes> => MAX_PIECES, "keys",
     }
 }
 
@@ -58,6 +61,6 @@ record! {
         /// Of which checkpoint.
         pub checkpoint: Seq,
         /// Key and value.
-        pub values: Vec<(Bytes, Bytes)>,
+        pub values: Vec<(Bytes, Bytes)> => MAX_PIECES, "values",
     }
 }

@@ -73,10 +73,11 @@ record! {
 }
 
 impl NewView {
-    /// The batches that the view starts with, as the pre-prepares that they are.
+    /// The batches that the view starts with, as the pre-prepares that they are. There are none beyond the last number.
     pub fn votes(&self) -> impl Iterator<Item = Vote> {
         let (start, view) = (self.start.0.0, self.view);
-        let places = (start.saturating_add(1)..).zip(&self.selection);
+        let places = (1..=u64::MAX - start).map(move |i| start + i);
+        let places = places.zip(&self.selection);
         places.map(move |(seq, digest)| Vote {
             seq: Seq(seq),
             view,

@@ -1,0 +1,434 @@
+//! Random messages, and the laws of a canonical encoding. Other crates' tests include this file by its path.
+#![allow(dead_code, reason = "each test that includes this uses a part of it")]
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use quorate_wire::message::transfer::{GetNodes, GetValues, Nodes, Values};
+use quorate_wire::message::*;
+use quorate_wire::*;
+
+/// How many random values each law is tried with, and nothing written down: a failure prints its value.
+pub fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases)
+    }
+}
+
+/// One way to turn bytes into values and back.
+pub struct Codec<T> {
+    pub encode: fn(&T) -> Vec<u8>,
+    pub decode: fn(Bytes) -> Result<T, DecodeError>,
+}
+
+/// The way of a type that has one form wherever it stands.
+pub fn codec<T: Encode + Decode>() -> Codec<T> {
+    Codec {
+        encode: T::to_bytes,
+        decode: T::from_bytes,
+    }
+}
+
+impl<T: PartialEq + Debug> Codec<T> {
+    /// All laws for one value.
+    pub fn laws(&self, value: &T) {
+        let bytes = (self.encode)(value);
+        let back = self.read(&bytes).expect("a value's own bytes");
+        assert_eq!(&back, value);
+        assert_eq!((self.encode)(&back), bytes);
+        for cut in 0..bytes.len() {
+            assert!(self.read(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        for extra in [0, 1, 0xff] {
+            let longer = [&bytes[..], &[extra]].concat();
+            assert!(self.read(&longer).is_err(), "with {extra} at the end");
+        }
+        for at in 0..bytes.len() {
+            for flip in [1, 0x80, 0xff] {
+                let mut other = bytes.clone();
+                other[at] ^= flip;
+                if let Ok(read) = self.noise(&other) {
+                    assert_ne!(&read, value, "byte {at} carries no meaning");
+                }
+            }
+        }
+    }
+
+    /// What holds for any bytes: they are refused, or they are the one form of a value.
+    pub fn noise(&self, bytes: &[u8]) -> Result<T, DecodeError> {
+        let value = self.read(bytes)?;
+        assert_eq!((self.encode)(&value), bytes, "another form of {value:?}");
+        Ok(value)
+    }
+
+    /// Puts counts into a value's bytes that no input can hold, wherever a count could stand.
+    pub fn giant_counts(&self, value: &T) {
+        let bytes = (self.encode)(value);
+        for count in [u32::MAX, i32::MAX as u32, 1 << 24] {
+            for at in 0..bytes.len().saturating_sub(3) {
+                let mut bomb = bytes.clone();
+                bomb[at..at + 4].copy_from_slice(&count.to_le_bytes());
+                let _ = self.noise(&bomb);
+            }
+        }
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<T, DecodeError> {
+        (self.decode)(Bytes::copy_from_slice(bytes))
+    }
+}
+
+/// An edit of bytes that may leave them almost right.
+#[derive(Clone, Debug)]
+pub enum Edit {
+    Set(usize, u8),
+    Insert(usize, u8),
+    Remove(usize),
+    Copy(usize, usize, usize),
+}
+
+pub fn edits() -> impl Strategy<Value = Vec<Edit>> {
+    let at = any::<usize>;
+    let edit = prop_oneof![
+        (at(), any::<u8>()).prop_map(|(at, byte)| Edit::Set(at, byte)),
+        (at(), any::<u8>()).prop_map(|(at, byte)| Edit::Insert(at, byte)),
+        at().prop_map(Edit::Remove),
+        (at(), at(), 0..64_usize).prop_map(|(from, to, length)| Edit::Copy(from, to, length)),
+    ];
+    vec(edit, 1..6)
+}
+
+pub fn edited(mut bytes: Vec<u8>, edits: &[Edit]) -> Vec<u8> {
+    for edit in edits {
+        let places = bytes.len() + 1;
+        match *edit {
+            Edit::Insert(at, byte) => bytes.insert(at % places, byte),
+            _ if bytes.is_empty() => {}
+            Edit::Set(at, byte) => {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            Edit::Remove(at) => {
+                bytes.remove(at % bytes.len());
+            }
+            Edit::Copy(from, to, length) => {
+                let from = from % bytes.len();
+                let piece = bytes[from..(from + length).min(bytes.len())].to_vec();
+                let to = to % places;
+                bytes.splice(to..to, piece);
+            }
+        }
+    }
+    bytes
+}
+
+/// Numbers of all sizes: small ones, which meet each other, and those at the edges.
+pub fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..4_u64, any::<u64>(), u64::MAX - 2..=u64::MAX]
+}
+
+pub fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..=most).prop_map(Bytes::from)
+}
+
+pub fn digest() -> impl Strategy<Value = Digest> {
+    any::<[u8; 32]>().prop_map(Digest)
+}
+
+pub fn view() -> impl Strategy<Value = View> {
+    number().prop_map(View)
+}
+
+pub fn seq() -> impl Strategy<Value = Seq> {
+    number().prop_map(Seq)
+}
+
+pub fn replica() -> impl Strategy<Value = ReplicaId> {
+    any::<u8>().prop_map(ReplicaId)
+}
+
+pub fn session() -> impl Strategy<Value = SessionId> {
+    number().prop_map(SessionId)
+}
+
+pub fn request_number() -> impl Strategy<Value = RequestNumber> {
+    number().prop_map(RequestNumber)
+}
+
+pub fn signature() -> impl Strategy<Value = Signature> {
+    (any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(|(r, s)| {
+        let mut both = [0; 64];
+        both[..32].copy_from_slice(&r);
+        both[32..].copy_from_slice(&s);
+        Signature(both)
+    })
+}
+
+pub fn request() -> impl Strategy<Value = Request> {
+    let client = any::<[u8; 32]>().prop_map(PublicKey);
+    (client, session(), request_number(), bytes(40))
+        .prop_map(|(client, session, number, op)| Request::new(client, session, number, op))
+}
+
+pub fn auth_request() -> impl Strategy<Value = AuthRequest> {
+    let macs = vec(any::<[u8; 16]>().prop_map(Mac), 0..5);
+    (request(), macs, replica()).prop_map(|(request, macs, replier)| AuthRequest {
+        request,
+        auth: Authenticator(macs),
+        replier,
+    })
+}
+
+pub fn batch() -> impl Strategy<Value = Batch> {
+    (number(), vec(digest(), 0..5)).prop_map(|(time, requests)| Batch {
+        time: Time(time),
+        requests,
+    })
+}
+
+pub fn vote() -> impl Strategy<Value = Vote> {
+    (seq(), view(), digest()).prop_map(|(seq, view, digest)| Vote { seq, view, digest })
+}
+
+pub fn view_change() -> impl Strategy<Value = SignedViewChange> {
+    let checkpoints = vec((seq(), digest()), 0..3);
+    let votes = (vec(vote(), 0..3), vec(vote(), 0..4));
+    (view(), replica(), seq(), checkpoints, votes, signature()).prop_map(
+        |(view, replica, stable, checkpoints, (prepared, preprepared), signature)| {
+            let body = ViewChange {
+                view,
+                replica,
+                stable,
+                checkpoints,
+                prepared,
+                preprepared,
+            };
+            SignedViewChange { body, signature }
+        },
+    )
+}
+
+pub fn new_view() -> impl Strategy<Value = SignedNewView> {
+    let proofs = vec((replica(), digest()), 0..4);
+    let start = (seq(), digest());
+    (view(), proofs, start, vec(digest(), 0..4), signature()).prop_map(
+        |(view, proofs, start, selection, signature)| {
+            let body = NewView {
+                view,
+                proofs,
+                start,
+                selection,
+            };
+            SignedNewView { body, signature }
+        },
+    )
+}
+
+pub fn state_message() -> impl Strategy<Value = StateMessage> {
+    let names = || vec(bytes(6), 0..5);
+    let pieces = || vec((bytes(6), bytes(20)), 0..4);
+    prop_oneof![
+        (seq(), names())
+            .prop_map(|(checkpoint, paths)| StateMessage::GetNodes(GetNodes { checkpoint, paths })),
+        (seq(), pieces())
+            .prop_map(|(checkpoint, nodes)| StateMessage::Nodes(Nodes { checkpoint, nodes })),
+        (seq(), names())
+            .prop_map(|(checkpoint, keys)| StateMessage::GetValues(GetValues { checkpoint, keys })),
+        (seq(), pieces())
+            .prop_map(|(checkpoint, values)| StateMessage::Values(Values { checkpoint, values })),
+        seq().prop_map(StateMessage::NotHere),
+    ]
+}
+
+fn pre_prepare() -> impl Strategy<Value = PrePrepare> {
+    (view(), seq(), batch(), vec(auth_request(), 0..3)).prop_map(|(view, seq, batch, bodies)| {
+        PrePrepare {
+            view,
+            seq,
+            batch,
+            bodies,
+        }
+    })
+}
+
+fn status() -> impl Strategy<Value = Status> {
+    (view(), any::<bool>(), seq(), seq(), seq()).prop_map(
+        |(view, active, stable, committed, executed)| Status {
+            view,
+            active,
+            stable,
+            committed,
+            executed,
+        },
+    )
+}
+
+fn fetch() -> impl Strategy<Value = Fetch> {
+    prop_oneof![
+        digest().prop_map(Fetch::Batch),
+        digest().prop_map(Fetch::Request),
+        digest().prop_map(Fetch::ViewChange),
+    ]
+}
+
+/// The tag of a message between replicas. The match has no wild arm, so that a new variant can't be left out of
+/// [`peer_message`] unnoticed.
+pub fn peer_tag(message: &PeerMessage) -> u8 {
+    match message {
+        PeerMessage::Request(_) => 1,
+        PeerMessage::PrePrepare(_) => 2,
+        PeerMessage::Prepare(_) => 3,
+        PeerMessage::Commit(_) => 4,
+        PeerMessage::Checkpoint(_) => 5,
+        PeerMessage::ViewChange(_) => 6,
+        PeerMessage::NewView(_) => 7,
+        PeerMessage::Status(_) => 8,
+        PeerMessage::Committed(_) => 9,
+        PeerMessage::Fetch(_) => 10,
+        PeerMessage::Batch(_) => 11,
+        PeerMessage::Body(_) => 12,
+        PeerMessage::State(_) => 13,
+    }
+}
+
+pub fn peer_message() -> impl Strategy<Value = PeerMessage> {
+    let vote = || (view(), seq(), digest());
+    prop_oneof![
+        auth_request().prop_map(PeerMessage::Request),
+        pre_prepare().prop_map(PeerMessage::PrePrepare),
+        vote().prop_map(|(view, seq, digest)| PeerMessage::Prepare(Prepare { view, seq, digest })),
+        vote().prop_map(|(view, seq, digest)| PeerMessage::Commit(Commit { view, seq, digest })),
+        (seq(), digest()).prop_map(|(seq, root)| PeerMessage::Checkpoint(Checkpoint { seq, root })),
+        view_change().prop_map(PeerMessage::ViewChange),
+        new_view().prop_map(PeerMessage::NewView),
+        status().prop_map(PeerMessage::Status),
+        (seq(), digest())
+            .prop_map(|(seq, digest)| PeerMessage::Committed(Committed { seq, digest })),
+        fetch().prop_map(PeerMessage::Fetch),
+        batch().prop_map(|batch| PeerMessage::Batch(BatchBody { batch })),
+        request().prop_map(PeerMessage::Body),
+        state_message().prop_map(PeerMessage::State),
+    ]
+}
+
+pub fn client_message() -> impl Strategy<Value = ClientMessage> {
+    prop_oneof![
+        auth_request().prop_map(ClientMessage::Request),
+        number().prop_map(ClientMessage::ReportPlease),
+        auth_request().prop_map(ClientMessage::Repeat),
+        session().prop_map(ClientMessage::Attach),
+    ]
+}
+
+fn report() -> impl Strategy<Value = Report> {
+    let link = (replica(), any::<bool>(), number()).prop_map(|(peer, up, dropped)| LinkReport {
+        peer,
+        up,
+        dropped,
+    });
+    let who = (number(), replica(), view(), any::<bool>());
+    let places = (seq(), seq(), seq(), digest(), any::<bool>());
+    let rest = (any::<u32>(), number(), number(), bytes(8));
+    (who, places, vec(link, 0..4), rest).prop_map(
+        |(
+            (nonce, replica, view, active),
+            (committed, executed, stable, root, fetching),
+            links,
+            (clients, view_changes, uptime_ms, fault),
+        )| Report {
+            nonce,
+            replica,
+            view,
+            active,
+            committed,
+            executed,
+            stable,
+            root,
+            fetching,
+            links,
+            clients,
+            view_changes,
+            uptime_ms,
+            fault,
+        },
+    )
+}
+
+pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
+    let body = prop_oneof![
+        bytes(40).prop_map(ReplyBody::Full),
+        digest().prop_map(ReplyBody::Digest),
+    ];
+    let reply =
+        (session(), request_number(), view(), body).prop_map(|(session, number, view, body)| {
+            Reply {
+                session,
+                number,
+                view,
+                body,
+            }
+        });
+    prop_oneof![
+        reply.prop_map(ReplicaMessage::Reply),
+        report().prop_map(ReplicaMessage::Report),
+    ]
+}
+
+pub fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        bytes(40).prop_map(Outcome::Done),
+        Just(Outcome::NoSession(())),
+        Just(Outcome::TooOld(())),
+        Just(Outcome::Malformed(())),
+    ]
+}
+
+pub fn control() -> impl Strategy<Value = Control> {
+    prop_oneof![Just(Control::Open(())), session().prop_map(Control::Close),]
+}
+
+/// The tests of all laws for one type, given the path of its codec and a strategy for it.
+#[macro_export]
+macro_rules! canonical {
+    ($($name:ident: $codec:expr, $strategy:expr;)*) => { $(
+        mod $name {
+            use super::*;
+
+            proptest! {
+                #![proptest_config(support::config(64))]
+
+                /// One form a value: cut, longer and flipped bytes are refused or mean something else.
+                #[test]
+                fn has_one_form(value in $strategy) {
+                    $codec.laws(&value);
+                }
+
+                /// Counts that the input can't hold are refused, wherever they stand.
+                #[test]
+                fn giant_counts(value in $strategy) {
+                    $codec.giant_counts(&value);
+                }
+            }
+
+            proptest! {
+                #![proptest_config(support::config(2000))]
+
+                /// Almost right bytes never panic, and what is read has those bytes.
+                #[test]
+                fn edited_bytes(value in $strategy, edits in support::edits()) {
+                    let codec = $codec;
+                    let _ = codec.noise(&support::edited((codec.encode)(&value), &edits));
+                }
+
+                /// Neither do any others.
+                #[test]
+                fn random_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+                    let _ = $codec.noise(&bytes);
+                }
+            }
+        }
+    )* };
+}
