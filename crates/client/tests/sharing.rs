@@ -234,3 +234,17 @@ fn mounts_that_cannot_be() {
     drop(open);
     m.unmount();
 }
+
+/// A mount ends though its group is silent, and says so if anything was left to write.
+#[test]
+fn unmounting_needs_no_answer() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let mut m = group.mount(1);
+    fs::write(m.path("f"), b"x").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    group.paused.store(true, Ordering::Release);
+    m.unmount();
+}
