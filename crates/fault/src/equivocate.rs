@@ -7,13 +7,15 @@ use alloc::vec::Vec;
 
 use quorate_wire::message::{
     Batch, Commit, NewView, PeerMessage, PrePrepare, Prepare, SignedNewView, SignedViewChange,
-    ViewChange,
+    ViewChange, Vote,
 };
 use quorate_wire::{Digest, ReplicaId, Seq, Time, View};
 
 use crate::lie::other_digest;
 use crate::{Identity, Sent, now};
 
+/// How far above its stable checkpoint a replica may claim anything.
+const WINDOW: u64 = 256;
 /// For how many places the second story is remembered.
 const MAX_PLACES: usize = 1024;
 
@@ -31,7 +33,7 @@ impl Equivocator {
         message: PeerMessage,
     ) -> Sent<PeerMessage> {
         if to.0.is_multiple_of(2) {
-            return now(message);
+            return with_prepare(message);
         }
         let message = match message {
             PeerMessage::PrePrepare(m) => PeerMessage::PrePrepare(self.second_batch(m)),
@@ -45,14 +47,14 @@ impl Equivocator {
                 PeerMessage::Commit(Commit { digest, ..m })
             }
             PeerMessage::ViewChange(m) if m.body.replica == identity.me => {
-                PeerMessage::ViewChange(second_view_change(identity, m.body))
+                PeerMessage::ViewChange(self.second_view_change(identity, m.body))
             }
             PeerMessage::NewView(m) if identity.quorum.primary(m.body.view) == identity.me => {
                 PeerMessage::NewView(second_new_view(identity, m.body))
             }
             other => other,
         };
-        now(message)
+        with_prepare(message)
     }
 
     fn second_batch(&mut self, m: PrePrepare) -> PrePrepare {
@@ -85,15 +87,37 @@ impl Equivocator {
         let known = self.second.get(&(view, seq)).copied();
         known.unwrap_or_else(|| other_digest(digest))
     }
+
+    /// What was prepared, says the second story, are the second batches; where there was none, nothing.
+    fn second_view_change(&self, identity: &Identity, body: ViewChange) -> SignedViewChange {
+        let second = self.second.iter();
+        let second = second.map(|(&(view, seq), &digest)| Vote { seq, view, digest });
+        let claimed: Vec<Vote> = second
+            .filter(|v| v.view < body.view && v.seq > body.stable)
+            .filter(|v| v.seq.0 - body.stable.0 <= WINDOW)
+            .collect();
+        // One vote for each place in P, the latest; one for each place and batch in Q.
+        let last: BTreeMap<Seq, Vote> = claimed.iter().map(|v| (v.seq, v.clone())).collect();
+        let both = body.preprepared.iter().chain(&claimed);
+        let both: BTreeMap<(Seq, Digest), Vote> =
+            both.map(|v| ((v.seq, v.digest), v.clone())).collect();
+        let body = ViewChange {
+            prepared: last.into_values().collect(),
+            preprepared: both.into_values().collect(),
+            ..body
+        };
+        SignedViewChange::sign(body, &identity.key).into_inner()
+    }
 }
 
-/// Nothing was prepared, says the second story.
-fn second_view_change(identity: &Identity, body: ViewChange) -> SignedViewChange {
-    let body = ViewChange {
-        prepared: Vec::new(),
-        ..body
+/// A primary's pre-prepare is followed by its PREPARE, which nobody may count.
+fn with_prepare(message: PeerMessage) -> Sent<PeerMessage> {
+    let PeerMessage::PrePrepare(m) = &message else {
+        return now(message);
     };
-    SignedViewChange::sign(body, &identity.key).into_inner()
+    let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
+    let prepare = PeerMessage::Prepare(Prepare { view, seq, digest });
+    Vec::from([(message, 0), (prepare, 0)])
 }
 
 /// The last place is missing, or there is one too many.

@@ -77,6 +77,8 @@ pub struct Knobs {
     pub partition_every: u64,
     /// Mean time between crashes of clients; 0 for none.
     pub client_crash_every: u64,
+    /// A replica that is down for most of the storm, so that it comes back to a group that has forgotten its past.
+    pub exile: Option<ReplicaId>,
     /// Clients whose authenticators are wrong for some replicas.
     pub bad_mac_clients: usize,
     /// How far replicas' clocks are off, in milliseconds.
@@ -117,6 +119,7 @@ impl Knobs {
             crash_all: 0,
             partition_every: 0,
             client_crash_every: 0,
+            exile: None,
             bad_mac_clients: 0,
             skew_ms: 0,
             timeout_ms: 500,
@@ -129,7 +132,7 @@ impl Knobs {
     pub fn draw(seed: u64) -> Knobs {
         let mut d = Dice::new(seed, 0);
         let mut k = Knobs::calm([4, 4, 4, 4, 4, 4, 4, 4, 7, 1][d.below(10) as usize]);
-        let long = d.per_mille(80) && k.replicas <= 4;
+        let long = d.per_mille(110) && k.replicas <= 4;
         k.clients = 1 + d.below(4) as usize;
         k.window = [1, 1, 2, 8][d.below(4) as usize];
         k.operations = match long {
@@ -183,6 +186,13 @@ impl Knobs {
         }
         k.silent_after = d.per_mille(400);
         k.heal_within = 200_000_000;
+        let mut d = Dice::new(seed, 3);
+        if long && k.replicas > 1 && d.per_mille(600) {
+            k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));
+            // It is one of those that may be away; the rest must come far meanwhile.
+            k.think = (0, 0);
+            k.loss = k.loss.min(10);
+        }
         k
     }
 }

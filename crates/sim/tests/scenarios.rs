@@ -8,7 +8,7 @@ use quorate_fault::Fault;
 use quorate_replica::Input;
 use quorate_sim::knobs::Adversary;
 use quorate_sim::server::key_of;
-use quorate_sim::service::{APPEND, ListOp};
+use quorate_sim::service::{APPEND, BULKY, ListOp};
 use quorate_sim::trace::Sink;
 use quorate_sim::{Failure, Knobs, World};
 use quorate_wire::digest::Content;
@@ -114,6 +114,34 @@ fn state_transfer_with_a_lying_donor() -> Outcome {
     w.start(3)?;
     w.run_until("caught up", 10_000, World::have_met)?;
     assert!(standing(&w, 3).stable.0 >= Seq(384));
+    w.finish().map(|_| ())
+}
+
+/// The power goes in the midst of a state transfer, when the store holds neither the old state nor the new one.
+#[test]
+fn a_state_transfer_is_cut_short() -> Outcome {
+    let mut w = group(1, |k| k.encode = false);
+    append(&mut w, 0, 0..3, 1000)?;
+    w.crash(3);
+    for token in 0..120 {
+        let op = ListOp {
+            kind: APPEND,
+            key: BULKY,
+            token: 1000 + token,
+            expected: 0,
+            padding: vec![token as u8; 220_000].into(),
+        };
+        let operation = w.call(0, op.to_bytes().into(), false);
+        w.run_until("answered", 1000, |w| w.operation(operation).done.is_some())?;
+    }
+    append(&mut w, 0, 3..300, 1000)?;
+    for _ in 0..2 {
+        w.start(3)?;
+        w.run_until("in between", 10_000, |w| !w.server(3).disk.store.complete)?;
+        w.crash(3);
+    }
+    w.start(3)?;
+    w.run_until("caught up", 20_000, World::have_met)?;
     w.finish().map(|_| ())
 }
 

@@ -10,6 +10,7 @@ pub(super) enum Blow {
     Join,
     ClientCrash,
     Twins,
+    Exile(usize),
 }
 
 /// How often twins change who sees which of them.
@@ -25,6 +26,11 @@ impl World {
         ];
         for (every, blow) in blows {
             self.again(every, blow);
+        }
+        if let Some(id) = self.knobs.exile {
+            let (server, back) = (usize::from(id.0), self.knobs.storm * 9 / 10);
+            self.after(50_000, Event::Storm(Blow::Exile(server)));
+            self.at(back, Event::Start(server));
         }
         if !self.second_twin.is_empty() {
             self.after(0, Event::Storm(Blow::Twins));
@@ -69,6 +75,7 @@ impl World {
                 self.after(delay, Event::StartClient(client));
                 self.again(self.knobs.client_crash_every, blow);
             }
+            Blow::Exile(server) => self.crash(server),
             Blow::Twins => {
                 self.turn_twins();
                 let delay = self.dice.around(TWINS_EVERY);
@@ -84,7 +91,8 @@ impl World {
             true => (0..self.servers.len()).collect(),
             false => vec![self.dice.below(self.servers.len() as u64) as usize],
         };
-        for server in victims {
+        let exile = self.knobs.exile.map(|id| usize::from(id.0));
+        for server in victims.into_iter().filter(|s| Some(*s) != exile) {
             self.crash(server);
             let down = self.dice.range(self.knobs.down);
             self.after(down, Event::Start(server));
