@@ -33,8 +33,17 @@ impl Equivocator {
         message: PeerMessage,
     ) -> Sent<PeerMessage> {
         if to.0.is_multiple_of(2) {
-            return with_prepare(message);
+            let mut sent = with_prepare(message.clone());
+            // At some places everyone hears both stories, one after the other: the first alone may be voted for.
+            if let PeerMessage::PrePrepare(m) = message
+                && m.seq.0.is_multiple_of(3)
+            {
+                let second = PeerMessage::PrePrepare(self.second_batch(m));
+                sent.extend(with_prepare(second).into_iter().map(|(m, _)| (m, 20)));
+            }
+            return sent;
         }
+        let first = message.clone();
         let message = match message {
             PeerMessage::PrePrepare(m) => PeerMessage::PrePrepare(self.second_batch(m)),
             // Votes follow the second story, so that both sides see a primary that keeps to its word.
@@ -54,7 +63,13 @@ impl Equivocator {
             }
             other => other,
         };
-        with_prepare(message)
+        let mut sent = with_prepare(message);
+        if let PeerMessage::PrePrepare(m) = &first
+            && m.seq.0.is_multiple_of(3)
+        {
+            sent.extend(with_prepare(first).into_iter().map(|(m, _)| (m, 20)));
+        }
+        sent
     }
 
     fn second_batch(&mut self, m: PrePrepare) -> PrePrepare {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use quorate_wire::message::{
     Checkpoint, Commit, Committed, NewView, PeerMessage, PrePrepare, Prepare, ReplicaMessage,
-    Reply, SignedNewView, SignedViewChange, Status, ViewChange,
+    Reply, Request, SignedNewView, SignedViewChange, Status, ViewChange,
 };
 use quorate_wire::{Digest, ReplicaId, Seq, View};
 use rand_chacha::ChaCha8Rng;
@@ -32,6 +32,12 @@ impl Mutator {
         message: PeerMessage,
     ) -> Sent<PeerMessage> {
         self.remember(&message);
+        if let PeerMessage::PrePrepare(m) = &message
+            && m.seq.0 % 16 == 5
+            && !m.bodies.is_empty()
+        {
+            return now(PeerMessage::PrePrepare(forge(m.clone())));
+        }
         match below(rng, 16) {
             0 | 1 => Vec::new(),
             2 => Vec::from([(message.clone(), 0), (message, below(rng, 500))]),
@@ -148,6 +154,20 @@ impl Mutator {
             other => other,
         }
     }
+}
+
+/// The first request says something else than its client did; the batch goes to all alike.
+fn forge(mut m: PrePrepare) -> PrePrepare {
+    let body = &mut m.bodies[0];
+    let old = &body.request;
+    let op = crate::lie::other_bytes(old.op());
+    let forged = Request::new(old.client(), old.session(), old.number(), op);
+    let named = m.batch.requests.iter_mut();
+    named
+        .filter(|d| **d == old.digest())
+        .for_each(|d| *d = forged.digest());
+    body.request = forged;
+    m
 }
 
 fn change_view_change(

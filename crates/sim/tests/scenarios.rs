@@ -253,6 +253,42 @@ fn restart_in_a_view_change() -> Outcome {
     w.finish().map(|_| ())
 }
 
+/// A checkpoint becomes stable, so that the log's older segments go, while the record of leaving the view is still on its
+/// way to the disk. After a restart the replica must not believe itself in the old view.
+#[test]
+fn the_log_is_cut_in_a_view_change() -> Outcome {
+    let mut w = group(1, |k| {
+        k.sync = (60_000, 60_000);
+        k.store = (300_000, 300_000);
+        k.timeout_ms = 250;
+    });
+    w.run_for(300)?;
+    let mut token = 0;
+    while w.agreed() < Seq(128) {
+        append(&mut w, 0, token..token + 1, 2000)?;
+        token += 1;
+    }
+    assert_eq!(standing(&w, 1).view, View(0));
+    w.crash(0);
+    let operation = ask(&mut w, 0, 1000);
+    w.run_until("left", 2000, |w| (1..4).all(|i| !standing(w, i).active))?;
+    assert!(
+        (1..4).any(|i| standing(&w, i).stable.0 == Seq(0)),
+        "too late"
+    );
+    w.run_until("stable", 100, |w| {
+        (1..4).all(|i| standing(w, i).stable.0 == Seq(128))
+    })?;
+    w.run_for(75)?;
+    (1..4).for_each(|i| w.crash(i));
+    (1..4).try_for_each(|i| w.start(i))?;
+    assert!((1..4).all(|i| standing(&w, i).view >= View(1)));
+    w.run_until("answered", 20_000, |w| {
+        w.operation(operation).done.is_some()
+    })?;
+    w.finish().map(|_| ())
+}
+
 /// A faulty replica's absurd messages are refused and change nothing (published bugs: Themis view_change.rs).
 #[test]
 fn absurd_messages_are_refused() -> Outcome {
