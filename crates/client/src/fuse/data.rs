@@ -70,6 +70,9 @@ impl Core {
 
     fn just_opened(&self, file: Arc<OpenFile>, attr: Attr, how: i32) -> JustOpened {
         let mut answer = FopenFlags::empty();
+        if self.changes.is_news(&attr) {
+            self.forget_attributes(attr.ino);
+        }
         if self.changes.may_keep(&attr) {
             answer |= FopenFlags::FOPEN_KEEP_CACHE;
         }
@@ -78,6 +81,18 @@ impl Core {
             answer |= FopenFlags::FOPEN_DIRECT_IO;
         }
         JustOpened { file, attr, answer }
+    }
+
+    /// An open sees what was closed elsewhere, so also the size: the kernel is to ask for it, however new its own is.
+    fn forget_attributes(&self, ino: Ino) {
+        // A negative offset leaves pages alone, so this waits for nobody.
+        const ATTRIBUTES_ONLY: i64 = -1;
+        if let Some(notifier) = self.notifier.get()
+            && let Err(e) = notifier.inval_inode(fuser::INodeNo(ino.0), ATTRIBUTES_ONLY, 0)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!("the kernel keeps old attributes: {e}");
+        }
     }
 
     pub async fn read(self: &Arc<Core>, number: u64, offset: u64, len: u32) -> Result<Bytes> {

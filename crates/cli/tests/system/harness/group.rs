@@ -13,7 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::programs::{holds_in_time, wait};
 use super::watchdog::{Mounts, Watchdog};
-use super::{Mount, Patience, Random, Status, eventually, last_lines, quorate, scratch};
+use super::{
+    Mount, Patience, Random, Status, eventually, last_lines, quorate, scratch, scratch_in_memory,
+};
 
 /// How long a test with a group may take before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -26,6 +28,7 @@ pub struct Setup {
     replicas: u8,
     faults: Vec<(u8, &'static str)>,
     data: Vec<(u8, PathBuf)>,
+    on_disk: bool,
 }
 
 /// A running group. Its processes and files go with it.
@@ -52,6 +55,7 @@ impl Setup {
             replicas,
             faults: Vec::new(),
             data: Vec::new(),
+            on_disk: false,
         }
     }
 
@@ -67,9 +71,18 @@ impl Setup {
         self
     }
 
+    /// Keeps logs and state on the disk rather than in memory.
+    pub fn on_disk(mut self) -> Setup {
+        self.on_disk = true;
+        self
+    }
+
     pub fn start(self) -> Group {
         let turn = take_turn();
-        let directory = scratch();
+        let directory = match self.on_disk {
+            true => scratch(),
+            false => scratch_in_memory(),
+        };
         let file = make_files(directory.path(), self.replicas);
         let replica = |id| Replica {
             id,
@@ -260,8 +273,11 @@ impl Group {
             .replicas
             .iter_mut()
             .filter_map(|r| Some((r.id, r.child.as_mut()?)));
-        let ended = running.find(|(_, child)| !matches!(child.try_wait(), Ok(None)));
-        ended.map(|(id, _)| id)
+        let ended = running.find_map(|(id, child)| match child.try_wait() {
+            Ok(None) => None,
+            _ => Some(id),
+        });
+        ended
     }
 
     /// Waits until these replicas have executed the same and hold the same state.

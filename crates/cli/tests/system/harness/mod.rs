@@ -19,7 +19,7 @@ mod watchdog;
 
 use std::path::PathBuf;
 
-pub use group::{Group, Setup, free_ports};
+pub use group::{Group, Setup};
 pub use mount::{Mount, is_mounted, require_fuse};
 pub use programs::{Finished, Patience, eventually, finish, program, quorate, run, tool};
 pub use random::Random;
@@ -30,6 +30,16 @@ pub use status::{Replica, Status};
 pub fn scratch() -> tempfile::TempDir {
     let made = tempfile::Builder::new().prefix("quorate-test-").tempdir();
     made.expect("a directory for temporary files")
+}
+
+/// A directory in memory, where there is such a place; else on the local disk.
+///
+/// For what is to live as long as the machine: a killed process loses nothing of it, and syncing costs nothing.
+pub fn scratch_in_memory() -> tempfile::TempDir {
+    let made = tempfile::Builder::new()
+        .prefix("quorate-test-")
+        .tempdir_in("/dev/shm");
+    made.unwrap_or_else(|_| scratch())
 }
 
 /// The last lines of a text file, indented.
