@@ -13,7 +13,7 @@ use quorate_wire::message::{
 use quorate_wire::{Digest, ReplicaId, Seq, View};
 
 use crate::Millis;
-use crate::core::Agreement;
+use crate::core::{Agreement, Stranded};
 use crate::io::{Output, Rejected};
 use crate::slot::Stage;
 
@@ -23,6 +23,12 @@ const BUSY_STATUS_MS: Millis = 100;
 const IDLE_STATUS_MS: Millis = 500;
 /// How long a request is waited for that its client does not repeat; clients repeat theirs every few seconds.
 const ABANDONED_MS: Millis = 15_000;
+/// How long a replica waits alone in a later view before the others follow it.
+const STRANDED_MS: Millis = 5_000;
+/// How many views ahead it is followed at once.
+const MAX_FOLLOWED: u64 = 16;
+/// How long it is not followed again.
+const FOLLOW_AGAIN_MS: Millis = 60_000;
 /// The most places about which one STATUS is answered.
 const PLACES_PER_ANSWER: u64 = 32;
 /// The most contents asked for at one time.
@@ -59,14 +65,48 @@ impl Agreement {
             .push_back(Output::Broadcast(PeerMessage::Status(status)));
     }
 
-    /// Whether f+1 others have executed more than this replica.
-    fn behind(&self) -> bool {
+    /// Whether f+1 others say that they have committed more than this replica.
+    pub(crate) fn others_are_ahead(&self) -> bool {
         let ahead = self
             .statuses
             .values()
             .filter(|(s, _)| s.committed > self.executed)
             .count();
-        ahead >= self.config.quorum.weak() || self.certified_ahead().is_some()
+        ahead >= self.config.quorum.weak()
+    }
+
+    /// Whether this replica has to catch up.
+    fn behind(&self) -> bool {
+        self.others_are_ahead() || self.certified_ahead().is_some()
+    }
+
+    /// A replica that left the view while nobody else saw a reason (its machine stood still, say) can't come back: it has
+    /// promised not to vote there any more. While it waits, the group has lost a correct replica's vote. So after a while the
+    /// others follow it into the next view; not often, since a faulty replica may pretend.
+    fn follow_stranded(&mut self, from: ReplicaId, status: &Status) {
+        let (now, own) = (self.now.mono, self.view);
+        if status.active || status.view <= own || !self.active {
+            self.stranded.entry(from).and_modify(|s| s.since = now);
+            return;
+        }
+        let stranded = self.stranded.entry(from).or_insert(Stranded {
+            view: status.view,
+            since: now,
+            followed: None,
+        });
+        if stranded.view != status.view {
+            (stranded.view, stranded.since) = (status.view, now);
+        }
+        let long = now.saturating_sub(stranded.since) >= STRANDED_MS;
+        let rare = stranded
+            .followed
+            .is_none_or(|at| now.saturating_sub(at) >= FOLLOW_AGAIN_MS);
+        if long && rare {
+            stranded.followed = Some(now);
+            // The word of one replica leads nobody far.
+            let near = status.view.0 - own.0 <= MAX_FOLLOWED;
+            self.start_view_change(if near { status.view } else { own.next() });
+        }
     }
 
     /// A certified checkpoint is ahead and batches don't bring this replica there: the others have dropped them.
@@ -96,6 +136,7 @@ impl Agreement {
         self.statuses.insert(from, (m.clone(), moved));
         self.offer_checkpoints(from, m.stable);
         self.offer_view(from, &m);
+        self.follow_stranded(from, &m);
         self.offer_committed(from, m.committed);
         if !moved && m.view == self.view && m.active && self.active {
             self.offer_votes(from, m.committed);
@@ -121,7 +162,10 @@ impl Agreement {
     /// Published traps (sawtooth-pbft pull 90, dedis/dela pull 214): who caught up must learn the view as well.
     fn offer_view(&mut self, to: ReplicaId, status: &Status) {
         let behind = (status.view, status.active) < (self.view, self.active);
-        if behind && let Some(entered) = &self.entered {
+        if behind
+            && self.is_entry_durable()
+            && let Some(entered) = &self.entered
+        {
             let began = entered.new_view.body.view;
             if (status.view, status.active) < (began, true) {
                 let message = PeerMessage::NewView(entered.new_view.clone());
@@ -163,7 +207,10 @@ impl Agreement {
             // What waits for the log has not been counted as this replica's own vote yet, and must not leave either.
             let prepared = slot.prepares.of(me) == Some((view, digest));
             let committed = slot.commits.of(me) == Some((view, digest));
-            if self.is_primary() && self.held.iter().all(|(_, h)| !is_pre_prepare(h, seq)) {
+            if self.is_primary()
+                && self.is_entry_durable()
+                && self.held.iter().all(|(_, h)| !is_pre_prepare(h, seq))
+            {
                 if let Some(batch) = slot.batches.get(&digest) {
                     // With the clients' own words again: a backup that fetched a request without them could not
                     // tell that it is authentic, and the client may be gone.

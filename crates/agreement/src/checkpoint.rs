@@ -69,7 +69,9 @@ impl Agreement {
         if self.fetching.is_some() || seq < self.stable.0 {
             return;
         }
-        self.own_checkpoints.insert(seq, root);
+        if self.own_checkpoints.insert(seq, root) != Some(root) {
+            self.persist(Record::Checkpoint(StableRecord { seq, root }));
+        }
         let message = Checkpoint { seq, root };
         self.out
             .push_back(Output::Broadcast(PeerMessage::Checkpoint(message)));

@@ -24,8 +24,15 @@ const RETRY_MS: Millis = 400;
 const MAX_RETRY_MS: Millis = 5_000;
 /// How long to wait for the full result once f+1 replicas vouch for its digest.
 const FULL_RESULT_MS: Millis = 100;
+/// A full result that comes so long after f+1 replicas have vouched for its digest is late: others are asked for a while.
+const LATE_RESULT_MS: Millis = 25;
+/// How long a client that has some links waits for more before it opens its session: a request without a replica's MAC costs that
+/// replica, and perhaps the group, a repetition.
+const MORE_LINKS_MS: Millis = 300;
 /// How long a replica that owed a full result is not asked for one again; doubles with each failure.
 const DISTRUST_MS: Millis = 2_000;
+/// After so long without a failure the next one counts as the first.
+const FORGIVEN_MS: Millis = 60_000;
 
 /// What the client wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +60,8 @@ struct Pending {
     full: BTreeMap<ReplicaId, (Digest, Bytes)>,
     repeat_at: Millis,
     patience: Millis,
+    /// When f+1 replicas had vouched for a digest.
+    vouched_at: Option<Millis>,
 }
 
 /// A client of the group, with one session.
@@ -63,6 +72,8 @@ pub struct Client {
     keys: Vec<Option<MacKey>>,
     view: View,
     session: Option<SessionId>,
+    /// A session is wanted and not asked for yet; since when there is a link, if there is one.
+    opening: Option<Option<Millis>>,
     nonce: u64,
     next_number: u64,
     pending: BTreeMap<(SessionId, RequestNumber), Pending>,
@@ -84,6 +95,7 @@ impl Client {
             keys: alloc::vec![None; quorum.n()],
             view: View(0),
             session: None,
+            opening: None,
             nonce,
             next_number: 1,
             pending: BTreeMap::new(),
@@ -93,7 +105,7 @@ impl Client {
             now,
             out: VecDeque::new(),
         };
-        client.open();
+        client.want_session();
         client
     }
 
@@ -103,7 +115,8 @@ impl Client {
             return;
         };
         *slot = key;
-        if slot.is_some() {
+        self.open_if_linked();
+        if self.keys[usize::from(replica.0)].is_some() {
             let attach = self.session.map(ClientMessage::Attach);
             self.out
                 .extend(attach.map(|m| ClientOutput::Send(replica, m)));
@@ -166,6 +179,7 @@ impl Client {
                 self.distrust(replier);
                 self.repeat(id);
             } else {
+                pending.vouched_at = pending.vouched_at.or(Some(self.now));
                 pending.repeat_at = pending.repeat_at.min(self.now + FULL_RESULT_MS);
             }
             return;
@@ -181,6 +195,12 @@ impl Client {
         let Some(done) = self.pending.remove(&id) else {
             return;
         };
+        if done
+            .vouched_at
+            .is_some_and(|at| self.now >= at + LATE_RESULT_MS)
+        {
+            self.distrust(done.replier);
+        }
         self.finish(done, &result);
         self.send_queued();
     }
@@ -214,7 +234,7 @@ impl Client {
                 }
                 _ => {}
             },
-            (None, _) => self.open(),
+            (None, _) => self.want_session(),
         }
     }
 
@@ -227,7 +247,27 @@ impl Client {
             }
         }
         self.session = None;
-        self.open();
+        self.want_session();
+    }
+
+    fn want_session(&mut self) {
+        self.opening = Some(None);
+        self.open_if_linked();
+    }
+
+    /// Opens the session once 2f+1 links stand, or some have stood for a while.
+    fn open_if_linked(&mut self) {
+        let Some(since) = self.opening else { return };
+        let links = self.keys.iter().flatten().count();
+        if links == 0 {
+            return;
+        }
+        let since = since.unwrap_or(self.now);
+        self.opening = Some(Some(since));
+        if links >= self.quorum.commit() || self.now >= since + MORE_LINKS_MS {
+            self.opening = None;
+            self.open();
+        }
     }
 
     fn open(&mut self) {
@@ -262,6 +302,7 @@ impl Client {
             full: BTreeMap::new(),
             repeat_at: self.now + RETRY_MS,
             patience: RETRY_MS,
+            vouched_at: None,
             request,
         };
         let message = ClientMessage::Request(self.authenticated(&pending));
@@ -292,9 +333,16 @@ impl Client {
         ReplicaId(self.replier_turn)
     }
 
+    /// A failure counts once, however many requests it delayed, and is forgotten after a while of good conduct.
     fn distrust(&mut self, replica: ReplicaId) {
         let (until, times) = &mut self.distrusted[usize::from(replica.0)];
-        *until = self.now + (DISTRUST_MS << (*times).min(8));
+        if *until > self.now {
+            return;
+        }
+        if self.now - *until > FORGIVEN_MS {
+            *times = 0;
+        }
+        *until = self.now + (DISTRUST_MS << (*times).min(5));
         *times += 1;
     }
 
@@ -328,6 +376,7 @@ impl Client {
     /// Repeats what has waited too long.
     pub fn on_tick(&mut self, now: Millis) {
         self.now = now;
+        self.open_if_linked();
         let late: Vec<_> = self
             .pending
             .iter()
@@ -347,7 +396,12 @@ impl Client {
 
     /// When [`Client::on_tick`] is due.
     pub fn next_timeout(&self) -> Option<Millis> {
-        self.pending.values().map(|p| p.repeat_at).min()
+        let opening = self.opening.flatten().map(|since| since + MORE_LINKS_MS);
+        self.pending
+            .values()
+            .map(|p| p.repeat_at)
+            .chain(opening)
+            .min()
     }
 
     /// Takes the outputs out, in order.

@@ -7,12 +7,14 @@ use alloc::vec::Vec;
 use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
 use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq, View};
 
-use crate::durable::{Entered, Record, Remembered};
+use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::io::{Config, Input, Now, Output, Rejected};
 use crate::pool::Pool;
 use crate::slot::{Proposal, Slot, Stage};
 use crate::{LOG_WINDOW, Millis};
 
+/// A replica that was not called for so long stood still itself; the status period calls it more often.
+const STALL_MS: Millis = 1_000;
 /// The authenticator keys remembered for one client: its connections, and a few that have just closed.
 const KEYS_PER_CLIENT: usize = 8;
 
@@ -63,18 +65,32 @@ pub struct Agreement {
     pub(crate) view_changes_seen: u64,
 
     pub(crate) next_index: LogIndex,
+    /// All records up to here are on disk.
+    pub(crate) persisted: Option<LogIndex>,
+    /// The record of how the present view began.
+    pub(crate) entered_at: Option<LogIndex>,
     /// Messages that wait for the log.
     pub(crate) held: VecDeque<(LogIndex, Held)>,
 
     /// What each replica last said of itself, and whether it had moved since the time before.
     pub(crate) statuses: BTreeMap<ReplicaId, (Status, bool)>,
     pub(crate) next_status: Millis,
+    /// Replicas that wait alone in a later view, since when, and when they were last followed there.
+    pub(crate) stranded: BTreeMap<ReplicaId, Stranded>,
     pub(crate) last_status: Option<Status>,
     pub(crate) fetch_turn: u8,
     /// Requests that this replica has asked others for.
     pub(crate) asked: BTreeSet<Digest>,
     /// Since when nothing was executed although a certified checkpoint is ahead.
     pub(crate) behind_since: Option<(Seq, Millis)>,
+}
+
+/// A replica that waits for the start of a later view, which the others see no reason for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stranded {
+    pub view: View,
+    pub since: Millis,
+    pub followed: Option<Millis>,
 }
 
 /// Something to do once a record is on disk.
@@ -121,14 +137,18 @@ impl Agreement {
             changing,
             entered,
             stable,
+            checkpoints,
             slots,
             mut pool,
         } = Remembered::from_records(records);
+        let is_fresh = stable.is_none();
         let stable = stable.map_or((Seq(0), checkpoint.1), |s| (s.seq, s.root));
         // Stores are also written between checkpoints; only the root of a checkpoint is told to others.
         let is_checkpoint = whole && checkpoint.0.0.is_multiple_of(crate::CHECKPOINT_INTERVAL);
-        let own_checkpoints: BTreeMap<_, _> =
-            is_checkpoint.then_some(checkpoint).into_iter().collect();
+        let mut own_checkpoints = checkpoints;
+        // The log can be ahead of the store: such a checkpoint was of a state that this replica has not any more.
+        own_checkpoints.retain(|seq, _| whole && *seq <= checkpoint.0);
+        own_checkpoints.extend(is_checkpoint.then_some(checkpoint));
         let last_given = slots
             .keys()
             .next_back()
@@ -160,9 +180,12 @@ impl Agreement {
             failed_views: 0,
             view_changes_seen: 0,
             next_index,
+            persisted: None,
+            entered_at: None,
             held: VecDeque::new(),
             statuses: BTreeMap::new(),
             next_status: now.mono,
+            stranded: BTreeMap::new(),
             last_status: None,
             fetch_turn: config.me.0,
             asked: BTreeSet::new(),
@@ -172,6 +195,11 @@ impl Agreement {
         if let Some(change) = changing {
             core.view_changes.insert(core.config.me, change.clone());
             core.tell(PeerMessage::ViewChange(change));
+        }
+        if is_fresh {
+            // The root of the initial state is the first that others may ask for; a store that has gone on forgets it.
+            let (seq, root) = stable;
+            core.persist(Record::Stable(StableRecord { seq, root }));
         }
         core.resume_votes();
         if !whole || core.stable.0 > checkpoint.0 {
@@ -241,6 +269,13 @@ impl Agreement {
     /// # Errors
     /// Why a peer's or client's input was refused; for counting and for tests. The replica is none the worse.
     pub fn handle(&mut self, now: Now, input: Input) -> Result<(), Rejected> {
+        if now.mono.saturating_sub(self.now.mono) > STALL_MS {
+            // This replica stood still (a stopped process, a busy machine): what others sent meanwhile waits to be read, and
+            // who did not answer it is unknown.
+            self.pool.wait_anew(now.mono);
+            let patience = self.patience();
+            self.new_view_deadline = self.new_view_deadline.map(|_| now.mono + patience);
+        }
         self.now = now;
         let result = match input {
             Input::Peer(from, message) => self.on_peer(from, message),
@@ -308,7 +343,14 @@ impl Agreement {
         }
     }
 
+    /// Whether it may be told how the present view began: not before this replica would still know it after a crash.
+    pub(crate) fn is_entry_durable(&self) -> bool {
+        self.entered_at
+            .is_none_or(|at| self.persisted.is_some_and(|done| done >= at))
+    }
+
     fn on_persisted(&mut self, index: LogIndex) {
+        self.persisted = self.persisted.max(Some(index));
         while self.held.front().is_some_and(|(at, _)| *at <= index) {
             let Some((_, Held::Tell(message))) = self.held.pop_front() else {
                 break;
@@ -383,12 +425,17 @@ impl Agreement {
     }
 
     fn run_timers(&mut self) {
-        if self
-            .request_deadline()
-            .is_some_and(|at| at <= self.now.mono)
-            || self.new_view_deadline.is_some_and(|at| at <= self.now.mono)
-        {
+        let over = |deadline: Option<Millis>| deadline.is_some_and(|at| at <= self.now.mono);
+        if over(self.new_view_deadline) {
             self.start_view_change(self.view.next());
+        } else if over(self.request_deadline()) {
+            if self.others_are_ahead() {
+                // A correct replica has committed what this one has not: the primary works and this one is slow. To leave the
+                // view would take its vote from the group and help nobody.
+                self.pool.wait_anew(self.now.mono);
+            } else {
+                self.start_view_change(self.view.next());
+            }
         }
         if self.next_status <= self.now.mono {
             self.on_status_tick();

@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use quorate_wire::message::{Batch, Request, SignedNewView, SignedViewChange, Vote};
 use quorate_wire::{Digest, Seq, View, record, tagged};
 
+use crate::LOG_WINDOW;
 use crate::pool::Pool;
 use crate::slot::Slot;
 
@@ -36,6 +37,8 @@ tagged! {
         5 => Changing(SignedViewChange),
         /// The replica entered a view.
         6 => Entered(Box<Entered>),
+        /// A checkpoint was made here and is told to the others; stable it is not yet.
+        7 => Checkpoint(StableRecord),
     }
 }
 
@@ -72,7 +75,7 @@ record! {
 }
 
 record! {
-    /// A stable checkpoint.
+    /// A checkpoint.
     pub struct StableRecord {
         /// Its place.
         pub seq: Seq,
@@ -110,6 +113,7 @@ impl Record {
             Record::PrePrepared(r) => r.vote.seq,
             Record::Prepared(vote) => vote.seq,
             Record::Committed(r) => r.seq,
+            Record::Checkpoint(r) => r.seq,
             Record::Stable(_) | Record::Changing(_) | Record::Entered(_) => Seq(0),
         }
     }
@@ -123,6 +127,8 @@ pub(crate) struct Remembered {
     pub changing: Option<SignedViewChange>,
     pub entered: Option<Entered>,
     pub stable: Option<StableRecord>,
+    /// Checkpoints that were made here, also those before a crash: a view change may have to start from one of them.
+    pub checkpoints: BTreeMap<Seq, Digest>,
     pub slots: BTreeMap<Seq, Slot>,
     pub pool: Pool,
 }
@@ -136,7 +142,11 @@ impl Remembered {
         }
         if let Some(stable) = &it.stable {
             it.slots = it.slots.split_off(&stable.seq.next());
+            it.checkpoints = it.checkpoints.split_off(&stable.seq);
         }
+        // A NEW-VIEW can start from a checkpoint that is not stable here yet, and select places beyond this replica's window.
+        let stable = it.stable.as_ref().map_or(Seq(0), |s| s.seq);
+        it.slots.split_off(&Seq(stable.0 + LOG_WINDOW + 1));
         it
     }
 
@@ -165,6 +175,9 @@ impl Remembered {
                 if self.stable.as_ref().is_none_or(|s| s.seq < stable.seq) {
                     self.stable = Some(stable);
                 }
+            }
+            Record::Checkpoint(StableRecord { seq, root }) => {
+                self.checkpoints.insert(seq, root);
             }
             // A new segment's head repeats records of views, so an older one may come late.
             Record::Changing(change) => {

@@ -74,6 +74,11 @@ impl Agreement {
             let (requests, full) = self.next_batch();
             let room = if full { MAX_BATCHES } else { EAGER_BATCHES };
             let seq = self.last_given.next();
+            if self.slots.get(&seq).is_some_and(|s| s.committed.is_some()) {
+                // The others have gone on to a later view and given this place there.
+                self.last_given = seq;
+                continue;
+            }
             if in_flight >= room || !self.in_window(seq) || requests.is_empty() {
                 return;
             }
@@ -107,6 +112,7 @@ impl Agreement {
         };
         let (view, digest) = (self.view, batch.digest());
         let slot = self.slots.entry(seq).or_default();
+        assert!(slot.proposal.is_none() && slot.committed.is_none());
         slot.proposal = Some(Proposal {
             view,
             digest,
@@ -262,16 +268,11 @@ impl Agreement {
             }
             if self.authentic(&body) {
                 // A client over its limit must not stop what the primary has ordered.
-                if self
-                    .pool
-                    .insert_authentic(body.clone(), self.now.mono)
-                    .is_ok()
-                {
-                    continue;
-                }
+                let _ = self.pool.insert_ordered(body, self.now.mono);
+            } else {
+                let (request, now) = (body.request.clone(), self.now.mono);
+                self.pool.insert_vouched(request, Some(body), now);
             }
-            self.pool
-                .insert_vouched(body.request.clone(), Some(body), self.now.mono);
         }
         Ok(())
     }
@@ -516,9 +517,10 @@ impl Agreement {
         true
     }
 
-    /// When the longest-waiting request has waited too long.
+    /// When the longest-waiting request has waited too long. A primary leaves its own view as well: where one backup has gone
+    /// on alone and another has all that is asked, nobody else would, and the rest is too few to commit anything.
     pub(crate) fn request_deadline(&self) -> Option<Millis> {
-        if !self.active || self.is_primary() || self.fetching.is_some() {
+        if !self.active || self.fetching.is_some() {
             return None;
         }
         Some(self.pool.oldest_since()? + self.patience())

@@ -12,6 +12,14 @@ use crate::io::Rejected;
 /// The most bytes of unordered requests held for one client: a full window of writes of 1 MiB and room.
 const CLIENT_BYTES: usize = 80 << 20;
 
+/// What the smallest request is charged, so that the number of requests is bounded as well.
+const LEAST_CHARGE: usize = 16 << 10;
+
+/// What a request counts for against its client's limit.
+fn charge(request: &Request) -> usize {
+    request.weight().max(LEAST_CHARGE)
+}
+
 /// Where a request is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -63,17 +71,27 @@ impl Pool {
 
     /// Takes a request that is authentic. `Err(Duplicate)` where it already waits or is ordered.
     pub fn insert_authentic(&mut self, request: AuthRequest, now: Millis) -> Result<(), Rejected> {
+        let client = request.request.client();
+        let in_flight = self.in_flight.get(&client).copied().unwrap_or(0);
+        let known = self.entries.get(&request.request.digest());
+        let open = known.is_some_and(|e| e.authentic && e.place != Place::Executed);
+        if !open && in_flight + charge(&request.request) > CLIENT_BYTES {
+            return Err(Rejected::ClientOverLimit);
+        }
+        self.insert_ordered(request, now)
+    }
+
+    /// As [`Pool::insert_authentic`], for a request that the primary has ordered: it is taken even if its client is over
+    /// its limit here, since the vote for its whole batch depends on it. The primary's limits bound these.
+    pub fn insert_ordered(&mut self, request: AuthRequest, now: Millis) -> Result<(), Rejected> {
         let (relay, request) = (Some(request.clone()), request.request);
-        let (digest, client, weight) = (request.digest(), request.client(), request.weight());
+        let (digest, client, charge) = (request.digest(), request.client(), charge(&request));
         if let Some(entry) = self.entries.get_mut(&digest) {
             entry.heard = now;
         }
         let known = self.entries.get(&digest);
         if known.is_some_and(|e| e.authentic && e.place != Place::Executed) {
             return Err(Rejected::Duplicate);
-        }
-        if self.in_flight.get(&client).copied().unwrap_or(0) + weight > CLIENT_BYTES {
-            return Err(Rejected::ClientOverLimit);
         }
         // What was executed waits again: a read that is asked again, since the executor keeps no reply for those.
         let place = match known.map(|e| e.place) {
@@ -85,7 +103,7 @@ impl Pool {
         if place == Place::Waiting {
             self.waiting.insert(arrival, digest);
         }
-        *self.in_flight.entry(client).or_default() += weight;
+        *self.in_flight.entry(client).or_default() += charge;
         self.ages.insert((now, digest));
         let entry = Entry {
             request,
@@ -133,8 +151,8 @@ impl Pool {
             entry.place = Place::Executed;
             if entry.authentic {
                 self.ages.remove(&(entry.since, *digest));
-                let (client, weight) = (entry.request.client(), entry.request.weight());
-                self.release(client, weight);
+                let (client, charge) = (entry.request.client(), charge(&entry.request));
+                self.release(client, charge);
             }
         }
     }
@@ -160,8 +178,11 @@ impl Pool {
             entry.authentic = false;
             self.waiting.remove(&entry.arrival);
             self.ages.remove(&(entry.since, digest));
-            let (client, weight) = (entry.request.client(), entry.request.weight());
-            self.release(client, weight);
+            let (client, charge) = (entry.request.client(), charge(&entry.request));
+            if entry.place == Place::Waiting {
+                self.entries.remove(&digest);
+            }
+            self.release(client, charge);
         }
     }
 
@@ -192,6 +213,17 @@ impl Pool {
                 if entry.place == Place::Waiting {
                     self.waiting.insert(entry.arrival, *digest);
                 }
+            }
+        }
+    }
+
+    /// Nobody has waited yet: what was waited for so far was this replica's own fault.
+    pub fn wait_anew(&mut self, now: Millis) {
+        let open = core::mem::take(&mut self.ages);
+        for (_, digest) in open {
+            if let Some(entry) = self.entries.get_mut(&digest) {
+                entry.since = now;
+                self.ages.insert((now, digest));
             }
         }
     }
@@ -238,7 +270,7 @@ impl Pool {
         let mut in_flight: BTreeMap<ClientId, usize> = BTreeMap::new();
         for entry in self.entries.values() {
             if entry.authentic && entry.place != Place::Executed {
-                *in_flight.entry(entry.request.client()).or_default() += entry.request.weight();
+                *in_flight.entry(entry.request.client()).or_default() += charge(&entry.request);
                 assert!(self.ages.contains(&(entry.since, entry.request.digest())));
             }
         }

@@ -29,7 +29,9 @@ pub fn select(quorum: Quorum, changes: &[&ViewChange]) -> Option<Selection> {
     let last = changes
         .iter()
         .flat_map(|c| c.prepared.iter().map(|v| v.seq))
-        .filter(|&seq| seq > start.0)
+        // Nothing above the start's window can have committed: f+1 correct replicas would have passed the start. And a
+        // liar's far place must not drive the loop.
+        .filter(|&seq| seq > start.0 && seq.0 - start.0.0 <= LOG_WINDOW)
         .max()
         .unwrap_or(start.0);
     let mut batches = Vec::new();

@@ -335,6 +335,7 @@ impl Agreement {
         }
         self.pool.restart(&named, self.now.mono);
         let record = Record::Entered(entered.clone().into());
+        self.entered_at = Some(self.next_index);
         if self.is_primary() {
             self.persist_then_tell(record, PeerMessage::NewView(entered.new_view));
         } else {

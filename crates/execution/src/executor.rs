@@ -75,10 +75,12 @@ impl<S: Service> Executor<S> {
     pub fn cached(
         &self,
         state: &State,
+        client: ClientId,
         session: SessionId,
         number: RequestNumber,
     ) -> Result<Cached, Fault> {
-        if session == SessionId(0) {
+        // What one client was answered is not for another that names its session.
+        if sessions::owner_in(state, session)? != Some(client) {
             return Ok(Cached::Unknown);
         }
         Ok(match sessions::kept_in(state, session, number)? {
@@ -404,6 +406,21 @@ mod tests {
             w.open(nonce);
         }
         assert_eq!(w.run(first, 1, &[1]), Outcome::NoSession(()));
+    }
+
+    /// A client that names another's session learns nothing of what that one was answered.
+    #[test]
+    fn kept_replies_are_for_their_client() {
+        let mut w = World::new();
+        let s = SessionId(w.open(1));
+        w.run(s.0, 1, &[5]);
+        let ask = |client| {
+            w.executor
+                .cached(&w.state, client, s, RequestNumber(1))
+                .unwrap()
+        };
+        assert!(matches!(ask(CLIENT), Cached::Reply(_)));
+        assert_eq!(ask(PublicKey([8; 32])), Cached::Unknown);
     }
 
     /// Time rises strictly, whatever the primary proposes.

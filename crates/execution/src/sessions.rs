@@ -113,6 +113,13 @@ pub fn session(txn: &Txn<'_>, id: SessionId) -> Result<Option<Session>, Fault> {
         .transpose()
 }
 
+/// Whose a session is, outside execution.
+pub fn owner_in(state: &State, id: SessionId) -> Result<Option<ClientId>, Fault> {
+    let bytes = state.get(&session_key(id))?;
+    let session = bytes.map(|b| Session::from_bytes(b).map_err(|_| damaged("session")));
+    Ok(session.transpose()?.map(|s| s.client))
+}
+
 /// Writes a session.
 pub fn set_session(txn: &mut Txn<'_>, id: SessionId, session: &Session) {
     txn.put(session_key(id), session.to_bytes().into());

@@ -385,7 +385,7 @@ impl<S: Service> Replica<S> {
             return Ok(());
         }
         let cached = match self.transfer.is_idle() {
-            true => self.executor.cached(&self.state, session, number)?,
+            true => self.executor.cached(&self.state, client, session, number)?,
             false => Cached::Unknown,
         };
         match cached {
