@@ -181,7 +181,8 @@ impl Knobs {
         if d.per_mille(150) {
             k.client_crash_every = 300_000 + d.below(2_000_000);
         }
-        if d.per_mille(60) {
+        // Each operation of such a client costs a repeat, so not in long runs.
+        if d.per_mille(60) && !long {
             k.bad_mac_clients = 1;
         }
         k.silent_after = d.per_mille(400);
