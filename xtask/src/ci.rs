@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::time::Instant;
 
+use crate::{packages, tools};
+
 /// A step that can fail with a message.
 type Step = (&'static str, fn() -> Result<(), String>);
 
@@ -52,11 +54,13 @@ const ALLOWED: [&str; 27] = [
 /// `cargo xtask ci`.
 pub fn ci() -> Result<(), String> {
     run(&[
+        ("packages", || packages::ensure(packages::FOR_TESTS)),
         ("fmt", fmt),
         ("clippy", clippy),
         ("sans-io", sans_io),
-        ("test", test),
+        ("tools", tools::for_tests),
         ("sim", sim),
+        ("test", test),
     ])
 }
 

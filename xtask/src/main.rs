@@ -1,19 +1,26 @@
 //! What continuous integration and people run: `cargo xtask ci`, `cargo xtask sim --seeds 0..2000`.
 
 mod ci;
+mod packages;
 mod sim;
+mod tools;
+mod up;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "\
+cargo xtask up [OPTIONS]                       sets up and runs a local group; options of `quorate up`
 cargo xtask ci                                 everything that must hold before a change goes in
 cargo xtask check                              formatting, lints and the purity of the cores alone
+cargo xtask tools                              installs the test programs of others under target/tools
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
+        Some("up") => up::run(&args[1..]),
+        Some("tools") => tools::all(),
         Some("ci") => ci::ci(),
         Some("check") => ci::check(),
         Some("sim") => sim::main(&args[1..]),

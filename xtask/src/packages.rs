@@ -24,8 +24,11 @@ pub const FOR_TESTS: &[Need] = &[
 
 /// Installs the packages whose programs are missing.
 pub fn ensure(needs: &[Need]) -> Result<(), String> {
-    let mut missing: Vec<&str> =
-        needs.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+    let mut missing: Vec<&str> = needs
+        .iter()
+        .filter(|(program, _)| !is_there(program))
+        .map(|(_, package)| *package)
+        .collect();
     missing.dedup();
     if missing.is_empty() {
         return Ok(());
@@ -40,7 +43,9 @@ pub fn ensure(needs: &[Need]) -> Result<(), String> {
 fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(Into::into);
-    std::env::split_paths(&path).chain(usual).any(|dir| dir.join(program).exists())
+    std::env::split_paths(&path)
+        .chain(usual)
+        .any(|dir| dir.join(program).exists())
 }
 
 fn as_root(command: &[&str], missing: &[&str]) -> Result<(), String> {
@@ -56,7 +61,8 @@ fn as_root(command: &[&str], missing: &[&str]) -> Result<(), String> {
             sudo
         }
     };
-    run.args(&command[1..]).env("DEBIAN_FRONTEND", "noninteractive");
+    run.args(&command[1..])
+        .env("DEBIAN_FRONTEND", "noninteractive");
     match run.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) | Err(_) => Err(format!("`{}` failed; {}", command.join(" "), by_hand())),

@@ -17,6 +17,9 @@ pub fn run(options: &[String]) -> Result<(), String> {
         return Err("quorate does not build".into());
     }
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    let error = Command::new(format!("{target}/release/quorate")).arg("up").args(options).exec();
+    let error = Command::new(format!("{target}/release/quorate"))
+        .arg("up")
+        .args(options)
+        .exec();
     Err(format!("can't start quorate: {error}"))
 }

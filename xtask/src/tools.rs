@@ -1,0 +1,53 @@
+//! Programs of others that the tests run on a mount, installed under the target directory.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What the test suite needs: name and version.
+const FOR_TESTS: [(&str, &str); 1] = [("fsx", "0.3.2")];
+/// What people run by hand beside it; see docs/testing.md.
+const BY_HAND: [(&str, &str); 1] = [("pjdfstest", "0.2.2")];
+
+/// Installs what the test suite needs, unless it is there.
+pub fn for_tests() -> Result<(), String> {
+    FOR_TESTS.iter().try_for_each(install)
+}
+
+/// Installs all of it.
+pub fn all() -> Result<(), String> {
+    FOR_TESTS.iter().chain(&BY_HAND).try_for_each(install)
+}
+
+fn install((name, version): &(&str, &str)) -> Result<(), String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    let root = target.join("tools");
+    if root.join("bin").join(name).exists() {
+        return Ok(());
+    }
+    let built = root.join("build");
+    run(name, version, &root, &built)?;
+    // Only the program is needed from here on.
+    std::fs::remove_dir_all(&built).map_err(|e| format!("{}: {e}", built.display()))
+}
+
+fn run(name: &str, version: &str, root: &Path, built: &Path) -> Result<(), String> {
+    let status = Command::new("cargo")
+        .args([
+            "install",
+            "--quiet",
+            "--locked",
+            "--version",
+            version,
+            "--root",
+        ])
+        .arg(root)
+        .arg("--target-dir")
+        .arg(built)
+        .arg(name)
+        .status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("cargo install {name}: {status}")),
+        Err(error) => Err(format!("cargo can't be started: {error}")),
+    }
+}
