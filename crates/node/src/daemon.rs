@@ -37,7 +37,7 @@ use outgoing::Outgoing;
 use store_thread::StoreThread;
 
 /// How long a request may wait before a replica asks for another primary.
-const TIMEOUT_MS: u64 = 1_500;
+const TIMEOUT_MS: u64 = 2_500;
 /// How far a primary's time may be from a backup's clock.
 const CLOCK_BOUND_MS: u64 = 10_000;
 
