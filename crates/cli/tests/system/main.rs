@@ -7,8 +7,13 @@
     reason = "waits need a clock; no result depends on it"
 )]
 
+mod command_line;
+mod full_disk;
 mod harness;
+mod hostile;
+mod large;
 mod power_cut;
 mod programs;
+mod tools;
 mod two_mounts;
 mod workload;

@@ -1,12 +1,13 @@
 //! After a power cut of all replicas, what fsync(2) had said is there, to the byte.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::harness::{Group, Mount, Random, Setup, require_fuse};
+use crate::harness::{Group, Mount, Random, Setup, program, require_fuse};
 
 const CUTS: usize = 20;
 const FILES: usize = 4;
@@ -30,15 +31,11 @@ impl Appended {
         format!("records-{}", self.seed)
     }
 
-    /// Appends until told to stop. A power cut makes a call take long, and nothing else.
-    fn append(&self, directory: &Path, stop: &AtomicBool) {
-        let path = directory.join(self.name());
-        let mut file = File::create(path).expect("a new file");
+    /// Appends for ever, and prints how much is synced. A power cut makes a call take long, and nothing else.
+    fn append(&self, directory: &Path) {
+        let mut file = File::create(directory.join(self.name())).expect("a new file");
         let mut len = 0;
         for number in 0.. {
-            if stop.load(Ordering::Relaxed) {
-                return;
-            }
             let record = record(self.seed, number);
             file.write_all(&record).expect("a record is written");
             // Both calls promise the same.
@@ -46,13 +43,13 @@ impl Appended {
                 0 => file.sync_all().expect("a record is synced"),
                 _ => file.sync_data().expect("a record is synced"),
             }
-            len += record.len() as u64;
-            self.synced.store(len, Ordering::Release);
+            len += record.len();
+            println!("synced {} {len}", self.seed);
         }
     }
 
     /// Fails unless all acknowledged bytes are there, and nothing that was never written.
-    fn check(&self, directory: &Path, synced: u64) -> u64 {
+    fn check(&self, directory: &Path, synced: u64) {
         let content = fs::read(directory.join(self.name())).expect("the file is there");
         let len = content.len() as u64;
         assert!(
@@ -76,7 +73,6 @@ impl Appended {
                 break;
             }
         }
-        len
     }
 }
 
@@ -102,13 +98,12 @@ fn synced_data_survives_power_cuts() {
             synced: AtomicU64::new(0),
         })
         .collect();
-    let stop = AtomicBool::new(false);
+    let mut writer = start_writer(mount.path());
+    let said = BufReader::new(writer.0.stdout.take().expect("a pipe"));
     std::thread::scope(|scope| {
+        scope.spawn(|| listen(said, &files));
         // Also when a check fails: a scope waits for its threads.
-        let _stopped = StopOnDrop(&stop);
-        for file in &files {
-            scope.spawn(|| file.append(mount.path(), &stop));
-        }
+        let mut writer = writer;
         for cut in 0..CUTS {
             wait_for_progress(&files);
             std::thread::sleep(Duration::from_micros(random.below(600_000)));
@@ -126,26 +121,79 @@ fn synced_data_survives_power_cuts() {
                 file.check(directory, synced);
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        writer.end();
     });
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 2, 3]);
     let fresh = group.mount_as(1);
     for file in &files {
-        let synced = file.synced.load(Ordering::Acquire);
-        assert_eq!(
-            file.check(fresh.path(), synced),
-            synced,
-            "more is there than was written"
-        );
+        file.check(fresh.path(), file.synced.load(Ordering::Acquire));
     }
 }
 
-struct StopOnDrop<'a>(&'a AtomicBool);
+/// The process that appends. It is another than this one: a replica's process that is started by one that has files
+/// of the mount open would first have to close them, and that waits for the group.
+struct Writer(Child);
 
-impl Drop for StopOnDrop<'_> {
+fn start_writer(directory: &Path) -> Writer {
+    let mut command = Command::new(std::env::current_exe().expect("this test's own file"));
+    command.args([
+        "--exact",
+        "power_cut::appends_for_ever",
+        "--ignored",
+        "--nocapture",
+    ]);
+    command
+        .env("QUORATE_TEST_APPEND", directory)
+        .stdout(Stdio::piped());
+    Writer(command.spawn().expect("the writer starts"))
+}
+
+impl Writer {
+    fn end(&mut self) {
+        // It may have failed, and then the test does too.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.end();
+    }
+}
+
+/// The writer's part of the test above.
+#[test]
+#[ignore = "is a process of synced_data_survives_power_cuts"]
+fn appends_for_ever() {
+    let Some(directory) = std::env::var_os("QUORATE_TEST_APPEND") else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        for seed in 0..FILES as u64 {
+            let file = Appended {
+                seed,
+                synced: AtomicU64::new(0),
+            };
+            let directory = Path::new(&directory);
+            scope.spawn(move || file.append(directory));
+        }
+    });
+}
+
+/// Takes down what the writer has synced, until it ends.
+fn listen(said: impl BufRead, files: &[Appended]) {
+    for line in said.lines().map_while(Result::ok) {
+        let Some(("", rest)) = line.split_once("synced ") else {
+            continue;
+        };
+        let Some((seed, len)) = rest.split_once(' ') else {
+            continue;
+        };
+        if let (Ok(seed), Ok(len)) = (seed.parse::<usize>(), len.parse()) {
+            files[seed].synced.store(len, Ordering::Release);
+        }
     }
 }
 
@@ -169,27 +217,27 @@ fn open_files_survive_a_power_cut() {
     if !require_fuse() {
         return;
     }
+    const PROGRAM: &str = "exec 3>\"$0\" 4<\"$0\"; rm \"$0\"; printf before >&3; echo ready; read go; \
+                           printf ' and after' >&3; cat <&4";
     let mut group = Group::start();
     let mount = group.mount();
-    let path = mount.at("open");
-    let made = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path);
-    let mut file = made.expect("a new file");
-    file.write_all(b"before").expect("bytes are written");
-    file.sync_all().expect("bytes are synced");
-    fs::remove_file(&path).expect("the name is removed");
+    let mut shell = program("sh");
+    shell.args(["-c", PROGRAM]).arg(mount.at("open"));
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut writer = Writer(shell.spawn().expect("a shell"));
+    let mut said = BufReader::new(writer.0.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a word");
+    assert_eq!(line, "ready\n");
     group.kill_all();
     group.start_all();
-    file.write_all(b" and after")
-        .expect("the handle still works");
-    file.sync_all().expect("bytes are synced");
-    let mut content = [0; 16];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut content, 0).expect("it can be read");
-    assert_eq!(&content, b"before and after");
-    drop(file);
+    let mut go = writer.0.stdin.take().expect("a pipe");
+    go.write_all(b"\n").expect("the shell goes on");
+    let mut content = String::new();
+    said.read_to_string(&mut content)
+        .expect("what was in the file");
+    assert_eq!(content, "before and after");
+    writer.end();
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 2, 3]);
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use quorate_node::group::{Files, Purpose};
 use quorate_node::{Group as GroupFile, keys};
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::programs::{holds_in_time, wait};
 use super::watchdog::{Mounts, Watchdog};
@@ -78,7 +77,7 @@ impl Setup {
     }
 
     pub fn start(self) -> Group {
-        let turn = take_turn();
+        let turn = Group::take_turn();
         let directory = match self.on_disk {
             true => scratch(),
             false => scratch_in_memory(),
@@ -117,6 +116,14 @@ impl Group {
     /// Four sound replicas.
     pub fn start() -> Group {
         Setup::new(4).start()
+    }
+
+    /// Waits until no other test has a group; the turn ends when the file is dropped.
+    pub fn take_turn() -> File {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("turn");
+        let file = File::create(path).expect("the file that gives turns");
+        file.lock().expect("a turn");
+        file
     }
 
     pub fn directory(&self) -> &Path {
@@ -165,13 +172,6 @@ impl Group {
 
     fn log_path(&self, id: u8) -> PathBuf {
         self.directory().join(format!("replica-{id}.log"))
-    }
-
-    pub fn process(&self, id: u8) -> Option<Pid> {
-        self.replicas[usize::from(id)]
-            .child
-            .as_ref()
-            .map(Pid::from_child)
     }
 
     /// Starts a replica that does not run.
@@ -249,13 +249,6 @@ impl Group {
         status.unwrap_or_else(|| panic!("replica {id} does not end"))
     }
 
-    /// Asks a replica to end in order.
-    pub fn stop(&mut self, id: u8) -> ExitStatus {
-        let pid = self.process(id).expect("a replica that runs");
-        kill_process(pid, Signal::TERM).expect("the replica lives");
-        self.wait_for_end(id)
-    }
-
     /// Waits until a quorum works.
     pub fn wait_until_it_works(&mut self) {
         let mut died = None;
@@ -266,6 +259,11 @@ impl Group {
         if let Some(id) = died {
             panic!("replica {id} died:\n{}", last_lines(&self.log_path(id), 20));
         }
+    }
+
+    /// Whether no replica has ended by itself.
+    pub fn all_run(&mut self) -> bool {
+        self.first_that_died().is_none()
     }
 
     fn first_that_died(&mut self) -> Option<u8> {
@@ -305,14 +303,6 @@ impl Drop for Group {
             let _ = child.wait();
         }
     }
-}
-
-/// Waits until no other test has a group.
-fn take_turn() -> File {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("turn");
-    let file = File::create(path).expect("the file that gives turns");
-    file.lock().expect("a turn");
-    file
 }
 
 /// Keys, and a group file for a demonstration: only such a group takes faults.

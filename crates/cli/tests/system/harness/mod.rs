@@ -19,12 +19,12 @@ mod watchdog;
 
 use std::path::PathBuf;
 
-pub use group::{Group, Setup};
+pub use group::{Group, Setup, free_ports};
 pub use mount::{Mount, is_mounted, require_fuse};
 pub use programs::{Finished, Patience, eventually, finish, program, quorate, run, tool};
 pub use random::Random;
 pub use source::{Source, Times, assert_same};
-pub use status::{Replica, Status};
+pub use status::Status;
 
 /// A directory on the local disk that is removed with its content.
 pub fn scratch() -> tempfile::TempDir {

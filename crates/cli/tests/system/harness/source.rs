@@ -17,16 +17,12 @@ const PARTS: usize = 12;
 #[derive(Debug)]
 pub struct Source {
     place: tempfile::TempDir,
-    files: usize,
 }
 
 impl Source {
     /// Makes a tree of at least so many files, some 10 KB each.
     pub fn new(files: usize) -> Source {
-        let source = Source {
-            place: scratch(),
-            files,
-        };
+        let source = Source { place: scratch() };
         let tree = source.tree();
         fs::create_dir(&tree).expect("a directory");
         let mut random = Random::new(files as u64);
@@ -54,11 +50,6 @@ impl Source {
     /// The same as an archive with the one directory `tree`.
     pub fn packed(&self) -> PathBuf {
         self.place.path().join("tree.tar")
-    }
-
-    /// How many files were asked for; there are some more.
-    pub fn files(&self) -> usize {
-        self.files
     }
 }
 

@@ -1,0 +1,374 @@
+//! The command as people meet it: what it says when something is wrong, and what it leaves behind.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::harness::{
+    Finished, Group, Patience, Status, eventually, finish, free_ports, is_mounted, program,
+    quorate, require_fuse, run, scratch,
+};
+
+/// Fails unless the command ended with `code` and said all of `words`.
+fn assert_said(finished: &Finished, code: i32, words: &[&str]) {
+    let Finished { stdout, stderr, .. } = finished;
+    assert_eq!(finished.code(), code, "{stdout}\n{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{word:?} is not in {stderr:?}");
+    }
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+fn ends(command: &mut Command) -> Finished {
+    finish(command, Patience::default())
+}
+
+/// A group's files, made by the command itself; nothing runs.
+fn init(directory: &Path) {
+    let addresses: Vec<String> = free_ports(4)
+        .iter()
+        .map(|port| format!("127.0.0.1:{port}"))
+        .collect();
+    run(quorate()
+        .args(["init", "--replicas", &addresses.join(",")])
+        .arg(directory));
+}
+
+fn replica(directory: &Path, id: u8) -> Command {
+    let mut command = quorate();
+    command.args(["replica", "--id", &id.to_string(), "--group"]);
+    command.arg(directory.join("group.toml"));
+    command
+}
+
+/// A key file is its owner's alone, and is not overwritten.
+#[test]
+fn keys_are_private() {
+    let place = scratch();
+    let file = place.path().join("key");
+    let said = run(quorate().args(["keygen", "--json"]).arg(&file));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["public_key"].as_str().map(str::len), Some(64));
+    let mode = fs::metadata(&file)
+        .expect("the key file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let before = fs::read(&file).expect("the key");
+    assert_said(
+        &ends(quorate().arg("keygen").arg(&file)),
+        1,
+        &["exists already"],
+    );
+    assert_eq!(fs::read(&file).expect("the key"), before);
+    init(&place.path().join("group"));
+    for key in ["client.key", "replica-0/key", "replica-3/key"] {
+        let made = fs::metadata(place.path().join("group").join(key)).expect("a key file");
+        assert_eq!(made.permissions().mode() & 0o7777, 0o600, "{key}");
+    }
+}
+
+/// Each mistake in files and options has its own message, which says what to do.
+#[test]
+fn mistakes_are_explained() {
+    let place = scratch();
+    let directory = place.path().join("group");
+    init(&directory);
+    let group = directory.join("group.toml");
+    let text = fs::read_to_string(&group).expect("the group file");
+
+    let missing = place.path().join("nowhere/group.toml");
+    let no_file = ["there is no group file", "quorate init"];
+    assert_said(&ends(quorate().arg("status").arg(&missing)), 2, &no_file);
+    assert_said(
+        &ends(quorate().arg("mount").arg(&missing).arg(place.path())),
+        1,
+        &no_file,
+    );
+    let mut lost = quorate();
+    assert_said(
+        &ends(lost.args(["replica", "--id", "0", "--group"]).arg(&missing)),
+        1,
+        &no_file,
+    );
+
+    let again = ends(
+        quorate()
+            .args(["init", "--replicas", "127.0.0.1:1"])
+            .arg(&directory),
+    );
+    assert_said(&again, 1, &["there already", "another directory"]);
+    let three = ["init", "--replicas", "a:1,b:2,c:3"];
+    let three = ends(quorate().args(three).arg(place.path().join("three")));
+    assert_said(&three, 1, &["3 replicas make no group"]);
+
+    let wrong_key = directory.join("replica-1/key");
+    let wrong = ends(replica(&directory, 0).arg("--key").arg(&wrong_key));
+    assert_said(&wrong, 1, &["not the key of replica 0", "--key"]);
+    assert_said(&ends(&mut replica(&directory, 9)), 1, &["9"]);
+    let stranger = place.path().join("stranger");
+    run(quorate().arg("keygen").arg(&stranger));
+    let status = ends(
+        quorate()
+            .arg("status")
+            .arg(&group)
+            .arg("--key")
+            .arg(&stranger),
+    );
+    assert_said(&status, 2, &["--key"]);
+    let fault = ends(replica(&directory, 0).args(["--fault", "lie"]));
+    assert_said(&fault, 1, &["demonstration"]);
+
+    fs::set_permissions(&wrong_key, fs::Permissions::from_mode(0o644)).expect("a mode");
+    assert_said(
+        &ends(&mut replica(&directory, 1)),
+        1,
+        &["can be read", "chmod 600"],
+    );
+
+    let edited = text.replacen("127.0.0.1", "127.0.0.2", 1);
+    fs::write(&group, edited).expect("the file is edited");
+    assert_said(
+        &ends(&mut replica(&directory, 0)),
+        1,
+        &["line", "changed after it was made"],
+    );
+    fs::write(&group, text.replacen("address", "adress", 1)).expect("the file is edited");
+    assert_said(
+        &ends(&mut replica(&directory, 0)),
+        1,
+        &["group.toml", "adress"],
+    );
+
+    let unmounted = ends(quorate().arg("umount").arg(place.path()));
+    assert_said(&unmounted, 1, &["nothing is mounted"]);
+    assert_said(&ends(quorate().arg("frobnicate")), 2, &["frobnicate"]);
+}
+
+/// A port that another has, and a directory of another group, are refused before anything is written.
+#[test]
+fn replicas_do_not_get_mixed_up() {
+    let place = scratch();
+    let (one, two) = (place.path().join("one"), place.path().join("two"));
+    init(&one);
+    init(&two);
+    let group = fs::read_to_string(one.join("group.toml")).expect("the group file");
+    let port = group
+        .split("127.0.0.1:")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let address = format!("127.0.0.1:{}", port.expect("a port"));
+    let listener = std::net::TcpListener::bind(&address).expect("the port is free");
+    assert_said(&ends(&mut replica(&one, 0)), 1, &["is in use", &address]);
+    drop(listener);
+
+    let mut child = start(&mut replica(&two, 0));
+    eventually("the replica has made its directory its own", || {
+        two.join("replica-0/group-id").exists()
+    });
+    end(&mut child);
+    let other = ends(replica(&one, 0).arg("--data").arg(two.join("replica-0")));
+    assert_said(&other, 1, &["belongs to another group", "--data"]);
+}
+
+fn start(command: &mut Command) -> Child {
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the process starts")
+}
+
+/// Interrupts a process and waits until it has ended in order.
+fn end(child: &mut Child) {
+    // Before it has set up its handlers, the signal would kill it.
+    eventually("the process ends", || {
+        let _ = kill_process(Pid::from_child(child), Signal::INT);
+        child
+            .try_wait()
+            .expect("a child can be waited for")
+            .is_some()
+    });
+}
+
+/// What `status` says and how it exits: of a whole group, of one that lacks a replica, and of one that lacks two.
+#[test]
+fn status_tells_how_the_group_is() {
+    let mut group = Group::start();
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    eventually("all is whole", || group.status().code == 0);
+    let text = run(quorate().args(["status", "--json"]).arg(group.file()));
+    let json: Value = serde_json::from_str(&text).expect("JSON");
+    let fields = |value: &Value| -> Vec<String> {
+        value
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect()
+    };
+    assert_eq!(fields(&json), ["f", "group", "n", "replicas", "state"]);
+    let expected = [
+        "active",
+        "address",
+        "answers",
+        "clients",
+        "committed",
+        "executed",
+        "fault",
+        "fetching",
+        "id",
+        "lag",
+        "links",
+        "primary",
+        "root",
+        "root_differs",
+        "stable",
+        "uptime_ms",
+        "view",
+        "view_changes",
+    ];
+    assert_eq!(fields(&json["replicas"][0]), expected);
+    assert_eq!(
+        (&json["n"], &json["f"], &json["state"]),
+        (&4.into(), &1.into(), &"whole".into())
+    );
+    let text = run(quorate().arg("status").arg(group.file()));
+    assert!(
+        text.contains("whole") && text.lines().count() >= 6,
+        "{text}"
+    );
+
+    group.kill(3);
+    let status = group.status();
+    assert_eq!(
+        (status.code, status.state.as_str()),
+        (1, "degraded"),
+        "{status:?}"
+    );
+    assert!(!status.replicas[3].answers && status.replicas[2].answers);
+    group.kill(2);
+    let status = group.status();
+    assert_eq!(
+        (status.code, status.state.as_str()),
+        (2, "down"),
+        "{status:?}"
+    );
+}
+
+/// A mount needs a directory, and one that is free.
+#[test]
+fn mounts_need_a_free_directory() {
+    if !require_fuse() {
+        return;
+    }
+    let group = Group::start();
+    let mount = group.mount();
+    let place = scratch();
+    let file = place.path().join("file");
+    fs::write(&file, b"").expect("a file");
+    let onto = |place: &Path| ends(quorate().arg("mount").arg(group.file()).arg(place));
+    assert_said(&onto(&file), 1, &["is not a directory"]);
+    assert_said(&onto(&place.path().join("nothing")), 1, &["does not exist"]);
+    assert_said(
+        &onto(mount.path()),
+        1,
+        &["is mounted already", "quorate umount"],
+    );
+
+    fs::write(mount.at("file"), b"").expect("a file");
+    let open = fs::File::open(mount.at("file")).expect("the file");
+    let busy = ends(quorate().arg("umount").arg(mount.path()));
+    assert_said(&busy, 1, &["is in use"]);
+    drop(open);
+    let mut mount = mount;
+    run(quorate().arg("umount").arg(mount.path()));
+    assert!(!is_mounted(mount.path()));
+    let status = mount
+        .wait()
+        .expect("the mount's process ends with the mount");
+    assert!(status.success());
+}
+
+/// `up` makes a group, mounts it, and takes all of it away on Ctrl-C; the next `up` finds the files.
+#[test]
+fn up_twice_finds_the_files_again() {
+    if !require_fuse() {
+        return;
+    }
+    // It has as many processes as any other group.
+    let _turn = Group::take_turn();
+    let place = scratch();
+    let data = place.path().join("data");
+    let files = data.join("files");
+    let port = free_ports(1)[0].to_string();
+    for round in 0..2 {
+        let mut up = quorate();
+        let log = fs::File::create(place.path().join("log")).expect("a log");
+        up.args(["up", "--json", "--port", &port, "--data"])
+            .arg(&data);
+        up.stdout(log.try_clone().expect("a log")).stderr(log);
+        let mut child = up.spawn().expect("it starts");
+        eventually("it is ready", || {
+            let log = fs::read_to_string(place.path().join("log")).unwrap_or_default();
+            let ended = child.try_wait().expect("a child can be waited for");
+            assert!(ended.is_none(), "it ended: {log}");
+            log.contains("\"ready\"")
+        });
+        assert!(is_mounted(&files));
+        match round {
+            0 => fs::write(files.join("kept"), b"for the next time").expect("a file"),
+            _ => assert_eq!(
+                fs::read(files.join("kept")).expect("it"),
+                b"for the next time"
+            ),
+        }
+        assert_eq!(Status::ask(&data).code, 0);
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::INT).expect("it lives");
+        let mut status = None;
+        eventually("it ends", || {
+            status = child.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        assert!(status.is_some_and(|s| s.success()), "{status:?}");
+        assert!(!is_mounted(&files), "the mount is still there");
+        assert_eq!(Status::ask(&data).code, 2, "replicas still answer");
+    }
+}
+
+/// With too few replicas, calls wait and nothing is made up; when enough are there, they go on.
+#[test]
+fn too_few_replicas_make_calls_wait() {
+    if !require_fuse() {
+        return;
+    }
+    let mut group = Group::start();
+    let mount = group.mount();
+    group.kill(1);
+    group.kill(2);
+    // Another process: see the writer in `power_cut`.
+    let mut shell = program("sh");
+    shell
+        .args(["-c", "printf 'at last' > \"$0\""])
+        .arg(mount.at("file"));
+    let mut waiting = shell.spawn().expect("a shell");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let done = waiting.try_wait().expect("a child can be waited for");
+    assert!(done.is_none(), "two of four replicas agreed on a write");
+    group.start_replica(1);
+    eventually("the write goes on", || {
+        waiting
+            .try_wait()
+            .expect("a child can be waited for")
+            .is_some_and(|s| s.success())
+    });
+    group.start_replica(2);
+    assert_eq!(fs::read(mount.at("file")).expect("the file"), b"at last");
+    mount.unmount();
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
