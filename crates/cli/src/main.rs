@@ -36,8 +36,9 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 
 fn start_logging(verbose: u8) {
     let default = match verbose {
-        0 => "warn",
-        1 => "info",
+        // fuser warns when somebody else has unmounted, as is usual here.
+        0 => "warn,fuser=error",
+        1 => "info,fuser=error",
         2 => "quorate=debug,info",
         _ => "trace",
     };

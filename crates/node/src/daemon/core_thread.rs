@@ -19,6 +19,8 @@ use crate::wal::{self, WalEvent, WalThread};
 
 /// How many inputs are handled before what they call for is written to the log.
 const INPUTS_AT_ONCE: usize = 128;
+/// Records that nothing waits for are written by themselves when they have grown to this.
+const MAX_LAZY_BYTES: usize = 1 << 20;
 /// A new segment of the log is begun at a stable checkpoint after so many bytes.
 const SEGMENT_BYTES: usize = 24 << 20;
 
@@ -44,8 +46,12 @@ pub(crate) struct Core {
     store: StoreThread,
     outgoing: Outgoing,
     started: Instant,
-    /// Records that wait for the end of this round.
+    /// Records that wait to be written.
     records: Vec<wal::Record>,
+    /// Whether something waits for one of them.
+    votes_waiting: bool,
+    /// Bytes of those that nothing waits for.
+    lazy_bytes: usize,
     last_index: LogIndex,
     bytes_in_segment: usize,
 }
@@ -71,6 +77,8 @@ impl Core {
             outgoing,
             started,
             records: Vec::new(),
+            votes_waiting: false,
+            lazy_bytes: 0,
             last_index,
             bytes_in_segment: 0,
         }
@@ -109,7 +117,7 @@ impl Core {
                 self.carry_out()?;
             }
             self.outgoing.send_due(now.mono);
-            self.write_log();
+            self.write_votes();
         }
     }
 
@@ -117,7 +125,10 @@ impl Core {
     fn take(&mut self, wake: Wake) -> Result<bool, DaemonError> {
         let now = now(self.started);
         let input = match wake {
-            Wake::Stop => return Ok(false),
+            Wake::Stop => {
+                self.write_log();
+                return Ok(false);
+            }
             Wake::Link(event, credit) => {
                 drop(credit);
                 match self.link_input(event) {
@@ -219,11 +230,26 @@ impl Core {
     fn record(&mut self, index: LogIndex, record: &Record) {
         let bytes = Bytes::from(record.to_bytes());
         self.bytes_in_segment += bytes.len();
+        match record {
+            Record::Committed(_) => self.lazy_bytes += bytes.len(),
+            _ => self.votes_waiting = true,
+        }
         self.last_index = index;
         self.records.push((index, record.seq(), bytes));
     }
 
+    /// Writes what waits, unless it is nothing that anyone waits for: that goes along with the next vote.
+    ///
+    /// A record of what committed only saves asking the others after a restart; a sync of its own would be a third one for
+    /// each batch.
+    fn write_votes(&mut self) {
+        if self.votes_waiting || self.lazy_bytes >= MAX_LAZY_BYTES {
+            self.write_log();
+        }
+    }
+
     fn write_log(&mut self) {
+        (self.votes_waiting, self.lazy_bytes) = (false, 0);
         if !self.records.is_empty() {
             self.log.append(std::mem::take(&mut self.records));
         }
