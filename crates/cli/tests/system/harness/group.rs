@@ -271,11 +271,10 @@ impl Group {
             .replicas
             .iter_mut()
             .filter_map(|r| Some((r.id, r.child.as_mut()?)));
-        let ended = running.find_map(|(id, child)| match child.try_wait() {
+        running.find_map(|(id, child)| match child.try_wait() {
             Ok(None) => None,
             _ => Some(id),
-        });
-        ended
+        })
     }
 
     /// Waits until these replicas have executed the same and hold the same state.
