@@ -1,0 +1,188 @@
+//! One replica of a group of four, and the messages that the other three send it.
+
+use bytes::Bytes;
+use quorate_agreement::{Agreement, Config, Input, Millis, Now, Output, Record, Rejected};
+use quorate_wire::message::{
+    AuthRequest, NewView, PeerMessage, Request, SignedNewView, SignedViewChange, Status,
+    ViewChange, Vote,
+};
+use quorate_wire::{
+    Authenticator, ClientId, Digest, KeyPair, LogIndex, MacKey, Quorum, ReplicaId, RequestNumber,
+    Seq, SessionId, Time, Verified, View,
+};
+
+/// How long the replica waits for a primary.
+pub const TIMEOUT_MS: Millis = 1_500;
+/// The root of the initial state.
+pub const GENESIS: Digest = Digest([9; 32]);
+
+pub fn quorum() -> Quorum {
+    Quorum::new(4).unwrap()
+}
+
+pub fn key(replica: u8) -> KeyPair {
+    KeyPair::from_seed(&[replica + 1; 32])
+}
+
+pub fn client() -> ClientId {
+    key(50).public()
+}
+
+/// The key of the client's link with a replica.
+pub fn link_key(replica: u8) -> MacKey {
+    MacKey([replica + 1; 32])
+}
+
+pub fn at(mono: Millis) -> Now {
+    let wall = Time(1_000_000_000_000_000 + mono * 1_000_000);
+    Now { mono, wall }
+}
+
+/// A replica that starts from a store and a log.
+pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agreement {
+    let config = Config {
+        quorum: quorum(),
+        me: ReplicaId(me),
+        key: key(me),
+        keys: (0..4).map(|r| key(r).public()).collect(),
+        timeout_ms: TIMEOUT_MS,
+        clock_bound_ms: 10_000,
+    };
+    let next = LogIndex(records.len() as u64);
+    Agreement::new(config, checkpoint, true, records, next, at(0))
+}
+
+/// A replica that starts for the first time.
+pub fn fresh(me: u8) -> Agreement {
+    restarted(me, (Seq(0), GENESIS), vec![])
+}
+
+pub fn from_peer(
+    replica: &mut Agreement,
+    ms: Millis,
+    from: u8,
+    message: PeerMessage,
+) -> Result<(), Rejected> {
+    let taken = replica.handle(at(ms), Input::Peer(ReplicaId(from), message));
+    replica.invariants();
+    taken
+}
+
+pub fn from_client(
+    replica: &mut Agreement,
+    ms: Millis,
+    request: AuthRequest,
+) -> Result<(), Rejected> {
+    let taken = replica.handle(at(ms), Input::Request(Verified::from_link(request)));
+    replica.invariants();
+    taken
+}
+
+/// One of a flood; the invariants look at each request in the pool, which is slow after each.
+pub fn flood(replica: &mut Agreement, request: AuthRequest) -> Result<(), Rejected> {
+    replica.handle(at(0), Input::Request(Verified::from_link(request)))
+}
+
+/// Lets time pass in steps that are too short to look like a machine that stood still.
+pub fn wait(replica: &mut Agreement, from: Millis, to: Millis) {
+    for ms in (from..=to).step_by(500) {
+        replica.handle(at(ms), Input::Tick).unwrap();
+        replica.invariants();
+    }
+}
+
+pub fn outputs(replica: &mut Agreement) -> Vec<Output> {
+    replica.drain().collect()
+}
+
+/// What was written since the last look.
+pub fn written(replica: &mut Agreement) -> Vec<(LogIndex, Record)> {
+    let outputs = replica.drain();
+    let records = outputs.filter_map(|o| match o {
+        Output::Persist(index, record) => Some((index, record)),
+        _ => None,
+    });
+    records.collect()
+}
+
+/// The disk has all that was written up to the last record that `wanted` picks.
+pub fn persist_up_to(replica: &mut Agreement, ms: Millis, wanted: fn(&Record) -> bool) {
+    let records = written(replica);
+    let last = records.iter().rfind(|(_, record)| wanted(record));
+    let index = last.expect("such a record was written").0;
+    let _ = replica.handle(at(ms), Input::Persisted(index));
+    replica.invariants();
+}
+
+pub fn view_change_body(replica: u8, view: u64) -> ViewChange {
+    ViewChange {
+        view: View(view),
+        replica: ReplicaId(replica),
+        stable: Seq(0),
+        checkpoints: vec![(Seq(0), GENESIS)],
+        prepared: vec![],
+        preprepared: vec![],
+    }
+}
+
+pub fn signed(body: ViewChange) -> SignedViewChange {
+    let key = key(body.replica.0);
+    SignedViewChange::sign(body, &key).into_inner()
+}
+
+/// The VIEW-CHANGE of a replica to which nothing has happened yet.
+pub fn view_change(replica: u8, view: u64) -> SignedViewChange {
+    signed(view_change_body(replica, view))
+}
+
+/// A NEW-VIEW of `view`'s primary, whatever it says.
+pub fn new_view(
+    view: u64,
+    proofs: Vec<(ReplicaId, Digest)>,
+    start: (Seq, Digest),
+    selection: Vec<Digest>,
+) -> SignedNewView {
+    let body = NewView {
+        view: View(view),
+        proofs,
+        start,
+        selection,
+    };
+    let key = key(quorum().primary(View(view)).0);
+    SignedNewView::sign(body, &key).into_inner()
+}
+
+pub fn named(proofs: &[SignedViewChange]) -> Vec<(ReplicaId, Digest)> {
+    let named = proofs.iter().map(|m| (m.body.replica, m.digest()));
+    named.collect()
+}
+
+pub fn vote(seq: u64) -> Vote {
+    Vote {
+        seq: Seq(seq),
+        view: View(0),
+        digest: GENESIS,
+    }
+}
+
+pub fn status(view: u64, active: bool, committed: u64) -> PeerMessage {
+    PeerMessage::Status(Status {
+        view: View(view),
+        active,
+        stable: Seq(0),
+        committed: Seq(committed),
+        executed: Seq(0),
+    })
+}
+
+/// A request with right MACs for all replicas.
+pub fn request(number: u64, op: Bytes) -> AuthRequest {
+    let request = Request::new(client(), SessionId(1), RequestNumber(number), op);
+    let macs = (0..4).map(|r| link_key(r).mac(&request.digest()));
+    let auth = Authenticator(macs.collect());
+    AuthRequest {
+        request,
+        auth,
+        replier: ReplicaId(0),
+    }
+}
