@@ -209,7 +209,7 @@ fn the_locks_of_a_dead_mount_end() {
     rustix::process::kill_process(right.process(), rustix::process::Signal::KILL)
         .expect("it lives");
     right.wait();
-    // The session's lease is two minutes; this is the time that the product promises, so it is waited out.
+    // The session's lease is three quarters of a minute; this is the time that the product promises, so it is waited out.
     waiting
         .lock()
         .expect("the lock, when the lease has run out");

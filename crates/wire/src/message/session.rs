@@ -33,4 +33,4 @@ tagged! {
 /// How many requests a session may have in flight: number n may be sent once all up to n - WINDOW have been answered.
 pub const SESSION_WINDOW: u64 = 64;
 /// How long a session lives without a request, in agreed time.
-pub const SESSION_LEASE_MS: u64 = 120_000;
+pub const SESSION_LEASE_MS: u64 = 45_000;
