@@ -46,9 +46,9 @@ pub enum Command {
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Up {
-    /// How many replicas: 1, 4, 7, ... A group of 3f+1 tolerates f faulty ones.
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    pub replicas: usize,
+    /// How many replicas a new group has: 1, 4, 7, ... A group of 3f+1 tolerates f faulty ones [default: 4].
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<usize>,
     /// Where keys, logs and state are kept [default: $XDG_DATA_HOME/quorate/local].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -58,9 +58,9 @@ pub struct Up {
     /// Do not mount.
     #[arg(long, conflicts_with = "mount")]
     pub no_mount: bool,
-    /// First of the ports on 127.0.0.1 for a new group; replica N listens on PORT+N.
-    #[arg(long, default_value_t = 7400, value_name = "PORT")]
-    pub port: u16,
+    /// First of the ports on 127.0.0.1 for a new group; replica N listens on PORT+N [default: 7400].
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
     /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, corrupt-state. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,

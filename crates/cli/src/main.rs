@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod paths;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -36,9 +37,9 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 
 fn start_logging(verbose: u8) {
     let default = match verbose {
-        // fuser warns when somebody else has unmounted, as is usual here.
-        0 => "warn,fuser=error",
-        1 => "info,fuser=error",
+        // fuser complains when somebody else has unmounted or a program was interrupted, as is usual.
+        0 => "warn,fuser=off",
+        1 => "info,fuser=off",
         2 => "quorate=debug,info",
         _ => "trace",
     };
@@ -47,5 +48,6 @@ fn start_logging(verbose: u8) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }

@@ -210,6 +210,11 @@ fn claim(data: &Path, group: &Group) -> Result<(), DaemonError> {
         Ok(found) if found.trim() == id => Ok(()),
         Ok(_) => Err(DaemonError::OtherGroup(data.into())),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            tracing::warn!(
+                "{} is empty: right for a replica that has never run. One that has run and lost its directory no longer \
+                 knows what it promised to the others, and must not come back under its key",
+                data.display()
+            );
             disk::replace(&marker, format!("{id}\n").as_bytes(), 0o644).map_err(io(&marker))
         }
         Err(e) => Err(io(&marker)(e)),

@@ -28,16 +28,16 @@ pub fn run(args: &Up) -> Result<()> {
         Some(data) => data.clone(),
         None => paths::local_group()?,
     };
-    let group = Arc::new(find_or_make_group(args, &data)?);
-    check_faults(args, &group)?;
     let directory = match (&args.mount, args.no_mount) {
         (_, true) => None,
         (Some(directory), _) => Some(directory.clone()),
         (None, _) => Some(data.join("files")),
     };
+    // What is wrong with the arguments is said before anything is made.
     if let Some(directory) = &directory {
         mount::prepare(directory)?;
     }
+    let group = Arc::new(find_or_make_group(args, &data)?);
     commands::runtime()?.block_on(serve(args, &data, group, directory))
 }
 
@@ -45,31 +45,27 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
     let file = paths::group_file(data);
     if file.exists() {
         let group = Group::load(&file)?;
-        if group.quorum().n() != args.replicas && args.replicas != 4 {
-            bail!(
-                "the group in {} has {} replicas: leave --replicas away, or choose another --data",
-                data.display(),
-                group.quorum().n()
-            );
-        }
+        check_existing(args, data, &group)?;
+        check_faults(args, group.quorum())?;
         return Ok(group);
     }
-    if Quorum::new(args.replicas).is_none() {
-        bail!(
-            "--replicas {}: a group has 3f+1 replicas: 1, 4, 7, 10...",
-            args.replicas
-        );
+    let replicas = args.replicas.unwrap_or(4);
+    let Some(quorum) = Quorum::new(replicas) else {
+        bail!("--replicas {replicas}: a group has 3f+1 replicas: 1, 4, 7, 10...");
+    };
+    check_faults(args, quorum)?;
+    let port = args.port.unwrap_or(7400);
+    if usize::from(port) + replicas - 1 > usize::from(u16::MAX) {
+        bail!("--port {port}: {replicas} ports from there on are needed");
     }
-    let last = u32::from(args.port) + args.replicas as u32 - 1;
-    if last > u32::from(u16::MAX) {
-        bail!(
-            "--port {}: {} ports from there on are needed",
-            args.port,
-            args.replicas
-        );
+    let address = |id: usize| format!("127.0.0.1:{}", usize::from(port) + id);
+    let addresses: Vec<String> = (0..replicas).map(address).collect();
+    for address in &addresses {
+        // Once the group file is made its addresses stay, so a port that is taken is better found now.
+        std::net::TcpListener::bind(address).with_context(|| {
+            format!("can't listen on {address}: choose other ports for the new group (--port)")
+        })?;
     }
-    let address = |id: usize| format!("127.0.0.1:{}", usize::from(args.port) + id);
-    let addresses: Vec<String> = (0..args.replicas).map(address).collect();
     let purpose = Purpose::Demonstration;
     init::create(
         data,
@@ -81,21 +77,43 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
     )
 }
 
-fn check_faults(args: &Up, group: &Group) -> Result<()> {
+/// Options that only a new group follows must not be passed over in silence.
+fn check_existing(args: &Up, data: &Path, group: &Group) -> Result<()> {
+    let n = group.quorum().n();
+    if args.replicas.is_some_and(|replicas| replicas != n) {
+        bail!(
+            "the group in {} has {n} replicas: leave --replicas away, or choose another --data",
+            data.display()
+        );
+    }
+    let first = &group.replicas()[0].address;
+    if args
+        .port
+        .is_some_and(|port| !first.ends_with(&format!(":{port}")))
+    {
+        bail!(
+            "the group in {} listens from {first} on: leave --port away, or choose another --data",
+            data.display()
+        );
+    }
+    Ok(())
+}
+
+fn check_faults(args: &Up, quorum: Quorum) -> Result<()> {
     for (id, _) in &args.fault {
-        if usize::from(*id) >= group.quorum().n() {
+        if usize::from(*id) >= quorum.n() {
             bail!(
                 "--fault {id}=...: the replicas are numbered from 0 to {}",
-                group.quorum().n() - 1
+                quorum.n() - 1
             );
         }
     }
     let faulty: std::collections::BTreeSet<u8> = args.fault.iter().map(|(id, _)| *id).collect();
-    if faulty.len() > group.quorum().f() {
+    if faulty.len() > quorum.f() {
         eprintln!(
             "quorate: {} faulty replicas are more than this group tolerates ({}): expect the worst",
             faulty.len(),
-            group.quorum().f()
+            quorum.f()
         );
     }
     Ok(())
