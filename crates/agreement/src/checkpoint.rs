@@ -14,7 +14,7 @@ use crate::{CHECKPOINT_INTERVAL, LOG_WINDOW};
 /// CHECKPOINTs of the others: for each sender a few, of the highest places.
 ///
 /// CometBFT CVE-2025-24371: a peer that claims a great height and then takes it back must not lead anyone on. What counts
-/// here is what 2f+1 replicas claim of one place with one root.
+/// here is what f+1 replicas claim of one place with one root.
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointVotes(BTreeMap<ReplicaId, BTreeMap<Seq, Digest>>);
 
@@ -88,7 +88,7 @@ impl Agreement {
         Ok(())
     }
 
-    /// Looks for a checkpoint that 2f+1 replicas, this one among them, have alike; or that 2f+1 others have and this one lacks.
+    /// Looks for a checkpoint that 2f+1 replicas, this one among them, have alike; or that f+1 others have and this one lacks.
     fn look_for_stability(&mut self) {
         let quorum = self.config.quorum;
         let stable = self.own_checkpoints.iter().rev().find(|&(&seq, &root)| {
@@ -102,7 +102,7 @@ impl Agreement {
         };
         match self.own_checkpoints.get(&seq) {
             Some(own) if *own != root => {
-                // 2f+1 replicas say otherwise: this replica's state is damaged, and is repaired from theirs.
+                // f+1 others, a correct one among them, say otherwise: this replica's state is damaged, and is repaired from theirs.
                 self.own_checkpoints.retain(|&at, _| at < seq);
                 self.fetch_state((seq, root));
             }
@@ -112,8 +112,8 @@ impl Agreement {
         }
     }
 
-    /// The highest checkpoint above the stable one that is certified: 2f+1 replicas claim it, so that
-    /// f+1 correct ones have it. Published bug (BFT-SMaRt issue 62): messages were counted, not equal values.
+    /// The highest checkpoint above the stable one that is certified: f+1 others claim it, so that one
+    /// correct replica has it. Published bug (BFT-SMaRt issue 62): messages were counted, not equal values.
     pub(crate) fn certified_ahead(&self) -> Option<(Seq, Digest)> {
         let enough = certificate_of_others(self.config.quorum);
         self.checkpoint_votes

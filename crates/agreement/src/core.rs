@@ -77,7 +77,6 @@ pub struct Agreement {
     pub(crate) next_status: Millis,
     /// Replicas that wait alone in a later view, since when, and when they were last followed there.
     pub(crate) stranded: BTreeMap<ReplicaId, Stranded>,
-    pub(crate) last_status: Option<Status>,
     pub(crate) fetch_turn: u8,
     /// Requests that this replica has asked others for.
     pub(crate) asked: BTreeSet<Digest>,
@@ -186,7 +185,6 @@ impl Agreement {
             statuses: BTreeMap::new(),
             next_status: now.mono,
             stranded: BTreeMap::new(),
-            last_status: None,
             fetch_turn: config.me.0,
             asked: BTreeSet::new(),
             behind_since: None,

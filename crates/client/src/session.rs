@@ -28,7 +28,7 @@ pub use quorate_agreement::client::SessionLost;
 
 /// How many calls may wait for their results; further callers wait for a place.
 pub const MAX_CALLS: usize = 256;
-/// A session is renewed this often; its lease is four times as long.
+/// A session is renewed this often; its lease is three times as long.
 const RENEW: Duration = Duration::from_secs(15);
 /// After how long without a result the log says that the group does not answer.
 const SILENCE: Duration = Duration::from_secs(5);
