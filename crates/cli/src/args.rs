@@ -67,7 +67,11 @@ pub struct Up {
     /// Leave replicas that die dead.
     #[arg(long)]
     pub no_restart: bool,
-    /// Print one JSON object a line instead of the status line.
+    /// Print one JSON object a line instead of the status line. Its "event" is "ready" (with "replicas" and
+    /// "mount"), "note" (with "text": what goes on, which replica died...), or "status": how the group is, with what
+    /// the status line shows: "state" (whole, degraded or down), "mount", "view", "batches" (how many are executed),
+    /// "lag" (how many the last replica is behind) and "silent" (who does not answer). A status comes when the
+    /// state, the view or the silent replicas change, and every 5 seconds.
     #[arg(long)]
     pub json: bool,
 }

@@ -110,7 +110,7 @@ impl Health {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Health::Whole => "whole",
             Health::Degraded => "degraded",

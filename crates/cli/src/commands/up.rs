@@ -2,6 +2,7 @@
 
 mod children;
 mod display;
+mod lock;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::commands::{self, init, mount, status};
 use crate::paths;
 use children::Children;
 use display::Display;
+use lock::Lock;
 
 /// How often children are looked after and the status line is drawn.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -33,7 +35,9 @@ pub fn run(args: &Up) -> Result<()> {
         (Some(directory), _) => Some(directory.clone()),
         (None, _) => Some(data.join("files")),
     };
-    // What is wrong with the arguments is said before anything is made.
+    // Held to the end: the replicas' ports and directories are for one `up` at a time.
+    let _lock = Lock::take(&data, directory.as_deref())?;
+    // What is wrong with the mount's place is said before a group is made.
     if let Some(directory) = &directory {
         mount::prepare(directory)?;
     }
@@ -125,7 +129,7 @@ async fn serve(
     group: Arc<Group>,
     directory: Option<PathBuf>,
 ) -> Result<()> {
-    let display = Display::new(args.json);
+    let mut display = Display::new(args.json);
     let mut children = Children::start(data, &group, &args.fault, !args.no_restart)?;
     let identity = status::of_directory(&group, data)?;
     let stop = commands::asked_to_end();

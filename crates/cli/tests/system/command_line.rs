@@ -9,12 +9,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::{
-    Finished, Group, Patience, Status, eventually, finish, free_ports, is_mounted, program,
-    quorate, require_fuse, run, scratch,
+    Finished, Group, Patience, eventually, finish, free_ports, is_mounted, program, quorate,
+    require_fuse, run, scratch,
 };
 
 /// Fails unless the command ended with `code` and said all of `words`.
-fn assert_said(finished: &Finished, code: i32, words: &[&str]) {
+pub fn assert_said(finished: &Finished, code: i32, words: &[&str]) {
     let Finished { stdout, stderr, .. } = finished;
     assert_eq!(finished.code(), code, "{stdout}\n{stderr}");
     for word in words {
@@ -23,7 +23,7 @@ fn assert_said(finished: &Finished, code: i32, words: &[&str]) {
     assert!(!stderr.contains("panicked"), "{stderr}");
 }
 
-fn ends(command: &mut Command) -> Finished {
+pub fn ends(command: &mut Command) -> Finished {
     finish(command, Patience::default())
 }
 
@@ -292,53 +292,6 @@ fn mounts_need_a_free_directory() {
         .wait()
         .expect("the mount's process ends with the mount");
     assert!(status.success());
-}
-
-/// `up` makes a group, mounts it, and takes all of it away on Ctrl-C; the next `up` finds the files.
-#[test]
-fn up_twice_finds_the_files_again() {
-    if !require_fuse() {
-        return;
-    }
-    // It has as many processes as any other group.
-    let _turn = Group::take_turn();
-    let place = scratch();
-    let data = place.path().join("data");
-    let files = data.join("files");
-    let port = free_ports(1)[0].to_string();
-    for round in 0..2 {
-        let mut up = quorate();
-        let log = fs::File::create(place.path().join("log")).expect("a log");
-        up.args(["up", "--json", "--port", &port, "--data"])
-            .arg(&data);
-        up.stdout(log.try_clone().expect("a log")).stderr(log);
-        let mut child = up.spawn().expect("it starts");
-        eventually("it is ready", || {
-            let log = fs::read_to_string(place.path().join("log")).unwrap_or_default();
-            let ended = child.try_wait().expect("a child can be waited for");
-            assert!(ended.is_none(), "it ended: {log}");
-            log.contains("\"ready\"")
-        });
-        assert!(is_mounted(&files));
-        match round {
-            0 => fs::write(files.join("kept"), b"for the next time").expect("a file"),
-            _ => assert_eq!(
-                fs::read(files.join("kept")).expect("it"),
-                b"for the next time"
-            ),
-        }
-        assert_eq!(Status::ask(&data).code, 0);
-        let pid = Pid::from_child(&child);
-        kill_process(pid, Signal::INT).expect("it lives");
-        let mut status = None;
-        eventually("it ends", || {
-            status = child.try_wait().expect("a child can be waited for");
-            status.is_some()
-        });
-        assert!(status.is_some_and(|s| s.success()), "{status:?}");
-        assert!(!is_mounted(&files), "the mount is still there");
-        assert_eq!(Status::ask(&data).code, 2, "replicas still answer");
-    }
 }
 
 /// With too few replicas, calls wait and nothing is made up; when enough are there, they go on.

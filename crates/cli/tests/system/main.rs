@@ -16,4 +16,5 @@ mod power_cut;
 mod programs;
 mod tools;
 mod two_mounts;
+mod up;
 mod workload;
