@@ -14,18 +14,17 @@ mod core_thread;
 mod outgoing;
 mod store_thread;
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 use quorate_agreement::{Config, Record};
+use quorate_execution::Service;
 use quorate_fault::Fault;
-use quorate_files::{FileService, Genesis};
 use quorate_replica::{Restored, genesis};
 use quorate_store::{Store, StoreError};
 use quorate_wire::{Decode, KeyPair, LogIndex, ReplicaId, Seq};
-use tokio::sync::oneshot;
 
 use crate::group::Group;
 use crate::tls::Identity;
@@ -109,92 +108,123 @@ pub enum DaemonError {
     Fatal(String),
 }
 
-/// Runs a replica until `stop` is done or it can't go on.
-///
-/// # Errors
-/// Any [`DaemonError`]. The other replicas carry the group meanwhile, if no more than f are out.
-pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
-    let Options {
-        group,
-        me,
-        key,
-        data,
-        listen,
-        fault,
-    } = options;
-    let entry = group
-        .replica(me)
-        .ok_or(DaemonError::NoSuchReplica(me, group.quorum().n() - 1))?;
-    if entry.key != key.public() {
-        return Err(DaemonError::WrongKey(me));
-    }
-    if fault.is_some() && !group.is_demonstration() {
-        return Err(DaemonError::NotADemonstration);
-    }
-    let listener = bind(listen.as_deref().unwrap_or(&entry.address)).await?;
-    claim(&data, &group)?;
-
-    let service = file_service(&group);
-    let (wake, woken) = mpsc::channel();
-    let (store, wal, restored) = restore(&data, service)?;
-    let deliver = {
-        let wake = wake.clone();
-        // Fails only when the core has stopped, and then nobody misses it.
-        Arc::new(move |event, credit| drop(wake.send(Wake::Link(event, credit))))
-    };
-    let limits = Limits::default();
-    let identity = Identity::new(&key);
-    let transport = Transport::start(group.clone(), me, &identity, listener, limits, deliver);
-    let wal = {
-        let wake = wake.clone();
-        WalThread::spawn(wal, move |event| drop(wake.send(Wake::Log(event))))
-    };
-    let store = {
-        let wake = wake.clone();
-        StoreThread::spawn(store, move |event| drop(wake.send(Wake::Store(event))))
-    };
-    let config = Config {
-        quorum: group.quorum(),
-        me,
-        key: key.clone(),
-        keys: group.replica_keys(),
-        timeout_ms: TIMEOUT_MS,
-        clock_bound_ms: CLOCK_BOUND_MS,
-    };
-    let outgoing = Outgoing::new(group.quorum(), me, transport.links(), fault, &key);
-    let core = Core::new(config, service, restored, wal, store, outgoing);
-
-    let (finished, finish) = oneshot::channel();
-    let thread = std::thread::Builder::new()
-        .name("replica".into())
-        .spawn(move || drop(finished.send(core.run(&woken))))
-        .map_err(|source| DaemonError::Io {
-            path: data.clone(),
-            source,
-        })?;
-    tokio::pin!(stop, finish);
-    let result = tokio::select! {
-        () = &mut stop => {
-            let _ = wake.send(Wake::Stop);
-            finish.await
-        }
-        result = &mut finish => result,
-    };
-    drop(transport);
-    let _ = thread.join();
-    result.unwrap_or_else(|_| Err(DaemonError::Fatal("the replica's thread died".into())))
+/// A replica that runs, until it is told to stop or can't go on.
+#[derive(Debug)]
+pub struct Daemon {
+    stopper: Stopper,
+    core: JoinHandle<Result<(), DaemonError>>,
+    /// On which the links run; they end with it.
+    links: tokio::runtime::Runtime,
 }
 
-/// The service that the group file describes; the same on all replicas.
-fn file_service(group: &Group) -> FileService {
-    let files = group.files();
-    FileService::new(Genesis {
-        capacity_bytes: files.capacity_bytes,
-        capacity_inodes: files.inodes,
-        root_uid: 0,
-        root_gid: 0,
-        root_mode: 0o1777,
-    })
+/// Tells a [`Daemon`] to stop, from any thread.
+#[derive(Clone, Debug)]
+pub struct Stopper(mpsc::Sender<Wake>);
+
+impl Stopper {
+    /// Tells the replica to stop; [`Daemon::wait`] returns when it has.
+    pub fn stop(&self) {
+        // Fails only if it has stopped already.
+        let _ = self.0.send(Wake::Stop);
+    }
+}
+
+impl Daemon {
+    /// Starts a replica of a service. All replicas of a group must be given the same service.
+    ///
+    /// Returns when what the disk holds has been read and the replica listens.
+    ///
+    /// # Errors
+    /// Any [`DaemonError`]. The other replicas carry the group meanwhile, if no more than f are out.
+    pub fn start<S: Service + Clone>(options: Options, service: S) -> Result<Daemon, DaemonError> {
+        let Options {
+            group,
+            me,
+            key,
+            data,
+            listen,
+            fault,
+        } = options;
+        let entry = group
+            .replica(me)
+            .ok_or(DaemonError::NoSuchReplica(me, group.quorum().n() - 1))?;
+        if entry.key != key.public() {
+            return Err(DaemonError::WrongKey(me));
+        }
+        if fault.is_some() && !group.is_demonstration() {
+            return Err(DaemonError::NotADemonstration);
+        }
+        let io = |source| DaemonError::Io {
+            path: data.clone(),
+            source,
+        };
+        let links = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(io)?;
+        let listener = links.block_on(bind(listen.as_deref().unwrap_or(&entry.address)))?;
+        claim(&data, &group)?;
+
+        let (wake, woken) = mpsc::channel();
+        let (store, wal, restored) = restore(&data, service.clone())?;
+        let deliver = {
+            let wake = wake.clone();
+            // Fails only when the core has stopped, and then nobody misses it.
+            Arc::new(move |event, credit| drop(wake.send(Wake::Link(event, credit))))
+        };
+        let limits = Limits::default();
+        let identity = Identity::new(&key);
+        let transport = {
+            let _entered = links.enter();
+            Transport::start(group.clone(), me, &identity, listener, limits, deliver)
+        };
+        let wal = {
+            let wake = wake.clone();
+            WalThread::spawn(wal, move |event| drop(wake.send(Wake::Log(event))))
+        };
+        let store = {
+            let wake = wake.clone();
+            StoreThread::spawn(store, move |event| drop(wake.send(Wake::Store(event))))
+        };
+        let config = Config {
+            quorum: group.quorum(),
+            me,
+            key: key.clone(),
+            keys: group.replica_keys(),
+            timeout_ms: TIMEOUT_MS,
+            clock_bound_ms: CLOCK_BOUND_MS,
+        };
+        let outgoing = Outgoing::new(group.quorum(), me, transport.links(), fault, &key);
+        let core = Core::new(config, service, restored, wal, store, outgoing);
+        let core = std::thread::Builder::new()
+            .name("replica".into())
+            .spawn(move || {
+                let _transport = transport;
+                core.run(&woken)
+            })
+            .map_err(io)?;
+        Ok(Daemon {
+            stopper: Stopper(wake),
+            core,
+            links,
+        })
+    }
+
+    /// What stops it.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits until the replica has stopped and what it wrote is on disk.
+    ///
+    /// # Errors
+    /// Why it stopped, if nobody told it to.
+    pub fn wait(self) -> Result<(), DaemonError> {
+        let result = self.core.join();
+        drop(self.links);
+        result.unwrap_or_else(|_| Err(DaemonError::Fatal("the replica's thread died".into())))
+    }
 }
 
 /// Makes the directory this replica's, or sees that it is.
@@ -222,7 +252,7 @@ fn claim(data: &Path, group: &Group) -> Result<(), DaemonError> {
 }
 
 /// Reads back what this replica's disk holds.
-fn restore(data: &Path, service: FileService) -> Result<(Store, Wal, Restored), DaemonError> {
+fn restore<S: Service>(data: &Path, service: S) -> Result<(Store, Wal, Restored), DaemonError> {
     let mut store = Store::open(&data.join("state.redb"), quorate_store::Options::default())?;
     if store.is_new() {
         let layer = genesis(service).map_err(|e| DaemonError::Fatal(e.to_string()))?;

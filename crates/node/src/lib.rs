@@ -7,7 +7,7 @@
 //! - [`transport`] and [`client_transport`]: the links of a replica and of a client.
 //! - [`event`]: how links hand over what happens.
 //! - [`wal`]: the write-ahead log.
-//! - [`daemon`]: all of it together, around a replica.
+//! - [`daemon`]: all of it together, around a replica of any [service](quorate_execution::Service).
 //!
 //! Absent on purpose: decisions of the protocol. They are in the cores; this crate moves bytes.
 
@@ -26,6 +26,7 @@ pub mod transport;
 pub mod wal;
 
 pub use client_transport::{ClientEvent, ClientEvents, ClientLinks, ClientTransport};
+pub use daemon::{Daemon, DaemonError, Options, Stopper};
 pub use group::{Group, GroupError};
 pub use keys::{KeyError, generate};
 pub use outbox::Frame;

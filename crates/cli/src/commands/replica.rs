@@ -4,8 +4,8 @@ use std::io::Read;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use quorate_node::daemon::{self, Options};
-use quorate_node::{Group, keys};
+use quorate_files::{FileService, Genesis};
+use quorate_node::{Daemon, Group, Options, keys};
 use quorate_wire::ReplicaId;
 
 use crate::args::Replica;
@@ -18,6 +18,7 @@ pub fn run(args: &Replica) -> Result<()> {
         .key
         .clone()
         .unwrap_or_else(|| paths::replica_key(&directory, args.id));
+    let service = file_service(&group);
     let options = Options {
         group: Arc::new(group),
         me: ReplicaId(args.id),
@@ -29,8 +30,11 @@ pub fn run(args: &Replica) -> Result<()> {
         listen: args.listen.clone(),
         fault: args.fault,
     };
-    let with_parent = args.with_parent;
-    let stop = async move {
+    let runtime = commands::runtime()?;
+    let stopped = || format!("replica {} stopped", args.id);
+    let replica = Daemon::start(options, service).with_context(stopped)?;
+    let (stopper, with_parent) = (replica.stopper(), args.with_parent);
+    runtime.spawn(async move {
         if with_parent {
             tokio::select! {
                 () = commands::asked_to_end() => {}
@@ -39,10 +43,21 @@ pub fn run(args: &Replica) -> Result<()> {
         } else {
             commands::asked_to_end().await;
         }
-    };
-    commands::runtime()?
-        .block_on(daemon::run(options, stop))
-        .with_context(|| format!("replica {} stopped", args.id))
+        stopper.stop();
+    });
+    replica.wait().with_context(stopped)
+}
+
+/// The service that the group file describes; the same on all replicas.
+fn file_service(group: &Group) -> FileService {
+    let files = group.files();
+    FileService::new(Genesis {
+        capacity_bytes: files.capacity_bytes,
+        capacity_inodes: files.inodes,
+        root_uid: 0,
+        root_gid: 0,
+        root_mode: 0o1777,
+    })
 }
 
 /// Done when whoever holds the other end of standard input is gone.

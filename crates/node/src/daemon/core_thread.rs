@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate_agreement::{Config, Now, Record};
-use quorate_files::FileService;
+use quorate_execution::Service;
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
 use quorate_wire::{Encode, LogIndex, ReplicaId, Seq, Time};
@@ -39,9 +39,9 @@ pub(crate) enum Wake {
 
 /// The replica with what it needs to act.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Core<S> {
     me: ReplicaId,
-    replica: Replica<FileService>,
+    replica: Replica<S>,
     log: WalThread,
     store: StoreThread,
     outgoing: Outgoing,
@@ -56,15 +56,15 @@ pub(crate) struct Core {
     bytes_in_segment: usize,
 }
 
-impl Core {
+impl<S: Service> Core<S> {
     pub fn new(
         config: Config,
-        service: FileService,
+        service: S,
         restored: Restored,
         log: WalThread,
         store: StoreThread,
         outgoing: Outgoing,
-    ) -> Core {
+    ) -> Core<S> {
         let started = clock_start();
         let me = config.me;
         let last_index = LogIndex(restored.next_index.0.saturating_sub(1));

@@ -20,7 +20,7 @@ pub(crate) struct Outgoing {
     quorum: Quorum,
     me: ReplicaId,
     links: Links,
-    /// Only where the operator of a group that was made for demonstrations has asked for it: `daemon::run` sees to that.
+    /// Only where the operator of a group that was made for demonstrations has asked for it: `Daemon::start` sees to that.
     faulty: Option<Box<Faulty>>,
     delayed: BinaryHeap<Reverse<Delayed>>,
     delays: u64,

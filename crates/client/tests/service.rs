@@ -1,0 +1,101 @@
+//! A service of one's own, replicated: real replicas and a client in this process.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_client::Session;
+use quorate_execution::{Call, Service};
+use quorate_node::group::{Files, Purpose};
+use quorate_node::{Daemon, Group, Identity, Options};
+use quorate_state::{Fault, Txn};
+use quorate_wire::{KeyPair, ReplicaId};
+
+/// Adds what it is told to, and says the sum.
+#[derive(Clone, Debug)]
+struct Sum;
+
+const KEY: &[u8] = b"sum";
+
+impl Service for Sum {
+    fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
+        txn.put(KEY.into(), vec![0; 8].into());
+        Ok(())
+    }
+
+    fn is_read_only(&self, _op: &[u8]) -> bool {
+        false
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        let sum = txn.get(KEY)?.unwrap_or_default();
+        let sum = u64::from_le_bytes(sum[..].try_into().unwrap_or_default());
+        let sum = sum + op.first().map_or(0, |add| u64::from(*add));
+        let sum = Bytes::copy_from_slice(&sum.to_le_bytes());
+        txn.put(KEY.into(), sum.clone());
+        Ok(sum)
+    }
+
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+fn key(seed: u8) -> KeyPair {
+    KeyPair::from_seed(&[seed; 32])
+}
+
+/// A group on ports that are free now.
+fn group(n: u8) -> Arc<Group> {
+    let ports: Vec<_> = (0..n)
+        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let address = |i: u8| ports[usize::from(i)].local_addr().unwrap().to_string();
+    let replicas = (0..n).map(|i| (address(i), key(i).public())).collect();
+    let clients = vec![("client".into(), key(100).public())];
+    let group = Group::new("sum", replicas, clients, Files::default(), Purpose::Service);
+    Arc::new(group.unwrap())
+}
+
+fn start(group: &Arc<Group>, id: u8, data: &std::path::Path) -> Daemon {
+    let options = Options {
+        group: group.clone(),
+        me: ReplicaId(id),
+        key: key(id),
+        data: data.join(id.to_string()),
+        listen: None,
+        fault: None,
+    };
+    Daemon::start(options, Sum).unwrap()
+}
+
+/// Calls the group, stops all its replicas, starts them again and calls once more.
+fn adds_up(n: u8) {
+    let (group, data) = (group(n), tempfile::tempdir().unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for round in 0..2u64 {
+        let replicas: Vec<_> = (0..n).map(|id| start(&group, id, data.path())).collect();
+        let session = {
+            let _entered = runtime.enter();
+            Session::connect(&group, &Identity::new(&key(100)))
+        };
+        for i in 1..=200 {
+            let sum = session.call_blocking(Bytes::from_static(&[3])).unwrap();
+            assert_eq!(sum[..], (600 * round + 3 * i).to_le_bytes());
+        }
+        runtime.block_on(session.close());
+        replicas.iter().for_each(|r| r.stopper().stop());
+        replicas.into_iter().for_each(|r| r.wait().unwrap());
+    }
+}
+
+/// A group of one is a server that is not replicated: nothing is voted on, all else is the same.
+#[test]
+fn a_group_of_one_serves() {
+    adds_up(1);
+}
+
+/// Four replicas agree, and remember over a restart.
+#[test]
+fn a_group_of_four_serves() {
+    adds_up(4);
+}
