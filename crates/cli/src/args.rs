@@ -78,8 +78,8 @@ pub struct Up {
 
 /// Make the keys and the group file of a new group.
 ///
-/// Writes DIR/group.toml, DIR/replica-N/key for each replica and DIR/client.key. Give each server the group file and its own
-/// replica-N/key, and each client machine the group file and a client key; keep the keys secret.
+/// Writes DIR/group.toml, a directory DIR/replica-N with its key for each replica, and DIR/client.key. Give each server
+/// the group file and its own replica-N, and each client machine the group file and a client key; keep the keys secret.
 ///
 /// Example:
 ///   quorate init --name team --replicas a.example:7400,b.example:7400,c.example:7400,d.example:7400 ./team
@@ -121,7 +121,8 @@ pub struct Keygen {
 /// Run one replica of a group.
 ///
 /// Stays in the foreground until SIGINT or SIGTERM, as a service manager wants it. Log and state are kept in the data directory, which
-/// is this replica's alone; started again on it, the replica goes on where it was.
+/// is this replica's alone; started again on it, the replica goes on where it was. It refuses a directory that has lost
+/// log or state: what it has told the others it must not forget.
 #[derive(Debug, ClapArgs)]
 pub struct Replica {
     /// The replica's number in the group file.
@@ -136,6 +137,10 @@ pub struct Replica {
     /// The replica's directory [default: replica-N beside the group file].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Make the data directory; for a replica that has never run and whose directory was not brought here from
+    /// `quorate init`. Refused where one has run.
+    #[arg(long)]
+    pub first_start: bool,
     /// Listen here instead of on the address in the group file, such as 0.0.0.0:7400 behind address translation.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,

@@ -56,12 +56,13 @@ fn group(n: u8) -> Arc<Group> {
     Arc::new(group.unwrap())
 }
 
-fn start(group: &Arc<Group>, id: u8, data: &std::path::Path) -> Daemon {
+fn start(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) -> Daemon {
     let options = Options {
         group: group.clone(),
         me: ReplicaId(id),
         key: key(id),
         data: data.join(id.to_string()),
+        first_start,
         listen: None,
         fault: None,
     };
@@ -73,7 +74,9 @@ fn adds_up(n: u8) {
     let (group, data) = (group(n), tempfile::tempdir().unwrap());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for round in 0..2u64 {
-        let replicas: Vec<_> = (0..n).map(|id| start(&group, id, data.path())).collect();
+        let replicas: Vec<_> = (0..n)
+            .map(|id| start(&group, id, data.path(), round == 0))
+            .collect();
         let session = {
             let _entered = runtime.enter();
             Session::connect(&group, &Identity::new(&key(100)))

@@ -11,6 +11,7 @@
 //! messages that were not taken yet, and the protocol's window for the disks' completions.
 
 mod core_thread;
+pub mod directory;
 mod outgoing;
 mod store_thread;
 
@@ -30,7 +31,6 @@ use crate::group::Group;
 use crate::tls::Identity;
 use crate::transport::{Limits, Transport, TransportError, bind};
 use crate::wal::{Wal, WalError, WalThread};
-use crate::{disk, hex};
 use core_thread::{Core, Wake};
 use outgoing::Outgoing;
 use store_thread::StoreThread;
@@ -51,6 +51,8 @@ pub struct Options {
     pub key: KeyPair,
     /// The directory that is this replica's alone.
     pub data: PathBuf,
+    /// Whether this replica has never run: then its directory is made. Else it must be there, with all that was in it.
+    pub first_start: bool,
     /// Where to listen, if not at the address in the group file.
     pub listen: Option<String>,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
@@ -75,6 +77,27 @@ pub enum DaemonError {
          for, or give it another directory (--data)"
     )]
     OtherGroup(PathBuf),
+    /// The disk, or whoever cleared it, has lost what the replica must not forget.
+    #[error(
+        "{data} has no {what}. If this replica has run before, that is lost or elsewhere: is a disk not \
+         mounted, or is it another directory (--data)? Bring it back. Without it the replica has forgotten what it \
+         promised to the others and must not come back under its key; the group goes on without it, \
+         as long as no more than {tolerated} are out or faulty. If it has never run: start it once with --first-start"
+    )]
+    Lost {
+        /// The replica's directory.
+        data: PathBuf,
+        /// What is not there.
+        what: &'static str,
+        /// How many replicas of the group may be out.
+        tolerated: usize,
+    },
+    /// The operator's mistake, caught before it could hide a loss.
+    #[error(
+        "a replica has run in {0}: leave --first-start away. It is for the first start alone; in a service's \
+         definition it would let a replica come back that has lost its disk"
+    )]
+    HasRun(PathBuf),
     /// Faults are for demonstrations.
     #[error(
         "faults may only be injected into a group that `quorate up` made for demonstrations; \
@@ -142,6 +165,7 @@ impl Daemon {
             me,
             key,
             data,
+            first_start,
             listen,
             fault,
         } = options;
@@ -164,10 +188,14 @@ impl Daemon {
             .build()
             .map_err(io)?;
         let listener = links.block_on(bind(listen.as_deref().unwrap_or(&entry.address)))?;
-        claim(&data, &group)?;
+        if first_start {
+            directory::make(&data, &group)?;
+        }
+        directory::check(&data, &group)?;
 
         let (wake, woken) = mpsc::channel();
         let (store, wal, restored) = restore(&data, service.clone())?;
+        directory::note_run(&data, &group)?;
         let deliver = {
             let wake = wake.clone();
             // Fails only when the core has stopped, and then nobody misses it.
@@ -224,30 +252,6 @@ impl Daemon {
         let result = self.core.join();
         drop(self.links);
         result.unwrap_or_else(|_| Err(DaemonError::Fatal("the replica's thread died".into())))
-    }
-}
-
-/// Makes the directory this replica's, or sees that it is.
-fn claim(data: &Path, group: &Group) -> Result<(), DaemonError> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| DaemonError::Io { path, source }
-    };
-    std::fs::create_dir_all(data).map_err(io(data))?;
-    let marker = data.join("group-id");
-    let id = hex::encode(&group.id().0);
-    match std::fs::read_to_string(&marker) {
-        Ok(found) if found.trim() == id => Ok(()),
-        Ok(_) => Err(DaemonError::OtherGroup(data.into())),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            tracing::warn!(
-                "{} is empty: right for a replica that has never run. One that has run and lost its directory no longer \
-                 knows what it promised to the others, and must not come back under its key",
-                data.display()
-            );
-            disk::replace(&marker, format!("{id}\n").as_bytes(), 0o644).map_err(io(&marker))
-        }
-        Err(e) => Err(io(&marker)(e)),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use quorate_node::daemon::directory::make as make_directory;
 use quorate_node::group::{Files, Group, Purpose};
 use quorate_node::{hex, keys};
 use quorate_wire::PublicKey;
@@ -38,12 +39,13 @@ pub fn run(args: &Init) -> Result<()> {
         args.replicas.len(),
         directory.display()
     );
-    println!("On each server N:  quorate replica --id N --group group.toml --key replica-N/key");
+    println!("On each server N, with group.toml and the directory replica-N:");
+    println!("                   quorate replica --id N --group group.toml");
     println!("On each client:    quorate mount group.toml DIR --key client.key");
     Ok(())
 }
 
-/// Makes keys and the group file. Nothing that is there is overwritten.
+/// Makes keys, the replicas' directories and the group file. Nothing that is there is overwritten.
 pub fn create(
     directory: &Path,
     name: &str,
@@ -77,6 +79,9 @@ pub fn create(
     clients.extend(more_clients);
     let group = Group::new(name, replicas, clients, files, purpose)
         .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?;
+    for id in group.quorum().replicas() {
+        make_directory(&paths::replica(directory, id.0), &group)?;
+    }
     group.save(&group_file)?;
     Ok(group)
 }

@@ -27,6 +27,7 @@ pub fn run(args: &Replica) -> Result<()> {
             .data
             .clone()
             .unwrap_or_else(|| paths::replica(&directory, args.id)),
+        first_start: args.first_start,
         listen: args.listen.clone(),
         fault: args.fault,
     };

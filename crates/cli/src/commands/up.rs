@@ -153,10 +153,10 @@ async fn serve(
                 bail!("the group does not come up.{why}");
             }
         }
-        died = children.any_refuses() => {
+        () = children.too_many_refuse(group.quorum().f()) => {
             let why = children.explain();
             children.stop().await?;
-            bail!("replica {died} does not start.{why}");
+            bail!("too many replicas do not start.{why}");
         }
     }
     let mounted = match &directory {

@@ -166,21 +166,67 @@ fn replicas_do_not_get_mixed_up() {
     assert_said(&ends(&mut replica(&one, 0)), 1, &["is in use", &address]);
     drop(listener);
 
-    let mut child = start(&mut replica(&two, 0));
-    eventually("the replica has made its directory its own", || {
-        two.join("replica-0/group-id").exists()
-    });
-    end(&mut child);
     let other = ends(replica(&one, 0).arg("--data").arg(two.join("replica-0")));
     assert_said(&other, 1, &["belongs to another group", "--data"]);
 }
 
-fn start(command: &mut Command) -> Child {
-    command
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the process starts")
+/// A replica does not come back under its key when its disk has lost what it told the others; the group does without.
+#[test]
+fn a_replica_that_has_lost_its_memory_stays_out() {
+    let mut group = Group::start();
+    group.kill_all();
+    let own = |id: u8| group.directory().join(format!("replica-{id}"));
+    let first_start = |id: u8| ends(replica(group.directory(), id).arg("--first-start"));
+    let refuse = |id: u8, what: &str| {
+        let words = [
+            what,
+            "forgotten",
+            "no more than 1",
+            "--data",
+            "--first-start",
+        ];
+        assert_said(&ends(&mut replica(group.directory(), id)), 1, &words);
+    };
+
+    assert_said(&first_start(0), 1, &["has run", "leave --first-start away"]);
+    fs::remove_file(own(1).join("state.redb")).expect("a store");
+    refuse(1, "has no state");
+    fs::remove_dir_all(own(2).join("log")).expect("a log");
+    refuse(2, "has no log");
+    assert_said(&first_start(2), 1, &["has run"]);
+    let key = fs::read(own(3).join("key")).expect("a key");
+    fs::remove_dir_all(own(3)).expect("a directory");
+    fs::create_dir(own(3)).expect("a directory");
+    fs::write(own(3).join("key"), key).expect("a key");
+    fs::set_permissions(own(3).join("key"), fs::Permissions::from_mode(0o600)).expect("a mode");
+    refuse(3, "has no mark");
+}
+
+/// A replica that is set up by hand, with no more than its key and the group file, is told so once.
+#[test]
+fn a_first_start_makes_the_directory() {
+    let place = scratch();
+    let directory = place.path().join("group");
+    init(&directory);
+    let data = place.path().join("data");
+    let start = |options: &[&str]| {
+        let mut command = replica(&directory, 0);
+        command.arg("--data").arg(&data).args(options);
+        command
+    };
+    assert_said(&ends(&mut start(&[])), 1, &["has no mark", "--first-start"]);
+    for options in [["--first-start"].as_slice(), &[]] {
+        let mut child = start(options)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the process starts");
+        eventually("the replica has its log", || {
+            let mark = fs::read_to_string(data.join("group-id")).unwrap_or_default();
+            mark.lines().count() == 1
+        });
+        end(&mut child);
+    }
 }
 
 /// Interrupts a process and waits until it has ended in order.

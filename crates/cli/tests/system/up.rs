@@ -177,6 +177,27 @@ fn scripts_are_told_the_status() {
     up.stop();
 }
 
+/// A replica that has lost its directory says so and stays out; the others go on.
+#[test]
+fn up_goes_on_without_a_replica_that_was_lost() {
+    let place = scratch();
+    let data = place.path().join("data");
+    let port = free_ports(1)[0];
+    Up::start(&data, port, &["--no-mount"]).stop();
+    fs::remove_file(data.join("replica-3/group-id")).expect("the mark of a replica's directory");
+    let up = Up::start(&data, port, &["--no-mount"]);
+    eventually("the replica's words are told", || {
+        let words = |e: &Value| {
+            e["text"]
+                .as_str()
+                .is_some_and(|t| t.contains("has no mark"))
+        };
+        up.events("note").iter().any(words)
+    });
+    assert_eq!(Status::ask(&data).code, 1);
+    up.stop();
+}
+
 /// The process of a replica that `up` has started.
 fn child_of(up: &Child, id: &str) -> Pid {
     let path = format!("/proc/{0}/task/{0}/children", up.id());

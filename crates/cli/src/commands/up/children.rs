@@ -87,8 +87,9 @@ impl Children {
                 replica.since = Instant::now();
                 let log = log_path(&self.data, replica.id);
                 events.push(format!(
-                    "replica {} died ({status}); see {}",
+                    "replica {} died ({status}): {}\n  see {}",
                     replica.id,
+                    last_words(&log),
                     log.display()
                 ));
             } else if self.restart && replica.since.elapsed() >= replica.pause {
@@ -100,36 +101,33 @@ impl Children {
         Ok(events)
     }
 
-    /// Done when a replica has ended by itself; its number.
-    pub async fn any_refuses(&mut self) -> u8 {
-        loop {
-            for replica in &mut self.replicas {
-                if let Some(child) = &mut replica.child
-                    && let Ok(Some(_)) = child.try_wait()
-                {
-                    return replica.id;
-                }
-            }
+    /// Done when more than `tolerated` replicas have ended by themselves.
+    pub async fn too_many_refuse(&mut self, tolerated: usize) {
+        while self.ended().count() <= tolerated {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// The last lines of the logs of replicas that have ended.
+    /// The last words of replicas that have ended.
     pub fn explain(&mut self) -> String {
-        let mut out = String::new();
-        for replica in &mut self.replicas {
-            let ended = replica
+        let logs: Vec<_> = self.ended().collect();
+        let words = |id: &u8| {
+            format!(
+                "\n  replica {id}: {}",
+                last_words(&log_path(&self.data, *id))
+            )
+        };
+        logs.iter().map(words).collect()
+    }
+
+    fn ended(&mut self) -> impl Iterator<Item = u8> {
+        self.replicas.iter_mut().filter_map(|replica| {
+            let lives = replica
                 .child
                 .as_mut()
-                .is_none_or(|c| !matches!(c.try_wait(), Ok(None)));
-            if ended {
-                let log = std::fs::read_to_string(log_path(&self.data, replica.id));
-                let log = log.unwrap_or_default();
-                let last = log.lines().last().unwrap_or("it said nothing");
-                out += &format!("\n  replica {}: {last}", replica.id);
-            }
-        }
-        out
+                .is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+            (!lives).then_some(replica.id)
+        })
     }
 
     /// Asks all to end, and waits for it.
@@ -161,6 +159,12 @@ impl Children {
 
 fn log_path(data: &Path, id: u8) -> PathBuf {
     paths::replica(data, id).join("messages.log")
+}
+
+fn last_words(log: &Path) -> String {
+    let log = std::fs::read(log).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    log.lines().last().unwrap_or("it said nothing").to_string()
 }
 
 fn spawn(data: &Path, id: u8, fault: Option<Fault>) -> Result<Child> {
@@ -195,6 +199,8 @@ fn spawn(data: &Path, id: u8, fault: Option<Fault>) -> Result<Child> {
 /// Appends to the log of the last runs, unless it has grown long.
 fn open_log(path: &Path) -> std::io::Result<File> {
     const LONG_BYTES: u64 = 10 << 20;
+    // A replica whose directory is gone is to say so itself.
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     if std::fs::metadata(path).is_ok_and(|m| m.len() > LONG_BYTES) {
         std::fs::rename(path, path.with_extension("log.1"))?;
     }

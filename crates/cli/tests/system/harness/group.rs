@@ -7,6 +7,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use quorate_node::daemon::directory;
 use quorate_node::group::{Files, Purpose};
 use quorate_node::{Group as GroupFile, keys};
 
@@ -83,6 +84,9 @@ impl Setup {
             false => scratch_in_memory(),
         };
         let file = make_files(directory.path(), self.replicas);
+        for (_, elsewhere) in &self.data {
+            directory::make(elsewhere, &file).expect("a replica's directory");
+        }
         let replica = |id| Replica {
             id,
             fault: self
@@ -327,6 +331,10 @@ fn make_files(directory: &Path, replicas: u8) -> GroupFile {
     let purpose = Purpose::Demonstration;
     let group = GroupFile::new("test", members, clients.to_vec(), Files::default(), purpose);
     let group = group.expect("a group");
+    for id in 0..replicas {
+        let own = directory.join(format!("replica-{id}"));
+        directory::make(&own, &group).expect("a replica's directory");
+    }
     group
         .save(&directory.join("group.toml"))
         .expect("a group file");

@@ -1,0 +1,158 @@
+//! A replica's directory: that it is this group's, and that it is not one that has lost what was in it.
+//!
+//! A replica must not forget what it has told the others: with an empty log it could vote a second time, for something
+//! else, and count among the faulty ones without anybody's knowledge. So a directory is marked when the replica is
+//! made, the mark says whether the replica has ever run, and from then on log and state must be there.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::DaemonError;
+use crate::group::Group;
+use crate::{disk, hex};
+
+/// The mark's file. Its first line is the group's id; the second is [`NEW`] until the replica runs.
+const MARK: &str = "group-id";
+const NEW: &str = "new";
+
+/// What a directory's mark says.
+struct Mark {
+    is_ours: bool,
+    is_new: bool,
+}
+
+/// Makes the directory of a replica that has never run.
+///
+/// # Errors
+/// [`DaemonError::HasRun`] and [`DaemonError::OtherGroup`]: a replica has run there. Or those of the disk.
+pub fn make(data: &Path, group: &Group) -> Result<(), DaemonError> {
+    std::fs::create_dir_all(data).map_err(io(data))?;
+    match read(data, group)? {
+        // Nothing can be lost where nothing has run: what is left of an attempt that failed is made anew.
+        None | Some(Mark { is_new: true, .. }) => write(data, group, true),
+        Some(Mark { is_ours: true, .. }) => Err(DaemonError::HasRun(data.into())),
+        Some(Mark { is_ours: false, .. }) => Err(DaemonError::OtherGroup(data.into())),
+    }
+}
+
+/// Sees that the directory is this group's and has lost nothing.
+pub(super) fn check(data: &Path, group: &Group) -> Result<(), DaemonError> {
+    let lost = |what| DaemonError::Lost {
+        data: data.into(),
+        what,
+        tolerated: group.quorum().f(),
+    };
+    let mark = read(data, group)?.ok_or_else(|| lost("mark (`group-id`)"))?;
+    if !mark.is_ours {
+        return Err(DaemonError::OtherGroup(data.into()));
+    }
+    if mark.is_new {
+        return Ok(());
+    }
+    if !data.join("state.redb").exists() {
+        return Err(lost("state (`state.redb`)"));
+    }
+    match has_segments(&data.join("log")) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(lost("log (`log/`)")),
+        Err(e) => Err(io(&data.join("log"))(e)),
+    }
+}
+
+/// Log and state are made: from now on they must be there. To be called before anything is said to others.
+pub(super) fn note_run(data: &Path, group: &Group) -> Result<(), DaemonError> {
+    match read(data, group)? {
+        Some(Mark { is_new: false, .. }) => Ok(()),
+        _ => write(data, group, false),
+    }
+}
+
+fn read(data: &Path, group: &Group) -> Result<Option<Mark>, DaemonError> {
+    let path = data.join(MARK);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(io(&path)(e)),
+    };
+    let mut lines = text.lines();
+    Ok(Some(Mark {
+        is_ours: lines.next() == Some(hex::encode(&group.id().0).as_str()),
+        is_new: lines.next() == Some(NEW),
+    }))
+}
+
+fn write(data: &Path, group: &Group, new: bool) -> Result<(), DaemonError> {
+    let path = data.join(MARK);
+    let id = hex::encode(&group.id().0);
+    let text = match new {
+        true => format!("{id}\n{NEW}\n"),
+        false => format!("{id}\n"),
+    };
+    disk::replace(&path, text.as_bytes(), 0o644).map_err(io(&path))
+}
+
+fn has_segments(log: &Path) -> std::io::Result<bool> {
+    let entries = match std::fs::read_dir(log) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(e),
+    };
+    for entry in entries {
+        if entry?.path().extension().is_some_and(|e| e == "wal") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn io(path: &Path) -> impl Fn(std::io::Error) -> DaemonError + use<> {
+    let path = path.to_owned();
+    move |source| DaemonError::Io {
+        path: path.clone(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::{Files, Purpose};
+    use crate::keys;
+
+    fn group(name: &str) -> Group {
+        let key = keys::generate().unwrap().public();
+        let replicas = vec![("127.0.0.1:1".to_string(), key)];
+        let files = Files::default();
+        Group::new(name, replicas, Vec::new(), files, Purpose::Service).unwrap()
+    }
+
+    /// New: log and state may be missing. Once it has run: neither, and it can't be made new again.
+    #[test]
+    fn what_has_run_must_be_there() {
+        let place = tempfile::tempdir().unwrap();
+        let data = place.path();
+        let (ours, other) = (group("ours"), group("other"));
+        assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
+        make(data, &other).unwrap();
+        make(data, &ours).unwrap();
+        check(data, &ours).unwrap();
+        assert!(matches!(
+            check(data, &other),
+            Err(DaemonError::OtherGroup(_))
+        ));
+
+        note_run(data, &ours).unwrap();
+        assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
+        std::fs::write(data.join("state.redb"), b"").unwrap();
+        std::fs::create_dir(data.join("log")).unwrap();
+        std::fs::write(data.join("log/lock"), b"").unwrap();
+        assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
+        std::fs::write(data.join("log/0000000000000001.wal"), b"").unwrap();
+        check(data, &ours).unwrap();
+        assert!(matches!(make(data, &ours), Err(DaemonError::HasRun(_))));
+        assert!(matches!(
+            make(data, &other),
+            Err(DaemonError::OtherGroup(_))
+        ));
+    }
+}
