@@ -104,21 +104,26 @@ fn parse(group: &Group, options: &[String]) -> Result<MountOptions> {
     Ok(out)
 }
 
-/// Ends a mount. If it is in use it is detached: what uses it has a moment to finish.
+/// Ends a mount. If it is in use it is detached: what uses it has a moment to finish. Then its session is closed, so that
+/// others have its locks at once.
 pub async fn finish(mounted: &Mounted) -> Result<()> {
     const MOMENT: Duration = Duration::from_secs(5);
-    match mounted.unmount().await {
-        Err(UnmountError::Busy(directory)) => {
+    match tokio::time::timeout(MOMENT, mounted.unmount()).await {
+        Ok(Err(UnmountError::Busy(directory))) => {
             eprintln!(
-                "quorate: {} is in use and is detached; what was closed or synced there is safe",
+                "quorate: {} is in use and is detached; what was written there is safe, and what goes on there fails",
                 directory.display()
             );
             fuse::unmount_at(&directory, true)?;
-            let _ = tokio::time::timeout(MOMENT, mounted.wait()).await;
-            Ok(())
+            if let Ok(ended) = tokio::time::timeout(MOMENT, mounted.wait()).await {
+                return Ok(ended?);
+            }
         }
-        other => Ok(other?),
+        Ok(ended) => return Ok(ended?),
+        // Somebody has detached it earlier, and it is in use; or the group is slow to take what is left.
+        Err(_) => {}
     }
+    Ok(mounted.abandon().await?)
 }
 
 /// Done when the mount has ended, whoever ended it.

@@ -8,6 +8,7 @@
 )]
 
 mod command_line;
+mod detached;
 mod full_disk;
 mod harness;
 mod hostile;

@@ -80,12 +80,17 @@ impl Core {
 
     /// Waits until nothing is under way and all is written.
     pub async fn finish(self: &Arc<Core>) {
-        for inode in self.handles.inodes() {
-            self.flush(&inode).await;
-        }
+        self.flush_all().await;
         let mut busy = self.busy.subscribe();
         // The sender lives as long as `self`.
         let _ = busy.wait_for(|n| *n == 0).await;
+    }
+
+    /// Waits until all that was written by now is at the group.
+    pub async fn flush_all(self: &Arc<Core>) {
+        for inode in self.handles.inodes() {
+            self.flush(&inode).await;
+        }
     }
 
     pub fn changing(&self) -> Changing<'_> {

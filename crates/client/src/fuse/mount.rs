@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fuser::{Config, MountOption, SessionACL};
@@ -99,6 +99,7 @@ pub enum UnmountError {
 #[derive(Debug)]
 pub struct Mounted {
     dir: PathBuf,
+    core: Weak<Core>,
     ended: watch::Receiver<Option<bool>>,
 }
 
@@ -119,6 +120,7 @@ pub fn mount(volume: Volume, dir: &Path, options: &MountOptions) -> Result<Mount
     let _ = core.notifier.set(session.notifier());
     runtime.spawn(Core::keep_young(Arc::downgrade(&core)));
 
+    let shared = Arc::downgrade(&core);
     let (ended, receiver) = watch::channel(None);
     let thread = std::thread::Builder::new().name("fuse".into());
     let serve = move || {
@@ -136,6 +138,7 @@ pub fn mount(volume: Volume, dir: &Path, options: &MountOptions) -> Result<Mount
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
     Ok(Mounted {
         dir,
+        core: shared,
         ended: receiver,
     })
 }
@@ -180,6 +183,23 @@ impl Mounted {
             Ok(Err(error)) => Err(error),
             Err(e) => Err(UnmountError::Failed(self.dir.clone(), e.to_string())),
         }
+    }
+}
+
+impl Mounted {
+    /// Ends a mount although it may be in use, as after a lazy unmount: writes what is left and closes the session, so that others
+    /// need not wait for its lease to have its locks. Programs that still use the mount get errors from now on.
+    ///
+    /// # Errors
+    /// [`UnmountError::Unwritten`].
+    pub async fn abandon(&self) -> Result<(), UnmountError> {
+        let Some(core) = self.core.upgrade() else {
+            return self.wait().await;
+        };
+        // Not until nothing is under way: a program may wait for a lock, for as long as it likes.
+        let written = tokio::time::timeout(FINISH, core.flush_all()).await;
+        core.volume.session().close().await;
+        written.map_err(|_| UnmountError::Unwritten)
     }
 }
 
