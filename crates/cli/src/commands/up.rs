@@ -22,6 +22,8 @@ use lock::Lock;
 
 /// How often children are looked after and the status line is drawn.
 const PERIOD: Duration = Duration::from_millis(500);
+/// How often a new group is looked at.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long a new group has to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -136,12 +138,10 @@ async fn serve(
     tokio::pin!(stop);
 
     display.say("starting the replicas");
+    let watch = status::Watch::start(&group, &identity);
     let answers = async {
-        loop {
-            let reports = status::collect(&group, &identity, Duration::from_secs(1)).await;
-            if status::Health::judge(group.quorum(), &reports) != status::Health::Down {
-                return;
-            }
+        while status::Health::judge(group.quorum(), &watch.reports()) == status::Health::Down {
+            tokio::time::sleep(LOOK).await;
         }
     };
     tokio::select! {
@@ -169,7 +169,6 @@ async fn serve(
 
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let watch = status::Watch::start(&group, &identity);
     let ended = loop {
         tokio::select! {
             () = &mut stop => break Ok(()),

@@ -160,6 +160,8 @@ fn scripts_are_told_the_status() {
         "batches", "event", "lag", "mount", "silent", "state", "view",
     ];
     assert_eq!(fields, expected);
+    let down = |s: &Value| s["state"] == "down";
+    assert!(!up.events("status").iter().any(down), "{}", up.said());
 
     let victim = child_of(&up.child, "2");
     kill_process(victim, Signal::KILL).expect("the replica lives");
