@@ -70,6 +70,30 @@ fn files_are_made_changed_and_removed() {
     assert_eq!(group.closed.load(std::sync::atomic::Ordering::Acquire), 1);
 }
 
+/// A program that runs is not written to: the refusal comes before anything is lost.
+#[test]
+fn a_running_program_is_not_truncated() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let program = m.path("program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let len = fs::metadata(&program).unwrap().len();
+    let mut child = Command::new(&program).arg("600").spawn().unwrap();
+    let how = |flags| rustix::fs::open(&program, flags, Mode::empty()).map(drop);
+    let refused = Err(rustix::io::Errno::TXTBSY);
+    assert_eq!(how(OFlags::WRONLY), refused);
+    assert_eq!(how(OFlags::RDWR | OFlags::TRUNC), refused);
+    assert_eq!(how(OFlags::RDONLY | OFlags::TRUNC), refused);
+    assert_eq!(fs::metadata(&program).unwrap().len(), len);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    how(OFlags::RDWR | OFlags::TRUNC).unwrap();
+    assert_eq!(fs::metadata(&program).unwrap().len(), 0);
+}
+
 /// A file without a name lives as long as it is open.
 #[test]
 fn an_unlinked_open_file_stays_usable() {

@@ -30,6 +30,11 @@ impl Core {
         let flags = open_flags(how);
         let truncates = flags & flags::TRUNC != 0;
         if truncates {
+            // The kernel asks for the truncation first, and refuses it afterwards if the file is being executed; it
+            // does so in time only where the file is opened for writing too.
+            if flags & flags::WRITE == 0 && self.handles.is_executed(ino) {
+                return Err(fuser::Errno::ETXTBSY);
+            }
             // What was written before must not come after.
             self.flush_ino(ino).await;
         }

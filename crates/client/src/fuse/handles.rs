@@ -146,6 +146,14 @@ impl Handles {
             .ok_or(fuser::Errno::EBADF)
     }
 
+    /// Whether a program runs on this machine that has its code in the file: the kernel has it open for that.
+    pub fn is_executed(&self, ino: Ino) -> bool {
+        let files = self.files();
+        files
+            .values()
+            .any(|file| file.ino() == ino && file.flags & flags::EXEC != 0)
+    }
+
     /// Takes an open file out: no new operation finds it.
     pub fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
         self.files().remove(&number)
