@@ -6,8 +6,9 @@
 use bytes::Bytes;
 use quorate_files::answer::{Data, Entries, HeldLock, Opened, Progress, StatFs, Written};
 use quorate_files::op::{
-    Access, Create, Fallocate, GetXattr, Link, ListXattr, Lock, Lookup, Mkdir, Mknod, Open, Read,
-    ReadDir, RemoveXattr, Rename, Rmdir, Seek, SetAttr, SetXattr, Symlink, Unlink, Write,
+    Access, Create, Fallocate, GetXattr, Link, ListXattr, Lock, Lookup, Mkdir, Mknod, Open, Place,
+    Read, ReadDir, RemoveXattr, Rename, Rmdir, Seek, SetAttr, SetXattr, Symlink, Unlink, Write,
+    XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 
@@ -206,35 +207,17 @@ fn xattr_answer(answer: Answer) -> Called<XattrAnswer> {
 }
 
 /// Whether an operation done twice leaves and answers the same as done once, if nobody else comes between.
-pub fn is_repeatable(action: &Action) -> bool {
+fn is_repeatable(action: &Action) -> bool {
     match action {
         Action::Ping(_)
         | Action::Fsync(_)
         | Action::SetAttr(_)
         | Action::Fallocate(_)
         | Action::Open(_) => true,
-        Action::Write(write) => matches!(write.place, quorate_files::op::Place::At(_)),
-        Action::Create(create) => create.flags & quorate_files::op::flags::EXCLUSIVE == 0,
-        Action::SetXattr(set) => set.mode == quorate_files::op::XattrMode::Set,
-        Action::Release(_)
-        | Action::Mkdir(_)
-        | Action::Mknod(_)
-        | Action::Symlink(_)
-        | Action::Link(_)
-        | Action::Unlink(_)
-        | Action::Rmdir(_)
-        | Action::Rename(_)
-        | Action::RemoveXattr(_) => false,
-        Action::Lock(lock) => lock.test,
-        Action::Lookup(_)
-        | Action::GetAttr(_)
-        | Action::Access(_)
-        | Action::Read(_)
-        | Action::Readlink(_)
-        | Action::ReadDir(_)
-        | Action::StatFs(_)
-        | Action::Seek(_)
-        | Action::GetXattr(_)
-        | Action::ListXattr(_) => true,
+        Action::Write(write) => matches!(write.place, Place::At(_)),
+        Action::Create(create) => create.flags & flags::EXCLUSIVE == 0,
+        Action::SetXattr(set) => set.mode == XattrMode::Set,
+        // Of the rest, what changes nothing.
+        other => other.is_read_only(),
     }
 }

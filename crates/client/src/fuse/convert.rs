@@ -1,7 +1,10 @@
 //! Between the kernel's values and the service's.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use quorate_files::op::{RenameMode, SetTime, flags};
 use quorate_files::{Attr, Ino, Kind, Nothing, Stamp};
@@ -166,6 +169,20 @@ pub(super) fn rename_mode(flags: fuser::RenameFlags) -> Option<RenameMode> {
 
 pub(super) fn ino(number: INodeNo) -> Ino {
     Ino(number.0)
+}
+
+pub(super) fn bytes(name: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(name.as_bytes())
+}
+
+/// Attributes that the kernel and `ls` ask for all the time and that a mount never has. File capabilities count for
+/// nothing on a `nosuid` mount; access control lists are not there yet. Without this each write would cost one more operation.
+pub(super) fn never_there(name: &OsStr) -> Option<fuser::Errno> {
+    match name.as_encoded_bytes() {
+        b"security.capability" => Some(fuser::Errno::ENODATA),
+        name if name.starts_with(b"system.posix_acl_") => Some(fuser::Errno::ENOTSUP),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

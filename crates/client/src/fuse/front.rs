@@ -1,254 +1,56 @@
 //! What the kernel asks, decoded. The threads of the FUSE library do no more than that: each request becomes a task.
+//!
+//! `task` runs them, `reply` turns what they bring into the kernel's values, `agree` says what the front can do. What is
+//! not here the FUSE library refuses as unknown: the kernel knows by itself that files are always ready (poll), and
+//! copies by reading and writing (copy_file_range).
+
+mod agree;
+mod reply;
+mod task;
 
 use std::ffi::OsStr;
-use std::future::Future;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use quorate_files::op::{Rename, SetAttr};
-use quorate_files::{Attr, Nothing, Target, Who};
-use tokio::runtime::Handle;
+use quorate_files::{Nothing, Target};
 
-use super::convert::{Result, ino};
-use super::core::Core;
-use super::data::JustOpened;
-use super::locking::{self, Wanted};
-use super::{MAX_REQUEST_BYTES, TTL, caller, convert};
-use crate::volume::XattrAnswer;
+use super::convert::{self, bytes, ino, never_there};
+use super::locking::Wanted;
+pub(super) use task::Front;
 
-/// Requests of the kernel's own (read-ahead, writing back) that are under way at once.
-const MAX_BACKGROUND: u16 = 64;
-/// Object numbers are never used again, so the kernel needs nothing to tell two uses apart.
-const GENERATION: Generation = Generation(0);
-
-/// The file system that the FUSE library calls.
-#[derive(Debug)]
-pub(super) struct Front {
-    core: Arc<Core>,
-    runtime: Handle,
-}
-
-/// A reply that can be an error.
-trait Fail: Send + 'static {
-    fn fail(self, errno: fuser::Errno);
-}
-
-macro_rules! fail {
-    ($($reply:ty),*) => { $(impl Fail for $reply {
-        fn fail(self, errno: fuser::Errno) {
-            self.error(errno);
-        }
-    })* };
-}
-
-fail!(
-    ReplyAttr,
-    ReplyCreate,
-    ReplyData,
-    ReplyEmpty,
-    ReplyEntry,
-    ReplyLock,
-    ReplyLseek,
-    ReplyOpen,
-    ReplyStatfs,
-    ReplyWrite,
-    ReplyXattr
-);
-
-impl Front {
-    pub fn new(core: Arc<Core>, runtime: Handle) -> Front {
-        Front { core, runtime }
-    }
-
-    fn who(&self, req: &Request) -> Who {
-        self.core.callers.who(req.pid(), req.uid(), req.gid())
-    }
-
-    /// Does the work in a task and answers. If the process is killed meanwhile, it is let go and the work goes on:
-    /// then `answer` gets no reply to send, and may undo what nobody waits for.
-    fn answer<R: Fail, T: Send + 'static>(
-        &self,
-        req: &Request,
-        reply: R,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-        answer: impl FnOnce(Option<R>, T) + Send + 'static,
-    ) {
-        let pid = req.pid();
-        let busy = self.core.busy();
-        self.runtime.spawn(async move {
-            let _busy = busy;
-            let mut work = Box::pin(work);
-            let mut reply = Some(reply);
-            let result = tokio::select! {
-                biased;
-                result = &mut work => result,
-                () = caller::killed(pid) => {
-                    if let Some(reply) = reply.take() {
-                        reply.fail(fuser::Errno::EINTR);
-                    }
-                    work.await
-                }
-            };
-            match (result, reply) {
-                (Ok(value), reply) => answer(reply, value),
-                (Err(errno), Some(reply)) => reply.fail(errno),
-                (Err(_), None) => {}
-            }
-        });
-    }
-
-    fn entry(
-        &self,
-        req: &Request,
-        reply: ReplyEntry,
-        work: impl Future<Output = Result<Attr>> + Send + 'static,
-    ) {
-        self.answer(req, reply, work, |reply, attr| {
-            if let Some(reply) = reply {
-                reply.entry(&TTL, &convert::attr(&attr), GENERATION);
-            }
-        });
-    }
-
-    fn empty(
-        &self,
-        req: &Request,
-        reply: ReplyEmpty,
-        work: impl Future<Output = Result<()>> + Send + 'static,
-    ) {
-        self.answer(req, reply, work, |reply, ()| {
-            if let Some(reply) = reply {
-                reply.ok();
-            }
-        });
-    }
-
-    fn xattr(
-        &self,
-        req: &Request,
-        reply: ReplyXattr,
-        work: impl Future<Output = Result<XattrAnswer>> + Send + 'static,
-    ) {
-        self.answer(req, reply, work, |reply, answer| match (reply, answer) {
-            (Some(reply), XattrAnswer::Bytes(bytes)) => reply.data(&bytes),
-            (Some(reply), XattrAnswer::Size(size)) => reply.size(size),
-            (None, _) => {}
-        });
-    }
-
-    fn opened<R: Fail>(
-        &self,
-        req: &Request,
-        reply: R,
-        work: impl Future<Output = Result<JustOpened>> + Send + 'static,
-        answer: impl FnOnce(R, &JustOpened) + Send + 'static,
-    ) {
-        let (core, runtime) = (self.core.clone(), self.runtime.clone());
-        self.answer(req, reply, work, move |reply, opened| match reply {
-            Some(reply) => answer(reply, &opened),
-            None => release(&core, &runtime, opened.file.number),
-        });
-    }
-}
-
-fn release(core: &Arc<Core>, runtime: &Handle, number: u64) {
-    if let Some(file) = core.handles.remove(number) {
-        let (core, busy) = (core.clone(), core.busy());
-        runtime.spawn(async move {
-            let _busy = busy;
-            core.release(file).await;
-        });
-    }
-}
-
-fn bytes(name: &OsStr) -> Bytes {
-    Bytes::copy_from_slice(name.as_bytes())
-}
-
-/// Each request with the core to work on and the caller.
-macro_rules! parts {
-    ($self:ident, $req:ident) => {
-        ($self.core.clone(), $self.who($req))
+/// An operation of the core, to be done in a task.
+macro_rules! work {
+    ($operation:ident($($argument:expr),*)) => {
+        |core| async move { core.$operation($($argument),*).await }
     };
-}
-
-/// Attributes that the kernel and `ls` ask for all the time and that a mount never has. File capabilities count for
-/// nothing on a `nosuid` mount; access control lists are not there yet. Without this each write would cost one more operation.
-fn never_there(name: &OsStr) -> Option<fuser::Errno> {
-    match name.as_encoded_bytes() {
-        b"security.capability" => Some(fuser::Errno::ENODATA),
-        name if name.starts_with(b"system.posix_acl_") => Some(fuser::Errno::ENOTSUP),
-        _ => None,
-    }
 }
 
 impl Filesystem for Front {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        let wanted = InitFlags::FUSE_ASYNC_READ
-            | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_BIG_WRITES
-            | InitFlags::FUSE_POSIX_LOCKS
-            | InitFlags::FUSE_FLOCK_LOCKS
-            | InitFlags::FUSE_EXPORT_SUPPORT
-            | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_AUTO_INVAL_DATA
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_MAX_PAGES
-            // The service takes set-user-ID bits away at writes itself; asking before each write is spared.
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        for flag in wanted.iter() {
-            // Older kernels lack some; all are for speed but the locks, which then hold on this machine only.
-            if config.add_capabilities(flag).is_err() {
-                tracing::info!(?flag, "the kernel's FUSE can't do this");
-            }
-        }
-        // Where the kernel offers less, it says what is the most.
-        if let Err(most) = config.set_max_readahead(MAX_REQUEST_BYTES) {
-            let _ = config.set_max_readahead(most);
-        }
-        if let Err(most) = config.set_max_write(MAX_REQUEST_BYTES) {
-            let _ = config.set_max_write(most);
-        }
-        let _ = config.set_max_background(MAX_BACKGROUND);
+        agree::on(config);
         Ok(())
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (core, who) = parts!(self, req);
-        let (parent, name) = (ino(parent), bytes(name));
-        self.entry(
-            req,
-            reply,
-            async move { core.lookup(&who, parent, name).await },
-        );
+        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        self.answer(req, reply, work!(lookup(&who, parent, name)));
     }
 
     fn forget(&self, _: &Request, number: INodeNo, _: u64) {
-        self.core.changes.forget(ino(number));
+        self.core().changes.forget(ino(number));
     }
 
     fn getattr(&self, req: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let (core, who) = parts!(self, req);
-        let number = ino(number);
-        let work = async move { core.get_attr(&who, number).await };
-        self.answer(req, reply, work, |reply, attr| {
-            if let Some(reply) = reply {
-                reply.attr(&TTL, &convert::attr(&attr));
-            }
-        });
+        let (who, number) = (self.who(req), ino(number));
+        self.answer(req, reply, work!(get_attr(&who, number)));
     }
 
     fn setattr(
@@ -269,7 +71,7 @@ impl Filesystem for Front {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (core, who) = parts!(self, req);
+        let who = self.who(req);
         let op = SetAttr {
             target: Target::Ino(ino(number)),
             mode: mode.map(|mode| mode & 0o7777),
@@ -279,23 +81,12 @@ impl Filesystem for Front {
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
         };
-        let work = async move { core.set_attr(&who, op, fh.map(|fh| fh.0)).await };
-        self.answer(req, reply, work, |reply, attr| {
-            if let Some(reply) = reply {
-                reply.attr(&TTL, &convert::attr(&attr));
-            }
-        });
+        self.answer(req, reply, work!(set_attr(&who, op, fh.map(|fh| fh.0))));
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
-        let (core, who) = parts!(self, req);
-        let number = ino(number);
-        let work = async move { core.readlink(&who, number).await };
-        self.answer(req, reply, work, |reply, target| {
-            if let Some(reply) = reply {
-                reply.data(&target);
-            }
-        });
+        let (who, number) = (self.who(req), ino(number));
+        self.answer(req, reply, work!(readlink(&who, number)));
     }
 
     fn mknod(
@@ -304,15 +95,12 @@ impl Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        _: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (core, who) = parts!(self, req);
-        let (parent, name) = (ino(parent), bytes(name));
-        self.entry(req, reply, async move {
-            core.mknod(&who, parent, name, mode, rdev).await
-        });
+        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        self.answer(req, reply, work!(mknod(&who, parent, name, mode, rdev)));
     }
 
     fn mkdir(
@@ -321,34 +109,21 @@ impl Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        _: u32,
         reply: ReplyEntry,
     ) {
-        let (core, who) = parts!(self, req);
-        let (parent, name) = (ino(parent), bytes(name));
-        self.entry(req, reply, async move {
-            core.mkdir(&who, parent, name, mode).await
-        });
+        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        self.answer(req, reply, work!(mkdir(&who, parent, name, mode)));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (core, who) = parts!(self, req);
-        let (parent, name) = (ino(parent), bytes(name));
-        self.empty(
-            req,
-            reply,
-            async move { core.unlink(&who, parent, name).await },
-        );
+        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        self.answer(req, reply, work!(unlink(&who, parent, name)));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (core, who) = parts!(self, req);
-        let (parent, name) = (ino(parent), bytes(name));
-        self.empty(
-            req,
-            reply,
-            async move { core.rmdir(&who, parent, name).await },
-        );
+        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        self.answer(req, reply, work!(rmdir(&who, parent, name)));
     }
 
     fn symlink(
@@ -359,12 +134,9 @@ impl Filesystem for Front {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let (core, who) = parts!(self, req);
-        let (parent, name) = (ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
         let target = bytes(target.as_os_str());
-        self.entry(req, reply, async move {
-            core.symlink(&who, parent, name, target).await
-        });
+        self.answer(req, reply, work!(symlink(&who, parent, name, target)));
     }
 
     fn rename(
@@ -377,10 +149,10 @@ impl Filesystem for Front {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (core, who) = parts!(self, req);
         let Some(mode) = convert::rename_mode(flags) else {
             return reply.error(fuser::Errno::EINVAL);
         };
+        let who = self.who(req);
         let rename = Rename {
             parent: ino(parent),
             name: bytes(name),
@@ -388,7 +160,7 @@ impl Filesystem for Front {
             new_name: bytes(new_name),
             mode,
         };
-        self.empty(req, reply, async move { core.rename(&who, rename).await });
+        self.answer(req, reply, work!(rename(&who, rename)));
     }
 
     fn link(
@@ -399,20 +171,13 @@ impl Filesystem for Front {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (core, who) = parts!(self, req);
-        let (number, parent, name) = (ino(number), ino(parent), bytes(name));
-        self.entry(req, reply, async move {
-            core.link(&who, number, parent, name).await
-        });
+        let (who, number, parent, name) = (self.who(req), ino(number), ino(parent), bytes(name));
+        self.answer(req, reply, work!(link(&who, number, parent, name)));
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (core, who) = parts!(self, req);
-        let number = ino(number);
-        let work = async move { core.open(&who, number, flags.0).await };
-        self.opened(req, reply, work, |reply, opened| {
-            reply.opened(FileHandle(opened.file.number), opened.answer);
-        });
+        let (who, number) = (self.who(req), ino(number));
+        self.answer_opened(req, reply, work!(open(&who, number, flags.0)));
     }
 
     fn create(
@@ -421,18 +186,12 @@ impl Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        _: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (core, who) = parts!(self, req);
-        let (parent, name) = (ino(parent), bytes(name));
-        let work = async move { core.create(&who, parent, name, mode, flags).await };
-        self.opened(req, reply, work, |reply, opened| {
-            let attr = convert::attr(&opened.attr);
-            let number = FileHandle(opened.file.number);
-            reply.created(&TTL, &attr, GENERATION, number, opened.answer);
-        });
+        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        self.answer_opened(req, reply, work!(create(&who, parent, name, mode, flags)));
     }
 
     fn read(
@@ -446,13 +205,7 @@ impl Filesystem for Front {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let core = self.core.clone();
-        let work = async move { core.read(fh.0, offset, size).await };
-        self.answer(req, reply, work, |reply, data| {
-            if let Some(reply) = reply {
-                reply.data(&data);
-            }
-        });
+        self.answer(req, reply, work!(read(fh.0, offset, size)));
     }
 
     fn write(
@@ -467,14 +220,8 @@ impl Filesystem for Front {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let core = self.core.clone();
         let data = Bytes::copy_from_slice(data);
-        let work = async move { core.write(fh.0, offset, data, flags.0).await };
-        self.answer(req, reply, work, |reply, len| {
-            if let Some(reply) = reply {
-                reply.written(len);
-            }
-        });
+        self.answer(req, reply, work!(write(fh.0, offset, data, flags.0)));
     }
 
     fn flush(
@@ -485,8 +232,7 @@ impl Filesystem for Front {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let core = self.core.clone();
-        self.empty(req, reply, async move { core.close(fh.0, owner.0).await });
+        self.answer(req, reply, work!(close(fh.0, owner.0)));
     }
 
     fn release(
@@ -499,43 +245,22 @@ impl Filesystem for Front {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        release(&self.core, &self.runtime, fh.0);
+        // Nobody waits for it.
+        self.release_later(fh.0);
         reply.ok();
     }
 
     fn fsync(&self, req: &Request, _: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
-        let core = self.core.clone();
-        self.empty(req, reply, async move { core.fsync(fh.0).await });
+        self.answer(req, reply, work!(fsync(fh.0)));
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let number = self.core.listings.add(ino(number), self.who(req));
+        let number = self.core().listings.add(ino(number), self.who(req));
         reply.opened(FileHandle(number), FopenFlags::empty());
     }
 
-    fn readdir(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let core = self.core.clone();
-        self.runtime.spawn(async move {
-            let page = match core.list(fh.0, offset, false).await {
-                Ok(page) => page,
-                Err(errno) => return reply.error(errno),
-            };
-            for entry in page.entries() {
-                let name = OsStr::from_bytes(&entry.name);
-                let kind = convert::kind(entry.kind);
-                if reply.add(INodeNo(entry.ino.0), entry.cookie, kind, name) {
-                    break;
-                }
-            }
-            reply.ok();
-        });
+    fn readdir(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {
+        self.start(|core| reply::list(core, fh.0, offset, reply));
     }
 
     fn readdirplus(
@@ -544,31 +269,13 @@ impl Filesystem for Front {
         _: INodeNo,
         fh: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
-        let core = self.core.clone();
-        self.runtime.spawn(async move {
-            let page = match core.list(fh.0, offset, true).await {
-                Ok(page) => page,
-                Err(errno) => return reply.error(errno),
-            };
-            for entry in page.entries() {
-                let (attr, ttl) = match core.fresh_entry(entry).await {
-                    Some(attr) => (convert::attr(&attr), page.ttl()),
-                    None => (convert::no_attr(entry.kind), Duration::ZERO),
-                };
-                let name = OsStr::from_bytes(&entry.name);
-                let number = INodeNo(entry.ino.0);
-                if reply.add(number, entry.cookie, name, &ttl, &attr, GENERATION) {
-                    break;
-                }
-            }
-            reply.ok();
-        });
+        self.start(|core| reply::list_plus(core, fh.0, offset, reply));
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.core.listings.remove(fh.0);
+        self.core().listings.remove(fh.0);
         reply.ok();
     }
 
@@ -578,24 +285,9 @@ impl Filesystem for Front {
     }
 
     fn statfs(&self, req: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let (core, who) = parts!(self, req);
-        let work = async move { Ok(core.volume.stat_fs(&who, Nothing).await?) };
-        self.answer(req, reply, work, |reply, s| {
-            let block = u64::from(s.block_size.max(1));
-            let free = s.capacity.saturating_sub(s.used) / block;
-            let free_inodes = s.inodes.saturating_sub(s.used_inodes);
-            if let Some(reply) = reply {
-                reply.statfs(
-                    s.capacity / block,
-                    free,
-                    free,
-                    s.inodes,
-                    free_inodes,
-                    s.block_size,
-                    s.name_max,
-                    s.block_size,
-                );
-            }
+        let who = self.who(req);
+        self.answer(req, reply, |core| async move {
+            Ok(core.volume.stat_fs(&who, Nothing).await?)
         });
     }
 
@@ -606,54 +298,42 @@ impl Filesystem for Front {
         name: &OsStr,
         value: &[u8],
         flags: i32,
-        _position: u32,
+        _: u32,
         reply: ReplyEmpty,
     ) {
         if never_there(name).is_some() {
             return reply.error(fuser::Errno::ENOTSUP);
         }
-        let (core, who) = parts!(self, req);
-        let (number, name, value) = (ino(number), bytes(name), Bytes::copy_from_slice(value));
-        self.empty(req, reply, async move {
-            core.set_xattr(&who, number, name, value, flags).await
-        });
+        let (who, number, name) = (self.who(req), ino(number), bytes(name));
+        let value = Bytes::copy_from_slice(value);
+        self.answer(
+            req,
+            reply,
+            work!(set_xattr(&who, number, name, value, flags)),
+        );
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if let Some(errno) = never_there(name) {
             return reply.error(errno);
         }
-        let (core, who) = parts!(self, req);
-        let (number, name) = (ino(number), bytes(name));
-        self.xattr(req, reply, async move {
-            core.get_xattr(&who, number, name, size).await
-        });
+        let (who, number, name) = (self.who(req), ino(number), bytes(name));
+        self.answer(req, reply, work!(get_xattr(&who, number, name, size)));
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let (core, who) = parts!(self, req);
-        let number = ino(number);
-        self.xattr(req, reply, async move {
-            core.list_xattr(&who, number, size).await
-        });
+        let (who, number) = (self.who(req), ino(number));
+        self.answer(req, reply, work!(list_xattr(&who, number, size)));
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (core, who) = parts!(self, req);
-        let (number, name) = (ino(number), bytes(name));
-        self.empty(req, reply, async move {
-            core.remove_xattr(&who, number, name).await
-        });
+        let (who, number, name) = (self.who(req), ino(number), bytes(name));
+        self.answer(req, reply, work!(remove_xattr(&who, number, name)));
     }
 
     fn access(&self, req: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let (core, who) = parts!(self, req);
-        let (number, mask) = (ino(number), mask.bits() as u32);
-        self.empty(
-            req,
-            reply,
-            async move { core.access(&who, number, mask).await },
-        );
+        let (who, number, mask) = (self.who(req), ino(number), mask.bits() as u32);
+        self.answer(req, reply, work!(access(&who, number, mask)));
     }
 
     fn getlk(
@@ -668,25 +348,8 @@ impl Filesystem for Front {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let wanted = match wanted(req, fh, owner, (start, end), kind, pid, false) {
-            Ok(wanted) => wanted,
-            Err(errno) => return reply.error(errno),
-        };
-        let core = self.core.clone();
-        let work = async move { core.test_lock(wanted).await };
-        self.answer(req, reply, work, move |reply, held| {
-            const UNLOCKED: i32 = 2;
-            match (reply, held) {
-                (Some(reply), Some(held)) => reply.locked(
-                    held.start,
-                    locking::to_kernel(held.end),
-                    locking::kind_number(held.kind),
-                    held.pid,
-                ),
-                (Some(reply), None) => reply.locked(start, end, UNLOCKED, 0),
-                (None, _) => {}
-            }
-        });
+        let wanted = Wanted::new(fh, owner, (start, end), kind, (pid, req.pid()), false);
+        self.answer(req, reply, work!(test_lock(wanted?)));
     }
 
     fn setlk(
@@ -702,13 +365,8 @@ impl Filesystem for Front {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        match wanted(req, fh, owner, (start, end), kind, pid, sleep) {
-            Ok(wanted) => {
-                let core = self.core.clone();
-                self.empty(req, reply, async move { core.set_lock(wanted).await });
-            }
-            Err(errno) => reply.error(errno),
-        }
+        let wanted = Wanted::new(fh, owner, (start, end), kind, (pid, req.pid()), sleep);
+        self.answer(req, reply, work!(set_lock(wanted?)));
     }
 
     fn ioctl(
@@ -725,20 +383,6 @@ impl Filesystem for Front {
         reply.error(fuser::Errno::ENOTTY);
     }
 
-    fn poll(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: PollNotifier,
-        _: PollEvents,
-        _: PollFlags,
-        reply: ReplyPoll,
-    ) {
-        // Files are always ready; the kernel knows that and asks no more.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
     fn fallocate(
         &self,
         req: &Request,
@@ -749,10 +393,7 @@ impl Filesystem for Front {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let core = self.core.clone();
-        self.empty(req, reply, async move {
-            core.fallocate(fh.0, offset, len, mode).await
-        });
+        self.answer(req, reply, work!(fallocate(fh.0, offset, len, mode)));
     }
 
     fn lseek(
@@ -764,50 +405,6 @@ impl Filesystem for Front {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let core = self.core.clone();
-        let work = async move { core.seek(fh.0, offset, whence).await };
-        self.answer(req, reply, work, |reply, offset| {
-            if let Some(reply) = reply {
-                reply.offset(offset);
-            }
-        });
+        self.answer(req, reply, work!(seek(fh.0, offset, whence)));
     }
-
-    fn copy_file_range(
-        &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
-        _: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        // The kernel copies by reading and writing then.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-}
-
-fn wanted(
-    req: &Request,
-    fh: FileHandle,
-    owner: LockOwner,
-    (start, end): (u64, u64),
-    kind: i32,
-    pid: u32,
-    sleep: bool,
-) -> Result<Wanted> {
-    Ok(Wanted {
-        number: fh.0,
-        owner: owner.0,
-        start,
-        end,
-        kind: locking::kind(kind)?,
-        pid,
-        waiter: req.pid(),
-        sleep,
-    })
 }

@@ -38,11 +38,14 @@ pub(super) struct Wanted {
     pub sleep: bool,
 }
 
-pub(super) fn kind(number: i32) -> Result<LockKind> {
+/// The kernel's number of "no lock".
+pub(super) const UNLOCKED: i32 = 2;
+
+fn kind(number: i32) -> Result<LockKind> {
     Ok(match number {
         0 => LockKind::Read,
         1 => LockKind::Write,
-        2 => LockKind::Unlock,
+        UNLOCKED => LockKind::Unlock,
         _ => return Err(fuser::Errno::EINVAL),
     })
 }
@@ -51,7 +54,7 @@ pub(super) fn kind_number(kind: LockKind) -> i32 {
     match kind {
         LockKind::Read => 0,
         LockKind::Write => 1,
-        LockKind::Unlock => 2,
+        LockKind::Unlock => UNLOCKED,
     }
 }
 
@@ -64,6 +67,27 @@ pub(super) fn to_kernel(end: u64) -> u64 {
 }
 
 impl Wanted {
+    /// As the kernel says it; the processes are the lock's owner and the thread that waits.
+    pub fn new(
+        number: fuser::FileHandle,
+        owner: fuser::LockOwner,
+        (start, end): (u64, u64),
+        number_of_kind: i32,
+        (pid, waiter): (u32, u32),
+        sleep: bool,
+    ) -> Result<Wanted> {
+        Ok(Wanted {
+            number: number.0,
+            owner: owner.0,
+            start,
+            end,
+            kind: kind(number_of_kind)?,
+            pid,
+            waiter,
+            sleep,
+        })
+    }
+
     fn is_whole(&self) -> bool {
         self.start == 0 && self.end >= KERNEL_END
     }

@@ -1,0 +1,40 @@
+//! What the kernel and the front agree on at the start.
+
+use fuser::{InitFlags, KernelConfig};
+
+use super::super::MAX_REQUEST_BYTES;
+
+/// Requests of the kernel's own (read-ahead, writing back) that are under way at once.
+const MAX_BACKGROUND: u16 = 64;
+
+pub(super) fn on(config: &mut KernelConfig) {
+    let wanted = InitFlags::FUSE_ASYNC_READ
+        | InitFlags::FUSE_ATOMIC_O_TRUNC
+        | InitFlags::FUSE_BIG_WRITES
+        | InitFlags::FUSE_POSIX_LOCKS
+        | InitFlags::FUSE_FLOCK_LOCKS
+        | InitFlags::FUSE_EXPORT_SUPPORT
+        | InitFlags::FUSE_PARALLEL_DIROPS
+        | InitFlags::FUSE_DO_READDIRPLUS
+        | InitFlags::FUSE_READDIRPLUS_AUTO
+        | InitFlags::FUSE_AUTO_INVAL_DATA
+        | InitFlags::FUSE_ASYNC_DIO
+        | InitFlags::FUSE_MAX_PAGES
+        // The service takes set-user-ID bits away at writes itself; asking before each write is spared.
+        | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+        | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+    for flag in wanted.iter() {
+        // Older kernels lack some; all are for speed but the locks, which then hold on this machine only.
+        if config.add_capabilities(flag).is_err() {
+            tracing::info!(?flag, "the kernel's FUSE can't do this");
+        }
+    }
+    // Where the kernel offers less, it says what is the most.
+    if let Err(most) = config.set_max_readahead(MAX_REQUEST_BYTES) {
+        let _ = config.set_max_readahead(most);
+    }
+    if let Err(most) = config.set_max_write(MAX_REQUEST_BYTES) {
+        let _ = config.set_max_write(most);
+    }
+    let _ = config.set_max_background(MAX_BACKGROUND);
+}

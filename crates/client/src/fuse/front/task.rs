@@ -1,0 +1,114 @@
+//! Requests as tasks.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use fuser::Request;
+use quorate_files::Who;
+use tokio::runtime::Handle;
+
+use super::super::caller;
+use super::super::convert::Result;
+use super::super::core::Core;
+use super::super::data::JustOpened;
+use super::reply::Answer;
+
+/// The file system that the FUSE library calls.
+#[derive(Debug)]
+pub(in super::super) struct Front {
+    core: Arc<Core>,
+    runtime: Handle,
+}
+
+impl Front {
+    pub fn new(core: Arc<Core>, runtime: Handle) -> Front {
+        Front { core, runtime }
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(super) fn who(&self, req: &Request) -> Who {
+        self.core.callers.who(req.pid(), req.uid(), req.gid())
+    }
+
+    /// Does the work in a task and answers.
+    pub(super) fn answer<R: Answer<T>, T: Send + 'static, W>(
+        &self,
+        req: &Request,
+        reply: R,
+        work: impl FnOnce(Arc<Core>) -> W,
+    ) where
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let work = work(self.core.clone());
+        self.spawn(req.pid(), reply, work, |_| {});
+    }
+
+    /// As [`Front::answer`], for what opens a file: if nobody waits for it any more it is closed again.
+    pub(super) fn answer_opened<R: Answer<JustOpened>, W>(
+        &self,
+        req: &Request,
+        reply: R,
+        work: impl FnOnce(Arc<Core>) -> W,
+    ) where
+        W: Future<Output = Result<JustOpened>> + Send + 'static,
+    {
+        let work = work(self.core.clone());
+        let (core, runtime) = (self.core.clone(), self.runtime.clone());
+        let undo = move |opened: JustOpened| release(&core, &runtime, opened.file.number);
+        self.spawn(req.pid(), reply, work, undo);
+    }
+
+    /// Does the work in a task, which answers by itself.
+    pub(super) fn start<W>(&self, work: impl FnOnce(Arc<Core>) -> W)
+    where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        self.runtime.spawn(work(self.core.clone()));
+    }
+
+    /// Lets go of an open file in a task.
+    pub(super) fn release_later(&self, number: u64) {
+        release(&self.core, &self.runtime, number);
+    }
+
+    /// If the process is killed meanwhile, it is let go and the work goes on: then `undo` gets what nobody waits for.
+    fn spawn<R: Answer<T>, T: Send + 'static>(
+        &self,
+        pid: u32,
+        reply: R,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+        undo: impl FnOnce(T) + Send + 'static,
+    ) {
+        let busy = self.core.busy();
+        self.runtime.spawn(async move {
+            let _busy = busy;
+            let mut work = Box::pin(work);
+            tokio::select! {
+                biased;
+                result = &mut work => match result {
+                    Ok(value) => reply.give(value),
+                    Err(errno) => reply.fail(errno),
+                },
+                () = caller::killed(pid) => {
+                    reply.fail(fuser::Errno::EINTR);
+                    if let Ok(value) = work.await {
+                        undo(value);
+                    }
+                }
+            }
+        });
+    }
+}
+
+fn release(core: &Arc<Core>, runtime: &Handle, number: u64) {
+    if let Some(file) = core.handles.remove(number) {
+        let (core, busy) = (core.clone(), core.busy());
+        runtime.spawn(async move {
+            let _busy = busy;
+            core.release(file).await;
+        });
+    }
+}
