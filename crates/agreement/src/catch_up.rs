@@ -206,10 +206,7 @@ impl Agreement {
             // What waits for the log has not been counted as this replica's own vote yet, and must not leave either.
             let prepared = slot.prepares.of(me) == Some((view, digest));
             let committed = slot.commits.of(me) == Some((view, digest));
-            if self.is_primary()
-                && self.is_entry_durable()
-                && self.held.iter().all(|(_, h)| !is_pre_prepare(h, seq))
-            {
+            if self.is_primary() && self.is_entry_durable() {
                 if let Some(batch) = slot.batches.get(&digest) {
                     // With the clients' own words again: a backup that fetched a request without them could not
                     // tell that it is authentic, and the client may be gone.
@@ -222,7 +219,8 @@ impl Agreement {
                         bodies,
                     }));
                 }
-            } else if prepared {
+            }
+            if prepared {
                 messages.push(PeerMessage::Prepare(Prepare { view, seq, digest }));
             }
             if committed {
@@ -354,9 +352,4 @@ impl Agreement {
             self.send_status();
         }
     }
-}
-
-fn is_pre_prepare(held: &crate::core::Held, at: Seq) -> bool {
-    let crate::core::Held::Tell(message) = held;
-    matches!(message, PeerMessage::PrePrepare(m) if m.seq == at)
 }

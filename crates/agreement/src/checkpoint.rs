@@ -156,6 +156,7 @@ impl Agreement {
     /// time, and who always goes for the newest never arrives.
     pub(crate) fn fetch_state(&mut self, target: (Seq, Digest)) {
         if self.fetching.is_none() {
+            self.roll_back();
             self.fetching = Some(target);
             self.out.push_back(Output::FetchState(target.0, target.1));
         }

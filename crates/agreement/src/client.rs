@@ -1,5 +1,9 @@
-//! The client's half of the protocol: sends requests, repeats them, and takes a result that f+1 replicas vouch for.
-//! PBFT 2002, 4.1.
+//! The client's half of the protocol: sends requests, repeats them, and takes a result that enough replicas vouch for.
+//! PBFT 2002, 4.1 and 5.1.
+
+mod reads;
+mod repliers;
+mod votes;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -7,14 +11,17 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::message::{
-    AuthRequest, ClientMessage, Control, Outcome, Reply, ReplyBody, Request,
+    AuthRequest, ClientMessage, Control, EVERYONE, Outcome, Reply, Request,
 };
 use quorate_wire::{
-    Authenticator, ClientId, Decode, Digest, Encode, Mac, MacKey, Quorum, ReplicaId, RequestNumber,
+    Authenticator, ClientId, Decode, Encode, Mac, MacKey, Quorum, ReplicaId, RequestNumber,
     SessionId, View,
 };
 
 use crate::{INLINE_BYTES, Millis};
+use reads::Reads;
+use repliers::Repliers;
+use votes::Answers;
 
 /// Names an operation to whoever asked for it.
 pub type Token = u64;
@@ -22,18 +29,35 @@ pub type Token = u64;
 /// How long to wait before a request is repeated to all replicas; doubles up to [`MAX_RETRY_MS`].
 const RETRY_MS: Millis = 400;
 const MAX_RETRY_MS: Millis = 5_000;
-/// How long to wait for the full result once f+1 replicas vouch for its digest.
+/// How long to wait for the full result once enough replicas vouch for its digest.
 const FULL_RESULT_MS: Millis = 100;
-/// A full result that comes so long after f+1 replicas have vouched for its digest is late: others are asked for a while.
+/// A full result that comes so long after enough replicas have vouched for its digest is late: others are asked for a while.
 const LATE_RESULT_MS: Millis = 25;
 /// How long a client that has some links waits for more before it opens its session: a request without a replica's MAC costs that
 /// replica, and perhaps the group, a repetition.
 const MORE_LINKS_MS: Millis = 300;
-/// How long a replica that owed a full result is not asked for one again; doubles with each failure.
-const DISTRUST_MS: Millis = 2_000;
-/// After so long without a failure the next one counts as the first.
-const FORGIVEN_MS: Millis = 60_000;
 
+/// Which of the protocol's optimisations a client uses. All clients of a group must use the same: the reads of one rest on how
+/// many replicas another has asked before it took a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientOptions {
+    /// Reads go to all replicas and are not ordered; then every result needs 2f+1 replicas. Else f+1 final ones do.
+    pub unordered_reads: bool,
+    /// One replica sends the result and the others its digest. Else all send the result.
+    pub digest_replies: bool,
+    /// Operations longer than this go to all replicas; shorter ones travel by way of the primary.
+    pub inline_bytes: usize,
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        ClientOptions {
+            unordered_reads: true,
+            digest_replies: true,
+            inline_bytes: INLINE_BYTES,
+        }
+    }
+}
 /// What the client wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientOutput {
@@ -55,12 +79,10 @@ struct Pending {
     token: Option<Token>,
     request: Request,
     replier: ReplicaId,
-    votes: BTreeMap<ReplicaId, (Digest, View)>,
-    /// Full results by sender: at most one each, so that a liar can't crowd the true one out.
-    full: BTreeMap<ReplicaId, (Digest, Bytes)>,
+    answers: Answers,
     repeat_at: Millis,
     patience: Millis,
-    /// When f+1 replicas had vouched for a digest.
+    /// When enough replicas had vouched for a digest.
     vouched_at: Option<Millis>,
 }
 
@@ -68,6 +90,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Client {
     quorum: Quorum,
+    options: ClientOptions,
     me: ClientId,
     keys: Vec<Option<MacKey>>,
     view: View,
@@ -78,9 +101,8 @@ pub struct Client {
     next_number: u64,
     pending: BTreeMap<(SessionId, RequestNumber), Pending>,
     queue: VecDeque<(Token, Bytes)>,
-    /// Until when each replica is not asked for full results, and how often it has failed.
-    distrusted: Vec<(Millis, u32)>,
-    replier_turn: u8,
+    reads: Reads,
+    repliers: Repliers,
     now: Millis,
     out: VecDeque<ClientOutput>,
 }
@@ -88,9 +110,16 @@ pub struct Client {
 impl Client {
     /// A client that opens a session as soon as it has links. `nonce` must be random: it sets this run apart from earlier ones
     /// of the same key.
-    pub fn new(quorum: Quorum, me: ClientId, nonce: u64, now: Millis) -> Client {
+    pub fn new(
+        quorum: Quorum,
+        options: ClientOptions,
+        me: ClientId,
+        nonce: u64,
+        now: Millis,
+    ) -> Client {
         let mut client = Client {
             quorum,
+            options,
             me,
             keys: alloc::vec![None; quorum.n()],
             view: View(0),
@@ -100,8 +129,8 @@ impl Client {
             next_number: 1,
             pending: BTreeMap::new(),
             queue: VecDeque::new(),
-            distrusted: alloc::vec![(0, 0); quorum.n()],
-            replier_turn: nonce as u8,
+            reads: Reads::default(),
+            repliers: Repliers::new(quorum.n(), nonce as u8),
             now,
             out: VecDeque::new(),
         };
@@ -124,8 +153,8 @@ impl Client {
             let waiting: Vec<_> = self.pending.keys().copied().collect();
             for id in waiting {
                 let message = ClientMessage::Request(self.authenticated(&self.pending[&id]));
-                if self.pending[&id].request.op().len() > INLINE_BYTES || self.primary() == replica
-                {
+                let long = self.pending[&id].request.op().len() > self.options.inline_bytes;
+                if long || self.primary() == replica {
                     self.out.push_back(ClientOutput::Send(replica, message));
                 }
             }
@@ -149,11 +178,7 @@ impl Client {
         let Some(pending) = self.pending.get_mut(&id) else {
             return;
         };
-        let digest = reply.body.digest();
-        pending.votes.insert(from, (digest, reply.view));
-        if let ReplyBody::Full(result) = reply.body {
-            pending.full.insert(from, (digest, result));
-        }
+        pending.answers.add(from, reply);
         self.look_at(id);
     }
 
@@ -161,22 +186,19 @@ impl Client {
         let Some(pending) = self.pending.get_mut(&id) else {
             return;
         };
-        let digests: Vec<Digest> = pending.votes.values().map(|(d, _)| *d).collect();
-        let count = |d: &Digest| digests.iter().filter(|x| *x == d).count();
-        let Some(agreed) = digests
-            .iter()
-            .copied()
-            .find(|d| count(d) >= self.quorum.weak())
-        else {
+        // A read that is not ordered needs f+1 correct replicas among any 2f+1 to have what its client has been told.
+        let finals = match self.options.unordered_reads {
+            true => self.quorum.commit(),
+            false => self.quorum.weak(),
+        };
+        let Some(agreed) = pending.answers.agreed(finals, self.quorum.commit()) else {
             return;
         };
-        let full = pending.full.values().find(|(d, _)| *d == agreed);
-        let Some(result) = full.map(|(_, result)| result.clone()) else {
+        let Some(result) = pending.answers.full(agreed) else {
             let replier = pending.replier;
-            let answered = pending.votes.contains_key(&replier);
-            if answered {
-                // The replica that owed the result sent something else than what f+1 vouch for.
-                self.distrust(replier);
+            if pending.answers.has(replier) {
+                // The replica that owed the result sent something else than what the others vouch for.
+                self.repliers.distrust(replier, self.now);
                 self.repeat(id);
             } else {
                 pending.vouched_at = pending.vouched_at.or(Some(self.now));
@@ -184,14 +206,8 @@ impl Client {
             }
             return;
         };
-        // Among f+1 replicas one is correct, so the least of their views is one that a correct replica was in.
-        let views = pending
-            .votes
-            .values()
-            .filter(|(d, _)| *d == agreed)
-            .map(|(_, v)| *v);
-        let view = views.min().unwrap_or(self.view);
-        self.view = self.view.max(view);
+        let view = pending.answers.view(agreed, self.quorum);
+        self.view = self.view.max(view.unwrap_or(self.view));
         let Some(done) = self.pending.remove(&id) else {
             return;
         };
@@ -199,7 +215,7 @@ impl Client {
             .vouched_at
             .is_some_and(|at| self.now >= at + LATE_RESULT_MS)
         {
-            self.distrust(done.replier);
+            self.repliers.distrust(done.replier, self.now);
         }
         self.finish(done, &result);
         self.send_queued();
@@ -248,6 +264,7 @@ impl Client {
         }
         self.session = None;
         self.want_session();
+        self.order_all_reads();
     }
 
     fn want_session(&mut self) {
@@ -298,8 +315,7 @@ impl Client {
         let pending = Pending {
             token,
             replier: self.next_replier(),
-            votes: BTreeMap::new(),
-            full: BTreeMap::new(),
+            answers: Answers::default(),
             repeat_at: self.now + RETRY_MS,
             patience: RETRY_MS,
             vouched_at: None,
@@ -307,7 +323,7 @@ impl Client {
         };
         let message = ClientMessage::Request(self.authenticated(&pending));
         let primary = self.primary();
-        let to_all = pending.request.op().len() > INLINE_BYTES
+        let to_all = pending.request.op().len() > self.options.inline_bytes
             || self.keys[usize::from(primary.0)].is_none();
         self.pending.insert(id, pending);
         for replica in self.quorum.replicas().filter(|r| to_all || *r == primary) {
@@ -320,30 +336,13 @@ impl Client {
         self.quorum.primary(self.view)
     }
 
-    /// Replicas take turns with full results; those that failed to send one are passed over for a while.
     fn next_replier(&mut self) -> ReplicaId {
-        let n = self.quorum.n() as u8;
-        for _ in 0..n {
-            self.replier_turn = (self.replier_turn % n + 1) % n;
-            let turn = usize::from(self.replier_turn);
-            if self.keys[turn].is_some() && self.distrusted[turn].0 <= self.now {
-                break;
-            }
+        if !self.options.digest_replies {
+            return EVERYONE;
         }
-        ReplicaId(self.replier_turn)
-    }
-
-    /// A failure counts once, however many requests it delayed, and is forgotten after a while of good conduct.
-    fn distrust(&mut self, replica: ReplicaId) {
-        let (until, times) = &mut self.distrusted[usize::from(replica.0)];
-        if *until > self.now {
-            return;
-        }
-        if self.now - *until > FORGIVEN_MS {
-            *times = 0;
-        }
-        *until = self.now + (DISTRUST_MS << (*times).min(5));
-        *times += 1;
+        let keys = &self.keys;
+        let is_linked = |r: ReplicaId| keys[usize::from(r.0)].is_some();
+        self.repliers.next(self.now, is_linked)
     }
 
     fn authenticated(&self, pending: &Pending) -> AuthRequest {
@@ -362,8 +361,7 @@ impl Client {
         let Some(pending) = self.pending.get_mut(&id) else {
             return;
         };
-        pending.votes.clear();
-        pending.full.clear();
+        pending.answers.clear();
         pending.patience = (pending.patience * 2).min(MAX_RETRY_MS);
         pending.repeat_at = self.now + pending.patience;
         let message = ClientMessage::Repeat(self.authenticated(&self.pending[&id]));
@@ -377,6 +375,7 @@ impl Client {
     pub fn on_tick(&mut self, now: Millis) {
         self.now = now;
         self.open_if_linked();
+        self.order_late_reads();
         let late: Vec<_> = self
             .pending
             .iter()
@@ -386,9 +385,9 @@ impl Client {
         for id in late {
             let pending = &self.pending[&id];
             let replier = pending.replier;
-            let others_answered = pending.votes.len() >= self.quorum.weak();
-            if others_answered && !pending.votes.contains_key(&replier) {
-                self.distrust(replier);
+            let others_answered = pending.answers.len() >= self.quorum.weak();
+            if others_answered && !pending.answers.has(replier) {
+                self.repliers.distrust(replier, self.now);
             }
             self.repeat(id);
         }
@@ -401,12 +400,18 @@ impl Client {
             .values()
             .map(|p| p.repeat_at)
             .chain(opening)
+            .chain(self.reads.next_timeout())
             .min()
     }
 
     /// Takes the outputs out, in order.
     pub fn drain(&mut self) -> impl Iterator<Item = ClientOutput> + '_ {
         self.out.drain(..)
+    }
+
+    /// Whose operation a request carries, while that waits for its result.
+    pub fn token(&self, session: SessionId, number: RequestNumber) -> Option<Token> {
+        self.pending.get(&(session, number))?.token
     }
 
     /// The open session.
@@ -416,6 +421,6 @@ impl Client {
 
     /// How many operations are in flight or wait to be sent.
     pub fn open_calls(&self) -> usize {
-        self.pending.len() + self.queue.len()
+        self.pending.len() + self.reads.len() + self.queue.len()
     }
 }

@@ -8,7 +8,7 @@ use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange,
 use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq, View};
 
 use crate::durable::{Entered, Record, Remembered, StableRecord};
-use crate::io::{Config, Input, Now, Output, Rejected};
+use crate::io::{Config, Input, Now, Ordered, Output, Rejected};
 use crate::pool::Pool;
 use crate::slot::{Proposal, Slot, Stage};
 use crate::{LOG_WINDOW, Millis};
@@ -37,6 +37,8 @@ pub struct Agreement {
     pub(crate) committed: Seq,
     /// All places up to here were handed to execution.
     pub(crate) executed: Seq,
+    /// What was handed to execution tentatively: the batch after `executed`, while that has prepared in `view` and not committed.
+    pub(crate) tentative: Option<Arc<Ordered>>,
 
     /// The last stable checkpoint: the low water mark.
     pub(crate) stable: (Seq, Digest),
@@ -166,6 +168,7 @@ impl Agreement {
             last_given,
             committed: checkpoint.0,
             executed: checkpoint.0,
+            tentative: None,
             stable,
             own_checkpoints,
             checkpoint_votes: crate::checkpoint::CheckpointVotes::default(),
@@ -209,12 +212,16 @@ impl Agreement {
         // Where this replica's own votes are enough, nobody else's message will ever bring its attention to them.
         let seqs: Vec<Seq> = core.slots.keys().copied().collect();
         seqs.into_iter().for_each(|seq| core.advance_slot(seq));
+        if core.active && core.is_primary() && !is_fresh && core.config.quorum.n() > 1 {
+            // Its proposals leave before they are on disk, so it may have made some that it does not know of.
+            core.start_view_change(core.view.next());
+        }
         core
     }
 
     /// Takes back the votes that the log proves: the others may have missed them, and this replica counts them too.
     fn resume_votes(&mut self) {
-        let (me, view, primary) = (self.config.me, self.view, self.primary());
+        let (me, view) = (self.config.me, self.view);
         if !self.active {
             return;
         }
@@ -253,9 +260,7 @@ impl Agreement {
                 stage,
                 vouched: true,
             });
-            if me != primary {
-                slot.prepares.add(me, view, vote.digest);
-            }
+            slot.prepares.add(me, view, vote.digest);
             if prepared {
                 slot.commits.add(me, view, vote.digest);
             }
@@ -450,6 +455,14 @@ impl Agreement {
             "executed what has not committed"
         );
         assert!(self.stable.0 <= self.committed || self.fetching.is_some());
+        if let Some(tentative) = &self.tentative {
+            let slot = &self.slots[&tentative.seq];
+            assert!(
+                tentative.seq == self.executed.next() && self.active && self.fetching.is_none()
+            );
+            assert!(tentative.view == self.view && slot.committed.is_none());
+            assert!(slot.proposal.is_some_and(|p| p.digest == tentative.digest));
+        }
         for (&seq, slot) in &self.slots {
             assert!(
                 self.in_window(seq),

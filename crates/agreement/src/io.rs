@@ -1,10 +1,11 @@
 //! What goes into the state machine and what comes out.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use quorate_wire::message::{AuthRequest, PeerMessage, Request};
+use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage, Request};
 use quorate_wire::{
     ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, Verified,
     View,
@@ -28,6 +29,33 @@ pub struct Config {
     pub timeout_ms: Millis,
     /// How far the primary's time may be from this replica's clock.
     pub clock_bound_ms: Millis,
+    /// Which optimisations are used.
+    pub tuning: Tuning,
+}
+
+/// The protocol's optimisations at a replica, each of which can be switched off to measure what it gives. Replicas of one group
+/// may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Batches are executed when they have prepared, to be undone if a view change drops them. PBFT 2002, 5.1.2.
+    pub tentative: bool,
+    /// Requests up to this size travel inside the primary's pre-prepare.
+    pub inline_bytes: usize,
+    /// The most requests in a batch; at most [`MAX_BATCH_REQUESTS`](quorate_wire::message::MAX_BATCH_REQUESTS).
+    pub batch_requests: usize,
+    /// The most batches in flight.
+    pub batches: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            tentative: true,
+            inline_bytes: crate::INLINE_BYTES,
+            batch_requests: MAX_BATCH_REQUESTS,
+            batches: 16,
+        }
+    }
 }
 
 /// The driver's clocks.
@@ -69,8 +97,12 @@ pub enum Output {
     Broadcast(PeerMessage),
     /// Append to the log; [`Input::Persisted`] comes back.
     Persist(LogIndex, Record),
-    /// Execute; the places come without gaps.
-    Execute(Ordered),
+    /// Execute, or keep what was executed tentatively at this place; the places come without gaps.
+    Execute(Arc<Ordered>),
+    /// Execute the batch of the next place, which has prepared, in such a way that it can be undone. There is one at a time.
+    Tentative(Arc<Ordered>),
+    /// Undo what was executed tentatively.
+    Rollback,
     /// A checkpoint is stable: the log needs nothing up to its place, and these records in its place.
     Stable {
         /// Place of the checkpoint.
@@ -86,12 +118,14 @@ pub enum Output {
     Fatal(String),
 }
 
-/// A batch that has committed.
+/// A batch that has committed; or has prepared, after all before it have committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ordered {
     /// Its place.
     pub seq: Seq,
-    /// The view in which this replica learnt it, for replies.
+    /// Its digest.
+    pub digest: Digest,
+    /// This replica's view when it handed the batch over, for replies.
     pub view: View,
     /// The primary's proposal for the agreed time.
     pub time: Time,
@@ -110,8 +144,6 @@ pub enum Rejected {
     NotActive,
     /// A pre-prepare or new view by a replica that is not the view's primary.
     NotThePrimary,
-    /// A prepare by the primary, whose pre-prepare already counts.
-    PrimaryPrepared,
     /// Outside the log's window.
     OutsideWindow,
     /// The sender has voted otherwise at this place in this view.
@@ -139,7 +171,6 @@ impl fmt::Display for Rejected {
             Rejected::OtherView => "other_view",
             Rejected::NotActive => "not_active",
             Rejected::NotThePrimary => "not_the_primary",
-            Rejected::PrimaryPrepared => "primary_prepared",
             Rejected::OutsideWindow => "outside_window",
             Rejected::Contradiction => "contradiction",
             Rejected::BadBatch => "bad_batch",

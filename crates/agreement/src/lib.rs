@@ -14,8 +14,8 @@
 //! index are on disk. Votes that depend on a record are held back inside until then, so *persist before send* can't
 //! be forgotten by a driver. A replica's own votes count for it only when they are on disk, too.
 //!
-//! Execution is apart: [`Output::Execute`] hands over batches in order, [`Input::CheckpointMade`] brings the
-//! root of the state back.
+//! Execution is apart: [`Output::Execute`] hands over batches in order ([`Output::Tentative`] one that may have to be undone),
+//! [`Input::CheckpointMade`] brings the root of the state back.
 //!
 //! # The way of a request
 //!
@@ -42,7 +42,7 @@ mod view_change;
 
 pub use crate::core::{Agreement, Standing};
 pub use durable::Record;
-pub use io::{Config, Input, Now, Ordered, Output, Rejected};
+pub use io::{Config, Input, Now, Ordered, Output, Rejected, Tuning};
 
 /// Milliseconds on some monotonic clock of the driver's.
 pub type Millis = u64;
@@ -52,6 +52,7 @@ pub const CHECKPOINT_INTERVAL: u64 = 128;
 /// L: how far above the last stable checkpoint places are given. PBFT 2000, 5 (L = 2K).
 pub const LOG_WINDOW: u64 = 2 * CHECKPOINT_INTERVAL;
 /// Requests up to this size travel inside the primary's pre-prepare; clients send longer ones to all replicas.
+/// A default: see [`Tuning`].
 pub const INLINE_BYTES: usize = 16 << 10;
 /// A batch closes when its requests weigh this much.
 pub const BATCH_BYTES: usize = 2 << 20;

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use quorate_wire::message::{
-    AuthRequest, Batch, Commit, MAX_BATCH_REQUESTS, PeerMessage, PrePrepare, Prepare, Request, Vote,
+    AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare, Request, Vote,
 };
 use quorate_wire::{Digest, ReplicaId, Seq, Verified};
 
@@ -13,21 +13,19 @@ use crate::core::Agreement;
 use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
 use crate::io::{Ordered, Output, Rejected};
 use crate::slot::{Proposal, Stage};
-use crate::{BATCH_BYTES, INLINE_BYTES, Millis};
+use crate::{BATCH_BYTES, Millis};
 
 /// Batches that may be in flight while the next one is not full: at low load a request leaves at once, under load
 /// batches fill while earlier ones are on their way.
 const EAGER_BATCHES: u64 = 2;
 /// The heaviest batch that a backup votes for; it must fit in a frame of the log.
 const MAX_BATCH_WEIGHT: usize = 2 * BATCH_BYTES;
-/// Batches that may be in flight at all.
-const MAX_BATCHES: u64 = 16;
 
 impl Agreement {
     /// A client's request, over its own link.
     pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
-        let small = request.request.op().len() <= INLINE_BYTES;
+        let small = request.request.op().len() <= self.config.tuning.inline_bytes;
         let repeated = self.pool.get(&request.request.digest()).is_some();
         // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
         // comes here only when the client repeats it; a long one comes here anyway, so the first time is no sign.
@@ -68,11 +66,13 @@ impl Agreement {
     /// As primary: gives waiting requests the next place.
     pub(crate) fn propose(&mut self) {
         self.last_given = self.last_given.max(self.committed);
-        while self.active && self.is_primary() && self.fetching.is_none() && self.pool.any_waiting()
-        {
+        // Nobody takes a proposal before the NEW-VIEW, and that waits for the disk.
+        let leads = self.active && self.is_primary() && self.is_entry_durable();
+        while leads && self.fetching.is_none() && self.pool.any_waiting() {
             let in_flight = self.last_given.0.saturating_sub(self.committed.0);
             let (requests, full) = self.next_batch();
-            let room = if full { MAX_BATCHES } else { EAGER_BATCHES };
+            let most = self.config.tuning.batches;
+            let room = if full { most } else { most.min(EAGER_BATCHES) };
             let seq = self.last_given.next();
             if self.slots.get(&seq).is_some_and(|s| s.committed.is_some()) {
                 // The others have gone on to a later view and given this place there.
@@ -87,16 +87,16 @@ impl Agreement {
     }
 
     fn next_batch(&self) -> (Vec<Digest>, bool) {
+        let most = self.config.tuning.batch_requests;
         let (mut requests, mut weight) = (Vec::new(), 0);
         for (digest, entry) in self.pool.waiting() {
             weight += entry.request.weight();
-            if !requests.is_empty() && weight > BATCH_BYTES || requests.len() == MAX_BATCH_REQUESTS
-            {
+            if !requests.is_empty() && weight > BATCH_BYTES || requests.len() == most {
                 return (requests, true);
             }
             requests.push(*digest);
         }
-        let full = weight >= BATCH_BYTES || requests.len() == MAX_BATCH_REQUESTS;
+        let full = weight >= BATCH_BYTES || requests.len() == most;
         (requests, full)
     }
 
@@ -120,22 +120,29 @@ impl Agreement {
             vouched: false,
         });
         slot.batches.insert(digest, Arc::new(batch.clone()));
-        let record = self.pre_prepared_record(seq, digest);
         let message = PeerMessage::PrePrepare(PrePrepare {
             view,
             seq,
             batch,
             bodies,
         });
-        self.persist_then_tell(record, message);
-        self.advance_slot(seq);
+        // The proposal is no vote, so the backups' disks work while this one does. A primary that forgets it in a crash
+        // hands its view over rather than propose in it again (`Agreement::new`).
+        self.out.push_back(Output::Broadcast(message));
+        self.vote(seq, digest);
+    }
+
+    /// Writes down that the batch is pre-prepared here; PREPARE leaves, and counts, when that is on disk.
+    fn vote(&mut self, seq: Seq, digest: Digest) {
+        let (record, view) = (self.pre_prepared_record(seq, digest), self.view);
+        self.persist_then_tell(record, PeerMessage::Prepare(Prepare { view, seq, digest }));
     }
 
     /// The small ones among the requests, as their clients sent them.
     pub(crate) fn bodies_to_relay(&self, requests: &[Digest]) -> Vec<AuthRequest> {
         let relay = |digest: &Digest| {
             let entry = self.pool.get(digest)?;
-            let small = entry.request.op().len() <= INLINE_BYTES;
+            let small = entry.request.op().len() <= self.config.tuning.inline_bytes;
             entry.relay.clone().filter(|_| small)
         };
         requests.iter().filter_map(relay).collect()
@@ -316,14 +323,7 @@ impl Agreement {
             return;
         }
         self.set_stage(seq, Stage::Accepted);
-        let record = self.pre_prepared_record(seq, proposal.digest);
-        if self.is_primary() {
-            self.persist(record);
-            self.advance_slot(seq);
-        } else {
-            let (view, digest) = (proposal.view, proposal.digest);
-            self.persist_then_tell(record, PeerMessage::Prepare(Prepare { view, seq, digest }));
-        }
+        self.vote(seq, proposal.digest);
     }
 
     fn set_stage(&mut self, seq: Seq, stage: Stage) {
@@ -332,7 +332,7 @@ impl Agreement {
         }
     }
 
-    /// PREPARE: a backup agrees.
+    /// PREPARE: a replica has the proposal on disk.
     pub(crate) fn on_prepare(&mut self, from: ReplicaId, m: Prepare) -> Result<(), Rejected> {
         if m.view < self.view {
             return Err(Rejected::OtherView);
@@ -340,10 +340,7 @@ impl Agreement {
         if !self.in_window(m.seq) {
             return Err(Rejected::OutsideWindow);
         }
-        // The primary's pre-prepare counts as its vote. Published bug (Themis message_log.rs): both were counted.
-        if from == self.config.quorum.primary(m.view) {
-            return Err(Rejected::PrimaryPrepared);
-        }
+        // Also the primary's: its pre-prepare alone is no vote. Published bug (Themis message_log.rs): both were counted.
         let slot = self.slots.entry(m.seq).or_default();
         if !slot.prepares.add(from, m.view, m.digest) {
             return Err(Rejected::Contradiction);
@@ -430,8 +427,8 @@ impl Agreement {
         if let Some(proposal) = slot.proposal.as_mut()
             && proposal.stage == Stage::Accepted
             && self.active
-            // Prepared: the pre-prepare and 2f matching PREPAREs of distinct backups.
-            && slot.prepares.count(proposal.view, proposal.digest) >= 2 * quorum.f()
+            // Prepared: the pre-prepare and 2f+1 matching PREPAREs of distinct replicas.
+            && slot.prepares.count(proposal.view, proposal.digest) >= quorum.commit()
         {
             proposal.stage = Stage::Prepared;
             let (view, digest) = (proposal.view, proposal.digest);
@@ -459,6 +456,13 @@ impl Agreement {
             slot.committed = Some(digest);
             // An equivocating primary gave this replica another batch than the one that committed.
             slot.proposal = slot.proposal.filter(|p| p.digest == digest);
+            if self
+                .tentative
+                .as_ref()
+                .is_some_and(|t| t.seq == seq && t.digest != digest)
+            {
+                self.roll_back();
+            }
             self.advance();
         }
     }
@@ -481,6 +485,37 @@ impl Agreement {
             self.failed_views = 0;
             self.behind_since = None;
         }
+        self.execute_tentatively();
+    }
+
+    /// PBFT 2002, 5.1.2: a batch is executed when it has prepared and all before it have committed. The certificate is on
+    /// disk by then, so that 2f+1 replies of this kind outlive a view change and a power cut: f+1 correct replicas have it in P.
+    fn execute_tentatively(&mut self) {
+        let (me, seq) = (self.config.me, self.executed.next());
+        let may = self.config.tuning.tentative && self.active && self.fetching.is_none();
+        if !may || self.tentative.is_some() || self.executed != self.committed {
+            return;
+        }
+        let Some(slot) = self.slots.get(&seq) else {
+            return;
+        };
+        let prepared = slot.proposal.filter(|p| p.stage == Stage::Prepared);
+        // One's own COMMIT counts when the certificate is on disk.
+        let Some(proposal) = prepared.filter(|p| slot.commits.of(me) == Some((p.view, p.digest)))
+        else {
+            return;
+        };
+        if let Some(ordered) = self.ordered(seq, proposal.digest) {
+            self.tentative = Some(ordered.clone());
+            self.out.push_back(Output::Tentative(ordered));
+        }
+    }
+
+    /// Has undone what was executed tentatively.
+    pub(crate) fn roll_back(&mut self) {
+        if self.tentative.take().is_some() {
+            self.out.push_back(Output::Rollback);
+        }
     }
 
     fn execute_next(&mut self) -> bool {
@@ -488,33 +523,44 @@ impl Agreement {
         let Some(digest) = self.slots.get(&seq).and_then(|s| s.committed) else {
             return false;
         };
-        let null = Batch::null();
-        let batch = match self.slots[&seq].batches.get(&digest) {
-            Some(batch) => batch.clone(),
-            None if digest == null.digest() => Arc::new(null),
-            None => return false,
+        let ordered = match self.tentative.take() {
+            Some(done) => Some(done),
+            None => self.ordered(seq, digest),
         };
-        let Some(requests) = self.ordered_requests(&batch) else {
+        let Some(ordered) = ordered else {
             return false;
         };
+        assert!(ordered.seq == seq && ordered.digest == digest);
         let content = self.content_for_log(seq, digest);
         self.persist(Record::Committed(CommittedRecord {
             seq,
             digest,
             content,
         }));
-        batch
-            .requests
-            .iter()
-            .for_each(|d| self.pool.mark_executed(d));
+        for (request, _) in &ordered.requests {
+            self.pool.mark_executed(&request.digest());
+        }
         self.executed = seq;
-        self.out.push_back(Output::Execute(Ordered {
+        self.out.push_back(Output::Execute(ordered));
+        true
+    }
+
+    /// A batch with all that its execution needs, if that is here.
+    fn ordered(&self, seq: Seq, digest: Digest) -> Option<Arc<Ordered>> {
+        let null = Batch::null();
+        let batch = match self.slots.get(&seq)?.batches.get(&digest) {
+            Some(batch) => batch.clone(),
+            None if digest == null.digest() => Arc::new(null),
+            None => return None,
+        };
+        let requests = self.ordered_requests(&batch)?;
+        Some(Arc::new(Ordered {
             seq,
+            digest,
             view: self.view,
             time: batch.time,
             requests,
-        }));
-        true
+        }))
     }
 
     /// When the longest-waiting request has waited too long. A primary leaves its own view as well: where one backup has gone

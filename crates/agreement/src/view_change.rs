@@ -17,6 +17,7 @@ impl Agreement {
     /// Leaves the present view for `view`.
     pub(crate) fn start_view_change(&mut self, view: View) {
         assert!(view > self.view);
+        self.roll_back();
         self.failed_views += 1;
         self.view_changes_seen += 1;
         self.view = view;
@@ -121,8 +122,13 @@ impl Agreement {
         self.try_to_start_view();
     }
 
-    /// f+1 replicas have gone ahead: one of them is correct, so this one follows to the smallest of their views.
+    /// f+1 replicas have gone ahead: one of them is correct, so this one follows to the smallest of their views. Or the primary
+    /// itself has left: nobody else can lead the view, and a faulty primary only rids the group of itself.
     fn join_view_change(&mut self) {
+        let primary = self.view_changes.get(&self.primary());
+        if self.active && primary.is_some_and(|m| m.body.view > self.view) {
+            return self.start_view_change(self.view.next());
+        }
         let ahead: Vec<View> = self
             .view_changes
             .values()
@@ -284,6 +290,7 @@ impl Agreement {
     /// Enters a view that has started rightly.
     fn enter(&mut self, entered: Entered) {
         let body = entered.new_view.body.clone();
+        self.roll_back();
         if body.view > self.view {
             self.view_changes_seen += 1;
         }

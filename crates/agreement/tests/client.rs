@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use quorate_agreement::Millis;
-use quorate_agreement::client::{Client, ClientOutput};
-use quorate_wire::message::{AuthRequest, ClientMessage, Outcome, Reply, ReplyBody};
+use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
+use quorate_wire::message::{AuthRequest, ClientMessage, Outcome, Read, Reply, ReplyBody};
 use quorate_wire::{Encode, KeyPair, MacKey, Quorum, ReplicaId, SessionId, View};
 
 const NONCE: u64 = 7;
@@ -15,7 +15,13 @@ fn link_key(replica: u8) -> MacKey {
 /// A client whose first link stands at 0.
 fn client() -> Client {
     let me = KeyPair::from_seed(&[50; 32]).public();
-    Client::new(Quorum::new(4).unwrap(), me, NONCE, 0)
+    Client::new(
+        Quorum::new(4).unwrap(),
+        ClientOptions::default(),
+        me,
+        NONCE,
+        0,
+    )
 }
 
 fn link(client: &mut Client, replica: u8) {
@@ -56,6 +62,7 @@ fn answer(
         session: to.request.session(),
         number: to.request.number(),
         view: View(0),
+        tentative: false,
         body,
     };
     client.on_reply(from, reply, now);
@@ -99,11 +106,16 @@ fn a_session_is_opened_over_few_links_after_a_while() {
 
 /// A client with an open session and links with all replicas.
 fn in_session() -> Client {
-    let mut client = client();
+    linked(ClientOptions::default())
+}
+
+fn linked(options: ClientOptions) -> Client {
+    let me = KeyPair::from_seed(&[50; 32]).public();
+    let mut client = Client::new(Quorum::new(4).unwrap(), options, me, NONCE, 0);
     (0..4).for_each(|replica| link(&mut client, replica));
     let opening = requests(&mut client).remove(0).1;
     let session = SessionId(1).to_bytes();
-    for replica in [0, 1] {
+    for replica in [0, 1, 2] {
         answer(&mut client, ReplicaId(replica), &opening, &session, true, 0);
     }
     assert_eq!(client.session(), Some(SessionId(1)));
@@ -111,12 +123,12 @@ fn in_session() -> Client {
     client
 }
 
-/// One operation whose full result comes `late` ms after f+1 others have sent its digest. Returns who was asked for it.
+/// One operation whose full result comes `late` ms after 2f+1 others have sent its digest. Returns who was asked for it.
 fn call(client: &mut Client, now: Millis, late: Millis) -> ReplicaId {
     client.call(now, Bytes::from_static(b"op"), now);
     let request = requests(client).remove(0).1;
     let others = (0..4).map(ReplicaId).filter(|r| *r != request.replier);
-    for from in others.take(2) {
+    for from in others {
         answer(client, from, &request, b"result", false, now);
     }
     assert_eq!(client.drain().count(), 0, "nobody has sent the result yet");
@@ -132,7 +144,7 @@ fn asked_next(client: &mut Client, from: Millis) -> Vec<ReplicaId> {
     (0..8).map(|i| call(client, from + i * 100, 0)).collect()
 }
 
-/// A replica whose full result comes 25 ms or more after f+1 others have vouched for its digest delays its client, and others
+/// A replica whose full result comes 25 ms or more after 2f+1 others have vouched for its digest delays its client, and others
 /// are asked for a while; then it has another chance. One that is a little slower than the others keeps its turn.
 #[test]
 fn a_late_result_makes_another_the_replier() {
@@ -143,4 +155,163 @@ fn a_late_result_makes_another_the_replier() {
     let late = call(&mut client, 10_000, 25);
     assert!(!asked_next(&mut client, 10_100).contains(&late));
     assert!(asked_next(&mut client, 12_100).contains(&late));
+}
+
+/// An operation that is on its way.
+fn called(client: &mut Client, now: Millis) -> AuthRequest {
+    client.call(now, Bytes::from_static(b"op"), now);
+    requests(client).remove(0).1
+}
+
+/// Replica `from` says that `result` is the outcome: tentatively in a view, or finally.
+fn says(client: &mut Client, from: u8, to: &AuthRequest, result: &[u8], tentative: Option<u64>) {
+    let done = Outcome::Done(Bytes::copy_from_slice(result));
+    let reply = Reply {
+        session: to.request.session(),
+        number: to.request.number(),
+        view: View(tentative.unwrap_or(0)),
+        tentative: tentative.is_some(),
+        body: ReplyBody::Full(done.to_bytes().into()),
+    };
+    client.on_reply(ReplicaId(from), reply, 1_000);
+}
+
+fn is_done(client: &mut Client) -> bool {
+    client.drain().any(|o| matches!(o, ClientOutput::Done(..)))
+}
+
+/// 2f+1 tentative replies stand for a result only if they are of one view: a certificate of an earlier view may have been
+/// dropped. Final ones count with either.
+#[test]
+fn tentative_replies_count_in_one_view() {
+    let mut client = in_session();
+    let request = called(&mut client, 1_000);
+    says(&mut client, 0, &request, b"x", Some(0));
+    says(&mut client, 1, &request, b"x", Some(1));
+    says(&mut client, 2, &request, b"x", Some(1));
+    assert!(!is_done(&mut client));
+    says(&mut client, 3, &request, b"x", None);
+    assert!(is_done(&mut client));
+}
+
+/// f+1 final replies are not enough for a client whose group has reads that are not ordered; without such reads they are, and
+/// tentative ones are as little as before.
+#[test]
+fn how_many_replies_a_result_needs() {
+    let mut client = in_session();
+    let request = called(&mut client, 1_000);
+    says(&mut client, 0, &request, b"x", None);
+    says(&mut client, 1, &request, b"x", None);
+    assert!(!is_done(&mut client));
+    says(&mut client, 2, &request, b"y", None);
+    assert!(!is_done(&mut client));
+    says(&mut client, 3, &request, b"x", None);
+    assert!(is_done(&mut client));
+
+    let options = ClientOptions {
+        unordered_reads: false,
+        ..ClientOptions::default()
+    };
+    let mut client = linked(options);
+    let request = called(&mut client, 1_000);
+    says(&mut client, 0, &request, b"x", Some(0));
+    says(&mut client, 1, &request, b"x", Some(0));
+    assert!(!is_done(&mut client));
+    says(&mut client, 2, &request, b"y", None);
+    assert!(!is_done(&mut client));
+    says(&mut client, 1, &request, b"x", None);
+    says(&mut client, 0, &request, b"x", None);
+    assert!(is_done(&mut client));
+}
+
+/// A read that has gone to all replicas.
+fn reading(client: &mut Client, now: Millis) -> Read {
+    client.read(now, Bytes::from_static(b"read"), now);
+    let sent: Vec<(ReplicaId, Read)> = client
+        .drain()
+        .filter_map(|o| match o {
+            ClientOutput::Send(to, ClientMessage::Read(m)) => Some((to, m)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sent.len(), 4, "to all replicas");
+    sent[0].1.clone()
+}
+
+fn sees(client: &mut Client, from: u8, read: &Read, result: &[u8], now: Millis) {
+    let done = Outcome::Done(Bytes::copy_from_slice(result));
+    let full = ReplyBody::Full(done.to_bytes().into());
+    let reply = Reply {
+        session: read.session,
+        number: read.number,
+        view: View(0),
+        tentative: false,
+        body: match read.replier == ReplicaId(from) {
+            true => full,
+            false => ReplyBody::Digest(full.digest()),
+        },
+    };
+    client.on_read(ReplicaId(from), reply, now);
+}
+
+/// A read is answered by 2f+1 replicas that say the same. Where they can't any more, it is ordered at once.
+#[test]
+fn a_read_is_answered_or_ordered() {
+    let mut client = in_session();
+    let read = reading(&mut client, 1_000);
+    for from in 0..4 {
+        sees(&mut client, from, &read, b"x", 1_000);
+    }
+    let done = ClientOutput::Done(1_000, Ok(Bytes::from_static(b"x")));
+    assert_eq!(client.drain().collect::<Vec<_>>(), vec![done]);
+
+    let read = reading(&mut client, 2_000);
+    sees(&mut client, 0, &read, b"x", 2_000);
+    sees(&mut client, 1, &read, b"y", 2_000);
+    assert_eq!(
+        requests(&mut client),
+        vec![],
+        "three may still say the same"
+    );
+    sees(&mut client, 2, &read, b"x", 2_000);
+    sees(&mut client, 3, &read, b"y", 2_000);
+    let ordered = requests(&mut client);
+    assert_eq!(ordered[0].1.request.op(), &read.op);
+    says(&mut client, 0, &ordered[0].1, b"y", None);
+    says(&mut client, 1, &ordered[0].1, b"y", None);
+    says(&mut client, 2, &ordered[0].1, b"y", None);
+    assert!(is_done(&mut client));
+}
+
+/// A read that too few answer is ordered after 50 ms, and reads are ordered for a while: a replica that is away together with a
+/// silent one must not cost each read its patience.
+#[test]
+fn silence_has_reads_ordered() {
+    let mut client = in_session();
+    let read = reading(&mut client, 1_000);
+    sees(&mut client, 0, &read, b"x", 1_000);
+    sees(&mut client, 1, &read, b"x", 1_000);
+    client.on_tick(1_049);
+    assert_eq!(requests(&mut client), vec![]);
+    client.on_tick(1_050);
+    assert_eq!(requests(&mut client)[0].1.request.op(), &read.op);
+    client.read(1, Bytes::from_static(b"read"), 1_060);
+    assert_eq!(requests(&mut client).len(), 1, "ordered at once");
+    reading(&mut client, 1_200);
+}
+
+/// The replica that owes a read's full result and lies about it costs one ordered operation, and is not asked for a while.
+#[test]
+fn a_lying_replier_of_a_read_is_found_out() {
+    let mut client = in_session();
+    let read = reading(&mut client, 1_000);
+    let liar = read.replier;
+    for from in (0..4).filter(|r| ReplicaId(*r) != liar) {
+        sees(&mut client, from, &read, b"x", 1_000);
+    }
+    sees(&mut client, liar.0, &read, b"z", 1_000);
+    assert_eq!(requests(&mut client)[0].1.request.op(), &read.op);
+    for i in 0..8 {
+        assert_ne!(reading(&mut client, 1_100 + i).replier, liar);
+    }
 }

@@ -90,6 +90,34 @@ impl<S: Service> Executor<S> {
         })
     }
 
+    /// Executes an operation that only reads, outside of the agreed order. `None` where it is not such an operation.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn read(
+        &self,
+        state: &mut State,
+        client: ClientId,
+        session: SessionId,
+        op: &Bytes,
+    ) -> Result<Option<Bytes>, Fault> {
+        if op.is_empty() || !self.service.is_read_only(op) {
+            return Ok(None);
+        }
+        if sessions::owner_in(state, session)? != Some(client) {
+            return Ok(Some(Outcome::NoSession(()).to_bytes().into()));
+        }
+        let mut txn = state.begin();
+        let call = Call {
+            client,
+            session,
+            now: sessions::clock(&txn)?.last,
+        };
+        let answer = self.service.execute(&mut txn, &call, op)?;
+        debug_assert!(txn.writes().is_empty(), "an operation that only reads");
+        Ok(Some(Outcome::Done(answer).to_bytes().into()))
+    }
+
     /// Executes a batch: requests in their order, at times that rise strictly from the primary's proposal on.
     ///
     /// # Errors
@@ -421,6 +449,26 @@ mod tests {
         };
         assert!(matches!(ask(CLIENT), Cached::Reply(_)));
         assert_eq!(ask(PublicKey([8; 32])), Cached::Unknown);
+    }
+
+    /// A read outside of the order sees the state and leaves it as it was; what writes is not executed there, and nobody
+    /// reads in another client's session.
+    #[test]
+    fn reads_outside_of_the_order() {
+        let mut w = World::new();
+        let s = SessionId(w.open(1));
+        w.run(s.0, 1, &[5]);
+        let mut read = |client, op: &'static [u8]| {
+            let op = Bytes::from_static(op);
+            let outcome = w.executor.read(&mut w.state, client, s, &op).unwrap();
+            outcome.map(|o| Outcome::from_bytes(o).unwrap())
+        };
+        assert_eq!(read(CLIENT, &[0]), Some(done(5)));
+        assert_eq!(read(CLIENT, &[1]), None);
+        assert_eq!(read(CLIENT, &[]), None);
+        let stranger = PublicKey([8; 32]);
+        assert_eq!(read(stranger, &[0]), Some(Outcome::NoSession(())));
+        assert_eq!(w.run(s.0, 2, &[0]), done(5));
     }
 
     /// Time rises strictly, whatever the primary proposes.

@@ -29,7 +29,9 @@ pub trait Service: Send + 'static {
     /// [`Fault`] where the store fails.
     fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault>;
 
-    /// Whether an operation only reads. Its result is not kept for retries: a retry reads again.
+    /// Whether an operation only reads. Its result is not kept for retries: a retry reads again. Such an operation may be
+    /// executed outside of the agreed order, at replicas that are a few batches apart; `call.now` is then the time of the last
+    /// agreed operation, and the result should not follow from it.
     fn is_read_only(&self, op: &[u8]) -> bool;
 
     /// Executes one operation. `op` comes from a client and may be anything.

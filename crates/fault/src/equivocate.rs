@@ -33,13 +33,12 @@ impl Equivocator {
         message: PeerMessage,
     ) -> Sent<PeerMessage> {
         if to.0.is_multiple_of(2) {
-            let mut sent = with_prepare(message.clone());
+            let mut sent = now(message.clone());
             // At some places everyone hears both stories, one after the other: the first alone may be voted for.
             if let PeerMessage::PrePrepare(m) = message
                 && m.seq.0.is_multiple_of(3)
             {
-                let second = PeerMessage::PrePrepare(self.second_batch(m));
-                sent.extend(with_prepare(second).into_iter().map(|(m, _)| (m, 20)));
+                sent.push((PeerMessage::PrePrepare(self.second_batch(m)), 20));
             }
             return sent;
         }
@@ -63,11 +62,11 @@ impl Equivocator {
             }
             other => other,
         };
-        let mut sent = with_prepare(message);
+        let mut sent = now(message);
         if let PeerMessage::PrePrepare(m) = &first
             && m.seq.0.is_multiple_of(3)
         {
-            sent.extend(with_prepare(first).into_iter().map(|(m, _)| (m, 20)));
+            sent.push((first, 20));
         }
         sent
     }
@@ -123,16 +122,6 @@ impl Equivocator {
         };
         SignedViewChange::sign(body, &identity.key).into_inner()
     }
-}
-
-/// A primary's pre-prepare is followed by its PREPARE, which nobody may count.
-fn with_prepare(message: PeerMessage) -> Sent<PeerMessage> {
-    let PeerMessage::PrePrepare(m) = &message else {
-        return now(message);
-    };
-    let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
-    let prepare = PeerMessage::Prepare(Prepare { view, seq, digest });
-    Vec::from([(message, 0), (prepare, 0)])
 }
 
 /// The last place is missing, or there is one too many.

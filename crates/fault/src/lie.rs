@@ -31,15 +31,24 @@ fn other_result(result: Bytes) -> Bytes {
     }
 }
 
+fn other_reply(reply: Reply) -> Reply {
+    let body = match reply.body {
+        ReplyBody::Full(result) => ReplyBody::Full(other_result(result)),
+        ReplyBody::Digest(digest) => ReplyBody::Digest(other_digest(digest)),
+    };
+    // What has only prepared here is said to have committed.
+    let tentative = false;
+    Reply {
+        body,
+        tentative,
+        ..reply
+    }
+}
+
 pub(crate) fn for_client(message: ReplicaMessage) -> ReplicaMessage {
     match message {
-        ReplicaMessage::Reply(reply) => {
-            let body = match reply.body {
-                ReplyBody::Full(result) => ReplyBody::Full(other_result(result)),
-                ReplyBody::Digest(digest) => ReplyBody::Digest(other_digest(digest)),
-            };
-            ReplicaMessage::Reply(Reply { body, ..reply })
-        }
+        ReplicaMessage::Reply(reply) => ReplicaMessage::Reply(other_reply(reply)),
+        ReplicaMessage::Read(reply) => ReplicaMessage::Read(other_reply(reply)),
         ReplicaMessage::Report(report) => ReplicaMessage::Report(Report {
             root: other_digest(report.root),
             ..report

@@ -61,8 +61,12 @@ impl Mutator {
         rng: &mut ChaCha8Rng,
         message: ReplicaMessage,
     ) -> Sent<ReplicaMessage> {
-        match (below(rng, 8), message) {
+        match (below(rng, 9), message) {
             (0, _) => Vec::new(),
+            (8, ReplicaMessage::Reply(reply)) => {
+                let tentative = !reply.tentative;
+                now(ReplicaMessage::Reply(Reply { tentative, ..reply }))
+            }
             (1, ReplicaMessage::Reply(reply)) => {
                 let view = View(off_by_one(rng, reply.view.0));
                 now(ReplicaMessage::Reply(Reply { view, ..reply }))

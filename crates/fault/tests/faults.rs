@@ -42,6 +42,7 @@ fn a_liar_lies_to_clients() {
             session: SessionId(1),
             number: RequestNumber(1),
             view: View(0),
+            tentative: false,
             body,
         });
         let sent = liar.for_client(reply.clone());

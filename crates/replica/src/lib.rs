@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod clients;
 mod io;
+mod reads;
 mod replica;
 mod transfer;
 

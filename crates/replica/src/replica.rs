@@ -5,6 +5,7 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
 use quorate_agreement::{
     Agreement, CHECKPOINT_INTERVAL, Config, Input as AgreementInput, Millis, Now, Ordered,
     Output as AgreementOutput, Record, Rejected, Standing,
@@ -12,15 +13,16 @@ use quorate_agreement::{
 use quorate_execution::{Cached, Executed, Executor, Service};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
 use quorate_wire::message::{
-    AuthRequest, ClientMessage, Outcome, PeerMessage, ReplicaMessage, Reply, ReplyBody,
-    StateMessage,
+    AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReplicaMessage, Reply,
+    ReplyBody, StateMessage,
 };
 use quorate_wire::{
-    Digest, Encode, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Verified,
+    Digest, Encode, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
 };
 
 use crate::clients::{Clients, ConnectionId};
 use crate::io::{Input, Output};
+use crate::reads::WaitingReads;
 use crate::transfer::{Piece, Transfer, target};
 
 /// Layers that may wait for the store before execution pauses. With the request bodies in the log's window this bounds
@@ -71,8 +73,11 @@ pub struct Replica<S> {
     /// Layers that the store has not confirmed.
     in_store: usize,
     /// Batches that wait until the store has caught up.
-    backlog: VecDeque<Ordered>,
+    backlog: VecDeque<Arc<Ordered>>,
     applied: Seq,
+    /// The batch after `applied`, if it was executed in the state's overlay.
+    tentative: Option<Arc<Ordered>>,
+    reads: WaitingReads,
     unstored_bytes: usize,
     transfer: Transfer,
     clients: Clients,
@@ -109,6 +114,8 @@ impl<S: Service> Replica<S> {
             in_store: 0,
             backlog: VecDeque::new(),
             applied: seq,
+            tentative: None,
+            reads: WaitingReads::default(),
             unstored_bytes: 0,
             transfer: Transfer::Idle,
             clients: Clients::default(),
@@ -194,7 +201,8 @@ impl<S: Service> Replica<S> {
         }
         let result = self
             .execute_backlog()
-            .and_then(|()| self.move_transfer(now));
+            .and_then(|()| self.move_transfer(now))
+            .and_then(|()| self.answer_reads());
         self.absorb(result);
     }
 
@@ -205,7 +213,12 @@ impl<S: Service> Replica<S> {
             AgreementOutput::Persist(index, record) => {
                 self.out.push_back(Output::Persist(index, record));
             }
-            AgreementOutput::Execute(ordered) => self.backlog.push_back(ordered),
+            AgreementOutput::Execute(ordered) => {
+                self.backlog.push_back(ordered);
+                return self.execute_backlog();
+            }
+            AgreementOutput::Tentative(ordered) => return self.execute_tentatively(ordered),
+            AgreementOutput::Rollback => self.roll_back(),
             AgreementOutput::Stable { seq, head, .. } => {
                 self.snapshots = self.snapshots.split_off(&seq);
                 self.out.push_back(Output::Truncate { stable: seq, head });
@@ -230,21 +243,52 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
-    fn execute(&mut self, ordered: Ordered) -> Result<(), Fault> {
+    /// Executes the next batch in an overlay. Not while the store keeps execution back: then it will be executed when it has
+    /// committed.
+    fn execute_tentatively(&mut self, ordered: Arc<Ordered>) -> Result<(), Fault> {
+        let may = self.transfer.is_idle() && self.in_store < MAX_LAYERS;
+        if !may || !self.backlog.is_empty() || ordered.seq != self.applied.next() {
+            return Ok(());
+        }
+        self.state.begin_tentative();
+        self.run(&ordered, true)?;
+        self.tentative = Some(ordered);
+        Ok(())
+    }
+
+    fn roll_back(&mut self) {
+        self.tentative = None;
+        self.state.drop_tentative();
+    }
+
+    fn run(&mut self, ordered: &Ordered, tentative: bool) -> Result<(), Fault> {
+        let requests = ordered.requests.iter().map(|(request, _)| request);
+        let done = self
+            .executor
+            .execute(&mut self.state, ordered.time, requests)?;
+        for (executed, (_, replier)) in done.into_iter().zip(&ordered.requests) {
+            self.reply(executed, *replier, tentative.then_some(ordered.view));
+        }
+        Ok(())
+    }
+
+    fn execute(&mut self, ordered: Arc<Ordered>) -> Result<(), Fault> {
         assert_eq!(
             ordered.seq,
             self.applied.next(),
             "batches are executed without gaps"
         );
-        let requests = ordered.requests.iter().map(|(request, _)| request);
-        let done = self
-            .executor
-            .execute(&mut self.state, ordered.time, requests)?;
-        self.applied = ordered.seq;
-        for (executed, (request, replier)) in done.into_iter().zip(&ordered.requests) {
-            self.unstored_bytes += request.weight();
-            self.reply(executed, *replier);
+        match self.tentative.take() {
+            // Its replies have gone out.
+            Some(done) => {
+                assert_eq!(done.digest, ordered.digest, "what else committed is undone");
+                self.state.keep_tentative();
+            }
+            None => self.run(&ordered, false)?,
         }
+        self.applied = ordered.seq;
+        let weights = ordered.requests.iter().map(|(request, _)| request.weight());
+        self.unstored_bytes += weights.sum::<usize>();
         let checkpoint = ordered.seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
         if checkpoint || self.unstored_bytes >= LAYER_BYTES {
             self.unstored_bytes = 0;
@@ -363,6 +407,10 @@ impl<S: Service> Replica<S> {
                 self.clients.attach(connection, session);
                 Ok(())
             }
+            ClientMessage::Read(read) => {
+                self.reads.push(connection, read);
+                Ok(())
+            }
             // Links and uptime are the driver's to tell.
             ClientMessage::ReportPlease(_) => Ok(()),
         }
@@ -388,14 +436,18 @@ impl<S: Service> Replica<S> {
             true => self.executor.cached(&self.state, client, session, number)?,
             false => Cached::Unknown,
         };
+        let digest = request.digest();
+        let tentative = self.tentative.as_ref();
+        let tentative = tentative.filter(|t| t.requests.iter().any(|(r, _)| r.digest() == digest));
+        let tentative = tentative.map(|t| t.view);
         match cached {
             Cached::Reply(outcome) => {
                 let body = ReplyBody::Full(outcome);
-                self.send_reply(connection, session, number, body);
+                self.send_reply(connection, session, number, body, tentative);
             }
             Cached::TooOld => {
                 let body = ReplyBody::Full(Outcome::TooOld(()).to_bytes().into());
-                self.send_reply(connection, session, number, body);
+                self.send_reply(connection, session, number, body, tentative);
             }
             Cached::Unknown => {
                 if repeated {
@@ -408,8 +460,49 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
-    /// Sends a result in full if this replica was named to, or if it is not known who was.
-    fn reply(&mut self, executed: Executed, replier: Option<ReplicaId>) {
+    /// Answers the reads that wait, when all that was executed has committed: a view change must not take back what somebody
+    /// has read. A state on its way answers nobody.
+    fn answer_reads(&mut self) -> Result<(), Fault> {
+        while self.tentative.is_none() && self.transfer.is_idle() {
+            let Some((connection, read)) = self.reads.pop() else {
+                return Ok(());
+            };
+            let Some(client) = self.clients.client(connection) else {
+                continue;
+            };
+            let Read {
+                session,
+                number,
+                replier,
+                op,
+            } = read;
+            let outcome = self.executor.read(&mut self.state, client, session, &op)?;
+            // Who calls a write a read gets no answer, and has it ordered.
+            let Some(outcome) = outcome else { continue };
+            let body = self.body(outcome, replier == self.me || replier == EVERYONE);
+            let reply = ReplicaMessage::Read(Reply {
+                session,
+                number,
+                view: self.agreement.standing().view,
+                tentative: false,
+                body,
+            });
+            self.out.push_back(Output::Reply(connection, reply));
+        }
+        Ok(())
+    }
+
+    fn body(&self, outcome: Bytes, in_full: bool) -> ReplyBody {
+        let full = ReplyBody::Full(outcome);
+        match in_full {
+            true => full,
+            false => ReplyBody::Digest(full.digest()),
+        }
+    }
+
+    /// Sends a result in full if this replica was named to, or if it is not known who was. `tentative` is the view of a batch
+    /// that has only prepared.
+    fn reply(&mut self, executed: Executed, replier: Option<ReplicaId>, tentative: Option<View>) {
         let Executed {
             client,
             session,
@@ -421,13 +514,10 @@ impl<S: Service> Replica<S> {
         if connections.is_empty() {
             return;
         }
-        let full = ReplyBody::Full(outcome);
-        let body = match repeated || replier.is_none_or(|r| r == self.me) {
-            true => full,
-            false => ReplyBody::Digest(full.digest()),
-        };
+        let named = replier.is_none_or(|r| r == self.me || r == EVERYONE);
+        let body = self.body(outcome, repeated || named);
         for connection in connections {
-            self.send_reply(connection, session, number, body.clone());
+            self.send_reply(connection, session, number, body.clone(), tentative);
         }
     }
 
@@ -437,12 +527,14 @@ impl<S: Service> Replica<S> {
         session: SessionId,
         number: RequestNumber,
         body: ReplyBody,
+        tentative: Option<View>,
     ) {
-        let view = self.agreement.standing().view;
+        let view = tentative.unwrap_or_else(|| self.agreement.standing().view);
         let reply = ReplicaMessage::Reply(Reply {
             session,
             number,
             view,
+            tentative: tentative.is_some(),
             body,
         });
         self.out.push_back(Output::Reply(to, reply));
@@ -467,6 +559,11 @@ impl<S: Service> Replica<S> {
     /// The last place whose effects are in the state.
     pub fn applied(&self) -> Seq {
         self.applied
+    }
+
+    /// Whether the state has effects that may be undone.
+    pub fn is_tentative(&self) -> bool {
+        self.tentative.is_some()
     }
 
     /// The state as execution sees it.
@@ -495,6 +592,9 @@ impl<S: Service> Replica<S> {
         self.agreement.invariants();
         let standing = self.agreement.standing();
         assert_eq!(standing.fetching, !self.transfer.is_idle());
+        if let Some(tentative) = &self.tentative {
+            assert!(tentative.seq == self.applied.next() && self.transfer.is_idle());
+        }
         if self.transfer.is_idle() {
             let waiting = self.backlog.len() as u64;
             assert_eq!(

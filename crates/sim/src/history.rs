@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use quorate_wire::Digest;
+use quorate_wire::{Digest, Seq, SessionId};
 
 /// An operation of a client.
 #[derive(Clone, Debug)]
@@ -18,10 +18,14 @@ pub struct Operation {
     pub reads: bool,
     /// When the client asked for it.
     pub begun: u64,
-    /// The request that carried it.
+    /// The client's session when it asked.
+    pub session: Option<SessionId>,
+    /// The request that carried it; none for a read that was not ordered.
     pub request: Option<Digest>,
     /// When it ended, and the encoded outcome.
     pub done: Option<(u64, Bytes)>,
+    /// Up to where a correct replica had executed when it ended.
+    pub agreed_at_end: Seq,
     /// Its client crashed or lost its session: nobody knows whether it was executed.
     pub lost: bool,
 }

@@ -83,6 +83,10 @@ pub struct Knobs {
     pub bad_mac_clients: usize,
     /// How far replicas' clocks are off, in milliseconds.
     pub skew_ms: u64,
+    /// Whether replicas execute tentatively.
+    pub tentative: bool,
+    /// Whether clients' reads are not ordered.
+    pub unordered_reads: bool,
     /// The replicas' patience, in milliseconds.
     pub timeout_ms: u64,
     /// When the storm ends.
@@ -122,6 +126,8 @@ impl Knobs {
             exile: None,
             bad_mac_clients: 0,
             skew_ms: 0,
+            tentative: true,
+            unordered_reads: true,
             timeout_ms: 500,
             storm: 0,
             heal_within: 60_000_000,
@@ -187,6 +193,9 @@ impl Knobs {
         }
         k.silent_after = d.per_mille(400);
         k.heal_within = 200_000_000;
+        let mut d = Dice::new(seed, 4);
+        k.tentative = d.per_mille(850);
+        k.unordered_reads = d.per_mille(750);
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

@@ -1,6 +1,6 @@
 //! One server of the group: a replica, its disk, its clocks, and its misbehaviour if it is faulty.
 
-use quorate_agreement::{Config, Now};
+use quorate_agreement::{Config, Now, Tuning};
 use quorate_fault::{Fault, Faulty};
 use quorate_replica::Replica;
 use quorate_state::Layer;
@@ -76,6 +76,10 @@ impl Server {
                 keys: keys.to_vec(),
                 timeout_ms: knobs.timeout_ms,
                 clock_bound_ms: CLOCK_BOUND_MS,
+                tuning: Tuning {
+                    tentative: knobs.tentative,
+                    ..Tuning::default()
+                },
             },
             skew_ns: skew_ms * 1_000_000,
         }

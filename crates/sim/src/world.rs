@@ -9,7 +9,7 @@ use quorate_wire::{Decode, Digest, Encode, MacKey, Quorum, ReplicaId, Seq};
 use crate::checks::agreement::Agreement;
 use crate::checks::reference::Reference;
 use crate::checks::validity::Validity;
-use crate::checks::{Failure, lists, order};
+use crate::checks::{Failure, lists, order, reads};
 use crate::client::ClientNode;
 use crate::dice::Dice;
 use crate::history::Operation;
@@ -293,7 +293,14 @@ impl World {
 
     /// Whether clients have all that they wanted and correct replicas have met.
     fn is_settled(&self) -> bool {
-        self.clients.iter().all(ClientNode::is_done) && self.have_met()
+        self.clients.iter().all(ClientNode::is_done) && self.have_met() && self.all_committed()
+    }
+
+    /// Whether all that clients have the results of was executed for good: a tentative result may be ahead of that.
+    fn all_committed(&self) -> bool {
+        let ordered = self.operations.iter().filter(|o| o.done.is_some());
+        let mut ordered = ordered.filter_map(|o| o.request);
+        ordered.all(|request| self.reference.outcomes(request) > 0)
     }
 
     /// Whether all correct replicas have executed the same and all there is.
@@ -302,7 +309,8 @@ impl World {
         self.correct().all(|s| {
             s.replica.as_ref().is_some_and(|r| {
                 let standing = r.standing();
-                !standing.fetching && r.applied() == last && standing.committed == last
+                let at_last = r.applied() == last && standing.committed == last;
+                at_last && !standing.fetching && !r.is_tentative()
             })
         })
     }
@@ -314,6 +322,11 @@ impl World {
             return Err(Failure::new("durability", what));
         }
         order::check(&self.operations, &self.reference)?;
+        let layer = genesis(self.service).expect("the initial state can be written");
+        let again = Reference::new(self.service, &layer);
+        let key = |client: usize| self.clients[client].key;
+        let (all, agreed) = (&self.operations, &self.agreement);
+        reads::check(all, key, agreed, &self.reference, again)?;
         match self.knobs.workload {
             Workload::KeyValue => lists::check(&self.operations, |key| {
                 let value = self.reference.get(&[1, key]);

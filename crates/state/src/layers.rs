@@ -13,10 +13,12 @@ use crate::snapshot::{Fault, Snapshot};
 /// Writes over whatever is below: `None` deletes.
 pub type Layer = BTreeMap<Bytes, Option<Bytes>>;
 
-/// The state as execution sees it: writes since the last checkpoint, over layers that are on their way to the
-/// store, over the store's newest snapshot.
+/// The state as execution sees it: writes that may be undone, over the writes since the last checkpoint, over layers that
+/// are on their way to the store, over the store's newest snapshot.
 #[derive(Debug)]
 pub struct State {
+    /// The overlay of tentative execution, while there is one.
+    tentative: Option<Layer>,
     current: Layer,
     /// Frozen layers, oldest first, each with its checkpoint.
     frozen: VecDeque<(Seq, Arc<Layer>)>,
@@ -27,10 +29,28 @@ impl State {
     /// The state that a snapshot holds.
     pub fn new(base: Arc<dyn Snapshot>) -> State {
         State {
+            tentative: None,
             current: Layer::new(),
             frozen: VecDeque::new(),
             base,
         }
+    }
+
+    /// From here on writes can be undone together.
+    pub fn begin_tentative(&mut self) {
+        assert!(self.tentative.is_none(), "one overlay at a time");
+        self.tentative = Some(Layer::new());
+    }
+
+    /// Keeps what was written since [`State::begin_tentative`].
+    pub fn keep_tentative(&mut self) {
+        self.current
+            .extend(self.tentative.take().into_iter().flatten());
+    }
+
+    /// Undoes what was written since [`State::begin_tentative`].
+    pub fn drop_tentative(&mut self) {
+        self.tentative = None;
     }
 
     /// Begins an operation.
@@ -44,6 +64,10 @@ impl State {
     /// Freezes the writes since the last checkpoint. The layer goes to the store; reads go on through it until
     /// [`State::stored`] is told that the store has it.
     pub fn freeze(&mut self, checkpoint: Seq) -> Arc<Layer> {
+        assert!(
+            self.tentative.is_none(),
+            "what may be undone is in no checkpoint"
+        );
         assert!(
             self.frozen
                 .back()
@@ -85,7 +109,8 @@ impl State {
     }
 
     fn layers_from_top(&self) -> impl Iterator<Item = &Layer> {
-        core::iter::once(&self.current).chain(self.frozen.iter().rev().map(|(_, layer)| &**layer))
+        let frozen = self.frozen.iter().rev().map(|(_, layer)| &**layer);
+        self.tentative.iter().chain([&self.current]).chain(frozen)
     }
 
     /// Entries between two keys with `top` over this state's own layers. Looks at no more than it needs: a short
@@ -238,7 +263,10 @@ impl Txn<'_> {
     /// Makes the writes part of the state.
     pub fn commit(self) {
         // Not `BTreeMap::append`: that rebuilds the whole layer for each operation.
-        self.state.current.extend(self.writes);
+        let State {
+            tentative, current, ..
+        } = self.state;
+        tentative.as_mut().unwrap_or(current).extend(self.writes);
     }
 }
 

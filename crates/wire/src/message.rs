@@ -14,7 +14,9 @@ pub use agreement::{
     Batch, BatchBody, Checkpoint, Commit, Committed, Fetch, PeerMessage, PrePrepare, Prepare,
     Status,
 };
-pub use client::{AuthRequest, ClientMessage, ReplicaMessage, Reply, ReplyBody, Request};
+pub use client::{
+    AuthRequest, ClientMessage, EVERYONE, Read, ReplicaMessage, Reply, ReplyBody, Request,
+};
 pub use report::{LinkReport, Report};
 pub use session::{Control, Outcome};
 pub use transfer::StateMessage;

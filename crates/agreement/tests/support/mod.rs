@@ -1,7 +1,7 @@
 //! One replica of a group of four, and the messages that the other three send it.
 
 use bytes::Bytes;
-use quorate_agreement::{Agreement, Config, Input, Millis, Now, Output, Record, Rejected};
+use quorate_agreement::{Agreement, Config, Input, Millis, Now, Output, Record, Rejected, Tuning};
 use quorate_wire::message::{
     AuthRequest, NewView, PeerMessage, Request, SignedNewView, SignedViewChange, Status,
     ViewChange, Vote,
@@ -47,6 +47,7 @@ pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agr
         keys: (0..4).map(|r| key(r).public()).collect(),
         timeout_ms: TIMEOUT_MS,
         clock_bound_ms: 10_000,
+        tuning: Tuning::default(),
     };
     let next = LogIndex(records.len() as u64);
     Agreement::new(config, checkpoint, true, records, next, at(0))

@@ -6,6 +6,7 @@
 //! | [`validity`] | what is executed, with what clients really sent |
 //! | [`reference`] | results and roots, with those of one more executor that runs the agreed batches by itself |
 //! | [`order`] | the agreed order, with the order in which clients saw their operations begin and end |
+//! | [`reads`] | reads that were not ordered, with the states of the same executor between their begin and end |
 //! | [`lists`] | what clients read, with itself: no look at the replicas |
 //!
 //! Durability and exactly-once follow from [`reference`] (a result that was taken is that of an executed request, and the
@@ -15,6 +16,7 @@
 pub mod agreement;
 pub mod lists;
 pub mod order;
+pub mod reads;
 pub mod reference;
 pub mod validity;
 

@@ -10,10 +10,20 @@ use quorate_agreement::CHECKPOINT_INTERVAL;
 use quorate_execution::Executor;
 use quorate_state::{Layer, MemorySnapshot, State};
 use quorate_wire::message::{Batch, Request};
-use quorate_wire::{Digest, Seq};
+use quorate_wire::{ClientId, Digest, Seq};
 
 use super::Failure;
+use crate::history::Operation;
 use crate::service::AnyService;
+
+/// One execution of a request.
+#[derive(Debug)]
+struct Execution {
+    /// How many requests had been executed, this one included.
+    place: u64,
+    seq: Seq,
+    outcome: Bytes,
+}
 
 /// The executor, its state, and what it has answered.
 #[derive(Debug)]
@@ -22,8 +32,8 @@ pub struct Reference {
     state: State,
     snapshot: MemorySnapshot,
     at: Seq,
-    /// By request: each execution's place in the agreed order and its outcome.
-    outcomes: BTreeMap<Digest, Vec<(u64, Bytes)>>,
+    /// By request: each execution and its outcome.
+    outcomes: BTreeMap<Digest, Vec<Execution>>,
     executions: u64,
     roots: BTreeMap<Seq, Digest>,
 }
@@ -60,7 +70,11 @@ impl Reference {
         for (request, executed) in requests.iter().zip(done) {
             self.executions += 1;
             let outcomes = self.outcomes.entry(request.digest()).or_default();
-            outcomes.push((self.executions, executed.outcome));
+            outcomes.push(Execution {
+                place: self.executions,
+                seq: self.at,
+                outcome: executed.outcome,
+            });
         }
         if self.at.0.is_multiple_of(CHECKPOINT_INTERVAL) {
             let layer = self.state.freeze(self.at);
@@ -77,8 +91,34 @@ impl Reference {
 
     /// The places in the order at which the request was executed with this outcome.
     pub fn places(&self, request: Digest, outcome: &Bytes) -> Vec<u64> {
+        let all = self.executions_with(request, outcome);
+        all.map(|e| e.place).collect()
+    }
+
+    /// The first agreed batch in which the request was executed with this outcome.
+    pub fn first_seq(&self, request: Digest, outcome: &Bytes) -> Option<Seq> {
+        self.executions_with(request, outcome).map(|e| e.seq).next()
+    }
+
+    fn executions_with<'a>(
+        &'a self,
+        request: Digest,
+        outcome: &'a Bytes,
+    ) -> impl Iterator<Item = &'a Execution> {
         let all = self.outcomes.get(&request).into_iter().flatten();
-        all.filter(|(_, o)| o == outcome).map(|(p, _)| *p).collect()
+        all.filter(move |e| e.outcome == *outcome)
+    }
+
+    /// What a read that is not ordered gives in the present state.
+    pub fn read(
+        &mut self,
+        client: ClientId,
+        operation: &Operation,
+    ) -> Result<Option<Bytes>, Failure> {
+        let session = operation.session.unwrap_or_default();
+        self.executor
+            .read(&mut self.state, client, session, &operation.op)
+            .map_err(|fault| Failure::new("reference", fault.to_string()))
     }
 
     /// All outcomes of a request, for messages.

@@ -1,6 +1,6 @@
 //! What happens to clients and their connections.
 
-use quorate_agreement::client::ClientOutput;
+use quorate_agreement::client::{ClientOptions, ClientOutput};
 use quorate_wire::message::Outcome;
 
 use super::*;
@@ -19,7 +19,11 @@ impl World {
         }
         self.note(&[20, client as u64], || format!("client {client} starts"));
         let nonce = self.dice.any();
-        self.clients[client].start(self.quorum, nonce, self.now);
+        let options = ClientOptions {
+            unordered_reads: self.knobs.unordered_reads,
+            ..ClientOptions::default()
+        };
+        self.clients[client].start(self.quorum, options, nonce, self.now);
         for id in self.quorum.replicas() {
             let node = self.client_node(client);
             if let Some(server) = self.instance(id, node) {
@@ -124,6 +128,7 @@ impl World {
             Some(answer) => {
                 let outcome = Outcome::Done(answer);
                 operation.done = Some((self.now, outcome.to_bytes().into()));
+                operation.agreed_at_end = self.agreement.last();
                 let op = operation.op.clone();
                 self.clients[client].asker.learn(&self.knobs, &op, &outcome);
             }
@@ -136,8 +141,10 @@ impl World {
     fn send_to_replica(&mut self, client: usize, to: ReplicaId, mut message: ClientMessage) {
         if let ClientMessage::Request(m) | ClientMessage::Repeat(m) = &message {
             self.validity.on_sent(&m.request);
-            if let Some(operation) = self.clients[client].carries(m) {
-                self.operations[operation].request = Some(m.request.digest());
+            let core = self.clients[client].core.as_ref();
+            let token = core.and_then(|c| c.token(m.request.session(), m.request.number()));
+            if let Some(operation) = token {
+                self.operations[operation as usize].request = Some(m.request.digest());
             }
         }
         let it = &self.clients[client];
@@ -203,8 +210,10 @@ impl World {
         let Some(&Connection { client, server }) = self.connections.get(&connection) else {
             return;
         };
-        let ReplicaMessage::Reply(reply) = message else {
-            return;
+        let (reply, ordered) = match message {
+            ReplicaMessage::Reply(reply) => (reply, true),
+            ReplicaMessage::Read(reply) => (reply, false),
+            ReplicaMessage::Report(_) => return,
         };
         self.note(&[26, client as u64, server as u64, reply.number.0], || {
             format!(
@@ -216,7 +225,10 @@ impl World {
         });
         let (id, now_ms) = (self.servers[server].id, self.now / 1000);
         if let Some(core) = &mut self.clients[client].core {
-            core.on_reply(id, reply, now_ms);
+            match ordered {
+                true => core.on_reply(id, reply, now_ms),
+                false => core.on_read(id, reply, now_ms),
+            }
         }
         self.carry_out_client(client);
     }
@@ -279,16 +291,20 @@ impl World {
             op: op.clone(),
             reads,
             begun: self.now,
+            session: self.clients[client].core.as_ref().and_then(|c| c.session()),
             request: None,
             done: None,
+            agreed_at_end: Seq(0),
             lost: false,
         });
         let now_ms = self.now / 1000;
         let it = &mut self.clients[client];
         it.open.insert(index);
-        it.unsent.push_back(index);
         if let Some(core) = &mut it.core {
-            core.call(index as u64, op, now_ms);
+            match reads {
+                true => core.read(index as u64, op, now_ms),
+                false => core.call(index as u64, op, now_ms),
+            }
         }
         self.carry_out_client(client);
         index

@@ -90,10 +90,7 @@ impl Decode for Request {
         let client = ClientId::decode(r)?;
         let session = SessionId::decode(r)?;
         let number = RequestNumber::decode(r)?;
-        let op = Bytes::decode(r)?;
-        if op.len() > MAX_OP_BYTES {
-            return Err(DecodeError::TooLong("operation bytes"));
-        }
+        let op = operation(r)?;
         Ok(Request::new(client, session, number, op))
     }
 }
@@ -105,7 +102,8 @@ record! {
         pub request: Request,
         /// The client's word for it.
         pub auth: Authenticator,
-        /// Who is to send the result in full; the others send its digest. Nobody vouches for this field: who changes it
+        /// Who is to send the result in full; the others send its digest. [`EVERYONE`]: all send it in full.
+        /// Nobody vouches for this field: who changes it
         /// costs the client a repetition.
         pub replier: ReplicaId,
     }
@@ -122,6 +120,56 @@ tagged! {
         3 => Repeat(AuthRequest),
         /// Replies to this session go over this connection.
         4 => Attach(SessionId),
+        /// An operation that only reads, answered at once and not ordered.
+        5 => Read(Read),
+    }
+}
+
+/// Named as the replier, asks every replica for the full result. No group has so many replicas.
+pub const EVERYONE: ReplicaId = ReplicaId(u8::MAX);
+
+/// An operation that only reads, sent to all replicas. TLS says whose it is; nobody relays it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The client's session.
+    pub session: SessionId,
+    /// The client's number for it, apart from those of requests.
+    pub number: RequestNumber,
+    /// Who is to send the result in full, as in [`AuthRequest::replier`].
+    pub replier: ReplicaId,
+    /// In the service's own encoding; at most [`MAX_OP_BYTES`].
+    pub op: Bytes,
+}
+
+impl Encode for Read {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.session.encode(out);
+        self.number.encode(out);
+        self.replier.encode(out);
+        self.op.encode(out);
+    }
+}
+
+impl Decode for Read {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let session = SessionId::decode(r)?;
+        let number = RequestNumber::decode(r)?;
+        let replier = ReplicaId::decode(r)?;
+        let op = operation(r)?;
+        Ok(Read {
+            session,
+            number,
+            replier,
+            op,
+        })
+    }
+}
+
+fn operation(r: &mut Reader) -> Result<Bytes, DecodeError> {
+    let op = Bytes::decode(r)?;
+    match op.len() <= MAX_OP_BYTES {
+        true => Ok(op),
+        false => Err(DecodeError::TooLong("operation bytes")),
     }
 }
 
@@ -132,6 +180,8 @@ tagged! {
         1 => Reply(Reply),
         /// How the replica is, as it says itself.
         2 => Report(Report),
+        /// The outcome of an operation that only read; the number is that of the [`Read`].
+        3 => Read(Reply),
     }
 }
 
@@ -142,8 +192,10 @@ record! {
         pub session: SessionId,
         /// The number of the request.
         pub number: RequestNumber,
-        /// The replica's view, so that the client finds the primary.
+        /// The replica's view, so that the client finds the primary; in a tentative reply the view in which the batch prepared.
         pub view: View,
+        /// The batch has prepared and not committed: 2f+1 such replies of one view stand for a result that will last.
+        pub tentative: bool,
         /// The result or its digest.
         pub body: ReplyBody,
     }

@@ -320,6 +320,14 @@ pub fn client_message() -> impl Strategy<Value = ClientMessage> {
         number().prop_map(ClientMessage::ReportPlease),
         auth_request().prop_map(ClientMessage::Repeat),
         session().prop_map(ClientMessage::Attach),
+        (session(), request_number(), replica(), bytes(40)).prop_map(
+            |(session, number, replier, op)| ClientMessage::Read(Read {
+                session,
+                number,
+                replier,
+                op,
+            })
+        ),
     ]
 }
 
@@ -362,19 +370,19 @@ pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
         bytes(40).prop_map(ReplyBody::Full),
         digest().prop_map(ReplyBody::Digest),
     ];
-    let reply =
-        (session(), request_number(), view(), body).prop_map(|(session, number, view, body)| {
-            Reply {
-                session,
-                number,
-                view,
-                body,
-            }
-        });
-    prop_oneof![
-        reply.prop_map(ReplicaMessage::Reply),
-        report().prop_map(ReplicaMessage::Report),
-    ]
+    let reply = (session(), request_number(), view(), any::<bool>(), body);
+    let reply = reply.prop_map(|(session, number, view, tentative, body)| Reply {
+        session,
+        number,
+        view,
+        tentative,
+        body,
+    });
+    let reply = (any::<bool>(), reply).prop_map(|(ordered, reply)| match ordered {
+        true => ReplicaMessage::Reply(reply),
+        false => ReplicaMessage::Read(reply),
+    });
+    prop_oneof![reply, report().prop_map(ReplicaMessage::Report),]
 }
 
 pub fn outcome() -> impl Strategy<Value = Outcome> {
