@@ -206,19 +206,20 @@ impl Agreement {
             // What waits for the log has not been counted as this replica's own vote yet, and must not leave either.
             let prepared = slot.prepares.of(me) == Some((view, digest));
             let committed = slot.commits.of(me) == Some((view, digest));
-            if self.is_primary() && self.is_entry_durable() {
-                if let Some(batch) = slot.batches.get(&digest) {
-                    // With the clients' own words again: a backup that fetched a request without them could not
-                    // tell that it is authentic, and the client may be gone.
-                    let bodies = self.bodies_to_relay(&batch.requests);
-                    let batch = (**batch).clone();
-                    messages.push(PeerMessage::PrePrepare(PrePrepare {
-                        view,
-                        seq,
-                        batch,
-                        bodies,
-                    }));
-                }
+            if self.is_primary()
+                && self.is_entry_durable()
+                && let Some(batch) = slot.batches.get(&digest)
+            {
+                // With the clients' own words again: a backup that fetched a request without them could not tell that it
+                // is authentic, and the client may be gone.
+                let bodies = self.bodies_to_relay(&batch.requests);
+                let batch = (**batch).clone();
+                messages.push(PeerMessage::PrePrepare(PrePrepare {
+                    view,
+                    seq,
+                    batch,
+                    bodies,
+                }));
             }
             if prepared {
                 messages.push(PeerMessage::Prepare(Prepare { view, seq, digest }));

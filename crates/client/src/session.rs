@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_agreement::client::{Client, ClientOutput, Token};
+use quorate_agreement::client::{Client, ClientOptions, ClientOutput, Token};
 use quorate_node::{ClientEvent, ClientTransport, Frame, Group, Identity};
 use quorate_wire::message::report::Report;
 use quorate_wire::message::{
@@ -69,6 +69,7 @@ struct Shared {
 #[derive(Debug)]
 enum Ask {
     Call(Bytes, Waiter),
+    Read(Bytes, Waiter),
     Report(ReplicaId, oneshot::Sender<Report>),
     Close(oneshot::Sender<()>),
 }
@@ -117,7 +118,7 @@ impl Session {
         let shared = Arc::new(Shared::default());
         let start = Instant::now();
         let driver = Driver {
-            client: Client::new(quorum, me, random(), 0),
+            client: Client::new(quorum, ClientOptions::default(), me, random(), 0),
             quorum,
             me,
             keys: vec![None; quorum.n()],
@@ -146,6 +147,18 @@ impl Session {
     /// # Errors
     /// [`SessionLost`]: the group has closed the session, and whether the operation was executed is not known.
     pub async fn call(&self, op: Bytes) -> Result<Bytes, SessionLost> {
+        self.ask(|waiter| Ask::Call(op, waiter)).await
+    }
+
+    /// As [`Session::call`], for an operation that only reads: it is not ordered if the replicas can answer it alike at once.
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub async fn read(&self, op: Bytes) -> Result<Bytes, SessionLost> {
+        self.ask(|waiter| Ask::Read(op, waiter)).await
+    }
+
+    async fn ask(&self, ask: impl FnOnce(Waiter) -> Ask) -> Result<Bytes, SessionLost> {
         let place = self.places.clone().acquire_owned().await;
         let (result, answer) = oneshot::channel();
         let waiter = Waiter {
@@ -153,9 +166,7 @@ impl Session {
             since: Instant::now(),
             _place: place.map_err(|_| SessionLost)?,
         };
-        self.asks
-            .send(Ask::Call(op, waiter))
-            .map_err(|_| SessionLost)?;
+        self.asks.send(ask(waiter)).map_err(|_| SessionLost)?;
         answer.await.map_err(|_| SessionLost)?
     }
 
@@ -327,13 +338,14 @@ impl Driver {
     fn on_ask(&mut self, ask: Ask) {
         match ask {
             Ask::Call(op, waiter) => {
-                if self.closing.is_some() {
-                    let _ = waiter.result.send(Err(SessionLost));
-                    return;
+                if let Some(token) = self.wait(waiter) {
+                    self.client.call(token, op, self.now_ms());
                 }
-                let token = self.token();
-                self.waiting.insert(token, waiter);
-                self.client.call(token, op, self.now_ms());
+            }
+            Ask::Read(op, waiter) => {
+                if let Some(token) = self.wait(waiter) {
+                    self.client.read(token, op, self.now_ms());
+                }
             }
             Ask::Report(replica, sender) => {
                 let nonce = self.token();
@@ -343,6 +355,17 @@ impl Driver {
             }
             Ask::Close(done) => self.close(done),
         }
+    }
+
+    /// Remembers who waits; a session that is being closed takes nothing on.
+    fn wait(&mut self, waiter: Waiter) -> Option<Token> {
+        if self.closing.is_some() {
+            let _ = waiter.result.send(Err(SessionLost));
+            return None;
+        }
+        let token = self.token();
+        self.waiting.insert(token, waiter);
+        Some(token)
     }
 
     fn close(&mut self, done: oneshot::Sender<()>) {
@@ -382,6 +405,10 @@ impl Driver {
             ClientEvent::Up(replica, key) => self.on_link(replica, Some(key)),
             ClientEvent::Down(replica) => self.on_link(replica, None),
             ClientEvent::Message(from, ReplicaMessage::Reply(reply)) => self.on_reply(from, reply),
+            ClientEvent::Message(from, ReplicaMessage::Read(reply)) => {
+                let now = self.now_ms();
+                self.client.on_read(from, reply, now);
+            }
             ClientEvent::Message(from, ReplicaMessage::Report(report)) => {
                 let asked = self.reports.get(&report.nonce);
                 if asked.is_some_and(|(replica, _)| *replica == from)
@@ -474,6 +501,9 @@ fn is_same(a: &ClientMessage, b: &ClientMessage) -> bool {
             a.request.digest() == b.request.digest() && a.auth == b.auth && a.replier == b.replier
         }
         (ClientMessage::Attach(a), ClientMessage::Attach(b)) => a == b,
+        (ClientMessage::Read(a), ClientMessage::Read(b)) => {
+            (a.session, a.number) == (b.session, b.number)
+        }
         _ => false,
     }
 }

@@ -83,8 +83,7 @@ impl Volume {
     /// # Errors
     /// See [`CallError`].
     pub async fn once(&self, who: &Who, action: Action) -> Called<Answer> {
-        let op = Op::new(who.clone(), action).to_bytes();
-        self.send(op).await
+        self.send(Op::new(who.clone(), action)).await
     }
 
     /// Sends an operation; again, if the session is lost and a repetition does no harm.
@@ -93,7 +92,7 @@ impl Volume {
     /// See [`CallError`].
     pub async fn run(&self, who: &Who, action: Action) -> Called<Answer> {
         let attempts = if is_repeatable(&action) { ATTEMPTS } else { 1 };
-        let op = Op::new(who.clone(), action).to_bytes();
+        let op = Op::new(who.clone(), action);
         let mut answer = Err(CallError::Lost);
         for _ in 0..attempts {
             answer = self.send(op.clone()).await;
@@ -104,9 +103,13 @@ impl Volume {
         answer
     }
 
-    async fn send(&self, op: Bytes) -> Called<Answer> {
-        let result = self.session.call(op).await.map_err(|_| CallError::Lost)?;
-        match Outcome::from_bytes(result) {
+    async fn send(&self, op: Op) -> Called<Answer> {
+        let bytes = op.to_bytes();
+        let result = match op.action.is_read_only() {
+            true => self.session.read(bytes).await,
+            false => self.session.call(bytes).await,
+        };
+        match Outcome::from_bytes(result.map_err(|_| CallError::Lost)?) {
             Ok(Outcome(outcome)) => outcome.map_err(CallError::Refused),
             Err(_) => Err(CallError::Garbled),
         }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use quorate_agreement::{Config, Record};
+use quorate_agreement::{Config, Record, Tuning};
 use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_replica::{Restored, genesis};
@@ -222,6 +222,7 @@ impl Daemon {
             keys: group.replica_keys(),
             timeout_ms: TIMEOUT_MS,
             clock_bound_ms: CLOCK_BOUND_MS,
+            tuning: Tuning::default(),
         };
         let outgoing = Outgoing::new(group.quorum(), me, transport.links(), fault, &key);
         let core = Core::new(config, service, restored, wal, store, outgoing);

@@ -25,6 +25,7 @@ fn reply(number: u64, bytes: usize) -> Frame {
         session: SessionId(1),
         number: RequestNumber(number),
         view: View(0),
+        tentative: false,
         body: ReplyBody::Full(Bytes::from(vec![9; bytes])),
     }))
 }

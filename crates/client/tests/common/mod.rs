@@ -13,16 +13,16 @@ use quorate_files::{FileService, Genesis};
 use quorate_node::ClientEvent;
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, Reply, ReplyBody, Report};
-use quorate_wire::{Digest, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, View};
+use quorate_wire::{ClientId, Digest, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, View};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-type Inbox = mpsc::UnboundedReceiver<(mpsc::Sender<ClientEvent>, ClientMessage)>;
+type Inbox = mpsc::UnboundedReceiver<(ClientId, mpsc::Sender<ClientEvent>, ClientMessage)>;
 
 /// The group. Its clients' messages are executed in the order in which they come.
 pub struct Group {
-    sender: mpsc::UnboundedSender<(mpsc::Sender<ClientEvent>, ClientMessage)>,
+    sender: mpsc::UnboundedSender<(ClientId, mpsc::Sender<ClientEvent>, ClientMessage)>,
     /// By how much the group's time is ahead of the clock.
     pub ahead_ms: Arc<AtomicU64>,
     /// While this is set, nothing is answered.
@@ -70,11 +70,12 @@ impl Group {
         let (events, receiver) = mpsc::channel(1024);
         events.try_send(ClientEvent::Up(ReplicaId(0), KEY)).unwrap();
         let to_group = self.sender.clone();
+        let me = PublicKey([client; 32]);
         let send = move |_: &[ReplicaId], message: &ClientMessage| {
-            let _ = to_group.send((events.clone(), message.clone()));
+            let _ = to_group.send((me, events.clone(), message.clone()));
         };
         let quorum = Quorum::new(1).unwrap();
-        Session::start(quorum, PublicKey([client; 32]), receiver, Box::new(send))
+        Session::start(quorum, me, receiver, Box::new(send))
     }
 
     /// Mounts the volume at a new directory.
@@ -145,7 +146,7 @@ impl Replica {
         }));
         let mut state = State::new(Arc::new(MemorySnapshot::default()));
         executor.genesis(&mut state).unwrap();
-        while let Some((client, message)) = inbox.blocking_recv() {
+        while let Some((me, client, message)) = inbox.blocking_recv() {
             while self.paused.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -170,7 +171,20 @@ impl Replica {
                         session: request.session(),
                         number: request.number(),
                         view: View(0),
+                        tentative: false,
                         body: ReplyBody::Full(done[0].outcome.clone()),
+                    })
+                }
+                ClientMessage::Read(read) => {
+                    self.executed.fetch_add(1, Ordering::AcqRel);
+                    let (session, number) = (read.session, read.number);
+                    let outcome = executor.read(&mut state, me, session, &read.op);
+                    ReplicaMessage::Read(Reply {
+                        session,
+                        number,
+                        view: View(0),
+                        tentative: false,
+                        body: ReplyBody::Full(outcome.unwrap().unwrap()),
                     })
                 }
             };
