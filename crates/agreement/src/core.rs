@@ -212,6 +212,9 @@ impl Agreement {
         // Where this replica's own votes are enough, nobody else's message will ever bring its attention to them.
         let seqs: Vec<Seq> = core.slots.keys().copied().collect();
         seqs.into_iter().for_each(|seq| core.advance_slot(seq));
+        while !core.config.durable && !core.held.is_empty() {
+            core.on_persisted(LogIndex(core.next_index.0 - 1));
+        }
         if core.active && core.is_primary() && !is_fresh && core.config.quorum.n() > 1 {
             // Its proposals leave before they are on disk, so it may have made some that it does not know of.
             core.start_view_change(core.view.next());
@@ -309,6 +312,11 @@ impl Agreement {
         self.advance();
         self.run_timers();
         self.propose();
+        while !self.config.durable && !self.held.is_empty() {
+            self.on_persisted(LogIndex(self.next_index.0 - 1));
+            self.advance();
+            self.propose();
+        }
         result
     }
 
@@ -383,7 +391,9 @@ impl Agreement {
     pub(crate) fn persist(&mut self, record: Record) -> LogIndex {
         let index = self.next_index;
         self.next_index = LogIndex(index.0 + 1);
-        self.out.push_back(Output::Persist(index, record));
+        if self.config.durable {
+            self.out.push_back(Output::Persist(index, record));
+        }
         index
     }
 

@@ -29,6 +29,9 @@ pub struct Config {
     pub timeout_ms: Millis,
     /// How far the primary's time may be from this replica's clock.
     pub clock_bound_ms: Millis,
+    /// Whether there is a log: votes leave when they are on disk. Without one they leave at once, and a replica that has
+    /// stopped must not come back as if it remembered.
+    pub durable: bool,
     /// Which optimisations are used.
     pub tuning: Tuning,
 }

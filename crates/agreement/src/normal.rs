@@ -164,7 +164,7 @@ impl Agreement {
     /// The batch with its requests, unless the log has them already.
     fn content_for_log(&mut self, seq: Seq, digest: Digest) -> Option<Content> {
         let slot = self.slots.get_mut(&seq)?;
-        if !slot.logged.insert(digest) {
+        if !self.config.durable || !slot.logged.insert(digest) {
             return None;
         }
         let batch = slot.batches.get(&digest)?.clone();

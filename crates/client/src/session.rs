@@ -86,6 +86,10 @@ impl Session {
     /// Connects to all replicas of a group. To be called within a tokio runtime; returns at once, and calls wait until
     /// the group answers.
     pub fn connect(group: &Group, identity: &Identity) -> Session {
+        let options = ClientOptions {
+            unordered_reads: group.protocol().unordered_reads,
+            ..ClientOptions::default()
+        };
         let (transport, mut events) = ClientTransport::connect(group, identity);
         let (sender, receiver) = mpsc::channel(EVENTS);
         tokio::spawn(async move {
@@ -104,12 +108,14 @@ impl Session {
                 links.send(*replica, &frame);
             }
         };
-        Session::start(group.quorum(), identity.public(), receiver, Box::new(send))
+        let (quorum, me) = (group.quorum(), identity.public());
+        Session::start(quorum, options, me, receiver, Box::new(send))
     }
 
     /// Starts a session over any links: `events` tells of them, `send` sends. To be called within a tokio runtime.
     pub fn start(
         quorum: Quorum,
+        options: ClientOptions,
         me: ClientId,
         events: mpsc::Receiver<ClientEvent>,
         send: SendFn,
@@ -118,7 +124,7 @@ impl Session {
         let shared = Arc::new(Shared::default());
         let start = Instant::now();
         let driver = Driver {
-            client: Client::new(quorum, ClientOptions::default(), me, random(), 0),
+            client: Client::new(quorum, options, me, random(), 0),
             quorum,
             me,
             keys: vec![None; quorum.n()],

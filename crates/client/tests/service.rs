@@ -6,7 +6,7 @@ use bytes::Bytes;
 use quorate_client::Session;
 use quorate_execution::{Call, Service};
 use quorate_node::group::{Files, Purpose};
-use quorate_node::{Daemon, Group, Identity, Options};
+use quorate_node::{Daemon, Group, Identity, Options, Tuning};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{KeyPair, ReplicaId};
 
@@ -64,6 +64,7 @@ fn start(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) 
         data: data.join(id.to_string()),
         first_start,
         listen: None,
+        tuning: Tuning::default(),
         fault: None,
     };
     Daemon::start(options, Sum).unwrap()

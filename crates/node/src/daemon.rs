@@ -27,7 +27,7 @@ use quorate_replica::{Restored, genesis};
 use quorate_store::{Store, StoreError};
 use quorate_wire::{Decode, KeyPair, LogIndex, ReplicaId, Seq};
 
-use crate::group::Group;
+use crate::group::{Durability, Group};
 use crate::tls::Identity;
 use crate::transport::{Limits, Transport, TransportError, bind};
 use crate::wal::{Wal, WalError, WalThread};
@@ -55,6 +55,8 @@ pub struct Options {
     pub first_start: bool,
     /// Where to listen, if not at the address in the group file.
     pub listen: Option<String>,
+    /// Which optimisations the replica uses.
+    pub tuning: Tuning,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
 }
@@ -92,6 +94,12 @@ pub enum DaemonError {
         /// How many replicas of the group may be out.
         tolerated: usize,
     },
+    /// The price of a durability that the group's maker chose.
+    #[error(
+        "a replica has run in {0} without a log, since the group's durability is \"memory\": it has forgotten what it \
+         promised to the others and must not come back. Make a new group; one with durability \"disk\" bears restarts"
+    )]
+    Forgotten(PathBuf),
     /// The operator's mistake, caught before it could hide a loss.
     #[error(
         "a replica has run in {0}: leave --first-start away. It is for the first start alone; in a service's \
@@ -167,6 +175,7 @@ impl Daemon {
             data,
             first_start,
             listen,
+            tuning,
             fault,
         } = options;
         let entry = group
@@ -222,7 +231,8 @@ impl Daemon {
             keys: group.replica_keys(),
             timeout_ms: TIMEOUT_MS,
             clock_bound_ms: CLOCK_BOUND_MS,
-            tuning: Tuning::default(),
+            durable: group.protocol().durability == Durability::Disk,
+            tuning,
         };
         let outgoing = Outgoing::new(group.quorum(), me, transport.links(), fault, &key);
         let core = Core::new(config, service, restored, wal, store, outgoing);

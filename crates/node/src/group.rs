@@ -27,6 +27,7 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub struct Group {
     name: String,
     purpose: Purpose,
+    protocol: Protocol,
     files: Files,
     replicas: Vec<Replica>,
     clients: Vec<Client>,
@@ -43,6 +44,34 @@ pub enum Purpose {
     Service,
     /// Trying and showing: faults may be injected into its replicas.
     Demonstration,
+}
+
+/// How the members deal with each other; all must do so in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    /// When a replica's word is given.
+    pub durability: Durability,
+    /// Whether clients send operations that only read to all replicas, and take results from 2f+1; else they take them from f+1.
+    pub unordered_reads: bool,
+}
+
+impl Default for Protocol {
+    fn default() -> Protocol {
+        Protocol {
+            durability: Durability::Disk,
+            unordered_reads: true,
+        }
+    }
+}
+
+/// When a replica's votes leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// When they are on disk: a power cut of all replicas loses nothing that was acknowledged.
+    #[default]
+    Disk,
+    /// At once: replication alone keeps what was acknowledged, and a replica that has stopped can't come back. The papers' mode.
+    Memory,
 }
 
 /// How much the file service of the group holds; part of the initial state.
@@ -169,6 +198,8 @@ pub enum Problem {
     NoRoom,
     #[error("`{0}` is not a purpose: leave it out, or write \"demonstration\"")]
     BadPurpose(String),
+    #[error("`{0}` is not a durability: write \"disk\" or \"memory\"")]
+    BadDurability(String),
 }
 
 /// The entry that a problem is about.
@@ -198,11 +229,19 @@ impl Group {
         Group::check(
             name.into(),
             purpose,
+            Protocol::default(),
             files,
             replicas.collect(),
             clients.collect(),
         )
         .map_err(|(problem, _)| problem)
+    }
+
+    /// The same members, who deal with each other in another way. It is another group, with another id.
+    pub fn with_protocol(mut self, protocol: Protocol) -> Group {
+        self.protocol = protocol;
+        self.id = Digest::of(Content::Group, &self.canonical());
+        self
     }
 
     /// Reads a group file.
@@ -244,6 +283,11 @@ impl Group {
     /// Whether faults may be injected into this group's replicas.
     pub fn is_demonstration(&self) -> bool {
         self.purpose == Purpose::Demonstration
+    }
+
+    /// How the members deal with each other.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     /// How much the file service holds.
@@ -300,6 +344,7 @@ impl Group {
     fn check(
         name: String,
         purpose: Purpose,
+        protocol: Protocol,
         files: Files,
         replicas: Vec<Replica>,
         clients: Vec<Client>,
@@ -337,6 +382,7 @@ impl Group {
         let mut group = Group {
             name,
             purpose,
+            protocol,
             files,
             replicas,
             clients,
@@ -354,6 +400,8 @@ impl Group {
         let mut out = Vec::new();
         text(&self.name).encode(&mut out);
         self.is_demonstration().encode(&mut out);
+        (self.protocol.durability == Durability::Memory).encode(&mut out);
+        self.protocol.unordered_reads.encode(&mut out);
         self.files.capacity_bytes.encode(&mut out);
         self.files.inodes.encode(&mut out);
         let replicas = self.replicas.iter().map(|r| (text(&r.address), r.key));

@@ -30,6 +30,7 @@ pub use daemon::{Daemon, DaemonError, Options, Stopper};
 pub use group::{Group, GroupError};
 pub use keys::{KeyError, generate};
 pub use outbox::Frame;
+pub use quorate_agreement::Tuning;
 pub use tls::Identity;
 pub use transport::{ConnectionId, Event, Limits, Links, Transport, TransportError};
 pub use wal::{Recovery, Wal, WalError, WalEvent, WalOptions, WalThread};

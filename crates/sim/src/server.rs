@@ -76,6 +76,7 @@ impl Server {
                 keys: keys.to_vec(),
                 timeout_ms: knobs.timeout_ms,
                 clock_bound_ms: CLOCK_BOUND_MS,
+                durable: true,
                 tuning: Tuning {
                     tentative: knobs.tentative,
                     ..Tuning::default()

@@ -47,6 +47,7 @@ pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agr
         keys: (0..4).map(|r| key(r).public()).collect(),
         timeout_ms: TIMEOUT_MS,
         clock_bound_ms: 10_000,
+        durable: true,
         tuning: Tuning::default(),
     };
     let next = LogIndex(records.len() as u64);

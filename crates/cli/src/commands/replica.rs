@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use quorate_files::{FileService, Genesis};
-use quorate_node::{Daemon, Group, Options, keys};
+use quorate_node::{Daemon, Group, Options, Tuning, keys};
 use quorate_wire::ReplicaId;
 
 use crate::args::Replica;
@@ -29,6 +29,7 @@ pub fn run(args: &Replica) -> Result<()> {
             .unwrap_or_else(|| paths::replica(&directory, args.id)),
         first_start: args.first_start,
         listen: args.listen.clone(),
+        tuning: Tuning::default(),
         fault: args.fault,
     };
     let runtime = commands::runtime()?;

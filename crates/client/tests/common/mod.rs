@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use quorate_agreement::client::ClientOptions;
 use quorate_client::fuse::{MountOptions, Mounted, mount};
 use quorate_client::{Session, Volume};
 use quorate_execution::Executor;
@@ -75,7 +76,13 @@ impl Group {
             let _ = to_group.send((me, events.clone(), message.clone()));
         };
         let quorum = Quorum::new(1).unwrap();
-        Session::start(quorum, me, receiver, Box::new(send))
+        Session::start(
+            quorum,
+            ClientOptions::default(),
+            me,
+            receiver,
+            Box::new(send),
+        )
     }
 
     /// Mounts the volume at a new directory.

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::DaemonError;
-use crate::group::Group;
+use crate::group::{Durability, Group};
 use crate::{disk, hex};
 
 /// The mark's file. Its first line is the group's id; the second is [`NEW`] until the replica runs.
@@ -48,6 +48,9 @@ pub(super) fn check(data: &Path, group: &Group) -> Result<(), DaemonError> {
     }
     if mark.is_new {
         return Ok(());
+    }
+    if group.protocol().durability == Durability::Memory {
+        return Err(DaemonError::Forgotten(data.into()));
     }
     if !data.join("state.redb").exists() {
         return Err(lost("state (`state.redb`)"));
@@ -116,7 +119,7 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> DaemonError + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::{Files, Purpose};
+    use crate::group::{Files, Protocol, Purpose};
     use crate::keys;
 
     fn group(name: &str) -> Group {
@@ -139,6 +142,20 @@ mod tests {
         assert!(matches!(
             check(data, &other),
             Err(DaemonError::OtherGroup(_))
+        ));
+
+        let memory = Protocol {
+            durability: Durability::Memory,
+            ..Protocol::default()
+        };
+        let memory = group("ours").with_protocol(memory);
+        let elsewhere = tempfile::tempdir().unwrap();
+        make(elsewhere.path(), &memory).unwrap();
+        check(elsewhere.path(), &memory).unwrap();
+        note_run(elsewhere.path(), &memory).unwrap();
+        assert!(matches!(
+            check(elsewhere.path(), &memory),
+            Err(DaemonError::Forgotten(_))
         ));
 
         note_run(data, &ours).unwrap();

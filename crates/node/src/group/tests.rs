@@ -184,3 +184,25 @@ fn capacities() {
         assert_eq!(text::parse_capacity(bad), None, "{bad}");
     }
 }
+
+/// How members deal with each other survives the file, and counts for the id; nothing stands there by default.
+#[test]
+fn the_protocol_is_part_of_the_group() {
+    assert!(!sample().to_string().contains("[protocol]"));
+    let memory = Protocol {
+        durability: Durability::Memory,
+        ..Protocol::default()
+    };
+    let ordered = Protocol {
+        unordered_reads: false,
+        ..Protocol::default()
+    };
+    for protocol in [memory, ordered] {
+        let group = sample().with_protocol(protocol);
+        assert_ne!(group.id(), sample().id());
+        assert_eq!(parse(&group.to_string()).unwrap(), group);
+    }
+    let text = sample().with_protocol(memory).to_string();
+    let text = text.replace("\"memory\"", "\"tape\"");
+    assert_eq!(refusal(&text).0, Problem::BadDurability("tape".into()));
+}

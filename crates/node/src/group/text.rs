@@ -7,7 +7,9 @@ use quorate_wire::PublicKey;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Client, Files, Group, GroupError, Place, Problem, Purpose, Replica};
+use super::{
+    Client, Durability, Files, Group, GroupError, Place, Problem, Protocol, Purpose, Replica,
+};
 use crate::hex;
 
 #[derive(Deserialize)]
@@ -16,11 +18,19 @@ struct GroupText {
     name: String,
     id: Spanned<String>,
     purpose: Option<Spanned<String>>,
+    protocol: Option<ProtocolText>,
     files: Option<FilesText>,
     #[serde(default)]
     replica: Vec<Spanned<ReplicaText>>,
     #[serde(default)]
     client: Vec<Spanned<ClientText>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProtocolText {
+    durability: Option<Spanned<String>>,
+    unordered_reads: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +76,20 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
             return Err(invalid(p.span().start, problem));
         }
     };
+    let mut protocol = Protocol::default();
+    if let Some(raw) = &raw.protocol {
+        if let Some(durability) = &raw.durability {
+            protocol.durability = match durability.get_ref().as_str() {
+                "disk" => Durability::Disk,
+                "memory" => Durability::Memory,
+                other => {
+                    let problem = Problem::BadDurability(other.into());
+                    return Err(invalid(durability.span().start, problem));
+                }
+            };
+        }
+        protocol.unordered_reads = raw.unordered_reads.unwrap_or(protocol.unordered_reads);
+    }
     let mut files = Files::default();
     if let Some(raw) = &raw.files {
         if let Some(capacity) = &raw.capacity {
@@ -102,16 +126,16 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
         });
     }
 
-    let group = Group::check(raw.name.clone(), purpose, files, replicas, clients).map_err(
-        |(problem, place)| {
-            let offset = match place {
-                Place::Whole => 0,
-                Place::Replica(at) => raw.replica[at].span().start,
-                Place::Client(at) => raw.client[at].span().start,
-            };
-            invalid(offset, problem)
-        },
-    )?;
+    let name = raw.name.clone();
+    let group = Group::check(name, purpose, protocol, files, replicas, clients);
+    let group = group.map_err(|(problem, place)| {
+        let offset = match place {
+            Place::Whole => 0,
+            Place::Replica(at) => raw.replica[at].span().start,
+            Place::Client(at) => raw.client[at].span().start,
+        };
+        invalid(offset, problem)
+    })?;
     let start = raw.id.span().start;
     let id = hex::decode32(raw.id.get_ref())
         .ok_or_else(|| invalid(start, Problem::BadId(raw.id.get_ref().clone())))?;
@@ -146,6 +170,7 @@ pub(super) fn write(group: &Group, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         )?;
         writeln!(f, "purpose = \"demonstration\"")?;
     }
+    write_protocol(group.protocol(), f)?;
     writeln!(f, "\n[files]")?;
     let capacity = show_capacity(group.files().capacity_bytes);
     writeln!(f, "capacity = \"{capacity}\"")?;
@@ -158,6 +183,25 @@ pub(super) fn write(group: &Group, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for client in group.clients() {
         writeln!(f, "\n[[client]]\nname = \"{}\"", client.name)?;
         writeln!(f, "key = \"{}\"", client.key)?;
+    }
+    Ok(())
+}
+
+/// What is as it is by default is left out.
+fn write_protocol(protocol: Protocol, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if protocol == Protocol::default() {
+        return Ok(());
+    }
+    writeln!(f, "\n[protocol]")?;
+    if protocol.durability == Durability::Memory {
+        writeln!(
+            f,
+            "# Votes are not written down: a replica that has stopped can't come back."
+        )?;
+        writeln!(f, "durability = \"memory\"")?;
+    }
+    if !protocol.unordered_reads {
+        writeln!(f, "unordered_reads = false")?;
     }
     Ok(())
 }
