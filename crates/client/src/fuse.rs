@@ -7,7 +7,9 @@
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
 //! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
-//! release returns, and an open or a lock's grant sees what was there. Attributes and names may be [`TTL`] old.
+//! release returns, and an open or a lock's grant sees what was there. Attributes and names may be [`TTL`] old. A file that
+//! is kept open shows what others write at the latest when its attributes are asked for. What this mount alone has
+//! written and read comes from the kernel's page cache.
 //! Absent on purpose: the kernel's own write-back cache, which would own size and time of files that others
 //! change too; and any permission check that only this machine makes.
 

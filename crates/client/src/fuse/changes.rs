@@ -58,6 +58,22 @@ impl Changes {
         keep
     }
 
+    /// Attributes have come by the way: whether they show a foreign change, so that the kernel is to drop its pages.
+    pub fn is_foreign(&self, attr: &Attr) -> bool {
+        let mut files = self.lock();
+        let Some(seen) = files.get_mut(&attr.ino) else {
+            return false;
+        };
+        // Older ones were overtaken by an answer that came earlier.
+        let foreign = seen.cached.is_some_and(|cached| cached < attr.change);
+        if foreign {
+            seen.newest = seen.newest.max(attr.change);
+            seen.cached = Some(attr.change);
+            seen.ahead.clear();
+        }
+        foreign
+    }
+
     /// An own operation has led to this change. The service counts by one, so that a foreign change shows as a gap.
     pub fn own(&self, attr: &Attr) {
         let mut files = self.lock();
@@ -76,6 +92,14 @@ impl Changes {
             seen.ahead.clear();
         }
         seen.cached = Some(cached);
+    }
+
+    /// An own operation has led to this change, and what it wrote may be elsewhere than the kernel thinks: its pages are not
+    /// from this change, as if it were a foreign one.
+    pub fn own_elsewhere(&self, attr: &Attr) {
+        let mut files = self.lock();
+        let seen = files.entry(attr.ino).or_default();
+        seen.newest = seen.newest.max(attr.change);
     }
 
     /// Whether attributes are older than what this mount has seen: an answer that was overtaken.
@@ -141,6 +165,30 @@ mod tests {
         changes.own(&at(4));
         assert!(!changes.may_keep(&at(4)));
         assert!(changes.may_keep(&at(4)));
+    }
+
+    /// What was appended costs the cache, since the kernel does not know where it is.
+    #[test]
+    fn appended_bytes_drop_the_cache() {
+        let changes = Changes::default();
+        changes.may_keep(&at(1));
+        changes.own_elsewhere(&at(2));
+        changes.own(&at(3));
+        assert!(changes.is_stale(&at(1)));
+        assert!(!changes.may_keep(&at(3)));
+    }
+
+    /// A foreign change is found once in attributes that come by the way; own and overtaken ones are none.
+    #[test]
+    fn foreign_changes_are_found_by_the_way() {
+        let changes = Changes::default();
+        assert!(!changes.is_foreign(&at(3)));
+        changes.may_keep(&at(3));
+        changes.own(&at(4));
+        assert!(!changes.is_foreign(&at(4)));
+        assert!(!changes.is_foreign(&at(3)));
+        assert!(changes.is_foreign(&at(5)));
+        assert!(!changes.is_foreign(&at(5)));
     }
 
     /// An answer that was overtaken is told from one that is new.

@@ -191,7 +191,10 @@ impl Core {
             .await?
         {
             Answer::Written(written) => {
-                self.changes.own(&written.attr);
+                match place {
+                    Place::At(_) => self.changes.own(&written.attr),
+                    Place::End(_) => self.changes.own_elsewhere(&written.attr),
+                }
                 Ok(())
             }
             _ => Err(CallError::Garbled.into()),
@@ -227,6 +230,24 @@ impl Core {
             let target = Target::Ino(attr.ino);
             attr = self.volume.get_attr(&Who::root(), target).await?;
         }
+        if self.changes.is_foreign(&attr) {
+            self.drop_pages(attr.ino).await;
+        }
         Ok(attr)
+    }
+
+    /// Has the kernel drop what it knows of a file's content.
+    pub async fn drop_pages(&self, ino: Ino) {
+        let Some(notifier) = self.notifier.get().cloned() else {
+            return;
+        };
+        let number = fuser::INodeNo(ino.0);
+        // It waits for pages that are being read, so not on a thread of the runtime.
+        let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(number, 0, 0));
+        if let Ok(Err(e)) = dropped.await
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!("the kernel keeps old pages: {e}");
+        }
     }
 }

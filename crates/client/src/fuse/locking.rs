@@ -163,18 +163,8 @@ impl Core {
         self.flush(&file.inode).await;
         let target = Target::Ino(file.ino());
         let attr = self.volume.get_attr(&Who::root(), target).await?;
-        if self.changes.may_keep(&attr) {
-            return Ok(());
-        }
-        if let Some(notifier) = self.notifier.get().cloned() {
-            let ino = fuser::INodeNo(file.ino().0);
-            // It waits for pages that are being read, so not on a thread of the runtime.
-            let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(ino, 0, 0));
-            if let Ok(Err(e)) = dropped.await
-                && e.kind() != std::io::ErrorKind::NotFound
-            {
-                tracing::warn!("the kernel keeps old pages: {e}");
-            }
+        if !self.changes.may_keep(&attr) {
+            self.drop_pages(file.ino()).await;
         }
         Ok(())
     }

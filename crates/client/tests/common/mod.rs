@@ -1,20 +1,23 @@
 //! A group of one replica in this process, and real mounts of its volume.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use quorate_agreement::client::ClientOptions;
 use quorate_client::fuse::{MountOptions, Mounted, mount};
 use quorate_client::{Session, Volume};
 use quorate_execution::Executor;
-use quorate_files::{FileService, Genesis};
+use quorate_files::{Action, FileService, Genesis, Op};
 use quorate_node::ClientEvent;
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, Reply, ReplyBody, Report};
-use quorate_wire::{ClientId, Digest, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, View};
+use quorate_wire::{
+    ClientId, Decode, Digest, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, View,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -32,7 +35,31 @@ pub struct Group {
     pub closed: Arc<AtomicU64>,
     /// How many operations were executed.
     pub executed: Arc<AtomicU64>,
+    /// The same by kind.
+    pub kinds: Kinds,
     pub runtime: Arc<Runtime>,
+}
+
+/// Counts operations by their names; and the bytes that reads ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Kinds(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl Kinds {
+    fn add(&self, op: &[u8]) {
+        let Ok(op) = Op::from_slice(op) else { return };
+        let name = format!("{:?}", op.action);
+        let name = name.split(['(', ' ']).next().unwrap().to_string();
+        let mut kinds = self.0.lock().unwrap();
+        *kinds.entry(name).or_default() += 1;
+        if let Action::Read(read) = &op.action {
+            *kinds.entry("bytes to read".into()).or_default() += u64::from(read.len);
+        }
+    }
+
+    /// What was counted since the last time.
+    pub fn take(&self) -> BTreeMap<String, u64> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
 }
 
 const KEY: MacKey = MacKey([7; 32]);
@@ -53,6 +80,7 @@ impl Group {
             paused: Arc::default(),
             closed: Arc::default(),
             executed: Arc::default(),
+            kinds: Kinds::default(),
             runtime: Arc::new(runtime),
         };
         let replica = Replica {
@@ -60,6 +88,7 @@ impl Group {
             paused: group.paused.clone(),
             closed: group.closed.clone(),
             executed: group.executed.clone(),
+            kinds: group.kinds.clone(),
         };
         std::thread::spawn(move || replica.run(inbox));
         group
@@ -140,6 +169,7 @@ struct Replica {
     paused: Arc<AtomicBool>,
     closed: Arc<AtomicU64>,
     executed: Arc<AtomicU64>,
+    kinds: Kinds,
 }
 
 impl Replica {
@@ -173,6 +203,7 @@ impl Replica {
                         self.closed.fetch_add(1, Ordering::AcqRel);
                     }
                     self.executed.fetch_add(1, Ordering::AcqRel);
+                    self.kinds.add(request.op());
                     let done = executor.execute(&mut state, self.now(), [request]).unwrap();
                     ReplicaMessage::Reply(Reply {
                         session: request.session(),

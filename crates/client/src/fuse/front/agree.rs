@@ -7,6 +7,9 @@ use super::super::MAX_REQUEST_BYTES;
 /// Requests of the kernel's own (read-ahead, writing back) that are under way at once.
 const MAX_BACKGROUND: u16 = 64;
 
+/// Not wanted is `FUSE_AUTO_INVAL_DATA`, with which the kernel drops a file's pages whenever the time of change is another
+/// than it knew: the service gives the time of an own write, so each of them would cost the pages that it has just
+/// filled. The front tells own changes from foreign ones by their numbers.
 pub(super) fn on(config: &mut KernelConfig) {
     let wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_ATOMIC_O_TRUNC
@@ -17,7 +20,6 @@ pub(super) fn on(config: &mut KernelConfig) {
         | InitFlags::FUSE_PARALLEL_DIROPS
         | InitFlags::FUSE_DO_READDIRPLUS
         | InitFlags::FUSE_READDIRPLUS_AUTO
-        | InitFlags::FUSE_AUTO_INVAL_DATA
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_MAX_PAGES
         // The service takes set-user-ID bits away at writes itself; asking before each write is spared.

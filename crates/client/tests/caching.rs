@@ -1,0 +1,64 @@
+//! What the kernel's cache spares the group, and what it must not.
+
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use common::{Group, can_mount, noise};
+use quorate_client::fuse::TTL;
+
+/// What this mount alone has written is read from the page cache, also after the file's attributes were asked for.
+#[test]
+fn own_writes_are_not_read_back() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let mut data = noise(1, 4 << 20);
+    fs::write(m.path("f"), &data).unwrap();
+    assert_eq!(fs::metadata(m.path("f")).unwrap().len(), 4 << 20);
+    for round in 0..3u8 {
+        std::thread::sleep(TTL);
+        assert!(fs::read(m.path("f")).unwrap() == data, "round {round}");
+        let f = OpenOptions::new().write(true).open(m.path("f")).unwrap();
+        f.write_all_at(&[round; 4096], 8192).unwrap();
+        data[8192..12288].fill(round);
+    }
+    let asked = group.kinds.take();
+    // Not all 12 MiB; single pages the kernel may have dropped while it had little memory.
+    let bytes = asked.get("bytes to read").copied().unwrap_or(0);
+    assert!(bytes < 1 << 20, "{asked:?}");
+}
+
+/// Who keeps a file open sees what others have written when the attributes are asked for; an open sees it at once.
+#[test]
+fn foreign_changes_are_seen_in_open_files() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    fs::write(a.path("f"), noise(1, 100_000)).unwrap();
+    let kept = File::open(a.path("f")).unwrap();
+    let head = |file: &File| {
+        let mut head = [0; 3];
+        file.read_exact_at(&mut head, 0).unwrap();
+        head
+    };
+    head(&kept);
+    let f = OpenOptions::new().write(true).open(b.path("f")).unwrap();
+    for text in [b"one", b"two"] {
+        f.write_all_at(text, 0).unwrap();
+        f.sync_all().unwrap();
+        std::thread::sleep(TTL + Duration::from_millis(100));
+        kept.metadata().unwrap();
+        assert_eq!(head(&kept), *text);
+    }
+    f.write_all_at(b"end", 0).unwrap();
+    drop(f);
+    assert_eq!(head(&File::open(a.path("f")).unwrap()), *b"end");
+    assert_eq!(head(&kept), *b"end");
+}
