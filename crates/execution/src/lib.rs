@@ -7,8 +7,9 @@
 extern crate alloc;
 
 mod executor;
+pub mod graph;
 mod service;
 mod sessions;
 
 pub use executor::{Cached, Executed, Executor};
-pub use service::{Call, Service};
+pub use service::{Call, Ran, Service};
