@@ -17,7 +17,7 @@ use crate::layout::{
     MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, number_at, tag,
 };
 use crate::names::check_name;
-use crate::op::LockKind;
+use crate::op::{LockKind, flags};
 use crate::perm::MODE_BITS;
 use crate::types::{Ino, Kind};
 
@@ -268,6 +268,10 @@ fn check_opens(v: &Volume) -> Result<(), String> {
         want(v.inodes.contains_key(&open.ino.0), || {
             format!("handle {handle} of session {session} dangles")
         })?;
+        let appends = open.rights & flags::APPEND != 0;
+        want(appends == (handle & 1 == 1), || {
+            format!("handle {handle} of session {session} hides whether it appends")
+        })?;
         *by_session.entry(*session).or_default() += 1;
         *by_ino.entry((open.ino.0, *session)).or_default() += 1;
     }
@@ -292,7 +296,7 @@ fn check_locks(v: &Volume) -> Result<(), String> {
             want(a.kind != LockKind::Unlock && a.start <= a.end, || {
                 format!("odd lock on {ino}")
             })?;
-            let held = v.opens.get(&(a.session, a.handle.0));
+            let held = v.opens.get(&(a.session, a.handle.number));
             let open = v.opens_by_ino.contains_key(&(*ino, a.session));
             want(held.is_none_or(|h| h.ino.0 == *ino) && open, || {
                 format!("a lock on {ino} without an open")

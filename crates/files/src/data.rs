@@ -4,6 +4,7 @@ use alloc::format;
 use alloc::vec;
 use bytes::Bytes;
 use quorate_state::Fault;
+use quorate_wire::record;
 
 use crate::answer::{Answer, Data, Written};
 use crate::errno::Errno;
@@ -23,6 +24,20 @@ pub(crate) struct Piece {
     /// Within the chunk.
     pub from: usize,
     pub to: usize,
+}
+
+record! {
+    /// Where the content of a write went.
+    pub struct Placed {
+        /// The file.
+        pub ino: Ino,
+        /// Where in it.
+        pub offset: u64,
+        /// How much.
+        pub len: u64,
+        /// How many blocks came to be present by it.
+        pub added_blocks: u64,
+    }
 }
 
 /// The pieces of `from..to`. The caller bounds how many there are.
@@ -95,7 +110,14 @@ impl Fs<'_, '_> {
     }
 
     pub fn write(&mut self, op: &Write) -> Done<Answer> {
-        let (ino, mut inode, append) = self.writable(&op.target)?;
+        let (inode, placed) = self.place(op)?;
+        self.settle_write(inode, &placed)
+    }
+
+    /// The part of a write that can be done beside others: its content. Of the inode it looks at nothing that writes change,
+    /// unless the content goes to the end.
+    pub fn place(&mut self, op: &Write) -> Done<(Inode, Placed)> {
+        let (ino, inode, append) = self.writable(&op.target)?;
         if op.data.len() > MAX_IO_BYTES {
             return Err(Errno::EINVAL.into());
         }
@@ -104,39 +126,59 @@ impl Fs<'_, '_> {
             // The end as it is now, in the agreed order: racing appends never meet.
             Place::At(_) | Place::End(_) => inode.size,
         };
+        let mut placed = Placed {
+            ino,
+            offset,
+            len: op.data.len() as u64,
+            added_blocks: 0,
+        };
         if !op.data.is_empty() {
             let end = offset
-                .checked_add(op.data.len() as u64)
+                .checked_add(placed.len)
                 .filter(|&end| end <= MAX_FILE_BYTES)
                 .ok_or(Errno::EFBIG)?;
             let mut rest = &op.data[..];
             for piece in pieces(offset, end) {
                 let (part, after) = rest.split_at(piece.to - piece.from);
-                self.write_piece(&mut inode, piece, part)?;
+                placed.added_blocks += self.place_piece(inode.data, piece, part)?;
                 rest = after;
             }
-            inode.size = inode.size.max(end);
-            self.written(ino, &mut inode)?;
-            self.put_inode(ino, &inode);
+        }
+        Ok((inode, placed))
+    }
+
+    /// The rest of a write: space and attributes.
+    pub fn settle_write(&mut self, mut inode: Inode, placed: &Placed) -> Done<Answer> {
+        if placed.len > 0 {
+            self.charge(placed.added_blocks * BLOCK_BYTES)?;
+            inode.blocks += placed.added_blocks;
+            inode.size = inode.size.max(placed.offset + placed.len);
+            self.written(placed.ino, &mut inode)?;
+            self.put_inode(placed.ino, &inode);
         }
         Ok(Answer::Written(Written {
-            offset,
-            attr: self.attr(ino, &inode),
+            offset: placed.offset,
+            attr: self.attr(placed.ino, &inode),
         }))
     }
 
-    fn write_piece(&mut self, inode: &mut Inode, piece: Piece, data: &[u8]) -> Done<()> {
-        let old = self.stored(inode.data, piece.chunk)?;
+    /// Writes a piece and says how many blocks came to be present. None ever goes.
+    fn place_piece(&mut self, number: u64, piece: Piece, data: &[u8]) -> Done<u64> {
+        let old = self.stored(number, piece.chunk)?;
+        let before = old.as_ref().map_or(0, |stored| stored.present);
+        let key = layout::extent_key(number, piece.chunk);
         if data.len() as u64 == CHUNK_BYTES {
-            let before = old.map_or(0, |stored| stored.present);
-            self.account(inode, before, u16::MAX)?;
-            let key = layout::extent_key(inode.data, piece.chunk);
             self.txn.put(key, extent::pack_full(data));
-            return Ok(());
+            return Ok(u64::from(before.count_zeros()));
         }
-        self.edit(inode, piece.chunk, old, |extent| {
-            extent.write(piece.from, data);
-        })
+        let mut extent = old.as_ref().map_or_else(Extent::empty, Extent::unpack);
+        extent.write(piece.from, data);
+        let added = extent.present & !before;
+        match extent.pack() {
+            Some(value) => self.txn.put(key, value),
+            None => self.txn.delete(key),
+        }
+        Ok(u64::from(added.count_ones()))
     }
 
     /// Changes a chunk, which is `old` so far.

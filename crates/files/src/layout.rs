@@ -13,7 +13,7 @@
 //! | `14` data chunk | an extent: 64 KiB of content, see below. `data` is [`Inode::data`] |
 //! | `15` ino | target of a symbolic link, bare |
 //! | `16` ino name | value of an extended attribute, bare |
-//! | `17` session handle | [`OpenFile`] |
+//! | `17` session number | [`OpenFile`] of the handle with this number |
 //! | `18` ino session | `u32`: how many handles the session has on the object; absent for none |
 //! | `19` session | `u32`: how many `17` the session has; absent for none |
 //! | `1a` ino | [`LockTable`]; absent where there are no locks |
@@ -90,8 +90,6 @@ record! {
     pub struct Counters {
         /// The next number of an object or of content.
         pub next_ino: u64,
-        /// The next handle.
-        pub next_handle: u64,
         /// Space in use: 4,096 for each present block of a file, [`ENTRY_BYTES`] for each entry, and the bytes of
         /// names and values of extended attributes.
         pub used_bytes: u64,
@@ -262,8 +260,9 @@ pub(crate) fn xattr_range(ino: Ino) -> (Bytes, Bytes) {
     (join(tag::XATTR, &[ino.0], &[]), after)
 }
 
-pub(crate) fn open_key(session: u64, handle: Handle) -> Bytes {
-    join(tag::OPEN, &[session, handle.0], &[])
+/// `number` is that of a handle.
+pub(crate) fn open_key(session: u64, number: u64) -> Bytes {
+    join(tag::OPEN, &[session, number], &[])
 }
 
 pub(crate) fn open_by_ino_key(ino: Ino, session: u64) -> Bytes {

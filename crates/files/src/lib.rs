@@ -19,6 +19,7 @@ mod types;
 pub mod answer;
 mod attr;
 pub mod check;
+mod conflicts;
 mod data;
 pub mod errno;
 mod extent;

@@ -1,7 +1,9 @@
 //! Handles. Rights are checked when a handle is made and go with it; an object lives as long as its last handle.
 
-use alloc::vec::Vec;
+use alloc::format;
 use bytes::Bytes;
+use quorate_state::Fault;
+use quorate_wire::Decode;
 
 use crate::answer::{Answer, Opened};
 use crate::errno::Errno;
@@ -94,14 +96,14 @@ impl Fs<'_, '_> {
         if self.adjust(layout::open_count_key(self.session()), 1)? > MAX_OPENS {
             return Err(Errno::EMFILE.into());
         }
-        let handle = Handle(self.counters.next_handle);
-        self.counters.next_handle = handle.0.checked_add(1).ok_or(Errno::ENFILE)?;
+        let appends = wanted & flags::APPEND != 0;
+        let handle = Handle::opened(ino, self.call.now, appends).ok_or(Errno::ENFILE)?;
         let mut rights = wanted & (flags::READ | flags::WRITE | flags::APPEND);
         if wanted & flags::EXEC != 0 {
             rights |= flags::READ;
         }
         let session = self.session();
-        let key = layout::open_key(session, handle);
+        let key = layout::open_key(session, handle.number);
         self.put(key, &OpenFile { ino, rights });
         self.adjust(layout::open_by_ino_key(ino, session), 1)?;
         Ok(handle)
@@ -121,14 +123,15 @@ impl Fs<'_, '_> {
 
     /// A handle of this session; `EBADF` if it has none such.
     pub fn open_file(&self, handle: Handle) -> Done<OpenFile> {
-        self.load(&layout::open_key(self.session(), handle))?
+        self.load(&layout::open_key(self.session(), handle.number))?
+            .filter(|open: &OpenFile| open.ino == handle.ino)
             .ok_or(Errno::EBADF.into())
     }
 
     pub fn release(&mut self, handle: Handle) -> Done<Answer> {
         let open = self.open_file(handle)?;
         let session = self.session();
-        self.txn.delete(layout::open_key(session, handle));
+        self.txn.delete(layout::open_key(session, handle.number));
         self.adjust(layout::open_count_key(session), -1)?;
         let left = self.adjust(layout::open_by_ino_key(open.ino, session), -1)?;
         self.drop_locks(open.ino, handle, left == 0)?;
@@ -149,16 +152,18 @@ impl Fs<'_, '_> {
     /// Lets go of all that the session holds. [`MAX_OPENS`] bounds it.
     pub fn end_session(&mut self) -> Done<()> {
         let session = self.session();
-        let from = layout::open_key(session, Handle(0));
-        let to = layout::open_key(session, Handle(u64::MAX));
-        let handles: Vec<Handle> = self
-            .scan(&from, &to, MAX_OPENS as usize)?
-            .iter()
-            .filter_map(|(key, _)| layout::number_at(key, 1).map(Handle))
-            .collect();
-        for handle in handles {
-            self.release(handle)?;
+        let from = layout::open_key(session, 0);
+        let to = layout::open_key(session, u64::MAX);
+        for (key, value) in self.scan(&from, &to, MAX_OPENS as usize)? {
+            let open = OpenFile::from_bytes(value).map_err(|_| damaged(&key))?;
+            let number = layout::number_at(&key, 1).ok_or_else(|| damaged(&key))?;
+            let ino = open.ino;
+            self.release(Handle { ino, number })?;
         }
         Ok(())
     }
+}
+
+fn damaged(key: &[u8]) -> Fault {
+    Fault(format!("the handle under {key:02x?} is damaged"))
 }

@@ -1,11 +1,14 @@
 //! The dispatch: from bytes to an operation, and from its end to a result.
 
 use bytes::Bytes;
-use quorate_execution::{Call, Service};
+use quorate_execution::graph::Uses;
+use quorate_execution::{Call, Ran, Service};
 use quorate_state::{Fault, Layer, Txn};
 use quorate_wire::{Decode, Encode, Time};
 
 use crate::answer::{Answer, Outcome};
+use crate::conflicts;
+use crate::data::Placed;
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::layout::{self, Counters, FIRST_COOKIE, Inode};
@@ -45,7 +48,6 @@ impl Service for FileService {
     fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
         let counters = Counters {
             next_ino: Ino::ROOT.0 + 1,
-            next_handle: 1,
             used_bytes: 0,
             used_inodes: 1,
             capacity_bytes: self.genesis.capacity_bytes,
@@ -95,6 +97,58 @@ impl Service for FileService {
         Ok(outcome.to_bytes())
     }
 
+    fn uses(&self, call: &Call, op: &Bytes) -> Uses {
+        match Op::from_bytes(op.clone()) {
+            Ok(op) => conflicts::uses(call, &op.action),
+            // It changes nothing, and its result is always the same.
+            Err(_) => Uses::none(),
+        }
+    }
+
+    fn run(&self, txn: &mut Txn<'_>, call: &Call, bytes: &Bytes) -> Result<Ran, Fault> {
+        let Ok(op) = Op::from_bytes(bytes.clone()) else {
+            return self.execute(txn, call, bytes).map(Ran::Done);
+        };
+        let Action::Write(write) = &op.action else {
+            return Ok(Ran::Done(run(txn, call, &op)?.to_bytes()));
+        };
+        let placed = or_undo(txn, |txn| {
+            let (_, placed) = Fs::new(txn, call, &op.who)?.place(write)?;
+            Ok(placed)
+        })?;
+        Ok(match placed {
+            Ok(placed) => Ran::Settle(Bytes::from(placed.to_bytes())),
+            Err(errno) => Ran::Done(Outcome(Err(errno)).to_bytes()),
+        })
+    }
+
+    fn settle(
+        &self,
+        txn: &mut Txn<'_>,
+        call: &Call,
+        op: &Bytes,
+        ran: Bytes,
+    ) -> Result<Bytes, Fault> {
+        let lost = |e| {
+            Fault(alloc::format!(
+                "what a write's first step said is lost: {e}"
+            ))
+        };
+        let op = Op::from_bytes(op.clone()).map_err(lost)?;
+        let placed = Placed::from_bytes(ran).map_err(lost)?;
+        let outcome = or_undo(txn, |txn| {
+            change(txn, call, &op.who, |fs| {
+                let inode = fs.inode(placed.ino)?;
+                fs.settle_write(inode, &placed)
+            })
+        })?;
+        if outcome.is_err() {
+            // What was placed goes too.
+            txn.rollback();
+        }
+        Ok(Outcome(outcome).to_bytes())
+    }
+
     fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
         let who = Who::root();
         let mut fs = Fs::new(txn, call, &who)?;
@@ -114,19 +168,38 @@ fn run(txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
     if op.is_read_only() {
         return run_read(txn, call, op);
     }
-    // The caller's own writes may be in the transaction already: a refusal must not take them along.
+    let outcome = or_undo(txn, |txn| {
+        change(txn, call, &op.who, |fs| dispatch(fs, &op.action))
+    })?;
+    Ok(Outcome(outcome))
+}
+
+/// Does a change, and what goes with every one of them.
+fn change(
+    txn: &mut Txn<'_>,
+    call: &Call,
+    who: &Who,
+    work: impl FnOnce(&mut Fs<'_, '_>) -> Done<Answer>,
+) -> Done<Answer> {
+    let mut fs = Fs::new(txn, call, who)?;
+    let answer = work(&mut fs)?;
+    fs.reclaim()?;
+    fs.finish();
+    Ok(answer)
+}
+
+/// Does some work. Where it is refused, what it wrote is undone: and only that, for the caller's own writes may be in the
+/// transaction already.
+fn or_undo<T>(
+    txn: &mut Txn<'_>,
+    work: impl FnOnce(&mut Txn<'_>) -> Done<T>,
+) -> Result<Result<T, Errno>, Fault> {
     let before = txn.writes().clone();
-    let mut fs = Fs::new(txn, call, &op.who)?;
-    let done = dispatch(&mut fs, &op.action).and_then(|answer| {
-        fs.reclaim()?;
-        fs.finish();
-        Ok(answer)
-    });
-    match done {
-        Ok(answer) => Ok(Outcome(Ok(answer))),
+    match work(txn) {
+        Ok(done) => Ok(Ok(done)),
         Err(Stop::Refused(errno)) => {
             back_to(txn, before);
-            Ok(Outcome(Err(errno)))
+            Ok(Err(errno))
         }
         Err(Stop::Failed(fault)) => Err(fault),
     }

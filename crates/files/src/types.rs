@@ -51,10 +51,44 @@ number!(
     /// An object's number. Never used again, so it needs no generation. The root has 1.
     Ino
 );
-number!(
-    /// An open object in a session. Never used again.
-    Handle
-);
+/// An open object in a session. Never used again.
+///
+/// It says by itself which object is meant and whether writes go to its end, so that what an operation touches is
+/// known without a look at the state. The service takes only handles that it gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Handle {
+    /// The object.
+    pub ino: Ino,
+    /// Twice the agreed time of the opening, which no other operation has; and 1 if every write goes to the end.
+    pub number: u64,
+}
+
+impl Handle {
+    /// The handle that an operation at this time opens; none if the time is out of any reason.
+    pub fn opened(ino: Ino, now: Time, appends: bool) -> Option<Handle> {
+        let number = now.0.checked_mul(2)? | u64::from(appends);
+        Some(Handle { ino, number })
+    }
+
+    /// Whether every write goes to the end of the file.
+    pub fn appends(self) -> bool {
+        self.number & 1 == 1
+    }
+}
+
+impl Encode for Handle {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.ino.encode(out);
+        self.number.encode(out);
+    }
+}
+
+impl Decode for Handle {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let (ino, number) = <(Ino, u64)>::decode(r)?;
+        Ok(Handle { ino, number })
+    }
+}
 
 impl Ino {
     /// The root directory.

@@ -18,7 +18,7 @@ fn ino() -> impl Strategy<Value = Ino> {
 }
 
 fn handle() -> impl Strategy<Value = Handle> {
-    number().prop_map(Handle)
+    (ino(), number()).prop_map(|(ino, number)| Handle { ino, number })
 }
 
 fn name() -> impl Strategy<Value = Bytes> {

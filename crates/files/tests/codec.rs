@@ -11,9 +11,14 @@ use quorate_files::{Errno, Handle, Ino, Nothing, Outcome, Stamp};
 use quorate_wire::Decode;
 
 /// One operation of each kind.
+const HANDLE: Handle = Handle {
+    ino: Ino(7),
+    number: 1,
+};
+
 fn samples() -> Vec<Action> {
     let (ino, parent, name) = (Ino(1), Ino(1), Bytes::from_static(b"n"));
-    let target = Target::Handle(Handle(1));
+    let target = Target::Handle(HANDLE);
     let (data, value) = (Bytes::from_static(b"data"), Bytes::from_static(b"v"));
     let xattr = Bytes::from_static(b"user.x");
     vec![
@@ -43,7 +48,7 @@ fn samples() -> Vec<Action> {
             mode: 0o600,
             flags: 3,
         }),
-        Action::Release(Handle(1)),
+        Action::Release(HANDLE),
         Action::Read(Read {
             target: target.clone(),
             offset: u64::MAX,
@@ -125,7 +130,7 @@ fn samples() -> Vec<Action> {
         Action::ListXattr(ListXattr { ino, size: 100 }),
         Action::RemoveXattr(RemoveXattr { ino, name: xattr }),
         Action::Lock(Lock {
-            handle: Handle(1),
+            handle: HANDLE,
             space: LockSpace::Posix,
             owner: 1,
             pid: 1,

@@ -25,7 +25,7 @@ fn lock(handle: Handle, owner: u64, start: u64, end: u64, kind: LockKind, test: 
 }
 
 fn flock(handle: Handle, kind: LockKind) -> Action {
-    let (space, owner) = (LockSpace::Flock, handle.0);
+    let (space, owner) = (LockSpace::Flock, handle.number);
     let (start, end, test) = (0, u64::MAX, false);
     Action::Lock(Lock {
         handle,

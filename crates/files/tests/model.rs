@@ -31,6 +31,14 @@ fn pick(all: &[u64], byte: u8) -> u64 {
         .unwrap_or(99)
 }
 
+fn pick_handle(all: &[Handle], byte: u8) -> Handle {
+    let found = all.get(usize::from(byte) % all.len().max(1)).copied();
+    found.unwrap_or(Handle {
+        ino: Ino(1),
+        number: 99,
+    })
+}
+
 fn name(byte: u8) -> Bytes {
     Bytes::from_static(match byte % 40 {
         38 => b"..",
@@ -59,8 +67,8 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
         }
     };
     let handle = |byte: u8| match byte % 8 {
-        0 => Handle(pick(&tree.handles, byte / 8)),
-        _ => Handle(pick(&tree.open_handles(session), byte / 8)),
+        0 => pick_handle(&tree.handles, byte / 8),
+        _ => pick_handle(&tree.open_handles(session), byte / 8),
     };
     let target = |byte: u8| match byte % 3 {
         0 => Target::Handle(handle(byte / 3)),

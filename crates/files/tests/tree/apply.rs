@@ -23,7 +23,7 @@ impl Tree {
         };
         let (new, handle) = match actual {
             Ok(Answer::Attr(attr)) => (Some(attr.ino.0), None),
-            Ok(Answer::Opened(opened)) => (Some(opened.attr.ino.0), Some(opened.handle.0)),
+            Ok(Answer::Opened(opened)) => (Some(opened.attr.ino.0), Some(opened.handle)),
             _ => (None, None),
         };
         let expected = match action {
@@ -79,9 +79,7 @@ impl Tree {
                 Expected::Object(op.ino.0)
             }
             Action::Release(handle) => {
-                self.opens
-                    .remove(&(session, handle.0))
-                    .ok_or(Errno::EBADF)?;
+                self.opens.remove(&(session, *handle)).ok_or(Errno::EBADF)?;
                 Expected::Done
             }
             Action::Link(op) => {

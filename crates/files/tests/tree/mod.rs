@@ -7,7 +7,7 @@ mod rename;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_files::op::*;
-use quorate_files::{Attr, Errno, Ino, Kind, Stamp};
+use quorate_files::{Attr, Errno, Handle, Ino, Kind, Stamp};
 
 type Result<T> = std::result::Result<T, Errno>;
 
@@ -49,8 +49,8 @@ pub struct Tree {
     pub nodes: BTreeMap<u64, Node>,
     /// Every number ever given, gone objects among them.
     pub known: Vec<u64>,
-    pub handles: Vec<u64>,
-    opens: BTreeMap<(u64, u64), Open>,
+    pub handles: Vec<Handle>,
+    opens: BTreeMap<(u64, Handle), Open>,
     now: Stamp,
 }
 
@@ -67,7 +67,10 @@ impl Tree {
         let mut tree = Tree {
             nodes: BTreeMap::new(),
             known: vec![1],
-            handles: vec![77],
+            handles: vec![Handle {
+                ino: Ino(1),
+                number: 77,
+            }],
             opens: BTreeMap::new(),
             now: Stamp::default(),
         };
@@ -160,7 +163,7 @@ impl Tree {
     }
 
     /// The handles that a session has.
-    pub fn open_handles(&self, session: u64) -> Vec<u64> {
+    pub fn open_handles(&self, session: u64) -> Vec<Handle> {
         self.opens
             .keys()
             .filter(|key| key.0 == session)
@@ -331,7 +334,7 @@ impl Tree {
         match target {
             Target::Ino(ino) => self.get(ino.0).map(|_| (ino.0, None)),
             Target::Handle(handle) => {
-                let open = self.opens.get(&(session, handle.0)).ok_or(Errno::EBADF)?;
+                let open = self.opens.get(&(session, *handle)).ok_or(Errno::EBADF)?;
                 Ok((open.ino, Some(open.flags)))
             }
         }
@@ -492,8 +495,11 @@ impl Tree {
         Ok(())
     }
 
-    fn opened(&mut self, session: u64, ino: u64, flags: u32, handle: Option<u64>) {
-        let handle = handle.unwrap_or(u64::MAX);
+    fn opened(&mut self, session: u64, ino: u64, flags: u32, handle: Option<Handle>) {
+        let handle = handle.unwrap_or(Handle {
+            ino: Ino(0),
+            number: u64::MAX,
+        });
         assert!(!self.handles.contains(&handle));
         self.handles.push(handle);
         let flags = if flags & 16 != 0 { flags | 1 } else { flags };
