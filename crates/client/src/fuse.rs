@@ -3,7 +3,7 @@
 //! - [`mount`]: mounting, unmounting, and what can be in the way.
 //! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way.
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
-//! - `inode`: write-back of one file. `changes`: which content the kernel's page cache is from.
+//! - `inode`: write-back of one file. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
 //! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
@@ -15,6 +15,7 @@
 
 use std::time::Duration;
 
+mod ahead;
 mod caller;
 mod changes;
 mod convert;

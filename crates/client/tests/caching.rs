@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -61,4 +62,42 @@ fn foreign_changes_are_seen_in_open_files() {
     drop(f);
     assert_eq!(head(&File::open(a.path("f")).unwrap()), *b"end");
     assert_eq!(head(&kept), *b"end");
+}
+
+/// Who reads a file in order has it read ahead in large pieces, each once; and sees what was written meanwhile.
+#[test]
+fn files_are_read_ahead() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    let mut data = noise(1, (16 << 20) + 12345);
+    fs::write(a.path("f"), &data).unwrap();
+    group.kinds.take();
+    assert!(fs::read(b.path("f")).unwrap() == data);
+    let asked = group.kinds.take();
+    assert!((16..32).contains(&asked["Read"]), "{asked:?}");
+
+    // Half of it, so that the next blocks are there or on their way.
+    fs::write(a.path("g"), &data).unwrap();
+    let mut reading = File::open(b.path("g")).unwrap();
+    let mut back = vec![0; data.len()];
+    let (first, second) = back.split_at_mut(8 << 20);
+    reading.read_exact(first).unwrap();
+    let f = OpenOptions::new().write(true).open(b.path("g")).unwrap();
+    f.write_all_at(b"changed", (9 << 20) + 5).unwrap();
+    data[(9 << 20) + 5..][..7].copy_from_slice(b"changed");
+    reading.read_exact(second).unwrap();
+    assert!(back == data);
+
+    // The same where the other side writes, and the file is opened again.
+    let mut reading = File::open(a.path("g")).unwrap();
+    reading.read_exact(&mut back[..8 << 20]).unwrap();
+    f.write_all_at(b"again", 10 << 20).unwrap();
+    drop(f);
+    data[10 << 20..][..5].copy_from_slice(b"again");
+    File::open(a.path("g")).unwrap();
+    reading.read_exact(&mut back[8 << 20..]).unwrap();
+    assert!(back == data);
 }

@@ -102,6 +102,21 @@ impl Changes {
         seen.newest = seen.newest.max(attr.change);
     }
 
+    /// An answer told of this change; what the kernel has is not touched.
+    pub fn note(&self, attr: &Attr) {
+        let mut files = self.lock();
+        if let Some(seen) = files.get_mut(&attr.ino) {
+            seen.newest = seen.newest.max(attr.change);
+        }
+    }
+
+    /// Whether no newer change of a file is known than the one that these attributes are from.
+    pub fn is_newest(&self, attr: &Attr) -> bool {
+        let files = self.lock();
+        let seen = files.get(&attr.ino);
+        seen.is_some_and(|seen| seen.newest <= attr.change)
+    }
+
     /// Whether attributes are older than what this mount has seen: an answer that was overtaken.
     pub fn is_stale(&self, attr: &Attr) -> bool {
         let mut files = self.lock();

@@ -8,6 +8,7 @@ use quorate_files::op::{Place, Write};
 use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
 use tokio::sync::{OnceCell, Semaphore, watch};
 
+use super::ahead::Room;
 use super::caller::Callers;
 use super::changes::Changes;
 use super::convert::Result;
@@ -32,6 +33,7 @@ pub(super) struct Core {
     pub callers: Callers,
     pub listings: Listings,
     pub notifier: OnceCell<fuser::Notifier>,
+    pub room: Room,
     budget: Arc<Semaphore>,
     /// Rises before and after each own change: what was listed before one is not shown after it.
     epoch: AtomicU64,
@@ -67,6 +69,7 @@ impl Core {
             callers: Callers::default(),
             listings: Listings::default(),
             notifier: OnceCell::new(),
+            room: Room::default(),
             budget: Arc::new(Semaphore::new(DIRTY_BYTES)),
             epoch: AtomicU64::new(0),
             busy: watch::Sender::new(0),

@@ -5,16 +5,16 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use fuser::FopenFlags;
-use quorate_files::answer::Progress;
+use quorate_files::answer::{Data, Progress};
 use quorate_files::op::{Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags};
 use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
 use rustix::fs::OFlags;
 
-use super::MAX_REQUEST_BYTES;
 use super::convert::{Result, has, open_flags};
 use super::core::Core;
 use super::handles::OpenFile;
 use super::inode::At;
+use super::{MAX_REQUEST_BYTES, ahead};
 use crate::volume::CallError;
 
 /// A file that was opened, and what the kernel is told with it.
@@ -100,10 +100,27 @@ impl Core {
         }
     }
 
-    pub async fn read(self: &Arc<Core>, number: u64, offset: u64, len: u32) -> Result<Bytes> {
+    pub async fn read(
+        self: &Arc<Core>,
+        number: u64,
+        offset: u64,
+        len: u32,
+        how: i32,
+    ) -> Result<Bytes> {
         let file = self.handles.get(number)?;
         // All of it, not only what overlaps: the file's end may lie in what is not written yet.
         self.flush(&file.inode).await;
+        if !has(how, OFlags::DIRECT)
+            && let Some(data) = self.read_ahead(&file, offset, u64::from(len)).await
+        {
+            return Ok(data);
+        }
+        let data = self.read_now(&file, offset, len).await?;
+        file.ahead.on_answer(&data.attr);
+        Ok(data.data)
+    }
+
+    async fn read_now(&self, file: &OpenFile, offset: u64, len: u32) -> Result<Data> {
         let read = |handle| {
             Action::Read(Read {
                 target: Target::Handle(handle),
@@ -112,9 +129,39 @@ impl Core {
             })
         };
         match file.with(&self.volume, &file.who, true, read).await? {
-            Answer::Data(data) => Ok(data.data),
+            Answer::Data(data) => {
+                self.changes.note(&data.attr);
+                Ok(data)
+            }
             _ => Err(CallError::Garbled.into()),
         }
+    }
+
+    /// A read's bytes, if they were read ahead; and more is read ahead.
+    async fn read_ahead(
+        self: &Arc<Core>,
+        file: &Arc<OpenFile>,
+        offset: u64,
+        len: u64,
+    ) -> Option<Bytes> {
+        let plan = file.ahead.on_read(offset, len, &self.room);
+        for wanted in plan.wanted {
+            let (core, file) = (self.clone(), file.clone());
+            self.volume.session().runtime().spawn(async move {
+                let read = core.read_now(&file, wanted.offset, ahead::BLOCK_BYTES as u32);
+                // Whoever waits for it asks for himself if it failed, and is told why.
+                wanted.answer.send_replace(Some(read.await.ok()));
+            });
+        }
+        if plan.blocks.is_empty() {
+            return None;
+        }
+        let is_newest = |attr: &Attr| self.changes.is_newest(attr);
+        let data = ahead::gather(plan.blocks, offset, len, is_newest).await;
+        if data.is_none() {
+            file.ahead.clear();
+        }
+        data
     }
 
     pub async fn write(

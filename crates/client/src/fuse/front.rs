@@ -201,11 +201,11 @@ impl Filesystem for Front {
         fh: FileHandle,
         offset: u64,
         size: u32,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(req, reply, work!(read(fh.0, offset, size)));
+        self.answer(req, reply, work!(read(fh.0, offset, size, flags.0)));
     }
 
     fn write(

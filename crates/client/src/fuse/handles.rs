@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quorate_files::op::{Open, flags};
 use quorate_files::{Action, Answer, Errno, Handle, Ino, Who};
 
+use super::ahead::Ahead;
 use super::convert::Result;
 use super::inode::Inode;
 use crate::volume::{CallError, Volume};
@@ -30,6 +31,8 @@ pub(super) struct OpenFile {
     handle: tokio::sync::Mutex<(u64, Handle)>,
     /// Up to which failed write this file has reported.
     pub reported: AtomicU64,
+    /// What is read ahead for it.
+    pub ahead: Ahead,
 }
 
 impl OpenFile {
@@ -133,6 +136,7 @@ impl Handles {
             who: who.clone(),
             flags: how & !(flags::TRUNC | flags::EXCLUSIVE),
             handle: tokio::sync::Mutex::new((generation, handle)),
+            ahead: Ahead::default(),
         });
         self.files().insert(file.number, file.clone());
         file

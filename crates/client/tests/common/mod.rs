@@ -214,6 +214,7 @@ impl Replica {
                     })
                 }
                 ClientMessage::Read(read) => {
+                    self.kinds.add(&read.op);
                     self.executed.fetch_add(1, Ordering::AcqRel);
                     let (session, number) = (read.session, read.number);
                     let outcome = executor.read(&mut state, me, session, &read.op);
