@@ -302,7 +302,7 @@ impl Agreement {
             Fetch::Request(digest) => self
                 .pool
                 .get(&digest)
-                .map(|e| PeerMessage::Body(e.request.clone())),
+                .map(|e| PeerMessage::Body(e.request().clone())),
             Fetch::ViewChange(digest) => self.proof(&digest).cloned().map(PeerMessage::ViewChange),
         };
         let answer = answer.ok_or(Rejected::NotAsked)?;
@@ -339,7 +339,7 @@ impl Agreement {
         if !self.asked.remove(&digest) {
             return Err(Rejected::NotAsked);
         }
-        self.pool.insert_vouched(request, None, self.now.mono);
+        self.pool.insert_bare(request, self.now.mono);
         self.continue_with_content();
         Ok(())
     }

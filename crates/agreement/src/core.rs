@@ -4,8 +4,9 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use quorate_wire::digest::Content;
 use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
-use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq, View};
+use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, MacKey, ReplicaId, Seq, View};
 
 use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::io::{Config, Input, Now, Ordered, Output, Rejected};
@@ -29,6 +30,8 @@ pub struct Agreement {
     /// Whether `view` has started here; otherwise this replica waits for its NEW-VIEW.
     pub(crate) active: bool,
     pub(crate) slots: BTreeMap<Seq, Slot>,
+    /// Places with a proposal that was not accepted yet; some that have none any more.
+    pub(crate) awaiting: BTreeSet<Seq>,
     pub(crate) pool: Pool,
     pub(crate) mac_keys: BTreeMap<ClientId, VecDeque<MacKey>>,
     /// The last place that this replica gave as primary, or the last that its view started with.
@@ -86,6 +89,12 @@ pub struct Agreement {
     pub(crate) behind_since: Option<(Seq, Millis)>,
 }
 
+/// A number that nobody else can guess, the same at each start.
+fn secret_seed(key: &KeyPair) -> u64 {
+    let digest = Digest::of(Content::TableSeed, &key.seed());
+    u64::from_le_bytes(core::array::from_fn(|i| digest.0[i]))
+}
+
 /// A replica that waits for the start of a later view, which the others see no reason for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stranded {
@@ -141,7 +150,7 @@ impl Agreement {
             checkpoints,
             slots,
             mut pool,
-        } = Remembered::from_records(records);
+        } = Remembered::from_records(records, secret_seed(&config.key));
         let is_fresh = stable.is_none();
         let stable = stable.map_or((Seq(0), checkpoint.1), |s| (s.seq, s.root));
         // Stores are also written between checkpoints; only the root of a checkpoint is told to others.
@@ -163,6 +172,7 @@ impl Agreement {
             view,
             active: changing.is_none(),
             slots,
+            awaiting: BTreeSet::new(),
             pool,
             mac_keys: BTreeMap::new(),
             last_given,
@@ -228,7 +238,7 @@ impl Agreement {
         if !self.active {
             return;
         }
-        for slot in self.slots.values_mut() {
+        for (&seq, slot) in &mut self.slots {
             let Some(vote) = slot.preprepared.iter().find(|v| v.view == view).cloned() else {
                 continue;
             };
@@ -249,6 +259,7 @@ impl Agreement {
                     stage: Stage::Proposed,
                     vouched: true,
                 });
+                self.awaiting.insert(seq);
                 continue;
             }
             let prepared = slot.prepared.as_ref().is_some_and(|p| p.view == view);
@@ -474,6 +485,8 @@ impl Agreement {
             assert!(slot.proposal.is_some_and(|p| p.digest == tentative.digest));
         }
         for (&seq, slot) in &self.slots {
+            let proposed = slot.proposal.is_some_and(|p| p.stage == Stage::Proposed);
+            assert!(!proposed || self.awaiting.contains(&seq));
             assert!(
                 self.in_window(seq),
                 "{seq:?} is outside the window above {:?}",

@@ -120,7 +120,7 @@ impl Record {
 }
 
 /// What the log's records say, taken together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Remembered {
     pub view: View,
     /// The VIEW-CHANGE for `view`, while that view has not started here.
@@ -135,8 +135,16 @@ pub(crate) struct Remembered {
 
 impl Remembered {
     /// Reads the records in the order in which they were written.
-    pub fn from_records(records: Vec<Record>) -> Remembered {
-        let mut it = Remembered::default();
+    pub fn from_records(records: Vec<Record>, seed: u64) -> Remembered {
+        let mut it = Remembered {
+            view: View(0),
+            changing: None,
+            entered: None,
+            stable: None,
+            checkpoints: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            pool: Pool::new(seed),
+        };
         for record in records {
             it.apply(record);
         }
@@ -215,7 +223,7 @@ impl Remembered {
         slot.logged.insert(digest);
         slot.batches.insert(digest, alloc::sync::Arc::new(batch));
         for request in requests {
-            self.pool.insert_vouched(request, None, 0);
+            self.pool.insert_bare(request, 0);
         }
     }
 }

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage, Request};
+use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage};
 use quorate_wire::{
     ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, Verified,
     View,
@@ -132,8 +132,9 @@ pub struct Ordered {
     pub view: View,
     /// The primary's proposal for the agreed time.
     pub time: Time,
-    /// The requests in order of execution, each with the replica that its client wants the full result from, if known.
-    pub requests: Vec<(Request, Option<ReplicaId>)>,
+    /// The requests in order of execution, each with the replica that its client wants the full result from. Where that is not
+    /// known it is [`EVERYONE`](quorate_wire::message::EVERYONE), and the authenticator is empty.
+    pub requests: Vec<Arc<AuthRequest>>,
 }
 
 /// Why an input was refused. All of these are a peer's or client's doing; none changes the replica.

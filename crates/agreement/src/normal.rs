@@ -35,7 +35,8 @@ impl Agreement {
                 PeerMessage::Request(request.clone()),
             ));
         }
-        self.pool.insert_authentic(request, self.now.mono)?;
+        self.pool
+            .insert_authentic(Arc::new(request), self.now.mono)?;
         self.accept_proposals();
         Ok(())
     }
@@ -49,7 +50,8 @@ impl Agreement {
         if !self.authentic(&request) {
             return Err(Rejected::BadAuthentication);
         }
-        self.pool.insert_authentic(request, self.now.mono)?;
+        self.pool
+            .insert_authentic(Arc::new(request), self.now.mono)?;
         self.accept_proposals();
         Ok(())
     }
@@ -68,36 +70,36 @@ impl Agreement {
         self.last_given = self.last_given.max(self.committed);
         // Nobody takes a proposal before the NEW-VIEW, and that waits for the disk.
         let leads = self.active && self.is_primary() && self.is_entry_durable();
-        while leads && self.fetching.is_none() && self.pool.any_waiting() {
+        while leads && self.fetching.is_none() {
+            let (requests, weight) = self.pool.queue();
             let in_flight = self.last_given.0.saturating_sub(self.committed.0);
-            let (requests, full) = self.next_batch();
             let most = self.config.tuning.batches;
+            let full = requests >= self.config.tuning.batch_requests || weight >= BATCH_BYTES;
             let room = if full { most } else { most.min(EAGER_BATCHES) };
             let seq = self.last_given.next();
+            if requests == 0 || in_flight >= room || !self.in_window(seq) {
+                return;
+            }
             if self.slots.get(&seq).is_some_and(|s| s.committed.is_some()) {
                 // The others have gone on to a later view and given this place there.
                 self.last_given = seq;
                 continue;
             }
-            if in_flight >= room || !self.in_window(seq) || requests.is_empty() {
-                return;
-            }
-            self.give_place(seq, requests);
+            self.give_place(seq, self.next_batch());
         }
     }
 
-    fn next_batch(&self) -> (Vec<Digest>, bool) {
-        let most = self.config.tuning.batch_requests;
+    fn next_batch(&self) -> Vec<Digest> {
         let (mut requests, mut weight) = (Vec::new(), 0);
-        for (digest, entry) in self.pool.waiting() {
-            weight += entry.request.weight();
-            if !requests.is_empty() && weight > BATCH_BYTES || requests.len() == most {
-                return (requests, true);
+        let waiting = self.pool.waiting();
+        for (digest, its_weight) in waiting.take(self.config.tuning.batch_requests) {
+            weight += its_weight;
+            if !requests.is_empty() && weight > BATCH_BYTES {
+                break;
             }
-            requests.push(*digest);
+            requests.push(digest);
         }
-        let full = weight >= BATCH_BYTES || requests.len() == most;
-        (requests, full)
+        requests
     }
 
     fn give_place(&mut self, seq: Seq, requests: Vec<Digest>) {
@@ -139,11 +141,11 @@ impl Agreement {
     }
 
     /// The small ones among the requests, as their clients sent them.
-    pub(crate) fn bodies_to_relay(&self, requests: &[Digest]) -> Vec<AuthRequest> {
+    pub(crate) fn bodies_to_relay(&self, requests: &[Digest]) -> Vec<Arc<AuthRequest>> {
         let relay = |digest: &Digest| {
             let entry = self.pool.get(digest)?;
-            let small = entry.request.op().len() <= self.config.tuning.inline_bytes;
-            entry.relay.clone().filter(|_| small)
+            let small = entry.request().op().len() <= self.config.tuning.inline_bytes;
+            entry.relay().filter(|_| small).cloned()
         };
         requests.iter().filter_map(relay).collect()
     }
@@ -179,19 +181,13 @@ impl Agreement {
         batch
             .requests
             .iter()
-            .map(|d| Some(self.pool.get(d)?.request.clone()))
+            .map(|d| Some(self.pool.get(d)?.request().clone()))
             .collect()
     }
 
-    fn ordered_requests(&self, batch: &Batch) -> Option<Vec<(Request, Option<ReplicaId>)>> {
-        let with_replier = |digest: &Digest| {
-            let entry = self.pool.get(digest)?;
-            Some((
-                entry.request.clone(),
-                entry.relay.as_ref().map(|r| r.replier),
-            ))
-        };
-        batch.requests.iter().map(with_replier).collect()
+    fn ordered_requests(&self, batch: &Batch) -> Option<Vec<Arc<AuthRequest>>> {
+        let known = |digest: &Digest| Some(self.pool.get(digest)?.known().clone());
+        batch.requests.iter().map(known).collect()
     }
 
     /// PRE-PREPARE: the primary gives a batch a place.
@@ -244,6 +240,7 @@ impl Agreement {
             stage: Stage::Proposed,
             vouched: false,
         });
+        self.awaiting.insert(m.seq);
         self.accept(m.seq);
         Ok(())
     }
@@ -261,24 +258,26 @@ impl Agreement {
     }
 
     /// Keeps the relayed requests that the batch names, so far as the batch is not too heavy.
-    fn keep_bodies(&mut self, batch: &Batch, bodies: Vec<AuthRequest>) -> Result<(), Rejected> {
+    fn keep_bodies(
+        &mut self,
+        batch: &Batch,
+        bodies: Vec<Arc<AuthRequest>>,
+    ) -> Result<(), Rejected> {
         let weight: usize = bodies.iter().map(|b| b.request.weight()).sum();
         if weight > MAX_BATCH_WEIGHT {
             return Err(Rejected::BadBatch);
         }
+        let named: BTreeSet<&Digest> = batch.requests.iter().collect();
         for body in bodies {
             let digest = body.request.digest();
-            if !batch.requests.contains(&digest)
-                || self.pool.get(&digest).is_some_and(|e| e.authentic)
-            {
+            if !named.contains(&digest) || self.pool.get(&digest).is_some_and(|e| e.authentic) {
                 continue;
             }
             if self.authentic(&body) {
                 // A client over its limit must not stop what the primary has ordered.
                 let _ = self.pool.insert_ordered(body, self.now.mono);
             } else {
-                let (request, now) = (body.request.clone(), self.now.mono);
-                self.pool.insert_vouched(request, Some(body), now);
+                self.pool.insert_vouched(body, self.now.mono);
             }
         }
         Ok(())
@@ -286,13 +285,13 @@ impl Agreement {
 
     /// Accepts all proposals for which nothing is missing any more.
     pub(crate) fn accept_proposals(&mut self) {
-        let proposed = self
-            .slots
-            .iter()
-            .filter(|(_, s)| s.proposal.is_some_and(|p| p.stage == Stage::Proposed));
-        let proposed: Vec<Seq> = proposed.map(|(&seq, _)| seq).collect();
-        for seq in proposed {
-            self.accept(seq);
+        let awaiting: Vec<Seq> = self.awaiting.iter().copied().collect();
+        for seq in awaiting {
+            let proposal = self.slots.get(&seq).and_then(|s| s.proposal);
+            match proposal.is_some_and(|p| p.stage == Stage::Proposed) {
+                true => self.accept(seq),
+                false => drop(self.awaiting.remove(&seq)),
+            }
         }
     }
 
@@ -307,19 +306,22 @@ impl Agreement {
         let Some(batch) = slot.batches.get(&proposal.digest).cloned() else {
             return;
         };
-        if !self.pool.missing(&batch.requests).is_empty() {
-            return;
+        let (mut weight, mut authentic) = (0, true);
+        for digest in &batch.requests {
+            let Some(entry) = self.pool.get(digest) else {
+                return;
+            };
+            weight += entry.request().weight();
+            authentic &= entry.authentic;
         }
-        let weight = |d: &Digest| self.pool.get(d).map_or(0, |e| e.request.weight());
-        if batch.requests.iter().map(weight).sum::<usize>() > MAX_BATCH_WEIGHT {
+        if weight > MAX_BATCH_WEIGHT {
             return;
         }
         // Aardvark, NSDI 2009 (the Big MAC attack): a client can send a MAC that is right for some and wrong for others.
         // f+1 replicas that voted hold one correct replica to which it was right.
         let voters = slot.prepares.count(proposal.view, proposal.digest);
         let vouched = proposal.vouched || voters >= self.config.quorum.weak();
-        let own = |d: &Digest| self.pool.get(d).is_some_and(|e| e.authentic);
-        if !vouched && !batch.requests.iter().all(own) {
+        if !vouched && !authentic {
             return;
         }
         self.set_stage(seq, Stage::Accepted);
@@ -378,6 +380,7 @@ impl Agreement {
             stage: Stage::Proposed,
             vouched: true,
         });
+        self.awaiting.insert(seq);
     }
 
     pub(crate) fn count_prepare(&mut self, from: ReplicaId, m: Prepare) {
@@ -537,8 +540,8 @@ impl Agreement {
             digest,
             content,
         }));
-        for (request, _) in &ordered.requests {
-            self.pool.mark_executed(&request.digest());
+        for known in &ordered.requests {
+            self.pool.mark_executed(&known.request.digest());
         }
         self.executed = seq;
         self.out.push_back(Output::Execute(ordered));

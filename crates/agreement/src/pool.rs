@@ -1,10 +1,13 @@
 //! Requests that this replica knows, by digest.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_wire::message::{AuthRequest, Request};
-use quorate_wire::{ClientId, Digest};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use quorate_wire::message::{AuthRequest, EVERYONE, Request};
+use quorate_wire::{Authenticator, ClientId, Digest};
 
 use crate::Millis;
 use crate::io::Rejected;
@@ -34,80 +37,117 @@ pub enum Place {
 /// A request and what is known of it.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The request.
-    pub request: Request,
-    /// The request with its authenticator, where it came with one.
-    pub relay: Option<AuthRequest>,
+    /// The request; without an authenticator where it came without one, and then with nobody in particular to reply in full.
+    known: Arc<AuthRequest>,
     /// Whether this replica itself has established that the client made it.
     pub authentic: bool,
     /// Where it is.
-    pub place: Place,
+    place: Place,
     /// Since when this replica waits for it; set anew when a view starts.
-    pub since: Millis,
+    since: Millis,
     /// When its client last sent it here.
     heard: Millis,
     /// The order of arrival.
     arrival: u64,
 }
 
+impl Entry {
+    /// The request.
+    pub fn request(&self) -> &Request {
+        &self.known.request
+    }
+
+    /// The request, with the replica that is to reply in full.
+    pub fn known(&self) -> &Arc<AuthRequest> {
+        &self.known
+    }
+
+    /// The request with its authenticator, where it came with one.
+    pub fn relay(&self) -> Option<&Arc<AuthRequest>> {
+        Some(&self.known).filter(|known| !known.auth.0.is_empty())
+    }
+}
+
 /// The requests that a replica knows.
-#[derive(Clone, Debug, Default)]
+///
+/// The maps are hashed, which is several times as fast as a tree of digests. Nothing follows from their order, and their seed
+/// is a secret, so that no client can aim at one bucket.
+#[derive(Clone, Debug)]
 pub struct Pool {
-    entries: BTreeMap<Digest, Entry>,
-    /// Authentic requests that wait, in the order of their arrival.
-    waiting: BTreeMap<u64, Digest>,
-    /// The authentic requests that are not executed, by how long they have waited.
-    ages: BTreeSet<(Millis, Digest)>,
-    /// Bytes of waiting or ordered authentic requests by client.
-    in_flight: BTreeMap<ClientId, usize>,
+    entries: HashMap<Digest, Entry, FixedState>,
+    /// The authentic requests that are not executed, in the order of their arrival, which is that of their age.
+    open: BTreeMap<u64, Digest>,
+    /// Those of them that wait, with their weights.
+    waiting: BTreeMap<u64, (Digest, usize)>,
+    waiting_weight: usize,
+    /// Charges of open requests by client.
+    in_flight: HashMap<ClientId, usize, FixedState>,
     arrivals: u64,
 }
 
 impl Pool {
+    /// An empty one. `seed` is nobody else's to know.
+    pub fn new(seed: u64) -> Pool {
+        let state = FixedState::with_seed(seed);
+        Pool {
+            entries: HashMap::with_hasher(state.clone()),
+            open: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            waiting_weight: 0,
+            in_flight: HashMap::with_hasher(state),
+            arrivals: 0,
+        }
+    }
+
     /// The entry of a digest.
     pub fn get(&self, digest: &Digest) -> Option<&Entry> {
         self.entries.get(digest)
     }
 
     /// Takes a request that is authentic. `Err(Duplicate)` where it already waits or is ordered.
-    pub fn insert_authentic(&mut self, request: AuthRequest, now: Millis) -> Result<(), Rejected> {
-        let client = request.request.client();
-        let in_flight = self.in_flight.get(&client).copied().unwrap_or(0);
-        let known = self.entries.get(&request.request.digest());
-        let open = known.is_some_and(|e| e.authentic && e.place != Place::Executed);
-        if !open && in_flight + charge(&request.request) > CLIENT_BYTES {
-            return Err(Rejected::ClientOverLimit);
+    pub fn insert_authentic(
+        &mut self,
+        request: Arc<AuthRequest>,
+        now: Millis,
+    ) -> Result<(), Rejected> {
+        let in_flight = self.in_flight.get(&request.request.client()).copied();
+        if in_flight.unwrap_or(0) + charge(&request.request) > CLIENT_BYTES {
+            let known = self.entries.get(&request.request.digest());
+            if !known.is_some_and(|e| e.authentic && e.place != Place::Executed) {
+                return Err(Rejected::ClientOverLimit);
+            }
         }
         self.insert_ordered(request, now)
     }
 
     /// As [`Pool::insert_authentic`], for a request that the primary has ordered: it is taken even if its client is over
     /// its limit here, since the vote for its whole batch depends on it. The primary's limits bound these.
-    pub fn insert_ordered(&mut self, request: AuthRequest, now: Millis) -> Result<(), Rejected> {
-        let (relay, request) = (Some(request.clone()), request.request);
-        let (digest, client, charge) = (request.digest(), request.client(), charge(&request));
-        if let Some(entry) = self.entries.get_mut(&digest) {
-            entry.heard = now;
-        }
-        let known = self.entries.get(&digest);
-        if known.is_some_and(|e| e.authentic && e.place != Place::Executed) {
-            return Err(Rejected::Duplicate);
-        }
+    pub fn insert_ordered(
+        &mut self,
+        request: Arc<AuthRequest>,
+        now: Millis,
+    ) -> Result<(), Rejected> {
+        let digest = request.request.digest();
         // What was executed waits again: a read that is asked again, since the executor keeps no reply for those.
-        let place = match known.map(|e| e.place) {
-            Some(Place::Ordered) => Place::Ordered,
-            Some(Place::Waiting | Place::Executed) | None => Place::Waiting,
-        };
+        let mut place = Place::Waiting;
+        if let Some(known) = self.entries.get_mut(&digest) {
+            known.heard = now;
+            if known.authentic && known.place != Place::Executed {
+                return Err(Rejected::Duplicate);
+            }
+            if known.place == Place::Ordered {
+                place = Place::Ordered;
+            }
+        }
         self.arrivals += 1;
         let arrival = self.arrivals;
         if place == Place::Waiting {
-            self.waiting.insert(arrival, digest);
+            self.wait(arrival, digest, request.request.weight());
         }
-        *self.in_flight.entry(client).or_default() += charge;
-        self.ages.insert((now, digest));
+        *self.in_flight.entry(request.request.client()).or_default() += charge(&request.request);
+        self.open.insert(arrival, digest);
         let entry = Entry {
-            request,
-            relay,
+            known: request,
             authentic: true,
             place,
             since: now,
@@ -119,11 +159,10 @@ impl Pool {
     }
 
     /// Takes a request that a proposal or a committed batch names; others vouch for it.
-    pub fn insert_vouched(&mut self, request: Request, relay: Option<AuthRequest>, now: Millis) {
-        let digest = request.digest();
-        self.entries.entry(digest).or_insert(Entry {
-            request,
-            relay,
+    pub fn insert_vouched(&mut self, request: Arc<AuthRequest>, now: Millis) {
+        let digest = request.request.digest();
+        self.entries.entry(digest).or_insert_with(|| Entry {
+            known: request,
             authentic: false,
             place: Place::Waiting,
             since: now,
@@ -132,13 +171,35 @@ impl Pool {
         });
     }
 
+    /// As [`Pool::insert_vouched`], for a request that comes without its client's authenticator.
+    pub fn insert_bare(&mut self, request: Request, now: Millis) {
+        let request = AuthRequest {
+            request,
+            auth: Authenticator::default(),
+            replier: EVERYONE,
+        };
+        self.insert_vouched(Arc::new(request), now);
+    }
+
+    fn wait(&mut self, arrival: u64, digest: Digest, weight: usize) {
+        self.waiting_weight += weight;
+        self.waiting.insert(arrival, (digest, weight));
+    }
+
+    fn wait_no_more(&mut self, arrival: u64) {
+        if let Some((_, weight)) = self.waiting.remove(&arrival) {
+            self.waiting_weight -= weight;
+        }
+    }
+
     /// The request is in a proposal of the current view.
     pub fn mark_ordered(&mut self, digest: &Digest) {
         if let Some(entry) = self.entries.get_mut(digest)
             && entry.place == Place::Waiting
         {
             entry.place = Place::Ordered;
-            self.waiting.remove(&entry.arrival);
+            let arrival = entry.arrival;
+            self.wait_no_more(arrival);
         }
     }
 
@@ -147,11 +208,12 @@ impl Pool {
         if let Some(entry) = self.entries.get_mut(digest)
             && entry.place != Place::Executed
         {
-            self.waiting.remove(&entry.arrival);
             entry.place = Place::Executed;
             if entry.authentic {
-                self.ages.remove(&(entry.since, *digest));
-                let (client, charge) = (entry.request.client(), charge(&entry.request));
+                let arrival = entry.arrival;
+                let (client, charge) = (entry.request().client(), charge(entry.request()));
+                self.open.remove(&arrival);
+                self.wait_no_more(arrival);
                 self.release(client, charge);
             }
         }
@@ -160,7 +222,7 @@ impl Pool {
     /// The state was replaced by one in which some of the open requests are executed, nobody here knows which: all are
     /// dropped. Their clients repeat what they still wait for.
     pub fn forget_open(&mut self) {
-        let open: Vec<Digest> = self.ages.iter().map(|(_, digest)| *digest).collect();
+        let open: Vec<Digest> = self.open.values().copied().collect();
         open.iter().for_each(|digest| self.mark_executed(digest));
     }
 
@@ -169,26 +231,26 @@ impl Pool {
     /// replica would ask for one primary after the other. What proposals need stays, without a claim.
     pub fn forget_abandoned(&mut self, before: Millis) {
         let old = |digest: &&Digest| self.entries[*digest].heard < before;
-        let digests = self.ages.iter().map(|(_, digest)| digest);
-        let abandoned: Vec<Digest> = digests.filter(old).copied().collect();
+        let abandoned: Vec<Digest> = self.open.values().filter(old).copied().collect();
         for digest in abandoned {
             let Some(entry) = self.entries.get_mut(&digest) else {
                 continue;
             };
             entry.authentic = false;
-            self.waiting.remove(&entry.arrival);
-            self.ages.remove(&(entry.since, digest));
-            let (client, charge) = (entry.request.client(), charge(&entry.request));
-            if entry.place == Place::Waiting {
+            let (arrival, place) = (entry.arrival, entry.place);
+            let (client, charge) = (entry.request().client(), charge(entry.request()));
+            self.open.remove(&arrival);
+            self.wait_no_more(arrival);
+            if place == Place::Waiting {
                 self.entries.remove(&digest);
             }
             self.release(client, charge);
         }
     }
 
-    fn release(&mut self, client: ClientId, weight: usize) {
+    fn release(&mut self, client: ClientId, charge: usize) {
         let left = self.in_flight.entry(client).or_default();
-        *left = left.saturating_sub(weight);
+        *left = left.saturating_sub(charge);
         if *left == 0 {
             self.in_flight.remove(&client);
         }
@@ -197,83 +259,85 @@ impl Pool {
     /// A new view starts: what is not in `selected` waits again, and nobody has waited yet.
     pub fn restart(&mut self, selected: &BTreeSet<Digest>, now: Millis) {
         self.waiting.clear();
-        self.ages.clear();
+        self.waiting_weight = 0;
         for (digest, entry) in &mut self.entries {
             entry.since = now;
             if entry.place == Place::Executed {
                 continue;
             }
-            entry.place = if selected.contains(digest) {
-                Place::Ordered
-            } else {
-                Place::Waiting
+            entry.place = match selected.contains(digest) {
+                true => Place::Ordered,
+                false => Place::Waiting,
             };
-            if entry.authentic {
-                self.ages.insert((now, *digest));
-                if entry.place == Place::Waiting {
-                    self.waiting.insert(entry.arrival, *digest);
-                }
+            if entry.authentic && entry.place == Place::Waiting {
+                let weight = entry.request().weight();
+                self.waiting.insert(entry.arrival, (*digest, weight));
+                self.waiting_weight += weight;
             }
         }
     }
 
     /// Nobody has waited yet: what was waited for so far was this replica's own fault.
     pub fn wait_anew(&mut self, now: Millis) {
-        let open = core::mem::take(&mut self.ages);
-        for (_, digest) in open {
-            if let Some(entry) = self.entries.get_mut(&digest) {
+        for digest in self.open.values() {
+            if let Some(entry) = self.entries.get_mut(digest) {
                 entry.since = now;
-                self.ages.insert((now, digest));
             }
         }
     }
 
-    /// Authentic requests that wait to be ordered, oldest first.
-    pub fn waiting(&self) -> impl Iterator<Item = (&Digest, &Entry)> {
-        self.waiting
-            .values()
-            .map(|digest| (digest, &self.entries[digest]))
+    /// Authentic requests that wait to be ordered with their weights, oldest first.
+    pub fn waiting(&self) -> impl Iterator<Item = (Digest, usize)> {
+        self.waiting.values().copied()
     }
 
-    /// Whether any authentic request waits to be ordered.
-    pub fn any_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    /// How many authentic requests wait to be ordered, and their weight.
+    pub fn queue(&self) -> (usize, usize) {
+        (self.waiting.len(), self.waiting_weight)
     }
 
     /// Since when the longest-waiting authentic request that is not executed has waited.
     pub fn oldest_since(&self) -> Option<Millis> {
-        self.ages.first().map(|(since, _)| *since)
+        let (_, digest) = self.open.first_key_value()?;
+        Some(self.entries.get(digest)?.since)
     }
 
     /// Drops what neither waits nor is named by a batch in the log.
     pub fn collect_garbage(&mut self, named: &BTreeSet<Digest>) {
         self.entries.retain(|digest, e| {
-            named.contains(digest) || (e.authentic && e.place != Place::Executed)
+            (e.authentic && e.place != Place::Executed) || named.contains(digest)
         });
     }
 
     /// Digests of a batch that are not here.
     pub fn missing(&self, requests: &[Digest]) -> Vec<Digest> {
-        requests
-            .iter()
-            .filter(|d| !self.entries.contains_key(d))
-            .copied()
-            .collect()
+        let missing = requests.iter().filter(|d| !self.entries.contains_key(*d));
+        missing.copied().collect()
     }
 
     /// The bookkeeping agrees with the entries.
     pub fn invariants(&self) {
-        for (arrival, digest) in &self.waiting {
+        for (arrival, (digest, weight)) in &self.waiting {
             let entry = &self.entries[digest];
             assert!(entry.authentic && entry.place == Place::Waiting && entry.arrival == *arrival);
+            assert_eq!(entry.request().weight(), *weight);
         }
+        let weights = self.waiting.values().map(|(_, weight)| weight);
+        assert_eq!(weights.sum::<usize>(), self.waiting_weight);
         let mut in_flight: BTreeMap<ClientId, usize> = BTreeMap::new();
         for entry in self.entries.values() {
             if entry.authentic && entry.place != Place::Executed {
-                *in_flight.entry(entry.request.client()).or_default() += charge(&entry.request);
-                assert!(self.ages.contains(&(entry.since, entry.request.digest())));
+                *in_flight.entry(entry.request().client()).or_default() += charge(entry.request());
+                assert_eq!(
+                    self.open.get(&entry.arrival),
+                    Some(&entry.request().digest())
+                );
             }
         }
-        assert_eq!(in_flight, self.in_flight, "bytes in flight by client");
+        let ages = self.open.values().map(|digest| self.entries[digest].since);
+        assert!(ages.is_sorted(), "arrival is age");
+        let counted: BTreeMap<ClientId, usize> =
+            self.in_flight.iter().map(|(c, n)| (*c, *n)).collect();
+        assert_eq!(in_flight, counted, "charges in flight by client");
     }
 }

@@ -322,6 +322,7 @@ impl Agreement {
                 return;
             }
             slot.remember_preprepared(vote);
+            self.awaiting.insert(seq);
             slot.proposal = Some(Proposal {
                 view,
                 digest,

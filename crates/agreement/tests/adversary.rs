@@ -222,7 +222,7 @@ fn a_full_client_does_not_stop_a_vote() {
         view: View(0),
         seq: Seq(1),
         batch,
-        bodies: vec![body],
+        bodies: vec![body.into()],
     };
     from_peer(&mut replica, 1, 0, PeerMessage::PrePrepare(ordered)).unwrap();
     let voted = |(_, r): &(_, Record)| matches!(r, Record::PrePrepared(_));

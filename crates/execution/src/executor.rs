@@ -9,7 +9,8 @@ use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, Request};
 use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time};
 
 use crate::service::{Call, Service};
-use crate::sessions::{self, ACTIVITY_GRAIN_NS, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
+use crate::sessions::{self, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
+use crate::table::Table;
 
 /// Leases are looked at once in this much agreed time.
 const SWEEP_NS: u64 = 1_000_000_000;
@@ -42,12 +43,48 @@ pub enum Cached {
 #[derive(Debug)]
 pub struct Executor<S> {
     service: S,
+    table: Table,
 }
 
 impl<S: Service> Executor<S> {
     /// An executor of this service.
     pub fn new(service: S) -> Executor<S> {
-        Executor { service }
+        let table = Table::new();
+        Executor { service, table }
+    }
+
+    /// The state was replaced.
+    pub fn reset(&mut self) {
+        self.table = Table::new();
+    }
+
+    /// From here on what is executed can be undone, together with the state's overlay.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn begin_tentative(&mut self, state: &mut State) -> Result<(), Fault> {
+        self.table.begin_tentative(&state.begin())?;
+        state.begin_tentative();
+        Ok(())
+    }
+
+    /// Keeps what was executed since [`Executor::begin_tentative`].
+    pub fn keep_tentative(&mut self, state: &mut State) {
+        self.table.keep_tentative();
+        state.keep_tentative();
+    }
+
+    /// Undoes what was executed since [`Executor::begin_tentative`].
+    pub fn drop_tentative(&mut self, state: &mut State) {
+        self.table.drop_tentative();
+        state.drop_tentative();
+    }
+
+    /// Writes into the state what the executor has kept for itself. To be called before a layer is frozen.
+    pub fn flush(&mut self, state: &mut State) {
+        let mut txn = state.begin();
+        self.table.flush(&mut txn);
+        txn.commit();
     }
 
     /// Writes the initial state.
@@ -57,13 +94,7 @@ impl<S: Service> Executor<S> {
     pub fn genesis(&self, state: &mut State) -> Result<(), Fault> {
         let mut txn = state.begin();
         self.service.genesis(&mut txn)?;
-        sessions::set_clock(
-            &mut txn,
-            &Clock {
-                last: Time(0),
-                next_session: SessionId(1),
-            },
-        );
+        sessions::set_clock(&mut txn, &Clock::default());
         txn.commit();
         Ok(())
     }
@@ -73,18 +104,19 @@ impl<S: Service> Executor<S> {
     /// # Errors
     /// [`Fault`] where the store fails.
     pub fn cached(
-        &self,
-        state: &State,
+        &mut self,
+        state: &mut State,
         client: ClientId,
         session: SessionId,
         number: RequestNumber,
     ) -> Result<Cached, Fault> {
         // What one client was answered is not for another that names its session.
-        if sessions::owner_in(state, session)? != Some(client) {
+        let txn = state.begin();
+        if self.table.owner(&txn, session)? != Some(client) {
             return Ok(Cached::Unknown);
         }
-        Ok(match sessions::kept_in(state, session, number)? {
-            Some(kept) if kept.number == number => Cached::Reply(kept.outcome),
+        Ok(match self.table.kept(&txn, session, number)? {
+            Some(kept) if kept.number == number => Cached::Reply(kept.outcome.clone()),
             Some(kept) if kept.number > number => Cached::TooOld,
             Some(_) | None => Cached::Unknown,
         })
@@ -95,7 +127,7 @@ impl<S: Service> Executor<S> {
     /// # Errors
     /// [`Fault`] where the store fails.
     pub fn read(
-        &self,
+        &mut self,
         state: &mut State,
         client: ClientId,
         session: SessionId,
@@ -104,14 +136,14 @@ impl<S: Service> Executor<S> {
         if op.is_empty() || !self.service.is_read_only(op) {
             return Ok(None);
         }
-        if sessions::owner_in(state, session)? != Some(client) {
+        let mut txn = state.begin();
+        if self.table.owner(&txn, session)? != Some(client) {
             return Ok(Some(Outcome::NoSession(()).to_bytes().into()));
         }
-        let mut txn = state.begin();
         let call = Call {
             client,
             session,
-            now: sessions::clock(&txn)?.last,
+            now: self.table.clock(&txn)?.last,
         };
         let answer = self.service.execute(&mut txn, &call, op)?;
         debug_assert!(txn.writes().is_empty(), "an operation that only reads");
@@ -123,12 +155,12 @@ impl<S: Service> Executor<S> {
     /// # Errors
     /// [`Fault`] where the store fails. The state is then good for nothing.
     pub fn execute<'r>(
-        &self,
+        &mut self,
         state: &mut State,
         proposed: Time,
         requests: impl IntoIterator<Item = &'r Request>,
     ) -> Result<Vec<Executed>, Fault> {
-        let mut clock = sessions::clock(&state.begin())?;
+        let mut clock = self.table.clock(&state.begin())?;
         let before = clock.last;
         let mut out = Vec::new();
         for request in requests {
@@ -139,7 +171,6 @@ impl<S: Service> Executor<S> {
                 self.end_expired(&mut txn, clock.last)?;
             }
             let outcome = self.execute_one(&mut txn, &mut clock, request)?;
-            sessions::set_clock(&mut txn, &clock);
             txn.commit();
             out.push(Executed {
                 client: request.client(),
@@ -148,11 +179,12 @@ impl<S: Service> Executor<S> {
                 outcome,
             });
         }
+        self.table.set_clock(clock);
         Ok(out)
     }
 
     fn execute_one(
-        &self,
+        &mut self,
         txn: &mut Txn<'_>,
         clock: &mut Clock,
         request: &Request,
@@ -166,22 +198,16 @@ impl<S: Service> Executor<S> {
             let outcome = self.control(txn, clock, &call, request)?;
             return Ok(outcome.to_bytes().into());
         }
-        let Some(mut session) = sessions::session(txn, call.session)? else {
-            return Ok(Outcome::NoSession(()).to_bytes().into());
-        };
-        if session.client != call.client {
+        if self.table.owner(txn, call.session)? != Some(call.client) {
             return Ok(Outcome::NoSession(()).to_bytes().into());
         }
         let number = request.number();
-        match sessions::kept(txn, call.session, number)? {
-            Some(kept) if kept.number == number => return Ok(kept.outcome),
+        match self.table.kept(txn, call.session, number)? {
+            Some(kept) if kept.number == number => return Ok(kept.outcome.clone()),
             Some(kept) if kept.number > number => return Ok(Outcome::TooOld(()).to_bytes().into()),
             Some(_) | None => {}
         }
-        if call.now.0 - session.active.0 >= ACTIVITY_GRAIN_NS {
-            session.active = call.now;
-            sessions::set_session(txn, call.session, &session);
-        }
+        self.table.touch(call.session, call.now);
         // An empty operation only keeps the session alive.
         if request.op().is_empty() {
             return Ok(Outcome::Done(Bytes::new()).to_bytes().into());
@@ -195,20 +221,14 @@ impl<S: Service> Executor<S> {
         );
         let outcome: Bytes = Outcome::Done(answer).to_bytes().into();
         if !self.service.is_read_only(request.op()) {
-            sessions::keep(
-                txn,
-                call.session,
-                &KeptReply {
-                    number,
-                    outcome: outcome.clone(),
-                },
-            );
+            let outcome = outcome.clone();
+            self.table.keep(call.session, KeptReply { number, outcome });
         }
         Ok(outcome)
     }
 
     fn control(
-        &self,
+        &mut self,
         txn: &mut Txn<'_>,
         clock: &mut Clock,
         call: &Call,
@@ -220,7 +240,7 @@ impl<S: Service> Executor<S> {
                 Ok(Outcome::Done(id.to_bytes().into()))
             }
             Ok(Control::Close(id)) => {
-                if sessions::session(txn, id)?.is_some_and(|s| s.client == call.client) {
+                if self.table.owner(txn, id)? == Some(call.client) {
                     self.end(txn, id, call.client, call.now)?;
                 }
                 Ok(Outcome::Done(Bytes::new()))
@@ -230,13 +250,13 @@ impl<S: Service> Executor<S> {
     }
 
     fn open(
-        &self,
+        &mut self,
         txn: &mut Txn<'_>,
         clock: &mut Clock,
         call: &Call,
         nonce: u64,
     ) -> Result<SessionId, Fault> {
-        let open = sessions::of_client(txn, &call.client)?;
+        let open = self.table.of_client(txn, &call.client)?;
         if let Some((id, _)) = open.iter().find(|(_, s)| s.nonce == nonce) {
             return Ok(*id);
         }
@@ -247,26 +267,23 @@ impl<S: Service> Executor<S> {
         }
         let id = clock.next_session;
         clock.next_session = SessionId(id.0 + 1);
-        sessions::create(
-            txn,
-            id,
-            &Session {
-                client: call.client,
-                nonce,
-                active: call.now,
-            },
-        );
+        let session = Session {
+            client: call.client,
+            nonce,
+            active: call.now,
+        };
+        self.table.create(txn, id, session);
         Ok(id)
     }
 
     fn end(
-        &self,
+        &mut self,
         txn: &mut Txn<'_>,
         id: SessionId,
         client: ClientId,
         now: Time,
     ) -> Result<(), Fault> {
-        sessions::remove(txn, id, &client)?;
+        self.table.remove(txn, id, &client)?;
         self.service.session_ended(
             txn,
             &Call {
@@ -277,8 +294,8 @@ impl<S: Service> Executor<S> {
         )
     }
 
-    fn end_expired(&self, txn: &mut Txn<'_>, now: Time) -> Result<(), Fault> {
-        for (id, session) in sessions::all(txn)? {
+    fn end_expired(&mut self, txn: &mut Txn<'_>, now: Time) -> Result<(), Fault> {
+        for (id, session) in self.table.all(txn)? {
             if now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000 {
                 self.end(txn, id, session.client, now)?;
             }
@@ -310,7 +327,9 @@ mod tests {
         fn execute(&self, txn: &mut Txn<'_>, _: &Call, op: &Bytes) -> Result<Bytes, Fault> {
             let sum = txn.get(b"sum")?.map_or(0, |v| v[0]) + op[0];
             let sum = Bytes::copy_from_slice(&[sum]);
-            txn.put(Bytes::from_static(b"sum"), sum.clone());
+            if !self.is_read_only(op) {
+                txn.put(Bytes::from_static(b"sum"), sum.clone());
+            }
             Ok(sum)
         }
 
@@ -442,9 +461,9 @@ mod tests {
         let mut w = World::new();
         let s = SessionId(w.open(1));
         w.run(s.0, 1, &[5]);
-        let ask = |client| {
+        let mut ask = |client| {
             w.executor
-                .cached(&w.state, client, s, RequestNumber(1))
+                .cached(&mut w.state, client, s, RequestNumber(1))
                 .unwrap()
         };
         assert!(matches!(ask(CLIENT), Cached::Reply(_)));
@@ -476,9 +495,14 @@ mod tests {
     fn a_primary_cannot_turn_time_back() {
         let mut w = World::new();
         let s = w.open(1);
-        let before = sessions::clock(&w.state.begin()).unwrap().last;
+        let mut last = || {
+            w.executor.flush(&mut w.state);
+            sessions::clock(&w.state.begin()).unwrap().last
+        };
+        let before = last();
         w.time = 5;
         w.run(s, 1, &[1]);
+        w.executor.flush(&mut w.state);
         assert!(sessions::clock(&w.state.begin()).unwrap().last > before);
     }
 }

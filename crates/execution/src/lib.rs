@@ -10,6 +10,7 @@ mod executor;
 pub mod graph;
 mod service;
 mod sessions;
+mod table;
 
 pub use executor::{Cached, Executed, Executor};
 pub use service::{Call, Ran, Service};

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 use bytes::Bytes;
-use quorate_state::{Fault, State, Txn};
+use quorate_state::{Fault, Txn};
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time, record};
 
@@ -58,6 +58,15 @@ record! {
 /// A session's last use is written down no more often than this, so that reads rarely write.
 pub const ACTIVITY_GRAIN_NS: u64 = 5_000_000_000;
 
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock {
+            last: Time(0),
+            next_session: SessionId(1),
+        }
+    }
+}
+
 fn clock_key() -> Bytes {
     Bytes::from_static(&[OWN_KEYS, b'c'])
 }
@@ -80,8 +89,9 @@ fn reply_key(session: SessionId, slot: u8) -> Bytes {
         .into()
 }
 
-fn slot(number: RequestNumber) -> u8 {
-    (number.0 % SESSION_WINDOW) as u8
+/// The slot of a request's reply.
+pub fn slot(number: RequestNumber) -> usize {
+    (number.0 % SESSION_WINDOW) as usize
 }
 
 /// An entry of our own that does not decode: the store brought back something that this code never wrote.
@@ -93,10 +103,7 @@ fn damaged(what: &str) -> Fault {
 pub fn clock(txn: &Txn<'_>) -> Result<Clock, Fault> {
     match txn.get(&clock_key())? {
         Some(bytes) => Clock::from_bytes(bytes).map_err(|_| damaged("clock")),
-        None => Ok(Clock {
-            last: Time(0),
-            next_session: SessionId(1),
-        }),
+        None => Ok(Clock::default()),
     }
 }
 
@@ -111,13 +118,6 @@ pub fn session(txn: &Txn<'_>, id: SessionId) -> Result<Option<Session>, Fault> {
     bytes
         .map(|b| Session::from_bytes(b).map_err(|_| damaged("session")))
         .transpose()
-}
-
-/// Whose a session is, outside execution.
-pub fn owner_in(state: &State, id: SessionId) -> Result<Option<ClientId>, Fault> {
-    let bytes = state.get(&session_key(id))?;
-    let session = bytes.map(|b| Session::from_bytes(b).map_err(|_| damaged("session")));
-    Ok(session.transpose()?.map(|s| s.client))
 }
 
 /// Writes a session.
@@ -185,31 +185,21 @@ fn id_at_end(key: &[u8]) -> Result<SessionId, Fault> {
     Ok(SessionId(u64::from_be_bytes(*tail)))
 }
 
-/// Reads the reply kept in a request's slot, during execution.
+/// Reads the reply kept in a request's slot.
 pub fn kept(
     txn: &Txn<'_>,
     id: SessionId,
     number: RequestNumber,
 ) -> Result<Option<KeptReply>, Fault> {
-    decode_kept(txn.get(&reply_key(id, slot(number)))?)
-}
-
-/// Reads the reply kept in a request's slot, outside execution.
-pub fn kept_in(
-    state: &State,
-    id: SessionId,
-    number: RequestNumber,
-) -> Result<Option<KeptReply>, Fault> {
-    decode_kept(state.get(&reply_key(id, slot(number)))?)
-}
-
-fn decode_kept(bytes: Option<Bytes>) -> Result<Option<KeptReply>, Fault> {
-    bytes
+    txn.get(&reply_key(id, slot(number) as u8))?
         .map(|b| KeptReply::from_bytes(b).map_err(|_| damaged("reply cache")))
         .transpose()
 }
 
 /// Keeps a reply.
 pub fn keep(txn: &mut Txn<'_>, id: SessionId, reply: &KeptReply) {
-    txn.put(reply_key(id, slot(reply.number)), reply.to_bytes().into());
+    txn.put(
+        reply_key(id, slot(reply.number) as u8),
+        reply.to_bytes().into(),
+    );
 }

@@ -1,11 +1,12 @@
 //! Small changes of single fields, as few as a defect of a real implementation would make.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use quorate_wire::message::{
-    Checkpoint, Commit, Committed, NewView, PeerMessage, PrePrepare, Prepare, ReplicaMessage,
-    Reply, Request, SignedNewView, SignedViewChange, Status, ViewChange,
+    AuthRequest, Checkpoint, Commit, Committed, NewView, PeerMessage, PrePrepare, Prepare,
+    ReplicaMessage, Reply, Request, SignedNewView, SignedViewChange, Status, ViewChange,
 };
 use quorate_wire::{Digest, ReplicaId, Seq, View};
 use rand_chacha::ChaCha8Rng;
@@ -163,14 +164,17 @@ impl Mutator {
 /// The first request says something else than its client did; the batch goes to all alike.
 fn forge(mut m: PrePrepare) -> PrePrepare {
     let body = &mut m.bodies[0];
-    let old = &body.request;
+    let old = body.request.clone();
     let op = crate::lie::other_bytes(old.op());
     let forged = Request::new(old.client(), old.session(), old.number(), op);
     let named = m.batch.requests.iter_mut();
     named
         .filter(|d| **d == old.digest())
         .for_each(|d| *d = forged.digest());
-    body.request = forged;
+    *body = Arc::new(AuthRequest {
+        request: forged,
+        ..(**body).clone()
+    });
     m
 }
 

@@ -22,6 +22,8 @@ struct Connection {
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     connections: BTreeMap<ConnectionId, Connection>,
+    /// The few connections of each client, in their order.
+    of_client: BTreeMap<ClientId, BTreeSet<ConnectionId>>,
     repeated: BTreeSet<(ClientId, SessionId, RequestNumber)>,
 }
 
@@ -34,10 +36,19 @@ impl Clients {
                 session: None,
             },
         );
+        self.of_client.entry(client).or_default().insert(id);
     }
 
     pub fn down(&mut self, id: ConnectionId) {
-        self.connections.remove(&id);
+        let Some(Connection { client, .. }) = self.connections.remove(&id) else {
+            return;
+        };
+        if let Some(own) = self.of_client.get_mut(&client) {
+            own.remove(&id);
+            if own.is_empty() {
+                self.of_client.remove(&client);
+            }
+        }
     }
 
     pub fn client(&self, id: ConnectionId) -> Option<ClientId> {
@@ -75,15 +86,12 @@ impl Clients {
     /// The connections over which replies to a session go: those that were attached to it, and the client's others
     /// that have not said whose they are.
     pub fn route(&self, client: ClientId, session: SessionId) -> Vec<ConnectionId> {
-        let to = |c: &Connection| {
-            c.client == client
-                && (session == SessionId(0) || c.session.is_none_or(|attached| attached == session))
+        let own = self.of_client.get(&client).into_iter().flatten().copied();
+        let to = |id: &ConnectionId| {
+            let attached = self.connections.get(id).and_then(|c| c.session);
+            session == SessionId(0) || attached.is_none_or(|attached| attached == session)
         };
-        self.connections
-            .iter()
-            .filter(|(_, c)| to(c))
-            .map(|(id, _)| *id)
-            .collect()
+        own.filter(to).collect()
     }
 
     pub fn count(&self) -> usize {

@@ -250,7 +250,7 @@ impl<S: Service> Replica<S> {
         if !may || !self.backlog.is_empty() || ordered.seq != self.applied.next() {
             return Ok(());
         }
-        self.state.begin_tentative();
+        self.executor.begin_tentative(&mut self.state)?;
         self.run(&ordered, true)?;
         self.tentative = Some(ordered);
         Ok(())
@@ -258,16 +258,16 @@ impl<S: Service> Replica<S> {
 
     fn roll_back(&mut self) {
         self.tentative = None;
-        self.state.drop_tentative();
+        self.executor.drop_tentative(&mut self.state);
     }
 
     fn run(&mut self, ordered: &Ordered, tentative: bool) -> Result<(), Fault> {
-        let requests = ordered.requests.iter().map(|(request, _)| request);
+        let requests = ordered.requests.iter().map(|known| &known.request);
         let done = self
             .executor
             .execute(&mut self.state, ordered.time, requests)?;
-        for (executed, (_, replier)) in done.into_iter().zip(&ordered.requests) {
-            self.reply(executed, *replier, tentative.then_some(ordered.view));
+        for (executed, known) in done.into_iter().zip(&ordered.requests) {
+            self.reply(executed, known.replier, tentative.then_some(ordered.view));
         }
         Ok(())
     }
@@ -282,16 +282,17 @@ impl<S: Service> Replica<S> {
             // Its replies have gone out.
             Some(done) => {
                 assert_eq!(done.digest, ordered.digest, "what else committed is undone");
-                self.state.keep_tentative();
+                self.executor.keep_tentative(&mut self.state);
             }
             None => self.run(&ordered, false)?,
         }
         self.applied = ordered.seq;
-        let weights = ordered.requests.iter().map(|(request, _)| request.weight());
+        let weights = ordered.requests.iter().map(|known| known.request.weight());
         self.unstored_bytes += weights.sum::<usize>();
         let checkpoint = ordered.seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
         if checkpoint || self.unstored_bytes >= LAYER_BYTES {
             self.unstored_bytes = 0;
+            self.executor.flush(&mut self.state);
             let layer = self.state.freeze(ordered.seq);
             self.store(Piece {
                 seq: ordered.seq,
@@ -337,6 +338,7 @@ impl<S: Service> Replica<S> {
             }
             self.transfer = Transfer::Idle;
             self.state = State::new(snapshot.clone());
+            self.executor.reset();
             self.snapshots = [(seq, snapshot)].into();
             self.applied = seq;
             self.unstored_bytes = 0;
@@ -433,12 +435,15 @@ impl<S: Service> Replica<S> {
             return Ok(());
         }
         let cached = match self.transfer.is_idle() {
-            true => self.executor.cached(&self.state, client, session, number)?,
+            true => self
+                .executor
+                .cached(&mut self.state, client, session, number)?,
             false => Cached::Unknown,
         };
         let digest = request.digest();
         let tentative = self.tentative.as_ref();
-        let tentative = tentative.filter(|t| t.requests.iter().any(|(r, _)| r.digest() == digest));
+        let tentative =
+            tentative.filter(|t| t.requests.iter().any(|k| k.request.digest() == digest));
         let tentative = tentative.map(|t| t.view);
         match cached {
             Cached::Reply(outcome) => {
@@ -500,9 +505,9 @@ impl<S: Service> Replica<S> {
         }
     }
 
-    /// Sends a result in full if this replica was named to, or if it is not known who was. `tentative` is the view of a batch
+    /// Sends a result in full if this replica was named to. `tentative` is the view of a batch
     /// that has only prepared.
-    fn reply(&mut self, executed: Executed, replier: Option<ReplicaId>, tentative: Option<View>) {
+    fn reply(&mut self, executed: Executed, replier: ReplicaId, tentative: Option<View>) {
         let Executed {
             client,
             session,
@@ -514,7 +519,7 @@ impl<S: Service> Replica<S> {
         if connections.is_empty() {
             return;
         }
-        let named = replier.is_none_or(|r| r == self.me || r == EVERYONE);
+        let named = replier == self.me || replier == EVERYONE;
         let body = self.body(outcome, repeated || named);
         for connection in connections {
             self.send_reply(connection, session, number, body.clone(), tentative);
@@ -559,6 +564,11 @@ impl<S: Service> Replica<S> {
     /// The last place whose effects are in the state.
     pub fn applied(&self) -> Seq {
         self.applied
+    }
+
+    /// Brings the state's rows about sessions up to date, which otherwise happens before a layer is frozen; for comparisons.
+    pub fn flush_sessions(&mut self) {
+        self.executor.flush(&mut self.state);
     }
 
     /// Whether the state has effects that may be undone.

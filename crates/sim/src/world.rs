@@ -334,8 +334,10 @@ impl World {
             })?,
             Workload::Files => self.reference.check_files()?,
         }
-        for (i, server) in self.servers.iter().enumerate() {
-            if let Some(replica) = server.replica.as_ref().filter(|_| server.is_correct()) {
+        for (i, server) in self.servers.iter_mut().enumerate() {
+            let is_correct = server.is_correct();
+            if let Some(replica) = server.replica.as_mut().filter(|_| is_correct) {
+                replica.flush_sessions();
                 self.reference.check_state(i, replica.state())?;
             }
         }

@@ -7,6 +7,7 @@
 //! Counts are checked against the bytes that are left before anything is allocated, so that a hostile length costs nothing.
 //! So an item of a sequence has at least one byte.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::fmt;
@@ -254,6 +255,19 @@ impl<T: Decode> Decode for Vec<T> {
             out.push(T::decode(r)?);
         }
         Ok(out)
+    }
+}
+
+/// A shared value has its own encoding.
+impl<T: Encode> Encode for Arc<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (**self).encode(out);
+    }
+}
+
+impl<T: Decode> Decode for Arc<T> {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        T::decode(r).map(Arc::new)
     }
 }
 

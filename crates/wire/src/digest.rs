@@ -5,6 +5,7 @@ use core::fmt;
 
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use alloc::vec::Vec;
+use blake3::hazmat::HasherExt;
 
 /// 32 bytes of BLAKE3 over content of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,10 +32,13 @@ pub enum Content {
     TreeNode,
     /// The group file's meaning.
     Group,
+    /// A replica's secret key, for the seed of its tables; stays with it.
+    TableSeed,
 }
 
 impl Content {
-    fn context(self) -> &'static str {
+    /// The context string from which BLAKE3 derives this kind's key; part of the formats.
+    pub fn context(self) -> &'static str {
         match self {
             Content::Request => "quorate v1 request",
             Content::Batch => "quorate v1 batch",
@@ -45,7 +49,41 @@ impl Content {
             Content::StateValue => "quorate v1 state value",
             Content::TreeNode => "quorate v1 tree node",
             Content::Group => "quorate v1 group",
+            Content::TableSeed => "quorate v1 table seed",
         }
+    }
+
+    /// The key that BLAKE3 derives from [`Content::context`]: deriving it again for each digest would double the cost of a
+    /// short one.
+    const fn context_key(self) -> [u8; 32] {
+        const fn key(hex: &str) -> [u8; 32] {
+            let (hex, mut out, mut i) = (hex.as_bytes(), [0; 32], 0);
+            while i < 32 {
+                out[i] = digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]);
+                i += 1;
+            }
+            out
+        }
+        const fn digit(c: u8) -> u8 {
+            if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
+        }
+        const KEYS: [[u8; 32]; 10] = [
+            key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
+            key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
+            key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
+            key("5aece6f2f6ef9d1862445f5602153b7afadbd874d9366353aeb4ca5983ae47ae"),
+            key("14d0d7807cde036ef2656a86f53f8f110dabe5a6eac39a521f6abf6181044382"),
+            key("b21d5097ede486509c5e47111eb5ea3a22f906626eb529e4f1d30e4e64edeed7"),
+            key("66eb4cca575c9bf7d210861aba8c86c7472f249c404251af5d55ee62b1b02de8"),
+            key("4e4d961c210e6a4e4695080244e78fcfedf8f6e970d9a1e21892af4379de5e43"),
+            key("e2e40932b533a48e95983df88d4292be4de6c0d94a022c70c0f166fcb712e183"),
+            key("b1f3b1eca174a39e583abb200b1d6a7596bc751487a7da998727ab9102c41176"),
+        ];
+        KEYS[self as usize]
+    }
+
+    fn hasher(self) -> blake3::Hasher {
+        blake3::Hasher::new_from_context_key(&self.context_key())
     }
 }
 
@@ -55,14 +93,14 @@ impl Digest {
 
     /// The digest of `bytes` as content of one kind.
     pub fn of(content: Content, bytes: &[u8]) -> Digest {
-        let mut hasher = blake3::Hasher::new_derive_key(content.context());
+        let mut hasher = content.hasher();
         hasher.update(bytes);
         Digest(*hasher.finalize().as_bytes())
     }
 
     /// The digest of several pieces in a row, without joining them first.
     pub fn of_parts(content: Content, parts: &[&[u8]]) -> Digest {
-        let mut hasher = blake3::Hasher::new_derive_key(content.context());
+        let mut hasher = content.hasher();
         for part in parts {
             hasher.update(part);
         }
@@ -104,5 +142,34 @@ impl Encode for Digest {
 impl Decode for Digest {
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Digest(r.array()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The keys in the table are those of the contexts.
+    #[test]
+    fn context_keys_are_derived_from_contexts() {
+        let all = [
+            Content::Request,
+            Content::Batch,
+            Content::ViewChange,
+            Content::NewView,
+            Content::Result,
+            Content::StateKey,
+            Content::StateValue,
+            Content::TreeNode,
+            Content::Group,
+            Content::TableSeed,
+        ];
+        for content in all {
+            let derived = blake3::hazmat::hash_derive_key_context(content.context());
+            assert_eq!(content.context_key(), derived, "{content:?}");
+            let mut hasher = blake3::Hasher::new_derive_key(content.context());
+            let expected = *hasher.update(b"content").finalize().as_bytes();
+            assert_eq!(Digest::of(content, b"content"), Digest(expected));
+        }
     }
 }

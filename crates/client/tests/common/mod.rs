@@ -174,7 +174,7 @@ struct Replica {
 
 impl Replica {
     fn run(self, mut inbox: Inbox) {
-        let executor = Executor::new(FileService::new(Genesis {
+        let mut executor = Executor::new(FileService::new(Genesis {
             capacity_bytes: CAPACITY,
             capacity_inodes: 1 << 20,
             root_uid: 0,

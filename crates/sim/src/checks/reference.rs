@@ -77,6 +77,7 @@ impl Reference {
             });
         }
         if self.at.0.is_multiple_of(CHECKPOINT_INTERVAL) {
+            self.executor.flush(&mut self.state);
             let layer = self.state.freeze(self.at);
             let (snapshot, root) = self
                 .snapshot
@@ -166,6 +167,7 @@ impl Reference {
     }
 
     fn entries(&mut self) -> Result<Vec<(Bytes, Bytes)>, Failure> {
+        self.executor.flush(&mut self.state);
         self.state
             .begin()
             .range(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1)

@@ -1,5 +1,6 @@
 //! The phases of agreement. PBFT 2002, 4.2 and 4.3.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::MAX_BATCH_REQUESTS;
@@ -92,7 +93,7 @@ record! {
         /// What takes the place.
         pub batch: Batch,
         /// Requests of the batch that the primary relays; the clients send the large ones to all replicas.
-        pub bodies: Vec<AuthRequest> => MAX_BATCH_REQUESTS, "bodies of requests",
+        pub bodies: Vec<Arc<AuthRequest>> => MAX_BATCH_REQUESTS, "bodies of requests",
     }
 }
 

@@ -249,7 +249,7 @@ fn pre_prepare() -> impl Strategy<Value = PrePrepare> {
             view,
             seq,
             batch,
-            bodies,
+            bodies: bodies.into_iter().map(std::sync::Arc::new).collect(),
         }
     })
 }

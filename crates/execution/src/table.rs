@@ -1,0 +1,259 @@
+//! Sessions in the form in which execution uses them. Between checkpoints a reply is kept here and not in the state, where
+//! each would cost several writes; [`Table::flush`] brings the state's rows up to date before a layer of it is frozen.
+//!
+//! What tentative execution changes is noted in a journal, so that it can be undone together with the state's overlay.
+
+use alloc::vec::Vec;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use quorate_state::{Fault, Txn};
+use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::{ClientId, RequestNumber, SessionId, Time};
+
+use crate::sessions::{self, ACTIVITY_GRAIN_NS, Clock, KeptReply, Session};
+
+/// The most sessions in memory after a flush; more are read again when they are used.
+const MAX_LIVE: usize = 1024;
+
+/// One bit for each slot.
+type Slots = u64;
+const _: () = assert!(SESSION_WINDOW as u32 == Slots::BITS);
+
+/// A session that was used since it was last read.
+#[derive(Debug)]
+struct Live {
+    session: Session,
+    is_changed: bool,
+    replies: Vec<Option<KeptReply>>,
+    /// Slots that are here; the others are in the state.
+    known: Slots,
+    /// Slots that the state has not got yet.
+    changed: Slots,
+}
+
+/// How to take a change back.
+#[derive(Debug)]
+enum Undo {
+    Clock(Clock),
+    /// The session was not here, or was this.
+    Session(SessionId, Option<Live>),
+    Active(SessionId, Time),
+    Reply(SessionId, usize, Option<KeptReply>),
+}
+
+/// The sessions that are in use.
+#[derive(Debug)]
+pub(crate) struct Table {
+    clock: Option<Clock>,
+    /// By number, which the group gives: no client can aim at a bucket.
+    live: HashMap<SessionId, Live, FixedState>,
+    journal: Option<Vec<Undo>>,
+}
+
+impl Table {
+    pub fn new() -> Table {
+        Table {
+            clock: None,
+            live: HashMap::with_hasher(FixedState::with_seed(0)),
+            journal: None,
+        }
+    }
+
+    /// From here on changes can be taken back.
+    pub fn begin_tentative(&mut self, txn: &Txn<'_>) -> Result<(), Fault> {
+        let clock = self.clock(txn)?;
+        self.journal = Some(Vec::from([Undo::Clock(clock)]));
+        Ok(())
+    }
+
+    /// Keeps what was changed since [`Table::begin_tentative`].
+    pub fn keep_tentative(&mut self) {
+        self.journal = None;
+    }
+
+    /// Takes back what was changed since [`Table::begin_tentative`].
+    pub fn drop_tentative(&mut self) {
+        for undo in self.journal.take().into_iter().flatten().rev() {
+            match undo {
+                Undo::Clock(clock) => self.clock = Some(clock),
+                Undo::Session(id, before) => {
+                    self.live.remove(&id);
+                    self.live.extend(before.map(|live| (id, live)));
+                }
+                Undo::Active(id, before) => {
+                    if let Some(live) = self.live.get_mut(&id) {
+                        live.session.active = before;
+                    }
+                }
+                Undo::Reply(id, slot, before) => {
+                    if let Some(live) = self.live.get_mut(&id) {
+                        live.replies[slot] = before;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes into the state what it has not got.
+    pub fn flush(&mut self, txn: &mut Txn<'_>) {
+        assert!(self.journal.is_none(), "what may be undone is in no state");
+        if let Some(clock) = &self.clock {
+            sessions::set_clock(txn, clock);
+        }
+        for (id, live) in &mut self.live {
+            if core::mem::take(&mut live.is_changed) {
+                sessions::set_session(txn, *id, &live.session);
+            }
+            let changed = core::mem::take(&mut live.changed);
+            for (slot, reply) in live.replies.iter().enumerate() {
+                if let Some(reply) = reply.as_ref().filter(|_| changed & bit(slot) != 0) {
+                    sessions::keep(txn, *id, reply);
+                }
+            }
+        }
+        if self.live.len() > MAX_LIVE {
+            self.live.clear();
+        }
+    }
+
+    /// The time and the next session's number.
+    pub fn clock(&mut self, txn: &Txn<'_>) -> Result<Clock, Fault> {
+        if self.clock.is_none() {
+            self.clock = Some(sessions::clock(txn)?);
+        }
+        Ok(self.clock.clone().unwrap_or_default())
+    }
+
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.clock = Some(clock);
+    }
+
+    fn live(&mut self, txn: &Txn<'_>, id: SessionId) -> Result<Option<&mut Live>, Fault> {
+        if !self.live.contains_key(&id) {
+            let Some(session) = sessions::session(txn, id)? else {
+                return Ok(None);
+            };
+            self.live.insert(id, Live::new(session, 0));
+        }
+        Ok(self.live.get_mut(&id))
+    }
+
+    /// Whose a session is.
+    pub fn owner(&mut self, txn: &Txn<'_>, id: SessionId) -> Result<Option<ClientId>, Fault> {
+        Ok(self.live(txn, id)?.map(|live| live.session.client))
+    }
+
+    /// The reply kept in a request's slot. The session must exist.
+    pub fn kept(
+        &mut self,
+        txn: &Txn<'_>,
+        id: SessionId,
+        number: RequestNumber,
+    ) -> Result<Option<&KeptReply>, Fault> {
+        let Some(live) = self.live(txn, id)? else {
+            return Ok(None);
+        };
+        let slot = sessions::slot(number);
+        if live.known & bit(slot) == 0 {
+            live.replies[slot] = sessions::kept(txn, id, number)?;
+            live.known |= bit(slot);
+        }
+        Ok(live.replies[slot].as_ref())
+    }
+
+    /// Keeps a reply. The session must exist.
+    pub fn keep(&mut self, id: SessionId, reply: KeptReply) {
+        let Some(live) = self.live.get_mut(&id) else {
+            return;
+        };
+        let slot = sessions::slot(reply.number);
+        let before = live.replies[slot].replace(reply);
+        live.known |= bit(slot);
+        live.changed |= bit(slot);
+        if let Some(journal) = &mut self.journal {
+            journal.push(Undo::Reply(id, slot, before));
+        }
+    }
+
+    /// The session was used.
+    pub fn touch(&mut self, id: SessionId, now: Time) {
+        let Some(live) = self.live.get_mut(&id) else {
+            return;
+        };
+        let before = live.session.active;
+        if now.0 - before.0 >= ACTIVITY_GRAIN_NS {
+            live.session.active = now;
+            live.is_changed = true;
+            if let Some(journal) = &mut self.journal {
+                journal.push(Undo::Active(id, before));
+            }
+        }
+    }
+
+    /// Makes a session, in the state at once.
+    pub fn create(&mut self, txn: &mut Txn<'_>, id: SessionId, session: Session) {
+        sessions::create(txn, id, &session);
+        // All of its slots are empty.
+        self.live.insert(id, Live::new(session, Slots::MAX));
+        if let Some(journal) = &mut self.journal {
+            journal.push(Undo::Session(id, None));
+        }
+    }
+
+    /// Ends a session, in the state at once.
+    pub fn remove(
+        &mut self,
+        txn: &mut Txn<'_>,
+        id: SessionId,
+        client: &ClientId,
+    ) -> Result<(), Fault> {
+        let before = self.live.remove(&id);
+        if let Some(journal) = &mut self.journal {
+            journal.push(Undo::Session(id, before));
+        }
+        sessions::remove(txn, id, client)
+    }
+
+    /// All sessions of a client.
+    pub fn of_client(
+        &self,
+        txn: &Txn<'_>,
+        client: &ClientId,
+    ) -> Result<Vec<(SessionId, Session)>, Fault> {
+        let all = sessions::of_client(txn, client)?;
+        Ok(self.newest(all))
+    }
+
+    /// All sessions.
+    pub fn all(&self, txn: &Txn<'_>) -> Result<Vec<(SessionId, Session)>, Fault> {
+        let all = sessions::all(txn)?;
+        Ok(self.newest(all))
+    }
+
+    /// The state knows which sessions there are, and this table when they were last used.
+    fn newest(&self, mut all: Vec<(SessionId, Session)>) -> Vec<(SessionId, Session)> {
+        for (id, session) in &mut all {
+            if let Some(live) = self.live.get(id) {
+                *session = live.session.clone();
+            }
+        }
+        all
+    }
+}
+
+impl Live {
+    fn new(session: Session, known: Slots) -> Live {
+        Live {
+            session,
+            is_changed: false,
+            replies: alloc::vec![None; SESSION_WINDOW as usize],
+            known,
+            changed: 0,
+        }
+    }
+}
+
+fn bit(slot: usize) -> Slots {
+    1 << slot
+}
