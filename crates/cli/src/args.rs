@@ -1,9 +1,13 @@
 //! What can be said on the command line.
 
+mod bench;
+
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
+
+pub use bench::{Bench, Benchmark, Measure};
 
 /// A network file system that stays right when some of its servers lie.
 ///
@@ -32,6 +36,7 @@ pub enum Command {
     #[command(visible_alias = "unmount")]
     Umount(Umount),
     Status(Status),
+    Bench(Bench),
 }
 
 /// Start a whole group on this machine and mount it.

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub mod bench;
 pub mod init;
 pub mod keygen;
 pub mod mount;

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Command::Replica(args) => commands::replica::run(&args),
         Command::Mount(args) => commands::mount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Status(args) => return commands::status::run(&args),
     };
     match result {

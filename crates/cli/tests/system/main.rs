@@ -7,6 +7,7 @@
     reason = "waits need a clock; no result depends on it"
 )]
 
+mod bench;
 mod command_line;
 mod detached;
 mod full_disk;

@@ -1,0 +1,201 @@
+//! A group's processes.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use quorate_node::group::{Durability, Files, Group, Protocol, Purpose};
+use quorate_node::{Identity, keys};
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::replica::{Spec, Tunings, key_file};
+
+/// How long a replica may take to start, and to end before it is killed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a group is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// How many replicas: 1 or 3f+1.
+    pub replicas: usize,
+    /// Where votes are kept before they leave.
+    pub durability: Durability,
+    /// Whether reads go unordered.
+    pub unordered_reads: bool,
+    /// The replicas' optimisations.
+    pub tuning: Tunings,
+}
+
+/// How to start this program as a replica: the program and the arguments before the replica's own.
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The program.
+    pub program: PathBuf,
+    /// What comes before the [`Spec`].
+    pub arguments: Vec<String>,
+}
+
+/// A group that runs. Its replicas end when it is dropped, and its files go.
+#[derive(Debug)]
+pub struct Running {
+    group: Arc<Group>,
+    /// The clients' keys; they are nowhere else.
+    clients: Vec<Identity>,
+    children: Vec<Child>,
+    pids: Vec<u32>,
+    directory: TempDir,
+}
+
+impl Running {
+    /// Starts all replicas of a new group that has this many clients, with its files in a new directory under `data`.
+    ///
+    /// # Errors
+    /// Where a replica does not start.
+    pub async fn start(
+        setup: &Setup,
+        clients: usize,
+        data: &Path,
+        launcher: &Launcher,
+    ) -> Result<Running> {
+        let directory = tempfile::Builder::new()
+            .prefix("quorate-bench-")
+            .tempdir_in(data)
+            .with_context(|| format!("can't make a directory in {}", data.display()))?;
+        let clients = (0..clients).map(|_| keys::generate());
+        let clients = clients.collect::<Result<Vec<_>, _>>()?;
+        let group = make_group(setup, &clients, directory.path())?;
+        let file = directory.path().join("group.toml");
+        group.save(&file)?;
+        let mut running = Running {
+            group: Arc::new(group),
+            clients: clients.iter().map(Identity::new).collect(),
+            children: Vec::new(),
+            pids: Vec::new(),
+            directory,
+        };
+        for id in running.group.quorum().replicas() {
+            let spec = Spec {
+                id: id.0,
+                group: file.clone(),
+                data: running.replica(id.0),
+                tuning: setup.tuning,
+            };
+            let child = spawn(launcher, &spec)?;
+            running.pids.extend(child.id());
+            running.children.push(child);
+        }
+        for id in 0..running.children.len() {
+            running.wait_for(id).await?;
+        }
+        Ok(running)
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// Who a client is.
+    pub fn client(&self, at: usize) -> Option<&Identity> {
+        self.clients.get(at)
+    }
+
+    /// The replicas' processes.
+    pub fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// The last lines that the replicas have said, for when something goes wrong.
+    pub fn last_words(&self) -> String {
+        let words = |id: u8| {
+            let log = std::fs::read(log_file(&self.replica(id))).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let last = log.lines().last().unwrap_or("nothing");
+            format!("\n  replica {id} said: {last}")
+        };
+        (0..self.children.len() as u8).map(words).collect()
+    }
+
+    /// Stops the replicas and waits until they have ended.
+    ///
+    /// # Errors
+    /// Where a process can't be ended.
+    pub async fn stop(mut self) -> Result<()> {
+        for child in &mut self.children {
+            drop(child.stdin.take());
+        }
+        for child in &mut self.children {
+            if timeout(PATIENCE, child.wait()).await.is_err() {
+                child.kill().await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn replica(&self, id: u8) -> PathBuf {
+        replica_directory(self.directory.path(), id)
+    }
+
+    async fn wait_for(&mut self, id: usize) -> Result<()> {
+        let stdout = self.children[id].stdout.take();
+        let mut lines = BufReader::new(stdout.context("no pipe")?).lines();
+        match timeout(PATIENCE, lines.next_line()).await {
+            Ok(Ok(Some(_))) => Ok(()),
+            _ => bail!("replica {id} does not start{}", self.last_words()),
+        }
+    }
+}
+
+fn make_group(setup: &Setup, clients: &[quorate_wire::KeyPair], directory: &Path) -> Result<Group> {
+    let mut replicas = Vec::new();
+    for (id, address) in (0..).zip(free_addresses(setup.replicas)?) {
+        let own = replica_directory(directory, id);
+        std::fs::create_dir_all(&own)?;
+        let key = keys::generate()?;
+        keys::save(&key_file(&own), &key)?;
+        replicas.push((address, key.public()));
+    }
+    let clients = clients.iter().enumerate();
+    let clients = clients.map(|(at, key)| (format!("client-{at}"), key.public()));
+    let (files, purpose) = (Files::default(), Purpose::Service);
+    let group = Group::new("benchmark", replicas, clients.collect(), files, purpose)?;
+    Ok(group.with_protocol(Protocol {
+        durability: setup.durability,
+        unordered_reads: setup.unordered_reads,
+    }))
+}
+
+/// Loopback addresses that nobody listens on; all are held until all are known, so that they differ.
+fn free_addresses(count: usize) -> Result<Vec<String>> {
+    let bound = (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0"));
+    let bound = bound.collect::<std::io::Result<Vec<_>>>()?;
+    let addresses = bound.iter().map(|b| b.local_addr().map(|a| a.to_string()));
+    Ok(addresses.collect::<std::io::Result<_>>()?)
+}
+
+fn spawn(launcher: &Launcher, spec: &Spec) -> Result<Child> {
+    let log = std::fs::File::create(log_file(&spec.data))?;
+    let child = Command::new(&launcher.program)
+        .args(&launcher.arguments)
+        .arg(serde_json::to_string(spec)?)
+        // Its end tells the replica that nobody needs it any more.
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn();
+    child.with_context(|| format!("can't start {}", launcher.program.display()))
+}
+
+fn replica_directory(group: &Path, id: u8) -> PathBuf {
+    group.join(format!("replica-{id}"))
+}
+
+fn log_file(replica: &Path) -> PathBuf {
+    replica.join("messages.log")
+}

@@ -1,0 +1,61 @@
+//! The papers' benchmarks, with groups of real processes on loopback.
+//!
+//! - [`null`]: the service that does nothing, whose operations say how long their results are.
+//! - [`group`] and [`replica`]: a group's processes; each replica is a child that runs [`replica::run`].
+//! - [`load`]: many clients in one thread, each a state machine with its own links and session.
+//! - [`micro`]: latency and throughput of 0/0, 4/0 and 0/4. Castro and Liskov, OSDI 2000, Table 1 and Figure 5.
+//! - [`run`]: variants in turns, rounds, medians.
+//! - [`paper`]: the papers' figures.
+//! - [`report`]: what was measured, as JSON and as a table with the paper's figure beside ours.
+//!
+//! Clients and replicas share the machine, so figures of one run are to be compared with each other: variants take
+//! turns within each round, and the medians of the rounds are reported. CPU time an operation says more than throughput.
+//!
+//! Absent on purpose: judgements. Nothing here fails because it was slow.
+
+pub mod cpu;
+pub mod group;
+pub mod load;
+pub mod micro;
+pub mod null;
+pub mod paper;
+pub mod replica;
+pub mod report;
+pub mod run;
+
+/// The words of the papers' figures: a request of `request` KB with a result of `result` KB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Bytes of the request, beside what says what it wants.
+    pub request: usize,
+    /// Bytes of the result.
+    pub result: usize,
+    /// Whether the operation is said to only read.
+    pub read_only: bool,
+}
+
+impl Workload {
+    /// An operation with a request and a result of so many KB.
+    pub const fn of(request_kb: usize, result_kb: usize) -> Workload {
+        Workload {
+            request: request_kb << 10,
+            result: result_kb << 10,
+            read_only: false,
+        }
+    }
+
+    /// The same, read-only.
+    pub const fn reads(self) -> Workload {
+        Workload {
+            read_only: true,
+            ..self
+        }
+    }
+}
+
+impl std::fmt::Display for Workload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.request >> 10, self.result >> 10)?;
+        f.write_str(if self.read_only { " read-only" } else { "" })
+    }
+}

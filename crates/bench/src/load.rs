@@ -1,0 +1,355 @@
+//! Many clients in one thread. Each is the protocol's own state machine with its own key, links and session, and asks
+//! again as soon as it is answered; so the load is closed, as in the papers.
+//!
+//! One task a client takes what its links bring. Time-outs are looked at for all clients together, so that no timer is
+//! set for each operation.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
+use quorate_node::{ClientEvent, ClientEvents, ClientLinks, ClientTransport, Frame};
+use quorate_wire::message::{ClientMessage, ReplicaMessage};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::Workload;
+use crate::cpu;
+use crate::group::Running;
+use crate::null::NullOp;
+
+/// How often time-outs are looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// How long clients may take to get their first answers, or their last.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Which operation.
+    pub workload: Workload,
+    /// How long it takes at the service.
+    pub wait_ms: u32,
+    /// How many clients.
+    pub clients: usize,
+    /// How many operations each has in flight.
+    pub in_flight: usize,
+}
+
+/// For how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// Before anything is counted.
+    pub warm_up: Duration,
+    /// What is counted.
+    pub measured: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Each operation's time from its request to its result, in nanoseconds, in rising order.
+    pub latencies_ns: Vec<u32>,
+    /// How long was counted.
+    pub seconds: f64,
+    /// CPU time of all replicas meanwhile, in seconds.
+    pub replica_cpu: f64,
+    /// CPU time of this process meanwhile: that of all clients.
+    pub client_cpu: f64,
+}
+
+/// The clients of one group. They connect when they are first needed, and stay.
+#[derive(Debug)]
+pub struct Fleet {
+    options: ClientOptions,
+    clients: Vec<Rc<RefCell<Machine>>>,
+    tasks: Vec<AbortHandle>,
+    ticker: Option<AbortHandle>,
+    records: Rc<RefCell<Records>>,
+}
+
+/// What all clients of a fleet write down.
+#[derive(Debug, Default)]
+struct Records {
+    counts: bool,
+    latencies_ns: Vec<u32>,
+    /// Results of another length than was asked for.
+    wrong: usize,
+}
+
+#[derive(Debug)]
+struct Machine {
+    client: Client,
+    links: ClientLinks,
+    started: Instant,
+    work: Option<Work>,
+    /// When the operation of each token was asked for.
+    asked: Vec<Instant>,
+    open: usize,
+    answered: bool,
+    records: Rc<RefCell<Records>>,
+}
+
+#[derive(Clone, Debug)]
+struct Work {
+    op: Bytes,
+    workload: Workload,
+}
+
+impl Fleet {
+    /// No clients yet. To be used within a [`tokio::task::LocalSet`].
+    pub fn new(options: ClientOptions) -> Fleet {
+        Fleet {
+            options,
+            clients: Vec::new(),
+            tasks: Vec::new(),
+            ticker: None,
+            records: Rc::default(),
+        }
+    }
+
+    /// Puts a load on the group and measures.
+    ///
+    /// # Errors
+    /// Where the group does not answer, or answers wrongly.
+    pub async fn measure(
+        &mut self,
+        group: &Running,
+        load: &Load,
+        window: Window,
+    ) -> Result<Sample> {
+        self.connect(group, load.clients)?;
+        let op = NullOp {
+            read_only: load.workload.read_only,
+            result: load.workload.result as u32,
+            wait_ms: load.wait_ms,
+        };
+        let work = Work {
+            op: op.encode(load.workload.request),
+            workload: load.workload,
+        };
+        let clients = &self.clients[..load.clients];
+        for client in clients {
+            client.borrow_mut().start(&work, load.in_flight);
+        }
+        self.until(clients, |c| c.answered)
+            .await
+            .with_context(|| format!("no answers{}", group.last_words()))?;
+        sleep(window.warm_up).await;
+
+        let (replicas, own) = (cpu::total(group.pids())?, cpu::seconds(std::process::id())?);
+        let since = clock();
+        self.records.borrow_mut().counts = true;
+        sleep(window.measured).await;
+        self.records.borrow_mut().counts = false;
+        let seconds = since.elapsed().as_secs_f64();
+        let replica_cpu = cpu::total(group.pids())? - replicas;
+        let client_cpu = cpu::seconds(std::process::id())? - own;
+
+        clients.iter().for_each(|c| c.borrow_mut().work = None);
+        self.until(clients, |c| c.open == 0)
+            .await
+            .with_context(|| format!("the last answers are missing{}", group.last_words()))?;
+        let Records {
+            mut latencies_ns,
+            wrong,
+            ..
+        } = self.records.take();
+        if wrong > 0 {
+            bail!("{wrong} results were not what was asked for");
+        }
+        latencies_ns.sort_unstable();
+        Ok(Sample {
+            latencies_ns,
+            seconds,
+            replica_cpu,
+            client_cpu,
+        })
+    }
+
+    /// Sees that there are this many clients.
+    fn connect(&mut self, group: &Running, count: usize) -> Result<()> {
+        if self.clients.len() >= count {
+            return Ok(());
+        }
+        for at in self.clients.len()..count {
+            let me = group.client(at).context("the group has too few clients")?;
+            let (transport, events) = ClientTransport::connect(group.group(), me);
+            let mut nonce = [0; 8];
+            getrandom::fill(&mut nonce)?;
+            let (quorum, nonce) = (group.group().quorum(), u64::from_le_bytes(nonce));
+            let machine = Rc::new(RefCell::new(Machine {
+                client: Client::new(quorum, self.options, me.public(), nonce, 0),
+                links: transport.links(),
+                started: clock(),
+                work: None,
+                asked: Vec::new(),
+                open: 0,
+                answered: false,
+                records: self.records.clone(),
+            }));
+            self.clients.push(machine.clone());
+            let task = tokio::task::spawn_local(serve(machine, transport, events));
+            self.tasks.push(task.abort_handle());
+        }
+        let all = self.clients.clone();
+        let ticker = tokio::task::spawn_local(async move {
+            loop {
+                sleep(TICK).await;
+                all.iter().for_each(|c| c.borrow_mut().tick());
+            }
+        });
+        let former = self.ticker.replace(ticker.abort_handle());
+        former.iter().for_each(AbortHandle::abort);
+        Ok(())
+    }
+
+    async fn until(
+        &self,
+        clients: &[Rc<RefCell<Machine>>],
+        holds: impl Fn(&Machine) -> bool,
+    ) -> Result<()> {
+        let end = clock() + PATIENCE;
+        while !clients.iter().all(|c| holds(&c.borrow())) {
+            if clock() > end {
+                let missing = clients.iter().filter(|c| !holds(&c.borrow())).count();
+                bail!("{missing} of {} clients wait in vain", clients.len());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let tasks = self.tasks.iter().chain(&self.ticker);
+        tasks.for_each(AbortHandle::abort);
+    }
+}
+
+/// Takes what a client's links bring. The links live as long as this does.
+async fn serve(
+    machine: Rc<RefCell<Machine>>,
+    _transport: ClientTransport,
+    mut events: ClientEvents,
+) {
+    while let Some(event) = events.recv().await {
+        let mut machine = machine.borrow_mut();
+        machine.on_event(event);
+        while let Some(event) = events.try_recv() {
+            machine.on_event(event);
+        }
+        machine.put_out();
+    }
+}
+
+impl Machine {
+    fn start(&mut self, work: &Work, in_flight: usize) {
+        self.work = Some(work.clone());
+        self.answered = false;
+        self.asked = vec![clock(); in_flight];
+        for token in 0..in_flight {
+            self.ask(token);
+        }
+        self.put_out();
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn ask(&mut self, token: usize) {
+        let Some(work) = &self.work else { return };
+        let (op, now) = (work.op.clone(), self.now_ms());
+        self.asked[token] = clock();
+        self.open += 1;
+        match work.workload.read_only {
+            true => self.client.read(token as u64, op, now),
+            false => self.client.call(token as u64, op, now),
+        }
+    }
+
+    fn on_event(&mut self, event: ClientEvent) {
+        let now = self.now_ms();
+        match event {
+            ClientEvent::Up(replica, key) => self.client.on_link(replica, Some(key)),
+            ClientEvent::Down(replica) => self.client.on_link(replica, None),
+            ClientEvent::Message(from, ReplicaMessage::Reply(reply)) => {
+                self.client.on_reply(from, reply, now);
+            }
+            ClientEvent::Message(from, ReplicaMessage::Read(reply)) => {
+                self.client.on_read(from, reply, now);
+            }
+            ClientEvent::Message(_, ReplicaMessage::Report(_)) => {}
+        }
+    }
+
+    fn tick(&mut self) {
+        let now = self.now_ms();
+        if self.client.next_timeout().is_some_and(|at| at <= now) {
+            self.client.on_tick(now);
+            self.put_out();
+        }
+    }
+
+    fn put_out(&mut self) {
+        // What goes to several replicas is encoded once.
+        let mut last: Option<(ClientMessage, Frame)> = None;
+        loop {
+            let outputs: Vec<_> = self.client.drain().collect();
+            if outputs.is_empty() {
+                return;
+            }
+            for output in outputs {
+                match output {
+                    ClientOutput::Send(replica, message) => {
+                        let same = last.take().filter(|(known, _)| *known == message);
+                        let (message, frame) = same.unwrap_or_else(|| {
+                            let frame = Frame::encode(&message);
+                            (message, frame)
+                        });
+                        self.links.send(replica, &frame);
+                        last = Some((message, frame));
+                    }
+                    ClientOutput::Done(token, result) => {
+                        self.done(token as usize, result.ok().map(|r| r.len()));
+                    }
+                    ClientOutput::Opened(_) => {}
+                }
+            }
+        }
+    }
+
+    /// `result` is its length, or nothing where the session was lost: then it is asked again.
+    fn done(&mut self, token: usize, result: Option<usize>) {
+        self.open -= 1;
+        if let Some(result) = result {
+            self.answered = true;
+            let mut records = self.records.borrow_mut();
+            if self
+                .work
+                .as_ref()
+                .is_some_and(|w| w.workload.result != result)
+            {
+                records.wrong += 1;
+            }
+            if records.counts {
+                let ns = self.asked[token].elapsed().as_nanos();
+                records.latencies_ns.push(ns.min(u32::MAX.into()) as u32);
+            }
+        }
+        self.ask(token);
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "measuring is what this crate is for"
+)]
+fn clock() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,291 @@
+//! The micro-benchmark: 0/0, 4/0 and 0/4 of BFT beside NO-REP. Castro and Liskov, OSDI 2000, Table 1 and Figure 5.
+
+use anyhow::Result;
+use quorate_agreement::client::ClientOptions;
+use quorate_node::group::Durability;
+
+use crate::Workload;
+use crate::group::Setup;
+use crate::load::Load;
+use crate::paper;
+use crate::replica::Tunings;
+use crate::report::{Figures, Report, Row, Table, show};
+use crate::run::{self, Case, Options, Variant, all_cases};
+
+const OPERATIONS: [Workload; 3] = [Workload::of(0, 0), Workload::of(4, 0), Workload::of(0, 4)];
+/// As in the papers' plots.
+const CLIENTS: [usize; 9] = [1, 2, 5, 10, 20, 50, 100, 150, 200];
+/// What a mount has in flight at most: a session's window.
+const WINDOW: usize = 64;
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// Where a group does not start or answer.
+pub async fn run(options: &Options) -> Result<Report> {
+    let mut report = Report::new("micro", options.seconds);
+    let variants = variants();
+    let cases = cases(options, &variants);
+    run::measure(options, &variants, &cases, &mut report).await?;
+    let switches = switches();
+    let cases = switch_cases(options, &switches);
+    run::measure(options, &switches, &cases, &mut report).await?;
+    Ok(report)
+}
+
+/// The systems that the paper compares.
+fn variants() -> Vec<Variant> {
+    let variant = |name, replicas, durability| Variant {
+        name,
+        setup: Setup {
+            replicas,
+            durability,
+            unordered_reads: true,
+            tuning: Tunings::default(),
+        },
+        options: ClientOptions::default(),
+    };
+    vec![
+        variant("NO-REP memory", 1, Durability::Memory),
+        variant("NO-REP disk", 1, Durability::Disk),
+        variant("BFT memory", 4, Durability::Memory),
+        variant("BFT disk", 4, Durability::Disk),
+    ]
+}
+
+fn cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
+    let reads = [Workload::of(0, 0).reads(), Workload::of(0, 4).reads()];
+    let operations: Vec<_> = OPERATIONS.into_iter().chain(reads).collect();
+    let mut loads = Vec::new();
+    for workload in operations {
+        loads.push(("latency", load(workload, 1, 1)));
+        loads.push(("window", load(workload, 1, WINDOW)));
+        let clients: &[usize] = if options.quick { &[8] } else { &CLIENTS };
+        let points = clients
+            .iter()
+            .map(|c| ("throughput", load(workload, *c, 1)));
+        loads.extend(points);
+    }
+    if options.quick {
+        // Each part once, and each way that an operation goes.
+        loads.retain(|(part, load)| match *part {
+            "latency" => load.workload.request == 0,
+            "window" => load.workload == OPERATIONS[1],
+            _ => load.workload.read_only && load.workload.result == 0,
+        });
+    }
+    all_cases(options, variants, &loads)
+}
+
+/// The optimisations, each switched off by itself.
+fn switches() -> Vec<Variant> {
+    let all = || Variant {
+        name: "all on",
+        setup: Setup {
+            replicas: 4,
+            durability: Durability::Memory,
+            unordered_reads: true,
+            tuning: Tunings::default(),
+        },
+        options: ClientOptions::default(),
+    };
+    let without = |name, change: fn(&mut Variant)| {
+        let mut variant = Variant { name, ..all() };
+        change(&mut variant);
+        variant
+    };
+    vec![
+        all(),
+        without("no tentative execution", |v| {
+            v.setup.tuning.tentative = false;
+        }),
+        without("all reads ordered", |v| {
+            v.setup.unordered_reads = false;
+            v.options.unordered_reads = false;
+        }),
+        without("no digest replies", |v| v.options.digest_replies = false),
+        without("no batching", |v| v.setup.tuning.batch_requests = 1),
+        without("one batch at a time", |v| v.setup.tuning.batches = 1),
+        without("no separate sending", |v| {
+            v.setup.tuning.inline_bytes = usize::MAX;
+            v.options.inline_bytes = usize::MAX;
+        }),
+    ]
+}
+
+fn switch_cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
+    let mut operations = vec![
+        Workload::of(0, 0),
+        Workload::of(0, 0).reads(),
+        Workload::of(0, 4),
+        // Long enough to be sent separately.
+        Workload::of(64, 0),
+    ];
+    if options.quick {
+        operations.truncate(1);
+    }
+    let of = |w: Workload| [load(w, 1, 1), load(w, 1, WINDOW)];
+    let loads = operations.into_iter().flat_map(of);
+    let mut loads: Vec<_> = loads.map(|load| ("switches", load)).collect();
+    if options.quick {
+        loads.truncate(1);
+    }
+    all_cases(options, variants, &loads)
+}
+
+fn load(workload: Workload, clients: usize, in_flight: usize) -> Load {
+    Load {
+        workload,
+        wait_ms: 0,
+        clients,
+        in_flight,
+    }
+}
+
+/// The tables of a report.
+pub fn tables(report: &Report) -> Vec<Table> {
+    let tables = [
+        latency(report),
+        peaks(report),
+        points(report),
+        switched(report),
+    ];
+    tables.into_iter().filter(|t| !t.is_empty()).collect()
+}
+
+const FIGURES: [&str; 5] = [
+    "p50 us",
+    "p99 us",
+    "ops/s",
+    "CPU us/op, replicas",
+    "CPU us/op, clients",
+];
+
+fn figures(figures: &Figures) -> impl Iterator<Item = String> {
+    let Figures {
+        p50_us,
+        p99_us,
+        ops_per_s,
+        replica_cpu_us,
+        client_cpu_us,
+    } = *figures;
+    [p50_us, p99_us, ops_per_s, replica_cpu_us, client_cpu_us]
+        .into_iter()
+        .map(show)
+}
+
+/// The row of the same load for NO-REP of the same durability.
+fn no_rep<'a>(report: &'a Report, row: &Row) -> Option<&'a Row> {
+    let durability = row.variant.strip_prefix("BFT ")?;
+    let baseline = format!("NO-REP {durability}");
+    report.rows.iter().find(|r| {
+        (r.part, &r.workload, &r.variant) == (row.part, &row.workload, &baseline)
+            && (r.clients, r.in_flight) == (row.clients, row.in_flight)
+    })
+}
+
+fn latency(report: &Report) -> Table {
+    let heads = [
+        &["operation, variant"],
+        &FIGURES[..],
+        &["x NO-REP", "paper"],
+    ]
+    .concat();
+    let mut table = Table::new("One client (paper: Table 1)", &heads);
+    for row in report.part("latency") {
+        let mut cells = vec![format!("{} {}", row.workload, row.variant)];
+        cells.extend(figures(&row.median));
+        if let Some(base) = no_rep(report, row) {
+            cells.push(show(row.median.p50_us / base.median.p50_us));
+            let paper = paper::micro(&row.workload).and_then(|r| r.latency);
+            cells.push(paper.map_or(String::new(), show));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// The highest throughput of each variant, over separate clients and over one connection.
+fn peaks(report: &Report) -> Table {
+    let heads = [
+        &["operation, variant", "clients x in flight"],
+        &FIGURES[..],
+        &["x NO-REP", "paper"],
+    ];
+    let mut table = Table::new("Highest throughput (paper: Figure 5)", &heads.concat());
+    for part in ["throughput", "window"] {
+        for row in best(report, part) {
+            let mut cells = vec![
+                format!("{} {}", row.workload, row.variant),
+                format!("{} x {}", row.clients, row.in_flight),
+            ];
+            cells.extend(figures(&row.median));
+            let baseline = row.variant.replace("BFT", "NO-REP");
+            let baseline = best(report, part)
+                .into_iter()
+                .find(|r| r.workload == row.workload && r.variant == baseline);
+            if let Some(base) = baseline.filter(|b| b.variant != row.variant) {
+                cells.push(show(row.median.ops_per_s / base.median.ops_per_s));
+                let paper = paper::micro(&row.workload).and_then(|r| r.throughput);
+                let paper = paper.filter(|_| part == "throughput");
+                cells.push(paper.map_or(String::new(), show));
+            }
+            table.row(cells);
+        }
+    }
+    table
+}
+
+/// Of each workload and variant the row with the highest throughput.
+fn best<'a>(report: &'a Report, part: &'static str) -> Vec<&'a Row> {
+    let mut best: Vec<&Row> = Vec::new();
+    for row in report.part(part) {
+        let known = best
+            .iter_mut()
+            .find(|b| b.workload == row.workload && b.variant == row.variant);
+        match known {
+            Some(known) if known.median.ops_per_s >= row.median.ops_per_s => {}
+            Some(known) => *known = row,
+            None => best.push(row),
+        }
+    }
+    best
+}
+
+/// Throughput over clients, a line each variant.
+fn points(report: &Report) -> Table {
+    let rows: Vec<&Row> = report.part("throughput").collect();
+    let mut clients: Vec<usize> = rows.iter().map(|r| r.clients).collect();
+    clients.sort_unstable();
+    clients.dedup();
+    let heads: Vec<String> = clients.iter().map(ToString::to_string).collect();
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut table = Table::new(
+        "ops/s over separate clients (paper: Figure 5)",
+        &[&["operation, variant"], &heads[..]].concat(),
+    );
+    for line in best(report, "throughput") {
+        let of = |clients: &usize| {
+            let row = rows.iter().find(|r| {
+                (&r.workload, &r.variant, r.clients) == (&line.workload, &line.variant, *clients)
+            });
+            row.map_or(String::new(), |r| show(r.median.ops_per_s))
+        };
+        let mut cells = vec![format!("{} {}", line.workload, line.variant)];
+        cells.extend(clients.iter().map(of));
+        table.row(cells);
+    }
+    table
+}
+
+fn switched(report: &Report) -> Table {
+    let heads = [&["operation, in flight, variant"], &FIGURES[..]].concat();
+    let mut table = Table::new("BFT memory, optimisations switched off one by one", &heads);
+    for row in report.part("switches") {
+        let name = format!("{} x {} {}", row.workload, row.in_flight, row.variant);
+        let mut cells = vec![name];
+        cells.extend(figures(&row.median));
+        table.row(cells);
+    }
+    table
+}

@@ -1,0 +1,97 @@
+//! A replica of the null service, as a child process of the benchmark.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use quorate_node::{Daemon, Group, Options, Tuning, keys};
+use quorate_wire::ReplicaId;
+use serde::{Deserialize, Serialize};
+
+use crate::null::NullService;
+
+/// What a replica's process is told, as JSON in its last argument.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Spec {
+    /// The replica's number.
+    pub id: u8,
+    /// The group file.
+    pub group: PathBuf,
+    /// The replica's directory, with its key; made at the start.
+    pub data: PathBuf,
+    /// The protocol's optimisations.
+    pub tuning: Tunings,
+}
+
+/// [`Tuning`], field by field.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "see Tuning")]
+pub struct Tunings {
+    pub tentative: bool,
+    pub inline_bytes: usize,
+    pub batch_requests: usize,
+    pub batches: u64,
+}
+
+impl Default for Tunings {
+    fn default() -> Tunings {
+        let Tuning {
+            tentative,
+            inline_bytes,
+            batch_requests,
+            batches,
+        } = Tuning::default();
+        Tunings {
+            tentative,
+            inline_bytes,
+            batch_requests,
+            batches,
+        }
+    }
+}
+
+impl Tunings {
+    fn tuning(self) -> Tuning {
+        Tuning {
+            tentative: self.tentative,
+            inline_bytes: self.inline_bytes,
+            batch_requests: self.batch_requests,
+            batches: self.batches,
+        }
+    }
+}
+
+/// Runs a replica until standard input ends, which it does with the benchmark, however that ends. Says a line when it
+/// listens.
+///
+/// # Errors
+/// Where the replica can't run.
+pub fn run(spec: &str) -> Result<()> {
+    let spec: Spec = serde_json::from_str(spec).context("this command is the benchmark's own")?;
+    let options = Options {
+        group: Arc::new(Group::load(&spec.group)?),
+        me: ReplicaId(spec.id),
+        key: keys::load(&key_file(&spec.data))?,
+        data: spec.data,
+        first_start: true,
+        listen: None,
+        tuning: spec.tuning.tuning(),
+        fault: None,
+    };
+    let replica = Daemon::start(options, NullService::default())?;
+    println!("ready");
+    std::io::stdout().flush()?;
+    let stopper = replica.stopper();
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
+        stopper.stop();
+    });
+    Ok(replica.wait()?)
+}
+
+/// Where a replica's key is, in its directory.
+pub fn key_file(data: &std::path::Path) -> PathBuf {
+    data.join("key")
+}

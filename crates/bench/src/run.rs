@@ -1,0 +1,211 @@
+//! Runs cases: all groups up at once, their variants in turns, medians over the rounds.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use quorate_agreement::client::ClientOptions;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::group::{Launcher, Running, Setup};
+use crate::load::{Fleet, Load, Window};
+use crate::report::{Figures, Report, Row, show};
+
+/// What is run, and for how long.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How replicas are started.
+    pub launcher: Launcher,
+    /// Where the groups keep their files.
+    pub data: PathBuf,
+    /// How often each case is measured.
+    pub rounds: usize,
+    /// How long each time.
+    pub seconds: f64,
+    /// Only that everything runs: few cases, short ones.
+    pub quick: bool,
+    /// Only cases whose names have all of these in them.
+    pub only: Vec<String>,
+}
+
+/// A kind of group.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// Such as `BFT memory`.
+    pub name: &'static str,
+    /// The replicas.
+    pub setup: Setup,
+    /// The clients.
+    pub options: ClientOptions,
+}
+
+/// A variant under a load.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// See [`Row::part`].
+    pub part: &'static str,
+    /// Which of the variants.
+    pub variant: usize,
+    /// What is asked of it.
+    pub load: Load,
+}
+
+/// Each load on each variant, as far as they are wanted.
+pub fn all_cases(
+    options: &Options,
+    variants: &[Variant],
+    loads: &[(&'static str, Load)],
+) -> Vec<Case> {
+    let case = |&(part, load): &(&'static str, Load)| {
+        (0..variants.len()).map(move |variant| Case {
+            part,
+            variant,
+            load,
+        })
+    };
+    let wanted = |case: &Case| {
+        let name = case.name(variants);
+        options.only.iter().all(|word| name.contains(word))
+    };
+    loads.iter().flat_map(case).filter(wanted).collect()
+}
+
+impl Case {
+    fn name(&self, variants: &[Variant]) -> String {
+        let Load {
+            workload,
+            clients,
+            in_flight,
+            ..
+        } = self.load;
+        let (part, variant) = (self.part, variants[self.variant].name);
+        format!("{part}, {workload}, {variant}, {clients} clients x {in_flight}")
+    }
+}
+
+/// Measures all cases, with all their groups up at once. The variants of one load take turns within each round, so that what
+/// else happens on the machine hits them alike.
+///
+/// # Errors
+/// Where a group does not start or answer.
+pub async fn measure(
+    options: &Options,
+    variants: &[Variant],
+    cases: &[Case],
+    report: &mut Report,
+) -> Result<()> {
+    allow_many_links();
+    let mut groups = Vec::new();
+    for (at, variant) in variants.iter().enumerate() {
+        let own = cases.iter().filter(|case| case.variant == at);
+        groups.push(match own.map(|case| case.load.clients).max() {
+            Some(clients) => Some(start(variant, clients, options).await?),
+            None => None,
+        });
+    }
+    let mut progress = Progress::new(cases.len() * options.rounds);
+    // Runs of cases under the same load.
+    for turn in cases.chunk_by(|a, b| a.part == b.part && a.load == b.load) {
+        let mut rounds = vec![Vec::new(); turn.len()];
+        for _ in 0..options.rounds {
+            for (case, rounds) in turn.iter().zip(&mut rounds) {
+                let name = case.name(variants);
+                let Some((group, fleet)) = &mut groups[case.variant] else {
+                    continue;
+                };
+                let sample = fleet.measure(group, &case.load, options.window()).await;
+                let figures = Figures::of(&sample.with_context(|| name.clone())?);
+                progress.tell(&name, &figures);
+                rounds.push(figures);
+            }
+        }
+        for (case, rounds) in turn.iter().zip(rounds) {
+            report.rows.push(Row {
+                part: case.part,
+                workload: case.load.workload.to_string(),
+                variant: variants[case.variant].name.into(),
+                clients: case.load.clients,
+                in_flight: case.load.in_flight,
+                median: Figures::medians(&rounds),
+                rounds,
+            });
+        }
+    }
+    for (group, fleet) in groups.into_iter().flatten() {
+        drop(fleet);
+        group.stop().await?;
+    }
+    Ok(())
+}
+
+async fn start(variant: &Variant, clients: usize, options: &Options) -> Result<(Running, Fleet)> {
+    let group = Running::start(&variant.setup, clients, &options.data, &options.launcher);
+    let group = group
+        .await
+        .with_context(|| format!("the group of {}", variant.name))?;
+    // For those who attach a profiler.
+    eprintln!(
+        "{}: replicas are processes {:?}",
+        variant.name,
+        group.pids()
+    );
+    Ok((group, Fleet::new(variant.options)))
+}
+
+/// Hundreds of clients with a link to each replica of each group need more files than the usual limit; replicas inherit it.
+fn allow_many_links() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Where it fails, connecting says so.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+impl Options {
+    fn window(&self) -> Window {
+        Window {
+            warm_up: Duration::from_secs_f64(self.seconds / 4.0),
+            measured: Duration::from_secs_f64(self.seconds),
+        }
+    }
+}
+
+/// Tells people how far it is.
+#[derive(Debug)]
+struct Progress {
+    started: Instant,
+    done: usize,
+    all: usize,
+}
+
+impl Progress {
+    fn new(all: usize) -> Progress {
+        Progress {
+            started: clock(),
+            done: 0,
+            all,
+        }
+    }
+
+    fn tell(&mut self, name: &str, figures: &Figures) {
+        self.done += 1;
+        let Progress { done, all, started } = self;
+        let left = started.elapsed().as_secs_f64() / *done as f64 * (*all - *done) as f64;
+        eprintln!(
+            "[{done}/{all}, {left:.0} s left] {name}: p50 {} us, {} ops/s, replicas' CPU {} us",
+            show(figures.p50_us),
+            show(figures.ops_per_s),
+            show(figures.replica_cpu_us)
+        );
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "people want to know how long it will take"
+)]
+fn clock() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,60 @@
+//! `quorate bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Measure this machine with groups of its own, and set the papers' figures beside.
+///
+/// Starts replicas as child processes on loopback, puts clients' load on them, and prints tables. Clients and replicas share the
+/// machine: compare variants of one run with each other. Takes care of its own files and processes.
+///
+/// Examples:
+///   quorate bench micro                                 all of it: about 20 minutes
+///   quorate bench micro --only latency --only 0/0       a part of it
+///   quorate bench micro --json r.json --out plots       for other programs, and as pictures
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct Bench {
+    #[command(subcommand)]
+    pub benchmark: Benchmark,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Benchmark {
+    /// Latency and throughput of operations that do nothing: BFT beside a server that is not replicated.
+    Micro(Measure),
+    /// A replica of a benchmark.
+    #[command(hide = true)]
+    Replica { spec: String },
+}
+
+#[derive(Debug, Args)]
+pub struct Measure {
+    /// Measure only cases whose name, as shown while they run, has this in it. Repeatable: all must be in it.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Vec<String>,
+    /// How often each case is measured; medians are shown.
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub rounds: u16,
+    /// How long each measurement is; a quarter of it comes before as warm-up.
+    #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
+    pub seconds: f64,
+    /// Few and short measurements, to see that everything runs. The figures mean nothing.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    pub quick: bool,
+    /// Write all figures to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Where the groups keep their files while they run [default: the directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|e| format!("{e}"))?;
+    match (0.05..=60.0).contains(&seconds) {
+        true => Ok(seconds),
+        false => Err("give 0.05 to 60 seconds".into()),
+    }
+}

@@ -1,0 +1,72 @@
+//! `quorate bench`.
+
+use anyhow::{Context, Result, bail};
+use quorate_bench::group::Launcher;
+use quorate_bench::report::{Report, Table};
+use quorate_bench::{micro, replica, run};
+use tokio::task::LocalSet;
+
+use crate::args::{Bench, Benchmark, Measure};
+use crate::commands;
+
+pub fn run(args: &Bench) -> Result<()> {
+    match &args.benchmark {
+        Benchmark::Micro(measure) => {
+            let options = options(measure)?;
+            let report = to_its_end(micro::run(&options))?;
+            show(measure, &report, &micro::tables(&report))
+        }
+        Benchmark::Replica { spec } => replica::run(spec),
+    }
+}
+
+fn options(args: &Measure) -> Result<run::Options> {
+    let program = std::env::current_exe().context("can't find this program's own file")?;
+    let (rounds, seconds) = match args.quick {
+        true => (1, 0.1),
+        false => (usize::from(args.rounds.max(1)), args.seconds),
+    };
+    Ok(run::Options {
+        launcher: Launcher {
+            program,
+            arguments: vec!["bench".into(), "replica".into()],
+        },
+        data: args.data.clone().unwrap_or_else(std::env::temp_dir),
+        rounds,
+        seconds,
+        quick: args.quick,
+        only: args.only.clone(),
+    })
+}
+
+/// Runs a benchmark in this one thread, so that its clients pass nothing between threads. When the process is asked to end,
+/// replicas and files go first.
+fn to_its_end(benchmark: impl Future<Output = Result<Report>>) -> Result<Report> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("can't start the asynchronous runtime")?;
+    LocalSet::new().block_on(&runtime, async {
+        tokio::select! {
+            report = benchmark => report,
+            () = commands::asked_to_end() => bail!("ended before it was done"),
+        }
+    })
+}
+
+fn show(args: &Measure, report: &Report, tables: &[Table]) -> Result<()> {
+    if tables.is_empty() {
+        bail!("no case has all of {:?} in its name", args.only);
+    }
+    if let Some(path) = &args.json {
+        let json = serde_json::to_string_pretty(report)?;
+        std::fs::write(path, json + "\n")
+            .with_context(|| format!("can't write {}", path.display()))?;
+    }
+    println!(
+        "{} processors, Linux {}, load average before {}, {} s each\n",
+        report.processors, report.kernel, report.load_before, report.seconds
+    );
+    tables.iter().for_each(|table| println!("{table}"));
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! The benchmarks run: with real processes, to their end. How fast is not looked at.
+
+use serde_json::Value;
+
+use crate::harness::{Group, quorate, run, scratch};
+
+/// Each part of the micro-benchmark has figures for each of its variants, and nothing is left behind.
+#[test]
+fn the_micro_benchmark_runs() {
+    let _turn = Group::take_turn();
+    let directory = scratch();
+    let (json, data) = (directory.path().join("r.json"), directory.path().join("d"));
+    std::fs::create_dir(&data).unwrap();
+    let mut command = quorate();
+    command.args(["bench", "micro", "--quick", "--json"]);
+    let shown = run(command.arg(&json).arg("--data").arg(&data));
+    assert!(shown.contains("paper"), "{shown}");
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for part in ["latency", "window", "throughput", "switches"] {
+        let rows: Vec<_> = rows.iter().filter(|r| r["part"] == part).collect();
+        assert!(rows.len() >= 4, "{part}: {rows:?}");
+    }
+    let busy = rows
+        .iter()
+        .filter(|r| r["median"]["ops_per_s"].as_f64() > Some(0.0));
+    assert!(busy.count() * 2 > rows.len(), "{rows:?}");
+    assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
+}
