@@ -3,13 +3,14 @@
 //! - [`mount`]: mounting, unmounting, and what can be in the way.
 //! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way.
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
-//! - `inode`: write-back of one file. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
+//! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
 //! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
 //! release returns, and an open or a lock's grant sees what was there. Attributes and names may be [`TTL`] old. A file that
 //! is kept open shows what others write at the latest when its attributes are asked for. What this mount alone has
-//! written and read comes from the kernel's page cache.
+//! written and read comes from the kernel's page cache. What is set on a file while it is open for writing (times, and modes
+//! that take nobody's rights away) is written back like its data, so it is at the group when the file is closed.
 //! Absent on purpose: the kernel's own write-back cache, which would own size and time of files that others
 //! change too; and any permission check that only this machine makes.
 

@@ -2,10 +2,12 @@
 
 mod common;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use common::{Group, can_mount, noise};
 use quorate_client::fuse::TTL;
@@ -100,4 +102,88 @@ fn files_are_read_ahead() {
     File::open(a.path("g")).unwrap();
     reading.read_exact(&mut back[8 << 20..]).unwrap();
     assert!(back == data);
+}
+
+/// Unpacking an archive costs few agreed operations for each file.
+#[test]
+fn unpacking_costs_few_operations() {
+    if !can_mount() {
+        return;
+    }
+    const FILES: u64 = 100;
+    let place = tempfile::tempdir().unwrap();
+    let tree = place.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for n in 0..FILES {
+        fs::write(tree.join(format!("file {n}")), noise(n + 1, 5000)).unwrap();
+    }
+    let archive = place.path().join("tree.tar");
+    let tar = |how: &str, directory: &Path| {
+        let mut tar = Command::new("tar");
+        let status = tar.arg(how).arg(&archive).arg("-C").arg(directory);
+        let status = status.args(["-p", "tree"]).status().unwrap();
+        assert!(status.success());
+    };
+    tar("-cf", place.path());
+    let group = Group::start();
+    let m = group.mount(1);
+    group.kinds.take();
+    tar("-xf", m.dir());
+    let asked = group.kinds.take();
+    // Create, write, set all attributes, release. Lookups and looks at attributes are not agreed on.
+    let agreed: u64 = asked.values().sum::<u64>() - asked["Lookup"] - asked["GetAttr"];
+    assert!(agreed <= 4 * FILES + 8, "{asked:?}");
+    for n in 0..FILES {
+        let meta = |directory: &Path| fs::metadata(directory.join(format!("file {n}"))).unwrap();
+        let (there, here) = (meta(&tree), meta(&m.path("tree")));
+        assert_eq!((there.mode(), there.mtime()), (here.mode(), here.mtime()));
+    }
+}
+
+/// What is set on a file that is open for writing is seen at once on this mount, and in order with what is written; on
+/// another mount soon, and at the latest when the file is closed. What takes rights away waits for nothing.
+#[test]
+fn attributes_are_written_back() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let sent = || group.kinds.take().get("SetAttr").copied().unwrap_or(0);
+
+    let f = File::create(a.path("f")).unwrap();
+    set(&a.path("f"), 0o600);
+    sent();
+    f.write_all_at(b"content", 0).unwrap();
+    set(&a.path("f"), 0o644);
+    f.set_modified(long_ago).unwrap();
+    assert_eq!(sent(), 0);
+    let seen = fs::metadata(a.path("f")).unwrap();
+    assert_eq!((seen.mode() & 0o7777, seen.len()), (0o644, 7));
+    assert_eq!(seen.modified().unwrap(), long_ago);
+    assert!(seen.ctime() > 1_000_000);
+    assert_eq!(sent(), 1);
+    // Rights are taken away at once, after what waits.
+    f.set_modified(long_ago + TTL).unwrap();
+    set(&a.path("f"), 0o600);
+    assert_eq!(sent(), 2);
+    assert_eq!(mode(&b.path("f")), 0o600);
+    // A write after it is after it.
+    f.set_modified(long_ago).unwrap();
+    f.write_all_at(b"again", 0).unwrap();
+    let now = fs::metadata(a.path("f")).unwrap().modified().unwrap();
+    assert!(now > long_ago + TTL);
+
+    set(&a.path("f"), 0o666);
+    std::thread::sleep(3 * TTL);
+    assert_eq!(mode(&b.path("f")), 0o666);
+    f.set_modified(long_ago).unwrap();
+    drop(f);
+    std::thread::sleep(TTL);
+    let elsewhere = fs::metadata(b.path("f")).unwrap();
+    assert_eq!(elsewhere.modified().unwrap(), long_ago);
+    assert_eq!(fs::read(b.path("f")).unwrap(), b"againnt");
 }

@@ -118,6 +118,13 @@ impl Core {
         for inode in self.handles.inodes() {
             inode.seal(age);
             self.pump(&inode);
+            if inode.is_ripe(age) {
+                let (core, busy) = (self.clone(), self.busy());
+                self.volume.session().runtime().spawn(async move {
+                    let _busy = busy;
+                    core.flush(&inode).await;
+                });
+            }
         }
     }
 
@@ -198,19 +205,36 @@ impl Core {
                     Place::At(_) => self.changes.own(&written.attr),
                     Place::End(_) => self.changes.own_elsewhere(&written.attr),
                 }
+                file.inode.learn(&written.attr);
                 Ok(())
             }
             _ => Err(CallError::Garbled.into()),
         }
     }
 
-    /// Waits until all that was written to a file is at the group.
+    /// Waits until all that was written to a file and set on it is at the group.
     pub async fn flush(self: &Arc<Core>, inode: &Arc<Inode>) {
         if inode.is_dirty() {
             inode.seal(Duration::ZERO);
             self.pump(inode);
             inode.drained().await;
+            self.settle(inode).await;
         }
+    }
+
+    /// Sets the attributes that wait. Data that was written before them is at the group.
+    async fn settle(&self, inode: &Inode) {
+        let _turn = inode.setting.lock().await;
+        let Some(pending) = inode.settle() else {
+            return;
+        };
+        let _changing = self.changing();
+        let set = self.volume.set_attr(&pending.who, pending.op).await;
+        if let Ok(attr) = &set {
+            self.changes.own(attr);
+            inode.learn(attr);
+        }
+        inode.settled(set.err().map(fuser::Errno::from));
     }
 
     /// As [`Core::flush`], for a file that may be open here.

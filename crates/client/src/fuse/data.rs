@@ -29,6 +29,10 @@ impl Core {
     pub async fn open(self: &Arc<Core>, who: &Who, ino: Ino, how: i32) -> Result<JustOpened> {
         let flags = open_flags(how);
         let truncates = flags & flags::TRUNC != 0;
+        if let Some(inode) = self.handles.inode(ino).filter(|i| i.has_pending()) {
+            // Whether it may be opened may depend on them.
+            self.flush(&inode).await;
+        }
         if truncates {
             // The kernel asks for the truncation first, and refuses it afterwards if the file is being executed; it
             // does so in time only where the file is opened for writing too.
@@ -75,6 +79,9 @@ impl Core {
 
     fn just_opened(&self, file: Arc<OpenFile>, attr: Attr, how: i32) -> JustOpened {
         let mut answer = FopenFlags::empty();
+        if open_flags(how) & flags::WRITE != 0 {
+            file.inode.learn(&attr);
+        }
         if self.changes.is_news(&attr) {
             self.forget_attributes(attr.ino);
         }
@@ -175,6 +182,10 @@ impl Core {
         if let Some(errno) = file.inode.failure(&file, false) {
             return Err(errno);
         }
+        if file.inode.has_pending() {
+            // The times that were set are from before this write.
+            self.flush(&file.inode).await;
+        }
         let append = has(how, OFlags::APPEND);
         let through = has(how, OFlags::DSYNC) || has(how, OFlags::DIRECT);
         if !through {
@@ -257,6 +268,7 @@ impl Core {
                 return Err(CallError::Garbled.into());
             };
             self.changes.own(&attr);
+            file.inode.learn(&attr);
             if done >= end {
                 return Ok(());
             }

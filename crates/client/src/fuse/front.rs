@@ -81,7 +81,7 @@ impl Filesystem for Front {
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
         };
-        self.answer(req, reply, work!(set_attr(&who, op, fh.map(|fh| fh.0))));
+        self.answer(req, reply, work!(change_attr(&who, op, fh.map(|fh| fh.0))));
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {

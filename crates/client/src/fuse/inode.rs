@@ -4,17 +4,21 @@
 //! *sealed* into the queue, and leaves it when there is room among those *under way* and none of them overlaps
 //! it. So bytes that were written twice end up as they were written last.
 
+mod attributes;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use quorate_files::Ino;
+use quorate_files::{Attr, Ino};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
 use super::handles::OpenFile;
+
+use attributes::Pending;
 
 /// The most that one operation writes; buffers end at multiples of it.
 pub(super) const BUFFER_BYTES: u64 = 1 << 20;
@@ -50,11 +54,7 @@ pub(super) struct Sealed {
 
 impl Sealed {
     fn range(&self) -> (u64, u64) {
-        match self.at {
-            At::Offset(offset) => (offset, offset + self.data.len() as u64),
-            // May be anywhere.
-            At::End => (0, u64::MAX),
-        }
+        range(self.at, self.data.len())
     }
 }
 
@@ -66,6 +66,10 @@ struct State {
     last_number: u64,
     failures: u64,
     failure: Option<fuser::Errno>,
+    /// The file's attributes, as the newest answer to an own operation told them.
+    known: Option<Attr>,
+    pending: Option<Pending>,
+    settling: bool,
 }
 
 /// A file that is open here.
@@ -75,6 +79,8 @@ pub(super) struct Inode {
     state: Mutex<State>,
     /// Counts finished writes, for those who wait.
     progress: watch::Sender<u64>,
+    /// Held by who sets the attributes that wait: who comes later is not to pass by.
+    pub setting: tokio::sync::Mutex<()>,
     /// Whether a lock was asked for: only then a close lets locks go.
     pub locked: AtomicBool,
 }
@@ -85,6 +91,7 @@ impl Inode {
             ino,
             state: Mutex::default(),
             progress: watch::Sender::new(0),
+            setting: tokio::sync::Mutex::default(),
             locked: AtomicBool::new(false),
         }
     }
@@ -164,10 +171,7 @@ impl Inode {
     pub fn finished(&self, number: u64, failure: Option<fuser::Errno>) {
         let mut state = self.lock();
         state.under_way.retain(|(other, _)| *other != number);
-        if failure.is_some() {
-            state.failures += 1;
-            state.failure = failure;
-        }
+        state.fail(failure);
         drop(state);
         self.progress.send_modify(|count| *count += 1);
     }
@@ -175,7 +179,7 @@ impl Inode {
     /// Whether anything is not written yet.
     pub fn is_dirty(&self) -> bool {
         let state = self.lock();
-        state.buffer.is_some() || !state.queue.is_empty() || !state.under_way.is_empty()
+        state.unfinished().next().is_some() || state.pending.is_some() || state.settling
     }
 
     /// Waits until all that was sealed by now is answered.
@@ -222,9 +226,32 @@ impl State {
         }
     }
 
+    /// Where writes go that are not answered yet.
+    fn unfinished(&self) -> impl Iterator<Item = (u64, u64)> {
+        let buffer = self.buffer.iter().map(|b| range(b.at, b.data.len()));
+        let queue = self.queue.iter().map(Sealed::range);
+        let under_way = self.under_way.iter().map(|(_, range)| *range);
+        buffer.chain(queue).chain(under_way)
+    }
+
+    fn fail(&mut self, failure: Option<fuser::Errno>) {
+        if failure.is_some() {
+            self.failures += 1;
+            self.failure = failure;
+        }
+    }
+
     fn has_up_to(&self, last: u64) -> bool {
         self.queue.iter().any(|sealed| sealed.number <= last)
             || self.under_way.iter().any(|(number, _)| *number <= last)
+    }
+}
+
+fn range(at: At, len: usize) -> (u64, u64) {
+    match at {
+        At::Offset(offset) => (offset, offset + len as u64),
+        // May be anywhere.
+        At::End => (0, u64::MAX),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Names and attributes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_files::op::{
@@ -9,6 +10,7 @@ use quorate_files::op::{
 };
 use quorate_files::{Action, Answer, Attr, Ino, Kind, Target, Who};
 
+use super::TTL;
 use super::convert::{Result, kind_of_mode};
 use super::core::Core;
 use crate::volume::{CallError, XattrAnswer};
@@ -28,8 +30,24 @@ impl Core {
         self.fresh(attr).await
     }
 
+    /// Changes attributes, now or later; and for how long the kernel may take what it is told for granted.
+    pub async fn change_attr(
+        self: &Arc<Core>,
+        who: &Who,
+        op: SetAttr,
+        through: Option<u64>,
+    ) -> Result<(Attr, Duration)> {
+        if let Target::Ino(ino) = op.target
+            && let Some(attr) = self.handles.inode(ino).and_then(|i| i.defer(who, &op))
+        {
+            // The time of change is not known yet: who asks for it is to have the attributes set first.
+            return Ok((attr, Duration::ZERO));
+        }
+        Ok((self.set_attr(who, op, through).await?, TTL))
+    }
+
     /// Changes attributes; a size through the open file with this number, if there is one.
-    pub async fn set_attr(
+    async fn set_attr(
         self: &Arc<Core>,
         who: &Who,
         mut op: SetAttr,
@@ -63,6 +81,9 @@ impl Core {
                 }
             };
             self.changes.own(&attr);
+            if let Some(inode) = self.handles.inode(ino) {
+                inode.learn(&attr);
+            }
             if op.size.is_none_or(|size| size == attr.size) {
                 return self.fresh(attr).await;
             }

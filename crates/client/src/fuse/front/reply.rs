@@ -45,6 +45,7 @@ macro_rules! answers {
 
 answers! {
     ReplyAttr(Attr) => |reply, attr| reply.attr(&TTL, &convert::attr(&attr));
+    ReplyAttr((Attr, Duration)) => |reply, told| reply.attr(&told.1, &convert::attr(&told.0));
     ReplyEntry(Attr) => |reply, attr| reply.entry(&TTL, &convert::attr(&attr), GENERATION);
     ReplyEmpty(()) => |reply, _done| reply.ok();
     ReplyData(Bytes) => |reply, data| reply.data(&data);
