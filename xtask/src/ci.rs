@@ -60,6 +60,7 @@ pub fn ci() -> Result<(), String> {
         ("fmt", fmt),
         ("clippy", clippy),
         ("sans-io", sans_io),
+        ("fuzz targets", fuzz_targets),
         ("tools", tools::for_tests),
         ("sim", sim),
         ("test", test),
@@ -103,6 +104,21 @@ fn clippy() -> Result<(), String> {
         "--",
         "-D",
         "warnings",
+    ])
+}
+
+/// The fuzz targets compile; without the fuzzer, which would need a C++ compiler. Run from here, so without the flags for
+/// coverage, they share the workspace's checked dependencies.
+fn fuzz_targets() -> Result<(), String> {
+    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
+    cargo(&[
+        "check",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+        "--no-default-features",
+        "--all-targets",
+        "--target-dir",
+        &target,
     ])
 }
 
