@@ -1,0 +1,82 @@
+//! A key-value store that stays right when one of its four replicas lies: `cargo run --example key_value`.
+//!
+//! Operations on different keys don't conflict, and say so.
+
+use anyhow::{Context, Result};
+use quorate_service::{Bytes, Call, Fault, Local, Scope, Service, Session, Txn, Uses};
+
+const GET: u8 = b'g';
+const PUT: u8 = b'p';
+
+/// An operation is one byte for what to do, one for the length of the key, the key, and for a put the value. Answers with
+/// the value from before, or with nothing.
+#[derive(Clone, Debug)]
+struct Store;
+
+fn decode(op: &Bytes) -> Option<(u8, Bytes, Bytes)> {
+    let (&[kind, length], rest) = op.split_first_chunk()?;
+    let (length, rest) = (usize::from(length), op.slice_ref(rest));
+    (length <= rest.len()).then(|| (kind, rest.slice(..length), rest.slice(length..)))
+}
+
+fn encode(kind: u8, key: &str, value: &str) -> Bytes {
+    let length = key.len().min(255);
+    let parts = [
+        &[kind, length as u8],
+        &key.as_bytes()[..length],
+        value.as_bytes(),
+    ];
+    parts.concat().into()
+}
+
+impl Service for Store {
+    fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn is_read_only(&self, op: &[u8]) -> bool {
+        op.first() == Some(&GET)
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        let Some((kind, key, value)) = decode(op) else {
+            return Ok(Bytes::new());
+        };
+        // Keys that begin with 0 are not the service's.
+        let key = Bytes::from([b"k", &key[..]].concat());
+        let before = txn.get(&key)?.unwrap_or_default();
+        if kind == PUT {
+            txn.put(key, value);
+        }
+        Ok(before)
+    }
+
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
+        match decode(op) {
+            Some((PUT, key, _)) => Uses::none().write(Scope::named(0, &key)),
+            Some((_, key, _)) => Uses::none().read(Scope::named(0, &key)),
+            None => Uses::none(),
+        }
+    }
+}
+
+async fn use_it(session: &Session) -> Option<()> {
+    for (key, value) in [("fruit", "apple"), ("tree", "oak"), ("fruit", "pear")] {
+        let before = session.call(encode(PUT, key, value)).await.ok()?;
+        println!("{key} = {value}, before: {before:?}");
+    }
+    let fruit = session.read(encode(GET, "fruit", "")).await.ok()?;
+    println!("fruit is {fruit:?}");
+    Some(())
+}
+
+fn main() -> Result<()> {
+    let group = Local::start(4, Store)?;
+    let session = group.session();
+    let used = group.runtime().block_on(use_it(&session));
+    used.context("the session was lost")
+}

@@ -1,0 +1,146 @@
+//! The way in for those who replicate a service of their own: all that it takes, under one name.
+//!
+//! A group of 3f+1 replicas runs your service and agrees on the order of all operations; a client believes a result when 2f+1
+//! replicas say the same. So up to f replicas may be broken or hacked, and your service goes on and stays right. Its file
+//! service is one such service; yours is another. Three things are to be written: the service, what a replica's process does,
+//! and what a client does.
+//!
+//! # The service
+//!
+//! A [`Service`] is a function of an ordered map of bytes (the replicated state) and an operation (bytes, in an encoding of your
+//! own) to a result (bytes) and writes to the map. This one counts:
+//!
+//! ```
+//! use quorate_service::{Bytes, Call, Fault, Local, Service, Txn};
+//!
+//! #[derive(Clone, Debug)]
+//! struct Counter;
+//!
+//! impl Service for Counter {
+//!     fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
+//!         Ok(())
+//!     }
+//!
+//!     fn is_read_only(&self, op: &[u8]) -> bool {
+//!         op == b"get"
+//!     }
+//!
+//!     fn execute(&self, txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+//!         let kept = txn.get(b"count")?.unwrap_or_default();
+//!         let count = kept.as_ref().try_into().map_or(0, u64::from_le_bytes);
+//!         if op.as_ref() == b"get" {
+//!             return Ok(count.to_le_bytes().to_vec().into());
+//!         }
+//!         let next = Bytes::from((count + 1).to_le_bytes().to_vec());
+//!         txn.put("count".into(), next.clone());
+//!         Ok(next)
+//!     }
+//!
+//!     fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! // Four replicas in this process, to try it.
+//! let group = Local::start(4, Counter)?;
+//! let session = group.session();
+//! let count = session.call_blocking("add".into()).expect("the session is open");
+//! assert_eq!(count[..], 1u64.to_le_bytes());
+//! # Ok::<_, quorate_service::LocalError>(())
+//! ```
+//!
+//! Correct replicas must come to equal results and states, or they look faulty to each other. So the service takes
+//! everything from the state, the [`Call`] and the operation: no clock ([`Call::now`] is the time that the replicas have
+//! agreed on), no randomness, no order of a hash map, no files, and no fields that change. What it keeps, it keeps in the
+//! [`Txn`]; keys whose first byte is 0 are taken. Who calls is [`Call::client`], a public key that has been authenticated:
+//! permissions can be built on it.
+//!
+//! An operation may be anything that any client sends: decode it as you would what comes from a network, and answer nonsense with a
+//! result that says so. A panic stops every replica at the same operation. [`Fault`] is for a store that fails, and takes
+//! this one replica out; let `?` pass it on. What an operation does is all or nothing by itself: results are
+//! given when it is done, [`Txn::rollback`] undoes.
+//!
+//! Operations are executed one after the other unless [`Service::uses`] says what they touch; those that don't conflict can then be
+//! at work at the same time. Results and state are the same as one after the other.
+//!
+//! # A replica
+//!
+//! Each server runs one process. Members are listed in a group file, with their public keys; `quorate init` makes one, and
+//! [`Group::new`] does. A replica is started with [`Daemon::start`]; its directory is its own, and is made at the first start.
+//!
+//! ```no_run
+//! # use quorate_service::{Bytes, Call, Fault, Service, Txn};
+//! # #[derive(Clone, Debug)]
+//! # struct Counter;
+//! # impl Service for Counter {
+//! #     fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> { Ok(()) }
+//! #     fn is_read_only(&self, _: &[u8]) -> bool { false }
+//! #     fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
+//! #     fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<(), Fault> { Ok(()) }
+//! # }
+//! use quorate_service::{Daemon, Group, Options, ReplicaId, Tuning, keys};
+//!
+//! let replica = Daemon::start(
+//!     Options {
+//!         group: Group::load("group.toml".as_ref())?.into(),
+//!         me: ReplicaId(0),
+//!         key: keys::load("replica-0/key".as_ref())?,
+//!         data: "replica-0".into(),
+//!         first_start: false, // `quorate init` has made the directory
+//!         listen: None,
+//!         tuning: Tuning::default(),
+//!         fault: None,
+//!     },
+//!     Counter,
+//! )?;
+//! let stopper = replica.stopper(); // for the thread that hears SIGTERM
+//! replica.wait()?;
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! All replicas of a group must run the same service, from the same version: a new one that gives other results is a new
+//! group. A replica that was stopped comes back from its directory; one that has lost it must not come back under its key.
+//!
+//! # A client
+//!
+//! ```no_run
+//! use quorate_service::{Group, Identity, Session, keys};
+//!
+//! # async fn client() -> Result<(), Box<dyn std::error::Error>> {
+//! let group = Group::load("group.toml".as_ref())?;
+//! let identity = Identity::new(&keys::load("client.key".as_ref())?);
+//! let session = Session::connect(&group, &identity); // clones share it
+//! let count = session.call("add".into()).await;
+//! let same = session.read("get".into()).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Session::call`] has an operation executed exactly once, however often messages were lost on the way.
+//! [`Session::read`] is for operations that only read: they are answered without being ordered where that gives the same.
+//! Both see all that was answered before they were called, to this client or another. Up to 64 are in flight in a session, and
+//! further ones wait. Threads outside of the runtime have [`Session::call_blocking`].
+//!
+//! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future. [`SessionLost`]
+//! says that the group has ended the session, after 45 seconds without a sign of life: whether the operation was executed
+//! is not known then. Make those that matter repeatable, or look first. [`Service::session_ended`] is where a service lets
+//! go of what a session held, such as locks.
+//!
+//! # Examples
+//!
+//! `cargo run --example counter`, and `key_value`: each a service with a client that uses it, in this crate; `null`,
+//! the service of the benchmarks, is in `quorate-bench`.
+
+mod local;
+
+pub use bytes::Bytes;
+pub use local::{Local, LocalError};
+pub use quorate_client::{Session, SessionLost};
+pub use quorate_execution::graph::{Scope, Uses};
+pub use quorate_execution::{Call, Ran, Service};
+pub use quorate_node::group::{Files, Purpose};
+pub use quorate_node::{
+    Daemon, DaemonError, Group, GroupError, Identity, Options, Stopper, Tuning, keys,
+};
+pub use quorate_state::{Fault, Txn};
+pub use quorate_wire::{ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

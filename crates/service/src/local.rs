@@ -1,0 +1,116 @@
+//! A whole group in this process, to try a service and to test it.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+
+use quorate_client::Session;
+use quorate_execution::Service;
+use quorate_node::group::{Files, Problem, Purpose};
+use quorate_node::{Daemon, DaemonError, Group, Identity, KeyError, Options, Tuning, generate};
+use quorate_wire::KeyPair;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+/// Why there is no local group.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// The caller's mistake.
+    #[error(transparent)]
+    Group(#[from] Problem),
+    /// See [`DaemonError`].
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// See [`KeyError`].
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The environment's fault.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Replicas of a service in this process, on loopback, with real links, logs and stores. Replicas and files go when it is
+/// dropped.
+#[derive(Debug)]
+pub struct Local {
+    group: Arc<Group>,
+    client: KeyPair,
+    replicas: Vec<Daemon>,
+    /// On which the sessions run.
+    runtime: Runtime,
+    directory: TempDir,
+}
+
+impl Local {
+    /// Starts a group of 1, 4, 7... replicas.
+    ///
+    /// # Errors
+    /// Where no such group can be, or the machine gives no files or ports.
+    pub fn start<S: Service + Clone>(replicas: usize, service: S) -> Result<Local, LocalError> {
+        let keys: Vec<KeyPair> = (0..replicas)
+            .map(|_| generate())
+            .collect::<Result<_, _>>()?;
+        let client = generate()?;
+        let mut members = Vec::new();
+        // All ports are held until all are known, so that they differ.
+        let ports: Vec<_> = (0..replicas)
+            .map(|_| TcpListener::bind("127.0.0.1:0"))
+            .collect::<Result<_, _>>()?;
+        for (port, key) in ports.iter().zip(&keys) {
+            members.push((port.local_addr()?.to_string(), key.public()));
+        }
+        drop(ports);
+        let clients = vec![("client".into(), client.public())];
+        let (files, purpose) = (Files::default(), Purpose::Service);
+        let group = Arc::new(Group::new("local", members, clients, files, purpose)?);
+        let directory = TempDir::new()?;
+        let mut local = Local {
+            group: group.clone(),
+            client,
+            replicas: Vec::new(),
+            runtime: Runtime::new()?,
+            directory,
+        };
+        for (me, key) in group.quorum().replicas().zip(keys) {
+            let options = Options {
+                group: group.clone(),
+                me,
+                key,
+                data: local.directory.path().join(me.to_string()),
+                first_start: true,
+                listen: None,
+                tuning: Tuning::default(),
+                fault: None,
+            };
+            let replica = Daemon::start(options, service.clone())?;
+            local.replicas.push(replica);
+        }
+        Ok(local)
+    }
+
+    /// A new session of the group's one client.
+    pub fn session(&self) -> Session {
+        let _entered = self.runtime.enter();
+        Session::connect(&self.group, &Identity::new(&self.client))
+    }
+
+    /// The group, for those who connect by themselves.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// The runtime on which the sessions run.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.replicas.iter().for_each(|r| r.stopper().stop());
+        for replica in self.replicas.drain(..) {
+            // It ends in any case, and nobody is left to be told how.
+            let _ = replica.wait();
+        }
+    }
+}
