@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use quorate_node::Group;
+use quorate_net::Group;
 
 /// A file that this process alone writes, in memory where there is such a place.
 fn path() -> &'static PathBuf {

@@ -12,7 +12,7 @@ use quorate_agreement::Record;
 use quorate_agreement::durable::{CommittedRecord, Content, Entered, PrePrepared, StableRecord};
 use quorate_files::op::{Lookup, Place, SetAttr, Target, Write};
 use quorate_files::{Action, Answer, Ino, Nothing, Op, Who};
-use quorate_node::group::{Files, Group, Purpose};
+use quorate_net::group::{Files, Group, Purpose};
 use quorate_state::tree::{Child, Entry, Node};
 use quorate_wire::frame;
 use quorate_wire::{Digest, Encode, KeyPair, LogIndex};

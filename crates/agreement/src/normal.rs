@@ -211,13 +211,13 @@ impl Agreement {
         }
         let digest = m.batch.digest();
         let slot = self.slots.get(&m.seq);
-        if let Some(known) = slot.and_then(|s| s.proposal) {
-            let same = known.digest == digest;
-            return Err(if same {
-                Rejected::Duplicate
-            } else {
-                Rejected::Contradiction
-            });
+        let known = slot.and_then(|s| s.proposal);
+        if known.is_some_and(|known| known.digest != digest) {
+            return Err(Rejected::Contradiction);
+        }
+        // Others' votes may overtake the primary's word: what was adopted from them may still lack its content.
+        if known.is_some_and(|known| known.stage != Stage::Proposed) {
+            return Err(Rejected::Duplicate);
         }
         if slot
             .and_then(|s| s.committed)
@@ -238,7 +238,7 @@ impl Agreement {
             view,
             digest,
             stage: Stage::Proposed,
-            vouched: false,
+            vouched: known.is_some_and(|known| known.vouched),
         });
         self.awaiting.insert(m.seq);
         self.accept(m.seq);

@@ -357,3 +357,35 @@ fn a_stranded_replica_leads_nobody_far() {
     }
     assert_eq!(replica.standing().view, View(1));
 }
+
+/// Two backups' votes may overtake the primary's word. What it then says has the content, and the vote waits for nothing else.
+#[test]
+fn a_proposal_that_was_overtaken_brings_its_content() {
+    use quorate_wire::message::Prepare;
+    let mut replica = fresh(1);
+    let key = Input::ClientKey(client(), link_key(1));
+    replica.handle(at(1), key).unwrap();
+    written(&mut replica);
+    let body = request(1, Bytes::from_static(b"op"));
+    let batch = Batch {
+        time: at(1).wall,
+        requests: vec![body.request.digest()],
+    };
+    let (view, seq, digest) = (View(0), Seq(1), batch.digest());
+    for from in [2, 3] {
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        from_peer(&mut replica, 1, from, vote).unwrap();
+    }
+    assert!(written(&mut replica).is_empty());
+    let word = PrePrepare {
+        view,
+        seq,
+        batch,
+        bodies: vec![body.into()],
+    };
+    from_peer(&mut replica, 1, 0, PeerMessage::PrePrepare(word.clone())).unwrap();
+    let written = written(&mut replica);
+    assert!(matches!(&written[..], [(_, Record::PrePrepared(r))] if r.vote.digest == digest));
+    let again = from_peer(&mut replica, 1, 0, PeerMessage::PrePrepare(word));
+    assert_eq!(again, Err(Rejected::Duplicate));
+}

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use quorate_node::group::{Durability, Files, Group, Protocol, Purpose};
-use quorate_node::{Identity, keys};
+use quorate_net::group::{Durability, Files, Group, Protocol, Purpose};
+use quorate_net::{Identity, keys};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};

@@ -5,14 +5,17 @@
 //! set for each operation.
 
 use std::cell::RefCell;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
-use quorate_node::{ClientEvent, ClientEvents, ClientLinks, ClientTransport, Frame};
+use quorate_net::{ClientEvent, ClientLinks, Frame};
 use quorate_wire::message::{ClientMessage, ReplicaMessage};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
@@ -177,13 +180,14 @@ impl Fleet {
         }
         for at in self.clients.len()..count {
             let me = group.client(at).context("the group has too few clients")?;
-            let (transport, events) = ClientTransport::connect(group.group(), me);
+            let links = ClientLinks::connect(group.group(), me)?;
+            let ready = sockets(&links)?;
             let mut nonce = [0; 8];
             getrandom::fill(&mut nonce)?;
             let (quorum, nonce) = (group.group().quorum(), u64::from_le_bytes(nonce));
             let machine = Rc::new(RefCell::new(Machine {
                 client: Client::new(quorum, self.options, me.public(), nonce, 0),
-                links: transport.links(),
+                links,
                 started: clock(),
                 work: None,
                 asked: Vec::new(),
@@ -192,7 +196,7 @@ impl Fleet {
                 records: self.records.clone(),
             }));
             self.clients.push(machine.clone());
-            let task = tokio::task::spawn_local(serve(machine, transport, events));
+            let task = tokio::task::spawn_local(serve(machine, ready));
             self.tasks.push(task.abort_handle());
         }
         let all = self.clients.clone();
@@ -231,19 +235,21 @@ impl Drop for Fleet {
     }
 }
 
-/// Takes what a client's links bring. The links live as long as this does.
-async fn serve(
-    machine: Rc<RefCell<Machine>>,
-    _transport: ClientTransport,
-    mut events: ClientEvents,
-) {
-    while let Some(event) = events.recv().await {
-        let mut machine = machine.borrow_mut();
-        machine.on_event(event);
-        while let Some(event) = events.try_recv() {
-            machine.on_event(event);
-        }
-        machine.put_out();
+/// All sockets of a client at once.
+fn sockets(links: &ClientLinks) -> std::io::Result<AsyncFd<OwnedFd>> {
+    let sockets = links.as_fd().try_clone_to_owned()?;
+    #[allow(
+        deprecated,
+        reason = "its successor is unsafe; this is sound for a descriptor that is owned"
+    )]
+    AsyncFd::with_interest(sockets, Interest::READABLE)
+}
+
+/// Takes what a client's links bring.
+async fn serve(machine: Rc<RefCell<Machine>>, sockets: AsyncFd<OwnedFd>) {
+    while let Ok(mut ready) = sockets.readable().await {
+        ready.clear_ready();
+        machine.borrow_mut().turn();
     }
 }
 
@@ -273,6 +279,23 @@ impl Machine {
         }
     }
 
+    /// Takes what has come, and sends what that calls for.
+    fn turn(&mut self) {
+        loop {
+            // A system that can't be asked any more is seen in that there are no answers.
+            let polled = self.links.poll(Some(Duration::ZERO));
+            let mut events = 0;
+            while let Some(event) = self.links.next_event() {
+                self.on_event(event);
+                events += 1;
+            }
+            self.put_out();
+            if events == 0 || polled.is_err() {
+                return;
+            }
+        }
+    }
+
     fn on_event(&mut self, event: ClientEvent) {
         let now = self.now_ms();
         match event {
@@ -292,8 +315,9 @@ impl Machine {
         let now = self.now_ms();
         if self.client.next_timeout().is_some_and(|at| at <= now) {
             self.client.on_tick(now);
-            self.put_out();
         }
+        // Dialing has time-outs of its own.
+        self.turn();
     }
 
     fn put_out(&mut self) {
@@ -302,7 +326,7 @@ impl Machine {
         loop {
             let outputs: Vec<_> = self.client.drain().collect();
             if outputs.is_empty() {
-                return;
+                return self.links.flush();
             }
             for output in outputs {
                 match output {

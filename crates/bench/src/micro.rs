@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use quorate_agreement::client::ClientOptions;
-use quorate_node::group::Durability;
+use quorate_net::group::Durability;
 
 use crate::Workload;
 use crate::group::Setup;

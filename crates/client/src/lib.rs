@@ -11,5 +11,5 @@ pub mod fuse;
 pub mod session;
 pub mod volume;
 
-pub use session::{Session, SessionLost};
+pub use session::{InlineSession, Session, SessionLost};
 pub use volume::{CallError, Volume};

@@ -1,12 +1,15 @@
 //! A service of one's own, replicated: real replicas and a client in this process.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_client::Session;
+use quorate_client::{InlineSession, Session};
 use quorate_execution::{Call, Service};
-use quorate_node::group::{Files, Purpose};
-use quorate_node::{Daemon, Group, Identity, Options, Tuning};
+use quorate_net::group::{Files, Purpose};
+use quorate_net::{Group, Identity};
+use quorate_node::{Daemon, Options, Tuning};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{KeyPair, ReplicaId};
 
@@ -78,10 +81,7 @@ fn adds_up(n: u8) {
         let replicas: Vec<_> = (0..n)
             .map(|id| start(&group, id, data.path(), round == 0))
             .collect();
-        let session = {
-            let _entered = runtime.enter();
-            Session::connect(&group, &Identity::new(&key(100)))
-        };
+        let session = Session::connect(&group, &Identity::new(&key(100))).unwrap();
         for i in 1..=200 {
             let sum = session.call_blocking(Bytes::from_static(&[3])).unwrap();
             assert_eq!(sum[..], (600 * round + 3 * i).to_le_bytes());
@@ -102,4 +102,39 @@ fn a_group_of_one_serves() {
 #[test]
 fn a_group_of_four_serves() {
     adds_up(4);
+}
+
+/// A session in the thread of its caller: one operation after the other, and many at a time.
+#[test]
+fn operations_in_the_callers_thread() {
+    let (group, data) = (group(4), tempfile::tempdir().unwrap());
+    let replicas: Vec<_> = (0..4)
+        .map(|id| start(&group, id, data.path(), true))
+        .collect();
+    let mut session = InlineSession::connect(&group, &Identity::new(&key(100))).unwrap();
+    let one = Bytes::from_static(&[1]);
+    for sum in 1..=50u64 {
+        let result = session.call(one.clone()).unwrap();
+        assert_eq!(result[..], sum.to_le_bytes());
+    }
+    assert_eq!(session.generation(), 1);
+    // More than are in flight at a time. Results come in any order, each under its ticket.
+    let tickets: Vec<_> = (0..3 * InlineSession::WINDOW)
+        .map(|_| session.submit(one.clone()))
+        .collect();
+    let mut sums = BTreeSet::new();
+    let mut open: BTreeSet<_> = tickets.into_iter().collect();
+    while !open.is_empty() {
+        assert!(session.in_flight() <= open.len());
+        let result = session.poll(Duration::from_secs(20)).unwrap();
+        let (ticket, result) = result.expect("a result comes in time");
+        assert!(open.remove(&ticket));
+        sums.insert(u64::from_le_bytes(result.unwrap()[..].try_into().unwrap()));
+    }
+    let last = 50 + 3 * InlineSession::WINDOW as u64;
+    assert!(sums.into_iter().eq(51..=last));
+    assert!(session.poll(Duration::from_millis(1)).unwrap().is_none());
+    session.close();
+    replicas.iter().for_each(|r| r.stopper().stop());
+    replicas.into_iter().for_each(|r| r.wait().unwrap());
 }

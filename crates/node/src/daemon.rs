@@ -1,14 +1,15 @@
 //! A replica's process: its links, its log, its store, and the thread on which the replica itself runs.
 //!
 //! ```text
-//! links (tokio) --+                          +--> links
-//! log thread -----+--> one queue --> core ---+--> log thread    (group commit)
-//! store thread ---+                          +--> store thread  (one checkpoint after the other)
+//! door thread: handshakes --> |                 | --> log thread    (group commit)
+//! log thread   -------------> | ordering thread | --> store thread  (one layer after the other)
+//! store thread -------------> |  and all links  |
 //! ```
 //!
-//! The core thread owns the [`Replica`](quorate_replica::Replica). It takes what waits in the queue, hands it over, and
-//! carries out what comes back; it never waits for a disk or a peer. What bounds the queue: each link's budget for
-//! messages that were not taken yet, and the protocol's window for the disks' completions.
+//! The ordering thread owns the [`Replica`](quorate_replica::Replica) and all links of the replica. In each turn it
+//! waits for all of them at once, hands over what came, carries out what comes back, and has written what was queued for
+//! each link meanwhile. It never waits for a disk or a peer. What bounds its work: a link is read only when all
+//! that it gave before was handled, and the protocol's window bounds the disks' completions.
 
 mod core_thread;
 pub mod directory;
@@ -17,19 +18,18 @@ mod store_thread;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
 use quorate_agreement::{Config, Record, Tuning};
 use quorate_execution::Service;
 use quorate_fault::Fault;
+use quorate_net::group::Durability;
+use quorate_net::{Group, Identity, Limits, ListenError, ReplicaLinks, Waker, bind};
 use quorate_replica::{Restored, genesis};
 use quorate_store::{Store, StoreError};
 use quorate_wire::{Decode, KeyPair, LogIndex, ReplicaId, Seq};
 
-use crate::group::{Durability, Group};
-use crate::tls::Identity;
-use crate::transport::{Limits, Transport, TransportError, bind};
 use crate::wal::{Wal, WalError, WalThread};
 use core_thread::{Core, Wake};
 use outgoing::Outgoing;
@@ -112,9 +112,9 @@ pub enum DaemonError {
          this group keeps people's files"
     )]
     NotADemonstration,
-    /// See [`TransportError`].
+    /// See [`ListenError`].
     #[error(transparent)]
-    Transport(#[from] TransportError),
+    Listen(#[from] ListenError),
     /// See [`StoreError`].
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -144,19 +144,28 @@ pub enum DaemonError {
 pub struct Daemon {
     stopper: Stopper,
     core: JoinHandle<Result<(), DaemonError>>,
-    /// On which the links run; they end with it.
-    links: tokio::runtime::Runtime,
 }
 
 /// Tells a [`Daemon`] to stop, from any thread.
 #[derive(Clone, Debug)]
-pub struct Stopper(mpsc::Sender<Wake>);
+pub struct Stopper(Mailbox);
+
+/// Where other threads leave what they have for the ordering thread.
+#[derive(Clone, Debug)]
+struct Mailbox(Sender<Wake>, Waker);
+
+impl Mailbox {
+    fn put(&self, wake: Wake) {
+        // Fails only when the ordering thread has stopped, and then nobody misses it.
+        let _ = self.0.send(wake);
+        self.1.wake();
+    }
+}
 
 impl Stopper {
     /// Tells the replica to stop; [`Daemon::wait`] returns when it has.
     pub fn stop(&self) {
-        // Fails only if it has stopped already.
-        let _ = self.0.send(Wake::Stop);
+        self.0.put(Wake::Stop);
     }
 }
 
@@ -191,38 +200,26 @@ impl Daemon {
             path: data.clone(),
             source,
         };
-        let links = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(io)?;
-        let listener = links.block_on(bind(listen.as_deref().unwrap_or(&entry.address)))?;
+        let listener = bind(listen.as_deref().unwrap_or(&entry.address))?;
         if first_start {
             directory::make(&data, &group)?;
         }
         directory::check(&data, &group)?;
 
-        let (wake, woken) = mpsc::channel();
         let (store, wal, restored) = restore(&data, service.clone())?;
         directory::note_run(&data, &group)?;
-        let deliver = {
-            let wake = wake.clone();
-            // Fails only when the core has stopped, and then nobody misses it.
-            Arc::new(move |event, credit| drop(wake.send(Wake::Link(event, credit))))
-        };
-        let limits = Limits::default();
-        let identity = Identity::new(&key);
-        let transport = {
-            let _entered = links.enter();
-            Transport::start(group.clone(), me, &identity, listener, limits, deliver)
-        };
+        let (limits, identity) = (Limits::default(), Identity::new(&key));
+        let links =
+            ReplicaLinks::start(group.clone(), me, &identity, listener, limits).map_err(io)?;
+        let (sender, woken) = mpsc::channel();
+        let mailbox = Mailbox(sender, links.waker());
         let wal = {
-            let wake = wake.clone();
-            WalThread::spawn(wal, move |event| drop(wake.send(Wake::Log(event))))
+            let mailbox = mailbox.clone();
+            WalThread::spawn(wal, move |event| mailbox.put(Wake::Log(event)))
         };
         let store = {
-            let wake = wake.clone();
-            StoreThread::spawn(store, move |event| drop(wake.send(Wake::Store(event))))
+            let mailbox = mailbox.clone();
+            StoreThread::spawn(store, move |event| mailbox.put(Wake::Store(event)))
         };
         let config = Config {
             quorum: group.quorum(),
@@ -234,20 +231,14 @@ impl Daemon {
             durable: group.protocol().durability == Durability::Disk,
             tuning,
         };
-        let outgoing = Outgoing::new(group.quorum(), me, transport.links(), fault, &key);
+        let outgoing = Outgoing::new(group.quorum(), me, links, fault, &key);
         let core = Core::new(config, service, restored, wal, store, outgoing);
         let core = std::thread::Builder::new()
             .name("replica".into())
-            .spawn(move || {
-                let _transport = transport;
-                core.run(&woken)
-            })
+            .spawn(move || core.run(&woken))
             .map_err(io)?;
-        Ok(Daemon {
-            stopper: Stopper(wake),
-            core,
-            links,
-        })
+        let stopper = Stopper(mailbox);
+        Ok(Daemon { stopper, core })
     }
 
     /// What stops it.
@@ -261,7 +252,6 @@ impl Daemon {
     /// Why it stopped, if nobody told it to.
     pub fn wait(self) -> Result<(), DaemonError> {
         let result = self.core.join();
-        drop(self.links);
         result.unwrap_or_else(|_| Err(DaemonError::Fatal("the replica's thread died".into())))
     }
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use quorate_net::group::{Files, Group, Purpose};
+use quorate_net::{hex, keys};
 use quorate_node::daemon::directory::make as make_directory;
-use quorate_node::group::{Files, Group, Purpose};
-use quorate_node::{hex, keys};
 use quorate_wire::PublicKey;
 
 use crate::args::Init;

@@ -1,7 +1,7 @@
 //! `quorate keygen`.
 
 use anyhow::Result;
-use quorate_node::keys;
+use quorate_net::keys;
 
 use crate::args::Keygen;
 

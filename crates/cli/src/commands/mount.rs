@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use quorate_client::fuse::{self, MountOptions, Mounted, UnmountError};
 use quorate_client::{Session, Volume};
-use quorate_node::{Group, Identity, keys};
+use quorate_net::{Group, Identity, keys};
 use rustix::io::Errno;
 
 use crate::args::Mount;
@@ -66,7 +66,8 @@ pub async fn start(
         );
     }
     let options = parse(group, options)?;
-    let volume = Volume::new(Session::connect(group, &identity));
+    let session = Session::connect(group, &identity).context("connecting to the group")?;
+    let volume = Volume::new(session);
     let directory = directory.to_owned();
     let mounting = tokio::task::spawn_blocking(move || fuse::mount(volume, &directory, &options));
     Ok(mounting.await.context("mounting")??)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use quorate_files::{FileService, Genesis};
-use quorate_node::{Daemon, Group, Options, Tuning, keys};
+use quorate_net::{Group, keys};
+use quorate_node::{Daemon, Options, Tuning};
 use quorate_wire::ReplicaId;
 
 use crate::args::Replica;

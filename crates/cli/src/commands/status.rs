@@ -1,17 +1,20 @@
 //! `quorate status`.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use quorate_node::{ClientEvent, ClientTransport, Frame, Group, Identity, keys};
+use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity, Waker, keys};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
 use quorate_wire::{Quorum, ReplicaId, Seq};
 use serde_json::{Value, json};
 
 use crate::args::Status;
-use crate::{commands, paths};
+use crate::paths;
 
 /// What the replicas said, as far as they did.
 pub type Reports = BTreeMap<ReplicaId, Report>;
@@ -52,32 +55,45 @@ fn ask(args: &Status) -> Result<(Group, Reports)> {
         );
     }
     let timeout = Duration::from_millis(args.timeout_ms);
-    let reports = commands::runtime()?.block_on(collect(&group, &identity, timeout));
+    let reports = collect(&group, &identity, timeout).context("connecting to the group")?;
     Ok((group, reports))
 }
 
 /// Asks all replicas, and waits until all have answered or the time is over.
-pub async fn collect(group: &Group, identity: &Identity, timeout: Duration) -> Reports {
-    let (transport, mut events) = ClientTransport::connect(group, identity);
+pub fn collect(group: &Group, identity: &Identity, timeout: Duration) -> io::Result<Reports> {
+    let mut links = ClientLinks::connect(group, identity)?;
     let mut reports = Reports::new();
     let question = Frame::encode(&ClientMessage::ReportPlease(1));
-    let all = async {
-        while reports.len() < group.quorum().n() {
-            match events.recv().await {
-                Some(ClientEvent::Up(replica, _)) => {
-                    transport.links().send(replica, &question);
+    let until = now() + timeout;
+    while reports.len() < group.quorum().n() {
+        let left = until.saturating_duration_since(now());
+        if left.is_zero() {
+            break;
+        }
+        links.poll(Some(left))?;
+        while let Some(event) = links.next_event() {
+            match event {
+                ClientEvent::Up(replica, _) => {
+                    links.send(replica, &question);
                 }
                 // What it says of itself is believed; that it is itself, TLS has made sure.
-                Some(ClientEvent::Message(replica, ReplicaMessage::Report(report))) => {
+                ClientEvent::Message(replica, ReplicaMessage::Report(report)) => {
                     reports.insert(replica, report);
                 }
-                Some(ClientEvent::Message(..) | ClientEvent::Down(_)) => {}
-                None => break,
+                ClientEvent::Message(..) | ClientEvent::Down(_) => {}
             }
         }
-    };
-    let _ = tokio::time::timeout(timeout, all).await;
-    reports
+        links.flush();
+    }
+    Ok(reports)
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a command's patience runs on this machine's clock"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// How the group is, judged by what its replicas say; also the exit code.
@@ -262,11 +278,24 @@ pub fn of_directory(group: &Group, directory: &std::path::Path) -> Result<Identi
     Ok(Identity::new(&key))
 }
 
-/// Asks all replicas again and again.
+/// Asks all replicas again and again, on a thread of its own.
 #[derive(Debug)]
 pub struct Watch {
-    reports: std::sync::Arc<std::sync::Mutex<BTreeMap<ReplicaId, (tokio::time::Instant, Report)>>>,
-    _task: tokio::task::JoinHandle<()>,
+    kept: Arc<Kept>,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    reports: Mutex<BTreeMap<ReplicaId, (Instant, Report)>>,
+    ended: AtomicBool,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.kept.ended.store(true, Ordering::Release);
+        self.waker.wake();
+    }
 }
 
 impl Watch {
@@ -275,41 +304,42 @@ impl Watch {
     /// A report older than this counts as silence.
     const FRESH: Duration = Duration::from_secs(2);
 
-    /// Starts to ask, within a tokio runtime.
-    pub fn start(group: &Group, identity: &Identity) -> Watch {
-        let reports = std::sync::Arc::<std::sync::Mutex<BTreeMap<_, _>>>::default();
-        let (transport, mut events) = ClientTransport::connect(group, identity);
-        let quorum = group.quorum();
-        let kept = reports.clone();
-        let task = tokio::spawn(async move {
-            let mut period = tokio::time::interval(Watch::PERIOD);
+    /// Starts to ask.
+    pub fn start(group: &Group, identity: &Identity) -> io::Result<Watch> {
+        let mut links = ClientLinks::connect(group, identity)?;
+        let (kept, waker) = (Arc::<Kept>::default(), links.waker());
+        let (quorum, shared) = (group.quorum(), kept.clone());
+        std::thread::spawn(move || {
             let question = Frame::encode(&ClientMessage::ReportPlease(1));
-            loop {
-                tokio::select! {
-                    _ = period.tick() => for id in quorum.replicas() {
-                        transport.links().send(id, &question);
-                    },
-                    event = events.recv() => match event {
-                        Some(ClientEvent::Message(id, ReplicaMessage::Report(report))) => {
-                            let mut kept = kept.lock().unwrap_or_else(|e| e.into_inner());
-                            kept.insert(id, (tokio::time::Instant::now(), report));
-                        }
-                        Some(_) => {}
-                        None => return,
-                    },
+            let mut due = now();
+            while !shared.ended.load(Ordering::Acquire) {
+                if due <= now() {
+                    due = now() + Watch::PERIOD;
+                    for id in quorum.replicas() {
+                        links.send(id, &question);
+                    }
+                }
+                links.flush();
+                let left = due.saturating_duration_since(now());
+                if let Err(e) = links.poll(Some(left)) {
+                    return tracing::error!("the replicas are not asked any more: {e}");
+                }
+                while let Some(event) = links.next_event() {
+                    if let ClientEvent::Message(id, ReplicaMessage::Report(report)) = event {
+                        let mut reports = shared.reports.lock().unwrap_or_else(|e| e.into_inner());
+                        reports.insert(id, (now(), report));
+                    }
                 }
             }
         });
-        Watch {
-            reports,
-            _task: task,
-        }
+        Ok(Watch { kept, waker })
     }
 
     /// What was said last, as far as it is fresh.
     pub fn reports(&self) -> Reports {
-        let kept = self.reports.lock().unwrap_or_else(|e| e.into_inner());
-        let fresh = kept
+        let reports = self.kept.reports.lock();
+        let reports = reports.unwrap_or_else(|e| e.into_inner());
+        let fresh = reports
             .iter()
             .filter(|(_, (at, _))| at.elapsed() < Watch::FRESH);
         fresh

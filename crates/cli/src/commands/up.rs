@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use quorate_node::Group;
-use quorate_node::group::{Files, Purpose};
+use quorate_net::Group;
+use quorate_net::group::{Files, Purpose};
 use quorate_wire::Quorum;
 
 use crate::args::Up;
@@ -138,7 +138,7 @@ async fn serve(
     tokio::pin!(stop);
 
     display.say("starting the replicas");
-    let watch = status::Watch::start(&group, &identity);
+    let watch = status::Watch::start(&group, &identity).context("connecting to the group")?;
     let answers = async {
         while status::Health::judge(group.quorum(), &watch.reports()) == status::Health::Down {
             tokio::time::sleep(LOOK).await;

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use quorate_node::{Identity, keys, tls};
+use quorate_net::{Identity, keys, tls};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
@@ -205,7 +205,8 @@ fn noise_as_operations_is_refused() {
             .enable_all()
             .build();
         runtime.expect("a runtime").block_on(async {
-            let session = quorate_client::Session::connect(group.contents(), &identity);
+            let session =
+                quorate_client::Session::connect(group.contents(), &identity).expect("a session");
             let mut random = Random::new(17);
             for round in 0..200 {
                 let len = if round % 20 == 0 {

@@ -12,7 +12,7 @@ use std::time::Instant;
 use quorate_client::{Session, Volume};
 use quorate_files::op::{Action, Mknod, Unlink, Who};
 use quorate_files::{Ino, Kind};
-use quorate_node::{Identity, keys};
+use quorate_net::{Identity, keys};
 
 use crate::harness::{Group, Random, program, require_fuse, run, scratch};
 
@@ -143,8 +143,7 @@ impl Others {
     fn of(group: &Group, directory: Ino) -> Others {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let key = keys::load(&group.client_key(2)).expect("a client's key");
-        let session =
-            runtime.block_on(async { Session::connect(group.contents(), &Identity::new(&key)) });
+        let session = Session::connect(group.contents(), &Identity::new(&key)).expect("a session");
         Others {
             runtime,
             volume: Volume::new(session),

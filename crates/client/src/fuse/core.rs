@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use quorate_files::op::{Place, Write};
 use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
+use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
 use super::ahead::Room;
@@ -28,6 +29,7 @@ const FRESH_ATTEMPTS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Core {
     pub volume: Volume,
+    pub runtime: Handle,
     pub handles: Handles,
     pub changes: Changes,
     pub callers: Callers,
@@ -61,9 +63,10 @@ impl Drop for Changing<'_> {
 }
 
 impl Core {
-    pub fn new(volume: Volume) -> Arc<Core> {
+    pub fn new(volume: Volume, runtime: Handle) -> Arc<Core> {
         Arc::new(Core {
             volume,
+            runtime,
             handles: Handles::default(),
             changes: Changes::default(),
             callers: Callers::default(),
@@ -120,7 +123,7 @@ impl Core {
             self.pump(&inode);
             if inode.is_ripe(age) {
                 let (core, busy) = (self.clone(), self.busy());
-                self.volume.session().runtime().spawn(async move {
+                self.runtime.spawn(async move {
                     let _busy = busy;
                     core.flush(&inode).await;
                 });
@@ -157,7 +160,7 @@ impl Core {
         while let Some(sealed) = inode.next() {
             let (core, inode) = (self.clone(), inode.clone());
             let busy = self.busy();
-            self.volume.session().runtime().spawn(async move {
+            self.runtime.spawn(async move {
                 let _busy = busy;
                 let number = sealed.number;
                 let sent = core.write_out(&sealed).await;

@@ -154,7 +154,7 @@ impl Core {
         let plan = file.ahead.on_read(offset, len, &self.room);
         for wanted in plan.wanted {
             let (core, file) = (self.clone(), file.clone());
-            self.volume.session().runtime().spawn(async move {
+            self.runtime.spawn(async move {
                 let read = core.read_now(&file, wanted.offset, ahead::BLOCK_BYTES as u32);
                 // Whoever waits for it asks for himself if it failed, and is told why.
                 wanted.answer.send_replace(Some(read.await.ok()));

@@ -16,7 +16,7 @@ use crate::volume::Volume;
 
 /// How long the end of a mount waits for what is not written yet.
 const FINISH: Duration = Duration::from_secs(20);
-/// Threads that take requests from the kernel. They only decode.
+/// Threads that take requests from the kernel, which only decode; and as many that work on them.
 const THREADS: usize = 2;
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -112,9 +112,14 @@ pub fn mount(volume: Volume, dir: &Path, options: &MountOptions) -> Result<Mount
     let dir = check_directory(dir)?;
     check_device()?;
     let config = config(options)?;
-    let runtime = volume.session().runtime().clone();
-    let core = Core::new(volume);
-    let front = Front::new(core.clone(), runtime.clone());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .thread_name("mount")
+        .enable_time()
+        .build()
+        .map_err(|e| MountError::Failed(dir.clone(), e))?;
+    let core = Core::new(volume, runtime.handle().clone());
+    let front = Front::new(core.clone(), runtime.handle().clone());
     let session = fuser::Session::new(front, &dir, &config)
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
     let _ = core.notifier.set(session.notifier());
@@ -132,6 +137,8 @@ pub fn mount(volume: Volume, dir: &Path, options: &MountOptions) -> Result<Mount
             core.volume.session().close().await;
             ended.send_replace(Some(written));
         });
+        // What still runs waits for the kernel, which may never answer.
+        runtime.shutdown_background();
     };
     thread
         .spawn(serve)

@@ -7,26 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use quorate_agreement::client::ClientOptions;
 use quorate_client::fuse::{MountOptions, Mounted, mount};
 use quorate_client::{Session, Volume};
 use quorate_execution::Executor;
 use quorate_files::{Action, FileService, Genesis, Op};
-use quorate_node::ClientEvent;
+use quorate_net::group::{Files, Purpose};
+use quorate_net::{ConnectionId, Event, Frame, Identity, Limits, ReplicaLinks};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, Reply, ReplyBody, Report};
-use quorate_wire::{
-    ClientId, Decode, Digest, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, View,
-};
+use quorate_wire::{ClientId, Decode, Digest, KeyPair, MacKey, ReplicaId, Seq, Time, View};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
-
-type Inbox = mpsc::UnboundedReceiver<(ClientId, mpsc::Sender<ClientEvent>, ClientMessage)>;
 
 /// The group. Its clients' messages are executed in the order in which they come.
 pub struct Group {
-    sender: mpsc::UnboundedSender<(ClientId, mpsc::Sender<ClientEvent>, ClientMessage)>,
+    contents: Arc<quorate_net::Group>,
     /// By how much the group's time is ahead of the clock.
     pub ahead_ms: Arc<AtomicU64>,
     /// While this is set, nothing is answered.
@@ -62,9 +57,12 @@ impl Kinds {
     }
 }
 
-const KEY: MacKey = MacKey([7; 32]);
 /// A volume of this size.
 pub const CAPACITY: u64 = 256 << 20;
+
+fn key(number: u8) -> KeyPair {
+    KeyPair::from_seed(&[number; 32])
+}
 
 impl Group {
     pub fn start() -> Group {
@@ -73,9 +71,24 @@ impl Group {
             .enable_all()
             .build()
             .unwrap();
-        let (sender, inbox) = mpsc::unbounded_channel();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let replicas = vec![(address, key(100).public())];
+        let clients = (0..10).map(|n| (format!("client{n}"), key(n).public()));
+        let contents = quorate_net::Group::new(
+            "test",
+            replicas,
+            clients.collect(),
+            Files::default(),
+            Purpose::Demonstration,
+        );
+        let contents = Arc::new(contents.unwrap());
+        let identity = Identity::new(&key(100));
+        let limits = Limits::default();
+        let links =
+            ReplicaLinks::start(contents.clone(), ReplicaId(0), &identity, listener, limits);
         let group = Group {
-            sender,
+            contents,
             ahead_ms: Arc::default(),
             paused: Arc::default(),
             closed: Arc::default(),
@@ -84,34 +97,21 @@ impl Group {
             runtime: Arc::new(runtime),
         };
         let replica = Replica {
+            links: links.unwrap(),
+            clients: BTreeMap::new(),
             ahead_ms: group.ahead_ms.clone(),
             paused: group.paused.clone(),
             closed: group.closed.clone(),
             executed: group.executed.clone(),
             kinds: group.kinds.clone(),
         };
-        std::thread::spawn(move || replica.run(inbox));
+        std::thread::spawn(move || replica.run());
         group
     }
 
     /// A session of a client of this group.
     pub fn session(&self, client: u8) -> Session {
-        let _entered = self.runtime.enter();
-        let (events, receiver) = mpsc::channel(1024);
-        events.try_send(ClientEvent::Up(ReplicaId(0), KEY)).unwrap();
-        let to_group = self.sender.clone();
-        let me = PublicKey([client; 32]);
-        let send = move |_: &[ReplicaId], message: &ClientMessage| {
-            let _ = to_group.send((me, events.clone(), message.clone()));
-        };
-        let quorum = Quorum::new(1).unwrap();
-        Session::start(
-            quorum,
-            ClientOptions::default(),
-            me,
-            receiver,
-            Box::new(send),
-        )
+        Session::connect(&self.contents, &Identity::new(&key(client))).unwrap()
     }
 
     /// Mounts the volume at a new directory.
@@ -165,6 +165,8 @@ impl Drop for Mount {
 }
 
 struct Replica {
+    links: ReplicaLinks,
+    clients: BTreeMap<ConnectionId, (ClientId, MacKey)>,
     ahead_ms: Arc<AtomicU64>,
     paused: Arc<AtomicBool>,
     closed: Arc<AtomicU64>,
@@ -173,7 +175,8 @@ struct Replica {
 }
 
 impl Replica {
-    fn run(self, mut inbox: Inbox) {
+    /// Runs until the group is gone.
+    fn run(mut self) {
         let mut executor = Executor::new(FileService::new(Genesis {
             capacity_bytes: CAPACITY,
             capacity_inodes: 1 << 20,
@@ -183,51 +186,80 @@ impl Replica {
         }));
         let mut state = State::new(Arc::new(MemorySnapshot::default()));
         executor.genesis(&mut state).unwrap();
-        while let Some((me, client, message)) = inbox.blocking_recv() {
-            while self.paused.load(Ordering::Acquire) {
-                std::thread::sleep(Duration::from_millis(5));
+        while Arc::strong_count(&self.paused) > 1 {
+            self.links.poll(Some(Duration::from_millis(100))).unwrap();
+            while let Some(event) = self.links.next_event() {
+                match event {
+                    Event::ClientUp {
+                        connection,
+                        client,
+                        mac_key,
+                    } => {
+                        self.clients.insert(connection, (client, mac_key));
+                    }
+                    Event::Client(from, message) => {
+                        while self.paused.load(Ordering::Acquire)
+                            && Arc::strong_count(&self.paused) > 1
+                        {
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                        if let Some(answer) = self.answer(&mut executor, &mut state, from, message)
+                        {
+                            self.links.reply(from, &Frame::encode(&answer));
+                        }
+                    }
+                    _ => {}
+                }
             }
-            let answer = match message {
-                ClientMessage::Attach(_) => continue,
-                ClientMessage::ReportPlease(nonce) => ReplicaMessage::Report(report(nonce)),
-                ClientMessage::Request(request) | ClientMessage::Repeat(request) => {
-                    let digest = request.request.digest();
-                    if request.auth.check(ReplicaId(0), &KEY, &digest).is_err() {
-                        // It was made before the link stood.
-                        continue;
-                    }
-                    let request = &request.request;
-                    if request.session().0 == 0
-                        && request.op()[..] != quorate_wire::Encode::to_bytes(&Control::Open(()))
-                    {
-                        self.closed.fetch_add(1, Ordering::AcqRel);
-                    }
-                    self.executed.fetch_add(1, Ordering::AcqRel);
-                    self.kinds.add(request.op());
-                    let done = executor.execute(&mut state, self.now(), [request]).unwrap();
-                    ReplicaMessage::Reply(Reply {
-                        session: request.session(),
-                        number: request.number(),
-                        view: View(0),
-                        tentative: false,
-                        body: ReplyBody::Full(done[0].outcome.clone()),
-                    })
+            self.links.flush();
+        }
+    }
+
+    fn answer(
+        &mut self,
+        executor: &mut Executor<FileService>,
+        state: &mut State,
+        from: ConnectionId,
+        message: ClientMessage,
+    ) -> Option<ReplicaMessage> {
+        match message {
+            ClientMessage::Attach(_) => None,
+            ClientMessage::ReportPlease(nonce) => Some(ReplicaMessage::Report(report(nonce))),
+            ClientMessage::Read(read) => {
+                self.kinds.add(&read.op);
+                self.executed.fetch_add(1, Ordering::AcqRel);
+                let (me, _) = self.clients.get(&from)?;
+                let (session, number) = (read.session, read.number);
+                let outcome = executor.read(state, *me, session, &read.op);
+                Some(ReplicaMessage::Read(Reply {
+                    session,
+                    number,
+                    view: View(0),
+                    tentative: false,
+                    body: ReplyBody::Full(outcome.unwrap().unwrap()),
+                }))
+            }
+            ClientMessage::Request(request) | ClientMessage::Repeat(request) => {
+                let digest = request.request.digest();
+                let (_, key) = self.clients.get(&from)?;
+                request.auth.check(ReplicaId(0), key, &digest).ok()?;
+                let request = &request.request;
+                if request.session().0 == 0
+                    && request.op()[..] != quorate_wire::Encode::to_bytes(&Control::Open(()))
+                {
+                    self.closed.fetch_add(1, Ordering::AcqRel);
                 }
-                ClientMessage::Read(read) => {
-                    self.kinds.add(&read.op);
-                    self.executed.fetch_add(1, Ordering::AcqRel);
-                    let (session, number) = (read.session, read.number);
-                    let outcome = executor.read(&mut state, me, session, &read.op);
-                    ReplicaMessage::Read(Reply {
-                        session,
-                        number,
-                        view: View(0),
-                        tentative: false,
-                        body: ReplyBody::Full(outcome.unwrap().unwrap()),
-                    })
-                }
-            };
-            let _ = client.blocking_send(ClientEvent::Message(ReplicaId(0), answer));
+                self.executed.fetch_add(1, Ordering::AcqRel);
+                self.kinds.add(request.op());
+                let done = executor.execute(state, self.now(), [request]).unwrap();
+                Some(ReplicaMessage::Reply(Reply {
+                    session: request.session(),
+                    number: request.number(),
+                    view: View(0),
+                    tentative: false,
+                    body: ReplyBody::Full(done[0].outcome.clone()),
+                }))
+            }
         }
     }
 

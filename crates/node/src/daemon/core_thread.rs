@@ -1,11 +1,12 @@
-//! The thread on which the replica runs.
+//! The thread on which the replica runs, with its links.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate_agreement::{Config, Now, Record};
 use quorate_execution::Service;
+use quorate_net::Event;
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
 use quorate_wire::{Encode, LogIndex, ReplicaId, Seq, Time};
@@ -13,22 +14,18 @@ use quorate_wire::{Encode, LogIndex, ReplicaId, Seq, Time};
 use super::DaemonError;
 use super::outgoing::Outgoing;
 use super::store_thread::{StoreEvent, StoreThread};
-use crate::link::Credit;
-use crate::transport::{self, Event};
 use crate::wal::{self, WalEvent, WalThread};
 
-/// How many inputs are handled before what they call for is written to the log.
+/// How many inputs are handled before what they call for goes to the log and to the links.
 const INPUTS_AT_ONCE: usize = 128;
 /// Records that nothing waits for are written by themselves when they have grown to this.
 const MAX_LAZY_BYTES: usize = 1 << 20;
 /// A new segment of the log is begun at a stable checkpoint after so many bytes.
 const SEGMENT_BYTES: usize = 24 << 20;
 
-/// What wakes the core.
+/// What other threads have for this one.
 #[derive(Debug)]
 pub(crate) enum Wake {
-    /// Something happened on a link.
-    Link(Event, Credit),
     /// The log says something.
     Log(WalEvent),
     /// The store says something.
@@ -88,53 +85,54 @@ impl<S: Service> Core<S> {
     pub fn run(mut self, woken: &Receiver<Wake>) -> Result<(), DaemonError> {
         self.carry_out()?;
         loop {
+            self.write_votes();
+            self.outgoing.links().flush();
             let due = self.replica.next_timeout().min(self.outgoing.next_due());
             let wait = due.saturating_sub(now(self.started).mono);
-            match woken.recv_timeout(Duration::from_millis(wait)) {
-                Ok(first) => {
-                    let mut next = Some(first);
-                    for _ in 0..INPUTS_AT_ONCE {
-                        let Some(wake) = next else { break };
-                        if !self.take(wake)? {
-                            return Ok(());
-                        }
-                        self.carry_out()?;
-                        next = woken.try_recv().ok();
-                    }
-                    if let Some(wake) = next {
-                        if !self.take(wake)? {
-                            return Ok(());
-                        }
-                        self.carry_out()?;
-                    }
+            let wait = Duration::from_millis(wait);
+            self.outgoing
+                .links()
+                .poll(Some(wait))
+                .map_err(|e| DaemonError::Fatal(format!("links can't be waited for: {e}")))?;
+            while let Ok(wake) = woken.try_recv() {
+                if !self.on_wake(wake)? {
+                    return Ok(());
                 }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                self.carry_out()?;
             }
+            self.take_from_links()?;
             let now = now(self.started);
             if self.replica.next_timeout() <= now.mono {
                 self.replica.handle(now, Input::Tick);
                 self.carry_out()?;
             }
             self.outgoing.send_due(now.mono);
-            self.write_votes();
         }
     }
 
-    /// Hands one input to the replica; false when it is time to end.
-    fn take(&mut self, wake: Wake) -> Result<bool, DaemonError> {
-        let now = now(self.started);
+    /// Hands over what came on links in this turn.
+    fn take_from_links(&mut self) -> Result<(), DaemonError> {
+        let mut inputs = 0;
+        while let Some(event) = self.outgoing.links().next_event() {
+            if let Some(input) = self.link_input(event) {
+                self.replica.handle(now(self.started), input);
+                self.carry_out()?;
+            }
+            inputs += 1;
+            if inputs % INPUTS_AT_ONCE == 0 {
+                self.write_votes();
+                self.outgoing.links().flush();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what another thread has; false when it is time to end.
+    fn on_wake(&mut self, wake: Wake) -> Result<bool, DaemonError> {
         let input = match wake {
             Wake::Stop => {
                 self.write_log();
                 return Ok(false);
-            }
-            Wake::Link(event, credit) => {
-                drop(credit);
-                match self.link_input(event) {
-                    Some(input) => input,
-                    None => return Ok(true),
-                }
             }
             Wake::Log(WalEvent::Persisted(index)) => Input::Persisted(index),
             Wake::Log(WalEvent::Failed(e)) => return Err(e.into()),
@@ -151,12 +149,12 @@ impl<S: Service> Core<S> {
             },
             Wake::Store(StoreEvent::Failed(e)) => return Err(e.into()),
         };
-        self.replica.handle(now, input);
+        self.replica.handle(now(self.started), input);
         Ok(true)
     }
 
-    fn link_input(&self, event: Event) -> Option<Input> {
-        let id = |connection: transport::ConnectionId| ConnectionId(connection.0);
+    fn link_input(&mut self, event: Event) -> Option<Input> {
+        let id = |connection: quorate_net::ConnectionId| ConnectionId(connection.0);
         match event {
             Event::PeerUp(peer) => {
                 tracing::info!(peer = peer.0, "link to a replica is up");
@@ -177,7 +175,7 @@ impl<S: Service> Core<S> {
             }
             Event::Client(connection, ClientMessage::ReportPlease(nonce)) => {
                 let report = ReplicaMessage::Report(self.report(nonce));
-                self.outgoing.reply_as_is(connection, &report);
+                self.outgoing.reply_as_is(id(connection), &report);
                 None
             }
             Event::Client(connection, message) => Some(Input::Client(id(connection), message)),
@@ -185,7 +183,7 @@ impl<S: Service> Core<S> {
         }
     }
 
-    fn report(&self, nonce: u64) -> Report {
+    fn report(&mut self, nonce: u64) -> Report {
         let standing = self.replica.standing();
         Report {
             nonce,

@@ -7,9 +7,10 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
+use quorate_net::group::{Durability, Group};
+use quorate_net::{disk, hex};
+
 use super::DaemonError;
-use crate::group::{Durability, Group};
-use crate::{disk, hex};
 
 /// The mark's file. Its first line is the group's id; the second is [`NEW`] until the replica runs.
 const MARK: &str = "group-id";
@@ -119,8 +120,8 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> DaemonError + use<> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::{Files, Protocol, Purpose};
-    use crate::keys;
+    use quorate_net::group::{Files, Protocol, Purpose};
+    use quorate_net::keys;
 
     fn group(name: &str) -> Group {
         let key = keys::generate().unwrap().public();

@@ -4,12 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use quorate_fault::{Fault, Faulty};
+use quorate_net::{Frame, ReplicaLinks};
 use quorate_replica::ConnectionId;
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
 use quorate_wire::{Encode, KeyPair, Quorum, ReplicaId};
-
-use crate::outbox::Frame;
-use crate::transport::{self, Links};
 
 /// Messages held back at most; a slow replica loses what is beyond.
 const MAX_DELAYED: usize = 64 << 10;
@@ -19,7 +17,7 @@ const MAX_DELAYED: usize = 64 << 10;
 pub(crate) struct Outgoing {
     quorum: Quorum,
     me: ReplicaId,
-    links: Links,
+    links: ReplicaLinks,
     /// Only where the operator of a group that was made for demonstrations has asked for it: `Daemon::start` sees to that.
     faulty: Option<Box<Faulty>>,
     delayed: BinaryHeap<Reverse<Delayed>>,
@@ -37,7 +35,7 @@ struct Delayed {
 #[derive(Clone, Copy, Debug)]
 enum Destination {
     Peer(ReplicaId),
-    Client(transport::ConnectionId),
+    Client(ConnectionId),
 }
 
 impl PartialEq for Delayed {
@@ -64,7 +62,7 @@ impl Outgoing {
     pub fn new(
         quorum: Quorum,
         me: ReplicaId,
-        links: Links,
+        links: ReplicaLinks,
         fault: Option<Fault>,
         key: &KeyPair,
     ) -> Outgoing {
@@ -82,8 +80,8 @@ impl Outgoing {
         }
     }
 
-    pub fn links(&self) -> &Links {
-        &self.links
+    pub fn links(&mut self) -> &mut ReplicaLinks {
+        &mut self.links
     }
 
     /// The fault's name; empty in a sound replica.
@@ -116,7 +114,6 @@ impl Outgoing {
     }
 
     pub fn reply(&mut self, to: ConnectionId, message: ReplicaMessage, now: u64) {
-        let to = transport::ConnectionId(to.0);
         match &mut self.faulty {
             None => self.reply_as_is(to, &message),
             Some(faulty) => {
@@ -127,8 +124,8 @@ impl Outgoing {
     }
 
     /// Replies without any fault: a demonstration's status stays readable.
-    pub fn reply_as_is(&self, to: transport::ConnectionId, message: &ReplicaMessage) {
-        self.links.reply(to, &Frame::encode(message));
+    pub fn reply_as_is(&mut self, to: ConnectionId, message: &ReplicaMessage) {
+        self.deliver(Destination::Client(to), &Frame::encode(message));
     }
 
     fn send_faulty<M: Encode>(&mut self, to: Destination, sent: Vec<(M, u64)>, now: u64) {
@@ -149,10 +146,10 @@ impl Outgoing {
         }
     }
 
-    fn deliver(&self, to: Destination, frame: &Frame) {
+    fn deliver(&mut self, to: Destination, frame: &Frame) {
         match to {
             Destination::Peer(to) => self.links.send(to, frame),
-            Destination::Client(to) => self.links.reply(to, frame),
+            Destination::Client(to) => self.links.reply(quorate_net::ConnectionId(to.0), frame),
         };
     }
 

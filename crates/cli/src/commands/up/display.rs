@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use quorate_node::Group;
+use quorate_net::Group;
 use quorate_wire::ReplicaId;
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -7,9 +7,9 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use quorate_net::group::{Files, Purpose};
+use quorate_net::{Group as GroupFile, keys};
 use quorate_node::daemon::directory;
-use quorate_node::group::{Files, Purpose};
-use quorate_node::{Group as GroupFile, keys};
 
 use super::programs::{holds_in_time, wait};
 use super::watchdog::{Mounts, Watchdog};

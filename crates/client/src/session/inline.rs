@@ -1,0 +1,152 @@
+//! A session in the thread of its caller.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_agreement::client::{SessionLost, Token};
+use quorate_net::{ClientLinks, Group, Identity};
+
+use super::CLOSING;
+use super::engine::{self, Engine, Happened};
+
+/// Which of several operations a result belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(Token);
+
+/// A session that has no thread of its own: it lives while it is called. The lowest latency there is, for programs
+/// that do one thing after the other or keep some operations in flight by themselves.
+///
+/// Between calls nothing is sent and nothing taken. A session that is left alone for longer than 45 s is closed by the
+/// group, and the next operation may end as [`SessionLost`]; [`InlineSession::poll`] keeps it alive.
+#[derive(Debug)]
+pub struct InlineSession {
+    engine: Engine,
+    results: VecDeque<(Ticket, Result<Bytes, SessionLost>)>,
+    open: usize,
+    generation: u64,
+    closed: bool,
+}
+
+impl InlineSession {
+    /// How many operations are in flight at a time; what is submitted beyond waits here.
+    pub const WINDOW: usize = quorate_wire::message::session::SESSION_WINDOW as usize;
+
+    /// Connects to all replicas of a group. Returns at once; links are made while operations wait for them.
+    ///
+    /// # Errors
+    /// If the system gives no more file descriptors.
+    pub fn connect(group: &Group, identity: &Identity) -> io::Result<InlineSession> {
+        let links = ClientLinks::connect(group, identity)?;
+        Ok(InlineSession {
+            engine: Engine::new(group, identity.public(), links),
+            results: VecDeque::new(),
+            open: 0,
+            generation: 0,
+            closed: false,
+        })
+    }
+
+    /// Has the group execute an operation, once, and waits for the result however long that takes. Results of
+    /// operations that were submitted before are kept for [`InlineSession::poll`].
+    ///
+    /// # Errors
+    /// [`SessionLost`]: the group has closed the session, and whether the operation was executed is not known.
+    pub fn call(&mut self, op: Bytes) -> Result<Bytes, SessionLost> {
+        let ticket = self.submit(op);
+        self.wait_for(ticket)
+    }
+
+    /// As [`InlineSession::call`], for an operation that only reads: it is not ordered if the replicas can answer it alike at
+    /// once.
+    ///
+    /// # Errors
+    /// As [`InlineSession::call`].
+    pub fn read(&mut self, op: Bytes) -> Result<Bytes, SessionLost> {
+        let ticket = self.submit_read(op);
+        self.wait_for(ticket)
+    }
+
+    fn wait_for(&mut self, ticket: Ticket) -> Result<Bytes, SessionLost> {
+        loop {
+            if let Some(at) = self.results.iter().position(|(t, _)| *t == ticket)
+                && let Some((_, result)) = self.results.remove(at)
+            {
+                return result;
+            }
+            self.turn(None).map_err(|_| SessionLost)?;
+        }
+    }
+
+    /// Starts an operation. It goes out with the next [`InlineSession::poll`] or [`InlineSession::call`], together with
+    /// others.
+    pub fn submit(&mut self, op: Bytes) -> Ticket {
+        self.open += 1;
+        Ticket(self.engine.call(op))
+    }
+
+    /// As [`InlineSession::submit`], for an operation that only reads.
+    pub fn submit_read(&mut self, op: Bytes) -> Ticket {
+        self.open += 1;
+        Ticket(self.engine.read(op))
+    }
+
+    /// The next result; `None` if there is none within `timeout`.
+    ///
+    /// # Errors
+    /// Those of the operating system, which are final.
+    pub fn poll(
+        &mut self,
+        timeout: Duration,
+    ) -> io::Result<Option<(Ticket, Result<Bytes, SessionLost>)>> {
+        let until = engine::now() + timeout;
+        while self.results.is_empty() {
+            let left = until.saturating_duration_since(engine::now());
+            self.turn(Some(left))?;
+            if left.is_zero() {
+                break;
+            }
+        }
+        Ok(self.results.pop_front())
+    }
+
+    /// Operations that have no result yet.
+    pub fn in_flight(&self) -> usize {
+        self.open
+    }
+
+    /// Rises with each session that was opened: 0 before the first. What was bound to an earlier session is gone.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Closes the session at the group, so that what is bound to it ends now and not with its lease. Gives up after two
+    /// seconds: the lease ends it then.
+    pub fn close(mut self) {
+        self.engine.close();
+        let until = engine::now() + CLOSING;
+        while !self.closed {
+            let left = until.saturating_duration_since(engine::now());
+            if left.is_zero() || self.turn(Some(left)).is_err() {
+                break;
+            }
+        }
+    }
+
+    fn turn(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.engine.turn(timeout)?;
+        while let Some(happened) = self.engine.happened.pop_front() {
+            match happened {
+                Happened::Done(token, result) => {
+                    self.open -= 1;
+                    self.results.push_back((Ticket(token), result));
+                }
+                Happened::Opened => self.generation += 1,
+                Happened::Closed => self.closed = true,
+                Happened::Report(..) => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! A client's links: one to each replica, dialed again for ever.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use mio::Token;
+use quorate_wire::message::{MAX_RESULT_BYTES, ReplicaMessage};
+use quorate_wire::{Decode, MacKey, ReplicaId};
+
+use crate::dial::Dialer;
+use crate::frame::{Frame, LinkEnd};
+use crate::group::Group;
+use crate::hub::{Hub, Item, Waker};
+use crate::link::{Link, LinkLimits};
+use crate::outbox::OutboxLimits;
+use crate::tls::Identity;
+use crate::util::{self, LogLimit};
+
+/// The longest frame of a replica is a full result and its head, or a report. What may wait to be sent to one replica: a
+/// window of large writes.
+const LIMITS: LinkLimits = LinkLimits {
+    max_frame_bytes: MAX_RESULT_BYTES + (8 << 10),
+    outbox: OutboxLimits {
+        bytes: 64 << 20,
+        frames: 4096,
+    },
+};
+/// Tokens of dialers; those of links count up from 0.
+const FIRST_DIALER: usize = usize::MAX / 2;
+
+/// What happens on a client's links.
+#[derive(Debug)]
+pub enum ClientEvent {
+    /// A link stands. Requests sent to any replica from now on need this key for this replica's MAC.
+    Up(ReplicaId, MacKey),
+    /// A link has ended.
+    Down(ReplicaId),
+    /// A replica says something. One replica alone is not to be believed.
+    Message(ReplicaId, ReplicaMessage),
+}
+
+/// A client's links, driven by the thread that owns them: [`poll`](Self::poll), then
+/// [`next_event`](Self::next_event) until there is none, then [`flush`](Self::flush); and again. What is sent is
+/// queued until then. Links end when this is dropped.
+#[derive(Debug)]
+pub struct ClientLinks {
+    hub: Hub<ReplicaId>,
+    slots: Vec<Slot>,
+    /// Comings and goings that were not told yet.
+    told: VecDeque<ClientEvent>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    dialer: Dialer,
+    link: Option<usize>,
+    log: LogLimit,
+}
+
+/// For a program that waits for many clients in a loop of its own: readable when [`ClientLinks::poll`] would not wait for
+/// sockets. Time-outs of dialing still need a poll now and then.
+impl AsFd for ClientLinks {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.hub.fd()
+    }
+}
+
+impl ClientLinks {
+    /// Starts to dial all replicas of the group. Links are made while the owner polls, and told as events.
+    ///
+    /// # Errors
+    /// If the system gives no more file descriptors.
+    pub fn connect(group: &Group, identity: &Identity) -> io::Result<ClientLinks> {
+        let hub = Hub::new()?;
+        let dial = |(at, entry): (usize, &crate::group::Replica)| Slot {
+            dialer: Dialer::new(
+                &entry.address,
+                identity.client_config(entry.key),
+                LIMITS,
+                Token(FIRST_DIALER + at),
+                hub.waker().clone(),
+            ),
+            link: None,
+            log: LogLimit::default(),
+        };
+        Ok(ClientLinks {
+            slots: group.replicas().iter().enumerate().map(dial).collect(),
+            hub,
+            told: VecDeque::new(),
+        })
+    }
+
+    /// Wakes the thread that waits in [`ClientLinks::poll`].
+    pub fn waker(&self) -> Waker {
+        self.hub.waker().clone()
+    }
+
+    /// Waits until a link has something to give or to take, or somebody wakes it; for `timeout` at most.
+    ///
+    /// # Errors
+    /// Those of the operating system, which are final.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let due = self.slots.iter().filter_map(|s| s.dialer.next_due()).min();
+        let due = due.map(|due| due.saturating_duration_since(util::now()));
+        let timeout = [timeout, due].into_iter().flatten().min();
+        let slots = &mut self.slots;
+        self.hub.poll(timeout, |token, event| {
+            if let Some(slot) = token
+                .checked_sub(FIRST_DIALER)
+                .and_then(|i| slots.get_mut(i))
+            {
+                slot.dialer.on_ready(event);
+            }
+        })?;
+        if self.slots.iter().any(|slot| slot.link.is_none()) {
+            self.dial(util::now())?;
+        }
+        Ok(())
+    }
+
+    fn dial(&mut self, now: Instant) -> io::Result<()> {
+        for at in 0..self.slots.len() {
+            let slot = &mut self.slots[at];
+            let (registry, scratch) = self.hub.parts();
+            if let Some(link) = slot.dialer.advance(registry, now, scratch) {
+                self.on_link(ReplicaId(at as u8), link, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What happened, until this turn has no more. Each link gives up to 128 KiB in a turn.
+    pub fn next_event(&mut self) -> Option<ClientEvent> {
+        loop {
+            if let Some(event) = self.told.pop_front() {
+                return Some(event);
+            }
+            let (token, id, item) = self.hub.next()?;
+            match item {
+                Item::Frame(frame) => match ReplicaMessage::from_bytes(frame) {
+                    Ok(message) => return Some(ClientEvent::Message(id, message)),
+                    Err(e) => self.hub.fail(token, LinkEnd::Malformed(e)),
+                },
+                Item::End(end) => self.on_end(id, &end),
+            }
+        }
+    }
+
+    /// Writes what was queued, as far as the sockets take it now.
+    pub fn flush(&mut self) {
+        self.hub.flush();
+    }
+
+    /// Queues a frame for a replica; false if it was dropped, because the link is down or full.
+    pub fn send(&mut self, to: ReplicaId, frame: &Frame) -> bool {
+        let link = self.slots.get(usize::from(to.0)).and_then(|s| s.link);
+        link.is_some_and(|link| self.hub.push(link, frame))
+    }
+
+    fn on_link(&mut self, id: ReplicaId, link: Box<Link>, now: Instant) -> io::Result<()> {
+        let slot = &mut self.slots[usize::from(id.0)];
+        match link.mac_key() {
+            Ok(key) => {
+                slot.link = Some(self.hub.insert(link, id)?);
+                self.told.push_back(ClientEvent::Up(id, key));
+            }
+            Err(e) => {
+                tracing::warn!(replica = %id, "no key for MACs: {e}");
+                slot.dialer.ended(now);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_end(&mut self, id: ReplicaId, end: &LinkEnd) {
+        let slot = &mut self.slots[usize::from(id.0)];
+        slot.link = None;
+        slot.dialer.ended(util::now());
+        if let Some(more) = slot.log.pass() {
+            tracing::info!(replica = %id, more, "the link to a replica ended: {end}");
+        }
+        self.told.push_back(ClientEvent::Down(id));
+    }
+}

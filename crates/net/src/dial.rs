@@ -1,0 +1,255 @@
+//! Calling a replica again and again, for as long as it takes, without ever waiting for it.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use rustls::ClientConfig;
+
+use crate::frame::LinkEnd;
+use crate::hub::Waker;
+use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits};
+use crate::util;
+
+/// The wait after the first failure.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// A connection that lasted this long starts the waits anew when it ends.
+const GOOD_AFTER: Duration = Duration::from_secs(1);
+
+/// Dials one address, as a part of a loop that its owner runs.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    address: String,
+    config: Arc<ClientConfig>,
+    limits: LinkLimits,
+    token: Token,
+    waker: Waker,
+    state: State,
+    /// When the present attempt began.
+    started: Instant,
+    wait: Duration,
+    /// What was said last about why it can't be reached.
+    reported: Option<String>,
+}
+
+#[derive(Debug)]
+enum State {
+    Waiting(Instant),
+    /// Another thread asks for the addresses of a name, since that may take long.
+    Resolving(Receiver<io::Result<Vec<SocketAddr>>>),
+    Connecting(TcpStream, Vec<SocketAddr>),
+    Shaking(Box<Link>),
+    /// The link was given away.
+    Up,
+}
+
+impl Dialer {
+    /// Starts to dial. What happens under `token` is to be told with [`Dialer::on_ready`]; `waker` is of the same loop.
+    pub fn new(
+        address: &str,
+        config: Arc<ClientConfig>,
+        limits: LinkLimits,
+        token: Token,
+        waker: Waker,
+    ) -> Dialer {
+        let now = util::now();
+        Dialer {
+            address: address.into(),
+            config,
+            limits,
+            token,
+            waker,
+            state: State::Waiting(now),
+            started: now,
+            wait: FIRST_WAIT,
+            reported: None,
+        }
+    }
+
+    /// When [`Dialer::advance`] has something to do at the latest.
+    pub fn next_due(&self) -> Option<Instant> {
+        match self.state {
+            State::Waiting(until) => Some(until),
+            State::Resolving(_) | State::Connecting(..) | State::Shaking(_) => {
+                Some(self.started + HANDSHAKE_TIMEOUT)
+            }
+            State::Up => None,
+        }
+    }
+
+    /// Takes note of what the poll says.
+    pub fn on_ready(&mut self, event: &mio::event::Event) {
+        if let State::Shaking(link) = &mut self.state {
+            link.on_ready(event);
+        }
+    }
+
+    /// The link that was given away has ended: dial again, after a wait.
+    pub fn ended(&mut self, now: Instant) {
+        self.reported = None;
+        self.wait_from(now);
+    }
+
+    /// Goes on as far as that is possible now; gives the link when it stands.
+    pub fn advance(
+        &mut self,
+        registry: &Registry,
+        now: Instant,
+        scratch: &mut [u8],
+    ) -> Option<Box<Link>> {
+        if matches!(self.state, State::Up) {
+            return None;
+        }
+        loop {
+            match self.step(registry, now, scratch) {
+                Ok(Step::Forward) => {}
+                Ok(Step::Rest) => return None,
+                Ok(Step::Done(link)) => return Some(link),
+                Err(end) => {
+                    self.report(&end);
+                    self.wait_from(now);
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        registry: &Registry,
+        now: Instant,
+        scratch: &mut [u8],
+    ) -> Result<Step, LinkEnd> {
+        if !matches!(self.state, State::Waiting(_)) && now >= self.started + HANDSHAKE_TIMEOUT {
+            return Err(LinkEnd::TooSlow);
+        }
+        match std::mem::replace(&mut self.state, State::Up) {
+            State::Waiting(until) if until > now => {
+                self.state = State::Waiting(until);
+                Ok(Step::Rest)
+            }
+            State::Waiting(_) => {
+                self.started = now;
+                self.state = State::Resolving(resolve(&self.address, &self.waker));
+                Ok(Step::Forward)
+            }
+            State::Resolving(answer) => match answer.try_recv() {
+                Ok(addresses) => self.connect(registry, addresses.map_err(LinkEnd::Io)?),
+                Err(TryRecvError::Empty) => {
+                    self.state = State::Resolving(answer);
+                    Ok(Step::Rest)
+                }
+                Err(TryRecvError::Disconnected) => Err(LinkEnd::Io(io::ErrorKind::Other.into())),
+            },
+            State::Connecting(stream, others) => match is_connected(&stream) {
+                Ok(true) => {
+                    let link = Link::dialed(stream, self.config.clone(), self.limits)?;
+                    self.state = State::Shaking(Box::new(link));
+                    Ok(Step::Forward)
+                }
+                Ok(false) => {
+                    self.state = State::Connecting(stream, others);
+                    Ok(Step::Rest)
+                }
+                Err(e) if others.is_empty() => Err(LinkEnd::Io(e)),
+                Err(_) => self.connect(registry, others),
+            },
+            State::Shaking(mut link) => {
+                if link.shake(scratch)? {
+                    registry.deregister(link.stream()).map_err(LinkEnd::Io)?;
+                    self.reported = None;
+                    return Ok(Step::Done(link));
+                }
+                self.state = State::Shaking(link);
+                Ok(Step::Rest)
+            }
+            State::Up => Ok(Step::Rest),
+        }
+    }
+
+    fn connect(
+        &mut self,
+        registry: &Registry,
+        mut addresses: Vec<SocketAddr>,
+    ) -> Result<Step, LinkEnd> {
+        if addresses.is_empty() {
+            return Err(LinkEnd::Io(io::ErrorKind::NotFound.into()));
+        }
+        let connect = || {
+            let mut stream = TcpStream::connect(addresses.remove(0))?;
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            registry.register(&mut stream, self.token, interest)?;
+            Ok((stream, addresses))
+        };
+        let (stream, others) = connect().map_err(LinkEnd::Io)?;
+        self.state = State::Connecting(stream, others);
+        Ok(Step::Rest)
+    }
+
+    fn wait_from(&mut self, now: Instant) {
+        if now - self.started >= GOOD_AFTER + self.wait {
+            self.wait = FIRST_WAIT;
+        }
+        self.state = State::Waiting(now + jittered(self.wait));
+        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+    }
+
+    /// Says why a replica can't be reached: once for each reason, since dialing goes on for ever.
+    fn report(&mut self, end: &LinkEnd) {
+        let (address, reason) = (&self.address, end.to_string());
+        if self.reported.as_ref() == Some(&reason) {
+            tracing::debug!("{address} still can't be reached: {reason}");
+        } else {
+            tracing::info!("{address} can't be reached, and is tried again: {reason}");
+            self.reported = Some(reason);
+        }
+    }
+}
+
+enum Step {
+    Forward,
+    Rest,
+    Done(Box<Link>),
+}
+
+fn resolve(address: &str, waker: &Waker) -> Receiver<io::Result<Vec<SocketAddr>>> {
+    let (sender, receiver) = mpsc::channel();
+    if let Ok(address) = address.parse() {
+        let _ = sender.send(Ok(vec![address]));
+        return receiver;
+    }
+    let (address, waker) = (address.to_owned(), waker.clone());
+    // If the thread can't be started, the sender is dropped, and that is a failure like others.
+    let _ = std::thread::Builder::new()
+        .name("resolve".into())
+        .spawn(move || {
+            let _ = sender.send(address.to_socket_addrs().map(Iterator::collect));
+            waker.wake();
+        });
+    receiver
+}
+
+fn is_connected(stream: &TcpStream) -> io::Result<bool> {
+    if let Some(e) = stream.take_error()? {
+        return Err(e);
+    }
+    match stream.peer_addr() {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Between a half and all of the wait, so that replicas that lost each other together don't dial together.
+fn jittered(wait: Duration) -> Duration {
+    let mut byte = [128];
+    // Without randomness the waits are equal, which is no harm.
+    let _ = getrandom::fill(&mut byte);
+    wait.mul_f64(0.5 + f64::from(byte[0]) / 512.0)
+}

@@ -1,0 +1,221 @@
+//! Messages in a stream of bytes: a length (`u32`, little-endian) and that many bytes, again and again.
+//!
+//! A length of 0 is no message. Once, at the start, the accepting side sends it as a welcome, so that the
+//! dialer knows that it was let in: in TLS 1.3 a client's handshake ends before the server has judged its key.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use quorate_wire::message::MAX_FRAME_BYTES;
+use quorate_wire::{DecodeError, Encode};
+
+/// Bytes of the length before each message.
+const LENGTH_BYTES: usize = 4;
+
+/// A message in the form in which links carry it: encoded once, however many peers it goes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame(Bytes);
+
+impl Frame {
+    /// Encodes a message of at most [`MAX_FRAME_BYTES`].
+    pub fn encode(message: &impl Encode) -> Frame {
+        let mut out = vec![0; LENGTH_BYTES];
+        message.encode(&mut out);
+        let length = out.len() - LENGTH_BYTES;
+        assert!(
+            (1..=MAX_FRAME_BYTES).contains(&length),
+            "a message of {length} bytes fits no frame"
+        );
+        out[..LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
+        Frame(Bytes::from(out))
+    }
+
+    /// What tells a dialer that it is let in.
+    pub(crate) fn welcome() -> Frame {
+        Frame(Bytes::from_static(&[0; LENGTH_BYTES]))
+    }
+
+    /// Bytes on the link, its length included.
+    pub fn wire_bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(crate) enum LinkEnd {
+    /// The peer closed it between two frames.
+    Closed,
+    /// It was closed on this side.
+    ClosedHere,
+    /// The environment's fault, or the peer's.
+    Io(io::Error),
+    /// The peer closed it within a frame.
+    Truncated,
+    /// It was not there in time.
+    TooSlow,
+    /// The peer's bytes are not TLS, or it is not who it should be, or it says so of us.
+    Tls(rustls::Error),
+    /// The peer speaks another protocol, or does not say who it is.
+    AnotherProtocol,
+    /// The peer announced a frame of no or too many bytes.
+    BadLength(usize),
+    /// The peer sent bytes that are no message.
+    Malformed(DecodeError),
+}
+
+impl LinkEnd {
+    /// Whether the peer broke the rules.
+    pub fn is_misbehaviour(&self) -> bool {
+        match self {
+            LinkEnd::Closed | LinkEnd::ClosedHere | LinkEnd::Io(_) => false,
+            LinkEnd::Truncated | LinkEnd::TooSlow => false,
+            LinkEnd::Tls(_) | LinkEnd::AnotherProtocol => true,
+            LinkEnd::BadLength(_) | LinkEnd::Malformed(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for LinkEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkEnd::Closed => write!(f, "the peer closed the connection"),
+            LinkEnd::ClosedHere => write!(f, "closed here"),
+            LinkEnd::Io(e) => write!(f, "{e}"),
+            LinkEnd::Truncated => write!(f, "the connection ended within a message"),
+            LinkEnd::TooSlow => write!(f, "the peer did not answer in time"),
+            LinkEnd::Tls(e) => write!(f, "{e}"),
+            LinkEnd::AnotherProtocol => write!(f, "the peer speaks another protocol"),
+            LinkEnd::BadLength(n) => write!(f, "the peer announced a message of {n} bytes"),
+            LinkEnd::Malformed(e) => write!(f, "the peer sent a malformed message: {e}"),
+        }
+    }
+}
+
+/// Cuts a stream of bytes into messages.
+#[derive(Debug)]
+pub(crate) struct Deframer {
+    max_bytes: usize,
+    /// Whether the first length must be 0.
+    pub awaits_welcome: bool,
+    /// The first bytes of a length that is not whole.
+    head: [u8; LENGTH_BYTES],
+    head_bytes: usize,
+    /// A message that is not whole, and how much of it is missing.
+    body: BytesMut,
+    missing: usize,
+}
+
+impl Deframer {
+    pub fn new(max_bytes: usize, awaits_welcome: bool) -> Deframer {
+        Deframer {
+            max_bytes,
+            awaits_welcome,
+            head: [0; LENGTH_BYTES],
+            head_bytes: 0,
+            body: BytesMut::new(),
+            missing: 0,
+        }
+    }
+
+    /// Whether the stream may end here.
+    pub fn is_between(&self) -> bool {
+        self.head_bytes == 0 && self.missing == 0
+    }
+
+    /// Takes bytes in, and appends the messages that are whole now. Each has memory of its own: a slice of a common buffer
+    /// would keep all of it.
+    pub fn feed(&mut self, mut input: &[u8], out: &mut VecDeque<Bytes>) -> Result<(), LinkEnd> {
+        while !input.is_empty() {
+            if self.missing > 0 {
+                let (part, rest) = input.split_at(self.missing.min(input.len()));
+                self.body.extend_from_slice(part);
+                self.missing -= part.len();
+                input = rest;
+                if self.missing == 0 {
+                    out.push_back(std::mem::take(&mut self.body).freeze());
+                }
+                continue;
+            }
+            let part = (LENGTH_BYTES - self.head_bytes).min(input.len());
+            self.head[self.head_bytes..][..part].copy_from_slice(&input[..part]);
+            self.head_bytes += part;
+            input = &input[part..];
+            if self.head_bytes < LENGTH_BYTES {
+                break;
+            }
+            self.head_bytes = 0;
+            let length = u32::from_le_bytes(self.head) as usize;
+            if self.awaits_welcome && length == 0 {
+                self.awaits_welcome = false;
+                continue;
+            }
+            if self.awaits_welcome || length == 0 || length > self.max_bytes {
+                return Err(LinkEnd::BadLength(length));
+            }
+            if let Some((whole, rest)) = input.split_at_checked(length) {
+                out.push_back(Bytes::copy_from_slice(whole));
+                input = rest;
+            } else {
+                // What is announced and does not come costs address space, not memory.
+                self.body = BytesMut::with_capacity(length);
+                self.missing = length;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(payload: &[u8]) -> Vec<u8> {
+        let mut out = (payload.len() as u32).to_le_bytes().to_vec();
+        out.extend_from_slice(payload);
+        out
+    }
+
+    /// However the bytes are cut, the messages that come out are those that went in.
+    #[test]
+    fn whole_messages_come_out() {
+        let messages: Vec<Vec<u8>> = [1, 5, 300, 2].map(|n| vec![n as u8; n]).to_vec();
+        let stream: Vec<u8> = messages.iter().flat_map(|m| framed(m)).collect();
+        for step in 1..stream.len() {
+            let (mut deframer, mut out) = (Deframer::new(300, false), VecDeque::new());
+            for piece in stream.chunks(step) {
+                deframer.feed(piece, &mut out).unwrap();
+            }
+            assert!(deframer.is_between());
+            assert!(out.iter().eq(messages.iter()), "in steps of {step}");
+        }
+        let (mut deframer, mut out) = (Deframer::new(300, false), VecDeque::new());
+        deframer.feed(&stream[..3], &mut out).unwrap();
+        assert!(!deframer.is_between() && out.is_empty());
+        deframer.feed(&stream[3..8], &mut out).unwrap();
+        assert!(!deframer.is_between() && out.len() == 1);
+    }
+
+    /// Lengths of nothing and of too much are no messages; a welcome is one length of nothing, at the start.
+    #[test]
+    fn bad_lengths_are_refused() {
+        for length in [0u32, 301, u32::MAX] {
+            let mut deframer = Deframer::new(300, false);
+            let end = deframer.feed(&length.to_le_bytes(), &mut VecDeque::new());
+            assert!(matches!(end, Err(LinkEnd::BadLength(n)) if n == length as usize));
+        }
+        let mut deframer = Deframer::new(300, true);
+        let mut out = VecDeque::new();
+        deframer.feed(&[0; 4], &mut out).unwrap();
+        assert!(!deframer.awaits_welcome && out.is_empty());
+        assert!(deframer.feed(&[0; 4], &mut out).is_err());
+        let mut deframer = Deframer::new(300, true);
+        assert!(deframer.feed(&framed(b"hello"), &mut out).is_err());
+    }
+}

@@ -1,0 +1,44 @@
+//! Who belongs to a group, and the links between its members.
+//!
+//! - [`group`]: the group file, which says who belongs to a group. [`keys`]: key files.
+//! - [`tls`]: links are TLS 1.3 between raw public keys; who is not in the group is refused in the handshake.
+//! - [`Frame`]: a message as links carry it.
+//! - [`ReplicaLinks`] and [`ClientLinks`]: all links of a replica and of a client, driven by the thread that owns them.
+//!
+//! A link has no thread, task or lock of its own. Its owner waits for all of its links at once, takes the messages that
+//! came, works on them in the same thread, and then has what it queued written, with one system call for each link
+//! that has something to send. So a message costs no change of threads. What strangers can cause, handshakes, is work
+//! of another thread (`door.rs`).
+//!
+//! ```text
+//!              hub.rs      all links of an owner: readiness, fairness, flushing
+//!                 |
+//! door, dial -> link.rs    one connection: TLS, frames, what waits to be sent
+//!                /   \
+//!         frame.rs   outbox.rs
+//! ```
+//!
+//! Absent on purpose: an asynchronous runtime, and decisions of the protocol. This crate moves bytes.
+
+mod client;
+mod dial;
+pub mod disk;
+mod door;
+mod frame;
+pub mod group;
+pub mod hex;
+mod hub;
+pub mod keys;
+mod link;
+mod outbox;
+mod replica;
+pub mod tls;
+mod util;
+
+pub use client::{ClientEvent, ClientLinks};
+pub use frame::Frame;
+pub use group::{Group, GroupError};
+pub use hub::Waker;
+pub use keys::{KeyError, generate};
+pub use replica::{ConnectionId, Event, Limits, ListenError, ReplicaLinks, bind};
+pub use tls::Identity;

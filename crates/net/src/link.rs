@@ -1,0 +1,294 @@
+//! One connection: its socket, its TLS state, the frames that came and those that wait to be sent.
+//!
+//! Nothing in here waits. Whatever a peer sends costs at most its connection; what it sends faster than its
+//! owner works on it stays in its socket, because a link is read only when its owner has taken all that came before.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, BufRead, Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mio::net::TcpStream;
+use quorate_wire::{MacKey, PublicKey};
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+
+use crate::frame::{Deframer, Frame, LinkEnd};
+use crate::outbox::{Outbox, OutboxLimits};
+use crate::tls;
+
+/// How long a connection may take until both sides know each other.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a peer may leave sent bytes unacknowledged, or a probe unanswered, before its connection ends.
+const DEAD_AFTER: Duration = Duration::from_secs(15);
+/// How much is sealed before it is written: some records for each system call.
+const SEAL_BYTES: usize = 128 << 10;
+/// How often so much is written to one link before others have their turn.
+const ROUNDS: usize = 8;
+/// An empty list of frames with room for more than this is given back.
+const KEEP_FRAMES: usize = 64;
+
+/// What bounds a link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkLimits {
+    /// The longest frame that the peer may send.
+    pub max_frame_bytes: usize,
+    /// What may wait to be sent.
+    pub outbox: OutboxLimits,
+}
+
+impl LinkLimits {
+    /// Of those whose key is not known yet: they have nothing to say, and nothing is said to them.
+    pub fn of_strangers() -> LinkLimits {
+        let outbox = OutboxLimits {
+            bytes: 0,
+            frames: 0,
+        };
+        LinkLimits {
+            max_frame_bytes: 0,
+            outbox,
+        }
+    }
+}
+
+/// A connection, from its handshake on.
+pub(crate) struct Link {
+    stream: TcpStream,
+    tls: Connection,
+    deframer: Deframer,
+    /// Frames that came, in order.
+    pub inbox: VecDeque<Bytes>,
+    outbox: Outbox,
+    /// Whether the socket may have bytes, as far as is known.
+    pub readable: bool,
+    /// Whether the other side has closed it: it is read until it says so.
+    hung_up: bool,
+    /// Whether the socket takes no more bytes.
+    blocked: bool,
+    /// Why it is over. Frames in the inbox came before.
+    pub end: Option<LinkEnd>,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("stream", &self.stream)
+            .field("inbox", &self.inbox.len())
+            .field("outbox", &self.outbox)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// The side that was dialed.
+    pub fn accepted(
+        stream: TcpStream,
+        config: Arc<ServerConfig>,
+        limits: LinkLimits,
+    ) -> Result<Link, LinkEnd> {
+        let tls = ServerConnection::new(config).map_err(LinkEnd::Tls)?;
+        Link::new(stream, tls.into(), limits, false)
+    }
+
+    /// The side that dials, once its socket is connected.
+    pub fn dialed(
+        stream: TcpStream,
+        config: Arc<ClientConfig>,
+        limits: LinkLimits,
+    ) -> Result<Link, LinkEnd> {
+        let tls = ClientConnection::new(config, tls::server_name()).map_err(LinkEnd::Tls)?;
+        Link::new(stream, tls.into(), limits, true)
+    }
+
+    fn new(
+        stream: TcpStream,
+        mut tls: Connection,
+        limits: LinkLimits,
+        awaits_welcome: bool,
+    ) -> Result<Link, LinkEnd> {
+        tune(&stream).map_err(LinkEnd::Io)?;
+        // Bounded here: no more than `SEAL_BYTES` are sealed at a time.
+        tls.set_buffer_limit(None);
+        Ok(Link {
+            stream,
+            tls,
+            deframer: Deframer::new(limits.max_frame_bytes, awaits_welcome),
+            inbox: VecDeque::new(),
+            outbox: Outbox::new(limits.outbox),
+            readable: true,
+            hung_up: false,
+            blocked: false,
+            end: None,
+        })
+    }
+
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// Whose key the other side has proved to have.
+    pub fn peer_key(&self) -> Option<PublicKey> {
+        tls::peer_key(&self.tls)
+    }
+
+    /// The key for request MACs on this connection.
+    pub fn mac_key(&self) -> Result<MacKey, LinkEnd> {
+        let export = |out, label: &[u8]| self.tls.export_keying_material(out, label, None);
+        tls::mac_key(export).map_err(LinkEnd::Tls)
+    }
+
+    /// Replaces the limits of a stranger by those of a member.
+    pub fn promote(&mut self, limits: LinkLimits) -> Result<(), LinkEnd> {
+        // Nobody speaks before they were welcomed.
+        if !self.deframer.is_between() {
+            return Err(LinkEnd::AnotherProtocol);
+        }
+        self.deframer = Deframer::new(limits.max_frame_bytes, false);
+        self.outbox = Outbox::new(limits.outbox);
+        Ok(())
+    }
+
+    /// Takes note of what the poll says.
+    pub fn on_ready(&mut self, event: &mio::event::Event) {
+        self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        self.hung_up |= event.is_read_closed() || event.is_error();
+        self.blocked &= !event.is_writable();
+    }
+
+    /// Moves the handshake on; true when both sides know each other, and a dialer has been let in.
+    pub fn shake(&mut self, scratch: &mut [u8]) -> Result<bool, LinkEnd> {
+        while self.readable && !self.is_established() {
+            self.read(scratch)?;
+            self.flush()?;
+        }
+        self.flush()?;
+        Ok(self.is_established())
+    }
+
+    fn is_established(&self) -> bool {
+        !self.tls.is_handshaking() && !self.tls.wants_write() && !self.deframer.awaits_welcome
+    }
+
+    /// Reads once, up to the length of `scratch`, and puts the frames that are whole into the inbox.
+    pub fn read(&mut self, scratch: &mut [u8]) -> Result<(), LinkEnd> {
+        let got = match self.stream.read(scratch) {
+            Ok(0) if self.deframer.is_between() => return Err(LinkEnd::Closed),
+            Ok(0) => return Err(LinkEnd::Truncated),
+            Ok(got) => got,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                return Ok(());
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(e) => return Err(LinkEnd::Io(e)),
+        };
+        // A read that leaves room has emptied the socket, and what comes later is told again.
+        self.readable = got == scratch.len() || self.hung_up;
+        let mut input = &scratch[..got];
+        while !input.is_empty() {
+            if self.tls.read_tls(&mut input).map_err(LinkEnd::Io)? == 0 {
+                return Err(LinkEnd::Closed);
+            }
+            if let Err(e) = self.tls.process_new_packets() {
+                // The peer is told why, if its socket takes it.
+                let _ = self.tls.write_tls(&mut self.stream);
+                return Err(LinkEnd::Tls(e));
+            }
+            self.take_plaintext()?;
+        }
+        Ok(())
+    }
+
+    fn take_plaintext(&mut self) -> Result<(), LinkEnd> {
+        let mut reader = self.tls.reader();
+        loop {
+            let length = match reader.fill_buf() {
+                Ok([]) => return Err(LinkEnd::Closed),
+                Ok(chunk) => {
+                    self.deframer.feed(chunk, &mut self.inbox)?;
+                    chunk.len()
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) => return Err(LinkEnd::Io(e)),
+            };
+            reader.consume(length);
+        }
+    }
+
+    /// The next frame that came.
+    pub fn next_frame(&mut self) -> Option<Bytes> {
+        let next = self.inbox.pop_front();
+        if self.inbox.is_empty() && self.inbox.capacity() > KEEP_FRAMES {
+            self.inbox = VecDeque::new();
+        }
+        next
+    }
+
+    /// Queues a frame; false if it was dropped.
+    pub fn push(&mut self, frame: &Frame) -> bool {
+        self.outbox.push(frame)
+    }
+
+    /// Whether [`Link::flush`] has something to do now.
+    pub fn wants_flush(&self) -> bool {
+        !self.blocked && (self.tls.wants_write() || !self.outbox.is_empty())
+    }
+
+    /// Seals and writes what waits, as far as the socket takes it and others need not wait too long.
+    pub fn flush(&mut self) -> Result<(), LinkEnd> {
+        for _ in 0..ROUNDS {
+            // Nothing is sealed while sealed bytes wait: those can't be dropped any more.
+            self.write()?;
+            if self.blocked || self.outbox.is_empty() || self.tls.is_handshaking() {
+                return Ok(());
+            }
+            self.seal().map_err(LinkEnd::Io)?;
+        }
+        self.write()
+    }
+
+    fn seal(&mut self) -> io::Result<()> {
+        let mut left = SEAL_BYTES;
+        while left > 0 && !self.outbox.is_empty() {
+            let mut writer = self.tls.writer();
+            let sealed = self
+                .outbox
+                .take(left, |pieces| writer.write_vectored(pieces))?;
+            if sealed == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            left -= sealed;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), LinkEnd> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.stream) {
+                Ok(0) => return Err(LinkEnd::Io(io::ErrorKind::WriteZero.into())),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(LinkEnd::Io(e)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// No waiting for more bytes to send, and an end to connections whose other side is gone without a word.
+fn tune(tcp: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    tcp.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(tcp, true)?;
+    sockopt::set_tcp_keepidle(tcp, DEAD_AFTER / 3)?;
+    sockopt::set_tcp_keepintvl(tcp, DEAD_AFTER / 5)?;
+    sockopt::set_tcp_keepcnt(tcp, 3)?;
+    sockopt::set_tcp_user_timeout(tcp, DEAD_AFTER.as_millis() as u32)?;
+    Ok(())
+}

@@ -1,0 +1,446 @@
+//! A replica's links: to the other replicas, and to clients.
+//!
+//! Of two replicas the one with the higher id dials the other. A newer connection of a replica takes the place of
+//! the older, whose end may not have been noticed yet. Events of one replica or client come in order: up,
+//! messages, down.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_wire::message::{
+    ClientMessage, LinkReport, MAX_FRAME_BYTES, MAX_OP_BYTES, PeerMessage,
+};
+use quorate_wire::{ClientId, Decode, MacKey, PublicKey, ReplicaId};
+
+use crate::dial::Dialer;
+use crate::door::{Arrival, Door, DoorOptions};
+use crate::frame::{Frame, LinkEnd};
+use crate::group::{Group, Member};
+use crate::hub::{Hub, Item, Waker};
+use crate::link::{Link, LinkLimits};
+use crate::outbox::OutboxLimits;
+use crate::tls::Identity;
+use crate::util::LogLimit;
+
+/// What bounds a replica's links. The defaults are right for all but tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes that may wait to be sent to another replica.
+    pub peer_queue_bytes: usize,
+    /// Bytes that may wait to be sent on a client's connection.
+    pub client_queue_bytes: usize,
+    /// Messages that may wait on any link.
+    pub queue_frames: usize,
+    /// Connections whose other end is not known yet.
+    pub handshakes: usize,
+    /// Connections of all clients.
+    pub clients: usize,
+    /// Connections of one client; with one more the oldest is closed.
+    pub connections_per_client: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            peer_queue_bytes: 64 << 20,
+            client_queue_bytes: 16 << 20,
+            queue_frames: 64 << 10,
+            handshakes: 256,
+            clients: 1024,
+            connections_per_client: 8,
+        }
+    }
+}
+
+/// The longest frame of a client: an operation, its MACs and its head.
+const MAX_CLIENT_FRAME_BYTES: usize = MAX_OP_BYTES + (4 << 10);
+
+/// One connection of a client. Numbers are not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// What happens on a replica's links.
+#[derive(Debug)]
+pub enum Event {
+    /// A link to another replica stands.
+    PeerUp(ReplicaId),
+    /// A link to another replica has ended.
+    PeerDown(ReplicaId),
+    /// Another replica says something; TLS vouches for it.
+    Peer(ReplicaId, PeerMessage),
+    /// A client has connected.
+    ClientUp {
+        /// The connection.
+        connection: ConnectionId,
+        /// Whose.
+        client: ClientId,
+        /// The key for the MACs on requests that the client makes from now on.
+        mac_key: MacKey,
+    },
+    /// A client says something; TLS vouches for it.
+    Client(ConnectionId, ClientMessage),
+    /// A client's connection has ended.
+    ClientDown(ConnectionId),
+}
+
+/// Why a replica can't take connections. The operator's fault, or the environment's.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another program has the port.
+    #[error(
+        "the address {0} is in use: stop the program that listens there (another run of this \
+         replica?), or give this replica another address in a new group file"
+    )]
+    InUse(String),
+    /// The address belongs to another machine.
+    #[error(
+        "the address {0} is not one of this machine: check the replica's address in the group file, \
+         or say on which address to listen"
+    )]
+    NotHere(String),
+    /// Low ports are not for everyone.
+    #[error("this user may not listen on {0}: choose a port from 1024 up")]
+    NotAllowed(String),
+    /// Anything else.
+    #[error("can't listen on {address}: {source}")]
+    Io {
+        /// The address.
+        address: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// Takes the address on which a replica listens. May ask for the address of a name, and wait for that.
+///
+/// # Errors
+/// Any [`ListenError`].
+pub fn bind(address: &str) -> Result<TcpListener, ListenError> {
+    let bind = || TcpListener::bind(address.to_socket_addrs()?.collect::<Vec<_>>().as_slice());
+    bind().map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => ListenError::InUse(address.into()),
+        io::ErrorKind::AddrNotAvailable => ListenError::NotHere(address.into()),
+        io::ErrorKind::PermissionDenied => ListenError::NotAllowed(address.into()),
+        _ => ListenError::Io {
+            address: address.into(),
+            source,
+        },
+    })
+}
+
+/// A replica's links, driven by the thread that owns them: [`poll`](Self::poll), then
+/// [`next_event`](Self::next_event) until there is none, then [`flush`](Self::flush); and again. What is sent is
+/// queued until then. Links end when this is dropped.
+#[derive(Debug)]
+pub struct ReplicaLinks {
+    me: ReplicaId,
+    group: Arc<Group>,
+    limits: Limits,
+    hub: Hub<Who>,
+    peers: Vec<Peer>,
+    door: Door,
+    /// Comings and goings that were not told yet.
+    told: VecDeque<Event>,
+    dropped_replies: u64,
+    log: LogLimit,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Peer(ReplicaId),
+    Client(ClientId),
+}
+
+#[derive(Debug, Default)]
+struct Peer {
+    /// The newest link.
+    link: Option<usize>,
+    dropped: u64,
+    log: LogLimit,
+}
+
+impl ReplicaLinks {
+    /// Starts to accept and to dial, as the group's replica `me` whose key `identity` holds.
+    ///
+    /// # Errors
+    /// If the system gives no more threads or file descriptors.
+    pub fn start(
+        group: Arc<Group>,
+        me: ReplicaId,
+        identity: &Identity,
+        listener: TcpListener,
+        limits: Limits,
+    ) -> io::Result<ReplicaLinks> {
+        assert_eq!(
+            group.replica_of_key(&identity.public()),
+            Some(me),
+            "the key is not that of {me:?}"
+        );
+        let hub = Hub::new()?;
+        let members = group.clone();
+        let options = DoorOptions {
+            listener,
+            config: identity.server_config(&group),
+            limits: Box::new(move |key| match members.member(key)? {
+                Member::Replica(peer) if peer > me => Some(peer_limits(&limits)),
+                // Not how a correct replica behaves: it waits for our call, or is this very replica.
+                Member::Replica(_) => None,
+                Member::Client(_) => Some(client_limits(&limits)),
+            }),
+            handshakes: limits.handshakes,
+        };
+        let lower = group.quorum().replicas().filter(|&peer| peer < me);
+        let door = Door::open(
+            options,
+            |token, waker| {
+                let dial = |peer: ReplicaId| {
+                    let entry = &group.replicas()[usize::from(peer.0)];
+                    let config = identity.client_config(entry.key);
+                    let (limits, waker) = (peer_limits(&limits), waker.clone());
+                    let dialer = Dialer::new(&entry.address, config, limits, token(peer), waker);
+                    (peer, dialer)
+                };
+                lower.map(dial).collect()
+            },
+            hub.waker().clone(),
+        )?;
+        Ok(ReplicaLinks {
+            me,
+            peers: group.replicas().iter().map(|_| Peer::default()).collect(),
+            group,
+            limits,
+            hub,
+            door,
+            told: VecDeque::new(),
+            dropped_replies: 0,
+            log: LogLimit::default(),
+        })
+    }
+
+    /// Wakes the thread that waits in [`ReplicaLinks::poll`].
+    pub fn waker(&self) -> Waker {
+        self.hub.waker().clone()
+    }
+
+    /// Waits until a link has something to give or to take, or somebody wakes it; for `timeout` at most.
+    ///
+    /// # Errors
+    /// Those of the operating system, which are final.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.hub.poll(timeout, |_, _| {})?;
+        while let Some(arrival) = self.door.next() {
+            match arrival {
+                Arrival::Dialed(peer, link) => self.on_peer(peer, link)?,
+                Arrival::Accepted(key, link) => self.on_accepted(key, link)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What happened, until this turn has no more. Each link gives up to 128 KiB in a turn.
+    pub fn next_event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.told.pop_front() {
+                return Some(event);
+            }
+            let (token, who, item) = self.hub.next()?;
+            let decoded = match (who, item) {
+                (_, Item::End(end)) => {
+                    self.on_end(token, who, &end);
+                    continue;
+                }
+                (Who::Peer(peer), Item::Frame(frame)) => {
+                    PeerMessage::from_bytes(frame).map(|m| Event::Peer(peer, m))
+                }
+                (Who::Client(_), Item::Frame(frame)) => {
+                    let message = ClientMessage::from_bytes(frame);
+                    message.map(|m| Event::Client(ConnectionId(token as u64), m))
+                }
+            };
+            match decoded {
+                Ok(event) => return Some(event),
+                Err(e) => self.hub.fail(token, LinkEnd::Malformed(e)),
+            }
+        }
+    }
+
+    /// Writes what was queued, as far as the sockets take it now.
+    pub fn flush(&mut self) {
+        self.hub.flush();
+    }
+
+    /// Queues a frame for another replica; false if it was dropped, because the link is down or full.
+    pub fn send(&mut self, to: ReplicaId, frame: &Frame) -> bool {
+        let Some(peer) = self.peers.get_mut(usize::from(to.0)) else {
+            return false;
+        };
+        let Some(link) = peer.link else {
+            return false;
+        };
+        let queued = self.hub.push(link, frame);
+        peer.dropped += u64::from(!queued);
+        queued
+    }
+
+    /// Queues a frame for all other replicas.
+    pub fn broadcast(&mut self, frame: &Frame) {
+        for to in self.group.quorum().others(self.me) {
+            self.send(to, frame);
+        }
+    }
+
+    /// Queues a frame for a client; false if it was dropped, because the connection has ended or is full.
+    pub fn reply(&mut self, to: ConnectionId, frame: &Frame) -> bool {
+        let queued = self.hub.push(to.0 as usize, frame);
+        self.dropped_replies += u64::from(!queued);
+        queued
+    }
+
+    /// Ends the link to another replica, which is then made anew, with new session keys.
+    pub fn renew(&mut self, peer: ReplicaId) {
+        if let Some(link) = self.peers.get(usize::from(peer.0)).and_then(|p| p.link) {
+            self.hub.close(link);
+        }
+    }
+
+    /// Ends a client's connection.
+    pub fn disconnect(&mut self, connection: ConnectionId) {
+        self.hub.close(connection.0 as usize);
+    }
+
+    /// How the links to the other replicas are.
+    pub fn reports(&self) -> Vec<LinkReport> {
+        let report = |id: ReplicaId| {
+            let peer = &self.peers[usize::from(id.0)];
+            LinkReport {
+                peer: id,
+                up: peer.link.is_some(),
+                dropped: peer.dropped,
+            }
+        };
+        self.group.quorum().others(self.me).map(report).collect()
+    }
+
+    /// How many connections clients have.
+    pub fn client_connections(&self) -> usize {
+        self.hub.len() - self.peers.iter().filter(|p| p.link.is_some()).count()
+    }
+
+    /// Replies dropped because clients did not take them in time, or were gone.
+    pub fn dropped_replies(&self) -> u64 {
+        self.dropped_replies
+    }
+
+    fn on_accepted(&mut self, key: PublicKey, link: Box<Link>) -> io::Result<()> {
+        match self.group.member(&key) {
+            Some(Member::Replica(peer)) => self.on_peer(peer, link),
+            Some(Member::Client(_)) => self.on_client(key, link),
+            None => Ok(()),
+        }
+    }
+
+    fn on_peer(&mut self, id: ReplicaId, link: Box<Link>) -> io::Result<()> {
+        let token = self.hub.insert(link, Who::Peer(id))?;
+        let peer = &mut self.peers[usize::from(id.0)];
+        if let Some(older) = peer.link.replace(token) {
+            self.hub.remove(older);
+            self.told.push_back(Event::PeerDown(id));
+        }
+        self.told.push_back(Event::PeerUp(id));
+        if id > self.me {
+            self.hub.push(token, &Frame::welcome());
+        }
+        Ok(())
+    }
+
+    fn on_client(&mut self, client: ClientId, link: Box<Link>) -> io::Result<()> {
+        if self.client_connections() >= self.limits.clients {
+            self.grumble("too many connections of clients");
+            return Ok(());
+        }
+        let mac_key = match link.mac_key() {
+            Ok(key) => key,
+            Err(e) => {
+                self.grumble(&format!("no key for MACs: {e}"));
+                return Ok(());
+            }
+        };
+        let of_client = self.hub.notes().filter(|(_, n)| *n == Who::Client(client));
+        let of_client: Vec<usize> = of_client.map(|(token, _)| token).collect();
+        if of_client.len() >= self.limits.connections_per_client
+            && let Some(&oldest) = of_client.first()
+        {
+            self.hub.remove(oldest);
+            self.told
+                .push_back(Event::ClientDown(ConnectionId(oldest as u64)));
+        }
+        let token = self.hub.insert(link, Who::Client(client))?;
+        // The core knows the key before the client can send anything that it speaks for.
+        self.told.push_back(Event::ClientUp {
+            connection: ConnectionId(token as u64),
+            client,
+            mac_key,
+        });
+        self.hub.push(token, &Frame::welcome());
+        Ok(())
+    }
+
+    fn on_end(&mut self, token: usize, who: Who, end: &LinkEnd) {
+        match who {
+            Who::Peer(id) => {
+                let peer = &mut self.peers[usize::from(id.0)];
+                peer.link = None;
+                if let Some(more) = peer.log.pass() {
+                    if end.is_misbehaviour() {
+                        tracing::warn!(peer = %id, more, "the link to a replica ended: {end}");
+                    } else {
+                        tracing::info!(peer = %id, more, "the link to a replica ended: {end}");
+                    }
+                }
+                if id < self.me {
+                    self.door.ended(id);
+                }
+                self.told.push_back(Event::PeerDown(id));
+            }
+            Who::Client(client) => {
+                if end.is_misbehaviour()
+                    && let Some(more) = self.log.pass()
+                {
+                    tracing::warn!(%client, more, "a client's connection ended: {end}");
+                }
+                let connection = ConnectionId(token as u64);
+                self.told.push_back(Event::ClientDown(connection));
+            }
+        }
+    }
+
+    fn grumble(&mut self, what: &str) {
+        if let Some(more) = self.log.pass() {
+            tracing::warn!(more, "{what}");
+        }
+    }
+}
+
+fn peer_limits(limits: &Limits) -> LinkLimits {
+    LinkLimits {
+        max_frame_bytes: MAX_FRAME_BYTES,
+        outbox: OutboxLimits {
+            bytes: limits.peer_queue_bytes,
+            frames: limits.queue_frames,
+        },
+    }
+}
+
+fn client_limits(limits: &Limits) -> LinkLimits {
+    LinkLimits {
+        max_frame_bytes: MAX_CLIENT_FRAME_BYTES,
+        outbox: OutboxLimits {
+            bytes: limits.client_queue_bytes,
+            frames: limits.queue_frames,
+        },
+    }
+}

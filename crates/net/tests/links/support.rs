@@ -1,0 +1,289 @@
+//! A group in one process, for tests of links: each member has a thread that drives its links.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use quorate_net::group::{Files, Purpose};
+use quorate_net::{
+    ClientEvent, ClientLinks, ConnectionId, Event, Frame, Group, Identity, Limits, ReplicaLinks,
+    Waker, bind, tls,
+};
+use quorate_wire::message::PeerMessage;
+use quorate_wire::{KeyPair, ReplicaId};
+use rustls::{ClientConnection, StreamOwned};
+
+/// Generous: tests share their processors.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn replica_key(id: u8) -> KeyPair {
+    KeyPair::from_seed(&[id + 1; 32])
+}
+
+pub fn client_key() -> KeyPair {
+    KeyPair::from_seed(&[100; 32])
+}
+
+pub fn stranger_key() -> KeyPair {
+    KeyPair::from_seed(&[200; 32])
+}
+
+/// What a member of either kind has.
+pub trait Member: Send + 'static {
+    type Event: Send + 'static;
+    fn poll(&mut self, timeout: Duration);
+    fn next(&mut self) -> Option<Self::Event>;
+    fn flush(&mut self);
+    fn waker(&self) -> Waker;
+}
+
+impl Member for ReplicaLinks {
+    type Event = Event;
+    fn poll(&mut self, timeout: Duration) {
+        ReplicaLinks::poll(self, Some(timeout)).unwrap();
+    }
+    fn next(&mut self) -> Option<Event> {
+        self.next_event()
+    }
+    fn flush(&mut self) {
+        ReplicaLinks::flush(self);
+    }
+    fn waker(&self) -> Waker {
+        ReplicaLinks::waker(self)
+    }
+}
+
+impl Member for ClientLinks {
+    type Event = ClientEvent;
+    fn poll(&mut self, timeout: Duration) {
+        ClientLinks::poll(self, Some(timeout)).unwrap();
+    }
+    fn next(&mut self) -> Option<ClientEvent> {
+        self.next_event()
+    }
+    fn flush(&mut self) {
+        ClientLinks::flush(self);
+    }
+    fn waker(&self) -> Waker {
+        ClientLinks::waker(self)
+    }
+}
+
+type Work<M> = Box<dyn FnOnce(&mut M) + Send>;
+
+/// A member's thread.
+pub struct Driven<M: Member> {
+    work: Sender<Work<M>>,
+    pub events: Receiver<M::Event>,
+    waker: Waker,
+    /// While this is set, the thread takes nothing from links.
+    pub held: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<M: Member> Driven<M> {
+    pub fn new(mut links: M) -> Driven<M> {
+        let (work, jobs) = mpsc::channel::<Work<M>>();
+        let (sender, events) = mpsc::channel();
+        let (held, ended) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (waker, hold, end) = (links.waker(), held.clone(), ended.clone());
+        let thread = std::thread::spawn(move || {
+            while !end.load(Ordering::Acquire) {
+                if hold.load(Ordering::Acquire) {
+                    std::thread::sleep(Duration::from_millis(1));
+                } else {
+                    links.poll(Duration::from_millis(200));
+                    while let Some(event) = links.next() {
+                        let _ = sender.send(event);
+                    }
+                }
+                while let Ok(job) = jobs.try_recv() {
+                    job(&mut links);
+                }
+                links.flush();
+            }
+        });
+        Driven {
+            work,
+            events,
+            waker,
+            held,
+            ended,
+            thread: Some(thread),
+        }
+    }
+
+    /// Does something with the links, on their thread.
+    pub fn with<R: Send + 'static>(&self, job: impl FnOnce(&mut M) -> R + Send + 'static) -> R {
+        let (sender, result) = mpsc::channel();
+        let job = move |links: &mut M| drop(sender.send(job(links)));
+        self.work.send(Box::new(job)).unwrap();
+        self.waker.wake();
+        result.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// The next event of the wanted kind; others are passed over.
+    pub fn next(&self, wanted: impl Fn(&M::Event) -> bool) -> M::Event {
+        loop {
+            let event = self.events.recv_timeout(PATIENCE);
+            let event = event.expect("the event comes in time");
+            if wanted(&event) {
+                return event;
+            }
+        }
+    }
+}
+
+impl<M: Member> Drop for Driven<M> {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+pub struct Cluster {
+    pub group: Arc<Group>,
+    limits: Limits,
+    nodes: Vec<Option<Driven<ReplicaLinks>>>,
+}
+
+impl Cluster {
+    pub fn start(n: u8, limits: Limits) -> Cluster {
+        let listeners: Vec<_> = (0..n)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let replicas = listeners.iter().zip(0..n).map(|(listener, id)| {
+            let address = listener.local_addr().unwrap().to_string();
+            (address, replica_key(id).public())
+        });
+        let group = Group::new(
+            "test",
+            replicas.collect(),
+            vec![("client".to_string(), client_key().public())],
+            Files::default(),
+            Purpose::Demonstration,
+        );
+        let mut cluster = Cluster {
+            group: Arc::new(group.unwrap()),
+            limits,
+            nodes: Vec::new(),
+        };
+        for (id, listener) in (0..n).zip(listeners) {
+            let node = cluster.make(id, listener);
+            cluster.nodes.push(Some(node));
+        }
+        cluster
+    }
+
+    fn make(&self, id: u8, listener: TcpListener) -> Driven<ReplicaLinks> {
+        let identity = Identity::new(&replica_key(id));
+        let group = self.group.clone();
+        let links = ReplicaLinks::start(group, ReplicaId(id), &identity, listener, self.limits);
+        Driven::new(links.unwrap())
+    }
+
+    pub fn stop(&mut self, id: u8) {
+        self.nodes[usize::from(id)] = None;
+    }
+
+    pub fn restart(&mut self, id: u8) {
+        self.impersonate(id, id);
+    }
+
+    /// Starts replica `id` at the address of another.
+    pub fn impersonate(&mut self, id: u8, at: u8) {
+        let address = &self.group.replicas()[usize::from(at)].address;
+        self.nodes[usize::from(id)] = Some(self.make(id, bind(address).unwrap()));
+    }
+
+    pub fn node(&self, id: u8) -> &Driven<ReplicaLinks> {
+        self.nodes[usize::from(id)].as_ref().unwrap()
+    }
+
+    pub fn send(&self, from: u8, to: u8, frame: &Frame) -> bool {
+        let frame = frame.clone();
+        self.node(from)
+            .with(move |links| links.send(ReplicaId(to), &frame))
+    }
+
+    pub fn broadcast(&self, from: u8, frame: &Frame) {
+        let frame = frame.clone();
+        self.node(from).with(move |links| links.broadcast(&frame));
+    }
+
+    pub fn reply(&self, from: u8, to: ConnectionId, frame: &Frame) -> bool {
+        let frame = frame.clone();
+        self.node(from).with(move |links| links.reply(to, &frame))
+    }
+
+    pub fn next_peer_message(&self, id: u8) -> (ReplicaId, PeerMessage) {
+        match self.node(id).next(|e| matches!(e, Event::Peer(..))) {
+            Event::Peer(from, message) => (from, message),
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn next_client(&self, id: u8) -> ConnectionId {
+        match self.node(id).next(|e| matches!(e, Event::ClientUp { .. })) {
+            Event::ClientUp { connection, .. } => connection,
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn client(&self, key: &KeyPair) -> Driven<ClientLinks> {
+        Driven::new(ClientLinks::connect(&self.group, &Identity::new(key)).unwrap())
+    }
+
+    pub fn wait_until_linked(&self) {
+        eventually(|| {
+            let nodes = self.nodes.iter().flatten();
+            let reports = nodes.map(|n| n.with(|links| links.reports()));
+            reports.flatten().all(|l| l.up)
+        });
+    }
+}
+
+pub fn eventually(condition: impl Fn() -> bool) {
+    let until = now() + PATIENCE;
+    while !condition() {
+        assert!(now() < until, "it comes true in time");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a test's patience")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// A connection in which the test itself says what is sent.
+pub struct Raw(StreamOwned<ClientConnection, TcpStream>);
+
+impl Raw {
+    /// A welcome connection to replica 0.
+    pub fn connect(group: &Group, key: &KeyPair) -> Raw {
+        let replica = &group.replicas()[0];
+        let tcp = TcpStream::connect(&replica.address).unwrap();
+        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        let config = Identity::new(key).client_config(replica.key);
+        let tls = ClientConnection::new(config, tls::server_name()).unwrap();
+        let mut raw = Raw(StreamOwned::new(tls, tcp));
+        let mut welcome = [1; 4];
+        raw.0.read_exact(&mut welcome).unwrap();
+        assert_eq!(welcome, [0; 4]);
+        raw
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).unwrap();
+        self.0.flush().unwrap();
+    }
+}
