@@ -11,7 +11,7 @@ use quorate_service::Local;
 
 fn main() -> Result<()> {
     let group = Local::start(4, NullService::default())?;
-    let session = group.session();
+    let mut session = group.inline_session()?;
     for (request, result) in [(0, 0), (4096, 0), (0, 4096)] {
         let op = NullOp {
             result,
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
         let op = op.encode(request);
         let started = Instant::now();
         for _ in 0..1000 {
-            let answer = session.call_blocking(op.clone());
+            let answer = session.call(op.clone());
             let answer = answer.ok().context("the session was lost")?;
             assert_eq!(answer.len(), result as usize);
         }

@@ -129,6 +129,14 @@ impl Session {
         block::on(self.call(op))
     }
 
+    /// As [`Session::read`], for a thread that may wait.
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn read_blocking(&self, op: Bytes) -> Result<Bytes, SessionLost> {
+        block::on(self.read(op))
+    }
+
     async fn ask(&self, ask: impl FnOnce(Waiter) -> Ask) -> Result<Bytes, SessionLost> {
         let place = self.places.clone().acquire_owned().await;
         let place = place.map_err(|_| SessionLost)?;

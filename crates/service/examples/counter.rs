@@ -43,17 +43,18 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// A client in an asynchronous program: ten additions in flight at the same time.
-async fn add_ten_times(session: &Session) -> Result<()> {
-    let additions = (1..=10).map(|n| {
+/// Ten additions in flight at the same time: clones of a session are for several threads, and for tasks of any executor.
+fn add_ten_times(session: &Session) -> Result<()> {
+    let add = |n| {
         let session = session.clone();
-        tokio::spawn(async move { session.call(encode(n)).await })
-    });
-    for addition in additions.collect::<Vec<_>>() {
-        let sum = addition.await?.ok().context("the session was lost")?;
+        std::thread::spawn(move || session.call_blocking(encode(n)))
+    };
+    for addition in (1..=10).map(add).collect::<Vec<_>>() {
+        let sum = addition.join().ok().and_then(Result::ok);
+        let sum = sum.context("the session was lost")?;
         println!("one addition saw the sum {}", number(&sum));
     }
-    let sum = session.read("get".into()).await;
+    let sum = session.read_blocking("get".into());
     let sum = sum.ok().context("the session was lost")?;
     println!("read: {}", number(&sum));
     Ok(())
@@ -61,13 +62,5 @@ async fn add_ten_times(session: &Session) -> Result<()> {
 
 fn main() -> Result<()> {
     let group = Local::start(4, Counter)?;
-    let session = group.session();
-    group.runtime().block_on(add_ten_times(&session))?;
-    // A client in a program that knows of no runtime.
-    let sum = session.call_blocking(encode(1000));
-    println!(
-        "blocking: {}",
-        number(&sum.ok().context("the session was lost")?)
-    );
-    Ok(())
+    add_ten_times(&group.session()?)
 }

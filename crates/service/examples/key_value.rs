@@ -3,7 +3,7 @@
 //! Operations on different keys don't conflict, and say so.
 
 use anyhow::{Context, Result};
-use quorate_service::{Bytes, Call, Fault, Local, Scope, Service, Session, Txn, Uses};
+use quorate_service::{Bytes, Call, Fault, InlineSession, Local, Scope, Service, Txn, Uses};
 
 const GET: u8 = b'g';
 const PUT: u8 = b'p';
@@ -64,19 +64,20 @@ impl Service for Store {
     }
 }
 
-async fn use_it(session: &Session) -> Option<()> {
+fn use_it(session: &mut InlineSession) -> Option<()> {
     for (key, value) in [("fruit", "apple"), ("tree", "oak"), ("fruit", "pear")] {
-        let before = session.call(encode(PUT, key, value)).await.ok()?;
+        let before = session.call(encode(PUT, key, value)).ok()?;
         println!("{key} = {value}, before: {before:?}");
     }
-    let fruit = session.read(encode(GET, "fruit", "")).await.ok()?;
+    let fruit = session.read(encode(GET, "fruit", "")).ok()?;
     println!("fruit is {fruit:?}");
     Some(())
 }
 
 fn main() -> Result<()> {
     let group = Local::start(4, Store)?;
-    let session = group.session();
-    let used = group.runtime().block_on(use_it(&session));
+    let mut session = group.inline_session()?;
+    let used = use_it(&mut session);
+    session.close();
     used.context("the session was lost")
 }

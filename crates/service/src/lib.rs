@@ -43,7 +43,7 @@
 //!
 //! // Four replicas in this process, to try it.
 //! let group = Local::start(4, Counter)?;
-//! let session = group.session();
+//! let session = group.session()?;
 //! let count = session.call_blocking("add".into()).expect("the session is open");
 //! assert_eq!(count[..], 1u64.to_le_bytes());
 //! # Ok::<_, quorate_service::LocalError>(())
@@ -109,7 +109,7 @@
 //! # async fn client() -> Result<(), Box<dyn std::error::Error>> {
 //! let group = Group::load("group.toml".as_ref())?;
 //! let identity = Identity::new(&keys::load("client.key".as_ref())?);
-//! let session = Session::connect(&group, &identity); // clones share it
+//! let session = Session::connect(&group, &identity)?; // clones share it
 //! let count = session.call("add".into()).await;
 //! let same = session.read("get".into()).await;
 //! # Ok(())
@@ -119,7 +119,8 @@
 //! [`Session::call`] has an operation executed exactly once, however often messages were lost on the way.
 //! [`Session::read`] is for operations that only read: they are answered without being ordered where that gives the same.
 //! Both see all that was answered before they were called, to this client or another. Up to 64 are in flight in a session, and
-//! further ones wait. Threads outside of the runtime have [`Session::call_blocking`].
+//! further ones wait. They work in any executor; threads that may wait have [`Session::call_blocking`]. A program that does
+//! one thing after the other is served fastest by an [`InlineSession`], which has no thread of its own.
 //!
 //! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future. [`SessionLost`]
 //! says that the group has ended the session, after 45 seconds without a sign of life: whether the operation was executed
@@ -135,12 +136,11 @@ mod local;
 
 pub use bytes::Bytes;
 pub use local::{Local, LocalError};
-pub use quorate_client::{Session, SessionLost};
+pub use quorate_client::{InlineSession, Session, SessionLost};
 pub use quorate_execution::graph::{Scope, Uses};
 pub use quorate_execution::{Call, Ran, Service};
-pub use quorate_node::group::{Files, Purpose};
-pub use quorate_node::{
-    Daemon, DaemonError, Group, GroupError, Identity, Options, Stopper, Tuning, keys,
-};
+pub use quorate_net::group::{Files, Purpose};
+pub use quorate_net::{Group, GroupError, Identity, keys};
+pub use quorate_node::{Daemon, DaemonError, Options, Stopper, Tuning};
 pub use quorate_state::{Fault, Txn};
 pub use quorate_wire::{ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

@@ -4,13 +4,13 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 
-use quorate_client::Session;
+use quorate_client::{InlineSession, Session};
 use quorate_execution::Service;
-use quorate_node::group::{Files, Problem, Purpose};
-use quorate_node::{Daemon, DaemonError, Group, Identity, KeyError, Options, Tuning, generate};
+use quorate_net::group::{Files, Problem, Purpose};
+use quorate_net::{Group, Identity, KeyError, generate};
+use quorate_node::{Daemon, DaemonError, Options, Tuning};
 use quorate_wire::KeyPair;
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
 
 /// Why there is no local group.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +36,6 @@ pub struct Local {
     group: Arc<Group>,
     client: KeyPair,
     replicas: Vec<Daemon>,
-    /// On which the sessions run.
-    runtime: Runtime,
     directory: TempDir,
 }
 
@@ -68,7 +66,6 @@ impl Local {
             group: group.clone(),
             client,
             replicas: Vec::new(),
-            runtime: Runtime::new()?,
             directory,
         };
         for (me, key) in group.quorum().replicas().zip(keys) {
@@ -89,19 +86,24 @@ impl Local {
     }
 
     /// A new session of the group's one client.
-    pub fn session(&self) -> Session {
-        let _entered = self.runtime.enter();
+    ///
+    /// # Errors
+    /// If the system gives no more threads or file descriptors.
+    pub fn session(&self) -> io::Result<Session> {
         Session::connect(&self.group, &Identity::new(&self.client))
+    }
+
+    /// A new session of the group's one client, in the thread that calls.
+    ///
+    /// # Errors
+    /// If the system gives no more file descriptors.
+    pub fn inline_session(&self) -> io::Result<InlineSession> {
+        InlineSession::connect(&self.group, &Identity::new(&self.client))
     }
 
     /// The group, for those who connect by themselves.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
-    }
-
-    /// The runtime on which the sessions run.
-    pub fn runtime(&self) -> &Runtime {
-        &self.runtime
     }
 }
 
