@@ -140,6 +140,24 @@ fn unpacking_costs_few_operations() {
     }
 }
 
+/// What is set by name after a close waits for nothing, though the kernel may still be about to release the file.
+#[test]
+fn nothing_waits_after_a_close() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    for n in 0..200 {
+        let name = format!("program {n}");
+        fs::write(a.path(&name), b"#!/bin/sh\n").unwrap();
+        fs::set_permissions(a.path(&name), Permissions::from_mode(0o755)).unwrap();
+        let elsewhere = fs::metadata(b.path(&name)).unwrap();
+        assert_eq!(elsewhere.mode() & 0o7777, 0o755, "{name}");
+        assert!(Command::new(a.path(&name)).status().unwrap().success());
+    }
+}
+
 /// What is set on a file that is open for writing is seen at once on this mount, and in order with what is written; on
 /// another mount soon, and at the latest when the file is closed. What takes rights away waits for nothing.
 #[test]

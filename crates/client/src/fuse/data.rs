@@ -29,7 +29,7 @@ impl Core {
     pub async fn open(self: &Arc<Core>, who: &Who, ino: Ino, how: i32) -> Result<JustOpened> {
         let flags = open_flags(how);
         let truncates = flags & flags::TRUNC != 0;
-        if let Some(inode) = self.handles.inode(ino).filter(|i| i.has_pending()) {
+        if let Some(inode) = self.handles.inode(ino).filter(|i| i.is_unsettled()) {
             // Whether it may be opened may depend on them.
             self.flush(&inode).await;
         }
@@ -182,7 +182,7 @@ impl Core {
         if let Some(errno) = file.inode.failure(&file, false) {
             return Err(errno);
         }
-        if file.inode.has_pending() {
+        if file.inode.is_unsettled() {
             // The times that were set are from before this write.
             self.flush(&file.inode).await;
         }
@@ -207,6 +207,7 @@ impl Core {
     /// close(2) waits for this.
     pub async fn close(self: &Arc<Core>, number: u64, owner: u64) -> Result<()> {
         let file = self.handles.get(number)?;
+        file.inode.closed();
         self.flush(&file.inode).await;
         let failure = file.inode.failure(&file, true);
         if file.inode.locked.load(Ordering::Acquire) {

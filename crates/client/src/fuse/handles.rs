@@ -129,6 +129,9 @@ impl Handles {
             *count += 1;
             inode.clone()
         };
+        if how & flags::WRITE != 0 {
+            inode.open_for_writing();
+        }
         let file = Arc::new(OpenFile {
             number: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             reported: AtomicU64::new(inode.failures()),
@@ -160,7 +163,11 @@ impl Handles {
 
     /// Takes an open file out: no new operation finds it.
     pub fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
-        self.files().remove(&number)
+        let file = self.files().remove(&number)?;
+        if file.flags & flags::WRITE != 0 {
+            file.inode.released_for_writing();
+        }
+        Some(file)
     }
 
     /// All of a removed file's data is written: the state of its inode goes with its last one.

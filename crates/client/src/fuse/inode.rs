@@ -70,6 +70,10 @@ struct State {
     known: Option<Attr>,
     pending: Option<Pending>,
     settling: bool,
+    /// How many open files may write.
+    writers: usize,
+    /// Whether the file was opened for writing, or written to, and not closed since.
+    is_written: bool,
 }
 
 /// A file that is open here.
@@ -109,6 +113,7 @@ impl Inode {
         mut budget: OwnedSemaphorePermit,
     ) -> usize {
         let mut state = self.lock();
+        state.is_written = true;
         let len = data.len().min(room(at));
         let budget = budget.split(len).unwrap_or(budget);
         let fits = state

@@ -33,9 +33,29 @@ impl Inode {
         }
     }
 
+    /// The file is opened for writing. What is set from now on may wait for the close.
+    pub fn open_for_writing(&self) {
+        let mut state = self.lock();
+        state.writers += 1;
+        state.is_written = true;
+    }
+
+    /// A descriptor is closed: who sets something after that can't expect another close to follow.
+    pub fn closed(&self) {
+        self.lock().is_written = false;
+    }
+
+    /// The last descriptor is gone that an open for writing has made. What waits is sent by who says so.
+    pub fn released_for_writing(&self) {
+        self.lock().writers -= 1;
+    }
+
     /// Takes in a change of attributes, to be sent later, if that does no harm; the attributes as they will be.
     pub fn defer(&self, who: &Who, op: &SetAttr) -> Option<Attr> {
         let mut state = self.lock();
+        if state.writers == 0 || !state.is_written {
+            return None;
+        }
         let now = state.foretold()?;
         if !is_harmless(who, op, &now) {
             return None;
@@ -54,9 +74,10 @@ impl Inode {
         state.foretold()
     }
 
-    /// Whether attributes wait.
-    pub fn has_pending(&self) -> bool {
-        self.lock().pending.is_some()
+    /// Whether attributes are not set yet.
+    pub fn is_unsettled(&self) -> bool {
+        let state = self.lock();
+        state.pending.is_some() || state.settling
     }
 
     /// Whether attributes wait that are as old as that, and no data that they come after.
