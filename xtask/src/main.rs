@@ -1,6 +1,7 @@
 //! What continuous integration and people run: `cargo xtask ci`, `cargo xtask sim --seeds 0..2000`.
 
 mod ci;
+mod figures;
 mod packages;
 mod sim;
 mod tools;
@@ -14,7 +15,8 @@ cargo xtask ci                                 everything that must hold before 
 cargo xtask check                              formatting, lints and the purity of the cores alone
 cargo xtask tools                              installs the test programs of others under target/tools
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
-cargo xtask sim --seed N [--trace]             runs one seed, printing each event";
+cargo xtask sim --seed N [--trace]             runs one seed, printing each event
+cargo xtask figures [--rounds N] [--json FILE] measures a mount beside a plain passthrough, on a quiet machine";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
         Some("tools") => tools::all(),
         Some("ci") => ci::ci(),
         Some("check") => ci::check(),
+        Some("figures") => figures::main(&args[1..]),
         Some("sim") => sim::main(&args[1..]),
         _ => Err(USAGE.into()),
     };

@@ -24,12 +24,7 @@ pub const FOR_TESTS: &[Need] = &[
 
 /// Installs the packages whose programs are missing.
 pub fn ensure(needs: &[Need]) -> Result<(), String> {
-    let mut missing: Vec<&str> = needs
-        .iter()
-        .filter(|(program, _)| !is_there(program))
-        .map(|(_, package)| *package)
-        .collect();
-    missing.dedup();
+    let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
     }
@@ -38,6 +33,17 @@ pub fn ensure(needs: &[Need]) -> Result<(), String> {
     let mut install = vec!["apt-get", "install", "-q", "-y", "--no-install-recommends"];
     install.extend(&missing);
     as_root(&install, &missing)
+}
+
+/// The packages whose programs are missing.
+pub fn missing(needs: &[Need]) -> Vec<&'static str> {
+    let mut missing: Vec<&str> = needs
+        .iter()
+        .filter(|(program, _)| !is_there(program))
+        .map(|(_, package)| *package)
+        .collect();
+    missing.dedup();
+    missing
 }
 
 fn is_there(program: &str) -> bool {
