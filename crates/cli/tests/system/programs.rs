@@ -1,7 +1,7 @@
 //! Programs that know nothing of Quorate work on a mount as on a local disk, and so they do while a replica dies
 //! or lies.
 
-use std::fs;
+use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
 use crate::harness::{Group, Setup, Source, require_fuse};
@@ -103,6 +103,36 @@ fn programs_do_not_notice_a_liar() {
 #[test]
 fn programs_do_not_notice_an_equivocator() {
     programs_do_not_notice("equivocate");
+}
+
+/// Replica 2 sends nothing, though its links stay up.
+#[test]
+fn programs_do_not_notice_a_silent_replica() {
+    programs_do_not_notice("silent");
+}
+
+/// Replica 2 sends everything late, by up to a second. Nobody waits for it, nor for a vote of its: the view stays.
+#[test]
+fn programs_do_not_notice_a_slow_replica() {
+    if !require_fuse() {
+        return;
+    }
+    let source = Source::new(200);
+    let mut group = Setup::new(4).fault(2, "slow").start();
+    let mount = group.mount();
+    let start = Instant::now();
+    for n in 0..100 {
+        let file = File::create(mount.at(&n.to_string())).expect("a file");
+        file.sync_all().expect("it is synced");
+    }
+    // Two operations for each file at least, and each would take a third of a second if anybody waited.
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    workload::work(mount.path(), &source, |_| {});
+    mount.unmount();
+    group.wait_until_they_agree(&[0, 1, 3]);
+    let view = group.status().said(0).map(|said| said.view);
+    assert_eq!(view, Some(0), "the slow one had the view changed");
 }
 
 /// Replica 2 hands out damaged state: a replica that was down for long gets it from the others all the same.
