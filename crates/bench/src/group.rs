@@ -29,6 +29,8 @@ pub struct Setup {
     pub unordered_reads: bool,
     /// The replicas' optimisations.
     pub tuning: Tunings,
+    /// Threads that execute operations; 0: the replica's own.
+    pub workers: usize,
 }
 
 /// How to start this program as a replica: the program and the arguments before the replica's own.
@@ -84,6 +86,7 @@ impl Running {
                 group: file.clone(),
                 data: running.replica(id.0),
                 tuning: setup.tuning,
+                workers: setup.workers,
             };
             let child = spawn(launcher, &spec)?;
             running.pids.extend(child.id());

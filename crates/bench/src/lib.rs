@@ -4,9 +4,10 @@
 //! - [`group`] and [`replica`]: a group's processes; each replica is a child that runs [`replica::run`].
 //! - [`load`]: many clients in one thread, each a state machine with its own links and session.
 //! - [`micro`]: latency and throughput of 0/0, 4/0 and 0/4. Castro and Liskov, OSDI 2000, Table 1 and Figure 5.
+//! - [`parallel`]: what parallel execution costs and gains. The CBASE paper, DSN 2004, Figures 4 and 5.
 //! - [`run`]: variants in turns, rounds, medians.
 //! - [`paper`]: the papers' figures.
-//! - [`report`]: what was measured, as JSON and as a table with the paper's figure beside ours.
+//! - [`report`] and [`plot`]: what was measured, as JSON, as tables with the paper's figures beside ours, and as SVG.
 //!
 //! Clients and replicas share the machine, so figures of one run are to be compared with each other: variants take
 //! turns within each round, and the medians of the rounds are reported. CPU time an operation says more than throughput.
@@ -19,6 +20,8 @@ pub mod load;
 pub mod micro;
 pub mod null;
 pub mod paper;
+pub mod parallel;
+pub mod plot;
 pub mod replica;
 pub mod report;
 pub mod run;

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use crate::Workload;
 use crate::cpu;
 use crate::group::Running;
-use crate::null::NullOp;
+use crate::null::{Conflicts, NullOp};
 
 /// How often time-outs are looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -40,6 +40,17 @@ pub struct Load {
     pub clients: usize,
     /// How many operations each has in flight.
     pub in_flight: usize,
+}
+
+/// Which operations of a load can be at work at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parallelism {
+    /// One at a time.
+    None,
+    /// Each is given to one of so many buckets at random; one of each bucket at a time. The papers' parallelism factor.
+    Factor(u32),
+    /// All.
+    Infinite,
 }
 
 /// For how long.
@@ -68,6 +79,7 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct Fleet {
     options: ClientOptions,
+    parallelism: Parallelism,
     clients: Vec<Rc<RefCell<Machine>>>,
     tasks: Vec<AbortHandle>,
     ticker: Option<AbortHandle>,
@@ -93,20 +105,74 @@ struct Machine {
     asked: Vec<Instant>,
     open: usize,
     answered: bool,
+    random: Random,
     records: Rc<RefCell<Records>>,
 }
 
 #[derive(Clone, Debug)]
 struct Work {
-    op: Bytes,
     workload: Workload,
+    op: NullOp,
+    parallelism: Parallelism,
+    /// The operation in its encoding, where all are the same.
+    encoded: Bytes,
+}
+
+impl Work {
+    fn new(load: &Load, parallelism: Parallelism) -> Work {
+        let op = NullOp {
+            read_only: load.workload.read_only,
+            result: load.workload.result as u32,
+            wait_ms: load.wait_ms,
+            conflicts: match parallelism {
+                Parallelism::Infinite => Conflicts::None,
+                Parallelism::None | Parallelism::Factor(_) => Conflicts::All,
+            },
+        };
+        Work {
+            workload: load.workload,
+            op,
+            parallelism,
+            encoded: op.encode(load.workload.request),
+        }
+    }
+
+    fn next(&self, random: &mut Random) -> Bytes {
+        match self.parallelism {
+            Parallelism::None | Parallelism::Infinite => self.encoded.clone(),
+            Parallelism::Factor(factor) => {
+                let conflicts = Conflicts::Bucket(random.below(factor));
+                let op = NullOp {
+                    conflicts,
+                    ..self.op
+                };
+                op.encode(self.workload.request)
+            }
+        }
+    }
+}
+
+/// Numbers that look random and are the same in each run. Splitmix64.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below a bound.
+    pub fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % u64::from(bound.max(1))) as u32
+    }
 }
 
 impl Fleet {
     /// No clients yet. To be used within a [`tokio::task::LocalSet`].
-    pub fn new(options: ClientOptions) -> Fleet {
+    pub fn new(options: ClientOptions, parallelism: Parallelism) -> Fleet {
         Fleet {
             options,
+            parallelism,
             clients: Vec::new(),
             tasks: Vec::new(),
             ticker: None,
@@ -125,15 +191,7 @@ impl Fleet {
         window: Window,
     ) -> Result<Sample> {
         self.connect(group, load.clients)?;
-        let op = NullOp {
-            read_only: load.workload.read_only,
-            result: load.workload.result as u32,
-            wait_ms: load.wait_ms,
-        };
-        let work = Work {
-            op: op.encode(load.workload.request),
-            workload: load.workload,
-        };
+        let work = Work::new(load, self.parallelism);
         let clients = &self.clients[..load.clients];
         for client in clients {
             client.borrow_mut().start(&work, load.in_flight);
@@ -193,6 +251,7 @@ impl Fleet {
                 asked: Vec::new(),
                 open: 0,
                 answered: false,
+                random: Random(at as u64),
                 records: self.records.clone(),
             }));
             self.clients.push(machine.clone());
@@ -270,10 +329,11 @@ impl Machine {
 
     fn ask(&mut self, token: usize) {
         let Some(work) = &self.work else { return };
-        let (op, now) = (work.op.clone(), self.now_ms());
+        let read_only = work.workload.read_only;
+        let (op, now) = (work.next(&mut self.random), self.now_ms());
         self.asked[token] = clock();
         self.open += 1;
-        match work.workload.read_only {
+        match read_only {
             true => self.client.read(token as u64, op, now),
             false => self.client.call(token as u64, op, now),
         }

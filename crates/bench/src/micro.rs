@@ -6,8 +6,9 @@ use quorate_net::group::Durability;
 
 use crate::Workload;
 use crate::group::Setup;
-use crate::load::Load;
+use crate::load::{Load, Parallelism};
 use crate::paper;
+use crate::plot::Plot;
 use crate::replica::Tunings;
 use crate::report::{Figures, Report, Row, Table, show};
 use crate::run::{self, Case, Options, Variant, all_cases};
@@ -35,22 +36,28 @@ pub async fn run(options: &Options) -> Result<Report> {
 
 /// The systems that the paper compares.
 fn variants() -> Vec<Variant> {
-    let variant = |name, replicas, durability| Variant {
-        name,
-        setup: Setup {
-            replicas,
-            durability,
-            unordered_reads: true,
-            tuning: Tunings::default(),
-        },
-        options: ClientOptions::default(),
-    };
     vec![
         variant("NO-REP memory", 1, Durability::Memory),
         variant("NO-REP disk", 1, Durability::Disk),
         variant("BFT memory", 4, Durability::Memory),
         variant("BFT disk", 4, Durability::Disk),
     ]
+}
+
+/// A variant with all optimisations, whose operations are executed one after the other.
+pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Variant {
+    Variant {
+        name: name.into(),
+        setup: Setup {
+            replicas,
+            durability,
+            unordered_reads: true,
+            tuning: Tunings::default(),
+            workers: 0,
+        },
+        options: ClientOptions::default(),
+        parallelism: Parallelism::None,
+    }
 }
 
 fn cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
@@ -79,18 +86,12 @@ fn cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
 
 /// The optimisations, each switched off by itself.
 fn switches() -> Vec<Variant> {
-    let all = || Variant {
-        name: "all on",
-        setup: Setup {
-            replicas: 4,
-            durability: Durability::Memory,
-            unordered_reads: true,
-            tuning: Tunings::default(),
-        },
-        options: ClientOptions::default(),
-    };
-    let without = |name, change: fn(&mut Variant)| {
-        let mut variant = Variant { name, ..all() };
+    let all = || variant("all on", 4, Durability::Memory);
+    let without = |name: &str, change: fn(&mut Variant)| {
+        let mut variant = Variant {
+            name: name.into(),
+            ..all()
+        };
         change(&mut variant);
         variant
     };
@@ -288,4 +289,29 @@ fn switched(report: &Report) -> Table {
         table.row(cells);
     }
     table
+}
+
+/// The plots of a report, with names for their files.
+pub fn plots(report: &Report) -> Vec<(String, Plot)> {
+    let lines = best(report, "throughput");
+    let mut workloads: Vec<&String> = lines.iter().map(|row| &row.workload).collect();
+    workloads.dedup();
+    let plot = |workload: &String| {
+        let of = |line: &&Row| {
+            let points = report
+                .part("throughput")
+                .filter(|r| r.workload == line.workload && r.variant == line.variant);
+            let points = points.map(|r| (r.clients as f64, r.median.ops_per_s));
+            (line.variant.clone(), points.collect())
+        };
+        let lines = lines.iter().filter(|line| line.workload == *workload);
+        let plot = Plot {
+            title: format!("{workload}: throughput over clients (OSDI 2000, Figure 5)"),
+            x: "clients",
+            y: "operations/s",
+            lines: lines.map(of).collect(),
+        };
+        (format!("micro-{}", workload.replace(['/', ' '], "-")), plot)
+    };
+    workloads.into_iter().map(plot).collect()
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use quorate_execution::graph::{Scope, Uses};
 use quorate_execution::{Call, Service};
 use quorate_state::{Fault, Txn};
 
@@ -11,9 +12,22 @@ const MAX_RESULT: u32 = 1 << 20;
 /// The longest wait, so that no client can stop a replica.
 const MAX_WAIT_MS: u32 = 1_000;
 /// Bytes of an operation before its padding.
-const HEAD: usize = 9;
+const HEAD: usize = 13;
 
-/// An operation: how long its result is, how long it takes, and whether it only reads. What follows is padding.
+/// Which operations can't be at work at the same time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conflicts {
+    /// This one and any other.
+    #[default]
+    All,
+    /// Those of the same number; others don't matter to each other.
+    Bucket(u32),
+    /// None.
+    None,
+}
+
+/// An operation: how long its result is, how long it takes, what it conflicts with and whether it only reads. What
+/// follows is padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NullOp {
     /// Whether the operation is said to only read.
@@ -22,6 +36,8 @@ pub struct NullOp {
     pub result: u32,
     /// How long it takes, without work: as with a disk or another service.
     pub wait_ms: u32,
+    /// What can't be at work meanwhile.
+    pub conflicts: Conflicts,
 }
 
 impl NullOp {
@@ -30,21 +46,31 @@ impl NullOp {
         let mut out = vec![u8::from(self.read_only)];
         out.extend(self.result.to_le_bytes());
         out.extend(self.wait_ms.to_le_bytes());
+        let conflicts = match self.conflicts {
+            Conflicts::All => 0,
+            Conflicts::None => u32::MAX,
+            Conflicts::Bucket(bucket) => bucket.saturating_add(1).min(u32::MAX - 1),
+        };
+        out.extend(conflicts.to_le_bytes());
         out.resize(HEAD + padding, 0);
         out.into()
     }
 
     /// What an operation asks for. Anything may come from a client: too little is an operation that asks for nothing.
     fn decode(op: &[u8]) -> NullOp {
-        let Some((&[read_only, r0, r1, r2, r3, w0, w1, w2, w3], _)) =
-            op.split_first_chunk::<HEAD>()
-        else {
+        let Some((head, _)) = op.split_first_chunk::<HEAD>() else {
             return NullOp::default();
         };
+        let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| head[at + i]));
         NullOp {
-            read_only: read_only != 0,
-            result: u32::from_le_bytes([r0, r1, r2, r3]).min(MAX_RESULT),
-            wait_ms: u32::from_le_bytes([w0, w1, w2, w3]).min(MAX_WAIT_MS),
+            read_only: head[0] != 0,
+            result: number(1).min(MAX_RESULT),
+            wait_ms: number(5).min(MAX_WAIT_MS),
+            conflicts: match number(9) {
+                0 => Conflicts::All,
+                u32::MAX => Conflicts::None,
+                bucket => Conflicts::Bucket(bucket - 1),
+            },
         }
     }
 }
@@ -82,6 +108,14 @@ impl Service for NullService {
     fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
         Ok(())
     }
+
+    fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
+        match NullOp::decode(op).conflicts {
+            Conflicts::All => Uses::everything(),
+            Conflicts::Bucket(bucket) => Uses::none().write(Scope::Object(0, bucket.into())),
+            Conflicts::None => Uses::none(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -95,8 +129,13 @@ mod tests {
             read_only: true,
             result: 4096,
             wait_ms: 20,
+            conflicts: Conflicts::Bucket(0),
         };
         assert_eq!(NullOp::decode(&op.encode(0)), op);
+        for conflicts in [Conflicts::All, Conflicts::None, Conflicts::Bucket(99)] {
+            let op = NullOp { conflicts, ..op };
+            assert_eq!(NullOp::decode(&op.encode(0)), op);
+        }
         assert_eq!(NullOp::decode(&op.encode(4096)), op);
         assert_eq!(NullOp::decode(&[1, 2, 3]), NullOp::default());
         let huge = [0xff; HEAD];

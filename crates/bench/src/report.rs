@@ -34,6 +34,8 @@ pub struct Row {
     pub clients: usize,
     /// How many operations each had in flight.
     pub in_flight: usize,
+    /// How many operations in a second there would be if nothing but waiting took time; where they wait.
+    pub ideal_ops_per_s: Option<f64>,
     /// Each figure's median over the rounds.
     pub median: Figures,
     /// Each round.

@@ -8,7 +8,7 @@ use quorate_agreement::client::ClientOptions;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::group::{Launcher, Running, Setup};
-use crate::load::{Fleet, Load, Window};
+use crate::load::{Fleet, Load, Parallelism, Window};
 use crate::report::{Figures, Report, Row, show};
 
 /// What is run, and for how long.
@@ -32,11 +32,13 @@ pub struct Options {
 #[derive(Clone, Debug)]
 pub struct Variant {
     /// Such as `BFT memory`.
-    pub name: &'static str,
+    pub name: String,
     /// The replicas.
     pub setup: Setup,
     /// The clients.
     pub options: ClientOptions,
+    /// Which operations can be at work at the same time.
+    pub parallelism: Parallelism,
 }
 
 /// A variant under a load.
@@ -78,7 +80,7 @@ impl Case {
             in_flight,
             ..
         } = self.load;
-        let (part, variant) = (self.part, variants[self.variant].name);
+        let (part, variant) = (self.part, &variants[self.variant].name);
         format!("{part}, {workload}, {variant}, {clients} clients x {in_flight}")
     }
 }
@@ -123,9 +125,10 @@ pub async fn measure(
             report.rows.push(Row {
                 part: case.part,
                 workload: case.load.workload.to_string(),
-                variant: variants[case.variant].name.into(),
+                variant: variants[case.variant].name.clone(),
                 clients: case.load.clients,
                 in_flight: case.load.in_flight,
+                ideal_ops_per_s: None,
                 median: Figures::medians(&rounds),
                 rounds,
             });
@@ -149,7 +152,7 @@ async fn start(variant: &Variant, clients: usize, options: &Options) -> Result<(
         variant.name,
         group.pids()
     );
-    Ok((group, Fleet::new(variant.options)))
+    Ok((group, Fleet::new(variant.options, variant.parallelism)))
 }
 
 /// Hundreds of clients with a link to each replica of each group need more files than the usual limit; replicas inherit it.

@@ -24,6 +24,10 @@ pub struct Bench {
 pub enum Benchmark {
     /// Latency and throughput of operations that do nothing: BFT beside a server that is not replicated.
     Micro(Measure),
+    /// What parallel execution costs where it gains nothing: null operations.
+    Overhead(Measure),
+    /// What parallel execution gains where operations wait: 20 ms each.
+    Parallel(Measure),
     /// A replica of a benchmark.
     #[command(hide = true)]
     Replica { spec: String },
@@ -46,6 +50,9 @@ pub struct Measure {
     /// Write all figures to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write plots to this directory, as SVG; made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Where the groups keep their files while they run [default: the directory for temporary files].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,

@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, bail};
 use quorate_bench::group::Launcher;
+use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
-use quorate_bench::{micro, replica, run};
+use quorate_bench::{micro, parallel, replica, run};
 use tokio::task::LocalSet;
 
 use crate::args::{Bench, Benchmark, Measure};
@@ -12,9 +13,19 @@ use crate::commands;
 pub fn run(args: &Bench) -> Result<()> {
     match &args.benchmark {
         Benchmark::Micro(measure) => {
-            let options = options(measure)?;
-            let report = to_its_end(micro::run(&options))?;
-            show(measure, &report, &micro::tables(&report))
+            let report = to_its_end(micro::run(&options(measure)?))?;
+            let (tables, plots) = (micro::tables(&report), micro::plots(&report));
+            show(measure, &report, &tables, &plots)
+        }
+        Benchmark::Overhead(measure) => {
+            let report = to_its_end(parallel::overhead(&options(measure)?))?;
+            let (tables, plots) = (parallel::tables(&report), parallel::plots(&report));
+            show(measure, &report, &tables, &plots)
+        }
+        Benchmark::Parallel(measure) => {
+            let report = to_its_end(parallel::scalability(&options(measure)?))?;
+            let (tables, plots) = (parallel::tables(&report), parallel::plots(&report));
+            show(measure, &report, &tables, &plots)
         }
         Benchmark::Replica { spec } => replica::run(spec),
     }
@@ -54,7 +65,7 @@ fn to_its_end(benchmark: impl Future<Output = Result<Report>>) -> Result<Report>
     })
 }
 
-fn show(args: &Measure, report: &Report, tables: &[Table]) -> Result<()> {
+fn show(args: &Measure, report: &Report, tables: &[Table], plots: &[(String, Plot)]) -> Result<()> {
     if tables.is_empty() {
         bail!("no case has all of {:?} in its name", args.only);
     }
@@ -62,6 +73,13 @@ fn show(args: &Measure, report: &Report, tables: &[Table]) -> Result<()> {
         let json = serde_json::to_string_pretty(report)?;
         std::fs::write(path, json + "\n")
             .with_context(|| format!("can't write {}", path.display()))?;
+    }
+    if let Some(directory) = &args.out {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("can't make {}", directory.display()))?;
+        for (name, plot) in plots {
+            plot.save(&directory.join(format!("{name}.svg")))?;
+        }
     }
     println!(
         "{} processors, Linux {}, load average before {}, {} s each\n",

@@ -13,7 +13,8 @@ fn the_micro_benchmark_runs() {
     std::fs::create_dir(&data).unwrap();
     let mut command = quorate();
     command.args(["bench", "micro", "--quick", "--json"]);
-    let shown = run(command.arg(&json).arg("--data").arg(&data));
+    command.arg(&json).arg("--data").arg(&data);
+    let shown = run(command.arg("--out").arg(directory.path()));
     assert!(shown.contains("paper"), "{shown}");
 
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
@@ -26,5 +27,16 @@ fn the_micro_benchmark_runs() {
         .iter()
         .filter(|r| r["median"]["ops_per_s"].as_f64() > Some(0.0));
     assert!(busy.count() * 2 > rows.len(), "{rows:?}");
+    assert!(directory.path().join("micro-0-0-read-only.svg").exists());
     assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
+}
+
+/// Those of parallel execution too.
+#[test]
+fn the_other_benchmarks_run() {
+    let _turn = Group::take_turn();
+    for name in ["overhead", "parallel"] {
+        let shown = run(quorate().args(["bench", name, "--quick"]));
+        assert!(shown.contains("BASE, 4"), "{shown}");
+    }
 }

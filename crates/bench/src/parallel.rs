@@ -1,0 +1,257 @@
+//! Parallel execution: what it costs where nothing is gained, and what it gains where operations wait. The CBASE paper (DSN
+//! 2004), Figures 4 and 5.
+//!
+//! BASE executes one operation after the other, which all conflict; CBASE runs what does not conflict on worker threads.
+
+use anyhow::Result;
+use quorate_net::group::Durability;
+
+use crate::Workload;
+use crate::load::{Load, Parallelism, Random};
+use crate::micro::variant;
+use crate::plot::Plot;
+use crate::replica::can_have;
+use crate::report::{Report, Row, Table, show};
+use crate::run::{self, Options, Variant, all_cases};
+
+/// How long an operation of Figure 5 waits.
+const WAIT_MS: u32 = 20;
+const CLIENTS: [usize; 8] = [1, 10, 25, 50, 75, 100, 150, 200];
+/// The threads of Figure 5 (a).
+const THREADS: [usize; 6] = [1, 2, 8, 16, 64, 128];
+/// The parallelism factors of Figure 5 (b), where 100 threads stand for 100 disks; the last is infinite.
+const FACTORS: [u32; 7] = [1, 5, 10, 20, 50, 100, 150];
+const DISKS: usize = 100;
+
+/// Figure 4: null operations, which return at once and are all independent for CBASE, with 16 threads as in the paper.
+///
+/// # Errors
+/// Where a group does not start or answer.
+pub async fn overhead(options: &Options) -> Result<Report> {
+    let mut report = Report::new("overhead", options.seconds);
+    let variants = [base(), cbase("CBASE".into(), 16, Parallelism::Infinite)];
+    figure(options, "figure-4", 0, &possible(variants), &mut report).await?;
+    Ok(report)
+}
+
+/// Figure 5, (a) and (b): operations of 20 ms.
+///
+/// # Errors
+/// Where a group does not start or answer.
+pub async fn scalability(options: &Options) -> Result<Report> {
+    let mut report = Report::new("parallel", options.seconds);
+    let threads = THREADS.map(|n| {
+        let name = format!("CBASE, {n} threads");
+        cbase(name, n, Parallelism::Infinite)
+    });
+    let variants = possible([base()].into_iter().chain(threads));
+    figure(options, "figure-5a", WAIT_MS, &variants, &mut report).await?;
+
+    let factors = FACTORS.map(|p| {
+        let name = format!("CBASE, factor {p}");
+        cbase(name, DISKS, Parallelism::Factor(p))
+    });
+    let infinite = cbase("CBASE, factor inf".into(), DISKS, Parallelism::Infinite);
+    let variants = [base()].into_iter().chain(factors).chain([infinite]);
+    figure(
+        options,
+        "figure-5b",
+        WAIT_MS,
+        &possible(variants),
+        &mut report,
+    )
+    .await?;
+    Ok(report)
+}
+
+fn base() -> Variant {
+    variant("BASE", 4, Durability::Memory)
+}
+
+fn cbase(name: String, workers: usize, parallelism: Parallelism) -> Variant {
+    let mut variant = Variant {
+        name,
+        parallelism,
+        ..base()
+    };
+    variant.setup.workers = workers;
+    variant
+}
+
+fn possible(variants: impl IntoIterator<Item = Variant>) -> Vec<Variant> {
+    let variants = variants.into_iter();
+    variants.filter(|v| can_have(v.setup.workers)).collect()
+}
+
+async fn figure(
+    options: &Options,
+    part: &'static str,
+    wait_ms: u32,
+    variants: &[Variant],
+    report: &mut Report,
+) -> Result<()> {
+    let clients: &[usize] = if options.quick { &[4] } else { &CLIENTS };
+    let load = |clients: &usize| Load {
+        workload: Workload::of(0, 0),
+        wait_ms,
+        clients: *clients,
+        in_flight: 1,
+    };
+    let loads: Vec<_> = clients.iter().map(|c| (part, load(c))).collect();
+    let first = report.rows.len();
+    let cases = all_cases(options, variants, &loads);
+    run::measure(options, variants, &cases, report).await?;
+    if wait_ms > 0 {
+        for row in &mut report.rows[first..] {
+            let variant = variants.iter().find(|v| v.name == row.variant);
+            row.ideal_ops_per_s = variant.map(|v| ideal(v, row.clients));
+        }
+    }
+    Ok(())
+}
+
+/// Operations in a second where nothing but waiting takes time: rounds of [`WAIT_MS`] in which each thread serves one
+/// operation whose bucket is free, in the order in which they came.
+fn ideal(variant: &Variant, clients: usize) -> f64 {
+    const ROUNDS: usize = 2_000;
+    let threads = variant.setup.workers.max(1);
+    let factor = match variant.parallelism {
+        Parallelism::None => 1,
+        Parallelism::Factor(factor) => factor,
+        Parallelism::Infinite => return per_second(threads.min(clients) as f64),
+    };
+    let mut random = Random(1);
+    let mut queue: Vec<u32> = (0..clients).map(|_| random.below(factor)).collect();
+    let mut served = 0;
+    for _ in 0..ROUNDS {
+        let mut busy = vec![false; factor as usize];
+        let (mut free, before) = (threads, queue.len());
+        queue.retain(|bucket| {
+            let bucket = &mut busy[*bucket as usize];
+            let runs = !*bucket && free > 0;
+            if runs {
+                (*bucket, free) = (true, free - 1);
+            }
+            !runs
+        });
+        let done = before - queue.len();
+        served += done;
+        queue.extend((0..done).map(|_| random.below(factor)));
+    }
+    per_second(served as f64 / ROUNDS as f64)
+}
+
+fn per_second(at_once: f64) -> f64 {
+    at_once * 1000.0 / f64::from(WAIT_MS)
+}
+
+/// The tables of a report.
+pub fn tables(report: &Report) -> Vec<Table> {
+    let mut tables = Vec::new();
+    for (part, title) in [
+        (
+            "figure-4",
+            "Null operations (CBASE paper, Figure 4: under 100 us of CPU a request more than BASE)",
+        ),
+        (
+            "figure-5a",
+            "20 ms operations, threads (CBASE paper, Figure 5 a: BASE 50 ops/s, 128 threads 4700 of 6400)",
+        ),
+        (
+            "figure-5b",
+            "20 ms operations, 100 threads (CBASE paper, Figure 5 b: grows up to factor 100)",
+        ),
+    ] {
+        let heads = [
+            "variant, clients",
+            "ops/s",
+            "of ideal",
+            "p50 us",
+            "CPU us/op, replicas",
+            "more than BASE",
+        ];
+        let mut table = Table::new(title, &heads);
+        for row in report.part(part) {
+            let more = of_base(report, row).map(|base| {
+                let more = row.median.replica_cpu_us - base.median.replica_cpu_us;
+                show(more)
+            });
+            let share = row
+                .ideal_ops_per_s
+                .map(|i| row.median.ops_per_s / i * 100.0);
+            table.row(vec![
+                format!("{}, {}", row.variant, row.clients),
+                show(row.median.ops_per_s),
+                share.map_or(String::new(), |s| format!("{s:.1} %")),
+                show(row.median.p50_us),
+                show(row.median.replica_cpu_us),
+                more.unwrap_or_default(),
+            ]);
+        }
+        tables.push(table);
+    }
+    tables.retain(|t| !t.is_empty());
+    tables
+}
+
+fn of_base<'a>(report: &'a Report, row: &Row) -> Option<&'a Row> {
+    let mut rows = report.part(row.part);
+    rows.find(|r| r.variant == "BASE" && r.clients == row.clients && row.variant != "BASE")
+}
+
+/// The plots of a report, with names for their files.
+pub fn plots(report: &Report) -> Vec<(String, Plot)> {
+    let plot = |(part, title): (&'static str, &str)| {
+        let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+        for row in report.part(part) {
+            let point = (row.clients as f64, row.median.ops_per_s);
+            match lines.iter_mut().find(|(name, _)| *name == row.variant) {
+                Some((_, points)) => points.push(point),
+                None => lines.push((row.variant.clone(), vec![point])),
+            }
+        }
+        let plot = Plot {
+            title: title.into(),
+            x: "clients",
+            y: "operations/s",
+            lines,
+        };
+        (part.to_string(), plot)
+    };
+    [
+        (
+            "figure-4",
+            "Overhead of CBASE over BASE (DSN 2004, Figure 4)",
+        ),
+        (
+            "figure-5a",
+            "20 ms operations over threads (DSN 2004, Figure 5 a)",
+        ),
+        (
+            "figure-5b",
+            "20 ms operations over parallelism (DSN 2004, Figure 5 b)",
+        ),
+    ]
+    .map(plot)
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where requests collide in their buckets, the ideal is below what the threads could do; else it is that.
+    #[test]
+    fn the_ideal() {
+        let of = |threads, parallelism, clients| {
+            ideal(&cbase("x".into(), threads, parallelism), clients).round()
+        };
+        assert_eq!(ideal(&base(), 200), 50.0);
+        assert_eq!(of(128, Parallelism::Infinite, 200), 6400.0);
+        assert_eq!(of(128, Parallelism::Infinite, 10), 500.0);
+        assert_eq!(of(100, Parallelism::Factor(1), 200), 50.0);
+        let hundred = of(100, Parallelism::Factor(100), 200);
+        assert!((3000.0..4900.0).contains(&hundred), "{hundred}");
+        assert!(of(100, Parallelism::Factor(150), 200) > hundred);
+    }
+}

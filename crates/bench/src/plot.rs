@@ -1,0 +1,96 @@
+//! Plots as SVG files, in the manner of the papers' figures.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+
+/// A plot of lines over one axis.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// What is shown, and which figure of which paper it redraws.
+    pub title: String,
+    /// What lies to the right.
+    pub x: &'static str,
+    /// What goes up.
+    pub y: &'static str,
+    /// The lines: name and points.
+    pub lines: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+const SIZE: (u32, u32) = (760, 480);
+
+impl Plot {
+    /// Writes the plot to a file, unless there is nothing to be seen.
+    ///
+    /// # Errors
+    /// Where the file can't be written.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let points = self.lines.iter().flat_map(|(_, points)| points);
+        let finite = points.filter(|(x, y)| x.is_finite() && y.is_finite());
+        let (right, top) = finite.fold((0.0, 0.0), |(right, top): (f64, f64), (x, y)| {
+            (right.max(*x), top.max(*y))
+        });
+        if right == 0.0 || top == 0.0 {
+            return Ok(());
+        }
+        // The backend's errors borrow from it; their text does not.
+        let drawn = self.draw(path, right * 1.02, top * 1.1);
+        drawn.map_err(|e| anyhow!("can't draw {}: {e}", path.display()))
+    }
+
+    fn draw(&self, path: &Path, right: f64, top: f64) -> Result<(), Box<dyn std::error::Error>> {
+        let root = SVGBackend::new(path, SIZE).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(&self.title, ("sans-serif", 16))
+            .margin(12)
+            .x_label_area_size(40)
+            .y_label_area_size(72)
+            .build_cartesian_2d(0.0..right, 0.0..top)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc(self.x).y_desc(self.y).light_line_style(WHITE);
+        mesh.x_label_formatter(&|x| format!("{x:.0}"));
+        mesh.y_label_formatter(&|y| format!("{y:.0}"));
+        mesh.draw()?;
+        for (at, (name, points)) in self.lines.iter().enumerate() {
+            let color = Palette99::pick(at).to_rgba();
+            let points = points.iter().copied().filter(|(_, y)| y.is_finite());
+            let line = LineSeries::new(points, color.stroke_width(2)).point_size(3);
+            let drawn = chart.draw_series(line)?;
+            drawn
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color));
+        }
+        let mut legend = chart.configure_series_labels();
+        legend.position(SeriesLabelPosition::UpperLeft);
+        legend.background_style(WHITE.mix(0.8)).border_style(BLACK);
+        legend.draw()?;
+        root.present()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names and numbers stand in the file; a plot of nothing leaves none.
+    #[test]
+    fn a_plot_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("p.svg");
+        let mut plot = Plot {
+            title: "Throughput".into(),
+            x: "clients",
+            y: "operations/s",
+            lines: vec![("BFT".into(), Vec::new())],
+        };
+        plot.save(&path).unwrap();
+        assert!(!path.exists());
+        plot.lines[0].1 = vec![(1.0, 10.0), (200.0, f64::NAN), (100.0, 900.0)];
+        plot.save(&path).unwrap();
+        let svg = std::fs::read_to_string(&path).unwrap();
+        assert!(svg.contains("BFT") && svg.contains("Throughput") && svg.contains("clients"));
+    }
+}
