@@ -14,8 +14,8 @@ use quorate_wire::message::{
     AuthRequest, ClientMessage, Control, EVERYONE, Outcome, Reply, Request,
 };
 use quorate_wire::{
-    Authenticator, ClientId, Decode, Encode, Mac, MacKey, Quorum, ReplicaId, RequestNumber,
-    SessionId, View,
+    Authenticator, ClientId, Decode, Encode, KeyPair, Mac, MacKey, Quorum, ReplicaId,
+    RequestNumber, SessionId, View,
 };
 
 use crate::{INLINE_BYTES, Millis};
@@ -92,6 +92,8 @@ pub struct Client {
     quorum: Quorum,
     options: ClientOptions,
     me: ClientId,
+    /// Signs each request; without one they carry MACs.
+    signer: Option<KeyPair>,
     keys: Vec<Option<MacKey>>,
     view: View,
     session: Option<SessionId>,
@@ -121,6 +123,7 @@ impl Client {
             quorum,
             options,
             me,
+            signer: None,
             keys: alloc::vec![None; quorum.n()],
             view: View(0),
             session: None,
@@ -136,6 +139,12 @@ impl Client {
         };
         client.want_session();
         client
+    }
+
+    /// The same client in a group that wants requests signed.
+    pub fn signing(mut self, key: KeyPair) -> Client {
+        self.signer = Some(key);
+        self
     }
 
     /// The link with a replica stands, with this key; or is gone.
@@ -346,13 +355,21 @@ impl Client {
     }
 
     fn authenticated(&self, pending: &Pending) -> AuthRequest {
-        let digest = pending.request.digest();
+        self.authenticate(pending.request.clone(), pending.replier)
+    }
+
+    /// Gives this client's word for a request.
+    pub fn authenticate(&self, request: Request, replier: ReplicaId) -> AuthRequest {
+        let digest = request.digest();
         let mac = |key: &Option<MacKey>| key.as_ref().map_or(Mac([0; 16]), |k| k.mac(&digest));
-        let auth = Authenticator(self.keys.iter().map(mac).collect());
+        let auth = match &self.signer {
+            Some(key) => Authenticator::Signed(key.sign(&digest)),
+            None => Authenticator::Macs(self.keys.iter().map(mac).collect()),
+        };
         AuthRequest {
-            request: pending.request.clone(),
+            request,
             auth,
-            replier: pending.replier,
+            replier,
         }
     }
 

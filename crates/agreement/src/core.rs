@@ -16,8 +16,6 @@ use crate::{LOG_WINDOW, Millis};
 
 /// A replica that was not called for so long stood still itself; the status period calls it more often.
 const STALL_MS: Millis = 1_000;
-/// The authenticator keys remembered for one client: its connections, and a few that have just closed.
-const KEYS_PER_CLIENT: usize = 8;
 
 /// Agreement at one replica.
 #[derive(Debug)]
@@ -348,20 +346,8 @@ impl Agreement {
             PeerMessage::Fetch(m) => self.on_fetch(from, m),
             PeerMessage::Batch(m) => self.on_batch(m),
             PeerMessage::Body(request) => self.on_body(request),
-            // State transfer runs beside agreement; the driver routes its messages there.
-            PeerMessage::State(_) => Err(Rejected::NotAsked),
-        }
-    }
-
-    fn on_client_key(&mut self, client: ClientId, key: MacKey) {
-        let keys = self.mac_keys.entry(client).or_default();
-        if !keys.contains(&key) {
-            if keys.len() == KEYS_PER_CLIENT {
-                keys.pop_front();
-            }
-            keys.push_back(key);
-            // Requests that came before their client's link may be checked now.
-            self.accept_proposals();
+            // State transfer runs beside agreement, and the driver opens what is signed.
+            PeerMessage::State(_) | PeerMessage::Signed(_) => Err(Rejected::NotAsked),
         }
     }
 

@@ -7,8 +7,8 @@ use core::fmt;
 
 use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage};
 use quorate_wire::{
-    ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq, Time, Verified,
-    View,
+    Authentication, ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq,
+    Time, Verified, View,
 };
 
 use crate::Millis;
@@ -29,6 +29,8 @@ pub struct Config {
     pub timeout_ms: Millis,
     /// How far the primary's time may be from this replica's clock.
     pub clock_bound_ms: Millis,
+    /// What a client's word rests on.
+    pub authentication: Authentication,
     /// Whether there is a log: votes leave when they are on disk. Without one they leave at once, and a replica that has
     /// stopped must not come back as if it remembered.
     pub durable: bool,

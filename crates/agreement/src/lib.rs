@@ -28,6 +28,7 @@
 
 extern crate alloc;
 
+mod authenticity;
 mod catch_up;
 mod checkpoint;
 pub mod client;

@@ -25,6 +25,7 @@ impl Agreement {
     /// A client's request, over its own link.
     pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
+        self.check_linked(&request)?;
         let small = request.request.op().len() <= self.config.tuning.inline_bytes;
         let repeated = self.pool.get(&request.request.digest()).is_some();
         // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
@@ -47,22 +48,13 @@ impl Agreement {
         if !self.is_primary() {
             return Err(Rejected::NotThePrimary);
         }
-        if !self.authentic(&request) {
+        if !self.is_authentic(&request) {
             return Err(Rejected::BadAuthentication);
         }
         self.pool
             .insert_authentic(Arc::new(request), self.now.mono)?;
         self.accept_proposals();
         Ok(())
-    }
-
-    fn authentic(&self, request: &AuthRequest) -> bool {
-        let Some(keys) = self.mac_keys.get(&request.request.client()) else {
-            return false;
-        };
-        let digest = request.request.digest();
-        keys.iter()
-            .any(|key| request.auth.check(self.config.me, key, &digest).is_ok())
     }
 
     /// As primary: gives waiting requests the next place.
@@ -85,7 +77,10 @@ impl Agreement {
                 self.last_given = seq;
                 continue;
             }
-            self.give_place(seq, self.next_batch());
+            let batch = self.next_batch();
+            if self.check_before_proposal(&batch) {
+                self.give_place(seq, batch);
+            }
         }
     }
 
@@ -268,16 +263,17 @@ impl Agreement {
             return Err(Rejected::BadBatch);
         }
         let named: BTreeSet<&Digest> = batch.requests.iter().collect();
-        for body in bodies {
+        let news = bodies.into_iter().filter(|body| {
             let digest = body.request.digest();
-            if !named.contains(&digest) || self.pool.get(&digest).is_some_and(|e| e.authentic) {
-                continue;
-            }
-            if self.authentic(&body) {
+            named.contains(&digest) && !self.pool.get(&digest).is_some_and(|e| e.authentic)
+        });
+        let news: Vec<Arc<AuthRequest>> = news.collect();
+        let authentic = self.are_authentic(&news);
+        for (body, authentic) in news.into_iter().zip(authentic) {
+            match authentic {
                 // A client over its limit must not stop what the primary has ordered.
-                let _ = self.pool.insert_ordered(body, self.now.mono);
-            } else {
-                self.pool.insert_vouched(body, self.now.mono);
+                true => drop(self.pool.insert_ordered(body, self.now.mono)),
+                false => self.pool.insert_vouched(body, self.now.mono),
             }
         }
         Ok(())

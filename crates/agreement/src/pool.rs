@@ -41,6 +41,8 @@ pub struct Entry {
     known: Arc<AuthRequest>,
     /// Whether this replica itself has established that the client made it.
     pub authentic: bool,
+    /// Whether its signature was checked here, where that is still to be done.
+    pub checked: bool,
     /// Where it is.
     place: Place,
     /// Since when this replica waits for it; set anew when a view starts.
@@ -64,7 +66,7 @@ impl Entry {
 
     /// The request with its authenticator, where it came with one.
     pub fn relay(&self) -> Option<&Arc<AuthRequest>> {
-        Some(&self.known).filter(|known| !known.auth.0.is_empty())
+        Some(&self.known).filter(|known| !known.auth.is_empty())
     }
 }
 
@@ -149,6 +151,7 @@ impl Pool {
         let entry = Entry {
             known: request,
             authentic: true,
+            checked: false,
             place,
             since: now,
             heard: now,
@@ -164,6 +167,7 @@ impl Pool {
         self.entries.entry(digest).or_insert_with(|| Entry {
             known: request,
             authentic: false,
+            checked: false,
             place: Place::Waiting,
             since: now,
             heard: now,
@@ -190,6 +194,19 @@ impl Pool {
         if let Some((_, weight)) = self.waiting.remove(&arrival) {
             self.waiting_weight -= weight;
         }
+    }
+
+    /// The request's signature was checked.
+    pub fn mark_checked(&mut self, digest: &Digest) {
+        if let Some(entry) = self.entries.get_mut(digest) {
+            entry.checked = true;
+        }
+    }
+
+    /// The request is not its client's.
+    pub fn forget(&mut self, digest: &Digest) {
+        self.mark_executed(digest);
+        self.entries.remove(digest);
     }
 
     /// The request is in a proposal of the current view.

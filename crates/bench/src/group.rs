@@ -170,6 +170,7 @@ fn make_group(setup: &Setup, clients: &[quorate_wire::KeyPair], directory: &Path
     Ok(group.with_protocol(Protocol {
         durability: setup.durability,
         unordered_reads: setup.unordered_reads,
+        ..Protocol::default()
     }))
 }
 

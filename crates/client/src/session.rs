@@ -89,7 +89,7 @@ impl Session {
         let links = ClientLinks::connect(group, identity)?;
         let (asks, receiver) = mpsc::channel();
         let (waker, shared) = (links.waker(), Arc::<Shared>::default());
-        let engine = Engine::new(group, identity.public(), links);
+        let engine = Engine::new(group, identity, links);
         let driver = Driver::new(engine, receiver, shared.clone());
         std::thread::Builder::new()
             .name("session".into())

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use quorate_wire::auth::AuthError;
 use quorate_wire::digest::Content;
-use quorate_wire::{Digest, Encode, PublicKey, Quorum, ReplicaId, Signature};
+use quorate_wire::{Authentication, Digest, Encode, PublicKey, Quorum, ReplicaId, Signature};
 
 use crate::disk;
 
@@ -51,6 +51,8 @@ pub enum Purpose {
 pub struct Protocol {
     /// When a replica's word is given.
     pub durability: Durability,
+    /// What the members' words rest on.
+    pub authentication: Authentication,
     /// Whether clients send operations that only read to all replicas, and take results from 2f+1; else they take them from f+1.
     pub unordered_reads: bool,
 }
@@ -59,6 +61,7 @@ impl Default for Protocol {
     fn default() -> Protocol {
         Protocol {
             durability: Durability::Disk,
+            authentication: Authentication::Mac,
             unordered_reads: true,
         }
     }
@@ -198,6 +201,8 @@ pub enum Problem {
     NoRoom,
     #[error("`{0}` is not a purpose: leave it out, or write \"demonstration\"")]
     BadPurpose(String),
+    #[error("`{0}` is not a way to authenticate: write \"mac\" or \"signature\"")]
+    BadAuthentication(String),
     #[error("`{0}` is not a durability: write \"disk\" or \"memory\"")]
     BadDurability(String),
 }
@@ -401,6 +406,7 @@ impl Group {
         text(&self.name).encode(&mut out);
         self.is_demonstration().encode(&mut out);
         (self.protocol.durability == Durability::Memory).encode(&mut out);
+        (self.protocol.authentication == Authentication::Signature).encode(&mut out);
         self.protocol.unordered_reads.encode(&mut out);
         self.files.capacity_bytes.encode(&mut out);
         self.files.inodes.encode(&mut out);

@@ -45,14 +45,14 @@ const SPKI_PREFIX: [u8; 12] = [
 /// A key in the form in which handshakes use it.
 #[derive(Clone)]
 pub struct Identity {
-    public: PublicKey,
+    key: KeyPair,
     certified: Arc<CertifiedKey>,
     provider: Arc<CryptoProvider>,
 }
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Identity({:?})", self.public)
+        write!(f, "Identity({:?})", self.public())
     }
 }
 
@@ -65,7 +65,7 @@ impl Identity {
             .expect("every 32-byte seed is an Ed25519 key");
         let spki = CertificateDer::from(spki_of(&key.public()));
         Identity {
-            public: key.public(),
+            key: key.clone(),
             certified: Arc::new(CertifiedKey::new(vec![spki], signer)),
             provider: Arc::new(provider()),
         }
@@ -73,7 +73,12 @@ impl Identity {
 
     /// The public half.
     pub fn public(&self) -> PublicKey {
-        self.public
+        self.key.public()
+    }
+
+    /// The key pair.
+    pub fn key(&self) -> &KeyPair {
+        &self.key
     }
 
     /// What a replica needs to accept connections of the group's replicas and clients.

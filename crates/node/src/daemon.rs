@@ -26,7 +26,7 @@ use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
 use quorate_net::{Group, Identity, Limits, ListenError, ReplicaLinks, Waker, bind};
-use quorate_replica::{Restored, genesis};
+use quorate_replica::{Restored, Signing, genesis};
 use quorate_store::{Store, StoreError};
 use quorate_wire::{Decode, KeyPair, LogIndex, ReplicaId, Seq};
 
@@ -228,10 +228,13 @@ impl Daemon {
             keys: group.replica_keys(),
             timeout_ms: TIMEOUT_MS,
             clock_bound_ms: CLOCK_BOUND_MS,
+            authentication: group.protocol().authentication,
             durable: group.protocol().durability == Durability::Disk,
             tuning,
         };
-        let outgoing = Outgoing::new(group.quorum(), me, links, fault, &key);
+        let mode = group.protocol().authentication;
+        let signing = Signing::new(mode, me, key.clone(), group.replica_keys());
+        let outgoing = Outgoing::new(group.quorum(), me, links, signing, fault, &key);
         let core = Core::new(config, service, restored, wal, store, outgoing);
         let core = std::thread::Builder::new()
             .name("replica".into())

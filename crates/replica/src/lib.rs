@@ -13,8 +13,10 @@ mod clients;
 mod io;
 mod reads;
 mod replica;
+mod signing;
 mod transfer;
 
 pub use clients::ConnectionId;
 pub use io::{Input, Output};
 pub use replica::{Replica, Restored, genesis};
+pub use signing::Signing;

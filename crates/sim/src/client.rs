@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorate_agreement::client::{Client, ClientOptions};
 use quorate_replica::ConnectionId;
 use quorate_wire::message::ClientMessage;
-use quorate_wire::{ClientId, Mac, PublicKey, Quorum, ReplicaId};
+use quorate_wire::{Authenticator, ClientId, KeyPair, Mac, Quorum, ReplicaId};
 
 use crate::workload::Asker;
 
@@ -36,11 +36,16 @@ pub struct ClientNode {
     pub stubborn: bool,
 }
 
+/// The key of a client.
+pub fn client_key(number: usize) -> KeyPair {
+    KeyPair::from_seed(&[100 + number as u8; 32])
+}
+
 impl ClientNode {
     /// A client that is not started yet.
     pub fn new(seed: u64, number: usize, operations: usize) -> ClientNode {
         ClientNode {
-            key: PublicKey([100 + number as u8; 32]),
+            key: client_key(number).public(),
             core: None,
             incarnation: 0,
             links: BTreeMap::new(),
@@ -55,10 +60,21 @@ impl ClientNode {
     }
 
     /// Starts it. `nonce` tells its runs apart.
-    pub fn start(&mut self, quorum: Quorum, options: ClientOptions, nonce: u64, now_us: u64) {
+    pub fn start(
+        &mut self,
+        quorum: Quorum,
+        options: ClientOptions,
+        signer: Option<KeyPair>,
+        nonce: u64,
+        now_us: u64,
+    ) {
         self.incarnation += 1;
         self.tick_at = None;
-        self.core = Some(Client::new(quorum, options, self.key, nonce, now_us / 1000));
+        let client = Client::new(quorum, options, self.key, nonce, now_us / 1000);
+        self.core = Some(match signer {
+            Some(key) => client.signing(key),
+            None => client,
+        });
     }
 
     /// It is gone, with all that it was waiting for; gives the operations whose fate nobody knows.
@@ -75,7 +91,9 @@ impl ClientNode {
             return;
         };
         for replica in &self.bad_macs {
-            if let Some(mac) = m.auth.0.get_mut(usize::from(replica.0)) {
+            if let Authenticator::Macs(macs) = &mut m.auth
+                && let Some(mac) = macs.get_mut(usize::from(replica.0))
+            {
                 *mac = Mac([0xee; 16]);
             }
         }

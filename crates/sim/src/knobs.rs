@@ -2,7 +2,7 @@
 //! kind has runs in which it is alone and strong.
 
 use quorate_fault::Fault;
-use quorate_wire::{Quorum, ReplicaId};
+use quorate_wire::{Authentication, Quorum, ReplicaId};
 
 use crate::dice::Dice;
 
@@ -83,6 +83,8 @@ pub struct Knobs {
     pub bad_mac_clients: usize,
     /// How far replicas' clocks are off, in milliseconds.
     pub skew_ms: u64,
+    /// Whether everything is signed.
+    pub authentication: Authentication,
     /// Whether replicas execute tentatively.
     pub tentative: bool,
     /// Whether clients' reads are not ordered.
@@ -126,6 +128,7 @@ impl Knobs {
             exile: None,
             bad_mac_clients: 0,
             skew_ms: 0,
+            authentication: Authentication::Mac,
             tentative: true,
             unordered_reads: true,
             timeout_ms: 500,
@@ -196,6 +199,9 @@ impl Knobs {
         let mut d = Dice::new(seed, 4);
         k.tentative = d.per_mille(850);
         k.unordered_reads = d.per_mille(750);
+        if d.per_mille(40) && !long {
+            k.authentication = Authentication::Signature;
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

@@ -2,7 +2,7 @@
 
 use quorate_agreement::{Config, Now, Tuning};
 use quorate_fault::{Fault, Faulty};
-use quorate_replica::Replica;
+use quorate_replica::{Replica, Signing};
 use quorate_state::Layer;
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
 use quorate_wire::{KeyPair, PublicKey, Quorum, ReplicaId, Time};
@@ -33,6 +33,8 @@ pub struct Server {
     /// When its next tick is due.
     pub tick_at: Option<u64>,
     faulty: Option<Faulty>,
+    /// Signs what leaves and checks what comes, where the group wants that.
+    pub signing: Signing,
     config: Config,
     skew_ns: i64,
 }
@@ -69,6 +71,7 @@ impl Server {
             adversary,
             tick_at: None,
             faulty,
+            signing: Signing::new(knobs.authentication, id, key.clone(), keys.to_vec()),
             config: Config {
                 quorum,
                 me: id,
@@ -76,6 +79,7 @@ impl Server {
                 keys: keys.to_vec(),
                 timeout_ms: knobs.timeout_ms,
                 clock_bound_ms: CLOCK_BOUND_MS,
+                authentication: knobs.authentication,
                 durable: true,
                 tuning: Tuning {
                     tentative: knobs.tentative,
@@ -118,10 +122,12 @@ impl Server {
 
     /// What really leaves for a replica, with delays in milliseconds.
     pub fn for_peer(&mut self, to: ReplicaId, message: PeerMessage) -> Vec<(PeerMessage, u64)> {
-        match &mut self.faulty {
+        let sent = match &mut self.faulty {
             Some(faulty) => faulty.for_peer(to, message),
             None => vec![(message, 0)],
-        }
+        };
+        let sealed = sent.into_iter().map(|(m, at)| (self.signing.seal(m), at));
+        sealed.collect()
     }
 
     /// What really leaves for a client.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::rc::Rc;
 
+use quorate_wire::Decode;
 use quorate_wire::message::PeerMessage;
 
 /// How many of the last events a report shows.
@@ -72,6 +73,10 @@ impl Trace {
 pub fn words(message: &PeerMessage) -> String {
     match message {
         PeerMessage::Request(m) => format!("REQUEST {:?}", m.request.digest()),
+        PeerMessage::Signed(m) => match PeerMessage::from_bytes(m.content.clone()) {
+            Ok(message) => words(&message),
+            Err(e) => format!("signed bytes that are no message: {e}"),
+        },
         PeerMessage::PrePrepare(m) => format!(
             "PRE-PREPARE {:?} {:?} {:?} of {}",
             m.view,
@@ -115,6 +120,7 @@ pub fn words(message: &PeerMessage) -> String {
 pub fn number(message: &PeerMessage) -> u64 {
     let (tag, a, b) = match message {
         PeerMessage::Request(m) => (1, head(&m.request.digest()), 0),
+        PeerMessage::Signed(m) => (14, u64::from(m.signature.0[0]), u64::from(m.signature.0[1])),
         PeerMessage::PrePrepare(m) => (2, m.seq.0, m.batch.time.0),
         PeerMessage::Prepare(m) => (3, m.seq.0, head(&m.digest)),
         PeerMessage::Commit(m) => (4, m.seq.0, head(&m.digest)),

@@ -196,7 +196,11 @@ impl World {
                 self.note(&[1, to as u64, u64::from(from.0), n], || {
                     format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
                 });
-                self.handle(to, Input::Peer(from, message))
+                match self.servers[to].signing.open(from, message) {
+                    Ok(message) => self.handle(to, Input::Peer(from, message)),
+                    // A message that its sender has not signed, or not so.
+                    Err(_) => Ok(()),
+                }
             }
             Event::ToServer(connection, message) => self.on_client_message(connection, message),
             Event::ToClient(connection, message) => {

@@ -34,6 +34,8 @@ pub enum Content {
     Group,
     /// A replica's secret key, for the seed of its tables; stays with it.
     TableSeed,
+    /// A message between replicas, after its sender's id.
+    PeerMessage,
 }
 
 impl Content {
@@ -50,6 +52,7 @@ impl Content {
             Content::TreeNode => "quorate v1 tree node",
             Content::Group => "quorate v1 group",
             Content::TableSeed => "quorate v1 table seed",
+            Content::PeerMessage => "quorate v1 peer message",
         }
     }
 
@@ -67,7 +70,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 10] = [
+        const KEYS: [[u8; 32]; 11] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -78,6 +81,7 @@ impl Content {
             key("4e4d961c210e6a4e4695080244e78fcfedf8f6e970d9a1e21892af4379de5e43"),
             key("e2e40932b533a48e95983df88d4292be4de6c0d94a022c70c0f166fcb712e183"),
             key("b1f3b1eca174a39e583abb200b1d6a7596bc751487a7da998727ab9102c41176"),
+            key("47769d5d528068f8e344313ae1d5377f6967a67712c97725860f716d645f21ce"),
         ];
         KEYS[self as usize]
     }
@@ -163,6 +167,7 @@ mod tests {
             Content::TreeNode,
             Content::Group,
             Content::TableSeed,
+            Content::PeerMessage,
         ];
         for content in all {
             let derived = blake3::hazmat::hash_derive_key_context(content.context());

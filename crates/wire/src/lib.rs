@@ -21,7 +21,9 @@ pub mod frame;
 pub mod ids;
 pub mod message;
 
-pub use auth::{Authenticator, KeyPair, Mac, MacKey, PublicKey, Signature, Verified};
+pub use auth::{
+    Authentication, Authenticator, KeyPair, Mac, MacKey, PublicKey, Signature, Verified,
+};
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use digest::Digest;
 pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};

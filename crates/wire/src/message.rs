@@ -12,7 +12,7 @@ pub mod view_change;
 
 pub use agreement::{
     Batch, BatchBody, Checkpoint, Commit, Committed, Fetch, PeerMessage, PrePrepare, Prepare,
-    Status,
+    SignedMessage, Status,
 };
 pub use client::{
     AuthRequest, ClientMessage, EVERYONE, Read, ReplicaMessage, Reply, ReplyBody, Request,

@@ -7,8 +7,8 @@ use quorate_wire::message::{
     ViewChange, Vote,
 };
 use quorate_wire::{
-    Authenticator, ClientId, Digest, KeyPair, LogIndex, MacKey, Quorum, ReplicaId, RequestNumber,
-    Seq, SessionId, Time, Verified, View,
+    Authentication, Authenticator, ClientId, Digest, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
+    RequestNumber, Seq, SessionId, Time, Verified, View,
 };
 
 /// How long the replica waits for a primary.
@@ -47,6 +47,7 @@ pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agr
         keys: (0..4).map(|r| key(r).public()).collect(),
         timeout_ms: TIMEOUT_MS,
         clock_bound_ms: 10_000,
+        authentication: Authentication::Mac,
         durable: true,
         tuning: Tuning::default(),
     };
@@ -181,7 +182,7 @@ pub fn status(view: u64, active: bool, committed: u64) -> PeerMessage {
 pub fn request(number: u64, op: Bytes) -> AuthRequest {
     let request = Request::new(client(), SessionId(1), RequestNumber(number), op);
     let macs = (0..4).map(|r| link_key(r).mac(&request.digest()));
-    let auth = Authenticator(macs.collect());
+    let auth = Authenticator::Macs(macs.collect());
     AuthRequest {
         request,
         auth,

@@ -6,15 +6,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput, SessionLost, Token};
-use quorate_net::{ClientEvent, ClientLinks, Frame, Group};
+use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity};
 use quorate_wire::digest::Content;
 use quorate_wire::message::report::Report;
-use quorate_wire::message::{
-    AuthRequest, ClientMessage, Control, Outcome, ReplicaMessage, Reply, Request,
-};
+use quorate_wire::message::{ClientMessage, Control, Outcome, ReplicaMessage, Reply, Request};
 use quorate_wire::{
-    Authenticator, ClientId, Digest, Encode, Mac, MacKey, Quorum, ReplicaId, RequestNumber,
-    SessionId,
+    Authentication, ClientId, Digest, Encode, MacKey, Quorum, ReplicaId, RequestNumber, SessionId,
 };
 
 /// A session is renewed this often; its lease is three times as long.
@@ -63,14 +60,19 @@ struct Closing {
 }
 
 impl Engine {
-    pub fn new(group: &Group, me: ClientId, links: ClientLinks) -> Engine {
-        let (quorum, started) = (group.quorum(), now());
+    pub fn new(group: &Group, identity: &Identity, links: ClientLinks) -> Engine {
+        let (quorum, started, me) = (group.quorum(), now(), identity.public());
         let options = ClientOptions {
             unordered_reads: group.protocol().unordered_reads,
             ..ClientOptions::default()
         };
+        let client = Client::new(quorum, options, me, random(), 0);
+        let client = match group.protocol().authentication {
+            Authentication::Mac => client,
+            Authentication::Signature => client.signing(identity.key().clone()),
+        };
         Engine {
-            client: Client::new(quorum, options, me, random(), 0),
+            client,
             links,
             quorum,
             me,
@@ -215,13 +217,8 @@ impl Engine {
         };
         let op = Bytes::from(Control::Close(session).to_bytes());
         let request = Request::new(self.me, SessionId(0), number, op);
-        let digest = request.digest();
-        let mac = |key: &Option<MacKey>| key.as_ref().map_or(Mac([0; 16]), |k| k.mac(&digest));
-        let frame = Frame::encode(&ClientMessage::Request(AuthRequest {
-            auth: Authenticator(self.keys.iter().map(mac).collect()),
-            request,
-            replier: ReplicaId(0),
-        }));
+        let request = self.client.authenticate(request, ReplicaId(0));
+        let frame = Frame::encode(&ClientMessage::Request(request));
         for replica in self.quorum.replicas() {
             self.links.send(replica, &frame);
         }

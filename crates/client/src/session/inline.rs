@@ -40,7 +40,7 @@ impl InlineSession {
     pub fn connect(group: &Group, identity: &Identity) -> io::Result<InlineSession> {
         let links = ClientLinks::connect(group, identity)?;
         Ok(InlineSession {
-            engine: Engine::new(group, identity.public(), links),
+            engine: Engine::new(group, identity, links),
             results: VecDeque::new(),
             open: 0,
             generation: 0,

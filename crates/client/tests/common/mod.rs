@@ -242,7 +242,7 @@ impl Replica {
             ClientMessage::Request(request) | ClientMessage::Repeat(request) => {
                 let digest = request.request.digest();
                 let (_, key) = self.clients.get(&from)?;
-                request.auth.check(ReplicaId(0), key, &digest).ok()?;
+                request.auth.check_mac(ReplicaId(0), key, &digest).ok()?;
                 let request = &request.request;
                 if request.session().0 == 0
                     && request.op()[..] != quorate_wire::Encode::to_bytes(&Control::Open(()))

@@ -1,5 +1,5 @@
 use super::*;
-use quorate_wire::KeyPair;
+use quorate_wire::{Authentication, KeyPair};
 
 fn key(seed: u8) -> PublicKey {
     KeyPair::from_seed(&[seed; 32]).public()
@@ -197,7 +197,11 @@ fn the_protocol_is_part_of_the_group() {
         unordered_reads: false,
         ..Protocol::default()
     };
-    for protocol in [memory, ordered] {
+    let signed = Protocol {
+        authentication: Authentication::Signature,
+        ..Protocol::default()
+    };
+    for protocol in [memory, ordered, signed] {
         let group = sample().with_protocol(protocol);
         assert_ne!(group.id(), sample().id());
         assert_eq!(parse(&group.to_string()).unwrap(), group);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use quorate_wire::PublicKey;
+use quorate_wire::{Authentication, PublicKey};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -30,6 +30,7 @@ struct GroupText {
 #[serde(deny_unknown_fields)]
 struct ProtocolText {
     durability: Option<Spanned<String>>,
+    authentication: Option<Spanned<String>>,
     unordered_reads: Option<bool>,
 }
 
@@ -85,6 +86,16 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
                 other => {
                     let problem = Problem::BadDurability(other.into());
                     return Err(invalid(durability.span().start, problem));
+                }
+            };
+        }
+        if let Some(authentication) = &raw.authentication {
+            protocol.authentication = match authentication.get_ref().as_str() {
+                "mac" => Authentication::Mac,
+                "signature" => Authentication::Signature,
+                other => {
+                    let problem = Problem::BadAuthentication(other.into());
+                    return Err(invalid(authentication.span().start, problem));
                 }
             };
         }
@@ -199,6 +210,13 @@ fn write_protocol(protocol: Protocol, f: &mut fmt::Formatter<'_>) -> fmt::Result
             "# Votes are not written down: a replica that has stopped can't come back."
         )?;
         writeln!(f, "durability = \"memory\"")?;
+    }
+    if protocol.authentication == Authentication::Signature {
+        writeln!(
+            f,
+            "# Every request and every message between replicas is signed."
+        )?;
+        writeln!(f, "authentication = \"signature\"")?;
     }
     if !protocol.unordered_reads {
         writeln!(f, "unordered_reads = false")?;

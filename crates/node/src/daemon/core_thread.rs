@@ -164,7 +164,13 @@ impl<S: Service> Core<S> {
                 tracing::info!(peer = peer.0, "link to a replica is down");
                 None
             }
-            Event::Peer(from, message) => Some(Input::Peer(from, message)),
+            Event::Peer(from, message) => match self.outgoing.signing().open(from, message) {
+                Ok(message) => Some(Input::Peer(from, message)),
+                Err(reason) => {
+                    tracing::debug!(peer = from.0, %reason, "a message was refused");
+                    None
+                }
+            },
             Event::ClientUp {
                 connection,
                 client,

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use quorate_fault::{Fault, Faulty};
 use quorate_net::{Frame, ReplicaLinks};
-use quorate_replica::ConnectionId;
+use quorate_replica::{ConnectionId, Signing};
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
 use quorate_wire::{Encode, KeyPair, Quorum, ReplicaId};
 
@@ -18,6 +18,7 @@ pub(crate) struct Outgoing {
     quorum: Quorum,
     me: ReplicaId,
     links: ReplicaLinks,
+    signing: Signing,
     /// Only where the operator of a group that was made for demonstrations has asked for it: `Daemon::start` sees to that.
     faulty: Option<Box<Faulty>>,
     delayed: BinaryHeap<Reverse<Delayed>>,
@@ -63,6 +64,7 @@ impl Outgoing {
         quorum: Quorum,
         me: ReplicaId,
         links: ReplicaLinks,
+        signing: Signing,
         fault: Option<Fault>,
         key: &KeyPair,
     ) -> Outgoing {
@@ -74,10 +76,16 @@ impl Outgoing {
             quorum,
             me,
             links,
+            signing,
             faulty,
             delayed: BinaryHeap::new(),
             delays: 0,
         }
+    }
+
+    /// What checks the messages of others.
+    pub fn signing(&self) -> &Signing {
+        &self.signing
     }
 
     pub fn links(&mut self) -> &mut ReplicaLinks {
@@ -95,10 +103,14 @@ impl Outgoing {
     pub fn send(&mut self, to: ReplicaId, message: PeerMessage, now: u64) {
         match &mut self.faulty {
             None => {
+                let message = self.signing.seal(message);
                 self.links.send(to, &Frame::encode(&message));
             }
             Some(faulty) => {
-                let sent = faulty.for_peer(to, message);
+                let sent = faulty.for_peer(to, message).into_iter();
+                let sent = sent
+                    .map(|(m, delay)| (self.signing.seal(m), delay))
+                    .collect();
                 self.send_faulty(Destination::Peer(to), sent, now);
             }
         }
@@ -106,6 +118,7 @@ impl Outgoing {
 
     pub fn broadcast(&mut self, message: PeerMessage, now: u64) {
         if self.faulty.is_none() {
+            let message = self.signing.seal(message);
             return self.links.broadcast(&Frame::encode(&message));
         }
         for to in self.quorum.others(self.me) {

@@ -1,9 +1,11 @@
 //! What happens to clients and their connections.
 
 use quorate_agreement::client::{ClientOptions, ClientOutput};
+use quorate_wire::Authentication;
 use quorate_wire::message::Outcome;
 
 use super::*;
+use crate::client::client_key;
 
 /// How long until a client tries again to connect.
 const RECONNECT: u64 = 200_000;
@@ -23,7 +25,9 @@ impl World {
             unordered_reads: self.knobs.unordered_reads,
             ..ClientOptions::default()
         };
-        self.clients[client].start(self.quorum, options, nonce, self.now);
+        let signed = self.knobs.authentication == Authentication::Signature;
+        let signer = signed.then(|| client_key(client));
+        self.clients[client].start(self.quorum, options, signer, nonce, self.now);
         for id in self.quorum.replicas() {
             let node = self.client_node(client);
             if let Some(server) = self.instance(id, node) {

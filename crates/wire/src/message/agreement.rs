@@ -3,10 +3,13 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
+
 use super::MAX_BATCH_REQUESTS;
 use super::client::{AuthRequest, Request};
 use super::transfer::StateMessage;
 use super::view_change::{SignedNewView, SignedViewChange};
+use crate::auth::Signature;
 use crate::codec::{Decode, DecodeError, Encode, Reader, bounded};
 use crate::digest::{Content, Digest};
 use crate::ids::{Seq, Time, View};
@@ -41,6 +44,18 @@ tagged! {
         12 => Body(Request),
         /// Pieces of a state.
         13 => State(StateMessage),
+        /// Any of the others, where the group wants all of them signed.
+        14 => Signed(SignedMessage),
+    }
+}
+
+record! {
+    /// A message with its sender's signature.
+    pub struct SignedMessage {
+        /// A [`PeerMessage`] that is not itself of this kind.
+        pub content: Bytes,
+        /// By the sender's key, over its id and the content.
+        pub signature: Signature,
     }
 }
 

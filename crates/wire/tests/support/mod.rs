@@ -175,9 +175,13 @@ pub fn request() -> impl Strategy<Value = Request> {
 
 pub fn auth_request() -> impl Strategy<Value = AuthRequest> {
     let macs = vec(any::<[u8; 16]>().prop_map(Mac), 0..5);
-    (request(), macs, replica()).prop_map(|(request, macs, replier)| AuthRequest {
+    let auth = prop_oneof![
+        macs.prop_map(Authenticator::Macs),
+        signature().prop_map(Authenticator::Signed),
+    ];
+    (request(), auth, replica()).prop_map(|(request, auth, replier)| AuthRequest {
         request,
-        auth: Authenticator(macs),
+        auth,
         replier,
     })
 }
@@ -291,6 +295,7 @@ pub fn peer_tag(message: &PeerMessage) -> u8 {
         PeerMessage::Batch(_) => 11,
         PeerMessage::Body(_) => 12,
         PeerMessage::State(_) => 13,
+        PeerMessage::Signed(_) => 14,
     }
 }
 
@@ -311,6 +316,9 @@ pub fn peer_message() -> impl Strategy<Value = PeerMessage> {
         batch().prop_map(|batch| PeerMessage::Batch(BatchBody { batch })),
         request().prop_map(PeerMessage::Body),
         state_message().prop_map(PeerMessage::State),
+        (bytes(40), signature()).prop_map(|(content, signature)| PeerMessage::Signed(
+            SignedMessage { content, signature }
+        )),
     ]
 }
 
