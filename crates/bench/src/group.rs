@@ -191,6 +191,8 @@ fn spawn(launcher: &Launcher, spec: &Spec) -> Result<Child> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log)
+        // Ctrl-C in the terminal is for the benchmark, which then stops the replicas.
+        .process_group(0)
         .kill_on_drop(true)
         .spawn();
     child.with_context(|| format!("can't start {}", launcher.program.display()))

@@ -1,12 +1,10 @@
 //! Many clients in one thread. Each is the protocol's own state machine with its own key, links and session, and asks
 //! again as soon as it is answered; so the load is closed, as in the papers.
 //!
-//! One task a client takes what its links bring. Time-outs are looked at for all clients together, so that no timer is
-//! set for each operation.
+//! One client waits for its links by itself, as a program with one session does. Of several, those are looked at whose links
+//! have brought something. Time-outs are looked at for all together, so that no timer is set for each operation.
 
-use std::cell::RefCell;
-use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -14,10 +12,7 @@ use bytes::Bytes;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
 use quorate_net::{ClientEvent, ClientLinks, Frame};
 use quorate_wire::message::{ClientMessage, ReplicaMessage};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use rustix::event::epoll;
 
 use crate::Workload;
 use crate::cpu;
@@ -28,6 +23,8 @@ use crate::null::{Conflicts, NullOp};
 const TICK: Duration = Duration::from_millis(20);
 /// How long clients may take to get their first answers, or their last.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Clients that are looked at for one question to the kernel.
+const AT_ONCE: usize = 64;
 
 /// What the clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +77,8 @@ pub struct Sample {
 pub struct Fleet {
     options: ClientOptions,
     parallelism: Parallelism,
-    clients: Vec<Rc<RefCell<Machine>>>,
-    tasks: Vec<AbortHandle>,
-    ticker: Option<AbortHandle>,
-    records: Rc<RefCell<Records>>,
+    clients: Vec<Machine>,
+    records: Records,
 }
 
 /// What all clients of a fleet write down.
@@ -106,7 +101,6 @@ struct Machine {
     open: usize,
     answered: bool,
     random: Random,
-    records: Rc<RefCell<Records>>,
 }
 
 #[derive(Clone, Debug)]
@@ -168,57 +162,51 @@ impl Random {
 }
 
 impl Fleet {
-    /// No clients yet. To be used within a [`tokio::task::LocalSet`].
+    /// No clients yet.
     pub fn new(options: ClientOptions, parallelism: Parallelism) -> Fleet {
         Fleet {
             options,
             parallelism,
             clients: Vec::new(),
-            tasks: Vec::new(),
-            ticker: None,
-            records: Rc::default(),
+            records: Records::default(),
         }
     }
 
-    /// Puts a load on the group and measures.
+    /// Puts a load on the group and measures. Blocks this thread meanwhile, which is the load's alone.
     ///
     /// # Errors
     /// Where the group does not answer, or answers wrongly.
-    pub async fn measure(
-        &mut self,
-        group: &Running,
-        load: &Load,
-        window: Window,
-    ) -> Result<Sample> {
+    pub fn measure(&mut self, group: &Running, load: &Load, window: Window) -> Result<Sample> {
         self.connect(group, load.clients)?;
         let work = Work::new(load, self.parallelism);
-        let clients = &self.clients[..load.clients];
-        for client in clients {
-            client.borrow_mut().start(&work, load.in_flight);
+        let clients = &mut self.clients[..load.clients];
+        for client in &mut *clients {
+            client.start(&work, load.in_flight, &mut self.records);
         }
-        self.until(clients, |c| c.answered)
-            .await
+        let mut drive = Drive::new(clients, &mut self.records)?;
+        drive
+            .until(|client| client.answered)
             .with_context(|| format!("no answers{}", group.last_words()))?;
-        sleep(window.warm_up).await;
+        drive.during(window.warm_up)?;
 
         let (replicas, own) = (cpu::total(group.pids())?, cpu::seconds(std::process::id())?);
         let since = clock();
-        self.records.borrow_mut().counts = true;
-        sleep(window.measured).await;
-        self.records.borrow_mut().counts = false;
+        drive.records.counts = true;
+        drive.during(window.measured)?;
+        drive.records.counts = false;
         let seconds = since.elapsed().as_secs_f64();
         let replica_cpu = cpu::total(group.pids())? - replicas;
         let client_cpu = cpu::seconds(std::process::id())? - own;
 
-        clients.iter().for_each(|c| c.borrow_mut().work = None);
-        self.until(clients, |c| c.open == 0)
-            .await
+        drive.clients.iter_mut().for_each(|c| c.work = None);
+        drive
+            .until(|client| client.open == 0)
             .with_context(|| format!("the last answers are missing{}", group.last_words()))?;
         let Records {
             mut latencies_ns,
             wrong,
             ..
-        } = self.records.take();
+        } = std::mem::take(&mut self.records);
         if wrong > 0 {
             bail!("{wrong} results were not what was asked for");
         }
@@ -233,94 +221,104 @@ impl Fleet {
 
     /// Sees that there are this many clients.
     fn connect(&mut self, group: &Running, count: usize) -> Result<()> {
-        if self.clients.len() >= count {
-            return Ok(());
-        }
         for at in self.clients.len()..count {
             let me = group.client(at).context("the group has too few clients")?;
-            let links = ClientLinks::connect(group.group(), me)?;
-            let ready = sockets(&links)?;
             let mut nonce = [0; 8];
             getrandom::fill(&mut nonce)?;
             let (quorum, nonce) = (group.group().quorum(), u64::from_le_bytes(nonce));
-            let machine = Rc::new(RefCell::new(Machine {
+            self.clients.push(Machine {
                 client: Client::new(quorum, self.options, me.public(), nonce, 0),
-                links,
+                links: ClientLinks::connect(group.group(), me)?,
                 started: clock(),
                 work: None,
                 asked: Vec::new(),
                 open: 0,
                 answered: false,
                 random: Random(at as u64),
-                records: self.records.clone(),
-            }));
-            self.clients.push(machine.clone());
-            let task = tokio::task::spawn_local(serve(machine, ready));
-            self.tasks.push(task.abort_handle());
+            });
         }
-        let all = self.clients.clone();
-        let ticker = tokio::task::spawn_local(async move {
-            loop {
-                sleep(TICK).await;
-                all.iter().for_each(|c| c.borrow_mut().tick());
-            }
-        });
-        let former = self.ticker.replace(ticker.abort_handle());
-        former.iter().for_each(AbortHandle::abort);
         Ok(())
     }
+}
 
-    async fn until(
-        &self,
-        clients: &[Rc<RefCell<Machine>>],
-        holds: impl Fn(&Machine) -> bool,
-    ) -> Result<()> {
+/// The clients that are at work, and what tells which of them have something to do.
+struct Drive<'a> {
+    clients: &'a mut [Machine],
+    records: &'a mut Records,
+    ready: std::os::fd::OwnedFd,
+}
+
+impl<'a> Drive<'a> {
+    fn new(clients: &'a mut [Machine], records: &'a mut Records) -> Result<Drive<'a>> {
+        let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (at, client) in clients.iter().enumerate() {
+            let data = epoll::EventData::new_u64(at as u64);
+            epoll::add(&ready, client.links.as_fd(), data, epoll::EventFlags::IN)?;
+        }
+        Ok(Drive {
+            clients,
+            records,
+            ready,
+        })
+    }
+
+    /// Goes on until something holds for all clients.
+    fn until(&mut self, holds: impl Fn(&Machine) -> bool) -> Result<()> {
         let end = clock() + PATIENCE;
-        while !clients.iter().all(|c| holds(&c.borrow())) {
+        while !self.clients.iter().all(&holds) {
             if clock() > end {
-                let missing = clients.iter().filter(|c| !holds(&c.borrow())).count();
-                bail!("{missing} of {} clients wait in vain", clients.len());
+                let missing = self.clients.iter().filter(|c| !holds(c)).count();
+                bail!("{missing} of {} clients wait in vain", self.clients.len());
             }
-            sleep(Duration::from_millis(5)).await;
+            self.during(TICK)?;
         }
         Ok(())
     }
-}
 
-impl Drop for Fleet {
-    fn drop(&mut self) {
-        let tasks = self.tasks.iter().chain(&self.ticker);
-        tasks.for_each(AbortHandle::abort);
-    }
-}
-
-/// All sockets of a client at once.
-fn sockets(links: &ClientLinks) -> std::io::Result<AsyncFd<OwnedFd>> {
-    let sockets = links.as_fd().try_clone_to_owned()?;
-    #[allow(
-        deprecated,
-        reason = "its successor is unsafe; this is sound for a descriptor that is owned"
-    )]
-    AsyncFd::with_interest(sockets, Interest::READABLE)
-}
-
-/// Takes what a client's links bring.
-async fn serve(machine: Rc<RefCell<Machine>>, sockets: AsyncFd<OwnedFd>) {
-    while let Ok(mut ready) = sockets.readable().await {
-        ready.clear_ready();
-        machine.borrow_mut().turn();
+    /// Goes on for a while.
+    fn during(&mut self, time: Duration) -> Result<()> {
+        let mut now = clock();
+        let end = now + time;
+        let mut tick = now;
+        let mut events = Vec::with_capacity(AT_ONCE);
+        while now < end {
+            if tick <= now {
+                for client in &mut *self.clients {
+                    client.tick(self.records)?;
+                }
+                tick = now + TICK;
+            }
+            let wait = tick.min(end).saturating_duration_since(now);
+            if let [client] = &mut *self.clients {
+                client.turn(wait, self.records)?;
+            } else {
+                events.clear();
+                let wait = rustix::time::Timespec::try_from(wait)?;
+                let buffer = rustix::buffer::spare_capacity(&mut events);
+                match epoll::wait(&self.ready, buffer, Some(&wait)) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(e) => return Err(e.into()),
+                }
+                for event in events.drain(..) {
+                    let client = &mut self.clients[event.data.u64() as usize];
+                    client.turn(Duration::ZERO, self.records)?;
+                }
+            }
+            now = clock();
+        }
+        Ok(())
     }
 }
 
 impl Machine {
-    fn start(&mut self, work: &Work, in_flight: usize) {
+    fn start(&mut self, work: &Work, in_flight: usize, records: &mut Records) {
         self.work = Some(work.clone());
         self.answered = false;
         self.asked = vec![clock(); in_flight];
         for token in 0..in_flight {
             self.ask(token);
         }
-        self.put_out();
+        self.put_out(records);
     }
 
     fn now_ms(&self) -> u64 {
@@ -339,21 +337,14 @@ impl Machine {
         }
     }
 
-    /// Takes what has come, and sends what that calls for.
-    fn turn(&mut self) {
-        loop {
-            // A system that can't be asked any more is seen in that there are no answers.
-            let polled = self.links.poll(Some(Duration::ZERO));
-            let mut events = 0;
-            while let Some(event) = self.links.next_event() {
-                self.on_event(event);
-                events += 1;
-            }
-            self.put_out();
-            if events == 0 || polled.is_err() {
-                return;
-            }
+    /// Waits for the links, takes what has come, and sends what that calls for.
+    fn turn(&mut self, wait: Duration, records: &mut Records) -> Result<()> {
+        self.links.poll(Some(wait))?;
+        while let Some(event) = self.links.next_event() {
+            self.on_event(event);
         }
+        self.put_out(records);
+        Ok(())
     }
 
     fn on_event(&mut self, event: ClientEvent) {
@@ -371,16 +362,16 @@ impl Machine {
         }
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, records: &mut Records) -> Result<()> {
         let now = self.now_ms();
         if self.client.next_timeout().is_some_and(|at| at <= now) {
             self.client.on_tick(now);
         }
         // Dialing has time-outs of its own.
-        self.turn();
+        self.turn(Duration::ZERO, records)
     }
 
-    fn put_out(&mut self) {
+    fn put_out(&mut self, records: &mut Records) {
         // What goes to several replicas is encoded once.
         let mut last: Option<(ClientMessage, Frame)> = None;
         loop {
@@ -400,7 +391,7 @@ impl Machine {
                         last = Some((message, frame));
                     }
                     ClientOutput::Done(token, result) => {
-                        self.done(token as usize, result.ok().map(|r| r.len()));
+                        self.done(token as usize, result.ok().map(|r| r.len()), records);
                     }
                     ClientOutput::Opened(_) => {}
                 }
@@ -409,11 +400,10 @@ impl Machine {
     }
 
     /// `result` is its length, or nothing where the session was lost: then it is asked again.
-    fn done(&mut self, token: usize, result: Option<usize>) {
+    fn done(&mut self, token: usize, result: Option<usize>, records: &mut Records) {
         self.open -= 1;
         if let Some(result) = result {
             self.answered = true;
-            let mut records = self.records.borrow_mut();
             if self
                 .work
                 .as_ref()

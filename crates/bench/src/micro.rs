@@ -28,7 +28,10 @@ pub async fn run(options: &Options) -> Result<Report> {
     let variants = variants();
     let cases = cases(options, &variants);
     run::measure(options, &variants, &cases, &mut report).await?;
-    let switches = switches();
+    let mut switches = switches();
+    if options.quick {
+        switches.truncate(3);
+    }
     let cases = switch_cases(options, &switches);
     run::measure(options, &switches, &cases, &mut report).await?;
     Ok(report)

@@ -5,7 +5,6 @@ use quorate_bench::group::Launcher;
 use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
 use quorate_bench::{micro, parallel, replica, run};
-use tokio::task::LocalSet;
 
 use crate::args::{Bench, Benchmark, Measure};
 use crate::commands;
@@ -50,14 +49,14 @@ fn options(args: &Measure) -> Result<run::Options> {
     })
 }
 
-/// Runs a benchmark in this one thread, so that its clients pass nothing between threads. When the process is asked to end,
+/// Runs a benchmark in this one thread; the load is driven by the thread itself. When the process is asked to end,
 /// replicas and files go first.
 fn to_its_end(benchmark: impl Future<Output = Result<Report>>) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("can't start the asynchronous runtime")?;
-    LocalSet::new().block_on(&runtime, async {
+    runtime.block_on(async {
         tokio::select! {
             report = benchmark => report,
             () = commands::asked_to_end() => bail!("ended before it was done"),

@@ -21,7 +21,7 @@ fn the_micro_benchmark_runs() {
     let rows = report["rows"].as_array().unwrap();
     for part in ["latency", "window", "throughput", "switches"] {
         let rows: Vec<_> = rows.iter().filter(|r| r["part"] == part).collect();
-        assert!(rows.len() >= 4, "{part}: {rows:?}");
+        assert!(rows.len() >= 3, "{part}: {rows:?}");
     }
     let busy = rows
         .iter()
