@@ -10,7 +10,6 @@ use crate::Workload;
 use crate::load::{Load, Parallelism, Random};
 use crate::micro::variant;
 use crate::plot::Plot;
-use crate::replica::can_have;
 use crate::report::{Report, Row, Table, show};
 use crate::run::{self, Options, Variant, all_cases};
 
@@ -30,7 +29,7 @@ const DISKS: usize = 100;
 pub async fn overhead(options: &Options) -> Result<Report> {
     let mut report = Report::new("overhead", options.seconds);
     let variants = [base(), cbase("CBASE".into(), 16, Parallelism::Infinite)];
-    figure(options, "figure-4", 0, &possible(variants), &mut report).await?;
+    figure(options, "figure-4", 0, &variants, &mut report).await?;
     Ok(report)
 }
 
@@ -44,7 +43,7 @@ pub async fn scalability(options: &Options) -> Result<Report> {
         let name = format!("CBASE, {n} threads");
         cbase(name, n, Parallelism::Infinite)
     });
-    let variants = possible([base()].into_iter().chain(threads));
+    let variants = [base()].into_iter().chain(threads).collect::<Vec<_>>();
     figure(options, "figure-5a", WAIT_MS, &variants, &mut report).await?;
 
     let factors = FACTORS.map(|p| {
@@ -53,14 +52,8 @@ pub async fn scalability(options: &Options) -> Result<Report> {
     });
     let infinite = cbase("CBASE, factor inf".into(), DISKS, Parallelism::Infinite);
     let variants = [base()].into_iter().chain(factors).chain([infinite]);
-    figure(
-        options,
-        "figure-5b",
-        WAIT_MS,
-        &possible(variants),
-        &mut report,
-    )
-    .await?;
+    let variants: Vec<_> = variants.collect();
+    figure(options, "figure-5b", WAIT_MS, &variants, &mut report).await?;
     Ok(report)
 }
 
@@ -76,11 +69,6 @@ fn cbase(name: String, workers: usize, parallelism: Parallelism) -> Variant {
     };
     variant.setup.workers = workers;
     variant
-}
-
-fn possible(variants: impl IntoIterator<Item = Variant>) -> Vec<Variant> {
-    let variants = variants.into_iter();
-    variants.filter(|v| can_have(v.setup.workers)).collect()
 }
 
 async fn figure(

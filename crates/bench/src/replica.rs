@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use quorate_net::{Group, keys};
 use quorate_node::{Daemon, Options, Tuning};
 use quorate_wire::ReplicaId;
@@ -23,13 +23,8 @@ pub struct Spec {
     pub data: PathBuf,
     /// The protocol's optimisations.
     pub tuning: Tunings,
-    /// Threads that execute operations, see [`can_have`].
+    /// Threads that execute operations beside the replica's own.
     pub workers: usize,
-}
-
-/// Whether a replica can execute operations on so many threads beside its own; on none so far. Variants with more are left out.
-pub fn can_have(workers: usize) -> bool {
-    workers == 0
 }
 
 /// [`Tuning`], field by field.
@@ -77,9 +72,6 @@ impl Tunings {
 /// Where the replica can't run.
 pub fn run(spec: &str) -> Result<()> {
     let spec: Spec = serde_json::from_str(spec).context("this command is the benchmark's own")?;
-    if !can_have(spec.workers) {
-        bail!("a replica can't execute on {} threads", spec.workers);
-    }
     let options = Options {
         group: Arc::new(Group::load(&spec.group)?),
         me: ReplicaId(spec.id),
@@ -88,6 +80,7 @@ pub fn run(spec: &str) -> Result<()> {
         first_start: true,
         listen: None,
         tuning: spec.tuning.tuning(),
+        workers: spec.workers,
         fault: None,
     };
     let replica = Daemon::start(options, NullService::default())?;

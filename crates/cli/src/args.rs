@@ -149,6 +149,10 @@ pub struct Replica {
     /// Listen here instead of on the address in the group file, such as 0.0.0.0:7400 behind address translation.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
+    /// Execute operations that don't conflict on so many threads, at the same time; 0: one after the other, on the thread
+    /// that orders them.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
+    pub workers: u16,
     /// Misbehave, for a demonstration. Refused unless the group was made by `quorate up`.
     #[arg(long, value_name = "KIND", hide = true)]
     pub fault: Option<Fault>,

@@ -68,6 +68,7 @@ fn start(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) 
         first_start,
         listen: None,
         tuning: Tuning::default(),
+        workers: 0,
         fault: None,
     };
     Daemon::start(options, Sum).unwrap()

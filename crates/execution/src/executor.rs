@@ -42,8 +42,8 @@ pub enum Cached {
 /// Executes batches against a state.
 #[derive(Debug)]
 pub struct Executor<S> {
-    service: S,
-    table: Table,
+    pub(crate) service: S,
+    pub(crate) table: Table,
 }
 
 impl<S: Service> Executor<S> {
@@ -160,18 +160,9 @@ impl<S: Service> Executor<S> {
         proposed: Time,
         requests: impl IntoIterator<Item = &'r Request>,
     ) -> Result<Vec<Executed>, Fault> {
-        let mut clock = self.table.clock(&state.begin())?;
-        let before = clock.last;
         let mut out = Vec::new();
         for request in requests {
-            // files.md: two changes never share a time, and a faulty primary can't turn time back.
-            clock.last = Time(proposed.0.max(clock.last.0 + 1));
-            let mut txn = state.begin();
-            if before.0 / SWEEP_NS != clock.last.0 / SWEEP_NS && out.is_empty() {
-                self.end_expired(&mut txn, clock.last)?;
-            }
-            let outcome = self.execute_one(&mut txn, &mut clock, request)?;
-            txn.commit();
+            let outcome = self.execute_next(state, proposed, out.is_empty(), request)?;
             out.push(Executed {
                 client: request.client(),
                 session: request.session(),
@@ -179,8 +170,28 @@ impl<S: Service> Executor<S> {
                 outcome,
             });
         }
-        self.table.set_clock(clock);
         Ok(out)
+    }
+
+    /// Executes the next request of a batch; `is_first`: whether none of the batch came before.
+    pub(crate) fn execute_next(
+        &mut self,
+        state: &mut State,
+        proposed: Time,
+        is_first: bool,
+        request: &Request,
+    ) -> Result<Bytes, Fault> {
+        let mut txn = state.begin();
+        let mut clock = self.table.clock(&txn)?;
+        let before = clock.last;
+        clock.last = next_time(before, proposed);
+        if is_first && is_sweep_due(before, clock.last) {
+            self.end_expired(&mut txn, clock.last)?;
+        }
+        let outcome = self.execute_one(&mut txn, &mut clock, request)?;
+        txn.commit();
+        self.table.set_clock(clock);
+        Ok(outcome)
     }
 
     fn execute_one(
@@ -214,12 +225,7 @@ impl<S: Service> Executor<S> {
         }
         let answer = self.service.execute(txn, &call, request.op())?;
         debug_assert!(txn.writes().keys().all(|k| !k.is_empty()));
-        assert!(
-            answer.len() + 16 <= MAX_RESULT_BYTES,
-            "a service's answer of {} bytes",
-            answer.len()
-        );
-        let outcome: Bytes = Outcome::Done(answer).to_bytes().into();
+        let outcome = done(answer);
         if !self.service.is_read_only(request.op()) {
             let outcome = outcome.clone();
             self.table.keep(call.session, KeptReply { number, outcome });
@@ -296,12 +302,36 @@ impl<S: Service> Executor<S> {
 
     fn end_expired(&mut self, txn: &mut Txn<'_>, now: Time) -> Result<(), Fault> {
         for (id, session) in self.table.all(txn)? {
-            if now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000 {
+            if is_expired(&session, now) {
                 self.end(txn, id, session.client, now)?;
             }
         }
         Ok(())
     }
+}
+
+/// files.md: two changes never share a time, and a faulty primary can't turn time back.
+pub(crate) fn next_time(last: Time, proposed: Time) -> Time {
+    Time(proposed.0.max(last.0 + 1))
+}
+
+/// Whether leases are looked at between two times.
+pub(crate) fn is_sweep_due(before: Time, now: Time) -> bool {
+    before.0 / SWEEP_NS != now.0 / SWEEP_NS
+}
+
+pub(crate) fn is_expired(session: &Session, now: Time) -> bool {
+    now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000
+}
+
+/// A service's answer as an outcome.
+pub(crate) fn done(answer: Bytes) -> Bytes {
+    assert!(
+        answer.len() + 16 <= MAX_RESULT_BYTES,
+        "a service's answer of {} bytes",
+        answer.len()
+    );
+    Outcome::Done(answer).to_bytes().into()
 }
 
 #[cfg(test)]

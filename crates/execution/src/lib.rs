@@ -7,10 +7,14 @@
 extern crate alloc;
 
 mod executor;
+mod flight;
 pub mod graph;
+mod job;
 mod service;
 mod sessions;
 mod table;
 
 pub use executor::{Cached, Executed, Executor};
+pub use flight::{Done, Flight, Workers};
+pub use job::{Completion, Job};
 pub use service::{Call, Ran, Service};

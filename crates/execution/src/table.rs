@@ -30,6 +30,8 @@ struct Live {
     known: Slots,
     /// Slots that the state has not got yet.
     changed: Slots,
+    /// Slots of operations that are at work.
+    busy: Slots,
 }
 
 /// How to take a change back.
@@ -97,6 +99,13 @@ impl Table {
 
     /// Writes into the state what it has not got.
     pub fn flush(&mut self, txn: &mut Txn<'_>) {
+        self.flush_sessions(txn);
+        self.flush_replies(txn);
+        self.forget_some();
+    }
+
+    /// Of that, the clock and the sessions.
+    pub fn flush_sessions(&mut self, txn: &mut Txn<'_>) {
         assert!(self.journal.is_none(), "what may be undone is in no state");
         if let Some(clock) = &self.clock {
             sessions::set_clock(txn, clock);
@@ -105,6 +114,12 @@ impl Table {
             if core::mem::take(&mut live.is_changed) {
                 sessions::set_session(txn, *id, &live.session);
             }
+        }
+    }
+
+    /// Of that, the replies.
+    pub fn flush_replies(&mut self, txn: &mut Txn<'_>) {
+        for (id, live) in &mut self.live {
             let changed = core::mem::take(&mut live.changed);
             for (slot, reply) in live.replies.iter().enumerate() {
                 if let Some(reply) = reply.as_ref().filter(|_| changed & bit(slot) != 0) {
@@ -112,8 +127,13 @@ impl Table {
                 }
             }
         }
+    }
+
+    /// Keeps no more sessions in memory than there is room for. To be called when all of them are in the state.
+    pub fn forget_some(&mut self) {
         if self.live.len() > MAX_LIVE {
-            self.live.clear();
+            let is_needed = |live: &Live| live.is_changed || live.changed | live.busy != 0;
+            self.live.retain(|_, live| is_needed(live));
         }
     }
 
@@ -162,17 +182,57 @@ impl Table {
         Ok(live.replies[slot].as_ref())
     }
 
-    /// Keeps a reply. The session must exist.
+    /// Keeps a reply. The session must exist. If there is a journal, this is noted in it.
     pub fn keep(&mut self, id: SessionId, reply: KeptReply) {
+        self.replace(id, reply, true, true);
+    }
+
+    /// Keeps the reply of an operation that was executed beside others. `is_tentative`: whether it may be undone.
+    /// `in_memory`: whether the state gets it later, and not now from the caller.
+    pub fn replace(
+        &mut self,
+        id: SessionId,
+        reply: KeptReply,
+        is_tentative: bool,
+        in_memory: bool,
+    ) {
         let Some(live) = self.live.get_mut(&id) else {
             return;
         };
         let slot = sessions::slot(reply.number);
         let before = live.replies[slot].replace(reply);
         live.known |= bit(slot);
-        live.changed |= bit(slot);
-        if let Some(journal) = &mut self.journal {
+        if in_memory {
+            live.changed |= bit(slot);
+        }
+        if let Some(journal) = self.journal.as_mut().filter(|_| is_tentative) {
             journal.push(Undo::Reply(id, slot, before));
+        }
+    }
+
+    /// The reply that is in a request's slot, if the state has not got it; from now on it counts as having it.
+    pub fn take_unwritten(&mut self, id: SessionId, number: RequestNumber) -> Option<KeptReply> {
+        let live = self.live.get_mut(&id)?;
+        let slot = sessions::slot(number);
+        let is_unwritten = live.changed & bit(slot) != 0;
+        live.changed &= !bit(slot);
+        live.replies[slot].clone().filter(|_| is_unwritten)
+    }
+
+    /// Whether an operation is at work whose reply will be kept in this request's slot.
+    pub fn is_busy(&self, id: SessionId, number: RequestNumber) -> bool {
+        let live = self.live.get(&id);
+        live.is_some_and(|live| live.busy & bit(sessions::slot(number)) != 0)
+    }
+
+    /// See [`Table::is_busy`].
+    pub fn set_busy(&mut self, id: SessionId, number: RequestNumber, is_busy: bool) {
+        if let Some(live) = self.live.get_mut(&id) {
+            let slot = bit(sessions::slot(number));
+            match is_busy {
+                true => live.busy |= slot,
+                false => live.busy &= !slot,
+            }
         }
     }
 
@@ -250,6 +310,7 @@ impl Live {
             replies: alloc::vec![None; SESSION_WINDOW as usize],
             known,
             changed: 0,
+            busy: 0,
         }
     }
 }

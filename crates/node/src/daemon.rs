@@ -3,7 +3,8 @@
 //! ```text
 //! door thread: handshakes --> |                 | --> log thread    (group commit)
 //! log thread   -------------> | ordering thread | --> store thread  (one layer after the other)
-//! store thread -------------> |  and all links  |
+//! store thread -------------> |  and all links  | --> workers       (operations beside each other; none, if not asked for)
+//! workers      -------------> |                 |
 //! ```
 //!
 //! The ordering thread owns the [`Replica`](quorate_replica::Replica) and all links of the replica. In each turn it
@@ -14,6 +15,7 @@
 mod core_thread;
 pub mod directory;
 mod outgoing;
+mod pool;
 mod store_thread;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ use quorate_wire::{Decode, KeyPair, LogIndex, ReplicaId, Seq};
 use crate::wal::{Wal, WalError, WalThread};
 use core_thread::{Core, Wake};
 use outgoing::Outgoing;
+use pool::Pool;
 use store_thread::StoreThread;
 
 /// How long a request may wait before a replica asks for another primary.
@@ -57,6 +60,10 @@ pub struct Options {
     pub listen: Option<String>,
     /// Which optimisations the replica uses.
     pub tuning: Tuning,
+    /// On how many threads operations are executed that don't conflict, see [`Service::uses`]; 0: all on the ordering thread,
+    /// one after the other, which is best where they only compute for a few microseconds. Hundreds are right for services
+    /// that wait. Replicas of a group need not have the same number.
+    pub workers: usize,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
 }
@@ -185,6 +192,7 @@ impl Daemon {
             first_start,
             listen,
             tuning,
+            workers,
             fault,
         } = options;
         let entry = group
@@ -232,10 +240,16 @@ impl Daemon {
             durable: group.protocol().durability == Durability::Disk,
             tuning,
         };
+        let pool = {
+            let mailbox = mailbox.clone();
+            let tell = move || mailbox.put(Wake::Ran);
+            let pool = (workers > 0).then(|| Pool::spawn(workers, &service, tell));
+            pool.transpose().map_err(io)?
+        };
         let mode = group.protocol().authentication;
         let signing = Signing::new(mode, me, key.clone(), group.replica_keys());
         let outgoing = Outgoing::new(group.quorum(), me, links, signing, fault, &key);
-        let core = Core::new(config, service, restored, wal, store, outgoing);
+        let core = Core::new(config, service, restored, wal, store, pool, outgoing);
         let core = std::thread::Builder::new()
             .name("replica".into())
             .spawn(move || core.run(&woken))

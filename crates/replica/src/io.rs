@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use quorate_agreement::Record;
+use quorate_execution::{Completion, Job};
 use quorate_state::{Layer, Snapshot};
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
 use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq};
@@ -35,6 +36,8 @@ pub enum Input {
         /// The content.
         snapshot: Arc<dyn Snapshot>,
     },
+    /// Workers have run these jobs.
+    Ran(Vec<Completion>),
     /// A time-out may have passed.
     Tick,
 }
@@ -66,6 +69,8 @@ pub enum Output {
         /// The writes.
         layer: Arc<Layer>,
     },
+    /// Operations that can run, each on a worker of its own; [`Input::Ran`] comes back, in any order. Only where there are workers.
+    Run(Vec<Job>),
     /// The replica can't go on, for this reason; it does nothing any more.
     Fatal(String),
 }

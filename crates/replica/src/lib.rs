@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod clients;
 mod io;
+mod parallel;
 mod reads;
 mod replica;
 mod signing;

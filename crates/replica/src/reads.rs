@@ -28,6 +28,10 @@ impl WaitingReads {
         }
     }
 
+    pub fn first(&self) -> Option<&(ConnectionId, Read)> {
+        self.reads.front()
+    }
+
     pub fn pop(&mut self) -> Option<(ConnectionId, Read)> {
         let (from, read) = self.reads.pop_front()?;
         self.bytes -= read.op.len();

@@ -10,7 +10,7 @@ use quorate_agreement::{
     Agreement, CHECKPOINT_INTERVAL, Config, Input as AgreementInput, Millis, Now, Ordered,
     Output as AgreementOutput, Record, Rejected, Standing,
 };
-use quorate_execution::{Cached, Executed, Executor, Service};
+use quorate_execution::{Cached, Executed, Executor, Service, Workers};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
 use quorate_wire::message::{
     AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReplicaMessage, Reply,
@@ -22,14 +22,15 @@ use quorate_wire::{
 
 use crate::clients::{Clients, ConnectionId};
 use crate::io::{Input, Output};
+use crate::parallel::{Parallel, weight};
 use crate::reads::WaitingReads;
 use crate::transfer::{Piece, Transfer, target};
 
 /// Layers that may wait for the store before execution pauses. With the request bodies in the log's window this bounds
 /// what a slow disk can pile up in memory.
-const MAX_LAYERS: usize = 3;
+pub(crate) const MAX_LAYERS: usize = 3;
 /// A layer goes to the store before its checkpoint when the requests in it weigh this much.
-const LAYER_BYTES: usize = 32 << 20;
+pub(crate) const LAYER_BYTES: usize = 32 << 20;
 
 /// What a replica finds when it starts: the store's content and the log's records.
 #[derive(Debug)]
@@ -64,8 +65,8 @@ pub struct Replica<S> {
     quorum: Quorum,
     me: ReplicaId,
     agreement: Agreement,
-    executor: Executor<S>,
-    state: State,
+    pub(crate) executor: Executor<S>,
+    pub(crate) state: State,
     /// The store's newest content.
     newest: Arc<dyn Snapshot>,
     /// Own checkpoints from the stable one up, for those who fetch state.
@@ -73,22 +74,30 @@ pub struct Replica<S> {
     /// Layers that the store has not confirmed.
     in_store: usize,
     /// Batches that wait until the store has caught up.
-    backlog: VecDeque<Arc<Ordered>>,
-    applied: Seq,
+    pub(crate) backlog: VecDeque<Arc<Ordered>>,
+    pub(crate) applied: Seq,
     /// The batch after `applied`, if it was executed in the state's overlay.
-    tentative: Option<Arc<Ordered>>,
+    pub(crate) tentative: Option<Arc<Ordered>>,
+    /// Where there are workers.
+    pub(crate) parallel: Option<Parallel>,
     reads: WaitingReads,
-    unstored_bytes: usize,
-    transfer: Transfer,
-    clients: Clients,
+    pub(crate) unstored_bytes: usize,
+    pub(crate) transfer: Transfer,
+    pub(crate) clients: Clients,
     rejections: BTreeMap<Rejected, u64>,
-    out: VecDeque<Output>,
+    pub(crate) out: VecDeque<Output>,
     failed: bool,
 }
 
 impl<S: Service> Replica<S> {
     /// A replica that goes on from what its disk holds.
-    pub fn new(config: Config, service: S, restored: Restored, now: Now) -> Replica<S> {
+    pub fn new(
+        config: Config,
+        service: S,
+        workers: Workers,
+        restored: Restored,
+        now: Now,
+    ) -> Replica<S> {
         let Restored {
             seq,
             complete,
@@ -115,6 +124,7 @@ impl<S: Service> Replica<S> {
             backlog: VecDeque::new(),
             applied: seq,
             tentative: None,
+            parallel: (workers.count > 0).then(|| Parallel::new(workers)),
             reads: WaitingReads::default(),
             unstored_bytes: 0,
             transfer: Transfer::Idle,
@@ -158,6 +168,7 @@ impl<S: Service> Replica<S> {
             } => {
                 return self.on_stored(now, seq, complete, root, snapshot);
             }
+            Input::Ran(completions) => self.on_ran(completions),
             Input::Tick => self.agree(now, AgreementInput::Tick),
         }
         Ok(())
@@ -175,13 +186,16 @@ impl<S: Service> Replica<S> {
         }
     }
 
-    fn fail(&mut self, reason: alloc::string::String) {
+    pub(crate) fn fail(&mut self, reason: alloc::string::String) {
         self.failed = true;
         self.out.push_back(Output::Fatal(reason));
     }
 
     /// Carries out what agreement wants, executes what can be executed, and moves a transfer on.
     fn settle(&mut self, now: Now) {
+        if self.failed {
+            return;
+        }
         loop {
             let outputs: Vec<AgreementOutput> = self.agreement.drain().collect();
             if outputs.is_empty() {
@@ -226,6 +240,7 @@ impl<S: Service> Replica<S> {
             AgreementOutput::FetchState(seq, root) => {
                 // What is on its way to execution belongs to the state that is given up.
                 self.backlog.clear();
+                self.drop_flight();
                 self.transfer = Transfer::Draining(target(seq, root));
             }
             AgreementOutput::Fatal(reason) => self.fail(reason),
@@ -233,7 +248,16 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
+    /// How many layers the store has to write, now or when workers are so far.
+    pub(crate) fn layers_ahead(&self) -> usize {
+        let waiting = self.parallel.as_ref().map(Parallel::waiting_layers);
+        self.in_store + waiting.unwrap_or_default()
+    }
+
     fn execute_backlog(&mut self) -> Result<(), Fault> {
+        if self.parallel.is_some() {
+            return self.advance();
+        }
         while self.transfer.is_idle() && self.in_store < MAX_LAYERS {
             let Some(ordered) = self.backlog.pop_front() else {
                 return Ok(());
@@ -246,9 +270,12 @@ impl<S: Service> Replica<S> {
     /// Executes the next batch in an overlay. Not while the store keeps execution back: then it will be executed when it has
     /// committed.
     fn execute_tentatively(&mut self, ordered: Arc<Ordered>) -> Result<(), Fault> {
-        let may = self.transfer.is_idle() && self.in_store < MAX_LAYERS;
-        if !may || !self.backlog.is_empty() || ordered.seq != self.applied.next() {
+        let may = self.transfer.is_idle() && self.layers_ahead() < MAX_LAYERS;
+        if !may || !self.backlog.is_empty() || ordered.seq != self.entered().next() {
             return Ok(());
+        }
+        if self.parallel.is_some() {
+            return self.enter_tentatively(ordered);
         }
         self.executor.begin_tentative(&mut self.state)?;
         self.run(&ordered, true)?;
@@ -257,6 +284,9 @@ impl<S: Service> Replica<S> {
     }
 
     fn roll_back(&mut self) {
+        if self.parallel.is_some() {
+            return self.undo_tentative();
+        }
         self.tentative = None;
         self.executor.drop_tentative(&mut self.state);
     }
@@ -287,8 +317,7 @@ impl<S: Service> Replica<S> {
             None => self.run(&ordered, false)?,
         }
         self.applied = ordered.seq;
-        let weights = ordered.requests.iter().map(|known| known.request.weight());
-        self.unstored_bytes += weights.sum::<usize>();
+        self.unstored_bytes += weight(&ordered);
         let checkpoint = ordered.seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
         if checkpoint || self.unstored_bytes >= LAYER_BYTES {
             self.unstored_bytes = 0;
@@ -303,7 +332,7 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
-    fn store(&mut self, piece: Piece) {
+    pub(crate) fn store(&mut self, piece: Piece) {
         let Piece {
             seq,
             complete,
@@ -468,6 +497,21 @@ impl<S: Service> Replica<S> {
     /// Answers the reads that wait, when all that was executed has committed: a view change must not take back what somebody
     /// has read. A state on its way answers nobody.
     fn answer_reads(&mut self) -> Result<(), Fault> {
+        if let Some(parallel) = &self.parallel {
+            if !parallel.is_between_batches() {
+                return Ok(());
+            }
+            let mut has_any = false;
+            while self.tentative.is_none()
+                && self.transfer.is_idle()
+                && let Some((connection, read)) = self.reads.first().cloned()
+                && self.enter_read(connection, &read)?
+            {
+                self.reads.pop();
+                has_any = true;
+            }
+            return if has_any { self.advance() } else { Ok(()) };
+        }
         while self.tentative.is_none() && self.transfer.is_idle() {
             let Some((connection, read)) = self.reads.pop() else {
                 return Ok(());
@@ -475,26 +519,26 @@ impl<S: Service> Replica<S> {
             let Some(client) = self.clients.client(connection) else {
                 continue;
             };
-            let Read {
-                session,
-                number,
-                replier,
-                op,
-            } = read;
-            let outcome = self.executor.read(&mut self.state, client, session, &op)?;
+            let (state, session) = (&mut self.state, read.session);
+            let outcome = self.executor.read(state, client, session, &read.op)?;
             // Who calls a write a read gets no answer, and has it ordered.
-            let Some(outcome) = outcome else { continue };
-            let body = self.body(outcome, replier == self.me || replier == EVERYONE);
-            let reply = ReplicaMessage::Read(Reply {
-                session,
-                number,
-                view: self.agreement.standing().view,
-                tentative: false,
-                body,
-            });
-            self.out.push_back(Output::Reply(connection, reply));
+            if let Some(outcome) = outcome {
+                self.reply_to_read(connection, &read, outcome);
+            }
         }
         Ok(())
+    }
+
+    pub(crate) fn reply_to_read(&mut self, to: ConnectionId, read: &Read, outcome: Bytes) {
+        let body = self.body(outcome, read.replier == self.me || read.replier == EVERYONE);
+        let reply = ReplicaMessage::Read(Reply {
+            session: read.session,
+            number: read.number,
+            view: self.agreement.standing().view,
+            tentative: false,
+            body,
+        });
+        self.out.push_back(Output::Reply(to, reply));
     }
 
     fn body(&self, outcome: Bytes, in_full: bool) -> ReplyBody {
@@ -507,7 +551,12 @@ impl<S: Service> Replica<S> {
 
     /// Sends a result in full if this replica was named to. `tentative` is the view of a batch
     /// that has only prepared.
-    fn reply(&mut self, executed: Executed, replier: ReplicaId, tentative: Option<View>) {
+    pub(crate) fn reply(
+        &mut self,
+        executed: Executed,
+        replier: ReplicaId,
+        tentative: Option<View>,
+    ) {
         let Executed {
             client,
             session,
@@ -603,12 +652,15 @@ impl<S: Service> Replica<S> {
         let standing = self.agreement.standing();
         assert_eq!(standing.fetching, !self.transfer.is_idle());
         if let Some(tentative) = &self.tentative {
-            assert!(tentative.seq == self.applied.next() && self.transfer.is_idle());
+            assert!(tentative.seq == self.entered().next() && self.transfer.is_idle());
+        }
+        if let Some(parallel) = &self.parallel {
+            parallel.invariants();
         }
         if self.transfer.is_idle() {
             let waiting = self.backlog.len() as u64;
             assert_eq!(
-                self.applied.0 + waiting,
+                self.entered().0 + waiting,
                 standing.executed.0,
                 "batches lost or doubled"
             );

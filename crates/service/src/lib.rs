@@ -89,6 +89,7 @@
 //!         first_start: false, // `quorate init` has made the directory
 //!         listen: None,
 //!         tuning: Tuning::default(),
+//!         workers: 0,
 //!         fault: None,
 //!     },
 //!     Counter,

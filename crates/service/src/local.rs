@@ -77,6 +77,7 @@ impl Local {
                 first_start: true,
                 listen: None,
                 tuning: Tuning::default(),
+                workers: 0,
                 fault: None,
             };
             let replica = Daemon::start(options, service.clone())?;

@@ -89,6 +89,12 @@ pub struct Knobs {
     pub tentative: bool,
     /// Whether clients' reads are not ordered.
     pub unordered_reads: bool,
+    /// Whether replicas execute operations beside each other, on workers.
+    pub workers: bool,
+    /// Whether all operations conflict all the same.
+    pub all_conflict: bool,
+    /// How long an operation takes that a worker runs.
+    pub run: (u64, u64),
     /// The replicas' patience, in milliseconds.
     pub timeout_ms: u64,
     /// When the storm ends.
@@ -131,6 +137,9 @@ impl Knobs {
             authentication: Authentication::Mac,
             tentative: true,
             unordered_reads: true,
+            workers: false,
+            all_conflict: false,
+            run: (10, 200),
             timeout_ms: 500,
             storm: 0,
             heal_within: 60_000_000,
@@ -202,6 +211,12 @@ impl Knobs {
         if d.per_mille(40) && !long {
             k.authentication = Authentication::Signature;
         }
+        let mut d = Dice::new(seed, 5);
+        k.workers = d.per_mille(400);
+        k.all_conflict = d.per_mille(50);
+        // What is slower than the network changes places with more.
+        let slowest = [100, 2_000, 20_000][d.below(if long { 2 } else { 3 }) as usize];
+        k.run = (d.below(slowest / 2), slowest);
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

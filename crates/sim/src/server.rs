@@ -1,6 +1,8 @@
 //! One server of the group: a replica, its disk, its clocks, and its misbehaviour if it is faulty.
 
 use quorate_agreement::{Config, Now, Tuning};
+use quorate_execution::Workers;
+use quorate_execution::graph::Conflicts;
 use quorate_fault::{Fault, Faulty};
 use quorate_replica::{Replica, Signing};
 use quorate_state::Layer;
@@ -36,6 +38,7 @@ pub struct Server {
     /// Signs what leaves and checks what comes, where the group wants that.
     pub signing: Signing,
     config: Config,
+    workers: Workers,
     skew_ns: i64,
 }
 
@@ -86,6 +89,13 @@ impl Server {
                     ..Tuning::default()
                 },
             },
+            workers: Workers {
+                count: usize::from(knobs.workers),
+                conflicts: match knobs.all_conflict {
+                    true => Conflicts::All,
+                    false => Conflicts::Declared,
+                },
+            },
             skew_ns: skew_ms * 1_000_000,
         }
     }
@@ -110,7 +120,7 @@ impl Server {
         self.tick_at = None;
         let restored = self.disk.restore();
         let now = self.now(now_us);
-        let replica = Replica::new(self.config.clone(), service, restored, now);
+        let replica = Replica::new(self.config.clone(), service, self.workers, restored, now);
         self.replica = Some(Box::new(replica));
     }
 

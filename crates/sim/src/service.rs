@@ -1,7 +1,8 @@
 //! The services that are run: lists under keys, and the file service.
 
 use bytes::Bytes;
-use quorate_execution::{Call, Service};
+use quorate_execution::graph::{Scope, Uses};
+use quorate_execution::{Call, Ran, Service};
 use quorate_files::{FileService, Genesis};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{Decode, Encode, record};
@@ -94,6 +95,44 @@ impl Service for AnyService {
             AnyService::Lists => Ok(()),
             AnyService::Files(files) => files.session_ended(txn, call),
         }
+    }
+
+    fn uses(&self, call: &Call, op: &Bytes) -> Uses {
+        match self {
+            AnyService::Lists => list_uses(op),
+            AnyService::Files(files) => files.uses(call, op),
+        }
+    }
+
+    fn run(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Ran, Fault> {
+        match self {
+            AnyService::Lists => lists(txn, op).map(Ran::Done),
+            AnyService::Files(files) => files.run(txn, call, op),
+        }
+    }
+
+    fn settle(
+        &self,
+        txn: &mut Txn<'_>,
+        call: &Call,
+        op: &Bytes,
+        ran: Bytes,
+    ) -> Result<Bytes, Fault> {
+        match self {
+            AnyService::Lists => Ok(ran),
+            AnyService::Files(files) => files.settle(txn, call, op, ran),
+        }
+    }
+}
+
+fn list_uses(op: &Bytes) -> Uses {
+    let Ok(op) = ListOp::from_bytes(op.clone()) else {
+        return Uses::none();
+    };
+    let list = Scope::Object(1, op.key.into());
+    match op.kind {
+        APPEND | CAS => Uses::none().write(list).write(Scope::Object(2, op.token)),
+        _ => Uses::none().read(list),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quorate_execution::Job;
 use quorate_replica::{ConnectionId, Input, Output, genesis};
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
 use quorate_wire::{Decode, Digest, Encode, MacKey, Quorum, ReplicaId, Seq};
@@ -36,6 +37,7 @@ enum Event {
     ToClient(ConnectionId, ReplicaMessage),
     Synced(usize, u64, quorate_wire::LogIndex, Vec<usize>),
     Stored(usize, u64),
+    Ran(usize, u64, Job),
     Tick(usize, u64),
     ClientTick(usize, u64),
     Connect(usize, usize),
@@ -67,6 +69,8 @@ pub struct Stats {
     pub view: u64,
     /// State transfers that correct replicas began.
     pub transfers: u64,
+    /// Operations that workers ran.
+    pub jobs: u64,
     /// Virtual time in microseconds.
     pub time_us: u64,
 }
@@ -211,6 +215,7 @@ impl World {
                 self.on_synced(server, incarnation, index, &extent)
             }
             Event::Stored(server, incarnation) => self.on_stored(server, incarnation),
+            Event::Ran(server, incarnation, job) => self.on_ran(server, incarnation, &job),
             Event::Tick(server, at) => self.on_tick(server, at),
             Event::ClientTick(client, at) => {
                 self.on_client_tick(client, at);

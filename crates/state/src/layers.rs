@@ -3,26 +3,42 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::Bound;
 
 use bytes::Bytes;
 use quorate_wire::Seq;
 
+use crate::levels::Levels;
 use crate::snapshot::{Fault, Snapshot};
 
 /// Writes over whatever is below: `None` deletes.
 pub type Layer = BTreeMap<Bytes, Option<Bytes>>;
 
-/// The state as execution sees it: writes that may be undone, over the writes since the last checkpoint, over layers that
-/// are on their way to the store, over the store's newest snapshot.
+/// A layer that writes can still go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The overlay of tentative execution.
+    Tentative,
+    /// An open layer; the oldest is 0.
+    Open(usize),
+}
+
+/// The state as execution sees it: writes that may be undone, over open layers with the writes since the last checkpoint, over
+/// layers that are on their way to the store, over the store's newest snapshot.
+///
+/// There is one open layer where operations are executed one after the other. Where they are executed out of order there
+/// can be more: one for each checkpoint that waits for operations before it. What is read is the same wherever a key was written,
+/// since operations that touch the same keys keep their order.
 #[derive(Debug)]
 pub struct State {
     /// The overlay of tentative execution, while there is one.
-    tentative: Option<Layer>,
-    current: Layer,
+    tentative: Option<Levels>,
+    /// Oldest first; never empty.
+    open: VecDeque<Levels>,
     /// Frozen layers, oldest first, each with its checkpoint.
     frozen: VecDeque<(Seq, Arc<Layer>)>,
     base: Arc<dyn Snapshot>,
+    /// The last view, while it is true.
+    view: Option<View>,
 }
 
 impl State {
@@ -30,42 +46,70 @@ impl State {
     pub fn new(base: Arc<dyn Snapshot>) -> State {
         State {
             tentative: None,
-            current: Layer::new(),
+            open: [Levels::default()].into(),
             frozen: VecDeque::new(),
             base,
+            view: None,
         }
     }
 
     /// From here on writes can be undone together.
     pub fn begin_tentative(&mut self) {
         assert!(self.tentative.is_none(), "one overlay at a time");
-        self.tentative = Some(Layer::new());
+        self.tentative = Some(Levels::default());
     }
 
     /// Keeps what was written since [`State::begin_tentative`].
     pub fn keep_tentative(&mut self) {
-        self.current
-            .extend(self.tentative.take().into_iter().flatten());
+        self.view = None;
+        if let Some(overlay) = self.tentative.take() {
+            self.write(self.newest_place(), overlay.into_layer());
+        }
     }
 
     /// Undoes what was written since [`State::begin_tentative`].
     pub fn drop_tentative(&mut self) {
+        self.view = None;
         self.tentative = None;
     }
 
-    /// Begins an operation.
-    pub fn begin(&mut self) -> Txn<'_> {
-        Txn {
-            state: self,
-            writes: Layer::new(),
+    /// Where the writes of the newest operation belong.
+    pub fn newest_place(&self) -> Place {
+        match self.tentative {
+            Some(_) => Place::Tentative,
+            None => Place::Open(self.open.len() - 1),
         }
     }
 
-    /// Freezes the writes since the last checkpoint. The layer goes to the store; reads go on through it until
+    pub(crate) fn write(&mut self, place: Place, writes: Layer) {
+        if writes.is_empty() {
+            return;
+        }
+        // Before the write: what nobody else reads need not be copied.
+        self.view = None;
+        let layer = match place {
+            Place::Tentative => self.tentative.as_mut(),
+            Place::Open(at) => self.open.get_mut(at),
+        };
+        let layer = layer.unwrap_or_else(|| panic!("no layer {place:?} to write to"));
+        layer.extend(writes);
+    }
+
+    /// The newest open layer gets no more operations: those after it write to a new one. Operations before may still write
+    /// to it.
+    pub fn close(&mut self) {
+        assert!(
+            self.tentative.is_none(),
+            "what may be undone is in no checkpoint"
+        );
+        self.open.push_back(Levels::default());
+    }
+
+    /// Freezes the oldest open layer: all writes up to a checkpoint. The layer goes to the store; reads go on through it until
     /// [`State::stored`] is told that the store has it.
     pub fn freeze(&mut self, checkpoint: Seq) -> Arc<Layer> {
         assert!(
-            self.tentative.is_none(),
+            self.tentative.is_none() || self.open.len() > 1,
             "what may be undone is in no checkpoint"
         );
         assert!(
@@ -73,13 +117,19 @@ impl State {
                 .back()
                 .is_none_or(|(last, _)| *last < checkpoint)
         );
-        let layer = Arc::new(core::mem::take(&mut self.current));
+        self.view = None;
+        let oldest = self.open.pop_front().unwrap_or_default();
+        if self.open.is_empty() {
+            self.open.push_back(Levels::default());
+        }
+        let layer = Arc::new(oldest.into_layer());
         self.frozen.push_back((checkpoint, layer.clone()));
         layer
     }
 
     /// The store has written all layers up to `checkpoint`, and `base` is its snapshot after them.
     pub fn stored(&mut self, checkpoint: Seq, base: Arc<dyn Snapshot>) {
+        self.view = None;
         while self
             .frozen
             .front()
@@ -108,183 +158,66 @@ impl State {
         self.base.get(key)
     }
 
-    fn layers_from_top(&self) -> impl Iterator<Item = &Layer> {
-        let frozen = self.frozen.iter().rev().map(|(_, layer)| &**layer);
-        self.tentative.iter().chain([&self.current]).chain(frozen)
-    }
-
-    /// Entries between two keys with `top` over this state's own layers. Looks at no more than it needs: a short
-    /// listing of a large range costs little.
-    fn range_under(
-        &self,
-        top: &Layer,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
-        let mut out = Vec::new();
-        if limit == 0 || is_empty_range(from, to) {
-            return Ok(out);
-        }
-        let mut layers: Vec<_> = core::iter::once(top)
-            .chain(self.layers_from_top())
-            .map(|layer| layer.range::<[u8], _>((from, to)).peekable())
-            .collect();
-        let mut base = Pages::new(&*self.base, from, to, limit);
-        while out.len() < limit {
-            let below = base.peek()?.map(|(key, _)| key.clone());
-            let heads = layers
-                .iter_mut()
-                .filter_map(|l| l.peek().map(|(key, _)| (*key).clone()));
-            let Some(key) = heads.chain(below).min() else {
-                break;
-            };
-            let mut value = None;
-            for layer in &mut layers {
-                // The first layer that has the key is the newest; the older ones are passed over.
-                if let Some((_, found)) = layer.next_if(|(k, _)| **k == key) {
-                    value = value.or(Some(found.clone()));
-                }
-            }
-            if let Some(found) = base.next_if(&key)? {
-                value = value.or(Some(Some(found)));
-            }
-            out.extend(value.flatten().map(|value| (key, value)));
-        }
-        Ok(out)
-    }
-}
-
-/// The entries of a snapshot's range, read in pages.
-struct Pages<'a> {
-    base: &'a dyn Snapshot,
-    next: Bound<Bytes>,
-    to: Bound<&'a [u8]>,
-    size: usize,
-    page: VecDeque<(Bytes, Bytes)>,
-    is_last: bool,
-}
-
-impl<'a> Pages<'a> {
-    /// The longest page; a caller may say "no limit".
-    const MAX_PAGE: usize = 1024;
-
-    fn new(
-        base: &'a dyn Snapshot,
-        from: Bound<&[u8]>,
-        to: Bound<&'a [u8]>,
-        limit: usize,
-    ) -> Pages<'a> {
-        let (next, size) = (own(from), limit.min(Pages::MAX_PAGE));
-        Pages {
+    /// The state as it is now, to be read while it goes on: from other threads, without a lock.
+    pub fn view(&mut self) -> View {
+        let State {
+            tentative,
+            open,
+            frozen,
             base,
-            next,
-            to,
-            size,
-            page: VecDeque::new(),
-            is_last: false,
-        }
+            view,
+        } = self;
+        let view = view.get_or_insert_with(|| {
+            let growing = tentative.iter_mut().chain(open.iter_mut().rev());
+            let mut layers: Vec<_> = growing.flat_map(Levels::share).collect();
+            layers.extend(frozen.iter().rev().map(|(_, layer)| layer.clone()));
+            let base = base.clone();
+            View(Arc::new(Seen { layers, base }))
+        });
+        view.clone()
     }
 
-    fn peek(&mut self) -> Result<Option<&(Bytes, Bytes)>, Fault> {
-        if self.page.is_empty() && !self.is_last {
-            let page = self.base.range(borrow(&self.next), self.to, self.size)?;
-            self.is_last = page.len() < self.size;
-            if let Some((last, _)) = page.last() {
-                self.next = Bound::Excluded(last.clone());
-            }
-            self.page = page.into();
-        }
-        Ok(self.page.front())
+    pub(crate) fn base(&self) -> &dyn Snapshot {
+        &*self.base
     }
 
-    fn next_if(&mut self, key: &Bytes) -> Result<Option<Bytes>, Fault> {
-        if self.peek()?.is_none_or(|(k, _)| k != key) {
-            return Ok(None);
-        }
-        Ok(self.page.pop_front().map(|(_, value)| value))
+    pub(crate) fn layers_from_top(&self) -> impl Iterator<Item = &Layer> {
+        let growing = self.tentative.iter().chain(self.open.iter().rev());
+        let frozen = self.frozen.iter().rev().map(|(_, layer)| &**layer);
+        growing.flat_map(Levels::iter).chain(frozen)
     }
 }
 
-/// One operation's view of the state, with its own writes on top.
-///
-/// Dropping it undoes them; [`Txn::commit`] makes them part of the state.
+/// The state at one moment. Never changes; clones share it.
+#[derive(Clone, Debug)]
+pub struct View(Arc<Seen>);
+
 #[derive(Debug)]
-pub struct Txn<'a> {
-    state: &'a mut State,
-    writes: Layer,
+struct Seen {
+    /// Newest first.
+    layers: Vec<Arc<Layer>>,
+    base: Arc<dyn Snapshot>,
 }
 
-impl Txn<'_> {
+impl View {
     /// The value of a key.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        match self.writes.get(key) {
-            Some(value) => Ok(value.clone()),
-            None => self.state.get(key),
+        for layer in self.layers_from_top() {
+            if let Some(value) = layer.get(key) {
+                return Ok(value.clone());
+            }
         }
+        self.base().get(key)
     }
 
-    /// Up to `limit` entries between two keys, in rising order.
-    ///
-    /// # Errors
-    /// [`Fault`] where the store fails.
-    pub fn range(
-        &self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
-        self.state.range_under(&self.writes, from, to, limit)
+    pub(crate) fn base(&self) -> &dyn Snapshot {
+        &*self.0.base
     }
 
-    /// Sets the value of a key.
-    pub fn put(&mut self, key: Bytes, value: Bytes) {
-        self.writes.insert(key, Some(value));
-    }
-
-    /// Removes a key.
-    pub fn delete(&mut self, key: Bytes) {
-        self.writes.insert(key, None);
-    }
-
-    /// What the operation has written so far.
-    pub fn writes(&self) -> &Layer {
-        &self.writes
-    }
-
-    /// Undoes the writes so far.
-    pub fn rollback(&mut self) {
-        self.writes.clear();
-    }
-
-    /// Makes the writes part of the state.
-    pub fn commit(self) {
-        // Not `BTreeMap::append`: that rebuilds the whole layer for each operation.
-        let State {
-            tentative, current, ..
-        } = self.state;
-        tentative.as_mut().unwrap_or(current).extend(self.writes);
-    }
-}
-
-fn own(bound: Bound<&[u8]>) -> Bound<Bytes> {
-    bound.map(Bytes::copy_from_slice)
-}
-
-fn borrow(bound: &Bound<Bytes>) -> Bound<&[u8]> {
-    bound.as_ref().map(|key| &key[..])
-}
-
-/// Whether no key lies between two bounds; `BTreeMap::range` panics on some of these.
-pub(crate) fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
-    match (from, to) {
-        (Bound::Included(a), Bound::Included(b)) => a > b,
-        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
-            a >= b
-        }
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+    pub(crate) fn layers_from_top(&self) -> impl Iterator<Item = &Layer> {
+        self.0.layers.iter().map(|layer| &**layer)
     }
 }

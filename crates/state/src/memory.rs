@@ -56,7 +56,7 @@ impl Snapshot for MemorySnapshot {
         to: Bound<&[u8]>,
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
-        if crate::layers::is_empty_range(from, to) {
+        if crate::merge::is_empty_range(from, to) {
             return Ok(Vec::new());
         }
         let range = self.entries.range::<[u8], _>((from, to));

@@ -31,6 +31,7 @@ pub fn run(args: &Replica) -> Result<()> {
         first_start: args.first_start,
         listen: args.listen.clone(),
         tuning: Tuning::default(),
+        workers: args.workers.into(),
         fault: args.fault,
     };
     let runtime = commands::runtime()?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate_agreement::{Config, Now, Record};
-use quorate_execution::Service;
+use quorate_execution::{Service, Workers};
 use quorate_net::Event;
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
@@ -13,6 +13,7 @@ use quorate_wire::{Encode, LogIndex, ReplicaId, Seq, Time};
 
 use super::DaemonError;
 use super::outgoing::Outgoing;
+use super::pool::Pool;
 use super::store_thread::{StoreEvent, StoreThread};
 use crate::wal::{self, WalEvent, WalThread};
 
@@ -30,6 +31,8 @@ pub(crate) enum Wake {
     Log(WalEvent),
     /// The store says something.
     Store(StoreEvent),
+    /// Workers have run operations.
+    Ran,
     /// The process is to end.
     Stop,
 }
@@ -41,6 +44,8 @@ pub(crate) struct Core<S> {
     replica: Replica<S>,
     log: WalThread,
     store: StoreThread,
+    /// Where there are workers.
+    pool: Option<Pool>,
     outgoing: Outgoing,
     started: Instant,
     /// Records that wait to be written.
@@ -60,17 +65,23 @@ impl<S: Service> Core<S> {
         restored: Restored,
         log: WalThread,
         store: StoreThread,
+        pool: Option<Pool>,
         outgoing: Outgoing,
     ) -> Core<S> {
         let started = clock_start();
         let me = config.me;
         let last_index = LogIndex(restored.next_index.0.saturating_sub(1));
-        let replica = Replica::new(config, service, restored, now(started));
+        let workers = Workers {
+            count: pool.as_ref().map_or(0, Pool::threads),
+            ..Workers::default()
+        };
+        let replica = Replica::new(config, service, workers, restored, now(started));
         Core {
             me,
             replica,
             log,
             store,
+            pool,
             outgoing,
             started,
             records: Vec::new(),
@@ -148,6 +159,10 @@ impl<S: Service> Core<S> {
                 snapshot,
             },
             Wake::Store(StoreEvent::Failed(e)) => return Err(e.into()),
+            Wake::Ran => match &self.pool {
+                Some(pool) => Input::Ran(pool.take_done()),
+                None => return Ok(true),
+            },
         };
         self.replica.handle(now(self.started), input);
         Ok(true)
@@ -225,6 +240,11 @@ impl<S: Service> Core<S> {
                     complete,
                     layer,
                 } => self.store.write(seq, complete, layer),
+                Output::Run(jobs) => {
+                    if let Some(pool) = &self.pool {
+                        pool.run(jobs);
+                    }
+                }
                 Output::Fatal(reason) => return Err(DaemonError::Fatal(reason)),
             }
         }

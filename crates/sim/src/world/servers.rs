@@ -2,6 +2,7 @@
 
 use quorate_agreement::Record;
 use quorate_agreement::durable::Content;
+use quorate_execution::Job;
 use quorate_wire::message::Checkpoint;
 
 use super::*;
@@ -120,6 +121,13 @@ impl World {
                 });
                 if disk.writes.len() == 1 {
                     self.start_store(server);
+                }
+            }
+            Output::Run(jobs) => {
+                let incarnation = self.servers[server].incarnation;
+                for job in jobs {
+                    let delay = self.dice.range(self.knobs.run);
+                    self.after(delay, Event::Ran(server, incarnation, job));
                 }
             }
             Output::Fatal(reason) if correct => {
@@ -269,6 +277,24 @@ impl World {
             snapshot: content.snapshot,
         };
         self.handle(server, input)
+    }
+
+    pub(super) fn on_ran(
+        &mut self,
+        server: usize,
+        incarnation: u64,
+        job: &Job,
+    ) -> Result<(), Failure> {
+        let it = &self.servers[server];
+        if it.incarnation != incarnation || it.replica.is_none() {
+            return Ok(());
+        }
+        self.stats.jobs += 1;
+        self.note(&[9, server as u64], || {
+            format!("server {server} has run an operation")
+        });
+        let completion = job.run(&self.service);
+        self.handle(server, Input::Ran(vec![completion]))
     }
 
     fn schedule_tick(&mut self, server: usize) {

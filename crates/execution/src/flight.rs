@@ -1,0 +1,549 @@
+//! Executes agreed operations beside each other, as the [dependency graph](crate::graph) allows, with the results, the
+//! replies and the state that come of executing them one after the other.
+//!
+//! An operation **enters** in the agreed order. Then all is done that must be in this order and is short: it gets its time,
+//! its session is looked up and touched, and it is looked for among the replies. It **runs** as a [`Job`], wherever the driver
+//! likes, on a view of the state; what it wrote comes back. It **settles** here: the rest of it is done, its
+//! writes become part of the state and its reply is kept. Whose settling comes first is up to the graph.
+//!
+//! What concerns sessions themselves (opening, ending, expiry) is done when nothing else is at work, since it touches
+//! everything; so is an operation kept from entering while another is at work whose reply has the same place.
+//!
+//! A checkpoint's layer must hold the operations up to its place and no others. So each checkpoint begins a new open layer, and
+//! an operation writes to the layer of its own checkpoint, whenever it settles. When all before a checkpoint are done, its
+//! layer is frozen.
+//!
+//! What is undone or given up is not stopped: its run step comes to its end, and nothing comes of it.
+//!
+//! Absent on purpose: threads. Jobs go out, completions come in, in any order.
+
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use quorate_state::{Fault, Layer, Place, State};
+use quorate_wire::message::{Outcome, Request};
+use quorate_wire::{ClientId, Encode, RequestNumber, Seq, SessionId, Time};
+
+use crate::executor::{Executor, done, is_expired, is_sweep_due, next_time};
+use crate::graph::{Conflicts, Graph, OpId};
+use crate::job::{Completion, Job};
+use crate::service::{Call, Ran, Service};
+use crate::sessions::{self, KeptReply};
+
+/// The most operations from the oldest that is not done to the newest.
+const CAPACITY: usize = 4096;
+/// The most bytes of operations in the graph, if there are several.
+const MAX_BYTES: usize = 32 << 20;
+/// Jobs that are handed out beyond those that workers are busy with, so that a worker finds the next one without asking.
+const AHEAD: usize = 64;
+
+/// How operations are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// On how many threads of their own; 0: one after the other, where they are ordered.
+    pub count: usize,
+    /// Which of them may be at work at the same time.
+    pub conflicts: Conflicts,
+}
+
+impl Default for Workers {
+    fn default() -> Workers {
+        Workers {
+            count: 0,
+            conflicts: Conflicts::Declared,
+        }
+    }
+}
+
+/// An operation that is done.
+#[derive(Debug)]
+pub struct Done<T> {
+    /// What it came with.
+    pub tag: T,
+    /// An [`Outcome`].
+    pub outcome: Bytes,
+    /// Whether it may be undone.
+    pub is_tentative: bool,
+}
+
+/// The operations at work. `T` comes back with an operation's outcome.
+#[derive(Debug)]
+pub struct Flight<T> {
+    graph: Graph,
+    /// Those in the graph, in its order.
+    entries: VecDeque<Entry<T>>,
+    /// The number of the one at the front of `entries`.
+    first: OpId,
+    /// Those from here on may be undone.
+    tentative: Option<OpId>,
+    /// Checkpoints that wait, each for the operations before it.
+    marks: VecDeque<Mark>,
+    /// How many checkpoints were before: the number of the oldest open layer.
+    epoch: u64,
+    /// Jobs handed out and not back.
+    running: usize,
+    at_once: usize,
+    bytes: usize,
+    /// The next operation has to wait until it is alone.
+    next_is_alone: bool,
+    jobs: Vec<Job>,
+    done: Vec<Done<T>>,
+    layers: Vec<(Seq, Arc<Layer>)>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// Nothing once it is done, or given up.
+    work: Option<Work<T>>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Work<T> {
+    tag: T,
+    call: Call,
+    op: Bytes,
+    /// Under which number its reply is kept, if it is.
+    keeps: Option<RequestNumber>,
+    /// The number of the open layer that it writes to.
+    epoch: u64,
+    ran: Option<(Ran, Layer)>,
+}
+
+#[derive(Debug)]
+struct Mark {
+    seq: Seq,
+    /// All before this one are before the checkpoint.
+    end: OpId,
+    /// The clock and the sessions as they were at the checkpoint's place.
+    rows: Layer,
+}
+
+impl<T> Flight<T> {
+    /// Nothing is at work.
+    pub fn new(workers: Workers) -> Flight<T> {
+        Flight {
+            graph: Graph::new(workers.conflicts, CAPACITY),
+            entries: VecDeque::new(),
+            first: OpId(0),
+            tentative: None,
+            marks: VecDeque::new(),
+            epoch: 0,
+            running: 0,
+            at_once: workers.count + AHEAD,
+            bytes: 0,
+            next_is_alone: false,
+            jobs: Vec::new(),
+            done: Vec::new(),
+            layers: Vec::new(),
+        }
+    }
+
+    /// Lets the next request of the agreed order in; `is_first`: whether it is the first of its batch. False if it has to wait:
+    /// then it is to be tried again when something has been done.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn enter<S: Service>(
+        &mut self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+        (proposed, is_first): (Time, bool),
+        request: &Request,
+        tag: impl FnOnce() -> T,
+    ) -> Result<bool, Fault> {
+        if self.next_is_alone && !self.is_empty() {
+            return Ok(false);
+        }
+        let txn = state.begin();
+        let mut clock = executor.table.clock(&txn)?;
+        let now = next_time(clock.last, proposed);
+        let (session, number) = (request.session(), request.number());
+        let is_alone = session == SessionId(0) || {
+            let is_due = is_first && is_sweep_due(clock.last, now);
+            is_due
+                && executor
+                    .table
+                    .all(&txn)?
+                    .iter()
+                    .any(|(_, s)| is_expired(s, now))
+        };
+        if is_alone {
+            self.next_is_alone = !self.is_empty();
+            if self.next_is_alone {
+                return Ok(false);
+            }
+            let outcome = executor.execute_next(state, proposed, is_first, request)?;
+            self.finish(tag(), outcome, self.tentative.is_some());
+            return Ok(true);
+        }
+        let call = Call {
+            client: request.client(),
+            session,
+            now,
+        };
+        let early = if executor.table.owner(&txn, session)? != Some(call.client) {
+            Some(Outcome::NoSession(()).to_bytes().into())
+        } else if executor.table.is_busy(session, number) || !self.has_room(request.op()) {
+            return Ok(false);
+        } else {
+            match executor.table.kept(&txn, session, number)? {
+                Some(kept) if kept.number == number => Some(kept.outcome.clone()),
+                Some(kept) if kept.number > number => Some(Outcome::TooOld(()).to_bytes().into()),
+                Some(_) | None => {
+                    executor.table.touch(session, now);
+                    // An empty operation only keeps the session alive.
+                    request.op().is_empty().then(|| done(Bytes::new()))
+                }
+            }
+        };
+        clock.last = now;
+        executor.table.set_clock(clock);
+        if let Some(outcome) = early {
+            self.finish(tag(), outcome, self.tentative.is_some());
+            return Ok(true);
+        }
+        let keeps = (!executor.service.is_read_only(request.op())).then_some(number);
+        if keeps.is_some() {
+            executor.table.set_busy(session, number, true);
+        }
+        self.insert(executor, tag(), call, request.op(), keeps);
+        Ok(true)
+    }
+
+    /// Lets an operation in that only reads and is not ordered: it finds the state as it is after all that have entered.
+    /// False if it has to wait. One that does not only read is dropped.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn enter_read<S: Service>(
+        &mut self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+        (client, session): (ClientId, SessionId),
+        op: &Bytes,
+        tag: impl FnOnce() -> T,
+    ) -> Result<bool, Fault> {
+        assert!(self.tentative.is_none(), "what is read may be undone");
+        if !self.has_room(op) {
+            return Ok(false);
+        }
+        if op.is_empty() || !executor.service.is_read_only(op) {
+            return Ok(true);
+        }
+        let txn = state.begin();
+        if executor.table.owner(&txn, session)? != Some(client) {
+            let outcome = Outcome::NoSession(()).to_bytes().into();
+            self.finish(tag(), outcome, false);
+            return Ok(true);
+        }
+        let call = Call {
+            client,
+            session,
+            now: executor.table.clock(&txn)?.last,
+        };
+        self.insert(executor, tag(), call, op, None);
+        Ok(true)
+    }
+
+    fn has_room(&self, op: &Bytes) -> bool {
+        let fits = self.bytes + op.len() <= MAX_BYTES || self.entries.is_empty();
+        fits && self.graph.has_room()
+    }
+
+    fn insert<S: Service>(
+        &mut self,
+        executor: &Executor<S>,
+        tag: T,
+        call: Call,
+        op: &Bytes,
+        keeps: Option<RequestNumber>,
+    ) {
+        let id = self.graph.insert(executor.service.uses(&call, op));
+        assert_eq!(id, self.next_id());
+        self.bytes += op.len();
+        let work = Work {
+            tag,
+            call,
+            op: op.clone(),
+            keeps,
+            epoch: self.epoch + self.marks.len() as u64,
+            ran: None,
+        };
+        self.entries.push_back(Entry {
+            work: Some(work),
+            bytes: op.len(),
+        });
+    }
+
+    /// All that have entered belong to this checkpoint, and none that will.
+    pub fn mark<S: Service>(&mut self, executor: &mut Executor<S>, state: &mut State, seq: Seq) {
+        let mut txn = state.begin();
+        executor.table.flush_sessions(&mut txn);
+        let rows = txn.into_writes();
+        let end = self.next_id();
+        self.marks.push_back(Mark { seq, end, rows });
+        state.close();
+    }
+
+    /// Those that enter from here on can be undone.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn begin_tentative<S: Service>(
+        &mut self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+    ) -> Result<(), Fault> {
+        self.tentative = Some(self.next_id());
+        executor.begin_tentative(state)
+    }
+
+    /// Those that entered since [`Flight::begin_tentative`] are as the others.
+    pub fn keep_tentative<S: Service>(&mut self, executor: &mut Executor<S>, state: &mut State) {
+        self.tentative = None;
+        executor.keep_tentative(state);
+    }
+
+    /// Undoes those that entered since [`Flight::begin_tentative`].
+    pub fn drop_tentative<S: Service>(&mut self, executor: &mut Executor<S>, state: &mut State) {
+        let Some(from) = self.tentative.take() else {
+            return;
+        };
+        self.next_is_alone = false;
+        executor.drop_tentative(state);
+        for entry in self
+            .entries
+            .range_mut((from.0.max(self.first.0) - self.first.0) as usize..)
+        {
+            if let Some(work) = entry.work.take()
+                && let Some(number) = work.keeps
+            {
+                executor.table.set_busy(work.call.session, number, false);
+            }
+        }
+    }
+
+    /// The state is given up, and with it all that is at work on it.
+    pub fn give_up<S: Service>(&mut self, executor: &mut Executor<S>) {
+        self.entries.iter_mut().for_each(|entry| entry.work = None);
+        self.marks.clear();
+        self.done.clear();
+        self.layers.clear();
+        (self.tentative, self.epoch, self.next_is_alone) = (None, 0, false);
+        executor.reset();
+    }
+
+    /// A job has come back.
+    ///
+    /// # Errors
+    /// Why this replica can't go on.
+    pub fn complete(&mut self, completion: Completion) -> Result<(), String> {
+        let Completion { id, ran } = completion;
+        self.running -= 1;
+        self.graph.ran(id);
+        // What comes of work that was given up is nobody's concern, not even that it failed.
+        if let Some(work) = &mut self.entry(id).work {
+            work.ran = Some(ran?);
+        }
+        Ok(())
+    }
+
+    /// Settles what can, freezes what is complete and hands out what can run. Whether anything was done, so that more may
+    /// enter.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn proceed<S: Service>(
+        &mut self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+    ) -> Result<bool, Fault> {
+        let mut has_moved = false;
+        loop {
+            while let Some(id) = self.graph.take_settleable() {
+                self.settle(executor, state, id)?;
+                has_moved = true;
+            }
+            while self
+                .marks
+                .front()
+                .is_some_and(|m| self.is_done_before(m.end))
+            {
+                self.freeze(executor, state);
+                has_moved = true;
+            }
+            if !self.hand_out(state) {
+                return Ok(has_moved);
+            }
+        }
+    }
+
+    /// Whether one of those that can run had nothing to run any more.
+    fn hand_out(&mut self, state: &mut State) -> bool {
+        let mut was_given_up = false;
+        while self.running < self.at_once
+            && let Some(id) = self.graph.take_ready()
+        {
+            let at = (id.0 - self.first.0) as usize;
+            match &self.entries[at].work {
+                Some(work) => {
+                    self.running += 1;
+                    self.jobs.push(Job {
+                        id,
+                        view: state.view(),
+                        call: work.call,
+                        op: work.op.clone(),
+                    });
+                }
+                None => {
+                    self.graph.ran(id);
+                    was_given_up = true;
+                }
+            }
+        }
+        was_given_up
+    }
+
+    fn settle<S: Service>(
+        &mut self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+        id: OpId,
+    ) -> Result<(), Fault> {
+        let is_tentative = self.tentative.is_some_and(|from| id >= from);
+        if let Some(work) = self.entry(id).work.take() {
+            let Work {
+                tag,
+                call,
+                op,
+                keeps,
+                epoch,
+                ran,
+            } = work;
+            let Executor { service, table } = executor;
+            let is_oldest = epoch == self.epoch;
+            if let Some(number) = keeps.filter(|_| !is_oldest)
+                && let Some(before) = table.take_unwritten(call.session, number)
+            {
+                // It belongs to the oldest layer, and its place in memory is taken now.
+                let mut txn = state.begin_at(Place::Open(0), Layer::new());
+                sessions::keep(&mut txn, call.session, &before);
+                txn.commit();
+            }
+            let place = match is_tentative {
+                true => Place::Tentative,
+                false => Place::Open((epoch - self.epoch) as usize),
+            };
+            let (ran, writes) = ran.map_or((None, Layer::new()), |(ran, w)| (Some(ran), w));
+            let mut txn = state.begin_at(place, writes);
+            let answer = match ran {
+                Some(Ran::Done(answer)) => answer,
+                Some(Ran::Settle(ran)) => service.settle(&mut txn, &call, &op, ran)?,
+                // There was nothing to run.
+                None => service.execute(&mut txn, &call, &op)?,
+            };
+            debug_assert!(
+                txn.writes()
+                    .keys()
+                    .all(|k| k.first() != Some(&sessions::OWN_KEYS))
+            );
+            let outcome = done(answer);
+            if let Some(number) = keeps {
+                let outcome = outcome.clone();
+                let reply = KeptReply { number, outcome };
+                if !is_oldest {
+                    sessions::keep(&mut txn, call.session, &reply);
+                }
+                table.replace(call.session, reply, is_tentative, is_oldest);
+                table.set_busy(call.session, number, false);
+            } else {
+                debug_assert!(txn.writes().is_empty(), "an operation that only reads");
+            }
+            txn.commit();
+            self.finish(tag, outcome, is_tentative);
+        }
+        self.graph.done(id);
+        let first = self.graph.oldest().unwrap_or(self.next_id());
+        while self.first < first {
+            self.bytes -= self.entries.pop_front().map_or(0, |entry| entry.bytes);
+            self.first.0 += 1;
+        }
+        Ok(())
+    }
+
+    /// All that belong to the oldest mark are done.
+    fn freeze<S: Service>(&mut self, executor: &mut Executor<S>, state: &mut State) {
+        let Some(Mark { seq, rows, .. }) = self.marks.pop_front() else {
+            return;
+        };
+        let mut txn = state.begin_at(Place::Open(0), rows);
+        executor.table.flush_replies(&mut txn);
+        txn.commit();
+        self.layers.push((seq, state.freeze(seq)));
+        self.epoch += 1;
+        if self.marks.is_empty() && self.tentative.is_none() {
+            executor.table.forget_some();
+        }
+    }
+
+    fn finish(&mut self, tag: T, outcome: Bytes, is_tentative: bool) {
+        self.done.push(Done {
+            tag,
+            outcome,
+            is_tentative,
+        });
+    }
+
+    fn entry(&mut self, id: OpId) -> &mut Entry<T> {
+        &mut self.entries[(id.0 - self.first.0) as usize]
+    }
+
+    /// The number of the next one to enter.
+    pub fn next_id(&self) -> OpId {
+        OpId(self.first.0 + self.entries.len() as u64)
+    }
+
+    /// Whether all operations before this one are done.
+    pub fn is_done_before(&self, id: OpId) -> bool {
+        self.graph.oldest().is_none_or(|oldest| oldest >= id)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.graph.is_empty() && self.marks.is_empty()
+    }
+
+    /// How many checkpoints wait for operations before them.
+    pub fn marks(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// What can run; to be given to workers.
+    pub fn take_jobs(&mut self) -> Vec<Job> {
+        core::mem::take(&mut self.jobs)
+    }
+
+    /// What is done.
+    pub fn take_done(&mut self) -> Vec<Done<T>> {
+        core::mem::take(&mut self.done)
+    }
+
+    /// The layers of checkpoints, complete.
+    pub fn take_layers(&mut self) -> Vec<(Seq, Arc<Layer>)> {
+        core::mem::take(&mut self.layers)
+    }
+
+    /// What holds after every input.
+    ///
+    /// # Panics
+    /// Where something does not hold: a defect of this code.
+    pub fn invariants(&self) {
+        assert_eq!(self.graph.oldest().unwrap_or(self.next_id()), self.first);
+        assert_eq!(self.bytes, self.entries.iter().map(|e| e.bytes).sum());
+        assert!(self.running <= self.at_once && self.running <= self.entries.len());
+        assert!(self.marks.iter().is_sorted_by_key(|m| (m.seq, m.end)));
+    }
+}

@@ -1,0 +1,172 @@
+//! A service that uses every scope in every mode.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use quorate_execution::graph::{Scope, Uses};
+use quorate_execution::{Call, Ran, Service};
+use quorate_state::{Fault, Txn};
+
+/// Arrays of numbers, and a counter that is only touched in settle steps and by those who read it.
+#[derive(Clone, Debug)]
+pub struct Arrays;
+
+const CELLS: u32 = 1;
+const COUNTER: Scope = Scope::Object(2, 0);
+const LIMIT: u8 = 200;
+
+/// An operation: what, which array, from, to, value.
+pub type Op = [u8; 5];
+
+fn cell(array: u8, at: u8) -> Bytes {
+    Bytes::copy_from_slice(&[1, array, at])
+}
+
+fn cells(txn: &Txn<'_>, from: &[u8], to: &[u8]) -> Result<Vec<(Bytes, u8)>, Fault> {
+    let found = txn.range(Bound::Included(from), Bound::Included(to), 10_000)?;
+    Ok(found.into_iter().map(|(key, v)| (key, v[0])).collect())
+}
+
+fn counter(txn: &Txn<'_>) -> Result<u8, Fault> {
+    Ok(txn.get(&[2])?.map_or(0, |v| v[0]))
+}
+
+fn digest(cells: &[(Bytes, u8)]) -> u8 {
+    let mix = |sum: u8, (key, v): &(Bytes, u8)| {
+        key.iter()
+            .fold(sum.wrapping_mul(31).wrapping_add(*v), |s, b| {
+                s.wrapping_mul(7).wrapping_add(*b)
+            })
+    };
+    cells.iter().fold(1, mix)
+}
+
+impl Arrays {
+    /// Changes what there is in a range, by what there was; answers with a digest of it.
+    fn change(txn: &mut Txn<'_>, from: &[u8], to: &[u8], value: u8) -> Result<u8, Fault> {
+        let before = cells(txn, from, to)?;
+        let sum = digest(&before);
+        if let (&[1, array, first], &[1, _, last]) = (from, to) {
+            for at in first..=last {
+                let value = value.wrapping_add(sum) % 5;
+                match value {
+                    0 => txn.delete(cell(array, at)),
+                    _ => txn.put(cell(array, at), Bytes::copy_from_slice(&[value])),
+                }
+            }
+        } else {
+            for (key, v) in before {
+                txn.put(key, Bytes::copy_from_slice(&[v.wrapping_mul(3) ^ value]));
+            }
+        }
+        Ok(sum)
+    }
+
+    fn count(txn: &mut Txn<'_>, by: u8) -> Result<Option<u8>, Fault> {
+        let sum = counter(txn)?.checked_add(by % 8).filter(|&s| s < LIMIT);
+        if let Some(sum) = sum {
+            txn.put(Bytes::from_static(&[2]), Bytes::copy_from_slice(&[sum]));
+        }
+        Ok(sum)
+    }
+}
+
+impl Service for Arrays {
+    fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
+        for at in 0..6 {
+            txn.put(cell(1, at), Bytes::from_static(&[1]));
+        }
+        Ok(())
+    }
+
+    fn is_read_only(&self, op: &[u8]) -> bool {
+        matches!(op[0], 0 | 1 | 7 | 9 | 12 | 15 | 16)
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        match self.run(txn, call, op)? {
+            Ran::Done(result) => Ok(result),
+            Ran::Settle(ran) => self.settle(txn, call, op, ran),
+        }
+    }
+
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+        let value = call.session.0 as u8;
+        Arrays::change(txn, &[1], &[1, 255, 255], value).map(drop)
+    }
+
+    fn uses(&self, _: &Call, op: &Bytes) -> Uses {
+        let (array, from, to) = (u64::from(op[1]), u64::from(op[2]), u64::from(op[3]));
+        let part = Scope::Range(CELLS, array, from, to);
+        let whole = Scope::Object(CELLS, array);
+        match op[0] {
+            0 | 1 => Uses::none().read(part),
+            2 | 3 => Uses::none().write(part),
+            4 | 5 => Uses::none().write(part).settle(COUNTER),
+            6 => Uses::none().settle(COUNTER),
+            7 => Uses::none().read(whole),
+            8 => Uses::none().write(whole),
+            9 => Uses::none().read(Scope::Class(CELLS)),
+            10 => Uses::none().write(Scope::Class(CELLS)),
+            11 => Uses::none().settle(whole),
+            12 => Uses::none().read(Scope::Everything),
+            13 => Uses::everything(),
+            14 => Uses::none().settle(COUNTER).read(part).settle(whole),
+            15 => Uses::none().read(COUNTER),
+            _ => Uses::none(),
+        }
+    }
+
+    fn run(&self, txn: &mut Txn<'_>, _: &Call, op: &Bytes) -> Result<Ran, Fault> {
+        let (array, value) = (op[1], op[4]);
+        let part = ([1, array, op[2]], [1, array, op[3]]);
+        let (first, last): (&[u8], &[u8]) = (&[1, array], &[1, array, 255]);
+        let done = |byte: u8| Ok(Ran::Done(Bytes::copy_from_slice(&[byte])));
+        let rest = |byte: u8| Ok(Ran::Settle(Bytes::copy_from_slice(&[byte])));
+        match op[0] {
+            0 | 1 => done(digest(&cells(txn, &part.0, &part.1)?)),
+            2 | 3 => done(Arrays::change(txn, &part.0, &part.1, value)?),
+            4 | 5 => rest(Arrays::change(txn, &part.0, &part.1, value)?),
+            14 => rest(digest(&cells(txn, &part.0, &part.1)?)),
+            6 | 11 => rest(0),
+            7 => done(digest(&cells(txn, first, last)?)),
+            8 => done(Arrays::change(txn, first, last, value)?),
+            9 => done(digest(&cells(txn, &[1], &[1, 255, 255])?)),
+            10 => done(Arrays::change(txn, &[1], &[1, 255, 255], value)?),
+            12 => done(digest(&cells(txn, &[1], &[1, 255, 255])?) ^ counter(txn)?),
+            13 => {
+                Arrays::count(txn, value)?;
+                done(Arrays::change(txn, &[1], &[1, 255, 255], value)?)
+            }
+            15 => done(counter(txn)?),
+            other => done(other),
+        }
+    }
+
+    fn settle(&self, txn: &mut Txn<'_>, _: &Call, op: &Bytes, ran: Bytes) -> Result<Bytes, Fault> {
+        let (first, last): (&[u8], &[u8]) = (&[1, op[1]], &[1, op[1], 255]);
+        let mut answer = ran.to_vec();
+        match op[0] {
+            4..=6 => match Arrays::count(txn, op[4])? {
+                Some(sum) => answer.push(sum),
+                // Refused: what ran is undone.
+                None => txn.rollback(),
+            },
+            11 => answer.push(Arrays::change(txn, first, last, op[4])?),
+            14 => {
+                answer.push(Arrays::change(txn, first, last, op[4])?);
+                answer.extend(Arrays::count(txn, 1)?);
+            }
+            other => panic!("{other} does not settle"),
+        }
+        Ok(answer.into())
+    }
+}
+
+/// Any operation.
+pub fn op() -> impl Strategy<Value = Op> {
+    let what = prop_oneof![12 => 0..9_u8, 3 => Just(14), 2 => 9..17_u8];
+    (what, 1..4_u8, 0..8_u8, 0..4_u8, any::<u8>())
+        .prop_map(|(what, array, from, more, value)| [what, array, from, from + more, value])
+}

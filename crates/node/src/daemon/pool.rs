@@ -1,0 +1,151 @@
+//! The threads that run operations beside each other.
+//!
+//! There can be hundreds, for services that wait. A hand-over from thread to thread costs more than a short job: so jobs wake one
+//! thread, which wakes the next if there is more to do, and what several came to is told once.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use quorate_execution::{Completion, Job, Service};
+
+/// The threads. How many jobs wait is bounded by the replica.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// There is a job, or no more will come.
+    changed: Condvar,
+    done: Mutex<Vec<Completion>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    has_ended: bool,
+}
+
+impl Pool {
+    /// Starts the threads. `tell` is called on them when there is something for [`Pool::take_done`].
+    ///
+    /// # Errors
+    /// Where the system has no more threads.
+    pub fn spawn<S: Service + Clone>(
+        threads: usize,
+        service: &S,
+        tell: impl Fn() + Clone + Send + 'static,
+    ) -> std::io::Result<Pool> {
+        let mut pool = Pool {
+            shared: Arc::default(),
+            threads: Vec::new(),
+        };
+        for at in 0..threads {
+            let (shared, service, tell) = (pool.shared.clone(), service.clone(), tell.clone());
+            let thread = std::thread::Builder::new()
+                .name(format!("worker {at}"))
+                .spawn(move || shared.work(&service, &tell))?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Has jobs run.
+    pub fn run(&self, jobs: Vec<Job>) {
+        let mut queue = self.shared.queue();
+        queue.jobs.extend(jobs);
+        if queue.idle > 0 {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// What jobs came to since the last time.
+    pub fn take_done(&self) -> Vec<Completion> {
+        std::mem::take(&mut *lock(&self.shared.done))
+    }
+}
+
+impl Drop for Pool {
+    /// What has begun comes to its end.
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue();
+        queue.has_ended = true;
+        queue.jobs.clear();
+        drop(queue);
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work<S: Service>(&self, service: &S, tell: &impl Fn()) {
+        let mut queue = self.queue();
+        loop {
+            let Some(job) = queue.jobs.pop_front() else {
+                if queue.has_ended {
+                    return;
+                }
+                queue.idle += 1;
+                queue = self
+                    .changed
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner);
+                queue.idle -= 1;
+                continue;
+            };
+            // Each wakes the next, so that nobody is woken for what the first has done meanwhile.
+            if !queue.jobs.is_empty() && queue.idle > 0 {
+                self.changed.notify_one();
+            }
+            drop(queue);
+            let completion = run(service, &job);
+            // Before it is told: its view may hold on to what can then be changed in place.
+            drop(job);
+            let mut done = lock(&self.done);
+            let is_first = done.is_empty();
+            done.push(completion);
+            drop(done);
+            // Whoever put something there before has told of it, and it has not been taken.
+            if is_first {
+                tell();
+            }
+            queue = self.queue();
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+}
+
+/// A panic takes the replica out, and says why.
+fn run<S: Service>(service: &S, job: &Job) -> Completion {
+    catch_unwind(AssertUnwindSafe(|| job.run(service))).unwrap_or_else(|panic| {
+        let words = words(&*panic);
+        job.failed(format!("the service has panicked: {words}"))
+    })
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("without a word")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,280 @@
+//! Batches whose operations are executed beside each other, on workers.
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use quorate_agreement::{CHECKPOINT_INTERVAL, Ordered};
+use quorate_execution::graph::OpId;
+use quorate_execution::{Completion, Done, Executed, Flight, Service, Workers};
+use quorate_state::Fault;
+use quorate_wire::Seq;
+use quorate_wire::message::Read;
+
+use crate::clients::ConnectionId;
+use crate::io::Output;
+use crate::replica::{LAYER_BYTES, MAX_LAYERS, Replica};
+use crate::transfer::Piece;
+
+/// Batches at work.
+#[derive(Debug)]
+pub(crate) struct Parallel {
+    flight: Flight<Tag>,
+    /// The newest batch, if some of its requests have not entered yet, and how many have.
+    entering: Option<(Arc<Ordered>, usize)>,
+    /// Those that have committed and entered, each with the number of the operation after it.
+    batches: VecDeque<(Seq, OpId)>,
+}
+
+/// What an operation came with.
+#[derive(Debug)]
+enum Tag {
+    /// A request, by its place in a batch.
+    Request(Arc<Ordered>, usize),
+    Read(ConnectionId, Read),
+}
+
+impl Parallel {
+    pub fn new(workers: Workers) -> Parallel {
+        Parallel {
+            flight: Flight::new(workers),
+            entering: None,
+            batches: VecDeque::new(),
+        }
+    }
+
+    /// Whether all of a batch has entered: what is read now is what some batch left.
+    pub fn is_between_batches(&self) -> bool {
+        self.entering.is_none()
+    }
+
+    /// Checkpoints that wait for operations before them.
+    pub fn waiting_layers(&self) -> usize {
+        self.flight.marks()
+    }
+
+    pub fn invariants(&self) {
+        self.flight.invariants();
+    }
+}
+
+impl<S: Service> Replica<S> {
+    /// The last place that is in the state, or on its way into it for good.
+    pub(crate) fn entered(&self) -> Seq {
+        let parallel = self.parallel.as_ref();
+        let entering = parallel.and_then(|p| p.entering.as_ref());
+        let entering = entering.filter(|_| self.tentative.is_none());
+        let newest = parallel.and_then(|p| p.batches.back());
+        let entered = newest.map_or(self.applied, |(seq, _)| *seq);
+        entering.map_or(entered, |(ordered, _)| ordered.seq)
+    }
+
+    /// Lets in what can enter, and brings on what has: until nothing more is to be done before workers are.
+    pub(crate) fn advance(&mut self) -> Result<(), Fault> {
+        loop {
+            self.enter()?;
+            let Some(parallel) = &mut self.parallel else {
+                return Ok(());
+            };
+            let has_moved = parallel
+                .flight
+                .proceed(&mut self.executor, &mut self.state)?;
+            let done = parallel.flight.take_done();
+            let layers = parallel.flight.take_layers();
+            while let Some((seq, end)) = parallel.batches.front()
+                && parallel.flight.is_done_before(*end)
+            {
+                self.applied = *seq;
+                parallel.batches.pop_front();
+            }
+            done.into_iter().for_each(|done| self.answer(done));
+            for (seq, layer) in layers {
+                self.store(Piece {
+                    seq,
+                    complete: true,
+                    layer,
+                });
+            }
+            if !has_moved {
+                break;
+            }
+        }
+        let jobs = self.parallel.as_mut().map(|p| p.flight.take_jobs());
+        if let Some(jobs) = jobs.filter(|jobs| !jobs.is_empty()) {
+            self.out.push_back(Output::Run(jobs));
+        }
+        Ok(())
+    }
+
+    /// Lets requests in as far as they can enter.
+    fn enter(&mut self) -> Result<(), Fault> {
+        while self.transfer.is_idle() {
+            self.commit_tentative();
+            let is_full = self.layers_ahead() >= MAX_LAYERS;
+            let Some(parallel) = &mut self.parallel else {
+                return Ok(());
+            };
+            if parallel.entering.is_none() {
+                let next = match is_full {
+                    true => None,
+                    false => self.backlog.pop_front(),
+                };
+                let Some(ordered) = next else {
+                    return Ok(());
+                };
+                parallel.entering = Some((ordered, 0));
+            }
+            let Some((ordered, next)) = &mut parallel.entering else {
+                return Ok(());
+            };
+            while let Some(known) = ordered.requests.get(*next) {
+                let tag = || Tag::Request(ordered.clone(), *next);
+                let has_entered = parallel.flight.enter(
+                    &mut self.executor,
+                    &mut self.state,
+                    (ordered.time, *next == 0),
+                    &known.request,
+                    tag,
+                )?;
+                if !has_entered {
+                    return Ok(());
+                }
+                *next += 1;
+            }
+            let ordered = ordered.clone();
+            parallel.entering = None;
+            if self.tentative.is_none() {
+                self.on_entered(&ordered);
+            }
+        }
+        Ok(())
+    }
+
+    /// If the tentative batch has committed, it is one as the others.
+    fn commit_tentative(&mut self) {
+        if let Some(parallel) = &mut self.parallel
+            && let Some(tentative) = &self.tentative
+            && let Some(ordered) = self.backlog.pop_front()
+        {
+            assert_eq!(
+                tentative.digest, ordered.digest,
+                "what else committed is undone"
+            );
+            let (executor, state) = (&mut self.executor, &mut self.state);
+            parallel.flight.keep_tentative(executor, state);
+            self.tentative = None;
+            if parallel.entering.is_none() {
+                self.on_entered(&ordered);
+            }
+        }
+    }
+
+    /// A batch that has committed has entered.
+    fn on_entered(&mut self, ordered: &Ordered) {
+        self.unstored_bytes += weight(ordered);
+        let Some(parallel) = &mut self.parallel else {
+            return;
+        };
+        let end = parallel.flight.next_id();
+        parallel.batches.push_back((ordered.seq, end));
+        let is_checkpoint = ordered.seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
+        if is_checkpoint || self.unstored_bytes >= LAYER_BYTES {
+            self.unstored_bytes = 0;
+            let (executor, state) = (&mut self.executor, &mut self.state);
+            parallel.flight.mark(executor, state, ordered.seq);
+        }
+    }
+
+    /// Lets the next batch in so that it can be undone.
+    pub(crate) fn enter_tentatively(&mut self, ordered: Arc<Ordered>) -> Result<(), Fault> {
+        let Some(parallel) = &mut self.parallel else {
+            return Ok(());
+        };
+        // Only one batch is on its way into the graph.
+        if parallel.entering.is_some() {
+            return Ok(());
+        }
+        let (executor, state) = (&mut self.executor, &mut self.state);
+        parallel.flight.begin_tentative(executor, state)?;
+        parallel.entering = Some((ordered.clone(), 0));
+        self.tentative = Some(ordered);
+        self.advance()
+    }
+
+    /// Undoes the tentative batch.
+    pub(crate) fn undo_tentative(&mut self) {
+        let Some(parallel) = &mut self.parallel else {
+            return;
+        };
+        if self.tentative.take().is_some() {
+            parallel.entering = None;
+        }
+        let (executor, state) = (&mut self.executor, &mut self.state);
+        parallel.flight.drop_tentative(executor, state);
+    }
+
+    /// The state is given up.
+    pub(crate) fn drop_flight(&mut self) {
+        if let Some(parallel) = &mut self.parallel {
+            parallel.flight.give_up(&mut self.executor);
+            parallel.entering = None;
+            parallel.batches.clear();
+        }
+    }
+
+    /// Lets a read in. False if it has to wait.
+    pub(crate) fn enter_read(&mut self, from: ConnectionId, read: &Read) -> Result<bool, Fault> {
+        let Some(parallel) = &mut self.parallel else {
+            return Ok(false);
+        };
+        let Some(client) = self.clients.client(from) else {
+            return Ok(true);
+        };
+        parallel.flight.enter_read(
+            &mut self.executor,
+            &mut self.state,
+            (client, read.session),
+            &read.op,
+            || Tag::Read(from, read.clone()),
+        )
+    }
+
+    pub(crate) fn on_ran(&mut self, completions: Vec<Completion>) {
+        for completion in completions {
+            let flight = self.parallel.as_mut().map(|p| &mut p.flight);
+            if let Some(Err(reason)) = flight.map(|flight| flight.complete(completion)) {
+                return self.fail(reason);
+            }
+        }
+    }
+
+    fn answer(&mut self, done: Done<Tag>) {
+        let Done {
+            tag,
+            outcome,
+            is_tentative,
+        } = done;
+        match tag {
+            Tag::Request(ordered, at) => {
+                let Some(known) = ordered.requests.get(at) else {
+                    return;
+                };
+                let executed = Executed {
+                    client: known.request.client(),
+                    session: known.request.session(),
+                    number: known.request.number(),
+                    outcome,
+                };
+                let view = is_tentative.then_some(ordered.view);
+                self.reply(executed, known.replier, view);
+            }
+            Tag::Read(from, read) => self.reply_to_read(from, &read, outcome),
+        }
+    }
+}
+
+/// What the requests of a batch weigh.
+pub(crate) fn weight(ordered: &Ordered) -> usize {
+    let weights = ordered.requests.iter().map(|known| known.request.weight());
+    weights.sum()
+}
