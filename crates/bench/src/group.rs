@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use quorate_net::group::{Durability, Files, Group, Protocol, Purpose};
 use quorate_net::{Identity, keys};
+use quorate_wire::Authentication;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -25,6 +26,8 @@ pub struct Setup {
     pub replicas: usize,
     /// Where votes are kept before they leave.
     pub durability: Durability,
+    /// What makes requests and votes believed.
+    pub authentication: Authentication,
     /// Whether reads go unordered.
     pub unordered_reads: bool,
     /// The replicas' optimisations.
@@ -170,7 +173,7 @@ fn make_group(setup: &Setup, clients: &[quorate_wire::KeyPair], directory: &Path
     Ok(group.with_protocol(Protocol {
         durability: setup.durability,
         unordered_reads: setup.unordered_reads,
-        ..Protocol::default()
+        authentication: setup.authentication,
     }))
 }
 

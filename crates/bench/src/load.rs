@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
 use quorate_net::{ClientEvent, ClientLinks, Frame};
+use quorate_wire::Authentication;
 use quorate_wire::message::{ClientMessage, ReplicaMessage};
 use rustix::event::epoll;
 
@@ -226,8 +227,12 @@ impl Fleet {
             let mut nonce = [0; 8];
             getrandom::fill(&mut nonce)?;
             let (quorum, nonce) = (group.group().quorum(), u64::from_le_bytes(nonce));
+            let client = Client::new(quorum, self.options, me.public(), nonce, 0);
             self.clients.push(Machine {
-                client: Client::new(quorum, self.options, me.public(), nonce, 0),
+                client: match group.group().protocol().authentication {
+                    Authentication::Mac => client,
+                    Authentication::Signature => client.signing(me.key().clone()),
+                },
                 links: ClientLinks::connect(group.group(), me)?,
                 started: clock(),
                 work: None,

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use quorate_agreement::client::ClientOptions;
 use quorate_net::group::Durability;
+use quorate_wire::Authentication;
 
 use crate::Workload;
 use crate::group::Setup;
@@ -15,7 +16,7 @@ use crate::run::{self, Case, Options, Variant, all_cases};
 
 const OPERATIONS: [Workload; 3] = [Workload::of(0, 0), Workload::of(4, 0), Workload::of(0, 4)];
 /// As in the papers' plots.
-const CLIENTS: [usize; 9] = [1, 2, 5, 10, 20, 50, 100, 150, 200];
+const CLIENTS: [usize; 7] = [1, 5, 10, 20, 50, 100, 200];
 /// What a mount has in flight at most: a session's window.
 const WINDOW: usize = 64;
 
@@ -39,11 +40,14 @@ pub async fn run(options: &Options) -> Result<Report> {
 
 /// The systems that the paper compares.
 fn variants() -> Vec<Variant> {
+    let mut bft_pk = variant("BFT-PK memory", 4, Durability::Memory);
+    bft_pk.setup.authentication = Authentication::Signature;
     vec![
         variant("NO-REP memory", 1, Durability::Memory),
         variant("NO-REP disk", 1, Durability::Disk),
         variant("BFT memory", 4, Durability::Memory),
         variant("BFT disk", 4, Durability::Disk),
+        bft_pk,
     ]
 }
 
@@ -54,6 +58,7 @@ pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Va
         setup: Setup {
             replicas,
             durability,
+            authentication: Authentication::Mac,
             unordered_reads: true,
             tuning: Tunings::default(),
             workers: 0,
@@ -178,32 +183,41 @@ fn figures(figures: &Figures) -> impl Iterator<Item = String> {
         .map(show)
 }
 
-/// The row of the same load for NO-REP of the same durability.
-fn no_rep<'a>(report: &'a Report, row: &Row) -> Option<&'a Row> {
-    let durability = row.variant.strip_prefix("BFT ")?;
-    let baseline = format!("NO-REP {durability}");
-    report.rows.iter().find(|r| {
-        (r.part, &r.workload, &r.variant) == (row.part, &row.workload, &baseline)
-            && (r.clients, r.in_flight) == (row.clients, row.in_flight)
-    })
+/// What a variant is compared with: BFT with NO-REP, BFT-PK with BFT.
+fn baseline(variant: &str) -> Option<String> {
+    if let Some(durability) = variant.strip_prefix("BFT-PK ") {
+        return Some(format!("BFT {durability}"));
+    }
+    let durability = variant.strip_prefix("BFT ")?;
+    Some(format!("NO-REP {durability}"))
+}
+
+const COMPARED: [&str; 3] = ["ratio", "to", "paper"];
+
+/// The ratio of a figure to that of the variant's baseline among these rows.
+fn compared(
+    rows: &[&Row],
+    row: &Row,
+    figure: fn(&Figures) -> f64,
+    paper: String,
+) -> Option<[String; 3]> {
+    let name = baseline(&row.variant)?;
+    let mut rows = rows.iter();
+    let base = rows.find(|r| r.variant == name && r.workload == row.workload)?;
+    let ratio = figure(&row.median) / figure(&base.median);
+    Some([show(ratio), name, paper])
 }
 
 fn latency(report: &Report) -> Table {
-    let heads = [
-        &["operation, variant"],
-        &FIGURES[..],
-        &["x NO-REP", "paper"],
-    ]
-    .concat();
-    let mut table = Table::new("One client (paper: Table 1)", &heads);
-    for row in report.part("latency") {
+    let heads = [&["operation, variant"], &FIGURES[..], &COMPARED].concat();
+    let mut table = Table::new("One client (paper: Table 1; ratio of p50)", &heads);
+    let rows: Vec<&Row> = report.part("latency").collect();
+    for row in &rows {
         let mut cells = vec![format!("{} {}", row.workload, row.variant)];
         cells.extend(figures(&row.median));
-        if let Some(base) = no_rep(report, row) {
-            cells.push(show(row.median.p50_us / base.median.p50_us));
-            let paper = paper::micro(&row.workload).and_then(|r| r.latency);
-            cells.push(paper.map_or(String::new(), show));
-        }
+        let paper = paper::latency(&row.variant, &row.workload);
+        let ratio = compared(&rows, row, |f| f.p50_us, paper);
+        cells.extend(ratio.into_iter().flatten());
         table.row(cells);
     }
     table
@@ -214,26 +228,24 @@ fn peaks(report: &Report) -> Table {
     let heads = [
         &["operation, variant", "clients x in flight"],
         &FIGURES[..],
-        &["x NO-REP", "paper"],
+        &COMPARED,
     ];
-    let mut table = Table::new("Highest throughput (paper: Figure 5)", &heads.concat());
+    let title = "Highest throughput (paper: Figure 5; ratio of ops/s)";
+    let mut table = Table::new(title, &heads.concat());
     for part in ["throughput", "window"] {
-        for row in best(report, part) {
+        let rows = best(report, part);
+        for row in &rows {
             let mut cells = vec![
                 format!("{} {}", row.workload, row.variant),
                 format!("{} x {}", row.clients, row.in_flight),
             ];
             cells.extend(figures(&row.median));
-            let baseline = row.variant.replace("BFT", "NO-REP");
-            let baseline = best(report, part)
-                .into_iter()
-                .find(|r| r.workload == row.workload && r.variant == baseline);
-            if let Some(base) = baseline.filter(|b| b.variant != row.variant) {
-                cells.push(show(row.median.ops_per_s / base.median.ops_per_s));
-                let paper = paper::micro(&row.workload).and_then(|r| r.throughput);
-                let paper = paper.filter(|_| part == "throughput");
-                cells.push(paper.map_or(String::new(), show));
-            }
+            let paper = match part {
+                "throughput" => paper::throughput(&row.variant, &row.workload),
+                _ => String::new(),
+            };
+            let ratio = compared(&rows, row, |f| f.ops_per_s, paper);
+            cells.extend(ratio.into_iter().flatten());
             table.row(cells);
         }
     }
