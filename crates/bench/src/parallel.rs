@@ -28,7 +28,12 @@ const DISKS: usize = 100;
 /// Where a group does not start or answer.
 pub async fn overhead(options: &Options) -> Result<Report> {
     let mut report = Report::new("overhead", options.seconds);
-    let variants = [base(), cbase("CBASE".into(), 16, Parallelism::Infinite)];
+    let inline = variant("inline", 4, Durability::Memory);
+    let variants = [
+        base(),
+        cbase("CBASE".into(), 16, Parallelism::Infinite),
+        inline,
+    ];
     figure(options, "figure-4", 0, &variants, &mut report).await?;
     Ok(report)
 }
@@ -57,8 +62,11 @@ pub async fn scalability(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
+/// One thread, and a graph in which all conflict.
 fn base() -> Variant {
-    variant("BASE", 4, Durability::Memory)
+    let mut base = variant("BASE", 4, Durability::Memory);
+    base.setup.workers = 1;
+    base
 }
 
 fn cbase(name: String, workers: usize, parallelism: Parallelism) -> Variant {
@@ -78,6 +86,10 @@ async fn figure(
     variants: &[Variant],
     report: &mut Report,
 ) -> Result<()> {
+    let variants = match options.quick {
+        true => &variants[..2],
+        false => variants,
+    };
     let clients: &[usize] = if options.quick { &[4] } else { &CLIENTS };
     let load = |clients: &usize| Load {
         workload: Workload::of(0, 0),
