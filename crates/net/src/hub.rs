@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mio::event::Event;
@@ -17,11 +17,14 @@ use mio::{Events, Interest, Poll, Registry, Token};
 
 use crate::frame::{Frame, LinkEnd};
 use crate::link::Link;
+use crate::util;
 
 /// How much is read from a link at a time.
 const READ_BYTES: usize = 128 << 10;
 /// Links of which one poll tells.
 const EVENTS: usize = 256;
+/// How long a frame may wait for others to go along with.
+const LATER: Duration = Duration::from_millis(1);
 /// The waker's token; links count up from 0.
 const WAKER: Token = Token(usize::MAX);
 
@@ -86,6 +89,9 @@ pub(crate) struct Hub<N> {
     again: VecDeque<usize>,
     /// Links that may have something to write.
     dirty: Vec<usize>,
+    /// Links with frames that may wait for others, and since when.
+    later: Vec<usize>,
+    later_since: Option<Instant>,
 }
 
 struct Entry<N> {
@@ -116,6 +122,8 @@ impl<N: Copy> Hub<N> {
             ready: VecDeque::new(),
             again: VecDeque::new(),
             dirty: Vec::new(),
+            later: Vec::new(),
+            later_since: None,
         })
     }
 
@@ -191,7 +199,11 @@ impl<N: Copy> Hub<N> {
     ) -> io::Result<()> {
         self.ready.append(&mut self.again);
         let busy = !self.ready.is_empty() || !self.dirty.is_empty();
-        let timeout = if busy { Some(Duration::ZERO) } else { timeout };
+        let later = self.later_since.map(|_| LATER);
+        let timeout = match busy {
+            true => Some(Duration::ZERO),
+            false => [timeout, later].into_iter().flatten().min(),
+        };
         match self.poll.poll(&mut self.events, timeout) {
             Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
             _ => self.waker.rearm(),
@@ -259,14 +271,48 @@ impl<N: Copy> Hub<N> {
         if entry.link.end.is_some() || !entry.link.push(frame) {
             return false;
         }
-        if entry.link.wants_flush() && !std::mem::replace(&mut entry.dirty, true) {
+        self.mark(token);
+        true
+    }
+
+    /// As [`Hub::push`], for a frame that goes along with the next one, or by itself after a millisecond.
+    pub fn push_later(&mut self, token: usize, frame: &Frame) -> bool {
+        let Some(entry) = self.links.get_mut(&token) else {
+            return false;
+        };
+        if entry.link.end.is_some() || !entry.link.push(frame) {
+            return false;
+        }
+        self.later.push(token);
+        self.later_since.get_or_insert_with(util::now);
+        true
+    }
+
+    /// Has frames that wait for others written with the next flush.
+    pub fn hurry(&mut self) {
+        self.later_since = None;
+        for token in std::mem::take(&mut self.later) {
+            self.mark(token);
+        }
+    }
+
+    fn mark(&mut self, token: usize) {
+        if let Some(entry) = self.links.get_mut(&token)
+            && entry.link.wants_flush()
+            && !std::mem::replace(&mut entry.dirty, true)
+        {
             self.dirty.push(token);
         }
-        true
     }
 
     /// Writes what was queued, as far as the sockets take it.
     pub fn flush(&mut self) {
+        if self
+            .later_since
+            .is_some_and(|since| since.elapsed() >= LATER)
+        {
+            self.hurry();
+        }
         let mut kept = 0;
         for at in 0..self.dirty.len() {
             let token = self.dirty[at];
@@ -283,6 +329,13 @@ impl<N: Copy> Hub<N> {
             }
         }
         self.dirty.truncate(kept);
+        if self.later_since.is_some() {
+            // Some have gone along by now.
+            let links = &self.links;
+            let waits = |t: &usize| links.get(t).is_some_and(|e| e.link.wants_flush());
+            self.later.retain(waits);
+            self.later_since = self.later_since.filter(|_| !self.later.is_empty());
+        }
     }
 }
 

@@ -286,6 +286,24 @@ impl ReplicaLinks {
         queued
     }
 
+    /// Queues a frame for all other replicas that nobody waits for: it goes along with the next one, or by itself after a
+    /// millisecond.
+    pub fn broadcast_later(&mut self, frame: &Frame) {
+        for to in self.group.quorum().others(self.me) {
+            let Some(peer) = self.peers.get_mut(usize::from(to.0)) else {
+                continue;
+            };
+            if let Some(link) = peer.link {
+                peer.dropped += u64::from(!self.hub.push_later(link, frame));
+            }
+        }
+    }
+
+    /// Has what was queued for later written with the next [`ReplicaLinks::flush`].
+    pub fn hurry(&mut self) {
+        self.hub.hurry();
+    }
+
     /// Queues a frame for all other replicas.
     pub fn broadcast(&mut self, frame: &Frame) {
         for to in self.group.quorum().others(self.me) {

@@ -64,6 +64,26 @@ fn large_and_small_messages_keep_their_order() {
     }
 }
 
+/// What may wait for others comes in its place among them; and by itself if there are none.
+#[test]
+fn what_may_wait_comes_in_order() {
+    let cluster = Cluster::start(4, Limits::default());
+    cluster.wait_until_linked();
+    let frames = [1, 2, 3].map(|n| Frame::encode(&peer_message(n)));
+    cluster.node(1).with(move |links| {
+        links.broadcast(&frames[0]);
+        links.broadcast_later(&frames[1]);
+        links.broadcast(&frames[2]);
+        links.broadcast_later(&frames[0]);
+    });
+    for size in [1, 2, 3, 1] {
+        for to in [0, 2, 3] {
+            let (from, got) = cluster.next_peer_message(to);
+            assert_eq!((from, got), (ReplicaId(1), peer_message(size)));
+        }
+    }
+}
+
 /// A replica that dies is noticed, and one that comes back is linked again.
 #[test]
 fn a_restarted_replica_is_linked_again() {

@@ -248,7 +248,15 @@ impl Daemon {
         };
         let mode = group.protocol().authentication;
         let signing = Signing::new(mode, me, key.clone(), group.replica_keys());
-        let outgoing = Outgoing::new(group.quorum(), me, links, signing, fault, &key);
+        let outgoing = Outgoing::new(
+            group.quorum(),
+            me,
+            links,
+            signing,
+            fault,
+            &key,
+            tuning.tentative,
+        );
         let core = Core::new(config, service, restored, wal, store, pool, outgoing);
         let core = std::thread::Builder::new()
             .name("replica".into())

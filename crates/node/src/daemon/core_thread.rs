@@ -199,7 +199,13 @@ impl<S: Service> Core<S> {
                 self.outgoing.reply_as_is(id(connection), &report);
                 None
             }
-            Event::Client(connection, message) => Some(Input::Client(id(connection), message)),
+            Event::Client(connection, message) => {
+                // A read that is not ordered waits for the batch that is executed tentatively, here and at the others.
+                if matches!(message, ClientMessage::Read(_)) {
+                    self.outgoing.links().hurry();
+                }
+                Some(Input::Client(id(connection), message))
+            }
             Event::ClientDown(connection) => Some(Input::ClientDown(id(connection))),
         }
     }

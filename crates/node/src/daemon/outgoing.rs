@@ -7,7 +7,7 @@ use quorate_fault::{Fault, Faulty};
 use quorate_net::{Frame, ReplicaLinks};
 use quorate_replica::{ConnectionId, Signing};
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
-use quorate_wire::{Encode, KeyPair, Quorum, ReplicaId};
+use quorate_wire::{Encode, KeyPair, Quorum, ReplicaId, Seq};
 
 /// Messages held back at most; a slow replica loses what is beyond.
 const MAX_DELAYED: usize = 64 << 10;
@@ -23,6 +23,10 @@ pub(crate) struct Outgoing {
     faulty: Option<Box<Faulty>>,
     delayed: BinaryHeap<Reverse<Delayed>>,
     delays: u64,
+    /// Whether clients are answered before a batch commits: then COMMITs may take their time.
+    tentative: bool,
+    /// The newest place that this replica has voted for.
+    newest: Seq,
 }
 
 #[derive(Debug)]
@@ -67,6 +71,7 @@ impl Outgoing {
         signing: Signing,
         fault: Option<Fault>,
         key: &KeyPair,
+        tentative: bool,
     ) -> Outgoing {
         let faulty = fault.map(|fault| {
             tracing::warn!(%fault, "this replica misbehaves on purpose");
@@ -80,6 +85,8 @@ impl Outgoing {
             faulty,
             delayed: BinaryHeap::new(),
             delays: 0,
+            tentative,
+            newest: Seq(0),
         }
     }
 
@@ -118,11 +125,28 @@ impl Outgoing {
 
     pub fn broadcast(&mut self, message: PeerMessage, now: u64) {
         if self.faulty.is_none() {
-            let message = self.signing.seal(message);
-            return self.links.broadcast(&Frame::encode(&message));
+            let may_wait = self.may_wait(&message);
+            let frame = Frame::encode(&self.signing.seal(message));
+            return match may_wait {
+                true => self.links.broadcast_later(&frame),
+                false => self.links.broadcast(&frame),
+            };
         }
         for to in self.quorum.others(self.me) {
             self.send(to, message.clone(), now);
+        }
+    }
+
+    /// Whether a message may go along with the next one. PBFT 2002, 5.1.2: with tentative execution nobody waits for the COMMITs
+    /// of the newest batch, and the PREPAREs of the next one carry them. Commits of earlier places hold that next one up.
+    fn may_wait(&mut self, message: &PeerMessage) -> bool {
+        match message {
+            PeerMessage::Prepare(vote) => {
+                self.newest = self.newest.max(vote.seq);
+                false
+            }
+            PeerMessage::Commit(vote) => self.tentative && vote.seq >= self.newest,
+            _ => false,
         }
     }
 
