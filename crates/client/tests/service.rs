@@ -30,6 +30,7 @@ impl Service for Sum {
     }
 
     fn execute(&self, txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        assert_ne!(op[..], *b"panic", "as asked");
         let sum = txn.get(KEY)?.unwrap_or_default();
         let sum = u64::from_le_bytes(sum[..].try_into().unwrap_or_default());
         let sum = sum + op.first().map_or(0, |add| u64::from(*add));
@@ -60,7 +61,11 @@ fn group(n: u8) -> Arc<Group> {
 }
 
 fn start(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) -> Daemon {
-    let options = Options {
+    Daemon::start(options(group, id, data, first_start), Sum).unwrap()
+}
+
+fn options(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) -> Options {
+    Options {
         group: group.clone(),
         me: ReplicaId(id),
         key: key(id),
@@ -68,10 +73,10 @@ fn start(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) 
         first_start,
         listen: None,
         tuning: Tuning::default(),
-        workers: 0,
+        // Some with workers, some without: nobody can tell.
+        workers: usize::from(id % 2) * 3,
         fault: None,
-    };
-    Daemon::start(options, Sum).unwrap()
+    }
 }
 
 /// Calls the group, stops all its replicas, starts them again and calls once more.
@@ -103,6 +108,23 @@ fn a_group_of_one_serves() {
 #[test]
 fn a_group_of_four_serves() {
     adds_up(4);
+}
+
+/// A service that panics on a worker takes its replica out, which says why.
+#[test]
+fn a_panic_is_told() {
+    let (group, data) = (group(1), tempfile::tempdir().unwrap());
+    let options = Options {
+        workers: 2,
+        ..options(&group, 0, data.path(), true)
+    };
+    let replica = Daemon::start(options, Sum).unwrap();
+    let session = Session::connect(&group, &Identity::new(&key(100))).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let call = runtime.spawn(async move { session.call("panic".into()).await });
+    let told = replica.wait().unwrap_err().to_string();
+    assert!(told.contains("as asked"), "{told}");
+    call.abort();
 }
 
 /// A session in the thread of its caller: one operation after the other, and many at a time.

@@ -36,11 +36,46 @@ pub enum Ran {
 ///
 /// # Operations at the same time
 ///
-/// A service that only implements `execute` has its operations executed one after the other. One that says with
-/// [`Service::uses`] what they touch can have those that don't conflict at work at the same time, each on a thread of its
-/// own; results and state are those of the agreed order all the same. An operation that has a part which conflicts with
-/// everything (a counter, say) leaves it to its settle step, so that the rest need not wait: see [`crate::graph`]. Then `run`
-/// and `settle`, one after the other, do what `execute` does.
+/// A replica with workers executes operations on threads of their own, at the same time where that gives what the agreed order
+/// gives. Which those are, the service says. Whether there are workers is for each replica's operator to decide; the service's
+/// results are the same.
+///
+/// The defaults are right for a service whose operations take microseconds: [`Service::uses`] says that all conflict,
+/// and one is executed after the other. It is worth more where operations wait (for a disk, a device, another program) or
+/// compute for long:
+///
+/// - [`Service::uses`] names what an operation reads and writes, in [scopes](crate::graph::Scope) of the service's own making: an
+///   account, a row, a range of a file. What is not named must not be touched, not even read; to name too much only
+///   costs parallelism. Where it depends on the state what is touched, name all that it can be.
+/// - [`Service::run`] is the operation, on a worker; by default that is `execute`. It sees the state with all that came before
+///   it *and is named*, and its writes are its own until it is done.
+/// - [`Service::settle`] is for the part that nearly all operations share and that would make them all conflict, such as a counter
+///   or the next free number. `run` leaves it over by answering [`Ran::Settle`]; it is then done in the agreed order on the
+///   ordering thread, so it must be short and must not wait. What only settle touches is named with
+///   [`Uses::settle`](crate::graph::Uses::settle). A service without such a part needs no `settle`.
+///
+/// `run` and `settle`, one after the other, must do what `execute` does: replicas without workers call that.
+///
+/// ```
+/// # use bytes::Bytes;
+/// # use quorate_execution::{Call, Service, graph::{Scope, Uses}};
+/// # use quorate_state::{Fault, Txn};
+/// # struct Registers;
+/// # impl Service for Registers {
+/// # fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> { Ok(()) }
+/// # fn is_read_only(&self, op: &[u8]) -> bool { op.len() == 1 }
+/// # fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
+/// # fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<(), Fault> { Ok(()) }
+/// // 256 registers; an operation is the register's number, and what to write to it if it does not only read.
+/// fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
+///     match op[..] {
+///         [] => Uses::none(),
+///         [register] => Uses::none().read(Scope::Object(0, register.into())),
+///         [register, ..] => Uses::none().write(Scope::Object(0, register.into())),
+///     }
+/// }
+/// # }
+/// ```
 pub trait Service: Send + 'static {
     /// Writes the initial state.
     ///
@@ -73,7 +108,8 @@ pub trait Service: Send + 'static {
         Uses::everything()
     }
 
-    /// The run step. Reads and writes only what [`Service::uses`] says that it does; others may be at work.
+    /// The run step. Reads and writes only what [`Service::uses`] says that it does; others may be at work. It may wait, but not for
+    /// ever: what conflicts with it waits too. It may be run for an operation that is then undone, and run again.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use arrays::{Arrays, Op, op};
 use bytes::Bytes;
 use proptest::prelude::*;
-use quorate_execution::graph::Conflicts;
-use quorate_execution::{Done, Executor, Flight, Job, Workers};
-use quorate_state::{MemorySnapshot, State};
+use quorate_execution::graph::{Conflicts, Uses};
+use quorate_execution::{Call, Done, Executor, Flight, Job, Service, Workers};
+use quorate_state::{Fault, MemorySnapshot, State, Txn};
 use quorate_wire::message::{Control, Request};
 use quorate_wire::{Digest, Encode, PublicKey, RequestNumber, Seq, SessionId, Time};
 
@@ -36,7 +36,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         20 => (1..4_u64, Just(0), op()).prop_map(|(s, back, op)| Ask::Op(s, back, op)),
         // Repeats; numbers that share a slot with others; old ones; sessions that are not there.
         4 => (1..6_u64, -4..2_i64, op()).prop_map(|(s, back, op)| Ask::Op(s, back, op)),
-        2 => (1..4_u64, prop_oneof![Just(64_i64), Just(-64)], op())
+        4 => (1..4_u64, prop_oneof![Just(64_i64), Just(-64)], op())
             .prop_map(|(s, back, op)| Ask::Op(s, back, op)),
         1 => (1..5_u64).prop_map(Ask::Empty),
         1 => (0..20_u64).prop_map(Ask::Open),
@@ -449,6 +449,38 @@ fn much_is_at_work_at_once() {
     assert!(most >= 40, "{most}");
 }
 
+/// A reply takes another's place after a checkpoint that still waits: the checkpoint has the one before.
+#[test]
+fn a_reply_is_replaced_beyond_a_checkpoint() {
+    let mut world = World::new(Conflicts::Declared);
+    let mut numbers = Numbers {
+        next: [0; 8],
+        time: 1_000_000_000_000,
+    };
+    let write = |array, back| Ask::Op(1, back, [2, array, 0, 1, 9]);
+    for (asks, which) in [
+        (vec![Ask::Open(1)], 0),
+        (vec![write(1, 0), write(2, 0)], 0),
+        (vec![write(3, 0)], 1),
+    ] {
+        let batch = numbers.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+        // The second operation stays at work.
+        world.run(which);
+        world.proceed();
+    }
+    assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    // Number 65, which has the slot of number 1.
+    let batch = numbers.agreed(&(1, vec![write(4, 62)]));
+    world.begin(batch, false);
+    world.proceed();
+    world.run(1);
+    world.proceed();
+    assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    world.finish();
+}
+
 /// An operation that fails on a worker takes the replica out; not if it was given up.
 #[test]
 fn a_failure_is_told() {
@@ -475,4 +507,101 @@ fn a_failure_is_told() {
         world.flight.complete(job.failed("out of luck".into())),
         Ok(())
     );
+}
+
+/// Does nothing.
+struct Null(Conflicts);
+
+impl Service for Null {
+    fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn is_read_only(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> {
+        Ok(Bytes::new())
+    }
+
+    fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn uses(&self, _: &Call, _: &Bytes) -> Uses {
+        match self.0 {
+            Conflicts::Declared => Uses::none(),
+            Conflicts::All => Uses::everything(),
+        }
+    }
+}
+
+/// What an operation that does nothing costs, without threads: executed inline, and by way of the graph. Run with
+/// `--release -- --ignored --nocapture cost`.
+#[test]
+#[ignore = "a measurement"]
+#[expect(clippy::disallowed_methods, reason = "it measures")]
+fn cost_of_an_operation() {
+    const ROUNDS: u64 = 5_000;
+    const BATCH: u64 = 64;
+    let requests: Vec<Vec<Request>> = (0..=ROUNDS)
+        .map(|round| match round {
+            0 => {
+                let op = Control::Open(()).to_bytes().into();
+                vec![Request::new(CLIENT, SessionId(0), RequestNumber(1), op)]
+            }
+            _ => {
+                let number = |i| RequestNumber((round - 1) * BATCH + i + 1);
+                let null = Bytes::from_static(&[0; 13]);
+                let request = |i| Request::new(CLIENT, SessionId(1), number(i), null.clone());
+                (0..BATCH).map(request).collect()
+            }
+        })
+        .collect();
+    let begin = |conflicts| {
+        let executor = Executor::new(Null(conflicts));
+        let mut state = State::new(Arc::new(MemorySnapshot::default()));
+        executor.genesis(&mut state).unwrap();
+        (executor, state)
+    };
+    let show = |what: &str, start: std::time::Instant| {
+        let each = start.elapsed().as_nanos() / u128::from(ROUNDS * BATCH);
+        println!("{what}: {each} ns an operation");
+    };
+    for _ in 0..3 {
+        let (mut executor, mut state) = begin(Conflicts::All);
+        let start = std::time::Instant::now();
+        for (at, requests) in (1..).zip(&requests) {
+            let done = executor.execute(&mut state, Time(at), requests).unwrap();
+            assert_eq!(done.len(), requests.len());
+        }
+        show("inline", start);
+        for conflicts in [Conflicts::All, Conflicts::Declared] {
+            let (mut executor, mut state) = begin(conflicts);
+            let workers = Workers {
+                count: 16,
+                ..Workers::default()
+            };
+            let mut flight: Flight<usize> = Flight::new(workers);
+            let start = std::time::Instant::now();
+            for (at, requests) in (1..).zip(&requests) {
+                let mut done = 0;
+                for (i, request) in requests.iter().enumerate() {
+                    let (executor, state) = (&mut executor, &mut state);
+                    let time = (Time(at), i == 0);
+                    let entered = flight.enter(executor, state, time, request, || i);
+                    assert!(entered.unwrap());
+                }
+                while done < requests.len() {
+                    flight.proceed(&mut executor, &mut state).unwrap();
+                    done += flight.take_done().len();
+                    for job in flight.take_jobs() {
+                        flight.complete(job.run(&Null(conflicts))).unwrap();
+                    }
+                }
+            }
+            show(&format!("by way of the graph, {conflicts:?}"), start);
+        }
+    }
 }

@@ -60,8 +60,9 @@
 //! this one replica out; let `?` pass it on. What an operation does is all or nothing by itself: results are
 //! given when it is done, [`Txn::rollback`] undoes.
 //!
-//! Operations are executed one after the other unless [`Service::uses`] says what they touch; those that don't conflict can then be
-//! at work at the same time. Results and state are the same as one after the other.
+//! Operations are executed one after the other. If yours wait for something, say with [`Service::uses`] what they touch and give
+//! replicas worker threads ([`Options::workers`], hundreds if need be): then those that don't conflict are at work at the same time.
+//! Results and state are the same as one after the other.
 //!
 //! # A replica
 //!

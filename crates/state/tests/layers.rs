@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use quorate_state::{MemorySnapshot, Snapshot, State};
+use quorate_state::{Layer, MemorySnapshot, Place, Snapshot, State};
 use quorate_wire::Seq;
 
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ enum Step {
     Rollback,
     Freeze,
     Stored,
+    View,
+    Close,
     Get(u8),
     Range(Bound<u8>, Bound<u8>, usize),
 }
@@ -37,6 +39,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Rollback),
         1 => Just(Step::Freeze),
         1 => Just(Step::Stored),
+        2 => Just(Step::View),
+        1 => Just(Step::Close),
         2 => (0..24_u8).prop_map(Step::Get),
         4 => (bound(), bound(), 0..30_usize).prop_map(|(from, to, limit)| Step::Range(from, to, limit)),
     ]
@@ -58,6 +62,29 @@ fn in_range(key: u8, from: Bound<u8>, to: Bound<u8>) -> bool {
     })
 }
 
+/// Operations write to the layer of their checkpoint, whichever it is, and a checkpoint has what was written to its own.
+#[test]
+fn each_checkpoint_has_its_own_writes() {
+    let mut state = State::new(Arc::new(MemorySnapshot::default()));
+    state.close();
+    state.begin_tentative();
+    for (key, place) in [
+        (1, Place::Open(1)),
+        (2, Place::Open(0)),
+        (3, Place::Tentative),
+    ] {
+        let writes = [(bytes(key), Some(bytes(key)))].into();
+        state.begin_at(place, writes).commit();
+    }
+    let view = state.view();
+    let keys = |layer: &Layer| layer.keys().map(|k| k[0]).collect::<Vec<_>>();
+    assert_eq!(keys(&state.freeze(Seq(1))), [2]);
+    state.drop_tentative();
+    assert_eq!(keys(&state.freeze(Seq(2))), [1]);
+    assert_eq!(view.get(&[3]).unwrap(), Some(bytes(3)));
+    assert_eq!(state.get(&[3]).unwrap(), None);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
@@ -70,6 +97,8 @@ proptest! {
         let mut committed = BTreeMap::<u8, u8>::new();
         let mut steps = steps.into_iter().peekable();
         let mut seq = Seq(0);
+        // Views, with what they show for ever.
+        let mut views = Vec::new();
         while steps.peek().is_some() {
             let mut model = committed.clone();
             let mut txn = state.begin();
@@ -127,7 +156,18 @@ proptest! {
                     state.stored(seq, Arc::new(store.clone()));
                     prop_assert_eq!(state.layers_in_flight(), waiting.len());
                 }
+                Some(Step::View) => views.push((state.view(), committed.clone())),
+                Some(Step::Close) => state.close(),
                 _ => {}
+            }
+        }
+        for (view, model) in &views {
+            let seen = view.begin().range(Bound::Unbounded, Bound::Unbounded, 100).unwrap();
+            let model: Vec<_> = model.iter().map(|(k, v)| (bytes(*k), bytes(*v))).collect();
+            prop_assert_eq!(&seen, &model);
+            for k in 0..24 {
+                let of_model = model.iter().find(|(key, _)| key[..] == [k]);
+                prop_assert_eq!(view.get(&[k]).unwrap(), of_model.map(|(_, v)| v.clone()));
             }
         }
         for k in 0..24 {
