@@ -387,8 +387,9 @@ fn play(batches: &[Batch], schedule: &[(u8, u8)], conflicts: Conflicts) -> usize
         .into_iter()
         .chain(batches)
         .map(|batch| numbers.agreed(batch))
-        .rev()
         .collect();
+    // Taken from the end; turned only now, since numbers and times are given in the order.
+    waiting.reverse();
     let mut choices = schedule.iter().copied().cycle();
     let mut steps = 0;
     while !waiting.is_empty() {
