@@ -1,7 +1,7 @@
 //! Other programs, run to their end; and waits.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -54,8 +54,10 @@ pub fn quorate() -> Command {
 
 /// A program that `cargo xtask tools` installs; `None`, with a word, where that has not been done by hand.
 pub fn tool(name: &str) -> Option<PathBuf> {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let path = PathBuf::from(root).join("target/tools/bin").join(name);
+    // Where `cargo xtask tools` puts them: in the target directory, wherever that is.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let target = target.parent().expect("the target directory");
+    let path = target.join("tools/bin").join(name);
     if path.exists() {
         return Some(path);
     }
