@@ -20,7 +20,9 @@ const MAX_FILE_BYTES: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The operator named a file that is not there.
-    #[error("there is no key file {0}: name another one, or make one with `quorate keygen`")]
+    #[error(
+        "there is no key file {0}: name another one (--key), or bring it back: only keys that the group file lists are let in"
+    )]
     Missing(PathBuf),
     /// The operator would lose a key.
     #[error(

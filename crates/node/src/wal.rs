@@ -67,7 +67,7 @@ pub enum WalError {
     #[error(
         "the write-ahead log {segment} is damaged at byte {offset}, in a place that was already \
          safe on disk: check the disk. This replica no longer knows what it promised to the \
-         others: set its directory aside and let it recover from them"
+         others and must not come back under its key: leave it stopped, and its directory as it is"
     )]
     Damaged {
         /// The segment's file.
@@ -77,8 +77,9 @@ pub enum WalError {
     },
     /// A segment is gone: the fault of whoever removed it.
     #[error(
-        "the write-ahead log {0} is missing, though later ones are there: restore it. If it is \
-         lost, set this replica's directory aside and let it recover from the others"
+        "the write-ahead log {0} is missing, though later ones are there: bring it back. If it \
+         is lost, this replica no longer knows what it promised to the others and must not come back under its key: \
+         leave it stopped"
     )]
     Missing(PathBuf),
     /// Two replicas on one directory: the operator's fault.

@@ -112,8 +112,10 @@ pub async fn finish(mounted: &Mounted) -> Result<()> {
     match tokio::time::timeout(MOMENT, mounted.unmount()).await {
         Ok(Err(UnmountError::Busy(directory))) => {
             eprintln!(
-                "quorate: {} is in use and is detached; what was written there is safe, and what goes on there fails",
-                directory.display()
+                "quorate: {} is in use and is detached: files that were closed or synced are safe; programs that still write \
+                 there get errors, and what the group has not taken in {} s is lost",
+                directory.display(),
+                MOMENT.as_secs()
             );
             fuse::unmount_at(&directory, true)?;
             if let Ok(ended) = tokio::time::timeout(MOMENT, mounted.wait()).await {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use quorate_files::{FileService, Genesis};
 use quorate_net::{Group, keys};
 use quorate_node::{Daemon, Options, Tuning};
@@ -14,6 +14,14 @@ use crate::{commands, paths};
 
 pub fn run(args: &Replica) -> Result<()> {
     let group = Group::load(&args.group)?;
+    let n = group.quorum().n();
+    if usize::from(args.id) >= n {
+        bail!(
+            "--id {}: the replicas of this group are numbered from 0 to {}",
+            args.id,
+            n - 1
+        );
+    }
     let directory = paths::beside(&args.group);
     let key = args
         .key
