@@ -221,6 +221,10 @@ impl fmt::Debug for MacKey {
 ///
 /// What passes here and not there are signatures that their own author has made odd: nobody else can.
 pub fn verify_all(signatures: &[(PublicKey, Digest, Signature)]) -> bool {
+    // The check of none costs as much as that of one, and most batches bring no request that is not known.
+    if signatures.is_empty() {
+        return true;
+    }
     let keys = signatures
         .iter()
         .map(|(key, ..)| VerifyingKey::from_bytes(&key.0));
