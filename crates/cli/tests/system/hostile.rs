@@ -56,6 +56,16 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
+/// Does something with the key of a client that the group knows.
+fn as_known_client(group: &Group, attack: impl AsyncFnOnce(&Identity)) {
+    let key = keys::load(&group.client_key(2)).expect("a client's key");
+    let identity = Identity::new(&key);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(attack(&identity));
+}
+
 fn connect(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the port takes connections");
     let patience = Some(Duration::from_secs(10));
@@ -130,16 +140,11 @@ fn malformed_messages_cost_the_connection() {
     let mut group = Group::start();
     let mount = group.mount();
     served_during(&mut group, &mount, |group| {
-        let key = keys::load(&group.client_key(2)).expect("a client's key");
-        let identity = Identity::new(&key);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.expect("a runtime").block_on(async {
+        as_known_client(group, async |identity| {
             let mut random = Random::new(13);
             for round in 0..120 {
                 let bytes = nonsense(round, &mut random);
-                let closed = say(group, &identity, (round % 4) as u8, &bytes).await;
+                let closed = say(group, identity, (round % 4) as u8, &bytes).await;
                 assert!(closed, "round {round}: the connection goes on");
             }
         });
@@ -199,14 +204,9 @@ fn noise_as_operations_is_refused() {
     let mut group = Group::start();
     let mount = group.mount();
     served_during(&mut group, &mount, |group| {
-        let key = keys::load(&group.client_key(2)).expect("a client's key");
-        let identity = Identity::new(&key);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        runtime.expect("a runtime").block_on(async {
+        as_known_client(group, async |identity| {
             let session =
-                quorate_client::Session::connect(group.contents(), &identity).expect("a session");
+                quorate_client::Session::connect(group.contents(), identity).expect("a session");
             let mut random = Random::new(17);
             for round in 0..200 {
                 let len = if round % 20 == 0 {
