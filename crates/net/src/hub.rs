@@ -25,6 +25,13 @@ const READ_BYTES: usize = 128 << 10;
 const EVENTS: usize = 256;
 /// How long a frame may wait for others to go along with.
 const LATER: Duration = Duration::from_millis(1);
+/// How long a thread that has nothing to do looks for more before it sleeps, giving way to all others that can run.
+///
+/// To be woken costs more than most messages do, for the one who wakes (an interrupt to another processor, which virtual
+/// machines make worse) and for the one who is woken; and the next message of an operation is seldom further off than this.
+const LOOK: Duration = Duration::from_micros(50);
+/// Whoever has waited for longer than this sleeps at once the next time: nothing much is going on.
+const QUIET: Duration = Duration::from_millis(1);
 /// The waker's token; links count up from 0.
 const WAKER: Token = Token(usize::MAX);
 
@@ -92,6 +99,8 @@ pub(crate) struct Hub<N> {
     /// Links with frames that may wait for others, and since when.
     later: Vec<usize>,
     later_since: Option<Instant>,
+    /// Whether the last wait was a short one.
+    brisk: bool,
 }
 
 struct Entry<N> {
@@ -124,6 +133,7 @@ impl<N: Copy> Hub<N> {
             dirty: Vec::new(),
             later: Vec::new(),
             later_since: None,
+            brisk: false,
         })
     }
 
@@ -204,10 +214,8 @@ impl<N: Copy> Hub<N> {
             true => Some(Duration::ZERO),
             false => [timeout, later].into_iter().flatten().min(),
         };
-        match self.poll.poll(&mut self.events, timeout) {
-            Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
-            _ => self.waker.rearm(),
-        }
+        self.wait(timeout)?;
+        self.waker.rearm();
         for event in &self.events {
             let token = event.token().0;
             let Some(entry) = self.links.get_mut(&token) else {
@@ -225,6 +233,34 @@ impl<N: Copy> Hub<N> {
             }
         }
         Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if timeout == Some(Duration::ZERO) {
+            return self.wait_once(timeout);
+        }
+        let began = util::now();
+        let look = timeout.map_or(LOOK, |t| t.min(LOOK));
+        while self.brisk && began.elapsed() < look {
+            self.wait_once(Some(Duration::ZERO))?;
+            if !self.events.is_empty() {
+                return Ok(());
+            }
+            std::thread::yield_now();
+        }
+        self.wait_once(timeout)?;
+        self.brisk = began.elapsed() < QUIET;
+        Ok(())
+    }
+
+    fn wait_once(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {
+                self.events.clear();
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// What came, until this turn has no more.
