@@ -11,6 +11,9 @@ use clap::Parser;
 
 use args::{Args, Command};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     start_logging(args.verbose);
