@@ -279,11 +279,21 @@ impl Agreement {
         }
     }
 
-    /// Takes one input in.
+    /// Takes one input in, and ends the turn.
+    ///
+    /// # Errors
+    /// As [`Agreement::take`].
+    pub fn handle(&mut self, now: Now, input: Input) -> Result<(), Rejected> {
+        let result = self.take(now, input);
+        self.end_turn();
+        result
+    }
+
+    /// Takes one input in. What follows from it may wait for the end of the turn.
     ///
     /// # Errors
     /// Why a peer's or client's input was refused; for counting and for tests. The replica is none the worse.
-    pub fn handle(&mut self, now: Now, input: Input) -> Result<(), Rejected> {
+    pub fn take(&mut self, now: Now, input: Input) -> Result<(), Rejected> {
         if now.mono.saturating_sub(self.now.mono) > STALL_MS {
             // This replica stood still (a stopped process, a busy machine): what others sent meanwhile waits to be read, and
             // who did not answer it is unknown.
@@ -292,7 +302,7 @@ impl Agreement {
             self.new_view_deadline = self.new_view_deadline.map(|_| now.mono + patience);
         }
         self.now = now;
-        let result = match input {
+        match input {
             Input::Peer(from, message) => self.on_peer(from, message),
             Input::Request(request) => self.on_request(request),
             Input::ClientKey(client, key) => {
@@ -316,7 +326,12 @@ impl Agreement {
                 Ok(())
             }
             Input::Tick => Ok(()),
-        };
+        }
+    }
+
+    /// Does what the inputs taken since the last time call for. A turn is what a driver has at once: the requests in it travel
+    /// in one batch, rather than the first of them alone and the others behind it.
+    pub fn end_turn(&mut self) {
         // Whatever came may have been the last that was missing at the next place: content comes in many ways.
         self.advance();
         self.run_timers();
@@ -326,7 +341,6 @@ impl Agreement {
             self.advance();
             self.propose();
         }
-        result
     }
 
     fn on_peer(&mut self, from: ReplicaId, message: PeerMessage) -> Result<(), Rejected> {

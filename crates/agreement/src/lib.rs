@@ -4,9 +4,10 @@
 //!
 //! ```text
 //! loop {
-//!     core.handle(now, input);              // a message, a completion, or a tick
+//!     core.take(now, input);                // a message, a completion, or a tick; as many as there are
+//!     core.end_turn();
 //!     for output in core.drain() { ... }    // send, persist, execute
-//!     wait for an input, at most until core.next_timeout();
+//!     wait for inputs, at most until core.next_timeout();
 //! }
 //! ```
 //!

@@ -137,13 +137,40 @@ impl<S: Service> Replica<S> {
         replica
     }
 
-    /// Takes one input in.
+    /// Takes one input in, and ends the turn.
     pub fn handle(&mut self, now: Now, input: Input) {
+        self.take(now, input);
+        self.end_turn(now);
+    }
+
+    /// Takes one input in. What follows from messages waits for the end of the turn, so that what came together is ordered,
+    /// executed and answered together; the driver ends the turn before it waits for more.
+    pub fn take(&mut self, now: Now, input: Input) {
+        let is_message = match &input {
+            Input::Peer(_, message) => !matches!(message, PeerMessage::State(_)),
+            Input::Client(..) | Input::Persisted(_) => true,
+            _ => false,
+        };
+        if !is_message {
+            // It changes what the outcome of earlier inputs applies to.
+            self.end_turn(now);
+        }
         if self.failed {
             return;
         }
         let result = self.dispatch(now, input);
         self.absorb(result);
+        if !is_message {
+            self.end_turn(now);
+        }
+    }
+
+    /// Does what the inputs taken since the last time call for.
+    pub fn end_turn(&mut self, now: Now) {
+        if self.failed {
+            return;
+        }
+        self.agreement.end_turn();
         self.settle(now);
     }
 
@@ -175,7 +202,7 @@ impl<S: Service> Replica<S> {
     }
 
     fn agree(&mut self, now: Now, input: AgreementInput) {
-        if let Err(reason) = self.agreement.handle(now, input) {
+        if let Err(reason) = self.agreement.take(now, input) {
             *self.rejections.entry(reason).or_default() += 1;
         }
     }
@@ -413,6 +440,7 @@ impl<S: Service> Replica<S> {
         }
         if self.transfer.is_unavailable() {
             self.agree(now, AgreementInput::StateUnavailable);
+            self.agreement.end_turn();
         }
         let (messages, piece) = self.transfer.poll(now.mono)?;
         for (to, message) in messages {
@@ -597,6 +625,11 @@ impl<S: Service> Replica<S> {
     /// Takes the outputs out, in order.
     pub fn drain(&mut self) -> impl Iterator<Item = Output> + '_ {
         self.out.drain(..)
+    }
+
+    /// As [`Replica::drain`], all at once.
+    pub fn take_outputs(&mut self) -> VecDeque<Output> {
+        core::mem::take(&mut self.out)
     }
 
     /// When [`Input::Tick`] is due at the latest.

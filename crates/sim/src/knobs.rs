@@ -95,6 +95,8 @@ pub struct Knobs {
     pub all_conflict: bool,
     /// How long an operation takes that a worker runs.
     pub run: (u64, u64),
+    /// How long a replica gathers inputs at most before it acts on them; 0: it acts on each.
+    pub turn: u64,
     /// The replicas' patience, in milliseconds.
     pub timeout_ms: u64,
     /// When the storm ends.
@@ -140,6 +142,7 @@ impl Knobs {
             workers: false,
             all_conflict: false,
             run: (10, 200),
+            turn: 0,
             timeout_ms: 500,
             storm: 0,
             heal_within: 60_000_000,
@@ -217,6 +220,8 @@ impl Knobs {
         // What is slower than the network changes places with more.
         let slowest = [100, 2_000, 20_000][d.below(if long { 2 } else { 3 }) as usize];
         k.run = (d.below(slowest / 2), slowest);
+        let mut d = Dice::new(seed, 6);
+        k.turn = [0, 0, 200, 2_000][d.below(4) as usize];
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

@@ -34,6 +34,10 @@ pub struct Server {
     pub adversary: Option<Adversary>,
     /// When its next tick is due.
     pub tick_at: Option<u64>,
+    /// Whether it gathers inputs, and when it acts on them is scheduled.
+    pub in_turn: bool,
+    /// Whether it fetched state when its last turn ended.
+    pub was_fetching: bool,
     faulty: Option<Faulty>,
     /// Signs what leaves and checks what comes, where the group wants that.
     pub signing: Signing,
@@ -73,6 +77,8 @@ impl Server {
             incarnation: 0,
             adversary,
             tick_at: None,
+            in_turn: false,
+            was_fetching: false,
             faulty,
             signing: Signing::new(knobs.authentication, id, key.clone(), keys.to_vec()),
             config: Config {
@@ -117,7 +123,7 @@ impl Server {
     pub fn start(&mut self, service: AnyService, now_us: u64) {
         assert!(self.replica.is_none());
         self.incarnation += 1;
-        self.tick_at = None;
+        (self.tick_at, self.in_turn, self.was_fetching) = (None, false, false);
         let restored = self.disk.restore();
         let now = self.now(now_us);
         let replica = Replica::new(self.config.clone(), service, self.workers, restored, now);

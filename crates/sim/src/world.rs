@@ -39,6 +39,7 @@ enum Event {
     Stored(usize, u64),
     Ran(usize, u64, Job),
     Tick(usize, u64),
+    TurnEnd(usize, u64),
     ClientTick(usize, u64),
     Connect(usize, usize),
     Think(usize),
@@ -217,6 +218,7 @@ impl World {
             Event::Stored(server, incarnation) => self.on_stored(server, incarnation),
             Event::Ran(server, incarnation, job) => self.on_ran(server, incarnation, &job),
             Event::Tick(server, at) => self.on_tick(server, at),
+            Event::TurnEnd(server, incarnation) => self.on_turn_end(server, incarnation),
             Event::ClientTick(client, at) => {
                 self.on_client_tick(client, at);
                 Ok(())

@@ -1,5 +1,7 @@
 //! One replica of a group of four, and the messages that the other three send it.
 
+#![allow(dead_code, reason = "each test needs a part of it")]
+
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Config, Input, Millis, Now, Output, Record, Rejected, Tuning};
 use quorate_wire::message::{

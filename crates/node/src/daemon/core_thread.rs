@@ -17,7 +17,7 @@ use super::pool::Pool;
 use super::store_thread::{StoreEvent, StoreThread};
 use crate::wal::{self, WalEvent, WalThread};
 
-/// How many inputs are handled before what they call for goes to the log and to the links.
+/// How many messages are taken in one turn.
 const INPUTS_AT_ONCE: usize = 128;
 /// Records that nothing waits for are written by themselves when they have grown to this.
 const MAX_LAZY_BYTES: usize = 1 << 20;
@@ -48,6 +48,8 @@ pub(crate) struct Core<S> {
     pool: Option<Pool>,
     outgoing: Outgoing,
     started: Instant,
+    /// The time of this turn.
+    now: Now,
     /// Records that wait to be written.
     records: Vec<wal::Record>,
     /// Whether something waits for one of them.
@@ -75,7 +77,8 @@ impl<S: Service> Core<S> {
             count: pool.as_ref().map_or(0, Pool::threads),
             ..Workers::default()
         };
-        let replica = Replica::new(config, service, workers, restored, now(started));
+        let now = now(started);
+        let replica = Replica::new(config, service, workers, restored, now);
         Core {
             me,
             replica,
@@ -84,6 +87,7 @@ impl<S: Service> Core<S> {
             pool,
             outgoing,
             started,
+            now,
             records: Vec::new(),
             votes_waiting: false,
             lazy_bytes: 0,
@@ -94,10 +98,8 @@ impl<S: Service> Core<S> {
 
     /// Runs until told to stop, or until the replica can't go on.
     pub fn run(mut self, woken: &Receiver<Wake>) -> Result<(), DaemonError> {
-        self.carry_out()?;
+        self.end_turn()?;
         loop {
-            self.write_votes();
-            self.outgoing.links().flush();
             let due = self.replica.next_timeout().min(self.outgoing.next_due());
             let wait = due.saturating_sub(now(self.started).mono);
             let wait = Duration::from_millis(wait);
@@ -105,19 +107,20 @@ impl<S: Service> Core<S> {
                 .links()
                 .poll(Some(wait))
                 .map_err(|e| DaemonError::Fatal(format!("links can't be waited for: {e}")))?;
+            self.now = now(self.started);
             while let Ok(wake) = woken.try_recv() {
                 if !self.on_wake(wake)? {
+                    self.end_turn()?;
+                    self.write_log();
                     return Ok(());
                 }
-                self.carry_out()?;
             }
             self.take_from_links()?;
-            let now = now(self.started);
-            if self.replica.next_timeout() <= now.mono {
-                self.replica.handle(now, Input::Tick);
-                self.carry_out()?;
+            if self.replica.next_timeout() <= self.now.mono {
+                self.replica.take(self.now, Input::Tick);
             }
-            self.outgoing.send_due(now.mono);
+            self.outgoing.send_due(self.now.mono);
+            self.end_turn()?;
         }
     }
 
@@ -126,25 +129,30 @@ impl<S: Service> Core<S> {
         let mut inputs = 0;
         while let Some(event) = self.outgoing.links().next_event() {
             if let Some(input) = self.link_input(event) {
-                self.replica.handle(now(self.started), input);
-                self.carry_out()?;
+                self.replica.take(self.now, input);
             }
             inputs += 1;
             if inputs % INPUTS_AT_ONCE == 0 {
-                self.write_votes();
-                self.outgoing.links().flush();
+                self.end_turn()?;
+                self.now = now(self.started);
             }
         }
+        Ok(())
+    }
+
+    /// Has the replica act on what it was given, and does what it wants.
+    fn end_turn(&mut self) -> Result<(), DaemonError> {
+        self.replica.end_turn(self.now);
+        self.carry_out()?;
+        self.write_votes();
+        self.outgoing.links().flush();
         Ok(())
     }
 
     /// Takes what another thread has; false when it is time to end.
     fn on_wake(&mut self, wake: Wake) -> Result<bool, DaemonError> {
         let input = match wake {
-            Wake::Stop => {
-                self.write_log();
-                return Ok(false);
-            }
+            Wake::Stop => return Ok(false),
             Wake::Log(WalEvent::Persisted(index)) => Input::Persisted(index),
             Wake::Log(WalEvent::Failed(e)) => return Err(e.into()),
             Wake::Store(StoreEvent::Stored {
@@ -164,7 +172,7 @@ impl<S: Service> Core<S> {
                 None => return Ok(true),
             },
         };
-        self.replica.handle(now(self.started), input);
+        self.replica.take(self.now, input);
         Ok(true)
     }
 
@@ -225,16 +233,15 @@ impl<S: Service> Core<S> {
             links: self.outgoing.links().reports(),
             clients: self.replica.clients() as u32,
             view_changes: standing.view_changes,
-            uptime_ms: now(self.started).mono,
+            uptime_ms: self.now.mono,
             fault: Bytes::from(self.outgoing.fault_name()),
         }
     }
 
     /// Carries out what the replica wants.
     fn carry_out(&mut self) -> Result<(), DaemonError> {
-        let mono = now(self.started).mono;
-        let outputs: Vec<Output> = self.replica.drain().collect();
-        for output in outputs {
+        let mono = self.now.mono;
+        for output in self.replica.take_outputs() {
             match output {
                 Output::Send(to, message) => self.outgoing.send(to, message, mono),
                 Output::Broadcast(message) => self.outgoing.broadcast(message, mono),

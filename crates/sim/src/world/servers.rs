@@ -58,14 +58,42 @@ impl World {
         let Some(replica) = &mut it.replica else {
             return Ok(());
         };
+        replica.take(now, input);
+        if self.knobs.turn == 0 {
+            return self.end_turn(server);
+        }
+        if !std::mem::replace(&mut it.in_turn, true) {
+            let incarnation = it.incarnation;
+            let delay = self.dice.range((0, self.knobs.turn));
+            self.after(delay, Event::TurnEnd(server, incarnation));
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_turn_end(&mut self, server: usize, incarnation: u64) -> Result<(), Failure> {
+        if self.servers[server].incarnation != incarnation {
+            return Ok(());
+        }
+        self.note(&[10, server as u64], || {
+            format!("server {server} ends its turn")
+        });
+        self.end_turn(server)
+    }
+
+    fn end_turn(&mut self, server: usize) -> Result<(), Failure> {
+        let it = &mut self.servers[server];
+        it.in_turn = false;
+        let now = it.now(self.now);
+        let Some(replica) = &mut it.replica else {
+            return Ok(());
+        };
+        replica.end_turn(now);
         let fetching = replica.standing().fetching;
-        replica.handle(now, input);
         if it.adversary.is_none() {
             replica.invariants();
-            if replica.standing().fetching && !fetching {
-                self.stats.transfers += 1;
-            }
+            self.stats.transfers += u64::from(fetching && !it.was_fetching);
         }
+        it.was_fetching = fetching;
         self.carry_out(server)
     }
 
