@@ -127,11 +127,10 @@ impl Agreement {
         self.slots = self.slots.split_off(&seq.next());
         self.own_checkpoints = self.own_checkpoints.split_off(&seq);
         self.checkpoint_votes.forget_below(seq.next());
-        let named: BTreeSet<Digest> = self
-            .slots
-            .values()
-            .flat_map(|s| s.batches.values().flat_map(|b| b.requests.iter().copied()))
-            .collect();
+        let batches = self.slots.values().flat_map(|s| s.batches.values());
+        let named = self
+            .pool
+            .set(batches.flat_map(|b| b.requests.iter().copied()));
         self.pool.collect_garbage(&named);
         self.asked.retain(|digest| named.contains(digest));
         let record = Record::Stable(StableRecord { seq, root });

@@ -1,6 +1,5 @@
 //! The normal case: pre-prepare, prepare, commit. PBFT 2002, 4.2.
 
-use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -241,7 +240,7 @@ impl Agreement {
     }
 
     fn check_batch(&self, batch: &Batch) -> Result<(), Rejected> {
-        let distinct: BTreeSet<&Digest> = batch.requests.iter().collect();
+        let distinct = self.pool.set(batch.requests.iter().copied());
         if batch.requests.is_empty() || distinct.len() != batch.requests.len() {
             return Err(Rejected::BadBatch);
         }
@@ -262,7 +261,7 @@ impl Agreement {
         if weight > MAX_BATCH_WEIGHT {
             return Err(Rejected::BadBatch);
         }
-        let named: BTreeSet<&Digest> = batch.requests.iter().collect();
+        let named = self.pool.set(batch.requests.iter().copied());
         let news = bodies.into_iter().filter(|body| {
             let digest = body.request.digest();
             named.contains(&digest) && !self.pool.get(&digest).is_some_and(|e| e.authentic)

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use quorate_wire::message::{AuthRequest, EVERYONE, Request};
 use quorate_wire::{Authenticator, ClientId, Digest};
 
@@ -70,6 +70,9 @@ impl Entry {
     }
 }
 
+/// Digests, hashed as in the pool.
+pub type DigestSet = HashSet<Digest, FixedState>;
+
 /// The requests that a replica knows.
 ///
 /// The maps are hashed, which is several times as fast as a tree of digests. Nothing follows from their order, and their seed
@@ -99,6 +102,13 @@ impl Pool {
             in_flight: HashMap::with_hasher(state),
             arrivals: 0,
         }
+    }
+
+    /// A set of digests with the pool's secret.
+    pub fn set(&self, digests: impl Iterator<Item = Digest>) -> DigestSet {
+        let mut set = HashSet::with_hasher(self.entries.hasher().clone());
+        set.extend(digests);
+        set
     }
 
     /// The entry of a digest.
@@ -320,7 +330,7 @@ impl Pool {
     }
 
     /// Drops what neither waits nor is named by a batch in the log.
-    pub fn collect_garbage(&mut self, named: &BTreeSet<Digest>) {
+    pub fn collect_garbage(&mut self, named: &DigestSet) {
         self.entries.retain(|digest, e| {
             (e.authentic && e.place != Place::Executed) || named.contains(digest)
         });

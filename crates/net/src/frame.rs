@@ -13,6 +13,8 @@ use quorate_wire::{DecodeError, Encode};
 
 /// Bytes of the length before each message.
 const LENGTH_BYTES: usize = 4;
+/// Votes and short replies are no longer.
+const SMALL_BYTES: usize = 160;
 
 /// A message in the form in which links carry it: encoded once, however many peers it goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +23,8 @@ pub struct Frame(Bytes);
 impl Frame {
     /// Encodes a message of at most [`MAX_FRAME_BYTES`].
     pub fn encode(message: &impl Encode) -> Frame {
-        let mut out = vec![0; LENGTH_BYTES];
+        let mut out = Vec::with_capacity(SMALL_BYTES);
+        out.extend_from_slice(&[0; LENGTH_BYTES]);
         message.encode(&mut out);
         let length = out.len() - LENGTH_BYTES;
         assert!(

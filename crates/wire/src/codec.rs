@@ -9,8 +9,11 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use core::fmt;
+
+/// Items of a sequence for which there is room before the first was read: most sequences are no longer.
+const ITEMS_AT_ONCE: usize = 64;
 
 /// Why bytes are not the encoding of a value. All of these are the sender's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +118,8 @@ impl Reader {
         let mut out = [0; N];
         let head = self.rest.get(..N).ok_or(DecodeError::Truncated)?;
         out.copy_from_slice(head);
-        self.rest = self.rest.slice(N..);
+        // Not `slice`, which would count a reference up and another down for each integer.
+        self.rest.advance(N);
         Ok(out)
     }
 
@@ -250,11 +254,7 @@ impl<T: Decode> Decode for Vec<T> {
     /// A count, then the items. Grows as items are read, so that memory follows the input and not the count.
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let count = r.count(1)?;
-        let mut out = Vec::new();
-        for _ in 0..count {
-            out.push(T::decode(r)?);
-        }
-        Ok(out)
+        items(r, count)
     }
 }
 
@@ -284,7 +284,15 @@ pub fn bounded<T: Decode>(
     if count > most {
         return Err(DecodeError::TooLong(what));
     }
-    (0..count).map(|_| T::decode(r)).collect()
+    items(r, count)
+}
+
+fn items<T: Decode>(r: &mut Reader, count: usize) -> Result<Vec<T>, DecodeError> {
+    let mut out = Vec::with_capacity(count.min(ITEMS_AT_ONCE));
+    for _ in 0..count {
+        out.push(T::decode(r)?);
+    }
+    Ok(out)
 }
 
 impl<A: Encode, B: Encode> Encode for (A, B) {

@@ -31,10 +31,11 @@ impl Request {
             "an operation of {} bytes is too long",
             op.len()
         );
-        let mut head = Vec::with_capacity(48);
-        client.encode(&mut head);
-        session.encode(&mut head);
-        number.encode(&mut head);
+        // Their encodings, one after the other.
+        let mut head = [0; 48];
+        head[..32].copy_from_slice(&client.0);
+        head[32..40].copy_from_slice(&session.0.to_le_bytes());
+        head[40..].copy_from_slice(&number.0.to_le_bytes());
         let digest = Digest::of_parts(Content::Request, &[&head, &op]);
         Request {
             client,
