@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::Bound;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
+use blake3::hazmat::HasherExt;
 use bytes::Bytes;
 use quorate_state::{Fault, Snapshot};
 use redb::{ReadOnlyTable, TableDefinition};
@@ -45,8 +47,12 @@ pub(crate) fn open<'a>(kind: Kind, key: &[u8], row: &'a [u8]) -> Result<&'a [u8]
     }
 }
 
+/// Derived once: most rows are short, and for those deriving it again would double the cost.
+static TAG_KEY: LazyLock<[u8; 32]> =
+    LazyLock::new(|| blake3::hazmat::hash_derive_key_context("quorate v1 store row"));
+
 fn tag(kind: Kind, key: &[u8], content: &[u8]) -> [u8; TAG_BYTES] {
-    let mut hasher = blake3::Hasher::new_derive_key("quorate v1 store row");
+    let mut hasher = blake3::Hasher::new_from_context_key(&TAG_KEY);
     hasher.update(&[kind as u8]);
     hasher.update(&(key.len() as u32).to_le_bytes());
     hasher.update(key);

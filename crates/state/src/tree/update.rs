@@ -98,18 +98,24 @@ impl Updater<'_> {
     }
 
     fn change_leaf(&mut self, path: &[u8], entries: Vec<Entry>, changes: &[Change<'_>]) -> Node {
-        let mut placed: BTreeMap<([u8; DEPTH], Bytes), Digest> = entries
-            .into_iter()
-            .map(|entry| ((place(&entry.key), entry.key), entry.value))
-            .collect();
+        let entries = entries.into_iter().map(|entry| (entry.key, entry.value));
+        let mut merged: BTreeMap<Bytes, Digest> = entries.collect();
         for change in changes {
-            let at = (change.place, change.key.clone());
             match change.value {
-                Some(value) => placed.insert(at, value),
-                None => placed.remove(&at),
+                Some(value) => merged.insert(change.key.clone(), value),
+                None => merged.remove(change.key),
             };
         }
-        let placed: Vec<_> = placed.into_iter().map(|((p, k), v)| (p, k, v)).collect();
+        if merged.len() <= LEAF_MAX {
+            let entries = merged.into_iter().map(|(key, value)| Entry { key, value });
+            return Node::Leaf(entries.collect());
+        }
+        // Where a key belongs costs a digest, and only a leaf that grows out of its size asks for it.
+        let placed = merged
+            .into_iter()
+            .map(|(key, value)| (place(&key), key, value));
+        let mut placed: Vec<_> = placed.collect();
+        placed.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
         self.grow(path, &placed)
     }
 
