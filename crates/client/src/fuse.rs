@@ -30,7 +30,7 @@ mod locking;
 mod mount;
 mod names;
 
-pub use mount::{MountError, MountOptions, Mounted, UnmountError, mount, unmount_at};
+pub use mount::{MountError, MountOptions, Mounted, UnmountError, check_device, mount, unmount_at};
 
 /// For how long the kernel takes attributes and names for granted.
 pub const TTL: Duration = Duration::from_secs(1);

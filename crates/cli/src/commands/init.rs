@@ -1,12 +1,12 @@
 //! `quorate init`, and what `quorate up` shares with it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use quorate_net::group::{Files, Group, Purpose};
 use quorate_net::{hex, keys};
 use quorate_node::daemon::directory::make as make_directory;
-use quorate_wire::PublicKey;
+use quorate_wire::{KeyPair, PublicKey};
 
 use crate::args::Init;
 use crate::paths;
@@ -61,24 +61,31 @@ pub fn create(
             group_file.display()
         );
     }
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("can't make {}", directory.display()))?;
+    let mut keys = Vec::new();
     let mut replicas = Vec::new();
     for (id, address) in (0..).zip(addresses) {
-        let own = paths::replica(directory, id);
-        std::fs::create_dir_all(&own).with_context(|| format!("can't make {}", own.display()))?;
-        replicas.push((
-            address.clone(),
-            make_or_load(&paths::replica_key(directory, id))?,
-        ));
+        let key = Key::find_or_generate(paths::replica_key(directory, id))?;
+        replicas.push((address.clone(), key.pair.public()));
+        keys.push(key);
     }
-    let mut clients = vec![(
-        "client".into(),
-        make_or_load(&paths::client_key(directory))?,
-    )];
+    let key = Key::find_or_generate(paths::client_key(directory))?;
+    let mut clients = vec![("client".into(), key.pair.public())];
+    keys.push(key);
     clients.extend(more_clients);
     let group = Group::new(name, replicas, clients, files, purpose)
         .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?;
+    // Nothing is left behind of a group that can't be.
+    let make = |directory: &Path| {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("can't make {}", directory.display()))
+    };
+    make(directory)?;
+    for id in group.quorum().replicas() {
+        make(&paths::replica(directory, id.0))?;
+    }
+    for key in &keys {
+        key.save()?;
+    }
     for id in group.quorum().replicas() {
         make_directory(&paths::replica(directory, id.0), &group)?;
     }
@@ -86,12 +93,28 @@ pub fn create(
     Ok(group)
 }
 
-/// A key that an earlier attempt has made is used again.
-fn make_or_load(path: &Path) -> Result<PublicKey> {
-    if path.exists() {
-        return Ok(keys::load(path)?.public());
+/// A member's key, and the file that it is in or will be.
+struct Key {
+    file: PathBuf,
+    pair: KeyPair,
+    is_new: bool,
+}
+
+impl Key {
+    /// A key that an earlier attempt has made is used again.
+    fn find_or_generate(file: PathBuf) -> Result<Key> {
+        let is_new = !file.exists();
+        let pair = match is_new {
+            true => keys::generate()?,
+            false => keys::load(&file)?,
+        };
+        Ok(Key { file, pair, is_new })
     }
-    let key = keys::generate()?;
-    keys::save(path, &key)?;
-    Ok(key.public())
+
+    fn save(&self) -> Result<()> {
+        if self.is_new {
+            keys::save(&self.file, &self.pair)?;
+        }
+        Ok(())
+    }
 }

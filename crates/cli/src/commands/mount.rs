@@ -1,6 +1,7 @@
 //! `quorate mount`, and what `quorate up` shares with it.
 
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -8,6 +9,7 @@ use quorate_client::fuse::{self, MountOptions, Mounted, UnmountError};
 use quorate_client::{Session, Volume};
 use quorate_net::{Group, Identity, keys};
 use rustix::io::Errno;
+use tokio::process::Command;
 
 use crate::args::Mount;
 use crate::{commands, paths};
@@ -29,6 +31,21 @@ pub fn run(args: &Mount) -> Result<()> {
         }
         finish(&mounted).await
     })
+}
+
+/// Whether there can be a mount at a path, of which the last part may be missing; makes nothing.
+pub fn check(directory: &Path) -> Result<()> {
+    fuse::check_device()?;
+    match std::fs::metadata(directory) {
+        Ok(found) if !found.is_dir() => {
+            bail!(
+                "can't mount at {}: that is not a directory; choose another place (--mount DIR)",
+                directory.display()
+            )
+        }
+        // What is wrong else, such as a dead mount, is seen to later.
+        _ => Ok(()),
+    }
 }
 
 /// Makes a directory ready to be mounted on: it is there, and no dead mount is in the way.
@@ -112,11 +129,16 @@ pub async fn finish(mounted: &Mounted) -> Result<()> {
     match tokio::time::timeout(MOMENT, mounted.unmount()).await {
         Ok(Err(UnmountError::Busy(directory))) => {
             eprintln!(
-                "quorate: {} is in use and is detached: files that were closed or synced are safe; programs that still write \
-                 there get errors, and what the group has not taken in {} s is lost",
+                "quorate: {} is in use: what programs have written there is taken to the group, for {} s at most; then it is \
+                 detached, and programs that still use it get errors",
                 directory.display(),
                 MOMENT.as_secs()
             );
+            if !sync(&directory, MOMENT).await {
+                eprintln!(
+                    "quorate: not all of it is at the group yet; what was neither synced nor closed may be lost"
+                );
+            }
             fuse::unmount_at(&directory, true)?;
             if let Ok(ended) = tokio::time::timeout(MOMENT, mounted.wait()).await {
                 return Ok(ended?);
@@ -127,6 +149,25 @@ pub async fn finish(mounted: &Mounted) -> Result<()> {
         Err(_) => {}
     }
     Ok(mounted.abandon().await?)
+}
+
+/// Has the kernel hand over what it has not written yet, such as pages of files that are mapped. Whether it did in time.
+///
+/// It is another process that asks: one that waits for the kernel here could not end before the answer, which this
+/// process has to give.
+async fn sync(directory: &Path, time: Duration) -> bool {
+    let child = Command::new("sync")
+        .arg("--file-system")
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn();
+    let Ok(mut child) = child else { return false };
+    let ended = tokio::time::timeout(time, child.wait()).await;
+    // One that still waits ends with the mount.
+    matches!(ended, Ok(Ok(status)) if status.success())
 }
 
 /// Done when the mount has ended, whoever ended it.

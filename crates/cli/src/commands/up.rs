@@ -38,8 +38,18 @@ pub fn run(args: &Up) -> Result<()> {
         (None, _) => Some(data.join("files")),
     };
     // Held to the end: the replicas' ports and directories are for one `up` at a time.
-    let _lock = Lock::take(&data, directory.as_deref())?;
-    // What is wrong with the mount's place is said before a group is made.
+    let held = Lock::take_if_there(&data, directory.as_deref())?;
+    // What is refused is refused before anything is made.
+    if let Some(directory) = &directory {
+        mount::check(directory)?;
+    }
+    if !paths::group_file(&data).exists() {
+        check_new(args)?;
+    }
+    let _lock = match held {
+        Some(lock) => lock,
+        None => Lock::take(&data, directory.as_deref())?,
+    };
     if let Some(directory) = &directory {
         mount::prepare(directory)?;
     }
@@ -55,6 +65,21 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         check_faults(args, group.quorum())?;
         return Ok(group);
     }
+    // Looked at once more: somebody may have had the lock meanwhile.
+    let addresses = check_new(args)?;
+    let purpose = Purpose::Demonstration;
+    init::create(
+        data,
+        "local",
+        &addresses,
+        Vec::new(),
+        Files::default(),
+        purpose,
+    )
+}
+
+/// The addresses of a new group, if there can be one.
+fn check_new(args: &Up) -> Result<Vec<String>> {
     let replicas = args.replicas.unwrap_or(4);
     let Some(quorum) = Quorum::new(replicas) else {
         bail!("--replicas {replicas}: a group has 3f+1 replicas: 1, 4, 7, 10...");
@@ -72,15 +97,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
             format!("can't listen on {address}: choose other ports for the new group (--port)")
         })?;
     }
-    let purpose = Purpose::Demonstration;
-    init::create(
-        data,
-        "local",
-        &addresses,
-        Vec::new(),
-        Files::default(),
-        purpose,
-    )
+    Ok(addresses)
 }
 
 /// Options that only a new group follows must not be passed over in silence.
@@ -172,7 +189,10 @@ async fn serve(
     let ended = loop {
         tokio::select! {
             () = &mut stop => break Ok(()),
-            () = mount::ended(mounted.as_ref()) => break Ok(()),
+            () = mount::ended(mounted.as_ref()) => {
+                display.event("the files were unmounted by somebody else, so the group is stopped too");
+                break Ok(());
+            }
             _ = period.tick() => {
                 for death in children.look_after()? {
                     display.event(&death);

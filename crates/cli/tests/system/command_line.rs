@@ -105,6 +105,7 @@ fn mistakes_are_explained() {
     let three = ["init", "--replicas", "a:1,b:2,c:3"];
     let three = ends(quorate().args(three).arg(place.path().join("three")));
     assert_said(&three, 1, &["3 replicas make no group"]);
+    assert!(!place.path().join("three").exists(), "keys of no group");
 
     let wrong_key = directory.join("replica-1/key");
     let wrong = ends(replica(&directory, 0).arg("--key").arg(&wrong_key));

@@ -1,92 +1,16 @@
 //! `quorate up`: a whole group by one command.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::fs;
+use std::net::TcpListener;
 
-use rustix::process::{Pid, Signal, kill_process};
+use quorate_fault::Fault;
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use crate::command_line::{assert_said, ends};
 use crate::harness::{
-    Group, Status, eventually, free_ports, is_mounted, quorate, require_fuse, scratch,
+    Status, Up, eventually, free_ports, is_mounted, quorate, require_fuse, run, scratch,
 };
-
-/// A process `quorate up --json`.
-struct Up {
-    child: Child,
-    log: PathBuf,
-    /// It has as many processes as any other group.
-    _turn: File,
-}
-
-fn command(data: &Path, port: u16) -> Command {
-    let mut command = quorate();
-    command.args(["up", "--json", "--port", &port.to_string(), "--data"]);
-    command.arg(data);
-    command
-}
-
-impl Up {
-    /// Starts it and waits until it is ready.
-    fn start(data: &Path, port: u16, options: &[&str]) -> Up {
-        let turn = Group::take_turn();
-        let log = data.with_extension("log");
-        let file = File::create(&log).expect("a log");
-        let mut command = command(data, port);
-        command.args(options);
-        command
-            .stdout(file.try_clone().expect("a log"))
-            .stderr(file);
-        let child = command.spawn().expect("it starts");
-        let mut up = Up {
-            child,
-            log,
-            _turn: turn,
-        };
-        eventually("it is ready", || {
-            let ended = up.child.try_wait().expect("a child can be waited for");
-            assert!(ended.is_none(), "it ended: {}", up.said());
-            up.events("ready").len() == 1
-        });
-        up
-    }
-
-    fn said(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// The events of a kind so far.
-    fn events(&self, kind: &str) -> Vec<Value> {
-        let said = self.said();
-        let events = said
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok());
-        events.filter(|e: &Value| e["event"] == kind).collect()
-    }
-
-    /// Ctrl-C.
-    fn stop(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::INT).expect("it lives");
-        let mut status = None;
-        eventually("it ends", || {
-            status = self.child.try_wait().expect("a child can be waited for");
-            status.is_some()
-        });
-        assert!(status.is_some_and(|s| s.success()), "{status:?}");
-    }
-}
-
-impl Drop for Up {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("  up said:\n{}", self.said());
-        }
-        // So that it unmounts; it may have ended by itself.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
-        let _ = self.child.wait();
-    }
-}
 
 /// `up` makes a group, mounts it, and takes all of it away on Ctrl-C; the next `up` finds the files.
 #[test]
@@ -122,8 +46,8 @@ fn a_second_up_is_told_of_the_first() {
     let data = place.path().join("data");
     let port = free_ports(1)[0];
     let up = Up::start(&data, port, &["--no-mount"]);
-    let process = format!("by process {};", up.child.id());
-    let second = ends(command(&data, port).arg("--no-mount"));
+    let process = format!("by process {};", up.id());
+    let second = ends(Up::command(&data, port).arg("--no-mount"));
     assert_said(
         &second,
         1,
@@ -138,7 +62,7 @@ fn a_second_up_is_told_of_the_first() {
     let up = Up::start(&data, port, &[]);
     let mount = format!("its mount is {}", data.join("files").display());
     // Ready or not, mounted there or elsewhere.
-    let second = ends(&mut command(&data, port));
+    let second = ends(&mut Up::command(&data, port));
     assert_said(&second, 1, &["already running", &mount]);
     assert!(is_mounted(&data.join("files")));
     up.stop();
@@ -163,19 +87,16 @@ fn scripts_are_told_the_status() {
     let down = |s: &Value| s["state"] == "down";
     assert!(!up.events("status").iter().any(down), "{}", up.said());
 
-    let victim = child_of(&up.child, "2");
+    let victim = up.replica(2);
     kill_process(victim, Signal::KILL).expect("the replica lives");
     eventually("its silence is told", || {
         let silent = |s: &Value| s["silent"] == serde_json::json!([2]) && s["state"] == "degraded";
         up.events("status").iter().any(silent)
     });
     eventually("it is whole again", whole);
-    let died = |e: &Value| {
-        e["text"]
-            .as_str()
-            .is_some_and(|t| t.contains("replica 2 died"))
-    };
-    assert!(up.events("note").iter().any(died), "{}", up.said());
+    assert!(up.noted("replica 2 was killed"), "{}", up.said());
+    // It had no last words, so none are told.
+    assert!(!up.noted("INFO"), "{}", up.said());
     up.stop();
 }
 
@@ -188,30 +109,56 @@ fn up_goes_on_without_a_replica_that_was_lost() {
     Up::start(&data, port, &["--no-mount"]).stop();
     fs::remove_file(data.join("replica-3/group-id")).expect("the mark of a replica's directory");
     let up = Up::start(&data, port, &["--no-mount"]);
-    eventually("the replica's words are told", || {
-        let words = |e: &Value| {
-            e["text"]
-                .as_str()
-                .is_some_and(|t| t.contains("has no mark"))
-        };
-        up.events("note").iter().any(words)
-    });
+    eventually("the replica's words are told", || up.noted("has no mark"));
     assert_eq!(Status::ask(&data).code, 1);
     up.stop();
 }
 
-/// The process of a replica that `up` has started.
-fn child_of(up: &Child, id: &str) -> Pid {
-    let path = format!("/proc/{0}/task/{0}/children", up.id());
-    let children = fs::read_to_string(path).expect("the list of children");
-    let is_it = |pid: &str| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-        words
-            .windows(2)
-            .any(|pair| pair == [b"--id".as_slice(), id.as_bytes()])
+/// Who unmounts the files ends the group, and its terminal is told why.
+#[test]
+fn up_ends_with_a_word_when_its_files_are_unmounted() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let mut up = Up::start(&data, free_ports(1)[0], &[]);
+    run(quorate().arg("umount").arg(data.join("files")));
+    let status = up.wait();
+    assert!(status.success(), "{status}");
+    assert!(up.noted("unmounted by somebody else"), "{}", up.said());
+    assert_eq!(Status::ask(&data).code, 2, "replicas still answer");
+}
+
+/// A new group that can't be, or has no place, is refused before anything is made for it.
+#[test]
+fn a_refused_up_leaves_nothing_behind() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let file = place.path().join("file");
+    fs::write(&file, b"").expect("a file");
+    let file = file.to_str().expect("a test's file");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its number").port();
+    let free = free_ports(1)[0];
+    let refused = |port, options: &[&str], words: &[&str]| {
+        assert_said(&ends(Up::command(&data, port).args(options)), 1, words);
+        assert!(!data.exists(), "{options:?} left something");
     };
-    let pid = children.split_whitespace().find(|pid| is_it(pid));
-    let pid = pid.and_then(|pid| pid.parse().ok());
-    Pid::from_raw(pid.expect("the replica's process")).expect("a number above 0")
+    refused(free, &["--replicas", "3"], &["--replicas 3", "4, 7"]);
+    refused(free, &["--fault", "4=lie"], &["--fault 4", "from 0 to 3"]);
+    refused(free, &["--mount", file], &["not a directory", "--mount"]);
+    refused(port, &[], &["can't listen", "--port"]);
+}
+
+/// The help names all that `--fault` takes.
+#[test]
+fn all_faults_are_in_the_help() {
+    let help = run(quorate().args(["up", "--help"]));
+    for fault in Fault::ALL {
+        assert!(help.contains(fault.name()), "{fault} is not in\n{help}");
+    }
 }

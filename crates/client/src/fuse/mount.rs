@@ -306,7 +306,11 @@ fn unescaped(field: &str) -> String {
     out
 }
 
-fn check_device() -> Result<(), MountError> {
+/// Whether this user can mount at all.
+///
+/// # Errors
+/// [`MountError`], which says what to do.
+pub fn check_device() -> Result<(), MountError> {
     let open = std::fs::File::options().read(true).write(true).open(DEVICE);
     match open {
         Ok(_) => {}

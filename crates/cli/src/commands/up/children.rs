@@ -1,8 +1,9 @@
 //! The replicas as child processes: started, looked after, stopped.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -87,9 +88,8 @@ impl Children {
                 replica.since = Instant::now();
                 let log = log_path(&self.data, replica.id);
                 events.push(format!(
-                    "replica {} died ({status}): {}\n  see {}",
-                    replica.id,
-                    last_words(&log),
+                    "{}\n  see {}",
+                    end_of_life(replica.id, status, &log),
                     log.display()
                 ));
             } else if self.restart && replica.since.elapsed() >= replica.pause {
@@ -159,6 +159,20 @@ impl Children {
 
 fn log_path(data: &Path, id: u8) -> PathBuf {
     paths::replica(data, id).join("messages.log")
+}
+
+/// What is said of a replica that has ended. One that was killed had no time for last words: its log's last line says
+/// nothing about its end.
+fn end_of_life(id: u8, status: ExitStatus, log: &Path) -> String {
+    match status.signal().and_then(Signal::from_named_raw) {
+        Some(Signal::KILL) => {
+            format!("replica {id} was killed ({status}), by somebody or because memory ran out")
+        }
+        Some(Signal::TERM | Signal::INT | Signal::HUP) => {
+            format!("replica {id} was asked to end by somebody else ({status})")
+        }
+        _ => format!("replica {id} died ({status}): {}", last_words(log)),
+    }
 }
 
 fn last_words(log: &Path) -> String {

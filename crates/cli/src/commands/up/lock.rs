@@ -18,6 +18,12 @@ pub struct Lock {
 }
 
 impl Lock {
+    /// As [`Lock::take`], where an earlier `up` has left the lock's file; else `None`, and nothing is made.
+    pub fn take_if_there(data: &Path, mount: Option<&Path>) -> Result<Option<Lock>> {
+        let there = data.join(NAME).exists();
+        there.then(|| Lock::take(data, mount)).transpose()
+    }
+
     /// Takes the lock, or says who has it. The file tells others about this process and its mount.
     pub fn take(data: &Path, mount: Option<&Path>) -> Result<Lock> {
         std::fs::create_dir_all(data)

@@ -11,14 +11,14 @@ use quorate_net::group::{Files, Purpose};
 use quorate_net::{Group as GroupFile, keys};
 use quorate_node::daemon::directory;
 
-use super::programs::{holds_in_time, wait};
+use super::programs::wait;
 use super::watchdog::{Mounts, Watchdog};
 use super::{
     Mount, Patience, Random, Status, eventually, last_lines, quorate, scratch, scratch_in_memory,
 };
 
 /// How long a test with a group may take before it counts as hung.
-const LIMIT: Duration = Duration::from_secs(15 * 60);
+pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
 /// The names of the clients in the group file.
 const CLIENTS: [&str; 3] = ["client", "second", "third"];
 
@@ -283,12 +283,7 @@ impl Group {
 
     /// Waits until these replicas have executed the same and hold the same state.
     pub fn wait_until_they_agree(&mut self, ids: &[u8]) {
-        let mut last = None;
-        let agreed = holds_in_time(|| last.insert(self.status()).agree(ids));
-        assert!(
-            agreed,
-            "replicas {ids:?} do not come to the same state: {last:#?}"
-        );
+        Status::wait_until_they_agree(self.directory(), ids);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`Group`]: the processes `quorate replica`, on loopback ports.
 //! - [`Mount`]: a process `quorate mount`.
+//! - [`Up`]: a process `quorate up`, with all that it starts.
 //! - [`Status`]: what `quorate status --json` says.
 //! - [`Source`]: a tree of files to work on, the same in each run.
 //! - [`run`], [`finish`], [`eventually`]: other programs, and waits with an end.
@@ -15,6 +16,7 @@ mod programs;
 mod random;
 mod source;
 mod status;
+mod up;
 mod watchdog;
 
 use std::path::PathBuf;
@@ -25,6 +27,7 @@ pub use programs::{Finished, Patience, eventually, finish, program, quorate, run
 pub use random::Random;
 pub use source::{Source, Times, assert_same};
 pub use status::Status;
+pub use up::Up;
 
 /// A directory on the local disk that is removed with its content.
 pub fn scratch() -> tempfile::TempDir {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::programs::holds_in_time;
 use super::{Patience, finish, quorate};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -51,6 +52,16 @@ impl Status {
             code: finished.code(),
             ..status
         }
+    }
+
+    /// Waits until these replicas have executed the same and hold the same state.
+    pub fn wait_until_they_agree(directory: &Path, ids: &[u8]) {
+        let mut last = None;
+        let agreed = holds_in_time(|| last.insert(Status::ask(directory)).agree(ids));
+        assert!(
+            agreed,
+            "replicas {ids:?} do not come to the same state: {last:#?}"
+        );
     }
 
     pub fn said(&self, id: u8) -> Option<&Said> {
