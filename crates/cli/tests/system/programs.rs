@@ -2,10 +2,21 @@
 //! or lies.
 
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Group, Setup, Source, require_fuse};
+use rustix::process::{Signal, kill_process};
+
+use crate::harness::{
+    Group, Setup, Source, Status, Times, Up, assert_same, free_ports, require_fuse,
+    scratch_in_memory,
+};
 use crate::workload::{self, Step};
+
+/// The files of a real source tree.
+const FILES: usize = 2_000;
+/// The batches that a replica keeps for those that are behind.
+const LOG_WINDOW: u64 = 256;
 
 /// Two thousand files and more, with four sound replicas.
 #[test]
@@ -13,7 +24,7 @@ fn programs_work_on_a_mount() {
     if !require_fuse() {
         return;
     }
-    let source = Source::new(2_000);
+    let source = Source::new(FILES);
     let packed = fs::metadata(source.packed()).expect("the archive");
     assert!(
         packed.len() > 15_000_000,
@@ -40,7 +51,7 @@ fn programs_do_not_notice_that_the_primary_dies() {
     if !require_fuse() {
         return;
     }
-    let source = Source::new(500);
+    let source = Source::new(FILES);
     let mut group = Group::start();
     let mount = group.mount();
     std::thread::scope(|scope| {
@@ -80,35 +91,18 @@ fn programs_do_not_notice_that_the_primary_dies() {
     );
 }
 
-/// Works while replica 2 misbehaves from the start; the sound ones have the same state afterwards.
-fn programs_do_not_notice(fault: &'static str) {
+/// Replica 2 sends nothing, though its links stay up.
+#[test]
+fn programs_do_not_notice_a_silent_replica() {
     if !require_fuse() {
         return;
     }
     let source = Source::new(200);
-    let mut group = Setup::new(4).fault(2, fault).start();
+    let mut group = Setup::new(4).fault(2, "silent").start();
     let mount = group.mount();
     workload::work(mount.path(), &source, |_| {});
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 3]);
-}
-
-/// Replica 2 answers clients with other results, and hints wrong things to replicas.
-#[test]
-fn programs_do_not_notice_a_liar() {
-    programs_do_not_notice("lie");
-}
-
-/// Replica 2 tells different things to different replicas.
-#[test]
-fn programs_do_not_notice_an_equivocator() {
-    programs_do_not_notice("equivocate");
-}
-
-/// Replica 2 sends nothing, though its links stay up.
-#[test]
-fn programs_do_not_notice_a_silent_replica() {
-    programs_do_not_notice("silent");
 }
 
 /// Replica 2 sends everything late, by up to a second. Nobody waits for it, nor for a vote of its: the view stays.
@@ -135,23 +129,64 @@ fn programs_do_not_notice_a_slow_replica() {
     assert_eq!(view, Some(0), "the slow one had the view changed");
 }
 
-/// Replica 2 hands out damaged state: a replica that was down for long gets it from the others all the same.
+/// The same files under one fault after another: replica 2 lies to clients, tells different things to different replicas, hands
+/// out damaged state. Each time the tree that was left is the one that was made, the programs work, and the sound
+/// replicas end with the same state.
 #[test]
-fn programs_do_not_notice_corrupt_state() {
+fn programs_do_not_notice_one_fault_after_another() {
     if !require_fuse() {
         return;
     }
-    let source = Source::new(200);
-    let mut group = Setup::new(4).fault(2, "corrupt-state").start();
-    let mount = group.mount();
-    workload::work(mount.path(), &source, |step| {
-        if step == Step::Build {
-            group.kill(3);
+    let source = Source::new(FILES);
+    let place = scratch_in_memory();
+    let data = place.path().join("data");
+    let port = free_ports(1)[0];
+    let mut left: Option<PathBuf> = None;
+    for fault in ["lie", "equivocate", "corrupt-state"] {
+        let start = Instant::now();
+        let up = Up::start(&data, port, &["--fault", &format!("2={fault}")]);
+        if let Some(tree) = left.take() {
+            assert_same(&source.tree(), &tree, Times::Kept);
+            workload::remove(&[&tree]);
         }
-        if step == Step::Git {
-            group.start_replica(3);
-        }
-    });
-    mount.unmount();
-    group.wait_until_they_agree(&[0, 1, 3]);
+        let place = data.join("files").join(fault);
+        fs::create_dir(&place).expect("a directory");
+        let mut stopped = None;
+        let tree = workload::work_and_leave(&place, &source, |step| {
+            if fault != "corrupt-state" {
+                return;
+            }
+            let head = || {
+                let status = Status::ask(&data);
+                let heads = status
+                    .replicas
+                    .iter()
+                    .filter_map(|r| Some(r.said.as_ref()?.stable));
+                heads.max().expect("a replica answers")
+            };
+            match step {
+                // A sound replica falls behind by more than the others' logs have, and must fetch the state.
+                Step::Unpack => {
+                    stopped = Some(head());
+                    kill_process(up.replica(3), Signal::STOP).expect("the replica lives");
+                }
+                Step::Build => {
+                    let missed = head() - stopped.expect("it was stopped");
+                    assert!(missed > 2 * LOG_WINDOW, "it missed {missed} batches only");
+                    kill_process(up.replica(3), Signal::CONT).expect("the replica lives");
+                }
+                _ => {}
+            }
+        });
+        Status::wait_until_they_agree(&data, &[0, 1, 3]);
+        up.stop();
+        println!("{fault}: {:?}", start.elapsed());
+        left = Some(tree);
+    }
+    let up = Up::start(&data, port, &[]);
+    let tree = left.expect("a tree was left");
+    assert_same(&source.tree(), &tree, Times::Kept);
+    workload::remove(&[&tree]);
+    Status::wait_until_they_agree(&data, &[0, 1, 2, 3]);
+    up.stop();
 }

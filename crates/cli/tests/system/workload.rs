@@ -20,6 +20,15 @@ pub enum Step {
 
 /// Does all of it in a directory; `about_to` hears of each step before it starts.
 pub fn work(place: &Path, source: &Source, mut about_to: impl FnMut(Step)) {
+    let tree = work_and_leave(place, source, &mut about_to);
+    about_to(Step::Copy);
+    let moved = copy_and_move(place, &tree, source);
+    about_to(Step::Remove);
+    remove(&[&tree, &moved]);
+}
+
+/// Does all but the last two steps; where the tree is that is left.
+pub fn work_and_leave(place: &Path, source: &Source, mut about_to: impl FnMut(Step)) -> PathBuf {
     about_to(Step::Unpack);
     let tree = unpack(place, source);
     about_to(Step::Build);
@@ -29,10 +38,7 @@ pub fn work(place: &Path, source: &Source, mut about_to: impl FnMut(Step)) {
     assert_same(&source.tree(), &tree, Times::Kept);
     about_to(Step::Sqlite);
     query(place, "delete");
-    about_to(Step::Copy);
-    let moved = copy_and_move(place, &tree, source);
-    about_to(Step::Remove);
-    remove(&[&tree, &moved]);
+    tree
 }
 
 /// Unpacks the archive; the new tree.
@@ -147,7 +153,7 @@ fn copy_and_move(place: &Path, tree: &Path, source: &Source) -> PathBuf {
     moved
 }
 
-fn remove(trees: &[&Path]) {
+pub fn remove(trees: &[&Path]) {
     run(program("rm").arg("-r").args(trees));
     for tree in trees {
         assert!(
