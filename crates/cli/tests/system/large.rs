@@ -9,12 +9,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Instant;
 
-use quorate_client::{Session, Volume};
-use quorate_files::op::{Action, Mknod, Unlink, Who};
-use quorate_files::{Ino, Kind};
-use quorate_net::{Identity, keys};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::harness::{Group, Random, program, require_fuse, run, scratch};
+use crate::harness::{Group, Mount, Random, Setup, Status, program, require_fuse, run, scratch};
 
 /// Eight gibibytes of which only the ends are written: the rest is zeros and takes no room.
 #[test]
@@ -60,121 +57,82 @@ fn sparse_files_are_large_and_cost_nothing() {
     );
 }
 
-/// A hundred thousand files in one directory: made, counted, looked at, removed.
+/// A hundred thousand files in one directory, each made through the kernel, listed on another machine's mount.
 ///
-/// The kernel makes and removes one name of a directory at a time, each a round of agreement. So every fiftieth file comes and
-/// goes through the mount, and a session with many requests in flight does the rest.
+/// The kernel makes and removes one name of a directory at a time, each a round of agreement. So eight mounts work beside each
+/// other, and their operations share batches. Most files are made by mknod(2), which leaves nothing to be closed.
 #[test]
 fn a_directory_holds_a_hundred_thousand_files() {
     const FILES: usize = 100_000;
-    const BY_MOUNT: usize = 50;
+    const MOUNTS: usize = 8;
+    const OPENED: usize = 20;
+    const REMOVED: usize = 25;
     if !require_fuse() {
         return;
     }
-    let group = Group::start();
-    let mount = group.mount();
-    let directory = mount.at("many");
-    fs::create_dir(&directory).expect("a directory");
-    let number = fs::metadata(&directory).expect("its attributes").ino();
-    let others = Others::of(&group, Ino(number));
+    let group = Setup::new(4).votes_in_memory().start();
+    let mounts: Vec<Mount> = (0..MOUNTS).map(|n| group.mount_as(n % 2)).collect();
+    fs::create_dir(mounts[0].at("many")).expect("a directory");
+    // Each mount does something with its share of every so many files.
+    let each = |every: usize, what: fn(usize, &Path)| {
+        std::thread::scope(|scope| {
+            for (share, mount) in mounts.iter().enumerate() {
+                let directory = mount.at("many");
+                let numbers = (0..FILES).step_by(every).skip(share).step_by(MOUNTS);
+                scope.spawn(move || numbers.for_each(|n| what(n, &directory.join(name(n)))));
+            }
+        });
+    };
     let start = Instant::now();
-    for n in (0..FILES).step_by(BY_MOUNT) {
-        File::create_new(directory.join(name(n))).expect("a new file");
-    }
-    others.each((0..FILES).filter(|n| n % BY_MOUNT != 0), |parent, n| {
-        Action::Mknod(Mknod {
-            parent,
-            name: name(n).into(),
-            kind: Kind::Regular,
-            mode: 0o644,
-            rdev: 0,
-        })
+    each(1, |n, path| match n % OPENED {
+        0 => drop(File::create_new(path).expect("a new file")),
+        _ => {
+            let mode = Mode::from_raw_mode(0o644);
+            mknodat(CWD, path, FileType::RegularFile, mode, 0).expect("a new file");
+        }
     });
     println!("made {FILES} files in {:?}", start.elapsed());
+
+    let fresh = group.mount_as(2);
+    let directory = fresh.at("many");
     let start = Instant::now();
-    let list = |directory: &Path| -> BTreeSet<OsString> {
+    let list = || -> BTreeSet<OsString> {
         let mut names = BTreeSet::new();
-        for entry in fs::read_dir(directory).expect("the directory") {
+        for entry in fs::read_dir(&directory).expect("the directory") {
             let name = entry.expect("an entry").file_name();
             assert!(names.insert(name.clone()), "{name:?} is listed twice");
         }
         names
     };
-    let expected: BTreeSet<OsString> = (0..FILES).map(|n| name(n).into()).collect();
-    assert!(
-        list(&directory) == expected,
-        "the list is not what was made"
-    );
+    let mut expected: BTreeSet<OsString> = (0..FILES).map(|n| name(n).into()).collect();
+    assert!(list() == expected, "the list is not what was made");
     println!("listed them in {:?}", start.elapsed());
-    for n in (0..FILES).step_by(997) {
+    for n in (0..FILES).step_by(97) {
         let metadata = fs::metadata(directory.join(name(n))).expect("attributes");
         assert!(metadata.is_file());
     }
     assert!(fs::metadata(directory.join(name(FILES))).is_err());
+
     let start = Instant::now();
-    others.each((0..FILES).filter(|n| n % BY_MOUNT != 0), |parent, n| {
-        Action::Unlink(Unlink {
-            parent,
-            name: name(n).into(),
-        })
+    each(REMOVED, |_, path| {
+        fs::remove_file(path).expect("a file is removed");
     });
-    // What the other session removed may be remembered here for as long as attributes are.
-    std::thread::sleep(quorate_client::fuse::TTL);
-    assert_eq!(list(&directory).len(), FILES / BY_MOUNT);
-    for n in (0..FILES).step_by(BY_MOUNT) {
-        fs::remove_file(directory.join(name(n))).expect("a file is removed");
+    println!("removed some in {:?}", start.elapsed());
+    for n in (0..FILES).step_by(REMOVED) {
+        expected.remove(&OsString::from(name(n)));
     }
-    println!("removed them in {:?}", start.elapsed());
-    fs::remove_dir(&directory).expect("an empty directory");
+    // What others have removed may be remembered here for as long as attributes are.
+    std::thread::sleep(quorate_client::fuse::TTL);
+    assert!(list() == expected, "the list is not what is left");
+    let refused = fs::remove_dir(&directory).expect_err("it is not empty");
+    assert_eq!(refused.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    mounts.into_iter().for_each(Mount::unmount);
+    fresh.unmount();
+    Status::wait_until_they_agree(group.directory(), &[0, 1, 2, 3]);
 }
 
 fn name(n: usize) -> String {
     format!("file number {n}")
-}
-
-/// A client of the group beside the mount, with many requests in flight.
-struct Others {
-    runtime: tokio::runtime::Runtime,
-    volume: Volume,
-    directory: Ino,
-}
-
-impl Others {
-    fn of(group: &Group, directory: Ino) -> Others {
-        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let key = keys::load(&group.client_key(2)).expect("a client's key");
-        let session = Session::connect(group.contents(), &Identity::new(&key)).expect("a session");
-        Others {
-            runtime,
-            volume: Volume::new(session),
-            directory,
-        }
-    }
-
-    /// Does something in the directory for each number; all of it must succeed.
-    fn each(&self, numbers: impl Iterator<Item = usize>, action: impl Fn(Ino, usize) -> Action) {
-        const AT_ONCE: usize = 128;
-        self.runtime.block_on(async {
-            let mut calls = tokio::task::JoinSet::new();
-            for n in numbers {
-                if calls.len() == AT_ONCE {
-                    calls
-                        .join_next()
-                        .await
-                        .expect("one is under way")
-                        .expect("a call");
-                }
-                let (volume, action) = (self.volume.clone(), action(self.directory, n));
-                calls.spawn(async move {
-                    let root = Who::new(0, 0);
-                    volume.run(&root, action).await.expect("it succeeds");
-                });
-            }
-            while let Some(done) = calls.join_next().await {
-                done.expect("a call");
-            }
-        });
-    }
 }
 
 /// Two hundred megabytes in and out again are the same bytes.

@@ -7,7 +7,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorate_net::group::{Files, Purpose};
+use quorate_net::group::{Durability, Files, Protocol, Purpose};
 use quorate_net::{Group as GroupFile, keys};
 use quorate_node::daemon::directory;
 
@@ -29,6 +29,7 @@ pub struct Setup {
     faults: Vec<(u8, &'static str)>,
     data: Vec<(u8, PathBuf)>,
     on_disk: bool,
+    protocol: Protocol,
 }
 
 /// A running group. Its processes and files go with it.
@@ -56,6 +57,7 @@ impl Setup {
             faults: Vec::new(),
             data: Vec::new(),
             on_disk: false,
+            protocol: Protocol::default(),
         }
     }
 
@@ -77,13 +79,19 @@ impl Setup {
         self
     }
 
+    /// Has votes leave before they are written down; a replica that is killed then can't come back.
+    pub fn votes_in_memory(mut self) -> Setup {
+        self.protocol.durability = Durability::Memory;
+        self
+    }
+
     pub fn start(self) -> Group {
         let turn = Group::take_turn();
         let directory = match self.on_disk {
             true => scratch(),
             false => scratch_in_memory(),
         };
-        let file = make_files(directory.path(), self.replicas);
+        let file = make_files(directory.path(), self.replicas, self.protocol);
         for (_, elsewhere) in &self.data {
             directory::make(elsewhere, &file).expect("a replica's directory");
         }
@@ -218,6 +226,19 @@ impl Group {
         }
     }
 
+    /// The most memory that a replica's process has had so far, in bytes.
+    pub fn peak_memory(&self, id: u8) -> u64 {
+        let child = self.replicas[usize::from(id)].child.as_ref();
+        let child = child.expect("a replica that runs");
+        let path = format!("/proc/{}/status", child.id());
+        let status = std::fs::read_to_string(path).expect("a process's status");
+        let peak = status.lines().find_map(|line| {
+            let kibibytes = line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?;
+            kibibytes.parse::<u64>().ok()
+        });
+        peak.expect("the peak of its memory") << 10
+    }
+
     /// Kills a replica at once, as a power cut would.
     pub fn kill(&mut self, id: u8) {
         let Some(mut child) = self.replicas[usize::from(id)].child.take() else {
@@ -304,7 +325,7 @@ impl Drop for Group {
 }
 
 /// Keys, and a group file for a demonstration: only such a group takes faults.
-fn make_files(directory: &Path, replicas: u8) -> GroupFile {
+fn make_files(directory: &Path, replicas: u8, protocol: Protocol) -> GroupFile {
     let make_key = |path: &Path| {
         let key = keys::generate().expect("a key");
         keys::save(path, &key).expect("a key file");
@@ -325,7 +346,7 @@ fn make_files(directory: &Path, replicas: u8) -> GroupFile {
     });
     let purpose = Purpose::Demonstration;
     let group = GroupFile::new("test", members, clients.to_vec(), Files::default(), purpose);
-    let group = group.expect("a group");
+    let group = group.expect("a group").with_protocol(protocol);
     for id in 0..replicas {
         let own = directory.join(format!("replica-{id}"));
         directory::make(&own, &group).expect("a replica's directory");
