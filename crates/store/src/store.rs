@@ -19,7 +19,8 @@ const POSITION: &[u8] = b"position";
 /// How a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Memory for pages of the file, in bytes.
+    /// The most memory for pages of the file, in bytes: those that were read, and those that a checkpoint is writing, which
+    /// go to the file when they take half of it. However large the file is, no more of it is kept.
     pub cache_bytes: usize,
 }
 
