@@ -131,6 +131,10 @@ fn check_faults(args: &Up, quorum: Quorum) -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+fn warn_of_too_many_faults(args: &Up, quorum: Quorum) {
     let faulty: std::collections::BTreeSet<u8> = args.fault.iter().map(|(id, _)| *id).collect();
     if faulty.len() > quorum.f() {
         eprintln!(
@@ -139,7 +143,6 @@ fn check_faults(args: &Up, quorum: Quorum) -> Result<()> {
             quorum.f()
         );
     }
-    Ok(())
 }
 
 async fn serve(
@@ -148,6 +151,7 @@ async fn serve(
     group: Arc<Group>,
     directory: Option<PathBuf>,
 ) -> Result<()> {
+    warn_of_too_many_faults(args, group.quorum());
     let mut display = Display::new(args.json);
     let mut children = Children::start(data, &group, &args.fault, !args.no_restart)?;
     let identity = status::of_directory(&group, data)?;

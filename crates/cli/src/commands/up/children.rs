@@ -161,18 +161,18 @@ fn log_path(data: &Path, id: u8) -> PathBuf {
     paths::replica(data, id).join("messages.log")
 }
 
-/// What is said of a replica that has ended. One that was killed had no time for last words: its log's last line says
-/// nothing about its end.
+/// What is said of a replica that has ended. Only one that failed has last words: the log's last line says nothing of an end
+/// that came from outside.
 fn end_of_life(id: u8, status: ExitStatus, log: &Path) -> String {
-    match status.signal().and_then(Signal::from_named_raw) {
-        Some(Signal::KILL) => {
-            format!("replica {id} was killed ({status}), by somebody or because memory ran out")
-        }
-        Some(Signal::TERM | Signal::INT | Signal::HUP) => {
-            format!("replica {id} was asked to end by somebody else ({status})")
-        }
-        _ => format!("replica {id} died ({status}): {}", last_words(log)),
+    if status.signal() == Some(Signal::KILL.as_raw()) {
+        return format!(
+            "replica {id} was killed ({status}), by somebody or because memory ran out"
+        );
     }
+    if status.success() {
+        return format!("replica {id} was asked to end by somebody else ({status})");
+    }
+    format!("replica {id} died ({status}): {}", last_words(log))
 }
 
 fn last_words(log: &Path) -> String {
@@ -219,4 +219,23 @@ fn open_log(path: &Path) -> std::io::Result<File> {
         std::fs::rename(path, path.with_extension("log.1"))?;
     }
     OpenOptions::new().create(true).append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Last words are told where they are about the end, and only there.
+    #[test]
+    fn only_a_failure_has_last_words() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = directory.path().join("log");
+        std::fs::write(&log, "INFO all is well\nquorate: the last words\n").expect("a log");
+        // As wait(2) gives them: killed, ended in order, failed, aborted.
+        for (raw, words) in [(9, false), (0, false), (1 << 8, true), (6, true)] {
+            let text = end_of_life(2, ExitStatus::from_raw(raw), &log);
+            assert_eq!(text.contains("quorate: the last words"), words, "{text}");
+            assert!(text.starts_with("replica 2 "), "{text}");
+        }
+    }
 }
