@@ -59,12 +59,12 @@ fn sparse_files_are_large_and_cost_nothing() {
 
 /// A hundred thousand files in one directory, each made through the kernel, listed on another machine's mount.
 ///
-/// The kernel makes and removes one name of a directory at a time, each a round of agreement. So eight mounts work beside each
+/// The kernel makes and removes one name of a directory at a time, each a round of agreement. So sixteen mounts work beside each
 /// other, and their operations share batches. Most files are made by mknod(2), which leaves nothing to be closed.
 #[test]
 fn a_directory_holds_a_hundred_thousand_files() {
     const FILES: usize = 100_000;
-    const MOUNTS: usize = 8;
+    const MOUNTS: usize = 16;
     const OPENED: usize = 20;
     const REMOVED: usize = 25;
     if !require_fuse() {
