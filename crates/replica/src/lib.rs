@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod answers;
 mod clients;
 mod io;
 mod parallel;

@@ -5,22 +5,16 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use bytes::Bytes;
 use quorate_agreement::{
     Agreement, CHECKPOINT_INTERVAL, Config, Input as AgreementInput, Millis, Now, Ordered,
     Output as AgreementOutput, Record, Rejected, Standing,
 };
-use quorate_execution::{Cached, Executed, Executor, Service, Workers};
+use quorate_execution::{Executor, Service, Workers};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
-use quorate_wire::message::{
-    AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReplicaMessage, Reply,
-    ReplyBody, StateMessage,
-};
-use quorate_wire::{
-    Digest, Encode, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
-};
+use quorate_wire::message::{PeerMessage, StateMessage};
+use quorate_wire::{Digest, LogIndex, Quorum, ReplicaId, Seq};
 
-use crate::clients::{Clients, ConnectionId};
+use crate::clients::Clients;
 use crate::io::{Input, Output};
 use crate::parallel::{Parallel, weight};
 use crate::reads::WaitingReads;
@@ -63,8 +57,8 @@ pub fn genesis<S: Service>(service: S) -> Result<Arc<Layer>, Fault> {
 #[derive(Debug)]
 pub struct Replica<S> {
     quorum: Quorum,
-    me: ReplicaId,
-    agreement: Agreement,
+    pub(crate) me: ReplicaId,
+    pub(crate) agreement: Agreement,
     pub(crate) executor: Executor<S>,
     pub(crate) state: State,
     /// The store's newest content.
@@ -80,11 +74,11 @@ pub struct Replica<S> {
     pub(crate) tentative: Option<Arc<Ordered>>,
     /// Where there are workers.
     pub(crate) parallel: Option<Parallel>,
-    reads: WaitingReads,
+    pub(crate) reads: WaitingReads,
     pub(crate) unstored_bytes: usize,
     pub(crate) transfer: Transfer,
     pub(crate) clients: Clients,
-    rejections: BTreeMap<Rejected, u64>,
+    pub(crate) rejections: BTreeMap<Rejected, u64>,
     pub(crate) out: VecDeque<Output>,
     failed: bool,
 }
@@ -201,7 +195,7 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
-    fn agree(&mut self, now: Now, input: AgreementInput) {
+    pub(crate) fn agree(&mut self, now: Now, input: AgreementInput) {
         if let Err(reason) = self.agreement.take(now, input) {
             *self.rejections.entry(reason).or_default() += 1;
         }
@@ -451,175 +445,6 @@ impl<S: Service> Replica<S> {
             self.store(piece);
         }
         Ok(())
-    }
-
-    fn on_client(
-        &mut self,
-        now: Now,
-        connection: ConnectionId,
-        message: ClientMessage,
-    ) -> Result<(), Fault> {
-        match message {
-            ClientMessage::Request(request) => self.on_request(now, connection, request, false),
-            ClientMessage::Repeat(request) => self.on_request(now, connection, request, true),
-            ClientMessage::Attach(session) => {
-                self.clients.attach(connection, session);
-                Ok(())
-            }
-            ClientMessage::Read(read) => {
-                self.reads.push(connection, read);
-                Ok(())
-            }
-            // Links and uptime are the driver's to tell.
-            ClientMessage::ReportPlease(_) => Ok(()),
-        }
-    }
-
-    fn on_request(
-        &mut self,
-        now: Now,
-        connection: ConnectionId,
-        message: AuthRequest,
-        repeated: bool,
-    ) -> Result<(), Fault> {
-        let request = &message.request;
-        let (client, session, number) = (request.client(), request.session(), request.number());
-        if self.clients.client(connection) != Some(client) {
-            *self
-                .rejections
-                .entry(Rejected::BadAuthentication)
-                .or_default() += 1;
-            return Ok(());
-        }
-        let cached = match self.transfer.is_idle() {
-            true => self
-                .executor
-                .cached(&mut self.state, client, session, number)?,
-            false => Cached::Unknown,
-        };
-        let digest = request.digest();
-        let tentative = self.tentative.as_ref();
-        let tentative =
-            tentative.filter(|t| t.requests.iter().any(|k| k.request.digest() == digest));
-        let tentative = tentative.map(|t| t.view);
-        match cached {
-            Cached::Reply(outcome) => {
-                let body = ReplyBody::Full(outcome);
-                self.send_reply(connection, session, number, body, tentative);
-            }
-            Cached::TooOld => {
-                let body = ReplyBody::Full(Outcome::TooOld(()).to_bytes().into());
-                self.send_reply(connection, session, number, body, tentative);
-            }
-            Cached::Unknown => {
-                if repeated {
-                    self.clients.remember_repeated(client, session, number);
-                }
-                // TLS has authenticated the client at the other end of the connection.
-                self.agree(now, AgreementInput::Request(Verified::from_link(message)));
-            }
-        }
-        Ok(())
-    }
-
-    /// Answers the reads that wait, when all that was executed has committed: a view change must not take back what somebody
-    /// has read. A state on its way answers nobody.
-    fn answer_reads(&mut self) -> Result<(), Fault> {
-        if let Some(parallel) = &self.parallel {
-            if !parallel.is_between_batches() {
-                return Ok(());
-            }
-            let mut has_any = false;
-            while self.tentative.is_none()
-                && self.transfer.is_idle()
-                && let Some((connection, read)) = self.reads.first().cloned()
-                && self.enter_read(connection, &read)?
-            {
-                self.reads.pop();
-                has_any = true;
-            }
-            return if has_any { self.advance() } else { Ok(()) };
-        }
-        while self.tentative.is_none() && self.transfer.is_idle() {
-            let Some((connection, read)) = self.reads.pop() else {
-                return Ok(());
-            };
-            let Some(client) = self.clients.client(connection) else {
-                continue;
-            };
-            let (state, session) = (&mut self.state, read.session);
-            let outcome = self.executor.read(state, client, session, &read.op)?;
-            // Who calls a write a read gets no answer, and has it ordered.
-            if let Some(outcome) = outcome {
-                self.reply_to_read(connection, &read, outcome);
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn reply_to_read(&mut self, to: ConnectionId, read: &Read, outcome: Bytes) {
-        let body = self.body(outcome, read.replier == self.me || read.replier == EVERYONE);
-        let reply = ReplicaMessage::Read(Reply {
-            session: read.session,
-            number: read.number,
-            view: self.agreement.standing().view,
-            tentative: false,
-            body,
-        });
-        self.out.push_back(Output::Reply(to, reply));
-    }
-
-    fn body(&self, outcome: Bytes, in_full: bool) -> ReplyBody {
-        let full = ReplyBody::Full(outcome);
-        match in_full {
-            true => full,
-            false => ReplyBody::Digest(full.digest()),
-        }
-    }
-
-    /// Sends a result in full if this replica was named to. `tentative` is the view of a batch
-    /// that has only prepared.
-    pub(crate) fn reply(
-        &mut self,
-        executed: Executed,
-        replier: ReplicaId,
-        tentative: Option<View>,
-    ) {
-        let Executed {
-            client,
-            session,
-            number,
-            outcome,
-        } = executed;
-        let repeated = self.clients.take_repeated(client, session, number);
-        let connections = self.clients.route(client, session);
-        if connections.is_empty() {
-            return;
-        }
-        let named = replier == self.me || replier == EVERYONE;
-        let body = self.body(outcome, repeated || named);
-        for connection in connections {
-            self.send_reply(connection, session, number, body.clone(), tentative);
-        }
-    }
-
-    fn send_reply(
-        &mut self,
-        to: ConnectionId,
-        session: SessionId,
-        number: RequestNumber,
-        body: ReplyBody,
-        tentative: Option<View>,
-    ) {
-        let view = tentative.unwrap_or_else(|| self.agreement.standing().view);
-        let reply = ReplicaMessage::Reply(Reply {
-            session,
-            number,
-            view,
-            tentative: tentative.is_some(),
-            body,
-        });
-        self.out.push_back(Output::Reply(to, reply));
     }
 
     /// Takes the outputs out, in order.
