@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use quorate_wire::message::{Checkpoint, PeerMessage};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
 
+use crate::LOG_WINDOW;
 use crate::core::Agreement;
 use crate::durable::{Record, StableRecord};
 use crate::io::{Output, Rejected};
-use crate::{CHECKPOINT_INTERVAL, LOG_WINDOW};
 
 /// CHECKPOINTs of the others: for each sender a few, of the highest places.
 ///
@@ -18,8 +18,9 @@ use crate::{CHECKPOINT_INTERVAL, LOG_WINDOW};
 #[derive(Clone, Debug, Default)]
 pub struct CheckpointVotes(BTreeMap<ReplicaId, BTreeMap<Seq, Digest>>);
 
-/// How many places are remembered for each sender: those of a window, and one beyond it.
-const PLACES_PER_SENDER: usize = (LOG_WINDOW / CHECKPOINT_INTERVAL) as usize + 1;
+/// How many places are remembered for each sender: those of a window, and one beyond it. Heavy batches may have a checkpoint
+/// each.
+const PLACES_PER_SENDER: usize = LOG_WINDOW as usize + 1;
 
 impl CheckpointVotes {
     fn add(&mut self, from: ReplicaId, seq: Seq, root: Digest) -> Result<(), Rejected> {
@@ -80,7 +81,7 @@ impl Agreement {
 
     /// CHECKPOINT: another replica's state after a place.
     pub(crate) fn on_checkpoint(&mut self, from: ReplicaId, m: Checkpoint) -> Result<(), Rejected> {
-        if m.seq <= self.stable.0 || !m.seq.0.is_multiple_of(CHECKPOINT_INTERVAL) {
+        if m.seq <= self.stable.0 {
             return Err(Rejected::OutsideWindow);
         }
         self.checkpoint_votes.add(from, m.seq, m.root)?;

@@ -151,12 +151,10 @@ impl Agreement {
         } = Remembered::from_records(records, secret_seed(&config.key));
         let is_fresh = stable.is_none();
         let stable = stable.map_or((Seq(0), checkpoint.1), |s| (s.seq, s.root));
-        // Stores are also written between checkpoints; only the root of a checkpoint is told to others.
-        let is_checkpoint = whole && checkpoint.0.0.is_multiple_of(crate::CHECKPOINT_INTERVAL);
         let mut own_checkpoints = checkpoints;
         // The log can be ahead of the store: such a checkpoint was of a state that this replica has not any more.
         own_checkpoints.retain(|seq, _| whole && *seq <= checkpoint.0);
-        own_checkpoints.extend(is_checkpoint.then_some(checkpoint));
+        own_checkpoints.extend(whole.then_some(checkpoint));
         let last_given = slots
             .keys()
             .next_back()

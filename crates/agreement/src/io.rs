@@ -34,6 +34,9 @@ pub struct Config {
     /// Whether there is a log: votes leave when they are on disk. Without one they leave at once, and a replica that has
     /// stopped must not come back as if it remembered.
     pub durable: bool,
+    /// The batches after a checkpoint may weigh this much before the next is due. The same at all replicas of a group:
+    /// [`CHECKPOINT_BYTES`](crate::CHECKPOINT_BYTES) in all but tests.
+    pub checkpoint_bytes: usize,
     /// Which optimisations are used.
     pub tuning: Tuning,
 }

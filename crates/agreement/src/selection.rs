@@ -105,7 +105,7 @@ pub fn well_formed(quorum: Quorum, change: &ViewChange) -> bool {
         |v: &Vote| v.seq > *stable && v.seq.0 - stable.0 <= LOG_WINDOW && v.view < *view;
     quorum.contains(*replica)
         && checkpoints.first().is_some_and(|(seq, _)| seq == stable)
-        && checkpoints.len() as u64 <= LOG_WINDOW / crate::CHECKPOINT_INTERVAL + 1
+        && checkpoints.len() as u64 <= LOG_WINDOW + 1
         && checkpoints.windows(2).all(|w| w[0].0 < w[1].0)
         && checkpoints
             .iter()

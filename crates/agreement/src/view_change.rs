@@ -61,7 +61,7 @@ impl Agreement {
             .own_checkpoints
             .iter()
             .filter(|(seq, _)| **seq > self.stable.0);
-        let limit = (crate::LOG_WINDOW / crate::CHECKPOINT_INTERVAL) as usize;
+        let limit = crate::LOG_WINDOW as usize;
         [self.stable]
             .into_iter()
             .chain(later.map(|(&s, &r)| (s, r)).take(limit))

@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use quorate_agreement::durable::{CommittedRecord, Content, Entered, PrePrepared, StableRecord};
-use quorate_agreement::{CHECKPOINT_INTERVAL, LOG_WINDOW, Record};
+use quorate_agreement::{LOG_WINDOW, Record};
 use quorate_wire::message::{SignedViewChange, ViewChange, Vote};
 use quorate_wire::{Digest, Encode, Quorum, ReplicaId, Seq, Signature, View};
 use support::{batch, codec, digest, new_view, request, seq, view_change, vote};
@@ -54,7 +54,7 @@ fn the_largest_records_fit_in_a_frame() {
         view: View(1),
         replica: ReplicaId(0),
         stable: Seq(0),
-        checkpoints: vec![(Seq(0), Digest::ZERO); (LOG_WINDOW / CHECKPOINT_INTERVAL) as usize + 1],
+        checkpoints: vec![(Seq(0), Digest::ZERO); LOG_WINDOW as usize + 1],
         prepared: (0..LOG_WINDOW).map(vote).collect(),
         preprepared: (0..8 * LOG_WINDOW).map(vote).collect(),
     };

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-use quorate_agreement::{Config, Record, Tuning};
+use quorate_agreement::{CHECKPOINT_BYTES, Config, Record, Tuning};
 use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
@@ -236,6 +236,7 @@ impl Daemon {
             keys: group.replica_keys(),
             timeout_ms: TIMEOUT_MS,
             clock_bound_ms: CLOCK_BOUND_MS,
+            checkpoint_bytes: CHECKPOINT_BYTES,
             authentication: group.protocol().authentication,
             durable: group.protocol().durability == Durability::Disk,
             tuning,

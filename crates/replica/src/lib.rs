@@ -10,6 +10,7 @@
 extern crate alloc;
 
 mod answers;
+mod checkpoints;
 mod clients;
 mod io;
 mod parallel;
@@ -18,6 +19,7 @@ mod replica;
 mod signing;
 mod transfer;
 
+pub use checkpoints::Checkpoints;
 pub use clients::ConnectionId;
 pub use io::{Input, Output};
 pub use replica::{Replica, Restored, genesis};

@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_agreement::{CHECKPOINT_INTERVAL, Ordered};
+use quorate_agreement::Ordered;
 use quorate_execution::graph::OpId;
 use quorate_execution::{Completion, Done, Executed, Flight, Service, Workers};
 use quorate_state::Fault;
@@ -13,7 +13,7 @@ use quorate_wire::message::Read;
 
 use crate::clients::ConnectionId;
 use crate::io::Output;
-use crate::replica::{LAYER_BYTES, MAX_LAYERS, Replica};
+use crate::replica::{MAX_LAYERS, Replica};
 use crate::transfer::Piece;
 
 /// Batches at work.
@@ -171,15 +171,13 @@ impl<S: Service> Replica<S> {
 
     /// A batch that has committed has entered.
     fn on_entered(&mut self, ordered: &Ordered) {
-        self.unstored_bytes += weight(ordered);
         let Some(parallel) = &mut self.parallel else {
             return;
         };
         let end = parallel.flight.next_id();
         parallel.batches.push_back((ordered.seq, end));
-        let is_checkpoint = ordered.seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
-        if is_checkpoint || self.unstored_bytes >= LAYER_BYTES {
-            self.unstored_bytes = 0;
+        let requests = ordered.requests.iter().map(|known| &known.request);
+        if self.checkpoints.is_due_after(ordered.seq, requests) {
             let (executor, state) = (&mut self.executor, &mut self.state);
             parallel.flight.mark(executor, state, ordered.seq);
         }
@@ -271,10 +269,4 @@ impl<S: Service> Replica<S> {
             Tag::Read(from, read) => self.reply_to_read(from, &read, outcome),
         }
     }
-}
-
-/// What the requests of a batch weigh.
-pub(crate) fn weight(ordered: &Ordered) -> usize {
-    let weights = ordered.requests.iter().map(|known| known.request.weight());
-    weights.sum()
 }

@@ -6,25 +6,24 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use quorate_agreement::{
-    Agreement, CHECKPOINT_INTERVAL, Config, Input as AgreementInput, Millis, Now, Ordered,
-    Output as AgreementOutput, Record, Rejected, Standing,
+    Agreement, Config, Input as AgreementInput, Millis, Now, Ordered, Output as AgreementOutput,
+    Record, Rejected, Standing,
 };
 use quorate_execution::{Executor, Service, Workers};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
 use quorate_wire::message::{PeerMessage, StateMessage};
 use quorate_wire::{Digest, LogIndex, Quorum, ReplicaId, Seq};
 
+use crate::checkpoints::Checkpoints;
 use crate::clients::Clients;
 use crate::io::{Input, Output};
-use crate::parallel::{Parallel, weight};
+use crate::parallel::Parallel;
 use crate::reads::WaitingReads;
 use crate::transfer::{Piece, Transfer, target};
 
 /// Layers that may wait for the store before execution pauses. With the request bodies in the log's window this bounds
 /// what a slow disk can pile up in memory.
 pub(crate) const MAX_LAYERS: usize = 3;
-/// A layer goes to the store before its checkpoint when the requests in it weigh this much.
-pub(crate) const LAYER_BYTES: usize = 32 << 20;
 
 /// What a replica finds when it starts: the store's content and the log's records.
 #[derive(Debug)]
@@ -75,7 +74,7 @@ pub struct Replica<S> {
     /// Where there are workers.
     pub(crate) parallel: Option<Parallel>,
     pub(crate) reads: WaitingReads,
-    pub(crate) unstored_bytes: usize,
+    pub(crate) checkpoints: Checkpoints,
     pub(crate) transfer: Transfer,
     pub(crate) clients: Clients,
     pub(crate) rejections: BTreeMap<Rejected, u64>,
@@ -101,9 +100,10 @@ impl<S: Service> Replica<S> {
             next_index,
         } = restored;
         let (quorum, me) = (config.quorum, config.me);
+        let checkpoints = Checkpoints::new(config.checkpoint_bytes);
         let agreement = Agreement::new(config, (seq, root), complete, records, next_index, now);
         let mut snapshots = BTreeMap::new();
-        if complete && seq.0.is_multiple_of(CHECKPOINT_INTERVAL) {
+        if complete {
             snapshots.insert(seq, snapshot.clone());
         }
         let mut replica = Replica {
@@ -120,7 +120,7 @@ impl<S: Service> Replica<S> {
             tentative: None,
             parallel: (workers.count > 0).then(|| Parallel::new(workers)),
             reads: WaitingReads::default(),
-            unstored_bytes: 0,
+            checkpoints,
             transfer: Transfer::Idle,
             clients: Clients::default(),
             rejections: BTreeMap::new(),
@@ -338,10 +338,8 @@ impl<S: Service> Replica<S> {
             None => self.run(&ordered, false)?,
         }
         self.applied = ordered.seq;
-        self.unstored_bytes += weight(&ordered);
-        let checkpoint = ordered.seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
-        if checkpoint || self.unstored_bytes >= LAYER_BYTES {
-            self.unstored_bytes = 0;
+        let requests = ordered.requests.iter().map(|known| &known.request);
+        if self.checkpoints.is_due_after(ordered.seq, requests) {
             self.executor.flush(&mut self.state);
             let layer = self.state.freeze(ordered.seq);
             self.store(Piece {
@@ -391,7 +389,7 @@ impl<S: Service> Replica<S> {
             self.executor.reset();
             self.snapshots = [(seq, snapshot)].into();
             self.applied = seq;
-            self.unstored_bytes = 0;
+            self.checkpoints.restart();
             self.agree(now, AgreementInput::StateFetched(seq, root));
             return Ok(());
         }
@@ -399,10 +397,8 @@ impl<S: Service> Replica<S> {
             return Ok(());
         }
         self.state.stored(seq, snapshot.clone());
-        if seq.0.is_multiple_of(CHECKPOINT_INTERVAL) {
-            self.snapshots.insert(seq, snapshot);
-            self.agree(now, AgreementInput::CheckpointMade(seq, root));
-        }
+        self.snapshots.insert(seq, snapshot);
+        self.agree(now, AgreementInput::CheckpointMade(seq, root));
         Ok(())
     }
 

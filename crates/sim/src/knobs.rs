@@ -1,6 +1,7 @@
 //! What a seed decides about a run before it begins: swarm testing, in which each run has few kinds of trouble, but each
 //! kind has runs in which it is alone and strong.
 
+use quorate_agreement::CHECKPOINT_BYTES;
 use quorate_fault::Fault;
 use quorate_wire::{Authentication, Quorum, ReplicaId};
 
@@ -95,6 +96,8 @@ pub struct Knobs {
     pub all_conflict: bool,
     /// How long an operation takes that a worker runs.
     pub run: (u64, u64),
+    /// The weight after which a checkpoint is due.
+    pub checkpoint_bytes: usize,
     /// How long a replica gathers inputs at most before it acts on them; 0: it acts on each.
     pub turn: u64,
     /// The replicas' patience, in milliseconds.
@@ -143,6 +146,7 @@ impl Knobs {
             all_conflict: false,
             run: (10, 200),
             turn: 0,
+            checkpoint_bytes: CHECKPOINT_BYTES,
             timeout_ms: 500,
             storm: 0,
             heal_within: 60_000_000,
@@ -222,6 +226,8 @@ impl Knobs {
         k.run = (d.below(slowest / 2), slowest);
         let mut d = Dice::new(seed, 6);
         k.turn = [0, 0, 200, 2_000][d.below(4) as usize];
+        let few = [CHECKPOINT_BYTES, CHECKPOINT_BYTES, 1_000, 5_000];
+        k.checkpoint_bytes = few[d.below(4) as usize];
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

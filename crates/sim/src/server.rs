@@ -90,6 +90,7 @@ impl Server {
                 clock_bound_ms: CLOCK_BOUND_MS,
                 authentication: knobs.authentication,
                 durable: true,
+                checkpoint_bytes: knobs.checkpoint_bytes,
                 tuning: Tuning {
                     tentative: knobs.tentative,
                     ..Tuning::default()

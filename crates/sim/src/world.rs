@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_execution::Job;
-use quorate_replica::{ConnectionId, Input, Output, genesis};
+use quorate_replica::{Checkpoints, ConnectionId, Input, Output, genesis};
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
 use quorate_wire::{Decode, Digest, Encode, MacKey, Quorum, ReplicaId, Seq};
 
@@ -112,6 +112,7 @@ impl World {
         let layer = genesis(service).expect("the initial state can be written");
         let keys: Vec<_> = quorum.replicas().map(|r| key_of(r).public()).collect();
         let mut dice = Dice::new(seed, 2);
+        let checkpoints = Checkpoints::new(knobs.checkpoint_bytes);
         let adversary = |id: ReplicaId| {
             let mut all = knobs.adversaries.iter();
             all.find(|(r, _)| *r == id).map(|(_, a)| *a)
@@ -148,7 +149,7 @@ impl World {
             operations: Vec::new(),
             agreement: Agreement::default(),
             validity: Validity::default(),
-            reference: Reference::new(service, &layer),
+            reference: Reference::new(service, &layer, checkpoints),
             announced: Vec::new(),
             healed: false,
             stats: Stats::default(),
@@ -334,7 +335,8 @@ impl World {
         }
         order::check(&self.operations, &self.reference)?;
         let layer = genesis(self.service).expect("the initial state can be written");
-        let again = Reference::new(self.service, &layer);
+        let checkpoints = Checkpoints::new(self.knobs.checkpoint_bytes);
+        let again = Reference::new(self.service, &layer, checkpoints);
         let key = |client: usize| self.clients[client].key;
         let (all, agreed) = (&self.operations, &self.agreement);
         reads::check(all, key, agreed, &self.reference, again)?;

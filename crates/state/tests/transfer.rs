@@ -297,6 +297,25 @@ fn all_donors_lying_at_first_is_overcome() {
     assert_eq!(run.liars().len(), 3);
 }
 
+/// A donor that never answers does not keep the fetcher from saying that the others have moved on. One that says so alone does.
+#[test]
+fn a_silent_donor_hides_nothing() {
+    let base = MemorySnapshot::default();
+    let target = state((0..100).map(|k| (key(k), key(k))));
+    let gone = || -> Behaviour { Box::new(|_| Some(StateMessage::NotHere(CHECKPOINT))) };
+    let silent = || -> Behaviour { Box::new(|_| None) };
+    for (donors, unavailable) in [
+        (vec![gone(), silent(), gone()], true),
+        (vec![silent(), silent(), gone()], false),
+    ] {
+        let mut run = Run::new(&base, &target, donors);
+        for _ in 0..200 {
+            run.step();
+        }
+        assert_eq!(run.fetcher.is_unavailable(), unavailable);
+    }
+}
+
 /// Donors that all have moved on: the fetcher says so, asks less and less, and gets there if one comes back.
 #[test]
 fn a_checkpoint_that_is_gone_everywhere_is_reported() {

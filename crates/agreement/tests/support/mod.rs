@@ -51,6 +51,7 @@ pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agr
         clock_bound_ms: 10_000,
         authentication: Authentication::Mac,
         durable: true,
+        checkpoint_bytes: usize::MAX,
         tuning: Tuning::default(),
     };
     let next = LogIndex(records.len() as u64);

@@ -6,8 +6,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_agreement::CHECKPOINT_INTERVAL;
 use quorate_execution::Executor;
+use quorate_replica::Checkpoints;
 use quorate_state::{Layer, MemorySnapshot, State};
 use quorate_wire::message::{Batch, Request};
 use quorate_wire::{ClientId, Digest, Seq};
@@ -32,6 +32,7 @@ pub struct Reference {
     state: State,
     snapshot: MemorySnapshot,
     at: Seq,
+    checkpoints: Checkpoints,
     /// By request: each execution and its outcome.
     outcomes: BTreeMap<Digest, Vec<Execution>>,
     executions: u64,
@@ -40,7 +41,7 @@ pub struct Reference {
 
 impl Reference {
     /// In the initial state.
-    pub fn new(service: AnyService, genesis: &Layer) -> Reference {
+    pub fn new(service: AnyService, genesis: &Layer, checkpoints: Checkpoints) -> Reference {
         let (snapshot, _) = MemorySnapshot::default()
             .apply(genesis)
             .expect("an empty tree takes any layer");
@@ -49,6 +50,7 @@ impl Reference {
             state: State::new(Arc::new(snapshot.clone())),
             snapshot,
             at: Seq(0),
+            checkpoints,
             outcomes: BTreeMap::new(),
             executions: 0,
             roots: BTreeMap::new(),
@@ -76,7 +78,7 @@ impl Reference {
                 outcome: executed.outcome,
             });
         }
-        if self.at.0.is_multiple_of(CHECKPOINT_INTERVAL) {
+        if self.checkpoints.is_due_after(self.at, requests.iter()) {
             self.executor.flush(&mut self.state);
             let layer = self.state.freeze(self.at);
             let (snapshot, root) = self

@@ -90,7 +90,7 @@ impl Fetcher {
         self.donors.liars()
     }
 
-    /// Whether every donor that may still be asked says that it does not keep the checkpoint. The group has probably
+    /// Whether all donors but those that may be faulty say that they do not keep the checkpoint. The group has probably
     /// moved on: look for a newer target. Until then the fetcher goes on asking now and then.
     pub fn is_unavailable(&self) -> bool {
         !self.is_fetched() && self.donors.none_has_it()
