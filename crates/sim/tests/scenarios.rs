@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use quorate_agreement::Rejected;
+use quorate_agreement::{CHECKPOINT_INTERVAL, LOG_WINDOW, Rejected};
 use quorate_fault::Fault;
 use quorate_replica::Input;
 use quorate_sim::knobs::Adversary;
@@ -58,6 +58,28 @@ fn standing(w: &World, server: usize) -> quorate_agreement::Standing {
 fn rejected(w: &World, server: usize, reason: Rejected) -> u64 {
     let replica = w.server(server).replica.as_ref().expect("up");
     replica.rejections().get(&reason).copied().unwrap_or(0)
+}
+
+/// Those who start again give their newest state to one who lags too far for batches, also where weight has made a checkpoint
+/// before its number was due. Without them there is no quorum.
+#[test]
+fn who_starts_again_helps_those_who_lag() -> Outcome {
+    // Some forty requests.
+    let mut w = group(1, |k| k.checkpoint_bytes = 10_000);
+    w.crash(2);
+    append(&mut w, 0, 0..330, 5000)?;
+    let stable = standing(&w, 0).stable.0;
+    assert!(stable.0 > LOG_WINDOW && !stable.0.is_multiple_of(CHECKPOINT_INTERVAL));
+    [0, 1, 3].map(|i| w.crash(i));
+    [0, 2, 3]
+        .map(|i| w.start(i))
+        .into_iter()
+        .collect::<Outcome>()?;
+    append(&mut w, 0, 330..340, 60_000)?;
+    w.run_until("together", 5000, |w| {
+        [0, 3].map(|i| standing(w, i).executed) == [standing(w, 2).executed; 2]
+    })?;
+    w.finish().map(drop)
 }
 
 /// The primary's power goes: the others choose the next one, and the old one comes back into the view of the others.
