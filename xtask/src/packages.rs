@@ -12,7 +12,9 @@ pub const FOR_UP: &[Need] = &[("fusermount3", "fuse3")];
 /// What the tests run.
 pub const FOR_TESTS: &[Need] = &[
     ("fusermount3", "fuse3"),
+    // Without recommended packages, the compiler comes without what it links with.
     ("cc", "gcc"),
+    ("cc", "libc6-dev"),
     ("make", "make"),
     ("git", "git"),
     ("sqlite3", "sqlite3"),

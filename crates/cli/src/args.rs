@@ -164,7 +164,7 @@ pub struct Replica {
 
 /// Mount a group's files.
 ///
-/// Results are taken only when f+1 replicas vouch for them. Stays in the foreground until SIGINT, SIGTERM or
+/// Results are taken only when 2f+1 replicas say the same. Stays in the foreground until SIGINT, SIGTERM or
 /// `quorate umount DIR`.
 #[derive(Debug, ClapArgs)]
 pub struct Mount {

@@ -1,6 +1,6 @@
 //! The client's agent: sessions with a group, typed calls of its file service, and the FUSE front.
 //!
-//! - [`session`]: drives the sans-IO client of `quorate-agreement`; every result has f+1 replicas behind it.
+//! - [`session`]: drives the sans-IO client of `quorate-agreement`; every result has 2f+1 replicas behind it.
 //! - [`volume`]: the operations of the file service as typed calls.
 //! - [`fuse`]: a volume as a directory of this machine.
 //!

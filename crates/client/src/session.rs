@@ -1,9 +1,9 @@
-//! Sessions with a group: operations go in, and results come out that f+1 replicas vouch for.
+//! Sessions with a group: operations go in, and results come out that 2f+1 replicas vouch for.
 //!
 //! - [`Session`]: a thread drives the session; handles of it are cheap, and callers wait in any executor or none.
 //! - [`InlineSession`]: driven by the thread that calls, which saves two changes of threads for each operation.
 //!
-//! A caller waits for f+1 replicas however long that takes. A session that the group has closed is opened again by
+//! A caller waits for 2f+1 replicas however long that takes. A session that the group has closed is opened again by
 //! itself; what was bound to the old one (handles, locks) is gone then, which [`Session::generation`] tells.
 
 mod block;

@@ -26,7 +26,7 @@ pub enum CallError {
     /// The session was lost; nobody knows whether the operation was executed.
     #[error("the session with the group was lost")]
     Lost,
-    /// f+1 replicas vouch for something that is no answer to the operation: they run another version.
+    /// 2f+1 replicas vouch for something that is no answer to the operation: they run another version.
     #[error("the group speaks another version of the file service")]
     Garbled,
 }
