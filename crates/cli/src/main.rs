@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod paths;
+mod words;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
 
 /// Says what went wrong, outermost first, and gives the exit code of a failure.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("quorate: {error:#}");
+    eprintln!("quorate: {}", words::of(error));
     ExitCode::FAILURE
 }
 

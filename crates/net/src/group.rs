@@ -3,12 +3,12 @@
 //! All members hold the same file. Its `id` is the digest of its meaning, so an edit by hand is noticed: a
 //! replica that runs with another list of keys than the others is as good as faulty.
 
+mod error;
 mod text;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 use quorate_wire::auth::AuthError;
@@ -16,6 +16,8 @@ use quorate_wire::digest::Content;
 use quorate_wire::{Authentication, Digest, Encode, PublicKey, Quorum, ReplicaId, Signature};
 
 use crate::disk;
+
+pub use error::{GroupError, Problem};
 
 /// The most clients in a group file.
 pub const MAX_CLIENTS: usize = 4096;
@@ -122,91 +124,6 @@ pub enum Member {
     Client(usize),
 }
 
-/// Why there is no group.
-#[derive(Debug, thiserror::Error)]
-pub enum GroupError {
-    /// The operator named a file that is not there.
-    #[error("there is no group file {0}: copy it from another member, or run `quorate init`")]
-    Missing(PathBuf),
-    /// The file is not what a group file looks like: the fault of whoever wrote it.
-    #[error("{path}: {message}")]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where and what, in several lines.
-        message: String,
-    },
-    /// The file says something that no group can be.
-    #[error("{path}, line {line}: {problem}")]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong and what to do.
-        problem: Problem,
-    },
-    /// Somebody edited the file.
-    #[error(
-        "{path}, line {line}: the group file was changed after it was made (id does not match): \
-         restore it from another replica, or run `quorate init` for a new group"
-    )]
-    Changed {
-        /// The file.
-        path: PathBuf,
-        /// The line of the id, from 1.
-        line: usize,
-    },
-    /// The environment's fault.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
-}
-
-/// What keeps a list of members from being a group. The fault of whoever made the list.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
-pub enum Problem {
-    #[error(
-        "`{0}` is not a name: use up to 64 letters, digits, dots, dashes, underscores or at signs"
-    )]
-    BadName(String),
-    #[error(
-        "{0} replicas make no group: list 1, 4, 7, 10 ... replicas (3f+1 bear f faulty ones, up to 64)"
-    )]
-    NotAQuorum(usize),
-    #[error("replica {found} stands where replica {expected} belongs: list them in order, from 0")]
-    OutOfOrder { expected: usize, found: u64 },
-    #[error("`{0}` is not a key: give the 64 hexadecimal digits that `quorate keygen` shows")]
-    BadKey(String),
-    #[error("`{0}` is not an id of 64 hexadecimal digits: restore the file from another replica")]
-    BadId(String),
-    #[error("this key is listed twice: each replica and client needs a key of its own")]
-    KeyTwice,
-    #[error("`{0}` is not an address: give host:port, for instance 192.0.2.7:7000 or [::1]:7000")]
-    BadAddress(String),
-    #[error("the address {0} is listed twice: each replica needs an address of its own")]
-    AddressTwice(String),
-    #[error("the client name {0} is listed twice: give each client a name of its own")]
-    NameTwice(String),
-    #[error("{0} clients are too many: a group file lists up to 4096")]
-    TooManyClients(usize),
-    #[error("`{0}` is not a capacity: give for instance \"500 GiB\" or \"1 TiB\"")]
-    BadCapacity(String),
-    #[error("room for no file at all: give at least 1 byte and 1 inode")]
-    NoRoom,
-    #[error("`{0}` is not a purpose: leave it out, or write \"demonstration\"")]
-    BadPurpose(String),
-    #[error("`{0}` is not a way to authenticate: write \"mac\" or \"signature\"")]
-    BadAuthentication(String),
-    #[error("`{0}` is not a durability: write \"disk\" or \"memory\"")]
-    BadDurability(String),
-}
-
 /// The entry that a problem is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -254,13 +171,7 @@ impl Group {
     /// # Errors
     /// Any [`GroupError`].
     pub fn load(path: &Path) -> Result<Group, GroupError> {
-        let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => GroupError::Missing(path.into()),
-            _ => GroupError::Io {
-                path: path.into(),
-                source,
-            },
-        })?;
+        let text = std::fs::read_to_string(path).map_err(|e| GroupError::from_read(path, e))?;
         text::parse(path, &text)
     }
 

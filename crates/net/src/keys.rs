@@ -24,6 +24,11 @@ pub enum KeyError {
         "there is no key file {0}: name another one (--key), or bring it back: only keys that the group file lists are let in"
     )]
     Missing(PathBuf),
+    /// The file is another user's.
+    #[error(
+        "this user may not read the key file {0}: run this as the user that it belongs to, or name another key file (--key)"
+    )]
+    NotAllowed(PathBuf),
     /// The operator would lose a key.
     #[error(
         "{0} exists already and a key is not overwritten: choose another name, or move it away"
@@ -54,6 +59,20 @@ pub enum KeyError {
     /// The environment's fault.
     #[error("the operating system gives no randomness for a key: {0}")]
     NoRandomness(getrandom::Error),
+}
+
+impl KeyError {
+    /// Of a file that can't be read.
+    fn from_read(path: &Path, source: io::Error) -> KeyError {
+        match source.kind() {
+            io::ErrorKind::NotFound => KeyError::Missing(path.into()),
+            io::ErrorKind::PermissionDenied => KeyError::NotAllowed(path.into()),
+            _ => KeyError::Io {
+                path: path.into(),
+                source,
+            },
+        }
+    }
 }
 
 /// A new key from the operating system's randomness.
@@ -87,13 +106,7 @@ pub fn save(path: &Path, key: &KeyPair) -> Result<(), KeyError> {
 /// # Errors
 /// Any [`KeyError`] but `Exists` and `NoRandomness`.
 pub fn load(path: &Path) -> Result<KeyPair, KeyError> {
-    let io_error = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => KeyError::Missing(path.into()),
-        _ => KeyError::Io {
-            path: path.into(),
-            source,
-        },
-    };
+    let io_error = |source| KeyError::from_read(path, source);
     let file = File::open(path).map_err(io_error)?;
     // Asked of the open file, so that nobody can put another one in its place in between.
     let mode = file.metadata().map_err(io_error)?.permissions().mode() & 0o777;
@@ -153,6 +166,16 @@ mod tests {
         let error = load(&path).unwrap_err();
         assert!(matches!(error, KeyError::Exposed { mode: 0o640, .. }));
         assert!(error.to_string().contains("chmod 600"), "{error}");
+    }
+
+    /// Whoever may not read a key is told whose it is to use. Made up here: root may read everything.
+    #[test]
+    fn another_users_key_is_named_as_such() {
+        let path = Path::new("client.key");
+        let error = KeyError::from_read(path, io::Error::from_raw_os_error(13)).to_string();
+        for words in ["client.key", "belongs to", "--key"] {
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     /// A missing file, and any single changed character of the key, are told apart from a key.

@@ -14,7 +14,7 @@ use quorate_wire::{Quorum, ReplicaId, Seq};
 use serde_json::{Value, json};
 
 use crate::args::Status;
-use crate::paths;
+use crate::{paths, words};
 
 /// What the replicas said, as far as they did.
 pub type Reports = BTreeMap<ReplicaId, Report>;
@@ -31,7 +31,7 @@ pub fn run(args: &Status) -> ExitCode {
             ExitCode::from(whole as u8)
         }
         Err(e) => {
-            eprintln!("quorate: {e:#}");
+            eprintln!("quorate: {}", words::of(&e));
             ExitCode::from(2)
         }
     }

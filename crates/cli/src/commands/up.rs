@@ -37,6 +37,9 @@ pub fn run(args: &Up) -> Result<()> {
         (Some(directory), _) => Some(directory.clone()),
         (None, _) => Some(data.join("files")),
     };
+    // It is told to others, who may be elsewhere.
+    let directory = directory.map(std::path::absolute).transpose();
+    let directory = directory.context("can't tell where to mount")?;
     // Held to the end: the replicas' ports and directories are for one `up` at a time.
     let held = Lock::take_if_there(&data, directory.as_deref())?;
     // What is refused is refused before anything is made.

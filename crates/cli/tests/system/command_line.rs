@@ -148,6 +148,19 @@ fn mistakes_are_explained() {
         &["group.toml", "adress"],
     );
 
+    let id = text.lines().find(|line| line.starts_with("id = "));
+    let without_id = text.replacen(id.expect("an id"), "", 1);
+    fs::write(&group, without_id).expect("the file is edited");
+    let part = ["not a whole group file", "quorate init", "`id`"];
+    assert_said(&ends(quorate().arg("status").arg(&group)), 2, &part);
+    let other = ["/etc/passwd is no group file", "group.toml"];
+    let other_file = ends(quorate().args(["status", "/etc/passwd"]));
+    assert_said(&other_file, 2, &other);
+    assert!(
+        !other_file.stderr.contains("root"),
+        "another's file is shown"
+    );
+
     let unmounted = ends(quorate().arg("umount").arg(place.path()));
     assert_said(&unmounted, 1, &["nothing is mounted"]);
     assert_said(&ends(quorate().arg("frobnicate")), 2, &["frobnicate"]);

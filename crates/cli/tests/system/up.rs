@@ -39,6 +39,25 @@ fn up_twice_finds_the_files_again() {
     }
 }
 
+/// Where the files are is told so that it holds for whoever reads it, whatever the options said.
+#[test]
+fn a_relative_mount_is_told_in_full() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let up = Up::start(&data, free_ports(1)[0], &["--mount", "files-here"]);
+    let mount = place.path().join("files-here");
+    assert!(is_mounted(&mount));
+    eventually("a status is told", || !up.events("status").is_empty());
+    for event in ["ready", "status"] {
+        let told = up.events(event)[0]["mount"].clone();
+        assert_eq!(told.as_str(), mount.to_str(), "{event}");
+    }
+    up.stop();
+}
+
 /// A second `up` on a directory says who runs the group, and harms nothing.
 #[test]
 fn a_second_up_is_told_of_the_first() {

@@ -142,6 +142,38 @@ fn mistakes_are_told_with_their_line() {
     assert!(unknown.to_string().contains("capacities"), "{unknown}");
 }
 
+/// A group file that has lost something is told from a file that never was one, and what to do is said of each.
+#[test]
+fn a_part_of_a_group_file_and_another_file() {
+    let text = sample().to_string();
+    let id = text.lines().find(|l| l.starts_with("id = ")).unwrap();
+    let without_id = text.replace(&format!("{id}\n"), "");
+    let half = &text[..text.len() / 2];
+    for part in [&without_id, half, &text[..60], "[[replica]]\nid = 0"] {
+        let error = parse(part).unwrap_err();
+        assert!(matches!(error, GroupError::Syntax { .. }), "{error}");
+        let words = error.to_string();
+        assert!(words.contains("not a whole group file"), "{words}");
+        assert!(words.contains("quorate init"), "{words}");
+    }
+    let missing = parse(&without_id).unwrap_err().to_string();
+    assert!(missing.contains("`id`"), "{missing}");
+
+    for other in ["", "root:x:0:0:secret", "[package]\nname = \"secret\"\n"] {
+        let error = parse(other).unwrap_err();
+        assert!(matches!(error, GroupError::NotAGroup(_)), "{error}");
+        let words = error.to_string();
+        assert!(words.contains("is no group file") && !words.contains("secret"));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let error = Group::load(directory.path()).unwrap_err();
+    assert!(matches!(error, GroupError::NotAGroup(_)), "{error}");
+    let binary = directory.path().join("binary");
+    std::fs::write(&binary, [0xff; 9]).unwrap();
+    let error = Group::load(&binary).unwrap_err();
+    assert!(matches!(error, GroupError::NotAGroup(_)), "{error}");
+}
+
 /// Only 3f+1 replicas make a group, and only points of the curve are keys.
 #[test]
 fn sizes_and_keys_are_checked() {

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::hex;
 
+/// How a group file begins.
+const TITLE: &str = "# A Quorate group";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupText {
@@ -58,9 +61,12 @@ struct ClientText {
 
 /// Reads the text of a group file; `path` is for the messages.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
-    let raw: GroupText = toml::from_str(text).map_err(|e| GroupError::Syntax {
-        path: path.into(),
-        message: e.to_string().trim_end().into(),
+    let raw: GroupText = toml::from_str(text).map_err(|e| match is_meant_as_one(text) {
+        true => GroupError::Syntax {
+            path: path.into(),
+            message: e.to_string().trim_end().into(),
+        },
+        false => GroupError::NotAGroup(path.into()),
     })?;
     let line_at = |offset: usize| 1 + text.bytes().take(offset).filter(|&b| b == b'\n').count();
     let invalid = |offset: usize, problem: Problem| GroupError::Invalid {
@@ -159,12 +165,17 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
     Ok(group)
 }
 
+/// Whether a text that can't be read was a group file once, or is the start of one. Of another file nothing is shown.
+fn is_meant_as_one(text: &str) -> bool {
+    text.starts_with(TITLE) || text.lines().any(|line| line.trim() == "[[replica]]")
+}
+
 /// Writes the text of a group file. Names and addresses hold nothing that TOML would have to escape.
 pub(super) fn write(group: &Group, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let quorum = group.quorum();
     writeln!(
         f,
-        "# A Quorate group: {} replicas, of which {} may be faulty. All members hold this same file.",
+        "{TITLE}: {} replicas, of which {} may be faulty. All members hold this same file.",
         quorum.n(),
         quorum.f()
     )?;

@@ -37,6 +37,8 @@ impl Up {
         let file = File::create(&log).expect("a log");
         let mut command = Up::command(data, port);
         command.args(options);
+        // Where relative paths begin.
+        command.current_dir(data.parent().expect("a directory around it"));
         command
             .stdout(file.try_clone().expect("a log"))
             .stderr(file);
