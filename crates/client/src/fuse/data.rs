@@ -209,7 +209,11 @@ impl Core {
         let file = self.handles.get(number)?;
         file.inode.closed();
         self.flush(&file.inode).await;
-        let failure = file.inode.failure(&file, true);
+        // Not as fsync(2): a child process closes what it has inherited, and must not take the news from its parent.
+        let failure = file.inode.failure(&file, false);
+        if failure.is_some() {
+            file.told.store(true, Ordering::Release);
+        }
         if file.inode.locked.load(Ordering::Acquire) {
             self.drop_posix_locks(&file, owner).await;
         }
@@ -219,7 +223,9 @@ impl Core {
     /// The last descriptor is gone; nobody waits.
     pub async fn release(self: &Arc<Core>, file: Arc<OpenFile>) {
         self.flush(&file.inode).await;
-        if let Some(errno) = file.inode.failure(&file, true) {
+        if let Some(errno) = file.inode.failure(&file, true)
+            && !file.told.load(Ordering::Acquire)
+        {
             let ino = file.ino().0;
             tracing::error!(
                 ino,

@@ -2,7 +2,7 @@
 //! and are made anew in the next.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quorate_files::op::{Open, flags};
@@ -29,8 +29,10 @@ pub(super) struct OpenFile {
     flags: u32,
     /// The service's handle, and in which session.
     handle: tokio::sync::Mutex<(u64, Handle)>,
-    /// Up to which failed write this file has reported.
+    /// Up to which failed write this file has reported to one who syncs.
     pub reported: AtomicU64,
+    /// Whether a close has told of one.
+    pub told: AtomicBool,
     /// What is read ahead for it.
     pub ahead: Ahead,
 }
@@ -135,6 +137,7 @@ impl Handles {
         let file = Arc::new(OpenFile {
             number: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             reported: AtomicU64::new(inode.failures()),
+            told: AtomicBool::new(false),
             inode,
             who: who.clone(),
             flags: how & !(flags::TRUNC | flags::EXCLUSIVE),
