@@ -30,7 +30,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The disk gave back something else than was written, or the file is none of ours.
-    #[error("{} is damaged ({what}): check the disk, then delete the file; the replica fetches the state from the others", path.display())]
+    #[error("{} is damaged ({what}): check the disk, then delete this file and no other, and start the replica again; it fetches the state from the others", path.display())]
     Corrupt {
         /// The store's file.
         path: PathBuf,

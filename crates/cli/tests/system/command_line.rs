@@ -207,7 +207,8 @@ fn a_replica_that_has_lost_its_memory_stays_out() {
 
     assert_said(&first_start(0), 1, &["has run", "leave --first-start away"]);
     fs::remove_file(own(1).join("state.redb")).expect("a store");
-    refuse(1, "has no state");
+    fs::remove_dir_all(own(1).join("log")).expect("a log");
+    refuse(1, "has no log");
     fs::remove_dir_all(own(2).join("log")).expect("a log");
     refuse(2, "has no log");
     assert_said(&first_start(2), 1, &["has run"]);

@@ -14,6 +14,7 @@ mod full_disk;
 mod harness;
 mod hostile;
 mod large;
+mod lost_state;
 mod memory;
 mod power_cut;
 mod programs;

@@ -2,7 +2,8 @@
 //!
 //! A replica must not forget what it has told the others: with an empty log it could vote a second time, for something
 //! else, and count among the faulty ones without anybody's knowledge. So a directory is marked when the replica is
-//! made, the mark says whether the replica has ever run, and from then on log and state must be there.
+//! made, the mark says whether the replica has ever run, and from then on the log must be there. The state need not: the
+//! others have it as well.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -53,17 +54,21 @@ pub(super) fn check(data: &Path, group: &Group) -> Result<(), DaemonError> {
     if group.protocol().durability == Durability::Memory {
         return Err(DaemonError::Forgotten(data.into()));
     }
-    if !data.join("state.redb").exists() {
-        return Err(lost("state (`state.redb`)"));
-    }
     match has_segments(&data.join("log")) {
-        Ok(true) => Ok(()),
+        Ok(true) => {
+            if !data.join("state.redb").exists() {
+                tracing::warn!(
+                    "the state (`state.redb`) is not there; it is fetched from the others"
+                );
+            }
+            Ok(())
+        }
         Ok(false) => Err(lost("log (`log/`)")),
         Err(e) => Err(io(&data.join("log"))(e)),
     }
 }
 
-/// Log and state are made: from now on they must be there. To be called before anything is said to others.
+/// Log and state are made: from now on the log must be there. To be called before anything is said to others.
 pub(super) fn note_run(data: &Path, group: &Group) -> Result<(), DaemonError> {
     match read(data, group)? {
         Some(Mark { is_new: false, .. }) => Ok(()),
@@ -130,7 +135,7 @@ mod tests {
         Group::new(name, replicas, Vec::new(), files, Purpose::Service).unwrap()
     }
 
-    /// New: log and state may be missing. Once it has run: neither, and it can't be made new again.
+    /// New: the log may be missing. Once it has run: no more, and it can't be made new again. The state may be.
     #[test]
     fn what_has_run_must_be_there() {
         let place = tempfile::tempdir().unwrap();
@@ -161,7 +166,6 @@ mod tests {
 
         note_run(data, &ours).unwrap();
         assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
-        std::fs::write(data.join("state.redb"), b"").unwrap();
         std::fs::create_dir(data.join("log")).unwrap();
         std::fs::write(data.join("log/lock"), b"").unwrap();
         assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
