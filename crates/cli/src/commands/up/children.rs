@@ -1,5 +1,7 @@
 //! The replicas as child processes: started, looked after, stopped.
 
+mod patience;
+
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -14,14 +16,10 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::paths;
+use patience::Patience;
 
 /// How long a replica has to stop before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a dead replica stays dead; doubles when it dies again at once.
-const RESTART_AFTER: Duration = Duration::from_secs(1);
-const MAX_RESTART_AFTER: Duration = Duration::from_secs(30);
-/// A replica that has lived so long did not die at once.
-const GOOD_LIFE: Duration = Duration::from_secs(20);
 
 /// The group's processes.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ struct Replica {
     fault: Option<Fault>,
     child: Option<Child>,
     since: Instant,
-    pause: Duration,
+    patience: Patience,
 }
 
 impl Children {
@@ -61,7 +59,7 @@ impl Children {
                 fault,
                 child,
                 since: Instant::now(),
-                pause: RESTART_AFTER,
+                patience: Patience::default(),
             });
         }
         Ok(Children {
@@ -81,21 +79,18 @@ impl Children {
                 };
                 replica.child = None;
                 let lived = replica.since.elapsed();
-                replica.pause = match lived >= GOOD_LIFE {
-                    true => RESTART_AFTER,
-                    false => (replica.pause * 2).min(MAX_RESTART_AFTER),
-                };
                 replica.since = Instant::now();
                 let log = log_path(&self.data, replica.id);
-                events.push(format!(
-                    "{}\n  see {}",
-                    end_of_life(replica.id, status, &log),
-                    log.display()
-                ));
-            } else if self.restart && replica.since.elapsed() >= replica.pause {
+                let cause = end_of_life(replica.id, status, &log);
+                if replica.patience.is_news(&cause, lived, !failed(status)) {
+                    events.push(format!("{cause}\n  see {}", log.display()));
+                }
+            } else if self.restart && replica.since.elapsed() >= replica.patience.pause() {
                 replica.child = Some(spawn(&self.data, replica.id, replica.fault)?);
                 replica.since = Instant::now();
-                events.push(format!("replica {} is started again", replica.id));
+                if replica.patience.tells_start() {
+                    events.push(format!("replica {} is started again", replica.id));
+                }
             }
         }
         Ok(events)
@@ -164,7 +159,7 @@ fn log_path(data: &Path, id: u8) -> PathBuf {
 /// What is said of a replica that has ended. Only one that failed has last words: the log's last line says nothing of an end
 /// that came from outside.
 fn end_of_life(id: u8, status: ExitStatus, log: &Path) -> String {
-    if status.signal() == Some(Signal::KILL.as_raw()) {
+    if was_killed(status) {
         return format!(
             "replica {id} was killed ({status}), by somebody or because memory ran out"
         );
@@ -173,6 +168,15 @@ fn end_of_life(id: u8, status: ExitStatus, log: &Path) -> String {
         return format!("replica {id} was asked to end by somebody else ({status})");
     }
     format!("replica {id} died ({status}): {}", last_words(log))
+}
+
+fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::KILL.as_raw())
+}
+
+/// Whether it ended by itself, and not in order.
+fn failed(status: ExitStatus) -> bool {
+    !status.success() && !was_killed(status)
 }
 
 fn last_words(log: &Path) -> String {
