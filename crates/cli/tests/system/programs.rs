@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 
 use crate::harness::{
-    Group, Setup, Source, Status, Times, Up, assert_same, free_ports, require_fuse,
+    Group, Setup, Source, Status, Times, Up, assert_same, eventually, free_ports, require_fuse,
     scratch_in_memory,
 };
 use crate::workload::{self, Step};
@@ -103,6 +103,13 @@ fn programs_do_not_notice_a_silent_replica() {
     workload::work(mount.path(), &source, |_| {});
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 3]);
+    // It was there all the time: only its daemon speaks, to those who ask how it is.
+    let status = group.status();
+    assert_eq!(status.faults(), [(2, "silent")]);
+    for id in [0, 1, 3] {
+        let links = &status.said(id).expect("a sound replica answers").links;
+        assert!(links.iter().any(|l| l.peer == 2 && l.up), "{status:#?}");
+    }
 }
 
 /// Replica 2 sends everything late, by up to a second. Nobody waits for it, nor for a vote of its: the view stays.
@@ -125,8 +132,34 @@ fn programs_do_not_notice_a_slow_replica() {
     workload::work(mount.path(), &source, |_| {});
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 3]);
-    let view = group.status().said(0).map(|said| said.view);
+    let status = group.status();
+    let view = status.said(0).map(|said| said.view);
     assert_eq!(view, Some(0), "the slow one had the view changed");
+    assert_eq!(status.faults(), [(2, "slow")]);
+}
+
+/// The primary gives one batch to some backups and another to the others, until they take another primary.
+#[test]
+fn programs_do_not_notice_a_primary_that_equivocates() {
+    if !require_fuse() {
+        return;
+    }
+    let source = Source::new(20);
+    let mut group = Setup::new(4).fault(0, "equivocate").start();
+    eventually("the fault is in effect", || {
+        group.status().faults() == [(0, "equivocate")]
+    });
+    let mount = group.mount();
+    let tree = workload::unpack(mount.path(), &source);
+    workload::query(mount.path(), "delete");
+    assert_same(&source.tree(), &tree, Times::Kept);
+    mount.unmount();
+    group.wait_until_they_agree(&[1, 2, 3]);
+    let status = group.status();
+    for id in [1, 2, 3] {
+        let view = status.said(id).map(|said| said.view);
+        assert!(view > Some(0), "replica {id} still follows it: {status:#?}");
+    }
 }
 
 /// The same files under one fault after another: replica 2 lies to clients, tells different things to different replicas, hands
@@ -145,6 +178,9 @@ fn programs_do_not_notice_one_fault_after_another() {
     for fault in ["lie", "equivocate", "corrupt-state"] {
         let start = Instant::now();
         let up = Up::start(&data, port, &["--fault", &format!("2={fault}")]);
+        eventually("the fault is in effect", || {
+            Status::ask(&data).faults() == [(2, fault)]
+        });
         if let Some(tree) = left.take() {
             assert_same(&source.tree(), &tree, Times::Kept);
             workload::remove(&[&tree]);
@@ -188,5 +224,6 @@ fn programs_do_not_notice_one_fault_after_another() {
     assert_same(&source.tree(), &tree, Times::Kept);
     workload::remove(&[&tree]);
     Status::wait_until_they_agree(&data, &[0, 1, 2, 3]);
+    assert_eq!(Status::ask(&data).faults(), []);
     up.stop();
 }

@@ -35,6 +35,16 @@ pub struct Said {
     pub stable: u64,
     pub root: String,
     pub fetching: bool,
+    /// The fault that was injected; empty where none was.
+    pub fault: String,
+    pub links: Vec<Link>,
+}
+
+/// A replica's link to another.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Link {
+    pub peer: u8,
+    pub up: bool,
 }
 
 impl Status {
@@ -66,6 +76,13 @@ impl Status {
 
     pub fn said(&self, id: u8) -> Option<&Said> {
         self.replicas[usize::from(id)].said.as_ref()
+    }
+
+    /// The faults that were injected, of those that answer: replica and kind.
+    pub fn faults(&self) -> Vec<(u8, &str)> {
+        let fault = |id: u8| Some((id, self.said(id)?.fault.as_str()));
+        let all = (0..self.replicas.len()).filter_map(|id| fault(id as u8));
+        all.filter(|(_, fault)| !fault.is_empty()).collect()
     }
 
     /// The primary of the highest view that a replica is in.
