@@ -70,7 +70,7 @@ fn who_starts_again_helps_those_who_lag() -> Outcome {
     append(&mut w, 0, 0..330, 5000)?;
     let stable = standing(&w, 0).stable.0;
     assert!(stable.0 > LOG_WINDOW && !stable.0.is_multiple_of(CHECKPOINT_INTERVAL));
-    [0, 1, 3].map(|i| w.crash(i));
+    [0, 1, 3].into_iter().for_each(|i| w.crash(i));
     [0, 2, 3]
         .map(|i| w.start(i))
         .into_iter()
