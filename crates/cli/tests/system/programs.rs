@@ -40,6 +40,7 @@ fn programs_work_on_a_mount() {
         last = (Instant::now(), Some(step));
     });
     workload::query(mount.path(), "wal");
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 2, 3]);
 }
@@ -77,6 +78,7 @@ fn programs_do_not_notice_that_the_primary_dies() {
         drop(tell);
         killer.join().expect("replicas are killed and started");
     });
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 2, 3]);
     let status = group.status();
@@ -101,6 +103,7 @@ fn programs_do_not_notice_a_silent_replica() {
     let mut group = Setup::new(4).fault(2, "silent").start();
     let mount = group.mount();
     workload::work(mount.path(), &source, |_| {});
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 3], mount.path());
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 3]);
     // It was there all the time: only its daemon speaks, to those who ask how it is.
@@ -130,6 +133,7 @@ fn programs_do_not_notice_a_slow_replica() {
     let took = start.elapsed();
     assert!(took < Duration::from_secs(60), "{took:?}");
     workload::work(mount.path(), &source, |_| {});
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 3], mount.path());
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 3]);
     let status = group.status();
@@ -153,6 +157,7 @@ fn programs_do_not_notice_a_primary_that_equivocates() {
     let tree = workload::unpack(mount.path(), &source);
     workload::query(mount.path(), "delete");
     assert_same(&source.tree(), &tree, Times::Kept);
+    Status::wait_for_a_checkpoint(group.directory(), &[1, 2, 3], mount.path());
     mount.unmount();
     group.wait_until_they_agree(&[1, 2, 3]);
     let status = group.status();
@@ -214,6 +219,7 @@ fn programs_do_not_notice_one_fault_after_another() {
                 _ => {}
             }
         });
+        Status::wait_for_a_checkpoint(&data, &[0, 1, 3], &data.join("files"));
         Status::wait_until_they_agree(&data, &[0, 1, 3]);
         up.stop();
         println!("{fault}: {:?}", start.elapsed());
@@ -223,6 +229,7 @@ fn programs_do_not_notice_one_fault_after_another() {
     let tree = left.expect("a tree was left");
     assert_same(&source.tree(), &tree, Times::Kept);
     workload::remove(&[&tree]);
+    Status::wait_for_a_checkpoint(&data, &[0, 1, 2, 3], &data.join("files"));
     Status::wait_until_they_agree(&data, &[0, 1, 2, 3]);
     assert_eq!(Status::ask(&data).faults(), []);
     up.stop();

@@ -74,6 +74,26 @@ impl Status {
         );
     }
 
+    /// Makes changes in a mounted directory until these replicas have a checkpoint after all that was done before: they tell
+    /// their roots at checkpoints, so what came after the last one would not be compared.
+    pub fn wait_for_a_checkpoint(directory: &Path, ids: &[u8], mounted: &Path) {
+        let heads = |pick: fn(&Said) -> u64| {
+            let status = Status::ask(directory);
+            let all = ids.iter().map(|id| status.said(*id).map(pick));
+            all.collect::<Option<Vec<_>>>().unwrap_or_default()
+        };
+        let done = heads(|said| said.executed).into_iter().max();
+        let turn = mounted.join("turn");
+        let covered = holds_in_time(|| {
+            for _ in 0..16 {
+                std::fs::create_dir(&turn).expect("a directory");
+                std::fs::remove_dir(&turn).expect("it is empty");
+            }
+            done.is_some() && heads(|said| said.stable).into_iter().min() >= done
+        });
+        assert!(covered, "there is no checkpoint after {done:?}");
+    }
+
     pub fn said(&self, id: u8) -> Option<&Said> {
         self.replicas[usize::from(id)].said.as_ref()
     }
