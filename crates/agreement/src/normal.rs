@@ -11,6 +11,7 @@ use quorate_wire::{Digest, ReplicaId, Seq, Verified};
 use crate::core::Agreement;
 use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
 use crate::io::{Ordered, Output, Rejected};
+use crate::pool::DigestSet;
 use crate::slot::{Proposal, Stage};
 use crate::{BATCH_BYTES, Millis};
 
@@ -219,8 +220,8 @@ impl Agreement {
         {
             return Err(Rejected::Contradiction);
         }
-        self.check_batch(&m.batch)?;
-        self.keep_bodies(&m.batch, m.bodies)?;
+        let named = self.check_batch(&m.batch)?;
+        self.keep_bodies(&named, m.bodies)?;
         m.batch
             .requests
             .iter()
@@ -239,7 +240,8 @@ impl Agreement {
         Ok(())
     }
 
-    fn check_batch(&self, batch: &Batch) -> Result<(), Rejected> {
+    /// Whether a batch may be voted for by itself; the requests that it names.
+    fn check_batch(&self, batch: &Batch) -> Result<DigestSet, Rejected> {
         let distinct = self.pool.set(batch.requests.iter().copied());
         if batch.requests.is_empty() || distinct.len() != batch.requests.len() {
             return Err(Rejected::BadBatch);
@@ -248,20 +250,19 @@ impl Agreement {
         if u128::from(batch.time.0.abs_diff(self.now.wall.0)) > bound {
             return Err(Rejected::BadTime);
         }
-        Ok(())
+        Ok(distinct)
     }
 
     /// Keeps the relayed requests that the batch names, so far as the batch is not too heavy.
     fn keep_bodies(
         &mut self,
-        batch: &Batch,
+        named: &DigestSet,
         bodies: Vec<Arc<AuthRequest>>,
     ) -> Result<(), Rejected> {
         let weight: usize = bodies.iter().map(|b| b.request.weight()).sum();
         if weight > MAX_BATCH_WEIGHT {
             return Err(Rejected::BadBatch);
         }
-        let named = self.pool.set(batch.requests.iter().copied());
         let news = bodies.into_iter().filter(|body| {
             let digest = body.request.digest();
             named.contains(&digest) && !self.pool.get(&digest).is_some_and(|e| e.authentic)

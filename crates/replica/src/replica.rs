@@ -131,12 +131,6 @@ impl<S: Service> Replica<S> {
         replica
     }
 
-    /// Takes one input in, and ends the turn.
-    pub fn handle(&mut self, now: Now, input: Input) {
-        self.take(now, input);
-        self.end_turn(now);
-    }
-
     /// Takes one input in. What follows from messages waits for the end of the turn, so that what came together is ordered,
     /// executed and answered together; the driver ends the turn before it waits for more.
     pub fn take(&mut self, now: Now, input: Input) {
@@ -444,11 +438,6 @@ impl<S: Service> Replica<S> {
     }
 
     /// Takes the outputs out, in order.
-    pub fn drain(&mut self) -> impl Iterator<Item = Output> + '_ {
-        self.out.drain(..)
-    }
-
-    /// As [`Replica::drain`], all at once.
     pub fn take_outputs(&mut self) -> VecDeque<Output> {
         core::mem::take(&mut self.out)
     }

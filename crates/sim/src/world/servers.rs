@@ -101,8 +101,7 @@ impl World {
         let Some(replica) = &mut self.servers[server].replica else {
             return Ok(());
         };
-        let outputs: Vec<Output> = replica.drain().collect();
-        for output in outputs {
+        for output in replica.take_outputs() {
             self.carry_out_one(server, output)?;
         }
         self.start_sync(server);
