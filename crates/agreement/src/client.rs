@@ -314,8 +314,11 @@ impl Client {
                 return;
             };
             let number = RequestNumber(self.next_number);
+            let answered = oldest.map_or(number, |((_, n), _)| *n);
+            let answered = RequestNumber(answered.0 - 1);
             self.next_number += 1;
-            self.send_new(Some(token), Request::new(self.me, session, number, op));
+            let request = Request::after(self.me, session, number, answered, op);
+            self.send_new(Some(token), request);
         }
     }
 

@@ -10,7 +10,7 @@ use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time};
 
 use crate::service::{Call, Service};
 use crate::sessions::{self, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
-use crate::table::Table;
+use crate::table::{Cached, Table};
 
 /// Leases are looked at once in this much agreed time.
 const SWEEP_NS: u64 = 1_000_000_000;
@@ -26,17 +26,6 @@ pub struct Executed {
     pub number: RequestNumber,
     /// An [`Outcome`].
     pub outcome: Bytes,
-}
-
-/// What the reply cache says of a request that comes from a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cached {
-    /// It was executed, with this outcome.
-    Reply(Bytes),
-    /// Later requests have taken its place: the client has had its reply.
-    TooOld,
-    /// It was not executed, or only reads.
-    Unknown,
 }
 
 /// Executes batches against a state.
@@ -115,11 +104,7 @@ impl<S: Service> Executor<S> {
         if self.table.owner(&txn, session)? != Some(client) {
             return Ok(Cached::Unknown);
         }
-        Ok(match self.table.kept(&txn, session, number)? {
-            Some(kept) if kept.number == number => Cached::Reply(kept.outcome.clone()),
-            Some(kept) if kept.number > number => Cached::TooOld,
-            Some(_) | None => Cached::Unknown,
-        })
+        self.table.lookup(&txn, session, number)
     }
 
     /// Executes an operation that only reads, outside of the agreed order. `None` where it is not such an operation.
@@ -213,10 +198,10 @@ impl<S: Service> Executor<S> {
             return Ok(Outcome::NoSession(()).to_bytes().into());
         }
         let number = request.number();
-        match self.table.kept(txn, call.session, number)? {
-            Some(kept) if kept.number == number => return Ok(kept.outcome.clone()),
-            Some(kept) if kept.number > number => return Ok(Outcome::TooOld(()).to_bytes().into()),
-            Some(_) | None => {}
+        match self.table.lookup(txn, call.session, number)? {
+            Cached::Reply(outcome) => return Ok(outcome),
+            Cached::TooOld => return Ok(Outcome::TooOld(()).to_bytes().into()),
+            Cached::Unknown => {}
         }
         self.table.touch(call.session, call.now);
         // An empty operation only keeps the session alive.
@@ -227,8 +212,13 @@ impl<S: Service> Executor<S> {
         debug_assert!(txn.writes().keys().all(|k| !k.is_empty()));
         let outcome = done(answer);
         if !self.service.is_read_only(request.op()) {
-            let outcome = outcome.clone();
-            self.table.keep(call.session, KeptReply { number, outcome });
+            let answered = request.answered();
+            let reply = KeptReply {
+                number,
+                answered: self.table.raise_answered(call.session, number, answered),
+                outcome: outcome.clone(),
+            };
+            self.table.keep(call.session, reply);
         }
         Ok(outcome)
     }
@@ -394,9 +384,29 @@ mod tests {
         }
 
         fn run_as(&mut self, client: ClientId, session: u64, number: u64, op: &[u8]) -> Outcome {
-            self.time += 1;
             let op = Bytes::copy_from_slice(op);
-            let request = Request::new(client, SessionId(session), RequestNumber(number), op);
+            self.execute(Request::new(
+                client,
+                SessionId(session),
+                RequestNumber(number),
+                op,
+            ))
+        }
+
+        fn run_after(&mut self, session: u64, number: u64, answered: u64, op: &[u8]) -> Outcome {
+            let (number, answered) = (RequestNumber(number), RequestNumber(answered));
+            let op = Bytes::copy_from_slice(op);
+            self.execute(Request::after(
+                CLIENT,
+                SessionId(session),
+                number,
+                answered,
+                op,
+            ))
+        }
+
+        fn execute(&mut self, request: Request) -> Outcome {
+            self.time += 1;
             let done = self
                 .executor
                 .execute(&mut self.state, Time(self.time), [&request])
@@ -438,6 +448,37 @@ mod tests {
         assert_eq!(w.run(s, 65, &[1]), done(65));
         assert_eq!(w.run(s, 1, &[1]), Outcome::TooOld(()));
         assert_eq!(w.run(s, 66, &[0]), done(65));
+    }
+
+    /// What the client says it was answered is in no checkpoint, and is not executed again; also not by an executor that
+    /// begins with that checkpoint.
+    #[test]
+    fn answered_replies_are_forgotten() {
+        let mut w = World::new();
+        let s = w.open(1);
+        let rows = |w: &mut World| {
+            w.executor.flush(&mut w.state);
+            sessions::replies(&w.state.begin(), SessionId(s))
+                .unwrap()
+                .into_iter()
+                .map(|r| r.number.0)
+                .collect::<Vec<_>>()
+        };
+        (1..=5).for_each(|n| assert_eq!(w.run(s, n, &[1]), done(n as u8)));
+        assert_eq!(rows(&mut w), [1, 2, 3, 4, 5]);
+        assert_eq!(w.run_after(s, 7, 3, &[1]), done(6));
+        assert_eq!(w.run(s, 3, &[1]), Outcome::TooOld(()));
+        assert_eq!(rows(&mut w), [4, 5, 7]);
+        w.executor.reset();
+        assert_eq!(w.run(s, 2, &[1]), Outcome::TooOld(()));
+        assert_eq!(w.run(s, 5, &[1]), done(5));
+        // Number 6 was on its way meanwhile.
+        assert_eq!(w.run(s, 6, &[1]), done(7));
+        // Nobody can have had the answer to the request itself, or to later ones.
+        assert_eq!(w.run_after(s, 8, 100, &[1]), done(8));
+        assert_eq!(w.run(s, 8, &[1]), done(8));
+        assert_eq!(w.run(s, 9, &[1]), done(9));
+        assert_eq!(rows(&mut w), [8, 9]);
     }
 
     /// Repeating an opening gives the same session; a new run of the client (another nonce) gets another one.

@@ -32,6 +32,7 @@ use crate::graph::{Conflicts, Graph, OpId};
 use crate::job::{Completion, Job};
 use crate::service::{Call, Ran, Service};
 use crate::sessions::{self, KeptReply};
+use crate::table::Cached;
 
 /// The most operations from the oldest that is not done to the newest.
 const CAPACITY: usize = 4096;
@@ -106,11 +107,21 @@ struct Work<T> {
     tag: T,
     call: Call,
     op: Bytes,
-    /// Under which number its reply is kept, if it is.
-    keeps: Option<RequestNumber>,
+    keeps: Option<Keeps>,
     /// The number of the open layer that it writes to.
     epoch: u64,
     ran: Option<(Ran, Layer)>,
+}
+
+/// How the reply of an operation at work will be kept.
+#[derive(Clone, Copy, Debug)]
+struct Keeps {
+    number: RequestNumber,
+    /// The session's answered mark after the request.
+    answered: RequestNumber,
+    /// Its client has said before a checkpoint, its own or a later one, that it has the reply: that checkpoint takes the
+    /// row away again.
+    is_answered: bool,
 }
 
 #[derive(Debug)]
@@ -190,10 +201,10 @@ impl<T> Flight<T> {
         } else if executor.table.is_busy(session, number) || !self.has_room(request.op()) {
             return Ok(false);
         } else {
-            match executor.table.kept(&txn, session, number)? {
-                Some(kept) if kept.number == number => Some(kept.outcome.clone()),
-                Some(kept) if kept.number > number => Some(Outcome::TooOld(()).to_bytes().into()),
-                Some(_) | None => {
+            match executor.table.lookup(&txn, session, number)? {
+                Cached::Reply(outcome) => Some(outcome),
+                Cached::TooOld => Some(Outcome::TooOld(()).to_bytes().into()),
+                Cached::Unknown => {
                     executor.table.touch(session, now);
                     // An empty operation only keeps the session alive.
                     request.op().is_empty().then(|| done(Bytes::new()))
@@ -206,10 +217,15 @@ impl<T> Flight<T> {
             self.finish(tag(), outcome, self.tentative.is_some());
             return Ok(true);
         }
-        let keeps = (!executor.service.is_read_only(request.op())).then_some(number);
-        if keeps.is_some() {
-            executor.table.set_busy(session, number, true);
-        }
+        let keeps = (!executor.service.is_read_only(request.op())).then(|| {
+            let table = &mut executor.table;
+            table.set_busy(session, number, true);
+            Keeps {
+                number,
+                answered: table.raise_answered(session, number, request.answered()),
+                is_answered: false,
+            }
+        });
         self.insert(executor, tag(), call, request.op(), keeps);
         Ok(true)
     }
@@ -260,7 +276,7 @@ impl<T> Flight<T> {
         tag: T,
         call: Call,
         op: &Bytes,
-        keeps: Option<RequestNumber>,
+        keeps: Option<Keeps>,
     ) {
         let id = self.graph.insert(executor.service.uses(&call, op));
         assert_eq!(id, self.next_id());
@@ -282,8 +298,25 @@ impl<T> Flight<T> {
     /// All that have entered belong to this checkpoint, and none that will.
     pub fn mark<S: Service>(&mut self, executor: &mut Executor<S>, state: &mut State, seq: Seq) {
         let mut txn = state.begin();
-        executor.table.flush_sessions(&mut txn);
+        let table = &mut executor.table;
+        table.flush_sessions(&mut txn);
+        let still_needed = table.forget_answered(&mut txn, self.marks.is_empty());
+        let works = self.entries.iter_mut().filter_map(|e| e.work.as_mut());
+        for work in works {
+            let Some(keeps) = &mut work.keeps else {
+                continue;
+            };
+            if !keeps.is_answered && keeps.number <= table.answered(work.call.session) {
+                keeps.is_answered = true;
+                sessions::forget(&mut txn, work.call.session, keeps.number);
+            }
+        }
         let rows = txn.into_writes();
+        let mut oldest = state.begin_at(Place::Open(0), Layer::new());
+        for (session, reply) in still_needed {
+            sessions::keep(&mut oldest, session, &reply);
+        }
+        oldest.commit();
         let end = self.next_id();
         self.marks.push_back(Mark { seq, end, rows });
         state.close();
@@ -320,9 +353,10 @@ impl<T> Flight<T> {
             .range_mut((from.0.max(self.first.0) - self.first.0) as usize..)
         {
             if let Some(work) = entry.work.take()
-                && let Some(number) = work.keeps
+                && let Some(keeps) = work.keeps
             {
-                executor.table.set_busy(work.call.session, number, false);
+                let table = &mut executor.table;
+                table.set_busy(work.call.session, keeps.number, false);
             }
         }
     }
@@ -426,8 +460,8 @@ impl<T> Flight<T> {
             } = work;
             let Executor { service, table } = executor;
             let is_oldest = epoch == self.epoch;
-            if let Some(number) = keeps.filter(|_| !is_oldest)
-                && let Some(before) = table.take_unwritten(call.session, number)
+            if let Some(keeps) = keeps.filter(|_| !is_oldest)
+                && let Some(before) = table.take_unwritten(call.session, keeps.number)
             {
                 // It belongs to the oldest layer, and its place in memory is taken now.
                 let mut txn = state.begin_at(Place::Open(0), Layer::new());
@@ -452,13 +486,24 @@ impl<T> Flight<T> {
                     .all(|k| k.first() != Some(&sessions::OWN_KEYS))
             );
             let outcome = done(answer);
-            if let Some(number) = keeps {
-                let outcome = outcome.clone();
-                let reply = KeptReply { number, outcome };
-                if !is_oldest {
+            if let Some(Keeps {
+                number,
+                answered,
+                is_answered,
+            }) = keeps
+            {
+                let reply = KeptReply {
+                    number,
+                    answered,
+                    outcome: outcome.clone(),
+                };
+                if is_answered || !is_oldest {
                     sessions::keep(&mut txn, call.session, &reply);
                 }
-                table.replace(call.session, reply, is_tentative, is_oldest);
+                match is_answered {
+                    true => table.forget(call.session, number),
+                    false => table.replace(call.session, reply, is_tentative, is_oldest),
+                }
                 table.set_busy(call.session, number, false);
             } else {
                 debug_assert!(txn.writes().is_empty(), "an operation that only reads");

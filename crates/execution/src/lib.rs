@@ -14,7 +14,8 @@ mod service;
 mod sessions;
 mod table;
 
-pub use executor::{Cached, Executed, Executor};
+pub use executor::{Executed, Executor};
 pub use flight::{Done, Flight, Workers};
 pub use job::{Completion, Job};
 pub use service::{Call, Ran, Service};
+pub use table::Cached;

@@ -5,10 +5,15 @@
 //! | `00 'c'` | agreed time of the last operation (`u64` ns), next session number (`u64`) |
 //! | `00 's'` session (`u64`, big-endian) | client key (32 bytes), nonce (`u64`), last active (`u64` ns) |
 //! | `00 'o'` client key, session (`u64`, big-endian) | empty: the sessions of a client |
-//! | `00 'r'` session (`u64`, big-endian), slot (`u8`) | request number (`u64`), outcome |
+//! | `00 'r'` session (`u64`, big-endian), slot (`u8`) | request number (`u64`), answered (`u64`), outcome |
 //!
 //! Session keys are big-endian so that their order is the order of their numbers. A session has [`SESSION_WINDOW`] slots
 //! for replies; request n uses slot n mod the window, since a client sends n only after n - window was answered.
+//!
+//! A request says up to which number its client has been answered, and what nobody will ask for again is in no checkpoint. The
+//! highest number that a session's executed requests have said is its **answered** mark; a request at or below it is not
+//! executed. Each row has the mark as it was when its request was, so the mark is the highest in the rows: a row is gone
+//! only when a later request has raised the mark or has taken the slot, and that one's row has the mark then.
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -50,6 +55,8 @@ record! {
     pub struct KeptReply {
         /// To which request.
         pub number: RequestNumber,
+        /// The session's answered mark after this request; below its number.
+        pub answered: RequestNumber,
         /// What.
         pub outcome: Bytes,
     }
@@ -185,15 +192,16 @@ fn id_at_end(key: &[u8]) -> Result<SessionId, Fault> {
     Ok(SessionId(u64::from_be_bytes(*tail)))
 }
 
-/// Reads the reply kept in a request's slot.
-pub fn kept(
-    txn: &Txn<'_>,
-    id: SessionId,
-    number: RequestNumber,
-) -> Result<Option<KeptReply>, Fault> {
-    txn.get(&reply_key(id, slot(number) as u8))?
-        .map(|b| KeptReply::from_bytes(b).map_err(|_| damaged("reply cache")))
-        .transpose()
+/// Reads all replies kept in a session.
+pub fn replies(txn: &Txn<'_>, id: SessionId) -> Result<Vec<KeptReply>, Fault> {
+    let (from, to) = (reply_key(id, 0), reply_key(id, u8::MAX));
+    let rows = txn.range(
+        Bound::Included(&from),
+        Bound::Included(&to),
+        SESSION_WINDOW as usize,
+    )?;
+    let decode = |(_, b)| KeptReply::from_bytes(b).map_err(|_| damaged("reply cache"));
+    rows.into_iter().map(decode).collect()
 }
 
 /// Keeps a reply.
@@ -202,4 +210,9 @@ pub fn keep(txn: &mut Txn<'_>, id: SessionId, reply: &KeptReply) {
         reply_key(id, slot(reply.number) as u8),
         reply.to_bytes().into(),
     );
+}
+
+/// Forgets the reply in a request's slot, if there is one.
+pub fn forget(txn: &mut Txn<'_>, id: SessionId, number: RequestNumber) {
+    txn.delete(reply_key(id, slot(number) as u8));
 }

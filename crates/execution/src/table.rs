@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quorate_state::{Fault, Txn};
@@ -20,16 +21,29 @@ const MAX_LIVE: usize = 1024;
 type Slots = u64;
 const _: () = assert!(SESSION_WINDOW as u32 == Slots::BITS);
 
+/// What the reply cache says of a request that comes from a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// It was executed, with this outcome.
+    Reply(Bytes),
+    /// Its client has had the reply, or later requests have taken its place.
+    TooOld,
+    /// It was not executed, or only reads.
+    Unknown,
+}
+
 /// A session that was used since it was last read.
 #[derive(Debug)]
 struct Live {
     session: Session,
     is_changed: bool,
+    /// See [`sessions`].
+    answered: RequestNumber,
     replies: Vec<Option<KeptReply>>,
-    /// Slots that are here; the others are in the state.
-    known: Slots,
     /// Slots that the state has not got yet.
     changed: Slots,
+    /// Slots that may have a row in the state.
+    stored: Slots,
     /// Slots of operations that are at work.
     busy: Slots,
 }
@@ -41,6 +55,7 @@ enum Undo {
     /// The session was not here, or was this.
     Session(SessionId, Option<Live>),
     Active(SessionId, Time),
+    Answered(SessionId, RequestNumber),
     Reply(SessionId, usize, Option<KeptReply>),
 }
 
@@ -88,6 +103,11 @@ impl Table {
                         live.session.active = before;
                     }
                 }
+                Undo::Answered(id, before) => {
+                    if let Some(live) = self.live.get_mut(&id) {
+                        live.answered = before;
+                    }
+                }
                 Undo::Reply(id, slot, before) => {
                     if let Some(live) = self.live.get_mut(&id) {
                         live.replies[slot] = before;
@@ -100,6 +120,7 @@ impl Table {
     /// Writes into the state what it has not got.
     pub fn flush(&mut self, txn: &mut Txn<'_>) {
         self.flush_sessions(txn);
+        self.forget_answered(txn, true);
         self.flush_replies(txn);
         self.forget_some();
     }
@@ -117,10 +138,45 @@ impl Table {
         }
     }
 
-    /// Of that, the replies.
+    /// Forgets the replies that their clients have said they have, also in the state. Where the layer of this checkpoint is
+    /// not the oldest (`is_oldest`), an older one still needs those that are nowhere but here: they are returned.
+    pub fn forget_answered(
+        &mut self,
+        txn: &mut Txn<'_>,
+        is_oldest: bool,
+    ) -> Vec<(SessionId, KeptReply)> {
+        let mut still_needed = Vec::new();
+        for (id, live) in &mut self.live {
+            let answered = live.answered;
+            let busy = live.busy;
+            for slot in &mut live.replies {
+                // An operation at work will take the slot, and its row stays.
+                let is_due = |r: &mut KeptReply| {
+                    r.number <= answered && busy & bit(sessions::slot(r.number)) == 0
+                };
+                let Some(reply) = slot.take_if(is_due) else {
+                    continue;
+                };
+                let bit = bit(sessions::slot(reply.number));
+                let is_unwritten = live.changed & bit != 0;
+                if live.stored & bit != 0 || (is_unwritten && !is_oldest) {
+                    sessions::forget(txn, *id, reply.number);
+                }
+                live.changed &= !bit;
+                live.stored &= !bit;
+                if is_unwritten && !is_oldest {
+                    still_needed.push((*id, reply));
+                }
+            }
+        }
+        still_needed
+    }
+
+    /// Of what the state has not got, the replies.
     pub fn flush_replies(&mut self, txn: &mut Txn<'_>) {
         for (id, live) in &mut self.live {
             let changed = core::mem::take(&mut live.changed);
+            live.stored |= changed;
             for (slot, reply) in live.replies.iter().enumerate() {
                 if let Some(reply) = reply.as_ref().filter(|_| changed & bit(slot) != 0) {
                     sessions::keep(txn, *id, reply);
@@ -154,7 +210,14 @@ impl Table {
             let Some(session) = sessions::session(txn, id)? else {
                 return Ok(None);
             };
-            self.live.insert(id, Live::new(session, 0));
+            let mut live = Live::new(session);
+            for reply in sessions::replies(txn, id)? {
+                let slot = sessions::slot(reply.number);
+                live.answered = live.answered.max(reply.answered);
+                live.stored |= bit(slot);
+                live.replies[slot] = Some(reply);
+            }
+            self.live.insert(id, live);
         }
         Ok(self.live.get_mut(&id))
     }
@@ -164,22 +227,53 @@ impl Table {
         Ok(self.live(txn, id)?.map(|live| live.session.client))
     }
 
-    /// The reply kept in a request's slot. The session must exist.
-    pub fn kept(
+    /// What is known of a request's number. The session must exist.
+    pub fn lookup(
         &mut self,
         txn: &Txn<'_>,
         id: SessionId,
         number: RequestNumber,
-    ) -> Result<Option<&KeptReply>, Fault> {
+    ) -> Result<Cached, Fault> {
         let Some(live) = self.live(txn, id)? else {
-            return Ok(None);
+            return Ok(Cached::Unknown);
         };
-        let slot = sessions::slot(number);
-        if live.known & bit(slot) == 0 {
-            live.replies[slot] = sessions::kept(txn, id, number)?;
-            live.known |= bit(slot);
+        if number <= live.answered {
+            return Ok(Cached::TooOld);
         }
-        Ok(live.replies[slot].as_ref())
+        Ok(match &live.replies[sessions::slot(number)] {
+            Some(kept) if kept.number == number => Cached::Reply(kept.outcome.clone()),
+            Some(kept) if kept.number > number => Cached::TooOld,
+            Some(_) | None => Cached::Unknown,
+        })
+    }
+
+    /// The session's answered mark, raised by what a request says whose reply will be kept. The session must exist.
+    pub fn raise_answered(
+        &mut self,
+        id: SessionId,
+        number: RequestNumber,
+        answered: RequestNumber,
+    ) -> RequestNumber {
+        let Some(live) = self.live.get_mut(&id) else {
+            return RequestNumber(0);
+        };
+        let before = live.answered;
+        // Nobody has the answer to what is being asked.
+        let said = RequestNumber(answered.0.min(number.0.saturating_sub(1)));
+        if said > before {
+            live.answered = said;
+            if let Some(journal) = &mut self.journal {
+                journal.push(Undo::Answered(id, before));
+            }
+        }
+        live.answered
+    }
+
+    /// The answered mark of a session that is in use.
+    pub fn answered(&self, id: SessionId) -> RequestNumber {
+        self.live
+            .get(&id)
+            .map_or(RequestNumber(0), |live| live.answered)
     }
 
     /// Keeps a reply. The session must exist. If there is a journal, this is noted in it.
@@ -201,12 +295,22 @@ impl Table {
         };
         let slot = sessions::slot(reply.number);
         let before = live.replies[slot].replace(reply);
-        live.known |= bit(slot);
-        if in_memory {
-            live.changed |= bit(slot);
+        match in_memory {
+            true => live.changed |= bit(slot),
+            false => live.stored |= bit(slot),
         }
         if let Some(journal) = self.journal.as_mut().filter(|_| is_tentative) {
             journal.push(Undo::Reply(id, slot, before));
+        }
+    }
+
+    /// Nothing is kept in a request's slot any more; a row that the state has is taken from it elsewhere.
+    pub fn forget(&mut self, id: SessionId, number: RequestNumber) {
+        if let Some(live) = self.live.get_mut(&id) {
+            let slot = sessions::slot(number);
+            live.replies[slot] = None;
+            live.changed &= !bit(slot);
+            live.stored &= !bit(slot);
         }
     }
 
@@ -216,6 +320,9 @@ impl Table {
         let slot = sessions::slot(number);
         let is_unwritten = live.changed & bit(slot) != 0;
         live.changed &= !bit(slot);
+        if is_unwritten {
+            live.stored |= bit(slot);
+        }
         live.replies[slot].clone().filter(|_| is_unwritten)
     }
 
@@ -254,8 +361,7 @@ impl Table {
     /// Makes a session, in the state at once.
     pub fn create(&mut self, txn: &mut Txn<'_>, id: SessionId, session: Session) {
         sessions::create(txn, id, &session);
-        // All of its slots are empty.
-        self.live.insert(id, Live::new(session, Slots::MAX));
+        self.live.insert(id, Live::new(session));
         if let Some(journal) = &mut self.journal {
             journal.push(Undo::Session(id, None));
         }
@@ -303,13 +409,15 @@ impl Table {
 }
 
 impl Live {
-    fn new(session: Session, known: Slots) -> Live {
+    /// A session without replies.
+    fn new(session: Session) -> Live {
         Live {
             session,
             is_changed: false,
+            answered: RequestNumber(0),
             replies: alloc::vec![None; SESSION_WINDOW as usize],
-            known,
             changed: 0,
+            stored: 0,
             busy: 0,
         }
     }

@@ -106,7 +106,8 @@ fn bounds_are_kept() {
     let too_long = Err(DecodeError::TooLong("paths"));
     assert_eq!(StateMessage::from_slice(&bytes), too_long);
 
-    let mut head = [0; 48].to_vec();
+    // Client, session, number, answered.
+    let mut head = [0; 32 + 3 * 8].to_vec();
     (MAX_OP_BYTES as u32 + 1).encode(&mut head);
     head.resize(head.len() + MAX_OP_BYTES + 1, 0);
     let too_long = Err(DecodeError::TooLong("operation bytes"));

@@ -19,28 +19,42 @@ pub struct Request {
     client: ClientId,
     session: SessionId,
     number: RequestNumber,
+    answered: RequestNumber,
     op: Bytes,
     digest: Digest,
 }
 
 impl Request {
-    /// A request of `client` in `session`. `op` holds at most [`MAX_OP_BYTES`].
+    /// A request of `client` in `session`, which says nothing of earlier ones. `op` holds at most [`MAX_OP_BYTES`].
     pub fn new(client: ClientId, session: SessionId, number: RequestNumber, op: Bytes) -> Request {
+        Request::after(client, session, number, RequestNumber(0), op)
+    }
+
+    /// The same from a client that has had the answers to all requests of the session up to `answered`.
+    pub fn after(
+        client: ClientId,
+        session: SessionId,
+        number: RequestNumber,
+        answered: RequestNumber,
+        op: Bytes,
+    ) -> Request {
         assert!(
             op.len() <= MAX_OP_BYTES,
             "an operation of {} bytes is too long",
             op.len()
         );
         // Their encodings, one after the other.
-        let mut head = [0; 48];
+        let mut head = [0; 56];
         head[..32].copy_from_slice(&client.0);
         head[32..40].copy_from_slice(&session.0.to_le_bytes());
-        head[40..].copy_from_slice(&number.0.to_le_bytes());
+        head[40..48].copy_from_slice(&number.0.to_le_bytes());
+        head[48..].copy_from_slice(&answered.0.to_le_bytes());
         let digest = Digest::of_parts(Content::Request, &[&head, &op]);
         Request {
             client,
             session,
             number,
+            answered,
             op,
             digest,
         }
@@ -59,6 +73,11 @@ impl Request {
     /// The request's number in its session.
     pub fn number(&self) -> RequestNumber {
         self.number
+    }
+
+    /// Up to which number the client has had the answers: nobody has to keep them any more.
+    pub fn answered(&self) -> RequestNumber {
+        self.answered
     }
 
     /// What is to be done, in the service's own encoding.
@@ -82,6 +101,7 @@ impl Encode for Request {
         self.client.encode(out);
         self.session.encode(out);
         self.number.encode(out);
+        self.answered.encode(out);
         self.op.encode(out);
     }
 }
@@ -91,8 +111,9 @@ impl Decode for Request {
         let client = ClientId::decode(r)?;
         let session = SessionId::decode(r)?;
         let number = RequestNumber::decode(r)?;
+        let answered = RequestNumber::decode(r)?;
         let op = operation(r)?;
-        Ok(Request::new(client, session, number, op))
+        Ok(Request::after(client, session, number, answered, op))
     }
 }
 
