@@ -169,8 +169,16 @@ pub fn signature() -> impl Strategy<Value = Signature> {
 
 pub fn request() -> impl Strategy<Value = Request> {
     let client = any::<[u8; 32]>().prop_map(PublicKey);
-    (client, session(), request_number(), bytes(40))
-        .prop_map(|(client, session, number, op)| Request::new(client, session, number, op))
+    (
+        client,
+        session(),
+        request_number(),
+        request_number(),
+        bytes(40),
+    )
+        .prop_map(|(client, session, number, answered, op)| {
+            Request::after(client, session, number, answered, op)
+        })
 }
 
 pub fn auth_request() -> impl Strategy<Value = AuthRequest> {
