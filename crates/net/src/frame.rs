@@ -23,7 +23,7 @@ pub struct Frame(Bytes);
 impl Frame {
     /// Encodes a message of at most [`MAX_FRAME_BYTES`].
     pub fn encode(message: &impl Encode) -> Frame {
-        let mut out = Vec::with_capacity(SMALL_BYTES);
+        let mut out = Vec::with_capacity(SMALL_BYTES + message.string_bytes());
         out.extend_from_slice(&[0; LENGTH_BYTES]);
         message.encode(&mut out);
         let length = out.len() - LENGTH_BYTES;

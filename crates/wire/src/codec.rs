@@ -46,13 +46,21 @@ pub trait Encode {
     /// Appends the value's bytes.
     fn encode(&self, out: &mut Vec<u8>);
 
+    /// How many of them are in byte strings of any length: what to make room for beforehand.
+    fn string_bytes(&self) -> usize {
+        0
+    }
+
     /// The value's bytes.
     fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(SMALL_BYTES + self.string_bytes());
         self.encode(&mut out);
         out
     }
 }
+
+/// Room for what is not in byte strings: most messages need no more.
+const SMALL_BYTES: usize = 128;
 
 /// A value that can be read from its canonical byte form.
 pub trait Decode: Sized {
@@ -207,6 +215,10 @@ impl Encode for Bytes {
         (self.len() as u32).encode(out);
         out.extend_from_slice(self);
     }
+
+    fn string_bytes(&self) -> usize {
+        self.len()
+    }
 }
 
 impl Decode for Bytes {
@@ -222,6 +234,10 @@ impl<T: Encode> Encode for Option<T> {
         if let Some(value) = self {
             value.encode(out);
         }
+    }
+
+    fn string_bytes(&self) -> usize {
+        self.as_ref().map_or(0, T::string_bytes)
     }
 }
 
@@ -242,11 +258,19 @@ impl<T: Encode> Encode for [T] {
             item.encode(out);
         }
     }
+
+    fn string_bytes(&self) -> usize {
+        self.iter().map(T::string_bytes).sum()
+    }
 }
 
 impl<T: Encode> Encode for Vec<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         self.as_slice().encode(out);
+    }
+
+    fn string_bytes(&self) -> usize {
+        self.as_slice().string_bytes()
     }
 }
 
@@ -262,6 +286,10 @@ impl<T: Decode> Decode for Vec<T> {
 impl<T: Encode> Encode for Arc<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         (**self).encode(out);
+    }
+
+    fn string_bytes(&self) -> usize {
+        (**self).string_bytes()
     }
 }
 
@@ -300,6 +328,10 @@ impl<A: Encode, B: Encode> Encode for (A, B) {
         self.0.encode(out);
         self.1.encode(out);
     }
+
+    fn string_bytes(&self) -> usize {
+        self.0.string_bytes() + self.1.string_bytes()
+    }
 }
 
 impl<A: Decode, B: Decode> Decode for (A, B) {
@@ -325,6 +357,10 @@ macro_rules! record {
             fn encode(&self, out: &mut alloc::vec::Vec<u8>) {
                 $($crate::codec::Encode::encode(&self.$field, out);)*
             }
+
+            fn string_bytes(&self) -> usize {
+                0 $(+ $crate::codec::Encode::string_bytes(&self.$field))*
+            }
         }
 
         impl $crate::codec::Decode for $name {
@@ -347,6 +383,12 @@ macro_rules! tagged {
             fn encode(&self, out: &mut alloc::vec::Vec<u8>) {
                 match self {
                     $($name::$variant(value) => { out.push($tag); $crate::codec::Encode::encode(value, out); })*
+                }
+            }
+
+            fn string_bytes(&self) -> usize {
+                match self {
+                    $($name::$variant(value) => $crate::codec::Encode::string_bytes(value),)*
                 }
             }
         }

@@ -43,13 +43,14 @@ impl Request {
             "an operation of {} bytes is too long",
             op.len()
         );
-        // Their encodings, one after the other.
-        let mut head = [0; 56];
-        head[..32].copy_from_slice(&client.0);
-        head[32..40].copy_from_slice(&session.0.to_le_bytes());
-        head[40..48].copy_from_slice(&number.0.to_le_bytes());
-        head[48..].copy_from_slice(&answered.0.to_le_bytes());
-        let digest = Digest::of_parts(Content::Request, &[&head, &op]);
+        // Their encodings, one after the other; behind the operation, so that the hash takes that in whole chunks, several at
+        // once.
+        let mut tail = [0; 56];
+        tail[..32].copy_from_slice(&client.0);
+        tail[32..40].copy_from_slice(&session.0.to_le_bytes());
+        tail[40..48].copy_from_slice(&number.0.to_le_bytes());
+        tail[48..].copy_from_slice(&answered.0.to_le_bytes());
+        let digest = Digest::of_parts(Content::Request, &[&op, &tail]);
         Request {
             client,
             session,
@@ -103,6 +104,10 @@ impl Encode for Request {
         self.number.encode(out);
         self.answered.encode(out);
         self.op.encode(out);
+    }
+
+    fn string_bytes(&self) -> usize {
+        self.op.len()
     }
 }
 
@@ -169,6 +174,10 @@ impl Encode for Read {
         self.number.encode(out);
         self.replier.encode(out);
         self.op.encode(out);
+    }
+
+    fn string_bytes(&self) -> usize {
+        self.op.len()
     }
 }
 
@@ -253,6 +262,13 @@ impl Encode for ReplyBody {
                 out.push(2);
                 digest.encode(out);
             }
+        }
+    }
+
+    fn string_bytes(&self) -> usize {
+        match self {
+            ReplyBody::Full(result) => result.len(),
+            ReplyBody::Digest(_) => 0,
         }
     }
 }
