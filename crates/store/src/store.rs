@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -202,9 +203,15 @@ pub(crate) fn database_on<D: Disk>(
     blocks: Blocks<D>,
     options: Options,
 ) -> Result<Database, redb::DatabaseError> {
-    Builder::new()
-        .set_cache_size(options.cache_bytes)
-        .create_with_backend(blocks)
+    let mut builder = Builder::new();
+    builder.set_cache_size(options.cache_bytes);
+    // The blocks that are there are whole, but redb panics over a file that was cut short: it takes that for a defect of
+    // its own. Nothing of it is used afterwards.
+    let opened = panic::catch_unwind(AssertUnwindSafe(|| builder.create_with_backend(blocks)));
+    opened.unwrap_or_else(|_| {
+        let what = "parts of the file are missing".into();
+        Err(redb::StorageError::Corrupted(what).into())
+    })
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

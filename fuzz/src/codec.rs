@@ -1,0 +1,81 @@
+//! Encodings: bytes are refused, or they are the one form of a value; and what is read costs memory in proportion to them.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use quorate_agreement::Record;
+use quorate_files::Op;
+use quorate_state::tree::Node;
+use quorate_wire::message::{ClientMessage, Outcome, PeerMessage, ReplicaMessage};
+use quorate_wire::{Decode, Encode};
+
+/// For each byte that came, as much as the dearest list of empty items takes up while it grows.
+const MEMORY_PER_BYTE: usize = 64;
+/// Room for the first items of lists.
+const MEMORY_AT_LEAST: usize = 64 << 10;
+
+fn one_form<T: Encode + Decode + PartialEq + Debug>(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let most = MEMORY_AT_LEAST + MEMORY_PER_BYTE * data.len();
+    let Ok(value) = crate::within(most, || T::from_bytes(bytes)) else {
+        return;
+    };
+    let again = value.to_bytes();
+    assert_eq!(again, data, "another form of {value:?}");
+    assert_eq!(T::from_bytes(Bytes::from(again)).as_ref(), Ok(&value));
+}
+
+/// What one replica says to another.
+pub fn peer_message(data: &[u8]) {
+    one_form::<PeerMessage>(data);
+}
+
+/// What a client says to a replica.
+pub fn client_message(data: &[u8]) {
+    one_form::<ClientMessage>(data);
+}
+
+/// What a replica says to a client.
+pub fn replica_message(data: &[u8]) {
+    one_form::<ReplicaMessage>(data);
+}
+
+/// Records of the write-ahead log.
+pub fn record(data: &[u8]) {
+    one_form::<Record>(data);
+}
+
+/// Operations on the volume.
+pub fn op(data: &[u8]) {
+    one_form::<Op>(data);
+}
+
+/// Results: the executor's, and the file service's within it.
+pub fn outcome(data: &[u8]) {
+    one_form::<Outcome>(data);
+    one_form::<quorate_files::Outcome>(data);
+}
+
+/// Nodes of the partition tree. The first byte says how many of the next ones are the path.
+pub fn tree_node(data: &[u8]) {
+    let Some((&length, rest)) = data.split_first() else {
+        return;
+    };
+    let Some((path, node)) = rest.split_at_checked(usize::from(length % 6)) else {
+        return;
+    };
+    if let Ok(read) = Node::decode(path, Bytes::copy_from_slice(node)) {
+        assert_eq!(&read.encode()[..], node);
+        let _ = read.count();
+    }
+}
+
+/// Frames of the write-ahead log.
+pub fn frame(data: &[u8]) {
+    let (frames, _) = quorate_wire::frame::read(&Bytes::copy_from_slice(data));
+    let mut again = Vec::new();
+    for (index, payload) in &frames {
+        quorate_wire::frame::write(&mut again, *index, payload);
+    }
+    assert!(data.starts_with(&again));
+}
