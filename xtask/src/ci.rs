@@ -66,9 +66,11 @@ pub fn ci() -> Result<(), String> {
         ("fmt", fmt),
         ("clippy", clippy),
         ("sans-io", sans_io),
+        ("mutants stay out", mutants_stay_out),
         ("fuzz targets", fuzz_targets),
         ("tools", tools::for_tests),
         ("sim", sim),
+        ("mutants", mutants),
         ("test", test),
     ])
 }
@@ -144,6 +146,58 @@ fn sim() -> Result<(), String> {
         "--seeds",
         "0..2000",
     ])
+}
+
+/// A few bugs are put into the code, to see that the simulator finds them.
+fn mutants() -> Result<(), String> {
+    cargo(&[
+        "run",
+        "--quiet",
+        "--package",
+        "xtask",
+        "--",
+        "mutants",
+        "--quick",
+    ])
+}
+
+/// Nothing that is installed can be built with bugs in it, and no release build at all.
+fn mutants_stay_out() -> Result<(), String> {
+    // With all features on, the features of `wire` under the command; and under this program, to see that it would show.
+    for (package, wanted) in [("quorate", ""), ("xtask", "mutants")] {
+        let output = Command::new("cargo")
+            .args([
+                "tree",
+                "--all-features",
+                "-p",
+                package,
+                "-i",
+                "quorate-wire",
+            ])
+            .args(["-e", "normal,build", "--depth", "0", "-f", "{f}"])
+            .output()
+            .map_err(|e| format!("cargo can't be started: {e}"))?;
+        let features = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() || features.trim() != wanted {
+            return Err(format!(
+                "{package} has features {features:?} of quorate-wire"
+            ));
+        }
+    }
+    for (assertions, fits) in [("off", false), ("on", true)] {
+        let source = "crates/wire/src/mutants.rs";
+        let output = Command::new("rustc")
+            .args(["--edition=2024", "--crate-type=lib", "--emit=metadata"])
+            .args(["-o", "/dev/null", "--cfg", "feature=\"mutants\""])
+            .args(["-C", &format!("debug-assertions={assertions}"), source])
+            .output()
+            .map_err(|e| format!("rustc can't be started: {e}"))?;
+        if output.status.success() != fits {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("debug assertions {assertions}: {errors}"));
+        }
+    }
+    Ok(())
 }
 
 /// The cores are `no_std` and are built on nothing that could do input or output.

@@ -2,9 +2,12 @@
 
 mod ci;
 mod figures;
+mod mutants;
 mod packages;
+mod runs;
 mod sim;
 mod tools;
+mod twins;
 mod up;
 
 use std::process::ExitCode;
@@ -16,6 +19,8 @@ cargo xtask check                              formatting, lints and the purity 
 cargo xtask tools                              installs the test programs of others under target/tools
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
+cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
+cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick
 cargo xtask figures [--rounds N] [--json FILE] measures a mount beside a plain passthrough, on a quiet machine";
 
 fn main() -> ExitCode {
@@ -27,6 +32,8 @@ fn main() -> ExitCode {
         Some("check") => ci::check(),
         Some("figures") => figures::main(&args[1..]),
         Some("sim") => sim::main(&args[1..]),
+        Some("twins") => twins::main(&args[1..]),
+        Some("mutants") => mutants::main(&args[1..]),
         _ => Err(USAGE.into()),
     };
     match result {

@@ -10,6 +10,7 @@ use quorate_wire::message::{
     Batch, BatchBody, Checkpoint, Commit, Committed, Fetch, PeerMessage, PrePrepare, Prepare,
     Request, Status,
 };
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, ReplicaId, Seq, View};
 
 use crate::Millis;
@@ -162,6 +163,7 @@ impl Agreement {
     fn offer_view(&mut self, to: ReplicaId, status: &Status) {
         let behind = (status.view, status.active) < (self.view, self.active);
         if behind
+            && !is_on(Mutant::ViewNeverLearnt)
             && self.is_entry_durable()
             && let Some(entered) = &self.entered
         {
@@ -180,6 +182,9 @@ impl Agreement {
     }
 
     fn offer_committed(&mut self, to: ReplicaId, committed: Seq) {
+        if is_on(Mutant::StatusUnanswered) {
+            return;
+        }
         let last = self
             .committed
             .0
@@ -236,12 +241,16 @@ impl Agreement {
         if !self.in_window(m.seq) {
             return Err(Rejected::OutsideWindow);
         }
+        if self.is_dropped_by_laggard(m.seq) {
+            return Err(Rejected::NotAsked);
+        }
         let slot = self.slots.entry(m.seq).or_default();
         if !slot.hints.add(from, View(0), m.digest) {
             return Err(Rejected::Contradiction);
         }
         if slot.committed.is_none()
-            && slot.hints.count(View(0), m.digest) >= self.config.quorum.weak()
+            && (slot.hints.count(View(0), m.digest) >= self.config.quorum.weak()
+                || is_on(Mutant::OneHintSuffices))
         {
             self.commit_locally(m.seq, m.digest);
             self.fetch_missing();

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use quorate_wire::message::{Checkpoint, PeerMessage};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
 
 use crate::LOG_WINDOW;
@@ -40,7 +41,10 @@ impl CheckpointVotes {
     fn count(&self, seq: Seq, root: Digest) -> usize {
         self.0
             .values()
-            .filter(|own| own.get(&seq) == Some(&root))
+            .filter(|own| match is_on(Mutant::MessagesCounted) {
+                true => own.contains_key(&seq),
+                false => own.get(&seq) == Some(&root),
+            })
             .count()
     }
 
@@ -92,8 +96,12 @@ impl Agreement {
     /// Looks for a checkpoint that 2f+1 replicas, this one among them, have alike; or that f+1 others have and this one lacks.
     fn look_for_stability(&mut self) {
         let quorum = self.config.quorum;
+        let enough = match is_on(Mutant::StableWithWeak) {
+            true => quorum.weak(),
+            false => quorum.commit(),
+        };
         let stable = self.own_checkpoints.iter().rev().find(|&(&seq, &root)| {
-            seq > self.stable.0 && self.checkpoint_votes.count(seq, root) + 1 >= quorum.commit()
+            seq > self.stable.0 && self.checkpoint_votes.count(seq, root) + 1 >= enough
         });
         if let Some((&seq, &root)) = stable {
             self.make_stable(seq, root);
@@ -102,6 +110,7 @@ impl Agreement {
             return;
         };
         match self.own_checkpoints.get(&seq) {
+            Some(own) if *own != root && is_on(Mutant::NeverRepaired) => {}
             Some(own) if *own != root => {
                 // f+1 others, a correct one among them, say otherwise: this replica's state is damaged, and is repaired from theirs.
                 self.own_checkpoints.retain(|&at, _| at < seq);
@@ -144,7 +153,7 @@ impl Agreement {
     fn head(&self, stable: Record) -> Vec<Record> {
         let mut head = Vec::from([stable]);
         head.extend(self.entered.clone().map(|e| Record::Entered(e.into())));
-        if !self.active {
+        if !self.active && !is_on(Mutant::HeadLacksChange) {
             // Also while it is still on its way to the disk in the old segment, which goes: a replica that forgot that it
             // left a view would vote in it again.
             head.extend(self.own_change.clone().map(Record::Changing));
@@ -166,7 +175,8 @@ impl Agreement {
     pub(crate) fn on_state_unavailable(&mut self) {
         let newest = self
             .certified_ahead()
-            .filter(|newest| Some(*newest) != self.fetching);
+            .filter(|newest| Some(*newest) != self.fetching)
+            .filter(|_| !is_on(Mutant::TargetNeverRenewed));
         if let Some(newest) = newest {
             self.fetching = None;
             self.fetch_state(newest);
@@ -202,5 +212,8 @@ impl Agreement {
 /// How many of the *others* must claim a checkpoint alike before this replica believes it.
 fn certificate_of_others(quorum: Quorum) -> usize {
     // f+1 hold one correct replica, whose state is right and whose checkpoint the rest will confirm.
-    quorum.weak()
+    match is_on(Mutant::OnePeersHeight) {
+        true => 1,
+        false => quorum.weak(),
+    }
 }

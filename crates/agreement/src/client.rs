@@ -13,6 +13,7 @@ use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::message::{
     AuthRequest, ClientMessage, Control, EVERYONE, Outcome, Reply, Request,
 };
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
     Authenticator, ClientId, Decode, Encode, KeyPair, Mac, MacKey, Quorum, ReplicaId,
     RequestNumber, SessionId, View,
@@ -128,7 +129,10 @@ impl Client {
             view: View(0),
             session: None,
             opening: None,
-            nonce,
+            nonce: match is_on(Mutant::ClientStartsAtZero) {
+                true => 0,
+                false => nonce,
+            },
             next_number: 1,
             pending: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -200,7 +204,12 @@ impl Client {
             true => self.quorum.commit(),
             false => self.quorum.weak(),
         };
-        let Some(agreed) = pending.answers.agreed(finals, self.quorum.commit()) else {
+        let (finals, all) = match () {
+            () if is_on(Mutant::OneReplySuffices) => (1, 1),
+            () if is_on(Mutant::TentativeIsFinal) => (self.quorum.weak(), self.quorum.weak()),
+            () => (finals, self.quorum.commit()),
+        };
+        let Some(agreed) = pending.answers.agreed(finals, all) else {
             return;
         };
         let Some(result) = pending.answers.full(agreed) else {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use quorate_wire::digest::Content;
 use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, MacKey, ReplicaId, Seq, View};
 
 use crate::durable::{Entered, Record, Remembered, StableRecord};
@@ -40,6 +41,8 @@ pub struct Agreement {
     pub(crate) executed: Seq,
     /// What was handed to execution tentatively: the batch after `executed`, while that has prepared in `view` and not committed.
     pub(crate) tentative: Option<Arc<Ordered>>,
+    /// The last place whose batch was ever executed tentatively here, also if it was undone: clients may have its results.
+    pub(crate) told: Seq,
 
     /// The last stable checkpoint: the low water mark.
     pub(crate) stable: (Seq, Digest),
@@ -136,10 +139,14 @@ impl Agreement {
         config: Config,
         checkpoint: (Seq, Digest),
         whole: bool,
-        records: Vec<Record>,
+        mut records: Vec<Record>,
         next_index: LogIndex,
         now: Now,
     ) -> Agreement {
+        if is_on(Mutant::LogLost) {
+            records.retain(|r| matches!(r, Record::Stable(_) | Record::Checkpoint(_)));
+        }
+        let whole = whole || is_on(Mutant::HalfStateBoots);
         let Remembered {
             view,
             changing,
@@ -162,6 +169,9 @@ impl Agreement {
             .unwrap_or(stable.0)
             .max(checkpoint.0);
         pool.restart(&BTreeSet::new(), now.mono);
+        // What was executed tentatively before a crash is not written down, but it had prepared.
+        let told = slots.iter().rev().find(|(_, s)| s.prepared.is_some());
+        let told = told.map_or(checkpoint.0, |(seq, _)| *seq);
         let mut core = Agreement {
             now,
             out: VecDeque::new(),
@@ -175,6 +185,7 @@ impl Agreement {
             committed: checkpoint.0,
             executed: checkpoint.0,
             tentative: None,
+            told,
             stable,
             own_checkpoints,
             checkpoint_votes: crate::checkpoint::CheckpointVotes::default(),
@@ -382,6 +393,10 @@ impl Agreement {
     /// Tells all others, and takes one's own word for it as if it had come from a peer.
     pub(crate) fn tell(&mut self, message: PeerMessage) {
         self.out.push_back(Output::Broadcast(message.clone()));
+        self.count_own(message);
+    }
+
+    fn count_own(&mut self, message: PeerMessage) {
         match message {
             PeerMessage::Prepare(m) => self.count_prepare(self.config.me, m),
             PeerMessage::Commit(m) => self.count_commit(self.config.me, m),
@@ -393,7 +408,13 @@ impl Agreement {
     /// Writes a record, and tells `message` once it is on disk.
     pub(crate) fn persist_then_tell(&mut self, record: Record, message: PeerMessage) {
         let index = self.persist(record);
-        self.held.push_back((index, Held::Tell(message)));
+        if is_on(Mutant::SentBeforeDurable) {
+            return self.tell(message);
+        }
+        self.held.push_back((index, Held::Tell(message.clone())));
+        if is_on(Mutant::CountedBeforeDurable) {
+            self.count_own(message);
+        }
     }
 
     /// Writes a record.
@@ -430,6 +451,16 @@ impl Agreement {
             stable: self.stable,
             fetching: self.fetching.is_some(),
             view_changes: self.view_changes_seen,
+        }
+    }
+
+    /// Reads that are not ordered must find the state after this place, or a later one. A client may have the result of a batch
+    /// that 2f+1 executed tentatively, and then a view change has undone it at all of them: it will come again, and who
+    /// answered a read before that would take it back.
+    pub fn reads_from(&self) -> Seq {
+        match is_on(Mutant::ReadsAfterRollback) {
+            true => Seq(0),
+            false => self.told,
         }
     }
 

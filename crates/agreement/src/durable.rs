@@ -16,6 +16,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use quorate_wire::message::{Batch, Request, SignedNewView, SignedViewChange, Vote};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Seq, View, record, tagged};
 
 use crate::LOG_WINDOW;
@@ -162,11 +163,14 @@ impl Remembered {
         match record {
             Record::PrePrepared(PrePrepared { vote, content }) => {
                 self.keep_content(vote.seq, content);
-                self.slots
-                    .entry(vote.seq)
-                    .or_default()
-                    .remember_preprepared(vote);
+                if !is_on(Mutant::PrePreparedForgotten) {
+                    self.slots
+                        .entry(vote.seq)
+                        .or_default()
+                        .remember_preprepared(vote);
+                }
             }
+            Record::Prepared(vote) if is_null_forgotten(vote.digest) => {}
             Record::Prepared(vote) => {
                 let slot = self.slots.entry(vote.seq).or_default();
                 slot.prepared = Some(vote);
@@ -177,7 +181,12 @@ impl Remembered {
                 content,
             }) => {
                 self.keep_content(seq, content);
-                self.slots.entry(seq).or_default().committed = Some(digest);
+                if is_null_forgotten(digest) {
+                    return;
+                }
+                let slot = self.slots.entry(seq).or_default();
+                assert!(!is_on(Mutant::LogFatal) || slot.batches.contains_key(&digest));
+                slot.committed = Some(digest);
             }
             Record::Stable(stable) => {
                 if self.stable.as_ref().is_none_or(|s| s.seq < stable.seq) {
@@ -189,7 +198,7 @@ impl Remembered {
             }
             // A new segment's head repeats records of views, so an older one may come late.
             Record::Changing(change) => {
-                if change.body.view > self.view {
+                if change.body.view > self.view && !is_on(Mutant::LeavingForgotten) {
                     self.view = change.body.view;
                     self.changing = Some(change);
                 }
@@ -198,6 +207,9 @@ impl Remembered {
                 let body = &entered.new_view.body;
                 let view = body.view;
                 for vote in body.votes() {
+                    if is_null_forgotten(vote.digest) {
+                        continue;
+                    }
                     self.slots
                         .entry(vote.seq)
                         .or_default()
@@ -226,4 +238,9 @@ impl Remembered {
             self.pool.insert_bare(request, 0);
         }
     }
+}
+
+/// Never, but in a mutant.
+fn is_null_forgotten(digest: Digest) -> bool {
+    is_on(Mutant::NullForgotten) && digest == Batch::null().digest()
 }

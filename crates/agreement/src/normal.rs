@@ -6,13 +6,14 @@ use alloc::vec::Vec;
 use quorate_wire::message::{
     AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare, Request, Vote,
 };
-use quorate_wire::{Digest, ReplicaId, Seq, Verified};
+use quorate_wire::mutants::{Mutant, is_on};
+use quorate_wire::{Digest, Quorum, ReplicaId, Seq, Verified};
 
 use crate::core::Agreement;
 use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
 use crate::io::{Ordered, Output, Rejected};
 use crate::pool::DigestSet;
-use crate::slot::{Proposal, Stage};
+use crate::slot::{Proposal, Stage, Votes};
 use crate::{BATCH_BYTES, Millis};
 
 /// Batches that may be in flight while the next one is not full: at low load a request leaves at once, under load
@@ -201,12 +202,15 @@ impl Agreement {
             return Err(Rejected::NotThePrimary);
         }
         // PBFT 2002, 4.2: between the water marks, so that a faulty primary can't exhaust the places.
-        if !self.in_window(m.seq) {
+        if !self.in_window(m.seq) && !is_on(Mutant::WindowUnchecked) {
             return Err(Rejected::OutsideWindow);
         }
         let digest = m.batch.digest();
         let slot = self.slots.get(&m.seq);
-        let known = slot.and_then(|s| s.proposal);
+        let mut known = slot.and_then(|s| s.proposal);
+        if is_on(Mutant::TwoVotesInAView) {
+            known = known.filter(|known| known.digest == digest);
+        }
         if known.is_some_and(|known| known.digest != digest) {
             return Err(Rejected::Contradiction);
         }
@@ -247,7 +251,8 @@ impl Agreement {
             return Err(Rejected::BadBatch);
         }
         let bound = u128::from(self.config.clock_bound_ms) * 1_000_000;
-        if u128::from(batch.time.0.abs_diff(self.now.wall.0)) > bound {
+        let far = u128::from(batch.time.0.abs_diff(self.now.wall.0)) > bound;
+        if far && !is_on(Mutant::TimeUnchecked) {
             return Err(Rejected::BadTime);
         }
         Ok(distinct)
@@ -270,7 +275,7 @@ impl Agreement {
         let news: Vec<Arc<AuthRequest>> = news.collect();
         let authentic = self.are_authentic(&news);
         for (body, authentic) in news.into_iter().zip(authentic) {
-            match authentic {
+            match authentic || is_on(Mutant::AuthenticityUnchecked) {
                 // A client over its limit must not stop what the primary has ordered.
                 true => drop(self.pool.insert_ordered(body, self.now.mono)),
                 false => self.pool.insert_vouched(body, self.now.mono),
@@ -316,7 +321,8 @@ impl Agreement {
         // Aardvark, NSDI 2009 (the Big MAC attack): a client can send a MAC that is right for some and wrong for others.
         // f+1 replicas that voted hold one correct replica to which it was right.
         let voters = slot.prepares.count(proposal.view, proposal.digest);
-        let vouched = proposal.vouched || voters >= self.config.quorum.weak();
+        let others = voters >= self.config.quorum.weak() && !is_on(Mutant::NobodyVouches);
+        let vouched = proposal.vouched || others;
         if !vouched && !authentic {
             return;
         }
@@ -337,6 +343,9 @@ impl Agreement {
         }
         if !self.in_window(m.seq) {
             return Err(Rejected::OutsideWindow);
+        }
+        if self.is_dropped_by_laggard(m.seq) {
+            return Err(Rejected::NotAsked);
         }
         // Also the primary's: its pre-prepare alone is no vote. Published bug (Themis message_log.rs): both were counted.
         let slot = self.slots.entry(m.seq).or_default();
@@ -396,6 +405,9 @@ impl Agreement {
         if !self.in_window(m.seq) {
             return Err(Rejected::OutsideWindow);
         }
+        if self.is_dropped_by_laggard(m.seq) {
+            return Err(Rejected::NotAsked);
+        }
         let slot = self.slots.entry(m.seq).or_default();
         if !slot.commits.add(from, m.view, m.digest) {
             return Err(Rejected::Contradiction);
@@ -417,9 +429,15 @@ impl Agreement {
         }
     }
 
+    /// Never, but in a mutant.
+    pub(crate) fn is_dropped_by_laggard(&self, seq: Seq) -> bool {
+        let slot = self.slots.get(&seq);
+        is_on(Mutant::LaggardDropsCommits) && slot.is_none_or(|s| s.proposal.is_none())
+    }
+
     /// Looks whether the votes at a place suffice for the next step.
     pub(crate) fn advance_slot(&mut self, seq: Seq) {
-        let quorum = self.config.quorum;
+        let (quorum, primary) = (self.config.quorum, self.primary());
         let Some(slot) = self.slots.get_mut(&seq) else {
             return;
         };
@@ -427,7 +445,7 @@ impl Agreement {
             && proposal.stage == Stage::Accepted
             && self.active
             // Prepared: the pre-prepare and 2f+1 matching PREPAREs of distinct replicas.
-            && slot.prepares.count(proposal.view, proposal.digest) >= quorum.commit()
+            && prepares(&slot.prepares, proposal, primary) >= needed(quorum, Mutant::PreparedWith2f)
         {
             proposal.stage = Stage::Prepared;
             let (view, digest) = (proposal.view, proposal.digest);
@@ -440,7 +458,7 @@ impl Agreement {
             return;
         };
         if slot.committed.is_none()
-            && let Some((_, digest)) = slot.commits.winner(quorum.commit())
+            && let Some((_, digest)) = slot.commits.winner(needed(quorum, Mutant::CommittedWith2f))
         {
             self.commit_locally(seq, digest);
         }
@@ -481,7 +499,9 @@ impl Agreement {
         let before = self.executed;
         while self.executed < self.committed && self.execute_next() {}
         if self.executed > before {
-            self.failed_views = 0;
+            if !is_on(Mutant::PatienceOnlyGrows) {
+                self.failed_views = 0;
+            }
             self.behind_since = None;
         }
         self.execute_tentatively();
@@ -506,6 +526,7 @@ impl Agreement {
         };
         if let Some(ordered) = self.ordered(seq, proposal.digest) {
             self.tentative = Some(ordered.clone());
+            self.told = seq;
             self.out.push_back(Output::Tentative(ordered));
         }
     }
@@ -575,4 +596,16 @@ impl Agreement {
     pub(crate) fn patience(&self) -> Millis {
         self.config.timeout_ms << self.failed_views.min(6)
     }
+}
+
+/// How many votes make a certificate: 2f+1, one less in a mutant.
+fn needed(quorum: Quorum, mutant: Mutant) -> usize {
+    quorum.commit() - usize::from(is_on(mutant) && quorum.n() > 1)
+}
+
+/// How many PREPAREs there are for a proposal.
+fn prepares(votes: &Votes, proposal: &Proposal, primary: ReplicaId) -> usize {
+    let (view, digest) = (proposal.view, proposal.digest);
+    let twice = is_on(Mutant::PrimaryCountsTwice) && votes.of(primary) == Some((view, digest));
+    votes.count(view, digest) + usize::from(twice)
 }

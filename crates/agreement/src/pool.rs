@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use quorate_wire::message::{AuthRequest, EVERYONE, Request};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Authenticator, ClientId, Digest};
 
 use crate::Millis;
@@ -157,13 +158,17 @@ impl Pool {
             self.wait(arrival, digest, request.request.weight());
         }
         *self.in_flight.entry(request.request.client()).or_default() += charge(&request.request);
+        let since = match is_on(Mutant::TimerNeverStops) {
+            true => self.oldest_since().unwrap_or(now),
+            false => now,
+        };
         self.open.insert(arrival, digest);
         let entry = Entry {
             known: request,
             authentic: true,
             checked: false,
             place,
-            since: now,
+            since,
             heard: now,
             arrival,
         };

@@ -5,6 +5,7 @@
 use alloc::vec::Vec;
 
 use quorate_wire::message::{Batch, ViewChange, Vote};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, Seq};
 
 use crate::LOG_WINDOW;
@@ -31,10 +32,16 @@ pub fn select(quorum: Quorum, changes: &[&ViewChange]) -> Option<Selection> {
         .flat_map(|c| c.prepared.iter().map(|v| v.seq))
         // Nothing above the start's window can have committed: f+1 correct replicas would have passed the start. And a
         // liar's far place must not drive the loop.
-        .filter(|&seq| seq > start.0 && seq.0 - start.0.0 <= LOG_WINDOW)
+        .filter(|&seq| {
+            let near = seq.0.saturating_sub(start.0.0) <= LOG_WINDOW;
+            seq > start.0 && (near || is_on(Mutant::HugeNumber))
+        })
         .max()
         .unwrap_or(start.0);
     let mut batches = Vec::new();
+    if is_on(Mutant::HugeNumber) {
+        batches.reserve((last.0 - start.0.0) as usize);
+    }
     let mut seq = start.0;
     while seq < last {
         seq = seq.next();
@@ -65,6 +72,14 @@ fn select_batch(quorum: Quorum, changes: &[&ViewChange], seq: Seq) -> Option<Dig
     let at = |votes: &[Vote]| -> Option<Vote> { votes.iter().find(|v| v.seq == seq).cloned() };
     let below = || changes.iter().filter(|c| c.stable < seq);
 
+    if is_on(Mutant::CertificatesIgnored) {
+        return Some(Batch::null().digest());
+    }
+    if is_on(Mutant::FirstProofWins)
+        && let Some(first) = changes.iter().find_map(|c| at(&c.prepared))
+    {
+        return Some(first.digest);
+    }
     let mut candidates: Vec<Vote> = changes.iter().filter_map(|c| at(&c.prepared)).collect();
     candidates.sort_by_key(|v| (v.view, v.digest));
     // PBFT 2002, 4.4: the certificate of the highest view wins, so look from there.
@@ -80,10 +95,14 @@ fn select_batch(quorum: Quorum, changes: &[&ViewChange], seq: Seq) -> Option<Dig
                 .iter()
                 .any(|q| q.seq == seq && q.digest == candidate.digest && q.view >= candidate.view)
         };
-        let a1 = below().filter(allows).count() >= quorum.commit();
-        let a2 = changes.iter().filter(vouches).count() >= quorum.weak();
+        let a1 = below().filter(allows).count() >= quorum.commit() || is_on(Mutant::WithoutA1);
+        let a2 =
+            changes.iter().filter(vouches).count() >= quorum.weak() || is_on(Mutant::WithoutA2);
         if a1 && a2 {
             return Some(candidate.digest);
+        }
+        if is_on(Mutant::OneBadTaints) {
+            return Some(Batch::null().digest());
         }
     }
     let b = below().filter(|c| at(&c.prepared).is_none()).count() >= quorum.commit();
@@ -101,8 +120,10 @@ pub fn well_formed(quorum: Quorum, change: &ViewChange) -> bool {
         prepared,
         preprepared,
     } = change;
-    let in_window =
-        |v: &Vote| v.seq > *stable && v.seq.0 - stable.0 <= LOG_WINDOW && v.view < *view;
+    let in_window = |v: &Vote| {
+        let near = v.seq.0.saturating_sub(stable.0) <= LOG_WINDOW || is_on(Mutant::HugeNumber);
+        v.seq > *stable && near && v.view < *view
+    };
     quorum.contains(*replica)
         && checkpoints.first().is_some_and(|(seq, _)| seq == stable)
         && checkpoints.len() as u64 <= LOG_WINDOW + 1

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use quorate_wire::message::{
     Batch, NewView, PeerMessage, SignedNewView, SignedViewChange, ViewChange,
 };
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, ReplicaId, View};
 
 use crate::core::Agreement;
@@ -25,6 +26,9 @@ impl Agreement {
         self.new_view_deadline = None;
         self.waiting_new_views.retain(|_, m| m.body.view >= view);
         self.forget_proposals();
+        if is_on(Mutant::ExecutedFalls) {
+            self.executed = self.stable.0;
+        }
         self.prune_proofs();
         let body = ViewChange {
             view,
@@ -76,15 +80,19 @@ impl Agreement {
         let digest = m.digest();
         let wanted = self.is_proof_wanted(m.body.replica, &digest);
         let known = self.view_changes.get(&m.body.replica);
-        let news = m.body.view >= self.view && known.is_none_or(|old| old.body.view < m.body.view);
+        let newer = known.is_none_or(|old| old.body.view < m.body.view);
+        let news = m.body.view >= self.view && (newer || is_on(Mutant::SenderIgnored));
         if !news && !wanted {
             return Err(Rejected::OtherView);
         }
         let keys = &self.config.keys;
-        let m = m
-            .verify(keys)
-            .map_err(|_| Rejected::BadAuthentication)?
-            .into_inner();
+        let m = match is_on(Mutant::ViewChangeForged) {
+            true => m,
+            false => m
+                .verify(keys)
+                .map_err(|_| Rejected::BadAuthentication)?
+                .into_inner(),
+        };
         if wanted {
             self.proofs.insert(digest, m.clone());
         }
@@ -99,14 +107,24 @@ impl Agreement {
     /// bug (Themis view_change.rs): one replica's messages filled the quorum.
     pub(crate) fn count_view_change(&mut self, m: SignedViewChange) {
         let view = m.body.view;
+        let mut sender = m.body.replica;
+        if is_on(Mutant::SenderIgnored) {
+            let is_free = |r: &ReplicaId| !self.view_changes.contains_key(r);
+            sender = self
+                .config
+                .quorum
+                .replicas()
+                .find(is_free)
+                .unwrap_or(sender);
+        }
         if self
             .view_changes
-            .get(&m.body.replica)
+            .get(&sender)
             .is_some_and(|old| old.body.view >= view)
         {
             return;
         }
-        self.view_changes.insert(m.body.replica, m);
+        self.view_changes.insert(sender, m);
         self.join_view_change();
         if self.active {
             return;
@@ -116,7 +134,8 @@ impl Agreement {
         // where it was lost, or forgotten in a crash of this replica.
         let came = self.view_changes.values();
         let came = came.filter(|m| m.body.view >= self.view).count();
-        if came >= self.config.quorum.commit() && self.new_view_deadline.is_none() {
+        let enough = came >= self.config.quorum.commit() || is_on(Mutant::EarlyViewTimer);
+        if enough && self.new_view_deadline.is_none() {
             self.new_view_deadline = Some(self.now.mono + self.patience());
         }
         self.try_to_start_view();
@@ -135,7 +154,8 @@ impl Agreement {
             .map(|m| m.body.view)
             .filter(|&v| v > self.view)
             .collect();
-        if ahead.len() >= self.config.quorum.weak() {
+        let one = is_on(Mutant::OneLeadsAway) && !ahead.is_empty();
+        if ahead.len() >= self.config.quorum.weak() || one {
             let smallest = ahead.into_iter().min().expect("f+1 is at least one");
             self.start_view_change(smallest);
         }
@@ -160,7 +180,11 @@ impl Agreement {
             .into_iter()
             .cloned()
             .collect();
-        let bodies: Vec<&ViewChange> = proofs.iter().map(|m| &m.body).collect();
+        let mut bodies: Vec<&ViewChange> = proofs.iter().map(|m| &m.body).collect();
+        if is_on(Mutant::AwaitedNotAnnounced) {
+            let awaited = self.view_changes.values().map(|m| &m.body);
+            bodies = awaited.filter(|body| body.view >= self.view).collect();
+        }
         let Some(Selection { start, batches }) = select(self.config.quorum, &bodies) else {
             return;
         };
@@ -190,7 +214,12 @@ impl Agreement {
             return Err(Rejected::Duplicate);
         }
         // Published bug (Themis view_change.rs): an empty NEW-VIEW must be a refusal and not a panic.
-        let senders_rise = m.body.proofs.windows(2).all(|w| w[0].0 < w[1].0);
+        if is_on(Mutant::EmptyNewView) {
+            let first = &m.body.proofs[0];
+            assert!(quorum.contains(first.0) || first.0 != primary);
+        }
+        let rising = m.body.proofs.windows(2).all(|w| w[0].0 < w[1].0);
+        let senders_rise = rising || is_on(Mutant::SenderIgnored);
         let senders_known = m.body.proofs.iter().all(|(r, _)| quorum.contains(*r));
         let enough = m.body.proofs.len() >= quorum.commit() && m.body.proofs.len() <= quorum.n();
         if !senders_rise
@@ -272,9 +301,10 @@ impl Agreement {
             proof.body.replica == *replica && proof.body.view == body.view
         });
         let bodies: Vec<&ViewChange> = proofs.iter().map(|m| &m.body).collect();
-        fit && select(self.config.quorum, &bodies).is_some_and(|expected| {
-            expected.start == body.start && expected.batches == body.selection
-        })
+        fit && (is_on(Mutant::NewViewUnchecked)
+            || select(self.config.quorum, &bodies).is_some_and(|expected| {
+                expected.start == body.start && expected.batches == body.selection
+            }))
     }
 
     /// The primary of a view has started it wrongly: on to the next, if that view is the one that is waited for. What a faulty
@@ -300,6 +330,11 @@ impl Agreement {
         self.new_view_deadline = None;
         self.entered = Some(entered.clone());
         self.forget_proposals();
+        if is_on(Mutant::PreparedForgotten) {
+            self.slots
+                .values_mut()
+                .for_each(|slot| slot.prepared = None);
+        }
         if body.start.0 > self.stable.0 {
             self.start_from(body.start);
         }

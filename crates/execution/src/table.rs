@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use quorate_state::{Fault, Txn};
 use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{ClientId, RequestNumber, SessionId, Time};
 
 use crate::sessions::{self, ACTIVITY_GRAIN_NS, Clock, KeptReply, Session};
@@ -237,6 +238,9 @@ impl Table {
         let Some(live) = self.live(txn, id)? else {
             return Ok(Cached::Unknown);
         };
+        if is_on(Mutant::ReplyCacheSkipped) {
+            return Ok(Cached::Unknown);
+        }
         if number <= live.answered {
             return Ok(Cached::TooOld);
         }

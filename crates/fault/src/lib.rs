@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
-use quorate_wire::message::{PeerMessage, ReplicaMessage};
-use quorate_wire::{KeyPair, Quorum, ReplicaId};
+use quorate_wire::message::{PeerMessage, ReplicaMessage, SignedViewChange, ViewChange};
+use quorate_wire::{Digest, KeyPair, Quorum, ReplicaId, Seq};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -42,17 +42,20 @@ pub enum Fault {
     CorruptState,
     /// Small random changes: numbers off by one, old digests, repeated and withheld messages.
     Mutate,
+    /// Asks for the next view again and again.
+    Restless,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 6] = [
+    pub const ALL: [Fault; 7] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
         Fault::Slow,
         Fault::CorruptState,
         Fault::Mutate,
+        Fault::Restless,
     ];
 
     /// The name on the command line and in reports.
@@ -64,6 +67,7 @@ impl Fault {
             Fault::Slow => "slow",
             Fault::CorruptState => "corrupt-state",
             Fault::Mutate => "mutate",
+            Fault::Restless => "restless",
         }
     }
 }
@@ -153,6 +157,7 @@ impl Faulty {
             Fault::Mutate => self
                 .mutator
                 .for_peer(&self.identity, &mut self.rng, to, message),
+            Fault::Restless => restless(&self.identity, message),
         }
     }
 
@@ -160,7 +165,7 @@ impl Faulty {
     pub fn for_client(&mut self, message: ReplicaMessage) -> Sent<ReplicaMessage> {
         match self.fault {
             Fault::Lie => now(lie::for_client(message)),
-            Fault::Equivocate | Fault::CorruptState => now(message),
+            Fault::Equivocate | Fault::CorruptState | Fault::Restless => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),
@@ -170,6 +175,23 @@ impl Faulty {
     fn slowness(&mut self) -> u64 {
         SLOW_MS.0 + below(&mut self.rng, SLOW_MS.1 - SLOW_MS.0)
     }
+}
+
+/// With each word of where it stands, a VIEW-CHANGE in good form for the view after that.
+fn restless(identity: &Identity, message: PeerMessage) -> Sent<PeerMessage> {
+    let PeerMessage::Status(status) = &message else {
+        return now(message);
+    };
+    let body = ViewChange {
+        view: status.view.next(),
+        replica: identity.me,
+        stable: Seq(0),
+        checkpoints: Vec::from([(Seq(0), Digest::ZERO)]),
+        prepared: Vec::new(),
+        preprepared: Vec::new(),
+    };
+    let change = SignedViewChange::sign(body, &identity.key).into_inner();
+    Vec::from([(message, 0), (PeerMessage::ViewChange(change), 0)])
 }
 
 fn now<M>(message: M) -> Sent<M> {

@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 
 use quorate_wire::message::{
     AuthRequest, Checkpoint, Commit, Committed, NewView, PeerMessage, PrePrepare, Prepare,
-    ReplicaMessage, Reply, Request, SignedNewView, SignedViewChange, Status, ViewChange,
+    ReplicaMessage, Reply, Request, SignedNewView, SignedViewChange, Status, ViewChange, Vote,
 };
-use quorate_wire::{Digest, ReplicaId, Seq, View};
+use quorate_wire::{Digest, ReplicaId, Seq, Time, View};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
@@ -16,6 +16,8 @@ use crate::{Identity, Sent, below, now};
 
 /// How many earlier messages and digests are kept for use again.
 const MEMORY: usize = 32;
+/// An hour.
+const FAR_NS: u64 = 3_600_000_000_000;
 
 /// What was sent before.
 #[derive(Debug, Default)]
@@ -38,6 +40,22 @@ impl Mutator {
             && !m.bodies.is_empty()
         {
             return now(PeerMessage::PrePrepare(forge(m.clone())));
+        }
+        if let PeerMessage::PrePrepare(m) = &message
+            && m.seq.0 % 16 == 9
+        {
+            // All hear of the same batch, of a time to come.
+            let mut m = m.clone();
+            m.batch.time = Time(m.batch.time.0.saturating_add(FAR_NS));
+            return now(PeerMessage::PrePrepare(m));
+        }
+        if let PeerMessage::ViewChange(m) = &message
+            && m.body.replica == identity.me
+            && below(rng, 3) == 0
+        {
+            let others = identity.quorum.others(identity.me);
+            let forged = others.map(|other| (in_the_name_of(other, identity, m.body.clone()), 0));
+            return [(message.clone(), 0)].into_iter().chain(forged).collect();
         }
         match below(rng, 16) {
             0 | 1 => Vec::new(),
@@ -114,6 +132,8 @@ impl Mutator {
         match below(rng, 3) {
             0 => (View(off_by_one(rng, view.0)), seq, digest),
             1 => (view, Seq(off_by_one(rng, seq.0)), digest),
+            // Beyond every window.
+            2 if below(rng, 4) == 0 => (view, Seq(seq.0 | 1 << (9 + below(rng, 55))), digest),
             _ => (view, seq, self.old_digest(rng, digest)),
         }
     }
@@ -183,10 +203,15 @@ fn change_view_change(
     rng: &mut ChaCha8Rng,
     mut body: ViewChange,
 ) -> SignedViewChange {
-    match below(rng, 5) {
+    match below(rng, 6) {
         0 => {
             body.prepared.pop();
         }
+        5 => body.prepared.push(Vote {
+            seq: Seq(u64::MAX),
+            view: View(0),
+            digest: Digest::ZERO,
+        }),
         1 => body.preprepared.clear(),
         2 => body.view = View(off_by_one(rng, body.view.0)),
         3 => body.checkpoints.truncate(1),
@@ -197,6 +222,17 @@ fn change_view_change(
         }
     }
     SignedViewChange::sign(body, &identity.key).into_inner()
+}
+
+/// What another replica never said: that nothing has prepared there.
+fn in_the_name_of(other: ReplicaId, identity: &Identity, body: ViewChange) -> PeerMessage {
+    let body = ViewChange {
+        replica: other,
+        prepared: Vec::new(),
+        preprepared: Vec::new(),
+        ..body
+    };
+    PeerMessage::ViewChange(SignedViewChange::sign(body, &identity.key).into_inner())
 }
 
 fn change_new_view(identity: &Identity, rng: &mut ChaCha8Rng, mut body: NewView) -> SignedNewView {

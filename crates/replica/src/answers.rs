@@ -7,6 +7,7 @@ use quorate_state::Fault;
 use quorate_wire::message::{
     AuthRequest, ClientMessage, EVERYONE, Outcome, Read, ReplicaMessage, Reply, ReplyBody,
 };
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Encode, ReplicaId, RequestNumber, SessionId, Verified, View};
 
 use crate::clients::ConnectionId;
@@ -84,8 +85,11 @@ impl<S: Service> Replica<S> {
     }
 
     /// Answers the reads that wait, when all that was executed has committed: a view change must not take back what somebody
-    /// has read. A state on its way answers nobody.
+    /// has read, nor must a read miss what it took back for a while. A state on its way answers nobody.
     pub(crate) fn answer_reads(&mut self) -> Result<(), Fault> {
+        if self.entered() < self.agreement.reads_from() && !is_on(Mutant::ReadsTentative) {
+            return Ok(());
+        }
         if let Some(parallel) = &self.parallel {
             if !parallel.is_between_batches() {
                 return Ok(());
@@ -101,7 +105,8 @@ impl<S: Service> Replica<S> {
             }
             return if has_any { self.advance() } else { Ok(()) };
         }
-        while self.tentative.is_none() && self.transfer.is_idle() {
+        let early = is_on(Mutant::ReadsTentative);
+        while (self.tentative.is_none() || early) && self.transfer.is_idle() {
             let Some((connection, read)) = self.reads.pop() else {
                 return Ok(());
             };

@@ -10,6 +10,7 @@ use quorate_execution::{Completion, Done, Executed, Flight, Service, Workers};
 use quorate_state::Fault;
 use quorate_wire::Seq;
 use quorate_wire::message::Read;
+use quorate_wire::mutants::{Mutant, is_on};
 
 use crate::clients::ConnectionId;
 use crate::io::Output;
@@ -208,7 +209,10 @@ impl<S: Service> Replica<S> {
             parallel.entering = None;
         }
         let (executor, state) = (&mut self.executor, &mut self.state);
-        parallel.flight.drop_tentative(executor, state);
+        match is_on(Mutant::OverlayKept) {
+            true => parallel.flight.keep_tentative(executor, state),
+            false => parallel.flight.drop_tentative(executor, state),
+        }
     }
 
     /// The state is given up.

@@ -12,6 +12,7 @@ use quorate_agreement::{
 use quorate_execution::{Executor, Service, Workers};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
 use quorate_wire::message::{PeerMessage, StateMessage};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, LogIndex, Quorum, ReplicaId, Seq};
 
 use crate::checkpoints::Checkpoints;
@@ -303,6 +304,9 @@ impl<S: Service> Replica<S> {
             return self.undo_tentative();
         }
         self.tentative = None;
+        if is_on(Mutant::OverlayKept) {
+            return self.executor.keep_tentative(&mut self.state);
+        }
         self.executor.drop_tentative(&mut self.state);
     }
 
@@ -419,7 +423,11 @@ impl<S: Service> Replica<S> {
         if let Transfer::Draining(target) = self.transfer
             && self.in_store == 0
         {
-            let donors = self.quorum.others(self.me);
+            let most = match is_on(Mutant::OneDonor) {
+                true => 1,
+                false => self.quorum.n(),
+            };
+            let donors = self.quorum.others(self.me).take(most);
             self.transfer = Transfer::begin(target, self.newest.clone(), donors)?;
         }
         if self.transfer.is_unavailable() {

@@ -27,6 +27,17 @@ pub enum Adversary {
     DamagedStore,
 }
 
+/// After what a replica's power goes, where that is aimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// A PRE-PREPARE, PREPARE or COMMIT has left.
+    Vote,
+    /// A batch was executed.
+    Execute,
+    /// A VIEW-CHANGE or NEW-VIEW has left.
+    ViewChange,
+}
+
 /// All that a run is like. Times are in microseconds of virtual time unless the name says otherwise.
 #[derive(Clone, Debug)]
 pub struct Knobs {
@@ -74,6 +85,10 @@ pub struct Knobs {
     pub down: (u64, u64),
     /// Crashes that take all replicas at once, in a thousand.
     pub crash_all: u64,
+    /// Moments of this kind at which the power of a replica goes, in a thousand.
+    pub aimed: Option<(Aim, u64)>,
+    /// Rounds in which the network is cut, in a thousand; see [`crate::rounds`].
+    pub rounds: u64,
     /// Mean time between partitions; 0 for none.
     pub partition_every: u64,
     /// Mean time between crashes of clients; 0 for none.
@@ -134,6 +149,8 @@ impl Knobs {
             crash_every: 0,
             down: (0, 0),
             crash_all: 0,
+            aimed: None,
+            rounds: 0,
             partition_every: 0,
             client_crash_every: 0,
             exile: None,
@@ -228,16 +245,41 @@ impl Knobs {
         k.turn = [0, 0, 200, 2_000][d.below(4) as usize];
         let few = [CHECKPOINT_BYTES, CHECKPOINT_BYTES, 1_000, 5_000];
         k.checkpoint_bytes = few[d.below(4) as usize];
+        let mut d = Dice::new(seed, 7);
+        if d.per_mille(200) {
+            let aim = d.pick(&[Aim::Vote, Aim::Execute, Aim::ViewChange]);
+            k.aimed = Some((aim, d.pick(&[5, 20, 100])));
+            if k.down == (0, 0) {
+                k.down = (1_000, 400_000);
+            }
+        }
+        k.rounds = d.pick(&[0, 0, 0, 0, 20, 100, 300]);
+        for (_, adversary) in &mut k.adversaries {
+            if d.per_mille(100) {
+                *adversary = Adversary::Fault(Fault::Restless);
+            }
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));
             // It is one of those that may be away; the rest must come far meanwhile.
             k.think = (0, 0);
             k.loss = k.loss.min(10);
+            k.rounds = 0;
         }
         k
     }
 }
+
+/// The behaviours that are drawn alike. Others are drawn apart, so that the runs of old seeds stay as they were.
+const FAULTS: [Fault; 6] = [
+    Fault::Lie,
+    Fault::Equivocate,
+    Fault::Silent,
+    Fault::Slow,
+    Fault::CorruptState,
+    Fault::Mutate,
+];
 
 fn draw_adversaries(k: &mut Knobs, d: &mut Dice) {
     let f = Quorum::new(k.replicas).expect("a size of a group").f();
@@ -257,7 +299,7 @@ fn draw_adversaries(k: &mut Knobs, d: &mut Dice) {
         let kind = match d.below(10) {
             0 | 1 => Adversary::Twin,
             2 => Adversary::DamagedStore,
-            _ => Adversary::Fault(d.pick(&Fault::ALL)),
+            _ => Adversary::Fault(d.pick(&FAULTS)),
         };
         k.adversaries.push((ReplicaId(id), kind));
     }

@@ -15,9 +15,12 @@ pub mod disk;
 pub mod history;
 pub mod knobs;
 pub mod net;
+pub mod rounds;
+pub mod scenarios;
 pub mod server;
 pub mod service;
 pub mod trace;
+pub mod twins;
 pub mod workload;
 mod world;
 

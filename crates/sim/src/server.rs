@@ -15,9 +15,9 @@ use crate::knobs::{Adversary, Knobs};
 use crate::service::AnyService;
 
 /// The wall clock at the beginning of a run, in nanoseconds.
-const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
+pub const EPOCH_NS: u64 = 1_800_000_000_000_000_000;
 /// How far the primary's time may be from a backup's clock.
-const CLOCK_BOUND_MS: u64 = 5_000;
+pub const CLOCK_BOUND_MS: u64 = 5_000;
 
 /// A server.
 #[derive(Debug)]

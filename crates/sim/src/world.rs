@@ -76,6 +76,9 @@ pub struct Stats {
     pub time_us: u64,
 }
 
+/// Whether a message from one server to another is dropped.
+pub type Filter = fn(usize, usize, &PeerMessage) -> bool;
+
 /// A group, its clients, its network and its disks.
 #[derive(Debug)]
 pub struct World {
@@ -99,6 +102,10 @@ pub struct World {
     reference: Reference,
     /// Roots that correct servers announced for places that the reference has not reached.
     announced: Vec<(usize, Seq, Digest)>,
+    /// The seed, for what follows from it without dice.
+    seed: u64,
+    /// What a scenario keeps from arriving.
+    filter: Option<Filter>,
     healed: bool,
     stats: Stats,
     trace: Trace,
@@ -151,6 +158,8 @@ impl World {
             validity: Validity::default(),
             reference: Reference::new(service, &layer, checkpoints),
             announced: Vec::new(),
+            seed,
+            filter: None,
             healed: false,
             stats: Stats::default(),
             trace: Trace::new(sink),
@@ -203,7 +212,7 @@ impl World {
                     format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
                 });
                 match self.servers[to].signing.open(from, message) {
-                    Ok(message) => self.handle(to, Input::Peer(from, message)),
+                    Ok(message) => self.on_peer(to, from, message),
                     // A message that its sender has not signed, or not so.
                     Err(_) => Ok(()),
                 }
@@ -305,7 +314,17 @@ impl World {
 
     /// Whether clients have all that they wanted and correct replicas have met.
     fn is_settled(&self) -> bool {
-        self.clients.iter().all(ClientNode::is_done) && self.have_met() && self.all_committed()
+        let is_done = self.clients.iter().all(ClientNode::is_done);
+        is_done && self.have_met() && self.all_committed() && self.are_in_one_view()
+    }
+
+    /// Whether all correct replicas are in one view that has started: who was away must learn it.
+    pub fn are_in_one_view(&self) -> bool {
+        let replicas = self.correct().filter_map(|s| s.replica.as_ref());
+        let views: BTreeSet<_> = replicas
+            .map(|r| (r.standing().view, r.standing().active))
+            .collect();
+        views.len() == 1 && views.iter().all(|(_, active)| *active)
     }
 
     /// Whether all that clients have the results of was executed for good: a tentative result may be ahead of that.

@@ -8,6 +8,7 @@
 //!   check was made.
 //! - [`message`]: requests, replies, and all that replicas say to each other.
 //! - [`frame`]: checksummed frames of the write-ahead log.
+//! - [`mutants`]: defects that tests can switch on, and nobody else.
 //!
 //! Absent on purpose: sockets, clocks, randomness, threads. The crate is `no_std`.
 #![no_std]
@@ -20,6 +21,7 @@ pub mod digest;
 pub mod frame;
 pub mod ids;
 pub mod message;
+pub mod mutants;
 
 pub use auth::{
     Authentication, Authenticator, KeyPair, Mac, MacKey, PublicKey, Signature, Verified,

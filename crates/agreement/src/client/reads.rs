@@ -9,6 +9,7 @@ use alloc::collections::BTreeMap;
 use bytes::Bytes;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::message::{ClientMessage, Outcome, Read, Reply};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Decode, ReplicaId, RequestNumber};
 
 use super::votes::Answers;
@@ -97,7 +98,10 @@ impl Client {
             return;
         };
         pending.answers.add(from, reply);
-        let enough = self.quorum.commit();
+        let enough = match is_on(Mutant::ReadsTakeWeak) {
+            true => self.quorum.weak(),
+            false => self.quorum.commit(),
+        };
         let Some(digest) = pending.answers.agreed(enough, enough) else {
             let silent = self.quorum.replicas();
             let silent = silent.filter(|r| is_linked(*r) && !pending.answers.has(*r));

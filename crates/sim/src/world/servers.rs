@@ -1,12 +1,15 @@
 //! What happens to servers.
 
-use quorate_agreement::Record;
 use quorate_agreement::durable::Content;
+use quorate_agreement::{Record, Rejected};
 use quorate_execution::Job;
-use quorate_wire::message::Checkpoint;
+use quorate_wire::message::{Batch, Checkpoint};
 
 use super::*;
 use crate::disk::Write;
+use crate::knobs::Aim;
+use crate::rounds;
+use crate::server::{CLOCK_BOUND_MS, EPOCH_NS};
 
 impl World {
     /// Starts a server from its disk.
@@ -46,6 +49,35 @@ impl World {
             };
             self.unlink(connection.client, server);
         }
+    }
+
+    /// A message from a replica. What a correct one says, a correct one understands.
+    pub(super) fn on_peer(
+        &mut self,
+        to: usize,
+        from: ReplicaId,
+        message: PeerMessage,
+    ) -> Result<(), Failure> {
+        let faulty = self.knobs.adversaries.iter().any(|(id, _)| *id == from);
+        if faulty || !self.servers[to].is_correct() {
+            return self.handle(to, Input::Peer(from, message));
+        }
+        let words = crate::trace::words(&message);
+        let before = self.misunderstood(to);
+        self.handle(to, Input::Peer(from, message))?;
+        match self.misunderstood(to) > before {
+            true => Err(Failure::new(
+                "understanding",
+                format!("server {to} finds {from:?}'s {words} malformed"),
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn misunderstood(&self, server: usize) -> u64 {
+        let replica = self.servers[server].replica.as_ref();
+        let of = |reason| replica.and_then(|r| r.rejections().get(&reason)).copied();
+        of(Rejected::Malformed).unwrap_or(0) + of(Rejected::BadBatch).unwrap_or(0)
     }
 
     /// Brings one input to a server and carries out what it wants.
@@ -101,12 +133,38 @@ impl World {
         let Some(replica) = &mut self.servers[server].replica else {
             return Ok(());
         };
+        let mut hit = false;
         for output in replica.take_outputs() {
+            hit |= self.is_aimed_at(&output);
             self.carry_out_one(server, output)?;
         }
         self.start_sync(server);
         self.schedule_tick(server);
+        if hit {
+            self.crash(server);
+            let down = self.dice.range(self.knobs.down);
+            self.after(down, Event::Start(server));
+        }
         Ok(())
+    }
+
+    /// Whether the power goes right after this.
+    fn is_aimed_at(&mut self, output: &Output) -> bool {
+        let Some((aim, chance)) = self.knobs.aimed.filter(|_| !self.healed) else {
+            return false;
+        };
+        let fits = match output {
+            Output::Broadcast(message) => match message {
+                PeerMessage::PrePrepare(_) | PeerMessage::Prepare(_) | PeerMessage::Commit(_) => {
+                    aim == Aim::Vote
+                }
+                PeerMessage::ViewChange(_) | PeerMessage::NewView(_) => aim == Aim::ViewChange,
+                _ => false,
+            },
+            Output::Persist(_, Record::Committed(_)) => aim == Aim::Execute,
+            _ => false,
+        };
+        fits && self.dice.per_mille(chance)
     }
 
     fn carry_out_one(&mut self, server: usize, output: Output) -> Result<(), Failure> {
@@ -191,12 +249,23 @@ impl World {
 
     pub(super) fn catch_reference_up(&mut self) -> Result<(), Failure> {
         while let Some((batch, requests)) = self.agreement.content(self.reference.at().next()) {
+            self.check_time(&batch)?;
             for request in &requests {
                 self.validity.on_executed(request)?;
             }
             self.reference.execute(&batch, &requests)?;
         }
         self.check_roots()
+    }
+
+    /// No batch is of a time that correct clocks will show only later.
+    fn check_time(&self, batch: &Batch) -> Result<(), Failure> {
+        let latest = self.now / 1000 + CLOCK_BOUND_MS + self.knobs.skew_ms;
+        let latest = EPOCH_NS + latest * 1_000_000 + 1_000_000;
+        match batch.time.0 <= latest {
+            true => Ok(()),
+            false => Err(Failure::new("time", format!("{:?} is to come", batch.time))),
+        }
     }
 
     fn check_roots(&mut self) -> Result<(), Failure> {
@@ -219,6 +288,15 @@ impl World {
         };
         for (message, delay_ms) in self.servers[from].for_peer(to, message) {
             let knobs = &self.knobs;
+            let cut =
+                !self.healed && rounds::is_cut(self.seed, knobs.rounds, from, target, &message);
+            if cut
+                || self
+                    .filter
+                    .is_some_and(|drops| drops(from, target, &message))
+            {
+                continue;
+            }
             for at in self.net.arrivals(knobs, self.now, from, target) {
                 let message = match knobs.encode {
                     true => {

@@ -150,6 +150,11 @@ impl World {
         Ok(())
     }
 
+    /// Keeps messages between servers from arriving; `None` lets all through again.
+    pub fn set_filter(&mut self, filter: Option<Filter>) {
+        self.filter = filter;
+    }
+
     /// Changes the network by hand.
     pub fn net(&mut self) -> &mut Net {
         &mut self.net

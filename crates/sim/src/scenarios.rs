@@ -1,0 +1,97 @@
+//! Scripted scenarios: one kind of trouble each, told step by step. All checkers look on.
+//!
+//! `tests/scenarios.rs` runs each as a test; `cargo xtask mutants` runs them on the code with a bug in it.
+
+mod adversaries;
+mod state;
+mod views;
+
+use bytes::Bytes;
+use quorate_agreement::Rejected;
+use quorate_wire::Encode;
+
+use crate::service::{APPEND, ListOp};
+use crate::trace::Sink;
+use crate::{Failure, Knobs, World};
+
+type Outcome = Result<(), Failure>;
+
+/// A scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// Runs it. It panics where it did not come to what it wants to show.
+    pub run: fn() -> Result<(), Failure>,
+}
+
+macro_rules! scenarios {
+    ($($module:ident::$name:ident)*) => {
+        /// All of them.
+        pub const ALL: &[Scenario] = &[
+            $(Scenario { name: stringify!($name), run: $module::$name },)*
+        ];
+    };
+}
+
+scenarios! {
+    state::who_starts_again_helps_those_who_lag
+    state::state_transfer_with_a_lying_donor
+    state::a_state_transfer_is_cut_short
+    state::a_damaged_state_is_mended
+    adversaries::equivocating_primary
+    adversaries::kept_in_the_dark
+    adversaries::inconsistent_authenticators
+    adversaries::inconsistent_authenticators_without_a_repeat
+    adversaries::absurd_messages_are_refused
+    views::primary_crash
+    views::power_cut
+    views::view_change_with_prepared_batches
+    views::restart_in_a_view_change
+    views::the_log_is_cut_in_a_view_change
+    views::patience_falls_back
+    views::steady_load_keeps_the_view
+    views::undone_results_are_not_missed
+    adversaries::a_wrong_mac_for_one_stops_nobody
+}
+
+fn group(clients: usize, change: impl FnOnce(&mut Knobs)) -> World {
+    let mut knobs = Knobs::calm(4);
+    knobs.clients = clients;
+    change(&mut knobs);
+    let mut w = World::new(1, knobs, Sink::None);
+    w.run_for(20).expect("nothing happens to it");
+    w
+}
+
+/// A client asks for an append; gives the operation.
+fn ask(w: &mut World, client: usize, token: u64) -> usize {
+    let op = ListOp {
+        kind: APPEND,
+        key: (token % 3) as u8,
+        token,
+        expected: 0,
+        padding: Bytes::from_static(&[7; 60]),
+    };
+    w.call(client, op.to_bytes().into(), false)
+}
+
+/// A client appends, one after the other, and has each result within some time.
+fn append(w: &mut World, client: usize, tokens: std::ops::Range<u64>, within_ms: u64) -> Outcome {
+    for token in tokens {
+        let operation = ask(w, client, token);
+        w.run_until("answered", within_ms, |w| {
+            w.operation(operation).done.is_some()
+        })?;
+    }
+    Ok(())
+}
+
+fn standing(w: &World, server: usize) -> quorate_agreement::Standing {
+    w.server(server).replica.as_ref().expect("up").standing()
+}
+
+fn rejected(w: &World, server: usize, reason: Rejected) -> u64 {
+    let replica = w.server(server).replica.as_ref().expect("up");
+    replica.rejections().get(&reason).copied().unwrap_or(0)
+}

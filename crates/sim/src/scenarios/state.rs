@@ -1,0 +1,88 @@
+//! Fetching, mending and giving state.
+
+use quorate_agreement::{CHECKPOINT_INTERVAL, LOG_WINDOW};
+use quorate_fault::Fault;
+use quorate_wire::{ReplicaId, Seq};
+
+use super::*;
+use crate::knobs::Adversary;
+use crate::service::BULKY;
+
+/// Those who start again give their newest state to one who lags too far for batches, also where weight has made a checkpoint
+/// before its number was due. Without them there is no quorum.
+pub(super) fn who_starts_again_helps_those_who_lag() -> Outcome {
+    // Some forty requests.
+    let mut w = group(1, |k| k.checkpoint_bytes = 10_000);
+    w.crash(2);
+    append(&mut w, 0, 0..330, 5000)?;
+    let stable = standing(&w, 0).stable.0;
+    assert!(stable.0 > LOG_WINDOW && !stable.0.is_multiple_of(CHECKPOINT_INTERVAL));
+    [0, 1, 3].into_iter().for_each(|i| w.crash(i));
+    [0, 2, 3]
+        .map(|i| w.start(i))
+        .into_iter()
+        .collect::<Outcome>()?;
+    append(&mut w, 0, 330..340, 60_000)?;
+    w.run_until("together", 5000, |w| {
+        [0, 3].map(|i| standing(w, i).executed) == [standing(w, 2).executed; 2]
+    })?;
+    w.finish().map(drop)
+}
+
+/// A replica was away for longer than the others keep their log: it fetches the state, though one donor's pieces are wrong.
+pub(super) fn state_transfer_with_a_lying_donor() -> Outcome {
+    let mut w = group(1, |k| {
+        k.adversaries = vec![(ReplicaId(1), Adversary::Fault(Fault::CorruptState))];
+    });
+    append(&mut w, 0, 0..3, 1000)?;
+    w.crash(3);
+    append(&mut w, 0, 3..420, 1000)?;
+    w.start(3)?;
+    w.run_until("caught up", 10_000, World::have_met)?;
+    assert!(standing(&w, 3).stable.0 >= Seq(384));
+    w.finish().map(|_| ())
+}
+
+/// The power goes in the midst of a state transfer, when the store holds neither the old state nor the new one.
+pub(super) fn a_state_transfer_is_cut_short() -> Outcome {
+    let mut w = group(1, |k| k.encode = false);
+    append(&mut w, 0, 0..3, 1000)?;
+    w.crash(3);
+    for token in 0..120 {
+        let op = ListOp {
+            kind: APPEND,
+            key: BULKY,
+            token: 1000 + token,
+            expected: 0,
+            padding: vec![token as u8; 220_000].into(),
+        };
+        let operation = w.call(0, op.to_bytes().into(), false);
+        w.run_until("answered", 1000, |w| w.operation(operation).done.is_some())?;
+    }
+    append(&mut w, 0, 3..300, 1000)?;
+    for _ in 0..2 {
+        w.start(3)?;
+        w.run_until("in between", 10_000, |w| !w.server(3).disk.store.complete)?;
+        w.crash(3);
+    }
+    w.start(3)?;
+    w.run_until("caught up", 20_000, World::have_met)?;
+    w.finish().map(|_| ())
+}
+
+/// The store of one replica changes what it writes. The next checkpoint brings it to light, and the state is mended from the
+/// others' while service goes on.
+pub(super) fn a_damaged_state_is_mended() -> Outcome {
+    let mut w = group(1, |k| {
+        k.adversaries = vec![(ReplicaId(3), Adversary::DamagedStore)];
+    });
+    append(&mut w, 0, 0..140, 1000)?;
+    let root = |w: &World, i: usize| w.server(i).disk.store.root;
+    assert_ne!(root(&w, 3), root(&w, 0), "the damage is there");
+    w.finish()?;
+    w.run_until("mended", 20_000, |w| root(w, 3) == root(w, 0))?;
+    append(&mut w, 0, 140..300, 1000)?;
+    w.run_until("the same at the next checkpoint", 20_000, |w| {
+        root(w, 3) == root(w, 0) && standing(w, 3).stable.0 >= Seq(256)
+    })
+}

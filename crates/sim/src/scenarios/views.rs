@@ -1,0 +1,179 @@
+//! Crashes and changes of views.
+
+use std::collections::BTreeSet;
+
+use quorate_wire::message::PeerMessage;
+use quorate_wire::{Seq, View};
+
+use super::*;
+use crate::service::GET;
+
+/// The primary's power goes: the others choose the next one, and the old one comes back into the view of the others.
+pub(super) fn primary_crash() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..5, 1000)?;
+    w.crash(0);
+    append(&mut w, 0, 5..10, 5000)?;
+    assert!(standing(&w, 1).view > View(0));
+    w.start(0)?;
+    append(&mut w, 0, 10..12, 5000)?;
+    w.run_until("in one view", 3000, |w| {
+        standing(w, 0).view == standing(w, 1).view && standing(w, 0).active
+    })?;
+    w.finish().map(|_| ())
+}
+
+/// A power cut takes all four in the midst of work; what a client was told is still so when they are back.
+pub(super) fn power_cut() -> Outcome {
+    let mut w = group(2, |_| {});
+    append(&mut w, 0, 0..30, 1000)?;
+    let open: Vec<usize> = (30..36).map(|token| ask(&mut w, 1, token)).collect();
+    w.run_for(1)?;
+    (0..4).for_each(|i| w.crash(i));
+    w.run_for(300)?;
+    (0..4).try_for_each(|i| w.start(i))?;
+    w.run_until("answered", 10_000, |w| {
+        open.iter().all(|&o| w.operation(o).done.is_some())
+    })?;
+    append(&mut w, 0, 36..40, 5000)?;
+    w.finish().map(|_| ())
+}
+
+/// Batches are prepared but not committed anywhere when the primary goes: the next view must have them.
+pub(super) fn view_change_with_prepared_batches() -> Outcome {
+    let mut w = group(1, |k| k.delay = (5_000, 6_000));
+    append(&mut w, 0, 0..3, 1000)?;
+    let operation = ask(&mut w, 0, 50);
+    // Request, pre-prepare, prepare: the commits are on their way when the network falls apart.
+    w.run_for(20)?;
+    let all: BTreeSet<usize> = [0, 1].into();
+    w.net().cut(&all, 5, false);
+    w.crash(0);
+    w.run_for(2000)?;
+    w.net().join();
+    w.run_until("answered", 20_000, |w| {
+        w.operation(operation).done.is_some()
+    })?;
+    w.start(0)?;
+    w.finish().map(|_| ())
+}
+
+/// Replicas restart in the midst of a view change: they know that they have left the old view, and the next one starts.
+pub(super) fn restart_in_a_view_change() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..3, 1000)?;
+    w.crash(0);
+    let operation = ask(&mut w, 0, 50);
+    // Nobody hears the VIEW-CHANGEs.
+    (0..4).for_each(|a| (0..4).for_each(|b| w.net().block(a, b)));
+    w.run_until("all have left", 10_000, |w| {
+        (1..4).all(|i| !standing(w, i).active)
+    })?;
+    w.run_for(5)?;
+    let left = standing(&w, 2).view;
+    (1..4).for_each(|i| w.crash(i));
+    (1..4).try_for_each(|i| w.start(i))?;
+    assert!((1..4).all(|i| standing(&w, i).view >= left && !standing(&w, i).active));
+    w.net().join();
+    w.run_until("answered", 20_000, |w| {
+        w.operation(operation).done.is_some()
+    })?;
+    w.finish().map(|_| ())
+}
+
+/// A checkpoint becomes stable, so that the log's older segments go, while the record of leaving the view is still on its
+/// way to the disk. After a restart the replica must not believe itself in the old view.
+pub(super) fn the_log_is_cut_in_a_view_change() -> Outcome {
+    let mut w = group(1, |k| {
+        k.sync = (60_000, 60_000);
+        k.store = (300_000, 300_000);
+        k.timeout_ms = 250;
+    });
+    w.run_for(300)?;
+    let mut token = 0;
+    while w.agreed() < Seq(128) {
+        append(&mut w, 0, token..token + 1, 2000)?;
+        token += 1;
+    }
+    assert_eq!(standing(&w, 1).view, View(0));
+    w.crash(0);
+    let operation = ask(&mut w, 0, 1000);
+    w.run_until("left", 2000, |w| (1..4).all(|i| !standing(w, i).active))?;
+    assert!(
+        (1..4).any(|i| standing(&w, i).stable.0 == Seq(0)),
+        "too late"
+    );
+    w.run_until("stable", 100, |w| {
+        (1..4).all(|i| standing(w, i).stable.0 == Seq(128))
+    })?;
+    w.run_for(75)?;
+    (1..4).for_each(|i| w.crash(i));
+    (1..4).try_for_each(|i| w.start(i))?;
+    assert!((1..4).all(|i| standing(&w, i).view >= View(1)));
+    w.run_until("answered", 20_000, |w| {
+        w.operation(operation).done.is_some()
+    })?;
+    w.finish().map(|_| ())
+}
+
+/// Who is primary is cut off again and again, and each time the group has made progress: the replicas' patience with the last one
+/// is no longer than with the first (Prime; BFT-SMaRt issue 51).
+pub(super) fn patience_falls_back() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..2, 1000)?;
+    for round in 1..9 {
+        let primary = (standing(&w, 0).view.0 % 4) as usize;
+        w.net().cut(&[primary].into(), 5, false);
+        append(&mut w, 0, round * 10..round * 10 + 2, 4000)?;
+        w.net().join();
+        w.run_until("in one view", 4000, World::are_in_one_view)?;
+    }
+    w.finish().map(|_| ())
+}
+
+/// Requests come one after the other, and there is always one that waits. The primary serves them all, so it stays
+/// (BFT-SMaRt issue 57).
+pub(super) fn steady_load_keeps_the_view() -> Outcome {
+    let mut w = group(4, |k| {
+        k.operations = 400;
+        k.window = 8;
+        k.think = (0, 5_000);
+        k.delay = (3_000, 12_000);
+        k.timeout_ms = 250;
+    });
+    w.finish()?;
+    assert!((0..4).all(|i| standing(&w, i).view == View(0)));
+    Ok(())
+}
+
+/// A client has the result of a batch that 2f+1 executed tentatively, and a view change undoes it at all of them. Until it has come
+/// again, nobody may answer a read from the state without it.
+pub(super) fn undone_results_are_not_missed() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..3, 1000)?;
+    w.set_filter(Some(|_, _, message| {
+        matches!(
+            message,
+            PeerMessage::Commit(_) | PeerMessage::Committed(_) | PeerMessage::NewView(_)
+        )
+    }));
+    append(&mut w, 0, 50..51, 1000)?;
+    w.run_until("all have left", 5000, |w| {
+        (0..4).all(|i| !standing(w, i).active)
+    })?;
+    let op = ListOp {
+        kind: GET,
+        key: 50 % 3,
+        token: 51,
+        expected: 0,
+        padding: Bytes::new(),
+    };
+    let read = w.call(0, op.to_bytes().into(), true);
+    w.run_for(300)?;
+    assert!(
+        w.operation(read).done.is_none(),
+        "what was undone is missed"
+    );
+    w.set_filter(None);
+    w.finish().map(|_| ())
+}

@@ -1,0 +1,24 @@
+//! Twins: a few schedules of each kind; `cargo xtask twins` runs them all.
+
+use quorate_sim::twins::Plan;
+
+fn run(plan: Plan, numbers: impl Iterator<Item = u64>) {
+    for number in numbers {
+        let schedule = plan.schedule(number);
+        let result = schedule.run();
+        assert!(result.is_ok(), "{number}: {schedule}: {result:?}");
+    }
+}
+
+/// One twin, and all ways to cut one view's votes in two.
+#[test]
+fn all_cuts_of_one_view() {
+    let plan = Plan {
+        replicas: 4,
+        twins: 1,
+        views: 1,
+        phases: 2,
+    };
+    assert_eq!(plan.count(), 4 * 16 * 16);
+    run(plan, 0..plan.count());
+}

@@ -1,0 +1,221 @@
+//! Defects that can be switched on, to see that the tests find them: the published bugs of this family of protocols, each put into
+//! this workspace's own code, and some of its own. `cargo xtask mutants` runs them; `docs/mutants.md` says what came of it.
+//!
+//! Without the feature `mutants` the question whether one is on is a constant, and the compiler leaves the defect out. The
+//! feature can't be had in a release build (see below) and nothing that is installed can ask for it (`cargo xtask ci`).
+
+#[cfg(all(feature = "mutants", not(debug_assertions)))]
+compile_error!("mutants are for tests: never in a release build");
+
+macro_rules! mutants {
+    ($($mutant:ident $name:literal $bug:literal $source:literal)*) => {
+        /// A defect.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mutant {
+            $(
+                #[doc = $bug]
+                $mutant,
+            )*
+        }
+
+        #[cfg(feature = "mutants")]
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &[Mutant] = &[$(Mutant::$mutant),*];
+
+            /// Its name on the command line and in reports.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Mutant::$mutant => $name,)*
+                }
+            }
+
+            /// What is wrong.
+            pub fn bug(self) -> &'static str {
+                match self {
+                    $(Mutant::$mutant => $bug,)*
+                }
+            }
+
+            /// Where it was seen; empty for our own.
+            pub fn source(self) -> &'static str {
+                match self {
+                    $(Mutant::$mutant => $source,)*
+                }
+            }
+        }
+    };
+}
+
+mutants! {
+    // Published bugs.
+    SenderIgnored "sender-ignored"
+        "several VIEW-CHANGEs of one replica fill the quorum"
+        "Themis view_change.rs"
+    FirstProofWins "first-proof-wins"
+        "the new view takes the first certificate, not that of the highest view"
+        "Themis view_change.rs"
+    PrimaryCountsTwice "primary-counts-twice"
+        "the PRE-PREPARE counts as a vote beside the primary's PREPARE"
+        "Themis message_log.rs"
+    EmptyNewView "empty-new-view"
+        "a NEW-VIEW without VIEW-CHANGEs panics"
+        "Themis view_change.rs"
+    HugeNumber "huge-number"
+        "a huge place in a VIEW-CHANGE drives an allocation"
+        "Themis view_change.rs"
+    MessagesCounted "messages-counted"
+        "CHECKPOINTs are counted by place, whatever their roots"
+        "BFT-SMaRt issue 62"
+    OneBadTaints "one-bad-taints"
+        "one certificate that nobody vouches for makes the others of its place be ignored"
+        "concord-bft pull 50"
+    TargetNeverRenewed "target-never-renewed"
+        "a state transfer waits for ever for a checkpoint that nobody keeps any more"
+        "concord-bft pull 2863"
+    CertificatesIgnored "certificates-ignored"
+        "a new view starts without what had prepared in earlier ones"
+        "IBFT v1, arXiv 1901.07160"
+    StatusUnanswered "status-unanswered"
+        "who was kept in the dark learns what committed from new requests only"
+        "arXiv 2107.11144"
+    OnePeersHeight "one-peers-height"
+        "one peer's word for a checkpoint ahead is believed"
+        "CometBFT CVE-2025-24371"
+    NobodyVouches "nobody-vouches"
+        "a request with a wrong MAC here is never voted for, whoever voted for it"
+        "Aardvark, NSDI 2009"
+    LogLost "log-lost"
+        "a replica that restarts has the store and nothing of its log: it votes as if it remembered"
+        "Jepsen on Tendermint 0.10.2; the recovery protocol"
+    LogFatal "log-fatal"
+        "a replica can't start from a log that names a batch without content"
+        "Jepsen on Tendermint 0.10.2"
+    // Traps.
+    AwaitedNotAnnounced "awaited-not-announced"
+        "a new primary selects from the VIEW-CHANGEs that it waited for and announces others"
+        "fabric pull 1111"
+    ExecutedFalls "executed-falls"
+        "last-executed falls to the stable checkpoint with a view change"
+        "fabric pull 1174"
+    NullForgotten "null-forgotten"
+        "the places of null batches are lost in a crash"
+        "fabric issue 1731"
+    LaggardDropsCommits "laggard-drops-commits"
+        "a laggard drops what it hears of places that it has no proposal for"
+        "fabric issue 1857"
+    EarlyViewTimer "early-view-timer"
+        "the patience with a new primary begins before 2f+1 VIEW-CHANGEs are there"
+        "sawtooth-pbft pull 133"
+    ViewNeverLearnt "view-never-learnt"
+        "who was away is never told how the present view began"
+        "sawtooth-pbft pull 90, dela pull 214"
+    OneDonor "one-donor"
+        "state is asked of one replica only"
+        "concord-bft issue 269, pull 912"
+    PatienceOnlyGrows "patience-only-grows"
+        "time-outs double with each view change and never fall back"
+        "Prime; BFT-SMaRt issue 51"
+    TimerNeverStops "timer-never-stops"
+        "the view's timer runs on while requests are executed"
+        "BFT-SMaRt issue 57"
+    NeverRepaired "never-repaired"
+        "a replica whose root differs from the certified one goes on with its state"
+        "BFT-SMaRt issue 73"
+    HalfStateBoots "half-state-boots"
+        "a crash in the midst of a state transfer leaves a store that is taken for whole"
+        "CometBFT issue 1077"
+    ClientStartsAtZero "client-starts-at-zero"
+        "a client that starts again uses the numbers of its last run"
+        "measured on Themis"
+    // Our own: votes, quorums, disks.
+    SentBeforeDurable "sent-before-durable"
+        "votes leave before they are on disk" ""
+    CountedBeforeDurable "counted-before-durable"
+        "a replica counts its own votes before they are on disk" ""
+    PreparedWith2f "prepared-with-2f"
+        "2f PREPAREs make a certificate" ""
+    CommittedWith2f "committed-with-2f"
+        "2f COMMITs suffice" ""
+    OneHintSuffices "one-hint-suffices"
+        "one replica's word that something committed is believed" ""
+    TwoVotesInAView "two-votes-in-a-view"
+        "a second PRE-PREPARE for a place replaces the first" ""
+    WindowUnchecked "window-unchecked"
+        "a PRE-PREPARE outside of the water marks is taken" ""
+    TimeUnchecked "time-unchecked"
+        "the primary's time is taken, whatever it is" ""
+    AuthenticityUnchecked "authenticity-unchecked"
+        "requests in a PRE-PREPARE are believed to be their clients'" ""
+    // View changes.
+    WithoutA1 "without-a1"
+        "the selection does not look at other certificates (A1)" ""
+    WithoutA2 "without-a2"
+        "the selection does not ask who vouches for a certificate (A2)" ""
+    PreparedForgotten "prepared-forgotten"
+        "certificates are not kept over views" ""
+    PrePreparedForgotten "pre-prepared-forgotten"
+        "what was pre-prepared is forgotten in a restart" ""
+    LeavingForgotten "leaving-forgotten"
+        "that a replica left its view is forgotten in a restart" ""
+    HeadLacksChange "head-lacks-change"
+        "the head of a new log segment lacks the VIEW-CHANGE" ""
+    NewViewUnchecked "new-view-unchecked"
+        "a NEW-VIEW is believed without running the selection again" ""
+    ViewChangeForged "view-change-forged"
+        "signatures of VIEW-CHANGEs are not checked" ""
+    OneLeadsAway "one-leads-away"
+        "one VIEW-CHANGE of a later view is followed" ""
+    // Checkpoints and state.
+    StableWithWeak "stable-with-weak"
+        "f+1 CHECKPOINTs make a checkpoint stable" ""
+    PiecesUnchecked "pieces-unchecked"
+        "pieces of a fetched state are not compared with the digest above them" ""
+    // Execution and clients.
+    ReplyCacheSkipped "reply-cache-skipped"
+        "a request that is ordered twice is executed twice" ""
+    OverlayKept "overlay-kept"
+        "what was executed tentatively stays when a view change drops its batch" ""
+    ReadsTentative "reads-tentative"
+        "reads are answered while a tentative batch is in the state" ""
+    ReadsAfterRollback "reads-after-rollback"
+        "reads are answered from a state that a view change has taken back to before what clients were told" ""
+    OneReplySuffices "one-reply-suffices"
+        "a client believes one reply" ""
+    TentativeIsFinal "tentative-is-final"
+        "a client takes f+1 replies, tentative or not" ""
+    TentativeOfAnyView "tentative-of-any-view"
+        "tentative replies of different views count together" ""
+    ReadsTakeWeak "reads-take-weak"
+        "a read that is not ordered is taken from f+1" ""
+}
+
+#[cfg(feature = "mutants")]
+mod switch {
+    use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::Mutant;
+
+    /// The number of the one that is on, plus one.
+    static ON: AtomicUsize = AtomicUsize::new(0);
+
+    /// Switches one on, for the whole process, and all others off.
+    pub fn switch(mutant: Option<Mutant>) {
+        ON.store(mutant.map_or(0, |m| m as usize + 1), Relaxed);
+    }
+
+    /// Whether a defect is on.
+    pub fn is_on(mutant: Mutant) -> bool {
+        ON.load(Relaxed) == mutant as usize + 1
+    }
+}
+
+#[cfg(feature = "mutants")]
+pub use switch::{is_on, switch};
+
+/// Whether a defect is on: never, here.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn is_on(_: Mutant) -> bool {
+    false
+}

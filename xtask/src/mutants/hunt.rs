@@ -1,0 +1,217 @@
+//! The hunt for one mutant after the other.
+
+use std::panic::catch_unwind;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use quorate_sim::twins::Plan;
+use quorate_sim::{Failure, Options, scenarios};
+use quorate_wire::mutants::{Mutant, switch};
+
+use crate::runs;
+
+/// Seeds of each mutant, unless told otherwise.
+const SEEDS: u64 = 2_000;
+
+/// The twins' schedules that are sampled.
+const TWINS: Plan = Plan {
+    replicas: 4,
+    twins: 1,
+    views: 3,
+    phases: 3,
+};
+
+/// Found in the first seeds when this was written, one of each kind of check: what continuous integration has time for.
+const QUICK: &[&str] = &[
+    "certificates-ignored",
+    "log-lost",
+    "executed-falls",
+    "client-starts-at-zero",
+    "committed-with-2f",
+    "one-hint-suffices",
+    "window-unchecked",
+    "prepared-forgotten",
+    "view-never-learnt",
+    "one-bad-taints",
+];
+
+struct Arguments {
+    seeds: u64,
+    only: Option<String>,
+    /// One seed, to be looked at.
+    replay: Option<u64>,
+    trace: bool,
+    json: bool,
+    quick: bool,
+    threads: usize,
+}
+
+/// One way to find a defect.
+struct Hunter {
+    name: &'static str,
+    /// How many runs there are, at most.
+    runs: u64,
+    run: fn(u64) -> Result<(), Failure>,
+}
+
+/// How a mutant was found.
+struct Catch {
+    hunter: &'static str,
+    run: u64,
+    failure: Failure,
+}
+
+fn parse(args: &[String]) -> Result<Arguments, String> {
+    let mut out = Arguments {
+        seeds: SEEDS,
+        only: None,
+        replay: None,
+        trace: false,
+        json: false,
+        quick: false,
+        threads: runs::threads(),
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value"));
+        let number = |text: &String| text.parse::<u64>().map_err(|e| format!("{text:?}: {e}"));
+        match arg.as_str() {
+            "--seeds" => out.seeds = number(value()?)?,
+            "--threads" => out.threads = number(value()?)?.max(1) as usize,
+            "--only" => out.only = Some(value()?.clone()),
+            "--replay" => out.replay = Some(number(value()?)?),
+            "--trace" => out.trace = true,
+            "--json" => out.json = true,
+            "--quick" => out.quick = true,
+            other => {
+                return Err(format!(
+                    "{other} is not an option of mutants\n{}",
+                    crate::USAGE
+                ));
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn hunters(args: &Arguments) -> [Hunter; 3] {
+    [
+        Hunter {
+            name: "seed",
+            runs: args.seeds,
+            run: |seed| quorate_sim::run(seed, Options::default()).result.map(drop),
+        },
+        Hunter {
+            name: "twins",
+            runs: args.seeds,
+            run: |seed| TWINS.sample(seed).run(),
+        },
+        Hunter {
+            name: "scenario",
+            runs: scenarios::ALL.len() as u64,
+            run: scenario,
+        },
+    ]
+}
+
+fn scenario(number: u64) -> Result<(), Failure> {
+    let scenario = &scenarios::ALL[number as usize];
+    let result = catch_unwind(scenario.run);
+    let result = result.unwrap_or_else(|_| Err(Failure::new("panic", "see the test")));
+    result.map_err(|f| Failure::new(f.property, format!("{}: {}", scenario.name, f.what)))
+}
+
+pub fn main(args: &[String]) -> Result<(), String> {
+    let args = parse(args)?;
+    let wanted = |m: &&Mutant| match &args.only {
+        Some(name) => m.name() == name,
+        None => !args.quick || QUICK.contains(&m.name()),
+    };
+    let mutants: Vec<Mutant> = Mutant::ALL.iter().filter(wanted).copied().collect();
+    if mutants.is_empty() {
+        let names: Vec<&str> = Mutant::ALL.iter().map(|m| m.name()).collect();
+        return Err(format!("no such mutant; there are {}", names.join(", ")));
+    }
+    if let Some(seed) = args.replay {
+        let trace = args.trace;
+        switch(mutants.first().copied());
+        let report = quorate_sim::run(seed, Options { trace });
+        return Err(report.to_string());
+    }
+    let survivors = runs::quietly(|| hunt_all(&mutants, &args))?;
+    match survivors.as_slice() {
+        [] => Ok(()),
+        alive => Err(format!(
+            "survived: {}. The suite has a hole: mend it",
+            alive.join(", ")
+        )),
+    }
+}
+
+/// Gives the names of those that were not found.
+#[allow(clippy::disallowed_methods)] // For people, who want to know what takes long.
+fn hunt_all(mutants: &[Mutant], args: &Arguments) -> Result<Vec<&'static str>, String> {
+    let style = ProgressStyle::with_template("[{elapsed_precise}] {pos}/{len} {msg}");
+    let bar = ProgressBar::new(mutants.len() as u64).with_style(style.map_err(|e| e.to_string())?);
+    let mut survivors = Vec::new();
+    if !args.json {
+        println!("| mutant | bug | source | found by | run | what did not hold | s |");
+        println!("|---|---|---|---|---|---|---|");
+    }
+    for &mutant in mutants {
+        bar.set_message(mutant.name());
+        let started = Instant::now();
+        switch(Some(mutant));
+        let hunters = hunters(args);
+        let found = hunters
+            .iter()
+            .find_map(|hunter| hunt(hunter, args.threads, &bar, mutant));
+        switch(None);
+        let seconds = started.elapsed().as_secs_f64();
+        bar.suspend(|| report(mutant, found.as_ref(), seconds, args.json));
+        if found.is_none() {
+            survivors.push(mutant.name());
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(survivors)
+}
+
+/// Runs until one fails; gives the first that does.
+fn hunt(hunter: &Hunter, threads: usize, bar: &ProgressBar, mutant: Mutant) -> Option<Catch> {
+    let begun = |run| bar.set_message(format!("{}: {} {run}", mutant.name(), hunter.name));
+    let (run, failure) = runs::first_failure(0..hunter.runs, threads, hunter.run, begun)?;
+    let hunter = hunter.name;
+    Some(Catch {
+        hunter,
+        run,
+        failure,
+    })
+}
+
+fn report(mutant: Mutant, found: Option<&Catch>, seconds: f64, json: bool) {
+    let what = found.map(|f| f.failure.to_string().replace('|', "/"));
+    let what = what
+        .as_deref()
+        .and_then(|w| w.lines().next())
+        .unwrap_or("nothing");
+    let what: String = what.chars().take(90).collect();
+    let hunter = found.map_or("SURVIVED", |f| f.hunter);
+    if json {
+        let line = serde_json::json!({
+            "mutant": mutant.name(),
+            "bug": mutant.bug(),
+            "source": mutant.source(),
+            "caught_by": found.map(|f| f.hunter),
+            "run": found.map(|f| f.run),
+            "what": found.map(|_| what),
+            "seconds": seconds,
+        });
+        return println!("{line}");
+    }
+    let run = found.map_or("-".into(), |f| f.run.to_string());
+    let (name, bug, source) = (mutant.name(), mutant.bug(), mutant.source());
+    let source = if source.is_empty() { "own" } else { source };
+    println!("| {name} | {bug} | {source} | {hunter} | {run} | {what} | {seconds:.1} |");
+}
