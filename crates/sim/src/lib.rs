@@ -12,6 +12,7 @@ pub mod checks;
 pub mod client;
 pub mod dice;
 pub mod disk;
+pub mod histories;
 pub mod history;
 pub mod knobs;
 pub mod net;

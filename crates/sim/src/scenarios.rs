@@ -3,6 +3,7 @@
 //! `tests/scenarios.rs` runs each as a test; `cargo xtask mutants` runs them on the code with a bug in it.
 
 mod adversaries;
+mod client;
 mod state;
 mod views;
 
@@ -49,6 +50,8 @@ scenarios! {
     views::view_change_with_prepared_batches
     views::restart_in_a_view_change
     views::the_log_is_cut_in_a_view_change
+    views::null_places_outlive_a_power_cut
+    client::tentative_replies_of_three_views
     views::patience_falls_back
     views::steady_load_keeps_the_view
     views::undone_results_are_not_missed

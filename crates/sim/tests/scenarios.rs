@@ -36,6 +36,8 @@ tests! {
     view_change_with_prepared_batches
     restart_in_a_view_change
     the_log_is_cut_in_a_view_change
+    null_places_outlive_a_power_cut
+    tentative_replies_of_three_views
     patience_falls_back
     steady_load_keeps_the_view
     undone_results_are_not_missed

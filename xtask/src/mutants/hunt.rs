@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate_sim::twins::Plan;
-use quorate_sim::{Failure, Options, scenarios};
+use quorate_sim::{Failure, Options, histories, scenarios};
 use quorate_wire::mutants::{Mutant, switch};
 
 use crate::runs;
@@ -94,7 +94,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
     Ok(out)
 }
 
-fn hunters(args: &Arguments) -> [Hunter; 3] {
+fn hunters(args: &Arguments) -> [Hunter; 4] {
     [
         Hunter {
             name: "seed",
@@ -105,6 +105,11 @@ fn hunters(args: &Arguments) -> [Hunter; 3] {
             name: "twins",
             runs: args.seeds,
             run: |seed| TWINS.sample(seed).run(),
+        },
+        Hunter {
+            name: "history",
+            runs: 100 * args.seeds,
+            run: histories::run,
         },
         Hunter {
             name: "scenario",

@@ -146,6 +146,43 @@ pub(super) fn steady_load_keeps_the_view() -> Outcome {
     Ok(())
 }
 
+/// A place is null, after one replica alone has prepared a batch there, and commits. After a power cut of the others it is still
+/// null, though the one who knows of the batch is heard now (fabric issue 1731).
+pub(super) fn null_places_outlive_a_power_cut() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..3, 1000)?;
+    assert_eq!(w.agreed(), Seq(4));
+    // At place 5 nobody but server 3 has a certificate; at 6 all have.
+    w.set_filter(Some(|_, to, message| match message {
+        PeerMessage::Prepare(m) => m.seq == Seq(5) && to != 3,
+        PeerMessage::Commit(_) | PeerMessage::Committed(_) => true,
+        _ => false,
+    }));
+    let first = ask(&mut w, 0, 50);
+    w.run_for(2)?;
+    let second = ask(&mut w, 0, 51);
+    w.run_for(20)?;
+    w.set_filter(Some(|from, to, _| from == 3 || to == 3));
+    w.run_until("past it", 5000, |w| {
+        (0..3).all(|i| standing(w, i).executed >= Seq(6))
+    })?;
+    w.run_for(50)?;
+    (0..3).for_each(|i| w.crash(i));
+    // The others are enough for a change of views that knows of nothing.
+    w.set_filter(Some(|from, _, message| {
+        from == 0 && matches!(message, PeerMessage::ViewChange(_))
+    }));
+    (0..3).try_for_each(|i| w.start(i))?;
+    w.run_until("together", 20_000, World::have_met)?;
+    w.set_filter(None);
+    w.run_until("answered", 20_000, |w| {
+        [first, second]
+            .iter()
+            .all(|&o| w.operation(o).done.is_some())
+    })?;
+    w.finish().map(|_| ())
+}
+
 /// A client has the result of a batch that 2f+1 executed tentatively, and a view change undoes it at all of them. Until it has come
 /// again, nobody may answer a read from the state without it.
 pub(super) fn undone_results_are_not_missed() -> Outcome {

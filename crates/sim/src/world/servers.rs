@@ -170,7 +170,15 @@ impl World {
     fn carry_out_one(&mut self, server: usize, output: Output) -> Result<(), Failure> {
         let correct = self.servers[server].is_correct();
         match output {
-            Output::Send(to, message) => self.send(server, to, message),
+            Output::Send(to, message) => {
+                if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message
+                    && correct
+                {
+                    self.announced.push((server, seq, root));
+                    self.check_roots()?;
+                }
+                self.send(server, to, message);
+            }
             Output::Broadcast(message) => {
                 if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message
                     && correct
