@@ -11,7 +11,7 @@ use quorate_wire::mutants::{Mutant, switch};
 use crate::runs;
 
 /// Seeds of each mutant, unless told otherwise.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_000;
 
 /// The twins' schedules that are sampled.
 const TWINS: Plan = Plan {
@@ -102,14 +102,14 @@ fn hunters(args: &Arguments) -> [Hunter; 4] {
             run: |seed| quorate_sim::run(seed, Options::default()).result.map(drop),
         },
         Hunter {
-            name: "twins",
-            runs: args.seeds,
-            run: |seed| TWINS.sample(seed).run(),
-        },
-        Hunter {
             name: "history",
             runs: 100 * args.seeds,
             run: histories::run,
+        },
+        Hunter {
+            name: "twins",
+            runs: args.seeds,
+            run: |seed| TWINS.sample(seed).run(),
         },
         Hunter {
             name: "scenario",

@@ -22,6 +22,14 @@ impl World {
         }
         self.note(&[2, server as u64], || format!("server {server} starts"));
         self.servers[server].start(self.service, self.now);
+        let it = &self.servers[server];
+        let standing = it.replica.as_ref().map(|r| r.standing());
+        if it.is_correct() && standing.is_some_and(|s| !s.fetching) {
+            // It goes on from what its store holds, so that must be a state.
+            let (seq, root) = (it.disk.store.seq, it.disk.store.root);
+            self.announced.push((server, seq, root));
+            self.check_roots()?;
+        }
         for client in 0..self.clients.len() {
             let delay = self.dice.range(self.knobs.delay);
             self.after(delay, Event::Connect(client, server));
