@@ -118,6 +118,26 @@ impl Record {
             Record::Stable(_) | Record::Changing(_) | Record::Entered(_) => Seq(0),
         }
     }
+
+    /// The requests that it holds whole.
+    pub fn requests(&self) -> &[Request] {
+        let content = match self {
+            Record::PrePrepared(r) => r.content.as_ref(),
+            Record::Committed(r) => r.content.as_ref(),
+            _ => None,
+        };
+        content.map_or(&[], |content| &content.requests)
+    }
+
+    /// The same, to be replaced one by one: a log may keep large operations apart.
+    pub fn requests_mut(&mut self) -> &mut [Request] {
+        let content = match self {
+            Record::PrePrepared(r) => r.content.as_mut(),
+            Record::Committed(r) => r.content.as_mut(),
+            _ => None,
+        };
+        content.map_or(&mut [], |content| &mut content.requests)
+    }
 }
 
 /// What the log's records say, taken together.

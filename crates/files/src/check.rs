@@ -108,7 +108,7 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
         let odd = || format!("odd key {key:02x?}");
         let number = |index| number_at(key, index).ok_or_else(odd);
         let rest = |index: usize| key.slice(1 + 8 * index..);
-        want(bytes.len() <= 65_538, || {
+        want(bytes.len() <= 65_536, || {
             format!("long value under {key:02x?}")
         })?;
         match key[0] {

@@ -137,11 +137,10 @@ impl Fs<'_, '_> {
                 .checked_add(placed.len)
                 .filter(|&end| end <= MAX_FILE_BYTES)
                 .ok_or(Errno::EFBIG)?;
-            let mut rest = &op.data[..];
+            let mut rest = op.data.clone();
             for piece in pieces(offset, end) {
-                let (part, after) = rest.split_at(piece.to - piece.from);
-                placed.added_blocks += self.place_piece(inode.data, piece, part)?;
-                rest = after;
+                let part = rest.split_to(piece.to - piece.from);
+                placed.added_blocks += self.place_piece(inode.data, piece, &part)?;
             }
         }
         Ok((inode, placed))
@@ -163,7 +162,7 @@ impl Fs<'_, '_> {
     }
 
     /// Writes a piece and says how many blocks came to be present. None ever goes.
-    fn place_piece(&mut self, number: u64, piece: Piece, data: &[u8]) -> Done<u64> {
+    fn place_piece(&mut self, number: u64, piece: Piece, data: &Bytes) -> Done<u64> {
         let old = self.stored(number, piece.chunk)?;
         let before = old.as_ref().map_or(0, |stored| stored.present);
         let key = layout::extent_key(number, piece.chunk);

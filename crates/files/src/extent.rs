@@ -9,6 +9,9 @@ use crate::layout::{BLOCK_BYTES, CHUNK_BYTES};
 const BLOCK: usize = BLOCK_BYTES as usize;
 const CHUNK: usize = CHUNK_BYTES as usize;
 const BLOCKS: usize = CHUNK / BLOCK;
+/// A chunk is stored bare if not all of so many bytes at its end are zero. Fewer, and a chunk with its bitmap could be as long
+/// as a bare one.
+const BARE_TAIL: usize = 3;
 
 /// A chunk, laid out flat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,9 +48,17 @@ fn mask(first: usize, end: usize) -> u16 {
 impl Stored {
     /// Takes a stored value apart; `None` if it is not in canonical form.
     pub fn parse(value: &Bytes) -> Option<Stored> {
+        if value.len() == CHUNK {
+            let (present, packed) = (u16::MAX, value.clone());
+            return is_bare(value).then_some(Stored { present, packed });
+        }
         let present = u16::from_le_bytes([*value.first()?, *value.get(1)?]);
         let packed = value.slice(2..);
-        let fits = packed.len() <= present.count_ones() as usize * BLOCK;
+        let most = match present {
+            u16::MAX => CHUNK - BARE_TAIL,
+            _ => present.count_ones() as usize * BLOCK,
+        };
+        let fits = packed.len() <= most;
         let trimmed = packed.last() != Some(&0);
         (present != 0 && fits && trimmed).then_some(Stored { present, packed })
     }
@@ -125,7 +136,7 @@ impl Extent {
     pub fn pack(&self) -> Option<Bytes> {
         match self.present {
             0 => None,
-            u16::MAX => Some(pack_full(&self.bytes)),
+            u16::MAX => Some(pack_full(&Bytes::copy_from_slice(&self.bytes))),
             present => {
                 let mut value = present.to_le_bytes().to_vec();
                 for block in (0..BLOCKS).filter(|block| present & (1 << block) != 0) {
@@ -140,14 +151,22 @@ impl Extent {
     }
 }
 
-/// The stored form of a chunk that is written whole: one copy.
-pub(crate) fn pack_full(data: &[u8]) -> Bytes {
+/// The stored form of a chunk that is present whole: as a rule the bytes themselves, without a copy.
+pub(crate) fn pack_full(data: &Bytes) -> Bytes {
     assert_eq!(data.len(), CHUNK);
+    if is_bare(data) {
+        return data.clone();
+    }
     let len = trimmed_len(data);
     let mut value = Vec::with_capacity(2 + len);
     value.extend_from_slice(&u16::MAX.to_le_bytes());
     value.extend_from_slice(&data[..len]);
     Bytes::from(value)
+}
+
+/// Whether a chunk that is present whole is stored without its bitmap.
+fn is_bare(data: &[u8]) -> bool {
+    data[CHUNK - BARE_TAIL..].iter().any(|&b| b != 0)
 }
 
 fn trimmed_len(data: &[u8]) -> usize {
@@ -192,6 +211,33 @@ mod tests {
         let mut long = vec![7; 2 + BLOCK + 1];
         long[..2].copy_from_slice(&1u16.to_le_bytes());
         assert!(Stored::parse(&Bytes::from(long)).is_none());
+    }
+
+    /// A chunk that is present whole is its own stored form, unless it ends in zeros; the two can't be mistaken for each other.
+    #[test]
+    fn whole_chunks_are_bare() {
+        for zeros in 0..6 {
+            let mut bytes = vec![9; CHUNK];
+            bytes[CHUNK - zeros..].fill(0);
+            let mut extent = Extent::empty();
+            extent.write(0, &bytes);
+            let bytes = Bytes::from(bytes);
+            let value = pack_full(&bytes);
+            assert_eq!(extent.pack().as_ref(), Some(&value));
+            match zeros {
+                // Not a copy.
+                0..3 => assert_eq!(value.as_ptr(), bytes.as_ptr()),
+                _ => assert_eq!(value.len(), 2 + CHUNK - zeros),
+            }
+            assert_eq!(Extent::unpack(&Stored::parse(&value).unwrap()), extent);
+            let other = match zeros {
+                0..2 => [&[0xff, 0xff], &bytes[..CHUNK - zeros]].concat(),
+                // That long it is a bare chunk, of other bytes.
+                2 => continue,
+                _ => bytes.to_vec(),
+            };
+            assert!(Stored::parse(&Bytes::from(other)).is_none(), "{zeros}");
+        }
     }
 
     /// Masks at the edges of blocks.

@@ -2,7 +2,7 @@
 //!
 //! Keys begin with a type byte; numbers in keys are 8 bytes, **big-endian**, so that ranges follow their order.
 //! Values are in the canonical encoding of `quorate_wire::codec` (little-endian). No value is longer than
-//! 65,538 bytes.
+//! 65,536 bytes.
 //!
 //! | key | value |
 //! |---|---|
@@ -21,8 +21,9 @@
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
-//! the zero bytes at the end of all of it. An extent without present blocks has no key. So equal content
-//! has equal bytes, zeros that were written differ from a hole, and allocated zeros cost two bytes. Bytes
+//! the zero bytes at the end of all of it. Where all blocks are present and the last three bytes are not all zero, the
+//! extent is the 64 KiB alone, without a bitmap: a slice of the write that brought them, and no other extent is so long.
+//! An extent without present blocks has no key. So equal content has equal bytes, zeros that were written differ from a hole, and allocated zeros cost two bytes. Bytes
 //! beyond the file's size are zero, and blocks beyond it absent.
 //!
 //! The names `.` and `..` have no entries; listing makes them up with the cookies 1 and 2.

@@ -15,6 +15,7 @@
 mod core_thread;
 pub mod directory;
 mod outgoing;
+mod packed;
 mod pool;
 mod store_thread;
 
@@ -23,14 +24,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-use quorate_agreement::{CHECKPOINT_BYTES, Config, Record, Tuning};
+use quorate_agreement::{CHECKPOINT_BYTES, Config, Tuning};
 use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
 use quorate_net::{Group, Identity, Limits, ListenError, ReplicaLinks, Waker, bind};
 use quorate_replica::{Restored, Signing, genesis};
-use quorate_store::{Store, StoreError};
-use quorate_wire::{Decode, KeyPair, LogIndex, ReplicaId, Seq};
+use quorate_store::{Blobs, Store, StoreError};
+use quorate_wire::{KeyPair, LogIndex, ReplicaId, Seq};
 
 use crate::wal::{Wal, WalError, WalThread};
 use core_thread::{Core, Wake};
@@ -284,21 +285,26 @@ impl Daemon {
 
 /// Reads back what this replica's disk holds.
 fn restore<S: Service>(data: &Path, service: S) -> Result<(Store, Wal, Restored), DaemonError> {
-    let mut store = Store::open(&data.join("state.redb"), quorate_store::Options::default())?;
+    let blobs = Blobs::open(&data.join("blobs")).map_err(|e| DaemonError::Io {
+        path: e.path,
+        source: e.source,
+    })?;
+    let options = quorate_store::Options::default();
+    let mut store = Store::open(&data.join("state.redb"), blobs.clone(), options)?;
     if store.is_new() {
         let layer = genesis(service).map_err(|e| DaemonError::Fatal(e.to_string()))?;
         store.checkpoint(Seq(0), &layer, true)?;
     }
     let directory = data.join("log");
-    let (wal, frames, recovery) = Wal::open(&directory)?;
+    let (wal, found, recovery) = Wal::open(&directory, blobs)?;
     if recovery.torn {
         tracing::info!("the log ended in an unfinished write, which was cut off");
     }
-    let mut records = Vec::with_capacity(frames.len());
+    let mut records = Vec::with_capacity(found.len());
     let mut next_index = LogIndex(0);
-    for (index, bytes) in frames {
-        next_index = next_index.max(LogIndex(index.0 + 1));
-        let record = Record::from_bytes(bytes);
+    for found in found {
+        next_index = next_index.max(LogIndex(found.index.0 + 1));
+        let record = packed::unpack(found);
         records.push(record.map_err(|_| DaemonError::UnknownRecord(directory.clone()))?);
     }
     let position = store.newest();

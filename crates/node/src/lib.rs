@@ -7,6 +7,8 @@
 //!
 //! Absent on purpose: decisions of the protocol. They are in the cores; this crate moves bytes.
 
+extern crate alloc;
+
 pub mod daemon;
 pub mod wal;
 

@@ -4,12 +4,18 @@
 //! before it is used, so that a sync writes data and changes nothing else. Frames are those of
 //! [`quorate_wire::frame`]; the format of their payloads is in `wal/segment.rs`.
 //!
+//! Large bodies of records are in blob segments ([`quorate_store::Blobs`]), where the rows of the state can refer to the same
+//! bytes. They are durable before the frame that refers to them is written: so a frame that is whole proves that they are
+//! there, and their loss is damage, never a torn write.
+//!
 //! A write that a power cut tore is cut off at the next start. That is right only for what was never synced: a
 //! record on which the replica may have acted must not vanish. So the first write after a sync begins with a
 //! mark, and a mark behind a torn place proves damage, which is an error and not a tail.
 //!
 //! After a failed write or sync nothing is tried again: what the kernel still holds is unknown then.
 
+#[cfg(test)]
+mod body_tests;
 mod segment;
 mod spare;
 #[cfg(test)]
@@ -21,17 +27,19 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_store::{Appender, BlobError, Blobs};
 use quorate_wire::message::MAX_FRAME_BYTES;
 use quorate_wire::{LogIndex, Seq};
 
-use segment::{Mark, Scan, Tail};
+use segment::{BodyRef, Found, Mark, Scan, Tail};
 use spare::Spare;
 pub use thread::{WalEvent, WalThread};
 
-/// The longest record.
-pub const MAX_RECORD_BYTES: usize = MAX_FRAME_BYTES - segment::SEQ_BYTES;
+/// The longest record, without its bodies.
+pub const MAX_RECORD_BYTES: usize = MAX_FRAME_BYTES - segment::frame_bytes(0, segment::MAX_BODIES);
 
 /// A write buffer larger than this is given back to the system after use.
 const KEEP_BUFFER_BYTES: usize = 4 << 20;
@@ -39,14 +47,15 @@ const KEEP_BUFFER_BYTES: usize = 4 << 20;
 /// How a log is laid out.
 #[derive(Clone, Copy, Debug)]
 pub struct WalOptions {
-    /// Bytes of a segment. One more is kept ready, so a log takes up at least twice as many.
+    /// Bytes of a segment. One more is kept ready, so a log takes up at least twice as many; three times, once it has begun
+    /// its second.
     pub segment_bytes: u64,
 }
 
 impl Default for WalOptions {
     fn default() -> WalOptions {
         WalOptions {
-            segment_bytes: 64 << 20,
+            segment_bytes: 32 << 20,
         }
     }
 }
@@ -96,6 +105,18 @@ pub enum WalError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// As [`WalError::Damaged`], of a body.
+    #[error(
+        "{segment} is damaged at byte {offset}, where the write-ahead log has the body of a record: check the disk. This \
+         replica no longer knows what it promised to the others and must not come back under its key: leave it stopped, \
+         and its directory as it is"
+    )]
+    DamagedBody {
+        /// The blob segment's file.
+        segment: PathBuf,
+        /// The body's first byte.
+        offset: u64,
+    },
     /// The caller's fault: it goes on after an error.
     #[error("the write-ahead log has failed before")]
     Failed,
@@ -109,14 +130,44 @@ fn io_error(path: &Path, source: io::Error) -> WalError {
     }
 }
 
-/// A record to be written: its index, the place in the agreed order that it belongs to, and its bytes.
-///
-/// A place of 0 says that the record belongs to none. Such a record does not keep its segment: it has to be
-/// repeated in the head of a later one.
-pub type Record = (LogIndex, Seq, Bytes);
+fn blob_error(error: BlobError) -> WalError {
+    io_error(&error.path, error.source)
+}
+
+/// A record that is written, or was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its index.
+    pub index: LogIndex,
+    /// The place in the agreed order that it belongs to; 0 for none. A record of no place does not keep its segment: it has to
+    /// be repeated in the head of a later one.
+    pub seq: Seq,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// Large parts of it, which rows of the state may share; as many as a batch has requests. None in a head.
+    pub bodies: Vec<Bytes>,
+}
+
+impl Record {
+    /// A record without bodies.
+    pub fn new(index: LogIndex, seq: Seq, bytes: Bytes) -> Record {
+        let bodies = Vec::new();
+        Record {
+            index,
+            seq,
+            bytes,
+            bodies,
+        }
+    }
+
+    /// How many bytes it has, with its bodies.
+    pub fn weight(&self) -> usize {
+        self.bytes.len() + self.bodies.iter().map(Bytes::len).sum::<usize>()
+    }
+}
 
 /// An open log, all its records in the order in which they were written, and how it was found.
-pub type Opened = (Wal, Vec<(LogIndex, Bytes)>, Recovery);
+pub type Opened = (Wal, Vec<Record>, Recovery);
 
 /// A log that is open for writing. Not for several threads: [`WalThread`] takes commands from them.
 #[derive(Debug)]
@@ -129,6 +180,8 @@ pub struct Wal {
     /// The newest segment that begins with a whole head.
     head: Option<u64>,
     spare: Spare,
+    blobs: Arc<Blobs>,
+    bodies: Appender,
     /// Held for its lock.
     _lock: File,
     failed: bool,
@@ -139,6 +192,9 @@ pub struct Wal {
 struct Closed {
     number: u64,
     max_seq: Seq,
+    first_blob: Option<u64>,
+    /// After what was written.
+    end: u64,
 }
 
 #[derive(Debug)]
@@ -148,6 +204,8 @@ struct Current {
     /// Where the next write goes.
     end: u64,
     max_seq: Seq,
+    /// The first blob segment that a record refers to.
+    first_blob: Option<u64>,
     nonce: segment::Nonce,
     /// Whether something was written since the last sync.
     unsynced: bool,
@@ -159,19 +217,24 @@ struct Current {
 
 impl Wal {
     /// Opens the log in `directory`, which is made if it is not there, and reads all records in the order in which
-    /// they were written. Unfinished writes at the end are cut off.
+    /// they were written. Unfinished writes at the end are cut off. Bodies are in `blobs`: no segment of these may have been
+    /// removed before this returns.
     ///
     /// # Errors
     /// Any [`WalError`] but `Failed`.
-    pub fn open(directory: &Path) -> Result<Opened, WalError> {
-        Wal::open_with(directory, WalOptions::default())
+    pub fn open(directory: &Path, blobs: Arc<Blobs>) -> Result<Opened, WalError> {
+        Wal::open_with(directory, blobs, WalOptions::default())
     }
 
     /// As [`Wal::open`], with a layout of one's own.
     ///
     /// # Errors
     /// As [`Wal::open`].
-    pub fn open_with(directory: &Path, options: WalOptions) -> Result<Opened, WalError> {
+    pub fn open_with(
+        directory: &Path,
+        blobs: Arc<Blobs>,
+        options: WalOptions,
+    ) -> Result<Opened, WalError> {
         fs::create_dir_all(directory).map_err(|e| io_error(directory, e))?;
         let lock = lock(directory)?;
         let numbers = segment::list(directory)?;
@@ -187,15 +250,21 @@ impl Wal {
                 Tail::IsWhole
             };
             let mut scan = segment::read(directory, number, tail)?;
-            records.append(&mut scan.records);
+            for found in std::mem::take(&mut scan.records) {
+                records.push(read_bodies(found, &blobs)?);
+            }
             if scan.has_head {
                 head = Some(number);
             }
             if is_last {
                 last = Some((number, scan));
             } else {
-                let max_seq = scan.max_seq;
-                closed.push_back(Closed { number, max_seq });
+                closed.push_back(Closed {
+                    number,
+                    max_seq: scan.max_seq,
+                    first_blob: scan.first_blob,
+                    end: scan.end,
+                });
             }
         }
         let recovery = Recovery {
@@ -216,14 +285,18 @@ impl Wal {
             current,
             head,
             spare: Spare::prepare(directory, options.segment_bytes),
+            bodies: Appender::pinning(blobs.clone()),
+            blobs,
             _lock: lock,
             failed: false,
             buffer: Vec::new(),
         };
+        wal.unpin();
         Ok((wal, records, recovery))
     }
 
-    /// Writes records, with one system call unless a segment fills up. They are durable after [`Wal::sync`].
+    /// Writes records, with one system call unless a segment fills up; before it their bodies, and makes these durable. The
+    /// records are so after [`Wal::sync`].
     ///
     /// # Errors
     /// Those of the disk; the log is then closed for good.
@@ -244,7 +317,7 @@ impl Wal {
     ///
     /// # Errors
     /// Those of the disk; the log is then closed for good.
-    pub fn rotate(&mut self, head: &[(LogIndex, Bytes)]) -> Result<(), WalError> {
+    pub fn rotate(&mut self, head: &[Record]) -> Result<(), WalError> {
         self.guarded(|wal| wal.rotate_inner(head))
     }
 
@@ -273,25 +346,53 @@ impl Wal {
     }
 
     fn append_inner(&mut self, records: &[Record]) -> Result<(), WalError> {
-        for (index, seq, payload) in records {
-            let frame_bytes = segment::frame_bytes(payload.len()) + segment::MARK_FRAME_BYTES;
+        let bodies = self.write_bodies(records)?;
+        for (record, bodies) in records.iter().zip(bodies) {
+            let frame_bytes = segment::frame_bytes(record.bytes.len(), bodies.len());
+            let frame_bytes = frame_bytes + segment::MARK_FRAME_BYTES;
             let end = self.current.end + self.buffer.len() as u64;
             if self.current.used && end + frame_bytes as u64 > self.options.segment_bytes {
                 self.write_buffer()?;
                 self.next_segment()?;
             }
             self.current.begin_write(&mut self.buffer);
-            segment::write_record(&mut self.buffer, *index, *seq, payload);
-            self.current.max_seq = self.current.max_seq.max(*seq);
+            let (index, seq) = (record.index, record.seq);
+            segment::write_record(&mut self.buffer, index, seq, &bodies, &record.bytes);
+            self.current.max_seq = self.current.max_seq.max(seq);
+            let first_blob = segment::first_blob(&bodies);
+            self.current.first_blob = segment::lower(self.current.first_blob, first_blob);
             self.current.used = true;
         }
         self.write_buffer()
     }
 
-    fn rotate_inner(&mut self, head: &[(LogIndex, Bytes)]) -> Result<(), WalError> {
+    /// Writes the bodies of records, and makes them durable: only then may frames refer to them.
+    fn write_bodies(&mut self, records: &[Record]) -> Result<Vec<Vec<BodyRef>>, WalError> {
+        let mut written = Vec::with_capacity(records.len());
+        for record in records {
+            let mut bodies = Vec::with_capacity(record.bodies.len());
+            for body in &record.bodies {
+                let place = self.bodies.append(body).map_err(blob_error)?;
+                let sum = crc32fast::hash(body);
+                bodies.push(BodyRef { place, sum });
+            }
+            written.push(bodies);
+        }
+        self.bodies.sync().map_err(blob_error)?;
+        for (record, refs) in records.iter().zip(&written) {
+            for (body, at) in record.bodies.iter().zip(refs) {
+                self.blobs.remember(body.clone(), at.place, record.seq);
+            }
+        }
+        Ok(written)
+    }
+
+    fn rotate_inner(&mut self, head: &[Record]) -> Result<(), WalError> {
         self.next_segment()?;
-        for (index, payload) in head {
-            segment::write_record(&mut self.buffer, *index, Seq(0), payload);
+        for record in head {
+            assert!(record.bodies.is_empty());
+            let (index, bytes) = (record.index, &record.bytes);
+            segment::write_record(&mut self.buffer, index, Seq(0), &[], bytes);
         }
         let end = self.current.end + self.buffer.len() as u64;
         let mark = Mark::HeadEnd;
@@ -312,19 +413,39 @@ impl Wal {
         self.sync_inner()?;
         let head = self.head.unwrap_or(0);
         let mut removed = false;
+        let mut recycled = None;
         while let Some(oldest) = self.closed.front() {
             if oldest.number >= head || oldest.max_seq > stable {
                 break;
             }
             let path = segment::path(&self.directory, oldest.number);
-            fs::remove_file(&path).map_err(|e| io_error(&path, e))?;
+            if self.spare.is_none() && recycled.is_none() {
+                spare::take_back(&path, &self.directory).map_err(|e| io_error(&path, e))?;
+                recycled = Some(oldest.end);
+            } else {
+                fs::remove_file(&path).map_err(|e| io_error(&path, e))?;
+            }
             self.closed.pop_front();
             removed = true;
         }
         if removed {
             sync_directory(&self.directory)?;
+            self.unpin();
+        }
+        // Only now, since until then a power cut may give it its old name back.
+        if let Some(used) = recycled {
+            let bytes = self.options.segment_bytes;
+            self.spare = Spare::recycle(&self.directory, bytes, used);
         }
         Ok(())
+    }
+
+    /// Says which blob segments the log no longer refers to.
+    fn unpin(&self) {
+        let segments = self.closed.iter().map(|closed| closed.first_blob);
+        let firsts = segments.chain([self.current.first_blob, self.bodies.current()]);
+        let needed = firsts.flatten().min();
+        self.blobs.unpin_below(needed.unwrap_or(u64::MAX));
     }
 
     fn sync_inner(&mut self) -> Result<(), WalError> {
@@ -346,15 +467,28 @@ impl Wal {
         assert!(self.buffer.is_empty(), "the buffer belongs to one segment");
         self.sync_inner()?;
         let number = self.current.number + 1;
-        let spare = std::mem::take(&mut self.spare);
+        let mut spare = std::mem::take(&mut self.spare);
+        if spare.is_none() {
+            spare = Spare::prepare(&self.directory, self.options.segment_bytes);
+        }
         let next = Current::create(&self.directory, number, spare)?;
         let full = std::mem::replace(&mut self.current, next);
         self.closed.push_back(Closed {
             number: full.number,
             max_seq: full.max_seq,
+            first_blob: full.first_blob,
+            end: full.end,
         });
-        self.spare = Spare::prepare(&self.directory, self.options.segment_bytes);
+        self.prepare_spare();
         Ok(())
+    }
+
+    /// Has the next segment prepared, if none of the closed ones will come back in time.
+    fn prepare_spare(&mut self) {
+        let soon = self.current.end >= self.options.segment_bytes / 2;
+        if self.spare.is_none() && (self.closed.len() < 2 || soon) {
+            self.spare = Spare::prepare(&self.directory, self.options.segment_bytes);
+        }
     }
 
     fn write_buffer(&mut self) -> Result<(), WalError> {
@@ -370,6 +504,7 @@ impl Wal {
         self.current.unsynced = true;
         self.buffer.clear();
         self.buffer.shrink_to(KEEP_BUFFER_BYTES);
+        self.prepare_spare();
         Ok(())
     }
 }
@@ -410,6 +545,7 @@ impl Current {
             file,
             end: scan.end,
             max_seq: scan.max_seq,
+            first_blob: scan.first_blob,
             nonce,
             unsynced: false,
             mark_due: true,
@@ -429,6 +565,7 @@ impl Current {
             file,
             end: start.len() as u64,
             max_seq: Seq(0),
+            first_blob: None,
             nonce,
             unsynced: true,
             mark_due: false,
@@ -443,6 +580,33 @@ impl Current {
             Mark::Synced.write(buffer, self.number, end, self.nonce);
         }
     }
+}
+
+/// Fetches the bodies of a record.
+fn read_bodies(found: Found, blobs: &Blobs) -> Result<Record, WalError> {
+    let mut bodies = Vec::with_capacity(found.bodies.len());
+    for BodyRef { place, sum } in found.bodies {
+        let damaged = || WalError::DamagedBody {
+            segment: blobs.segment_path(place.segment),
+            offset: place.offset,
+        };
+        let body = match blobs.read(place) {
+            Ok(body) if crc32fast::hash(&body) == sum => body,
+            Ok(_) => return Err(damaged()),
+            Err(e) => match e.source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => return Err(damaged()),
+                _ => return Err(blob_error(e)),
+            },
+        };
+        blobs.remember(body.clone(), place, found.seq);
+        bodies.push(body);
+    }
+    Ok(Record {
+        index: found.index,
+        seq: found.seq,
+        bytes: found.bytes,
+        bodies,
+    })
 }
 
 fn lock(directory: &Path) -> Result<File, WalError> {

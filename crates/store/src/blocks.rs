@@ -21,7 +21,7 @@
 //! | at | bytes | what |
 //! |---|---|---|
 //! | 0 | 4064 | the first bytes of redb's block 0; the rest of that block is zero |
-//! | 4064 | 8 | "QRSTORE1" |
+//! | 4064 | 8 | "QRSTORE2" |
 //! | 4072 | 8 | generation (`u64`) |
 //! | 4080 | 4 | CRC-32 over bytes 0 to 4080 |
 //! | 4084 | 12 | zero |
@@ -45,7 +45,7 @@ const GROUP_BYTES: u64 = (1 + GROUP_BLOCKS) * BLOCK;
 const HEADER_SLOTS: u64 = 2;
 const HEADER_KEPT: usize = 4064;
 const HEADER_SUMMED: usize = 4080;
-const MAGIC: &[u8; 8] = b"QRSTORE1";
+const MAGIC: &[u8; 8] = b"QRSTORE2";
 
 /// Where the blocks are: a file, or in tests a disk that forgets.
 pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use quorate_state::Fault;
 
+use crate::blobs::BlobError;
+
 /// Why a store does not work. None of these is a peer's or a client's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -69,6 +71,10 @@ impl StoreError {
             },
             _ => StoreError::Io { path, source },
         }
+    }
+
+    pub(crate) fn blob(error: BlobError) -> StoreError {
+        StoreError::io(&error.path, error.source)
     }
 
     pub(crate) fn redb(path: &Path, error: impl Into<redb::Error>) -> StoreError {

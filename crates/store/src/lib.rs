@@ -28,12 +28,17 @@
 //! Older checkpoints: a snapshot lives as long as someone holds it, and only the newest survives a restart. Repair:
 //! a damaged store is deleted, and the replica fetches the state from the others.
 
+extern crate alloc;
+
+mod blobs;
 mod blocks;
 mod error;
 #[cfg(test)]
 mod power_cut;
 mod rows;
+mod space;
 mod store;
 
+pub use blobs::{Appender, BlobError, Blobs, LARGE_BYTES, Place};
 pub use error::StoreError;
 pub use store::{Options, Position, Store};

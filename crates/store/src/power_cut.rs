@@ -1,5 +1,6 @@
 //! Power cuts: of what was not synced, any part may be on the disk, in any order.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
 use std::path::Path;
@@ -9,52 +10,74 @@ use bytes::Bytes;
 use quorate_state::{Layer, MemorySnapshot};
 use quorate_wire::Seq;
 
+use crate::blobs::{Appender, Blobs, Directory};
 use crate::blocks::{Blocks, Disk};
 use crate::store::{Options, Store, database_on, make_tables};
 
 const SECTOR: usize = 512;
+/// The store's own file; the others are blob segments.
+const STORE: u64 = 0;
 
 #[derive(Clone, Debug)]
-enum Change {
+enum What {
+    Create,
     Write(u64, Vec<u8>),
     Resize(u64),
     Sync,
+    Remove,
 }
+
+type Files = BTreeMap<u64, Vec<u8>>;
+/// What was done to which file.
+type Change = (u64, What);
 
 /// A disk in memory that remembers what was done to it, in order.
 #[derive(Clone, Debug, Default)]
-struct Recorder(Arc<Mutex<(Vec<u8>, Vec<Change>)>>);
+struct Recorder(Arc<Mutex<(Files, Vec<Change>)>>);
+
+#[derive(Clone, Debug)]
+struct OneFile(Recorder, u64);
 
 impl Recorder {
-    fn apply(&self, change: Change) {
-        let (image, log) = &mut *self.0.lock().unwrap();
-        change.apply(image);
-        log.push(change);
+    fn apply(&self, file: u64, what: What) {
+        let (files, log) = &mut *self.0.lock().unwrap();
+        apply(&what, file, files);
+        log.push((file, what));
+    }
+
+    fn log(&self) -> Vec<Change> {
+        self.0.lock().unwrap().1.clone()
+    }
+
+    fn done(&self) -> usize {
+        self.0.lock().unwrap().1.len()
     }
 }
 
-impl Change {
-    fn apply(&self, image: &mut Vec<u8>) {
-        match self {
-            Change::Write(at, data) => write(image, *at as usize, data),
-            Change::Resize(bytes) => image.resize(*bytes as usize, 0),
-            Change::Sync => {}
-        }
+fn apply(what: &What, file: u64, files: &mut Files) {
+    let content = files.entry(file).or_default();
+    match what {
+        What::Create | What::Sync => {}
+        What::Write(at, data) => write(content, *at as usize, data),
+        What::Resize(bytes) => content.resize(*bytes as usize, 0),
+        What::Remove => drop(files.remove(&file)),
     }
+}
 
-    /// Applies what a power cut happens to leave of the change.
-    fn apply_partly(&self, image: &mut Vec<u8>, mut chance: impl FnMut(usize) -> usize) {
-        match (self, chance(4)) {
-            (_, 0) | (Change::Sync, _) => {}
-            (Change::Write(at, data), 1) => {
-                for (i, sector) in data.chunks(SECTOR).enumerate() {
-                    if chance(2) == 0 {
-                        write(image, *at as usize + i * SECTOR, sector);
-                    }
+/// Applies what a power cut happens to leave of a change.
+fn apply_partly(what: &What, file: u64, files: &mut Files, mut chance: impl FnMut(usize) -> usize) {
+    match (what, chance(4)) {
+        (What::Create, _) => apply(what, file, files),
+        (_, 0) | (What::Sync, _) => {}
+        (What::Write(at, data), 1) => {
+            for (i, sector) in data.chunks(SECTOR).enumerate() {
+                if chance(2) == 0 {
+                    let content = files.entry(file).or_default();
+                    write(content, *at as usize + i * SECTOR, sector);
                 }
             }
-            _ => self.apply(image),
         }
+        _ => apply(what, file, files),
     }
 }
 
@@ -65,69 +88,123 @@ fn write(image: &mut Vec<u8>, at: usize, data: &[u8]) {
     image[at..at + data.len()].copy_from_slice(data);
 }
 
-impl Disk for Recorder {
+impl Disk for OneFile {
     fn bytes(&self) -> io::Result<u64> {
-        Ok(self.0.lock().unwrap().0.len() as u64)
+        let files = &self.0.0.lock().unwrap().0;
+        Ok(files.get(&self.1).map_or(0, |content| content.len() as u64))
     }
 
     fn resize(&self, bytes: u64) -> io::Result<()> {
-        self.apply(Change::Resize(bytes));
+        self.0.apply(self.1, What::Resize(bytes));
         Ok(())
     }
 
     fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
-        let image = &self.0.lock().unwrap().0;
-        let found = image.get(at as usize..at as usize + out.len());
+        let files = &self.0.0.lock().unwrap().0;
+        let content = files.get(&self.1).ok_or(io::ErrorKind::NotFound)?;
+        let found = content.get(at as usize..at as usize + out.len());
         out.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn write_all_at(&self, data: &[u8], at: u64) -> io::Result<()> {
-        self.apply(Change::Write(at, data.to_vec()));
+        self.0.apply(self.1, What::Write(at, data.to_vec()));
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.apply(Change::Sync);
+        self.0.apply(self.1, What::Sync);
         Ok(())
     }
 }
 
+impl Directory for Recorder {
+    fn list(&self) -> io::Result<BTreeMap<u64, u64>> {
+        let files = &self.0.lock().unwrap().0;
+        let segments = files.iter().filter(|(file, _)| **file != STORE);
+        Ok(segments
+            .map(|(file, content)| (*file, content.len() as u64))
+            .collect())
+    }
+
+    fn create(&self, number: u64) -> io::Result<Arc<dyn Disk>> {
+        self.apply(number, What::Create);
+        Ok(Arc::new(OneFile(self.clone(), number)))
+    }
+
+    fn open(&self, number: u64) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(OneFile(self.clone(), number)))
+    }
+
+    fn remove(&self, number: u64) -> io::Result<()> {
+        self.apply(number, What::Remove);
+        Ok(())
+    }
+}
+
+/// Some values are large: of these the log has written some before.
 fn delta(seq: u64) -> Layer {
     (0..25_u64)
         .map(|i| {
             let key = Bytes::from(format!("key {}", (seq * 11 + i * 7) % 150));
-            let value = vec![seq as u8; (seq * i % 41 * 300) as usize];
+            let bytes = match i % 4 {
+                0 => 33_000 + seq + i / 4,
+                _ => seq * i % 41 * 300,
+            };
+            let value = vec![seq as u8; bytes as usize];
             (key, (i % 3 != 0).then(|| Bytes::from(value)))
         })
         .collect()
 }
 
+fn blobs(disk: &Recorder) -> Arc<Blobs> {
+    let blobs = Blobs::over(Path::new("blobs"), Box::new(disk.clone()), 150_000).unwrap();
+    blobs.unpin_below(u64::MAX);
+    blobs
+}
+
 fn open(disk: Recorder) -> Store {
-    let blocks = Blocks::on(disk, false, None).unwrap();
+    let blobs = blobs(&disk);
+    let blocks = Blocks::on(OneFile(disk, STORE), false, None).unwrap();
     let database = database_on(blocks, Options::default()).unwrap();
-    Store::over(database, Path::new("disk")).unwrap()
+    Store::over(database, blobs, Path::new("disk")).unwrap()
 }
 
 /// At whatever moment the power goes, what was returned is there, what is there is whole, and the store goes on from it.
 #[test]
 fn power_cuts_leave_a_whole_checkpoint() {
-    const CHECKPOINTS: u64 = 10;
+    const CHECKPOINTS: u64 = 14;
     let disk = Recorder::default();
-    let blocks = Blocks::on(disk.clone(), true, None).unwrap();
+    let blocks = Blocks::on(OneFile(disk.clone(), STORE), true, None).unwrap();
     let database = database_on(blocks, Options::default()).unwrap();
     make_tables(&database, Path::new("disk")).unwrap();
-    let mut store = Store::over(database, Path::new("disk")).unwrap();
+    let blobs = blobs(&disk);
+    let mut store = Store::over(database, blobs.clone(), Path::new("disk")).unwrap();
+    let mut log = Appender::pinning(blobs.clone());
     let mut states = vec![MemorySnapshot::default()];
-    // How far the log was when each checkpoint had been returned.
-    let mut returned = vec![disk.0.lock().unwrap().1.len()];
+    // How far the disk was when each checkpoint had been returned.
+    let mut returned = vec![disk.done()];
     for seq in 1..=CHECKPOINTS {
-        store.checkpoint(Seq(seq), &delta(seq), true).unwrap();
-        states.push(states[seq as usize - 1].apply(&delta(seq)).unwrap().0);
-        returned.push(disk.0.lock().unwrap().1.len());
+        let delta = delta(seq);
+        for value in delta
+            .values()
+            .flatten()
+            .filter(|v| v.len() > 33_000 && v.len() % 2 == 1)
+        {
+            let place = log.append(value).unwrap();
+            log.sync().unwrap();
+            blobs.remember(value.clone(), place, Seq(seq));
+        }
+        store.checkpoint(Seq(seq), &delta, true).unwrap();
+        blobs.unpin_below(log.current().unwrap());
+        states.push(states[seq as usize - 1].apply(&delta).unwrap().0);
+        returned.push(disk.done());
     }
-    let log = disk.0.lock().unwrap().1.clone();
+    let log = disk.log();
     drop(store);
+    let count = |wanted: fn(&What) -> bool| log.iter().filter(|(_, what)| wanted(what)).count();
+    assert!(count(|what| matches!(what, What::Create)) > 10);
+    assert!(count(|what| matches!(what, What::Remove)) > 5);
 
     let mut x = 7_u64;
     let mut chance = |below: usize| {
@@ -136,16 +213,22 @@ fn power_cuts_leave_a_whole_checkpoint() {
     };
     for _ in 0..300 {
         let cut = returned[0] + chance(log.len() - returned[0] + 1);
-        let synced = log[..cut].iter().rposition(|c| matches!(c, Change::Sync));
-        let synced = synced.map_or(0, |at| at + 1);
-        let mut image = Vec::new();
-        log[..synced].iter().for_each(|c| c.apply(&mut image));
-        for change in &log[synced..cut] {
-            change.apply_partly(&mut image, &mut chance);
+        let mut synced = BTreeMap::new();
+        for (at, (file, what)) in log[..cut].iter().enumerate() {
+            if matches!(what, What::Sync) {
+                synced.insert(*file, at);
+            }
+        }
+        let mut files = Files::new();
+        for (at, (file, what)) in log[..cut].iter().enumerate() {
+            match synced.get(file) {
+                Some(synced) if at <= *synced => apply(what, *file, &mut files),
+                _ => apply_partly(what, *file, &mut files, &mut chance),
+            }
         }
 
         let disk = Recorder::default();
-        disk.0.lock().unwrap().0 = image;
+        disk.0.lock().unwrap().0 = files;
         let mut store = open(disk);
         let newest = store.newest();
         let seq = newest.seq.0 as usize;

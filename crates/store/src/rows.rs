@@ -3,13 +3,15 @@
 use std::fmt;
 use std::ops::Bound;
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use blake3::hazmat::HasherExt;
 use bytes::Bytes;
 use quorate_state::{Fault, Snapshot};
+use quorate_wire::{Decode, Encode};
 use redb::{ReadOnlyTable, TableDefinition};
 
+use crate::blobs::{Blobs, Place};
 use crate::error::StoreError;
 
 pub(crate) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
@@ -18,8 +20,14 @@ pub(crate) type ReadTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
 pub(crate) const ENTRIES: Definition = TableDefinition::new("entries");
 pub(crate) const NODES: Definition = TableDefinition::new("nodes");
 pub(crate) const META: Definition = TableDefinition::new("meta");
+pub(crate) const REFS: Definition = TableDefinition::new("refs");
+pub(crate) const SEGMENTS: Definition = TableDefinition::new("segments");
 
 const TAG_BYTES: usize = 16;
+/// The byte after the tag: the content follows.
+const INLINE: u8 = 0;
+/// The byte after the tag: a [`Place`] follows, where the content is.
+const ELSEWHERE: u8 = 1;
 
 /// Which table a row is in, as its tag says.
 #[derive(Clone, Copy, Debug)]
@@ -31,20 +39,56 @@ pub(crate) enum Kind {
 
 /// The row for some content.
 pub(crate) fn seal(kind: Kind, key: &[u8], content: &[u8]) -> Vec<u8> {
-    let mut row = Vec::with_capacity(TAG_BYTES + content.len());
+    let mut row = Vec::with_capacity(TAG_BYTES + 1 + content.len());
     row.extend_from_slice(&tag(kind, key, content));
+    row.push(INLINE);
     row.extend_from_slice(content);
     row
 }
 
-/// The content of a row, if it is what was put there.
+/// The row for content that is elsewhere.
+pub(crate) fn seal_elsewhere(kind: Kind, key: &[u8], content: &[u8], place: Place) -> Vec<u8> {
+    let mut row = tag(kind, key, content).to_vec();
+    row.push(ELSEWHERE);
+    place.encode(&mut row);
+    row
+}
+
+/// The content of a row that has it, if it is what was put there.
 pub(crate) fn open<'a>(kind: Kind, key: &[u8], row: &'a [u8]) -> Result<&'a [u8], Fault> {
     match row.split_at_checked(TAG_BYTES) {
-        Some((found, content)) if found == tag(kind, key, content) => Ok(content),
-        _ => Err(Fault(format!(
-            "the row {kind:?} {key:?} does not match its tag"
-        ))),
+        Some((found, [INLINE, content @ ..])) if found == tag(kind, key, content) => Ok(content),
+        _ => Err(mismatch(kind, key)),
     }
+}
+
+/// Where a row's content is, if it is elsewhere.
+pub(crate) fn place(row: &[u8]) -> Option<Place> {
+    match row.get(TAG_BYTES..)? {
+        [ELSEWHERE, place @ ..] => Place::from_slice(place).ok(),
+        _ => None,
+    }
+}
+
+/// The content of a row, wherever it is, if it is what was put there.
+pub(crate) fn read(kind: Kind, key: &[u8], row: &[u8], blobs: &Blobs) -> Result<Bytes, Fault> {
+    let Some(place) = place(row) else {
+        return Ok(Bytes::copy_from_slice(open(kind, key, row)?));
+    };
+    let content = blobs.read(place).map_err(|e| Fault(e.to_string()))?;
+    if row[..TAG_BYTES] != tag(kind, key, &content) {
+        let segment = blobs.segment_path(place.segment);
+        let at = place.offset;
+        return Err(Fault(format!(
+            "the bytes at {at} of {} do not match the tag of the row {kind:?} {key:?}",
+            segment.display()
+        )));
+    }
+    Ok(content)
+}
+
+fn mismatch(kind: Kind, key: &[u8]) -> Fault {
+    Fault(format!("the row {kind:?} {key:?} does not match its tag"))
 }
 
 /// Derived once: most rows are short, and for those deriving it again would double the cost.
@@ -62,10 +106,12 @@ fn tag(kind: Kind, key: &[u8], content: &[u8]) -> [u8; TAG_BYTES] {
     tag
 }
 
-/// The store's contents at one checkpoint: a read transaction, which redb keeps apart from later writes.
+/// The store's contents at one checkpoint: a read transaction, which redb keeps apart from later writes. The segments that its
+/// rows refer to stay as long as it does.
 pub(crate) struct StoreSnapshot {
     pub(crate) entries: ReadTable,
     pub(crate) nodes: ReadTable,
+    pub(crate) blobs: Arc<Blobs>,
     pub(crate) path: PathBuf,
 }
 
@@ -80,9 +126,14 @@ impl fmt::Debug for StoreSnapshot {
 impl StoreSnapshot {
     fn row(&self, table: &ReadTable, kind: Kind, key: &[u8]) -> Result<Option<Bytes>, Fault> {
         match table.get(key).map_err(|e| self.fault(e))? {
-            Some(row) => Ok(Some(Bytes::copy_from_slice(open(kind, key, row.value())?))),
+            Some(row) => Ok(Some(self.read(kind, key, row.value())?)),
             None => Ok(None),
         }
+    }
+
+    fn read(&self, kind: Kind, key: &[u8], row: &[u8]) -> Result<Bytes, Fault> {
+        let content = read(kind, key, row, &self.blobs);
+        content.map_err(|fault| StoreError::fault(&self.path, fault).into())
     }
 
     fn fault(&self, error: redb::StorageError) -> Fault {
@@ -108,11 +159,8 @@ impl Snapshot for StoreSnapshot {
         let mut out = Vec::new();
         for row in rows.take(limit) {
             let (key, row) = row.map_err(|e| self.fault(e))?;
-            let content = open(Kind::Entry, key.value(), row.value())?;
-            out.push((
-                Bytes::copy_from_slice(key.value()),
-                Bytes::copy_from_slice(content),
-            ));
+            let content = self.read(Kind::Entry, key.value(), row.value())?;
+            out.push((Bytes::copy_from_slice(key.value()), content));
         }
         Ok(out)
     }

@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use quorate_state::{Layer, Snapshot, tree};
 use quorate_wire::{Decode, Digest, Encode, Reader, Seq};
-use redb::{Builder, Database, Durability, Table, WriteTransaction};
+use redb::{Builder, Database, Durability, WriteTransaction};
 
+use crate::blobs::Blobs;
 use crate::blocks::{Blocks, Disk};
 use crate::error::StoreError;
-use crate::rows::{self, ENTRIES, Kind, META, NODES, StoreSnapshot};
+use crate::rows::{self, ENTRIES, Kind, META, NODES, REFS, SEGMENTS, StoreSnapshot};
+use crate::space::{self, Entries, Space, WriteTable};
 
 const POSITION: &[u8] = b"position";
 
@@ -51,6 +53,7 @@ pub struct Position {
 pub struct Store {
     path: PathBuf,
     database: Database,
+    space: Space,
     newest: Position,
     is_new: bool,
 }
@@ -65,26 +68,39 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens the store in the file at `path`, at its last checkpoint; or makes a new one. The directory must be there.
+    /// Opens the store in the file at `path`, at its last checkpoint; or makes a new one. The directory must be there. Large
+    /// values lie in `blobs`, which are this store's and that of the log beside it.
     ///
     /// # Errors
     /// [`StoreError`] says whose fault it is and what to do.
-    pub fn open(path: &Path, options: Options) -> Result<Store, StoreError> {
+    pub fn open(path: &Path, blobs: Arc<Blobs>, options: Options) -> Result<Store, StoreError> {
         let lock = lock(path)?;
         let exists = path.try_exists().map_err(|e| StoreError::io(path, e))?;
         let database = match exists {
             true => open_database(path, false, options, lock)?,
             false => create(path, options, lock)?,
         };
-        Store::over(database, path)
+        Store::over(database, blobs, path)
     }
 
-    pub(crate) fn over(database: Database, path: &Path) -> Result<Store, StoreError> {
-        let (newest, is_new) = read_position(&database, path)?;
+    pub(crate) fn over(
+        database: Database,
+        blobs: Arc<Blobs>,
+        path: &Path,
+    ) -> Result<Store, StoreError> {
+        let live = {
+            let read = begin_read(&database, path)?;
+            let table = read.open_table(SEGMENTS);
+            space::read_live(&table.map_err(|e| StoreError::redb(path, e))?, path)?
+        };
+        let mut space = Space::new(blobs, live);
+        let (newest, is_new) = read_position(&database, &space.blobs, path)?;
+        space.watch(&newest.snapshot);
         tracing::debug!(path = %path.display(), seq = newest.seq.0, complete = newest.complete, "opened the store");
         Ok(Store {
             path: path.to_owned(),
             database,
+            space,
             newest,
             is_new,
         })
@@ -117,9 +133,8 @@ impl Store {
         let update = tree::update(&*self.newest.snapshot, delta)
             .map_err(|fault| StoreError::fault(&self.path, fault))?;
         let write = begin(&self.database, &self.path)?;
+        Entries::open(&write, &mut self.space, &self.path)?.write(delta)?;
         {
-            let mut entries = open_table(&write, ENTRIES, &self.path)?;
-            apply(&mut entries, Kind::Entry, delta, &self.path)?;
             let mut nodes = open_table(&write, NODES, &self.path)?;
             apply(&mut nodes, Kind::Node, &update.nodes, &self.path)?;
             let mut meta = open_table(&write, META, &self.path)?;
@@ -132,8 +147,10 @@ impl Store {
         write
             .commit()
             .map_err(|e| StoreError::redb(&self.path, e))?;
-        (self.newest, self.is_new) = read_position(&self.database, &self.path)?;
+        (self.newest, self.is_new) = read_position(&self.database, &self.space.blobs, &self.path)?;
         assert!(!self.is_new && self.newest.root == update.root);
+        self.space.blobs.forget(seq);
+        self.space.sweep(&self.newest.snapshot)?;
         Ok((update.root, self.newest.snapshot.clone()))
     }
 }
@@ -183,7 +200,7 @@ fn create(path: &Path, options: Options, lock: File) -> Result<Database, StoreEr
 
 pub(crate) fn make_tables(database: &Database, path: &Path) -> Result<(), StoreError> {
     let write = begin(database, path)?;
-    for table in [ENTRIES, NODES, META] {
+    for table in [ENTRIES, NODES, META, REFS, SEGMENTS] {
         drop(open_table(&write, table, path)?);
     }
     write.commit().map_err(|e| StoreError::redb(path, e))
@@ -234,8 +251,6 @@ fn begin(database: &Database, path: &Path) -> Result<WriteTransaction, StoreErro
     Ok(write)
 }
 
-type WriteTable<'a> = Table<'a, &'static [u8], &'static [u8]>;
-
 fn open_table<'a>(
     write: &'a WriteTransaction,
     table: rows::Definition,
@@ -278,12 +293,18 @@ fn insert(
     Ok(())
 }
 
-/// The newest position, and whether it is the one before any checkpoint.
-fn read_position(database: &Database, path: &Path) -> Result<(Position, bool), StoreError> {
+fn begin_read(database: &Database, path: &Path) -> Result<redb::ReadTransaction, StoreError> {
     use redb::ReadableDatabase;
-    let read = database
-        .begin_read()
-        .map_err(|e| StoreError::redb(path, e))?;
+    database.begin_read().map_err(|e| StoreError::redb(path, e))
+}
+
+/// The newest position, and whether it is the one before any checkpoint.
+fn read_position(
+    database: &Database,
+    blobs: &Arc<Blobs>,
+    path: &Path,
+) -> Result<(Position, bool), StoreError> {
+    let read = begin_read(database, path)?;
     let table = |definition| {
         read.open_table(definition)
             .map_err(|e| StoreError::redb(path, e))
@@ -291,6 +312,7 @@ fn read_position(database: &Database, path: &Path) -> Result<(Position, bool), S
     let snapshot = Arc::new(StoreSnapshot {
         entries: table(ENTRIES)?,
         nodes: table(NODES)?,
+        blobs: blobs.clone(),
         path: path.to_owned(),
     });
     let found = tree::root(&*snapshot).map_err(|fault| StoreError::fault(path, fault))?;

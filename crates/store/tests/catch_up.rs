@@ -1,10 +1,20 @@
 //! A store that is brought to another replica's state, with restarts on the way.
 
+use std::path::Path;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use quorate_state::transfer::{self, Fetcher, Target};
 use quorate_state::{Layer, tree};
-use quorate_store::{Options, Store};
+use quorate_store::{Blobs, Options, Store};
 use quorate_wire::{ReplicaId, Seq};
+
+/// The segments beside a store, with no log that needs any.
+fn blobs(path: &Path) -> Arc<Blobs> {
+    let blobs = Blobs::open(&path.with_extension("blobs")).unwrap();
+    blobs.unpin_below(u64::MAX);
+    blobs
+}
 
 fn entries(keys: std::ops::Range<u32>, salt: u32, bytes: usize) -> Layer {
     keys.map(|k| {
@@ -18,7 +28,12 @@ fn entries(keys: std::ops::Range<u32>, salt: u32, bytes: usize) -> Layer {
 #[test]
 fn a_transfer_goes_on_after_restarts() {
     let dir = tempfile::tempdir().unwrap();
-    let mut donor = Store::open(&dir.path().join("donor"), Options::default()).unwrap();
+    let mut donor = Store::open(
+        &dir.path().join("donor"),
+        blobs(&dir.path().join("donor")),
+        Options::default(),
+    )
+    .unwrap();
     donor
         .checkpoint(Seq(128), &entries(0..3_000, 0, 100), true)
         .unwrap();
@@ -27,7 +42,7 @@ fn a_transfer_goes_on_after_restarts() {
         .unwrap();
 
     let path = dir.path().join("laggard");
-    let mut store = Store::open(&path, Options::default()).unwrap();
+    let mut store = Store::open(&path, blobs(&path), Options::default()).unwrap();
     store
         .checkpoint(Seq(128), &entries(0..3_500, 0, 100), true)
         .unwrap();
@@ -52,7 +67,7 @@ fn a_transfer_goes_on_after_restarts() {
         store.checkpoint(Seq(256), &layer, done).unwrap();
         drop(fetcher);
         drop(store);
-        store = Store::open(&path, Options::default()).unwrap();
+        store = Store::open(&path, blobs(&path), Options::default()).unwrap();
         assert_eq!(store.newest().complete, done);
         restarts += 1;
         if done {

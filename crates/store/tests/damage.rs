@@ -5,14 +5,22 @@ use std::fs;
 use std::ops::Bound;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, tree};
-use quorate_store::{Options, Store, StoreError};
+use quorate_store::{Blobs, Options, Store, StoreError};
 use quorate_wire::Seq;
 
 const STORE: &str = "QUORATE_TEST_STORE";
+
+/// The segments beside a store, with no log that needs any.
+fn blobs(path: &Path) -> Arc<Blobs> {
+    let blobs = Blobs::open(&path.with_extension("blobs")).unwrap();
+    blobs.unpin_below(u64::MAX);
+    blobs
+}
 
 /// The change that checkpoint `seq` makes; some values take several pages.
 fn delta(seq: u64) -> Layer {
@@ -40,7 +48,7 @@ fn all(snapshot: &dyn Snapshot) -> Result<BTreeMap<Bytes, Bytes>, Fault> {
 
 /// The store is at a complete checkpoint: all of its entries, and the root that they have when the tree is made from scratch.
 fn assert_at_a_checkpoint(path: &Path) -> u64 {
-    let store = Store::open(path, Options::default()).unwrap();
+    let store = Store::open(path, blobs(path), Options::default()).unwrap();
     let newest = store.newest();
     let entries = all(&*newest.snapshot).unwrap();
     let state = state_after(newest.seq.0);
@@ -60,7 +68,12 @@ fn child_that_writes() {
     let Some(path) = std::env::var_os(STORE) else {
         return;
     };
-    let mut store = Store::open(Path::new(&path), Options::default()).unwrap();
+    let mut store = Store::open(
+        Path::new(&path),
+        blobs(Path::new(&path)),
+        Options::default(),
+    )
+    .unwrap();
     loop {
         let seq = store.newest().seq.next();
         store.checkpoint(seq, &delta(seq.0), true).unwrap();
@@ -96,7 +109,7 @@ fn an_image_without_a_close_is_at_the_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
     let image = dir.path().join("image");
-    let mut store = Store::open(&path, Options::default()).unwrap();
+    let mut store = Store::open(&path, blobs(&path), Options::default()).unwrap();
     for seq in 1..=12 {
         store.checkpoint(Seq(seq), &delta(seq), true).unwrap();
         fs::copy(&path, &image).unwrap();
@@ -108,6 +121,7 @@ fn an_image_without_a_close_is_at_the_checkpoint() {
 fn read_all(path: &Path, right: &MemorySnapshot) -> Result<(), Fault> {
     let mut store = Store::open(
         path,
+        blobs(path),
         Options {
             cache_bytes: 1 << 20,
         },
@@ -143,7 +157,7 @@ fn read_all(path: &Path, right: &MemorySnapshot) -> Result<(), Fault> {
 fn flipped_bytes_are_never_wrong_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
-    let mut store = Store::open(&path, Options::default()).unwrap();
+    let mut store = Store::open(&path, blobs(&path), Options::default()).unwrap();
     for seq in 1..=20 {
         store.checkpoint(Seq(seq), &delta(seq), true).unwrap();
     }
@@ -194,7 +208,7 @@ fn flipped_bytes_are_never_wrong_data() {
 fn a_file_cut_short_is_never_wrong_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
-    let mut store = Store::open(&path, Options::default()).unwrap();
+    let mut store = Store::open(&path, blobs(&path), Options::default()).unwrap();
     for seq in 1..=20 {
         store.checkpoint(Seq(seq), &delta(seq), true).unwrap();
     }

@@ -4,15 +4,23 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_state::{Layer, MemorySnapshot, Snapshot, tree};
-use quorate_store::{Options, Store, StoreError};
+use quorate_store::{Blobs, Options, Store, StoreError};
 use quorate_wire::Seq;
 
+/// The segments beside a store, with no log that needs any.
+fn blobs(path: &Path) -> Arc<Blobs> {
+    let blobs = Blobs::open(&path.with_extension("blobs")).unwrap();
+    blobs.unpin_below(u64::MAX);
+    blobs
+}
+
 fn open(path: &Path) -> Store {
-    Store::open(path, Options::default()).unwrap()
+    Store::open(path, blobs(path), Options::default()).unwrap()
 }
 
 fn layer(entries: impl IntoIterator<Item = (Vec<u8>, Option<Vec<u8>>)>) -> Layer {
@@ -166,7 +174,7 @@ fn a_second_opener_is_told_who_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
     let store = open(&path);
-    let error = Store::open(&path, Options::default()).unwrap_err();
+    let error = Store::open(&path, blobs(&path), Options::default()).unwrap_err();
     assert!(
         matches!(error, StoreError::Locked { process: Some(id), .. } if id == std::process::id())
     );
@@ -182,11 +190,16 @@ fn foreign_files_are_refused() {
     for content in [&b""[..], b"hello", &[0; 100_000], &[7; 100_000]] {
         let path = dir.path().join("state");
         fs::write(&path, content).unwrap();
-        let error = Store::open(&path, Options::default()).unwrap_err();
+        let error = Store::open(&path, blobs(&path), Options::default()).unwrap_err();
         assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
         assert_eq!(fs::read(&path).unwrap(), content);
     }
-    let error = Store::open(&dir.path().join("none/state"), Options::default()).unwrap_err();
+    let error = Store::open(
+        &dir.path().join("none/state"),
+        blobs(&dir.path().join("state")),
+        Options::default(),
+    )
+    .unwrap_err();
     assert!(matches!(error, StoreError::Io { .. }), "{error}");
 }
 

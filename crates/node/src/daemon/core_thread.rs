@@ -9,10 +9,11 @@ use quorate_execution::{Service, Workers};
 use quorate_net::Event;
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
-use quorate_wire::{Encode, LogIndex, ReplicaId, Seq, Time};
+use quorate_wire::{LogIndex, ReplicaId, Seq, Time};
 
 use super::DaemonError;
 use super::outgoing::Outgoing;
+use super::packed;
 use super::pool::Pool;
 use super::store_thread::{StoreEvent, StoreThread};
 use crate::wal::{self, WalEvent, WalThread};
@@ -265,14 +266,15 @@ impl<S: Service> Core<S> {
     }
 
     fn record(&mut self, index: LogIndex, record: &Record) {
-        let bytes = Bytes::from(record.to_bytes());
-        self.bytes_in_segment += bytes.len();
+        let packed = packed::pack(index, record);
+        // Bodies too, which a restart reads: they go when the log's segments do.
+        self.bytes_in_segment += packed.weight();
         match record {
-            Record::Committed(_) => self.lazy_bytes += bytes.len(),
+            Record::Committed(_) => self.lazy_bytes += packed.weight(),
             _ => self.votes_waiting = true,
         }
         self.last_index = index;
-        self.records.push((index, record.seq(), bytes));
+        self.records.push(packed);
     }
 
     /// Writes what waits, unless it is nothing that anyone waits for: that goes along with the next vote.
@@ -299,7 +301,7 @@ impl<S: Service> Core<S> {
             let index = self.last_index;
             self.log.rotate(
                 head.iter()
-                    .map(|r| (index, Bytes::from(r.to_bytes())))
+                    .map(|record| packed::pack(index, record))
                     .collect(),
             );
         }

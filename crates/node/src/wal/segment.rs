@@ -1,7 +1,7 @@
 //! One segment's bytes.
 //!
-//! A record's frame holds its place in the agreed order (`u64`, little-endian) and its bytes. A frame with the
-//! index 2^64-1 is a mark: 16 bytes of magic, the kind, the segment's number, the frame's own offset, and
+//! A record's frame holds its place in the agreed order (`u64`, little-endian), where its bodies are (a list of
+//! [`BodyRef`]), and its bytes. A frame with the index 2^64-1 is a mark: 16 bytes of magic, the kind, the segment's number, the frame's own offset, and
 //! the segment's nonce. The nonce is random, so that no client can put bytes into a request that pass for a mark.
 
 use std::fs;
@@ -9,20 +9,36 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use quorate_store::Place;
 use quorate_wire::frame::{self, HEADER_BYTES};
-use quorate_wire::{LogIndex, Seq};
+use quorate_wire::message::MAX_BATCH_REQUESTS;
+use quorate_wire::{Decode, Encode, LogIndex, Reader, Seq, record};
 
 use super::{WalError, io_error};
 
-/// Bytes of the place before a record.
-pub(super) const SEQ_BYTES: usize = 8;
+/// Bytes before a record that has no bodies: its place, and the length of the list.
+const HEAD_BYTES: usize = 8 + 4;
+/// Bytes of a [`BodyRef`].
+const REF_BYTES: usize = 20 + 4;
+/// The most bodies of a record: as many as a batch has requests.
+pub(super) const MAX_BODIES: usize = MAX_BATCH_REQUESTS;
 /// Bytes of a mark's whole frame.
 pub(super) const MARK_FRAME_BYTES: usize = HEADER_BYTES + MARK_BYTES;
 
 const MARK_BYTES: usize = 16 + 1 + 8 + 8 + NONCE_BYTES;
 const NONCE_BYTES: usize = 16;
 const MARK_INDEX: LogIndex = LogIndex(u64::MAX);
-const MAGIC: &[u8; 16] = b"quorate wal mark";
+const MAGIC: &[u8; 16] = b"quorate log mark";
+
+record! {
+    /// Where a body is, and what it is.
+    pub struct BodyRef {
+        /// In which blob segment, and where there.
+        pub place: Place,
+        /// CRC-32 over its bytes.
+        pub sum: u32,
+    }
+}
 
 /// What tells a segment's marks from bytes that only look so.
 pub(super) type Nonce = [u8; NONCE_BYTES];
@@ -70,17 +86,50 @@ pub(super) fn new_nonce() -> io::Result<Nonce> {
 }
 
 /// Bytes of the frame of a record.
-pub(super) fn frame_bytes(record_bytes: usize) -> usize {
-    HEADER_BYTES + SEQ_BYTES + record_bytes
+pub(super) const fn frame_bytes(record_bytes: usize, bodies: usize) -> usize {
+    HEADER_BYTES + HEAD_BYTES + bodies * REF_BYTES + record_bytes
 }
 
 /// Appends a record's frame.
-pub(super) fn write_record(out: &mut Vec<u8>, index: LogIndex, seq: Seq, record: &[u8]) {
+pub(super) fn write_record(
+    out: &mut Vec<u8>,
+    index: LogIndex,
+    seq: Seq,
+    bodies: &[BodyRef],
+    record: &[u8],
+) {
     assert_ne!(index, MARK_INDEX);
-    let mut payload = Vec::with_capacity(SEQ_BYTES + record.len());
-    payload.extend_from_slice(&seq.0.to_le_bytes());
+    assert!(bodies.len() <= MAX_BODIES);
+    let head = HEAD_BYTES + bodies.len() * REF_BYTES;
+    let mut payload = Vec::with_capacity(head + record.len());
+    seq.encode(&mut payload);
+    bodies.encode(&mut payload);
     payload.extend_from_slice(record);
     frame::write(out, index, &payload);
+}
+
+/// A record as a segment has it.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub index: LogIndex,
+    pub seq: Seq,
+    pub bodies: Vec<BodyRef>,
+    pub bytes: Bytes,
+}
+
+impl Found {
+    fn parse(index: LogIndex, payload: &Bytes) -> Option<Found> {
+        let mut r = Reader::new(payload.clone());
+        let seq = Seq::decode(&mut r).ok()?;
+        let bodies = Vec::<BodyRef>::decode(&mut r).ok()?;
+        let bytes = r.take(r.remaining()).ok()?;
+        Some(Found {
+            index,
+            seq,
+            bodies,
+            bytes,
+        })
+    }
 }
 
 /// Whether a segment may end in an unfinished write.
@@ -93,8 +142,10 @@ pub(super) enum Tail {
 /// What a segment holds.
 #[derive(Debug)]
 pub(super) struct Scan {
-    pub records: Vec<(LogIndex, Bytes)>,
+    pub records: Vec<Found>,
     pub max_seq: Seq,
+    /// The first blob segment that a record refers to.
+    pub first_blob: Option<u64>,
     pub has_head: bool,
     /// None if not even its start was written.
     pub nonce: Option<Nonce>,
@@ -142,6 +193,7 @@ fn scan(bytes: &Bytes, number: u64, tail: Tail) -> Result<Scan, u64> {
     let mut scan = Scan {
         records: Vec::with_capacity(frames.len()),
         max_seq: Seq(0),
+        first_blob: None,
         has_head: false,
         nonce: None,
         end: 0,
@@ -172,16 +224,27 @@ impl Scan {
             self.nonce = Some(nonce);
             self.has_head |= mark == Mark::HeadEnd;
         } else {
-            let (seq, _) = payload.split_first_chunk::<SEQ_BYTES>().ok_or(self.end)?;
+            let found = Found::parse(index, payload).ok_or(self.end)?;
             if self.nonce.is_none() {
                 return Err(self.end);
             }
-            self.max_seq = self.max_seq.max(Seq(u64::from_le_bytes(*seq)));
-            self.records.push((index, payload.slice(SEQ_BYTES..)));
+            self.max_seq = self.max_seq.max(found.seq);
+            self.first_blob = lower(self.first_blob, first_blob(&found.bodies));
+            self.records.push(found);
         }
         self.end += (HEADER_BYTES + payload.len()) as u64;
         Ok(())
     }
+}
+
+/// The first blob segment among bodies.
+pub(super) fn first_blob(bodies: &[BodyRef]) -> Option<u64> {
+    bodies.iter().map(|body| body.place.segment).min()
+}
+
+/// The lower of two, if there are any.
+pub(super) fn lower(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).min()
 }
 
 /// Whether a mark behind the end says that what stands at the end was durable.

@@ -1,4 +1,5 @@
-//! The next segment, made ready by a thread of its own while the current one fills.
+//! The next segment, made ready by a thread of its own while the current one fills: a new file of zeros, or one that was a
+//! segment, with zeros over what was written to it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,6 +11,8 @@ use std::thread::JoinHandle;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
+/// Its name until it is a segment.
+const NAME: &str = "spare";
 /// How much is zeroed between two looks at the stop sign.
 const STEP_BYTES: u64 = 1 << 20;
 
@@ -27,13 +30,32 @@ struct Preparing {
 impl Spare {
     /// Starts to prepare a file of `bytes` zeros in `directory`.
     pub fn prepare(directory: &Path, bytes: u64) -> Spare {
-        let path = directory.join("spare");
+        let path = directory.join(NAME);
+        Spare::spawn(path.clone(), move |stop| fill(&path, bytes, stop))
+    }
+
+    /// As [`Spare::prepare`], with the file that [`take_back`] has renamed and that has content up to `used`. That it has
+    /// its new name is durable.
+    pub fn recycle(directory: &Path, bytes: u64, used: u64) -> Spare {
+        let path = directory.join(NAME);
+        Spare::spawn(path.clone(), move |stop| clean(&path, bytes, used, stop))
+    }
+
+    fn spawn(
+        path: PathBuf,
+        work: impl FnOnce(&AtomicBool) -> io::Result<File> + Send + 'static,
+    ) -> Spare {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
-            let (path, stop) = (path.clone(), stop.clone());
-            std::thread::spawn(move || fill(&path, bytes, &stop))
+            let stop = stop.clone();
+            std::thread::spawn(move || work(&stop))
         };
         Spare(Some(Preparing { path, stop, thread }))
+    }
+
+    /// Whether there is none, and none is being prepared.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Waits until the file is ready and gives it its name. The caller syncs the directory.
@@ -54,6 +76,26 @@ impl Drop for Spare {
             let _ = preparing.thread.join();
         }
     }
+}
+
+/// Gives a segment that is no longer needed the name of a spare one. The caller syncs the directory.
+pub(super) fn take_back(segment: &Path, directory: &Path) -> io::Result<()> {
+    fs::rename(segment, directory.join(NAME))
+}
+
+fn clean(path: &Path, bytes: u64, used: u64, stop: &AtomicBool) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut at = 0;
+    while at < used && !stop.load(Ordering::Relaxed) {
+        let next = used.min(at + STEP_BYTES);
+        zero(&file, at, next)?;
+        at = next;
+    }
+    // Longer where a record was longer than a segment; shorter never, unless it was changed from outside.
+    let length = file.metadata()?.len();
+    file.set_len(length.max(bytes))?;
+    file.sync_all()?;
+    Ok(file)
 }
 
 fn fill(path: &Path, bytes: u64, stop: &AtomicBool) -> io::Result<File> {

@@ -15,16 +15,19 @@ fn scratch() -> TempDir {
 /// A record whose bytes follow from its index.
 fn record(index: u64, seq: u64, bytes: usize) -> Record {
     let payload: Vec<u8> = (0..bytes).map(|i| (index as usize * 7 + i) as u8).collect();
-    (LogIndex(index), Seq(seq), Bytes::from(payload))
+    Record::new(LogIndex(index), Seq(seq), Bytes::from(payload))
 }
 
-fn plain(records: &[Record]) -> Vec<(LogIndex, Bytes)> {
-    let strip = |r: &Record| (r.0, r.2.clone());
-    records.iter().map(strip).collect()
+fn blobs(directory: &Path) -> Arc<Blobs> {
+    Blobs::open_with(&directory.join("blobs"), 100_000).unwrap()
 }
 
-fn open(directory: &Path) -> (Wal, Vec<(LogIndex, Bytes)>, Recovery) {
-    Wal::open_with(directory, SMALL).unwrap()
+fn try_open(directory: &Path) -> Result<Opened, WalError> {
+    Wal::open_with(directory, blobs(directory), SMALL)
+}
+
+fn open(directory: &Path) -> Opened {
+    try_open(directory).unwrap()
 }
 
 /// A directory with the same segments, as a killed process leaves them.
@@ -53,7 +56,7 @@ fn records_come_back_in_order() {
     let mut all = Vec::new();
     for run in 0..5 {
         let (mut wal, found, recovery) = open(directory.path());
-        assert_eq!(found, plain(&all));
+        assert_eq!(found, all);
         assert!(!recovery.torn);
         for batch in 0..10 {
             let first = run * 30 + batch * 3;
@@ -66,7 +69,7 @@ fn records_come_back_in_order() {
         }
     }
     let (wal, found, recovery) = open(directory.path());
-    assert_eq!(found, plain(&all));
+    assert_eq!(found, all);
     assert!(wal.segments() > 10 && recovery.segments == wal.segments());
 }
 
@@ -86,7 +89,7 @@ fn large_records_and_batches() {
     wal.sync().unwrap();
     assert!(wal.segments() >= 4);
     drop(wal);
-    assert_eq!(open(directory.path()).1, plain(&records));
+    assert_eq!(open(directory.path()).1, records);
 }
 
 /// Wherever a write is cut, the whole records before it come back, and writing goes on after them.
@@ -110,13 +113,13 @@ fn a_write_may_be_torn_at_every_byte() {
         change(&path, |bytes| bytes.truncate(cut as usize));
         let (mut wal, found, _) = open(killed.path());
         let whole = ends.iter().filter(|&&e| e <= cut).count();
-        assert_eq!(found, plain(&records[..whole]), "cut at {cut}");
+        assert_eq!(found, records[..whole], "cut at {cut}");
         wal.append(&[record(100, 100, 50)]).unwrap();
         wal.sync().unwrap();
         drop(wal);
         let (_, found, recovery) = open(killed.path());
         assert_eq!(found.len(), whole + 1);
-        assert_eq!(found[whole].0, LogIndex(100));
+        assert_eq!(found[whole].index, LogIndex(100));
         assert!(!recovery.torn, "the torn bytes are gone, cut at {cut}");
     }
 }
@@ -137,7 +140,7 @@ fn holes_in_the_last_write_are_a_torn_tail() {
         let path = segment::path(killed.path(), 1);
         change(&path, |bytes| bytes[hole..hole + 64].fill(0));
         let (wal, found, recovery) = open(killed.path());
-        assert_eq!(found[0], (safe.0, safe.2.clone()));
+        assert_eq!(found[0], safe);
         assert!(found.len() < 3 && recovery.torn, "hole at {hole}");
         drop(wal);
         assert!(!open(killed.path()).2.torn, "the rest is zeroed");
@@ -153,12 +156,12 @@ fn damage_to_what_was_synced_is_an_error() {
         wal.append(&[record(i, i, 40)]).unwrap();
         wal.sync().unwrap();
     }
-    let proven = wal.current.end as usize - segment::frame_bytes(40) - segment::MARK_FRAME_BYTES;
+    let proven = wal.current.end as usize - segment::frame_bytes(40, 0) - segment::MARK_FRAME_BYTES;
     for at in 0..proven {
         let damaged = copy(directory.path());
         let path = segment::path(damaged.path(), 1);
         change(&path, |bytes| bytes[at] ^= 0x10);
-        match Wal::open_with(damaged.path(), SMALL) {
+        match try_open(damaged.path()) {
             Err(WalError::Damaged { offset, .. }) => assert!(offset <= at as u64),
             other => panic!("byte {at}: {other:?}"),
         }
@@ -166,7 +169,7 @@ fn damage_to_what_was_synced_is_an_error() {
     let damaged = copy(directory.path());
     let path = segment::path(damaged.path(), 1);
     change(&path, |bytes| bytes[..proven].fill(0));
-    let error = Wal::open_with(damaged.path(), SMALL).unwrap_err();
+    let error = try_open(damaged.path()).unwrap_err();
     assert!(error.to_string().contains("check the disk"), "{error}");
 }
 
@@ -183,7 +186,7 @@ fn damage_to_earlier_segments_is_an_error() {
     for at in (0..4096).step_by(7) {
         let damaged = copy(directory.path());
         change(&segment::path(damaged.path(), 1), |bytes| bytes[at] ^= 1);
-        let error = Wal::open_with(damaged.path(), SMALL).unwrap_err();
+        let error = try_open(damaged.path()).unwrap_err();
         assert!(
             matches!(error, WalError::Damaged { .. }),
             "byte {at}: {error}"
@@ -192,7 +195,7 @@ fn damage_to_earlier_segments_is_an_error() {
     let robbed = copy(directory.path());
     let second = segment::path(robbed.path(), 2);
     fs::remove_file(&second).unwrap();
-    let error = Wal::open_with(robbed.path(), SMALL).unwrap_err();
+    let error = try_open(robbed.path()).unwrap_err();
     assert!(matches!(error, WalError::Missing(path) if path == second));
 }
 
@@ -204,12 +207,13 @@ fn forged_marks_are_not_believed() {
     wal.append(&[record(1, 1, 10)]).unwrap();
     wal.sync().unwrap();
     // Where the forged frame will lie: after the mark, the first record's frame, and the second one's head.
-    let second = wal.current.end as usize + segment::MARK_FRAME_BYTES + segment::frame_bytes(100);
+    let second =
+        wal.current.end as usize + segment::MARK_FRAME_BYTES + segment::frame_bytes(100, 0);
     let mut forged = Vec::new();
-    let offset = (second + segment::frame_bytes(0)) as u64;
+    let offset = (second + segment::frame_bytes(0, 0)) as u64;
     Mark::Synced.write(&mut forged, 1, offset, [7; 16]);
     let torn = second - 50;
-    let forged = (LogIndex(3), Seq(3), Bytes::from(forged));
+    let forged = Record::new(LogIndex(3), Seq(3), Bytes::from(forged));
     wal.append(&[record(2, 2, 100), forged]).unwrap();
     let killed = copy(directory.path());
     change(&segment::path(killed.path(), 1), |bytes| bytes[torn] ^= 1);
@@ -230,7 +234,7 @@ fn discarding_waits_for_a_head() {
     wal.discard(Seq(1000)).unwrap();
     assert_eq!(wal.segments(), segments, "there is no head yet");
 
-    let head = plain(&[record(31, 0, 50), record(32, 0, 60)]);
+    let head = vec![record(31, 0, 50), record(32, 0, 60)];
     wal.rotate(&head).unwrap();
     wal.append(&[record(33, 31, 10)]).unwrap();
     wal.discard(Seq(15)).unwrap();
@@ -243,7 +247,7 @@ fn discarding_waits_for_a_head() {
     drop(wal);
 
     let (mut wal, found, _) = open(directory.path());
-    assert_eq!(found, [head, plain(&[record(33, 31, 10)])].concat());
+    assert_eq!(found, [head, vec![record(33, 31, 10)]].concat());
     // The head is known after a restart too.
     wal.append(&[record(34, 32, 3900)]).unwrap();
     wal.rotate(&[]).unwrap();
@@ -258,14 +262,14 @@ fn a_torn_head_replaces_nothing() {
     let (mut wal, ..) = open(directory.path());
     let view = record(1, 0, 40);
     wal.append(std::slice::from_ref(&view)).unwrap();
-    wal.rotate(&plain(&[record(2, 0, 40)])).unwrap();
+    wal.rotate(&[record(2, 0, 40)]).unwrap();
     let end = wal.current.end;
     for cut in 0..end {
         let killed = copy(directory.path());
         let path = segment::path(killed.path(), 2);
         change(&path, |bytes| bytes.truncate(cut as usize));
         let (mut wal, found, _) = open(killed.path());
-        assert_eq!(found[0], (view.0, view.2.clone()));
+        assert_eq!(found[0], view);
         wal.discard(Seq(1000)).unwrap();
         assert_eq!(wal.segments(), 2, "cut at {cut}");
     }
@@ -276,7 +280,7 @@ fn a_torn_head_replaces_nothing() {
 fn a_log_has_one_owner() {
     let directory = scratch();
     let (_wal, ..) = open(directory.path());
-    let error = Wal::open_with(directory.path(), SMALL).unwrap_err();
+    let error = try_open(directory.path()).unwrap_err();
     assert!(matches!(error, WalError::InUse(_)));
 }
 
@@ -284,13 +288,19 @@ fn a_log_has_one_owner() {
 #[test]
 fn segments_are_allocated_ahead() {
     let directory = scratch();
-    let (mut wal, ..) = Wal::open(directory.path()).unwrap();
+    let (mut wal, ..) = Wal::open(directory.path(), blobs(directory.path())).unwrap();
     wal.append(&[record(1, 1, 10)]).unwrap();
     wal.sync().unwrap();
     let path = segment::path(directory.path(), 1);
-    assert_eq!(fs::metadata(&path).unwrap().len(), 64 << 20);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 32 << 20);
     drop(wal);
-    assert_eq!(Wal::open(directory.path()).unwrap().1.len(), 1);
+    assert_eq!(
+        Wal::open(directory.path(), blobs(directory.path()))
+            .unwrap()
+            .1
+            .len(),
+        1
+    );
 }
 
 /// The thread makes many appends durable with few syncs, and says so in order.
@@ -306,7 +316,7 @@ fn the_thread_commits_in_groups() {
         thread.append(vec![r.clone()]);
         written.push(r);
         if i % 100 == 0 {
-            thread.rotate(plain(&[record(i, 0, 5)]));
+            thread.rotate(vec![record(i, 0, 5)]);
             written.push(record(i, 0, 5));
         }
     }
@@ -323,9 +333,8 @@ fn the_thread_commits_in_groups() {
     thread.discard(Seq(400));
     drop(thread);
     let (wal, found, _) = open(directory.path());
-    let written = plain(&written);
     assert!(found.len() < written.len() && written.ends_with(&found));
-    assert!(found.iter().any(|r| r.0 == LogIndex(401)));
+    assert!(found.iter().any(|r| r.index == LogIndex(401)));
     assert!(wal.segments() < 20);
 }
 

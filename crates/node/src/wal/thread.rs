@@ -3,7 +3,6 @@
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
 use quorate_wire::{LogIndex, Seq};
 
 use super::{Record, Wal, WalError};
@@ -22,7 +21,7 @@ pub enum WalEvent {
 
 enum Command {
     Append(Vec<Record>),
-    Rotate(Vec<(LogIndex, Bytes)>),
+    Rotate(Vec<Record>),
     Discard(Seq),
 }
 
@@ -51,7 +50,7 @@ impl WalThread {
     }
 
     /// As [`Wal::rotate`] and [`Wal::sync`].
-    pub fn rotate(&self, head: Vec<(LogIndex, Bytes)>) {
+    pub fn rotate(&self, head: Vec<Record>) {
         self.send(Command::Rotate(head));
     }
 
@@ -101,15 +100,15 @@ fn group(
     while let Some(command) = next {
         match command {
             Command::Append(more) => {
-                bytes += more.iter().map(|(_, _, r)| r.len()).sum::<usize>();
-                last = more.last().map(|r| r.0).or(last);
+                bytes += more.iter().map(Record::weight).sum::<usize>();
+                last = more.last().map(|r| r.index).or(last);
                 records.extend(more);
             }
             Command::Rotate(head) => {
                 wal.append(&records)?;
                 records.clear();
                 wal.rotate(&head)?;
-                last = head.last().map(|r| r.0).or(last);
+                last = head.last().map(|r| r.index).or(last);
             }
             // Removing files can wait until nobody waits for a sync.
             Command::Discard(seq) => stable = stable.max(Some(seq)),

@@ -61,6 +61,12 @@ impl Request {
         }
     }
 
+    /// The same request with another operation.
+    #[must_use]
+    pub fn with_op(&self, op: Bytes) -> Request {
+        Request::after(self.client, self.session, self.number, self.answered, op)
+    }
+
     /// Who asks.
     pub fn client(&self) -> ClientId {
         self.client

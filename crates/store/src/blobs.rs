@@ -1,0 +1,410 @@
+//! Blob segments: where large values lie, once.
+//!
+//! A large operation comes to a replica's disk twice: with the record of the vote for it, and as rows of the state. Both only
+//! refer to its bytes here. A segment is a file of such bytes, one after the other, without anything between them; who
+//! refers to them checks them. Segments are numbered in the order in which they are begun, and only grow at their end,
+//! in the process that began them.
+//!
+//! A segment goes when no row refers to it (`space.rs`), and when it is not *pinned* by the log. All that is there is
+//! pinned until the log has said what it needs: see [`Blobs::unpin_below`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use quorate_wire::{Seq, record};
+
+use crate::blocks::Disk;
+
+/// From this length on bytes are written to a segment. Below it, a reference and a second sync would cost more than to
+/// write them twice.
+pub const LARGE_BYTES: usize = 32 << 10;
+
+/// A segment that has grown to this is followed by the next.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// How many files are kept open for reading.
+const OPEN_FILES: usize = 64;
+
+record! {
+    /// Where bytes lie.
+    #[derive(Copy)]
+    pub struct Place {
+        /// The segment.
+        pub segment: u64,
+        /// The first byte.
+        pub offset: u64,
+        /// How many.
+        pub length: u32,
+    }
+}
+
+/// Why a segment can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}")]
+pub struct BlobError {
+    /// Its file.
+    pub path: PathBuf,
+    /// What the operating system said; `NotFound` and `UnexpectedEof` if bytes are gone.
+    pub source: io::Error,
+}
+
+/// A directory of segments, or in tests one that forgets.
+pub(crate) trait Directory: fmt::Debug + Send + Sync + 'static {
+    /// The segments and how long they are.
+    fn list(&self) -> io::Result<BTreeMap<u64, u64>>;
+    /// Makes a segment; its name is durable when this returns.
+    fn create(&self, number: u64) -> io::Result<Arc<dyn Disk>>;
+    fn open(&self, number: u64) -> io::Result<Arc<dyn Disk>>;
+    fn remove(&self, number: u64) -> io::Result<()>;
+}
+
+/// The segments of one replica: shared by its log, its store, and all snapshots.
+#[derive(Debug)]
+pub struct Blobs {
+    path: PathBuf,
+    directory: Box<dyn Directory>,
+    segment_bytes: u64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    segments: BTreeMap<u64, Segment>,
+    next: u64,
+    /// Files that are open for reading.
+    open: BTreeMap<u64, Arc<dyn Disk>>,
+    /// Bytes that the log wrote and rows may come to refer to, by their address.
+    recent: BTreeMap<usize, Recent>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    bytes: u64,
+    pinned: bool,
+}
+
+#[derive(Debug)]
+struct Recent {
+    bytes: Bytes,
+    place: Place,
+    seq: Seq,
+}
+
+impl Blobs {
+    /// Opens the segments in a directory, which is made if it is not there. One process may do so at a time; its log or
+    /// store sees to that.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn open(path: &Path) -> Result<Arc<Blobs>, BlobError> {
+        Blobs::open_with(path, SEGMENT_BYTES)
+    }
+
+    /// As [`Blobs::open`], with segments of another length.
+    ///
+    /// # Errors
+    /// As [`Blobs::open`].
+    pub fn open_with(path: &Path, segment_bytes: u64) -> Result<Arc<Blobs>, BlobError> {
+        let named = |source| BlobError {
+            path: path.to_owned(),
+            source,
+        };
+        make_directory(path).map_err(named)?;
+        let directory = OnDisk(path.to_owned());
+        Blobs::over(path, Box::new(directory), segment_bytes)
+    }
+
+    pub(crate) fn over(
+        path: &Path,
+        directory: Box<dyn Directory>,
+        segment_bytes: u64,
+    ) -> Result<Arc<Blobs>, BlobError> {
+        let listed = directory.list().map_err(|source| BlobError {
+            path: path.to_owned(),
+            source,
+        })?;
+        let next = listed.keys().next_back().map_or(1, |last| last + 1);
+        let found = |(number, bytes)| {
+            let pinned = true;
+            (number, Segment { bytes, pinned })
+        };
+        let inner = Inner {
+            segments: listed.into_iter().map(found).collect(),
+            next,
+            open: BTreeMap::new(),
+            recent: BTreeMap::new(),
+        };
+        Ok(Arc::new(Blobs {
+            path: path.to_owned(),
+            directory,
+            segment_bytes,
+            inner: Mutex::new(inner),
+        }))
+    }
+
+    /// Reads bytes back. They are as the disk has them: the caller checks them.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn read(&self, place: Place) -> Result<Bytes, BlobError> {
+        let read = || {
+            let file = self.file(place.segment)?;
+            let mut bytes = vec![0; place.length as usize];
+            file.read_exact_at(&mut bytes, place.offset)?;
+            Ok(Bytes::from(bytes))
+        };
+        read().map_err(|source| self.error(place.segment, source))
+    }
+
+    /// The path of a segment.
+    pub fn segment_path(&self, number: u64) -> PathBuf {
+        self.path.join(name(number))
+    }
+
+    /// Says that the log has written these bytes, for the place `seq` in the agreed order, and that they are durable.
+    /// Rows that are slices of them need not be written again, up to the checkpoint that `seq` belongs to.
+    pub fn remember(&self, bytes: Bytes, place: Place, seq: Seq) {
+        let address = bytes.as_ptr().addr();
+        let recent = Recent { bytes, place, seq };
+        self.lock().recent.insert(address, recent);
+    }
+
+    /// New segments get numbers above this one: one that is lost must not come back with other bytes.
+    pub(crate) fn begin_above(&self, number: u64) {
+        let mut inner = self.lock();
+        inner.next = inner.next.max(number + 1);
+    }
+
+    /// The log refers to no segment below `number`.
+    pub fn unpin_below(&self, number: u64) {
+        for (_, segment) in self.lock().segments.range_mut(..number) {
+            segment.pinned = false;
+        }
+    }
+
+    /// Where the log wrote these bytes: they are found if they are a part of what it was given, and not a copy.
+    pub(crate) fn find(&self, value: &Bytes) -> Option<Place> {
+        let address = value.as_ptr().addr();
+        let inner = self.lock();
+        let (start, recent) = inner.recent.range(..=address).next_back()?;
+        // Both are alive, so the addresses are those of the same bytes.
+        let from = address - start;
+        let within = from + value.len() <= recent.bytes.len();
+        within.then(|| Place {
+            segment: recent.place.segment,
+            offset: recent.place.offset + from as u64,
+            length: value.len() as u32,
+        })
+    }
+
+    /// The checkpoint `seq` is stored: what belongs to it is not looked for again.
+    pub(crate) fn forget(&self, seq: Seq) {
+        self.lock().recent.retain(|_, recent| recent.seq > seq);
+    }
+
+    /// The segments that the log does not need, and how long they are.
+    pub fn unpinned(&self) -> BTreeMap<u64, u64> {
+        let inner = self.lock();
+        let unpinned = inner.segments.iter().filter(|(_, s)| !s.pinned);
+        unpinned.map(|(number, s)| (*number, s.bytes)).collect()
+    }
+
+    /// Removes a segment to which nothing refers.
+    pub(crate) fn remove(&self, number: u64) -> Result<(), BlobError> {
+        {
+            let mut inner = self.lock();
+            inner.segments.remove(&number);
+            inner.open.remove(&number);
+            inner.recent.retain(|_, r| r.place.segment != number);
+        }
+        let removed = self.directory.remove(number);
+        removed.map_err(|source| self.error(number, source))
+    }
+
+    fn file(&self, number: u64) -> io::Result<Arc<dyn Disk>> {
+        if let Some(file) = self.lock().open.get(&number) {
+            return Ok(file.clone());
+        }
+        let file = self.directory.open(number)?;
+        let mut inner = self.lock();
+        if inner.open.len() >= OPEN_FILES {
+            inner.open.pop_first();
+        }
+        inner.open.insert(number, file.clone());
+        Ok(file)
+    }
+
+    fn begin(&self, pinned: bool) -> Result<(u64, Arc<dyn Disk>), BlobError> {
+        let number = {
+            let mut inner = self.lock();
+            let number = inner.next;
+            inner.next += 1;
+            // Before it is there, so that it is pinned as long as it is.
+            inner.segments.insert(number, Segment { bytes: 0, pinned });
+            number
+        };
+        let made = self.directory.create(number);
+        Ok((number, made.map_err(|source| self.error(number, source))?))
+    }
+
+    fn error(&self, number: u64, source: io::Error) -> BlobError {
+        let path = self.segment_path(number);
+        BlobError { path, source }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes to segments of its own.
+#[derive(Debug)]
+pub struct Appender {
+    blobs: Arc<Blobs>,
+    pinned: bool,
+    current: Option<Growing>,
+}
+
+#[derive(Debug)]
+struct Growing {
+    number: u64,
+    file: Arc<dyn Disk>,
+    end: u64,
+    unsynced: bool,
+}
+
+impl Appender {
+    /// For the log, which says by itself what it needs no more.
+    pub fn pinning(blobs: Arc<Blobs>) -> Appender {
+        let (pinned, current) = (true, None);
+        Appender {
+            blobs,
+            pinned,
+            current,
+        }
+    }
+
+    /// For rows.
+    pub(crate) fn new(blobs: Arc<Blobs>) -> Appender {
+        let (pinned, current) = (false, None);
+        Appender {
+            blobs,
+            pinned,
+            current,
+        }
+    }
+
+    /// The segment that it writes to.
+    pub fn current(&self) -> Option<u64> {
+        self.current.as_ref().map(|growing| growing.number)
+    }
+
+    /// Writes bytes. They are durable after [`Appender::sync`].
+    ///
+    /// # Errors
+    /// Those of the disk. What is in the segment then is unknown: write no more.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<Place, BlobError> {
+        let room = self.blobs.segment_bytes;
+        let full = |growing: &Growing| growing.end > 0 && growing.end + bytes.len() as u64 > room;
+        if self.current.as_ref().is_some_and(full) {
+            self.sync()?;
+            self.current = None;
+        }
+        let growing = match &mut self.current {
+            Some(growing) => growing,
+            None => {
+                let (number, file) = self.blobs.begin(self.pinned)?;
+                let (end, unsynced) = (0, false);
+                self.current.insert(Growing {
+                    number,
+                    file,
+                    end,
+                    unsynced,
+                })
+            }
+        };
+        let written = growing.file.write_all_at(bytes, growing.end);
+        written.map_err(|source| self.blobs.error(growing.number, source))?;
+        let place = Place {
+            segment: growing.number,
+            offset: growing.end,
+            length: bytes.len() as u32,
+        };
+        growing.unsynced = true;
+        growing.end += bytes.len() as u64;
+        if let Some(segment) = self.blobs.lock().segments.get_mut(&growing.number) {
+            segment.bytes = growing.end;
+        }
+        Ok(place)
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// As [`Appender::append`].
+    pub fn sync(&mut self) -> Result<(), BlobError> {
+        let Some(growing) = self.current.as_mut().filter(|growing| growing.unsynced) else {
+            return Ok(());
+        };
+        let synced = growing.file.sync();
+        synced.map_err(|source| self.blobs.error(growing.number, source))?;
+        growing.unsynced = false;
+        Ok(())
+    }
+}
+
+/// Makes a directory, and its name durable.
+fn make_directory(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(e) => return Err(e),
+    }
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => File::open(parent)?.sync_all(),
+        _ => File::open(".")?.sync_all(),
+    }
+}
+
+fn name(number: u64) -> String {
+    format!("{number:016}.blob")
+}
+
+#[derive(Debug)]
+struct OnDisk(PathBuf);
+
+impl Directory for OnDisk {
+    fn list(&self) -> io::Result<BTreeMap<u64, u64>> {
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            let number = entry.file_name();
+            let number = number.to_str().and_then(|n| n.strip_suffix(".blob"));
+            let number = number.filter(|n| n.len() == 16 && n.bytes().all(|b| b.is_ascii_digit()));
+            if let Some(number) = number.and_then(|n| n.parse().ok()) {
+                found.insert(number, entry.metadata()?.len());
+            }
+        }
+        Ok(found)
+    }
+
+    fn create(&self, number: u64) -> io::Result<Arc<dyn Disk>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let file = options.open(self.0.join(name(number)))?;
+        File::open(&self.0)?.sync_all()?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, number: u64) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(File::open(self.0.join(name(number)))?))
+    }
+
+    fn remove(&self, number: u64) -> io::Result<()> {
+        fs::remove_file(self.0.join(name(number)))
+    }
+}

@@ -1,0 +1,224 @@
+//! Large values in segments: they are written once, go when nobody needs them, and are never read wrong.
+
+use std::fs;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_state::{Layer, MemorySnapshot, Snapshot};
+use quorate_store::{Appender, Blobs, LARGE_BYTES, Options, Store};
+use quorate_wire::Seq;
+
+const SEGMENT: u64 = 1 << 20;
+const VALUE: usize = 64 << 10;
+
+fn blobs(dir: &Path) -> Arc<Blobs> {
+    Blobs::open_with(&dir.join("blobs"), SEGMENT).unwrap()
+}
+
+/// A store with no log beside it.
+fn open(dir: &Path) -> Store {
+    let blobs = blobs(dir);
+    blobs.unpin_below(u64::MAX);
+    Store::open(&dir.join("state"), blobs, Options::default()).unwrap()
+}
+
+fn key(k: u64) -> Bytes {
+    Bytes::from(format!("key {k:06}"))
+}
+
+fn value(k: u64, salt: u64) -> Bytes {
+    let mut x = k * 1_000 + salt;
+    let next = || {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (x >> 40) as u8
+    };
+    std::iter::repeat_with(next).take(VALUE).collect()
+}
+
+fn layer(keys: impl IntoIterator<Item = u64>, salt: u64) -> Layer {
+    let entry = |k| (key(k), Some(value(k, salt)));
+    keys.into_iter().map(entry).collect()
+}
+
+fn deleted(keys: impl IntoIterator<Item = u64>) -> Layer {
+    keys.into_iter().map(|k| (key(k), None)).collect()
+}
+
+fn segments(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir.join("blobs")).unwrap();
+    let mut paths: Vec<_> = entries.map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn segment_bytes(dir: &Path) -> u64 {
+    let length = |path| fs::metadata(path).unwrap().len();
+    segments(dir).into_iter().map(length).sum()
+}
+
+fn all(snapshot: &dyn Snapshot) -> Vec<(Bytes, Bytes)> {
+    let range = snapshot.range(Bound::Unbounded, Bound::Unbounded, usize::MAX);
+    range.unwrap()
+}
+
+fn assert_same(snapshot: &dyn Snapshot, model: &MemorySnapshot) {
+    assert!(all(snapshot).into_iter().eq(model.entries.clone()));
+}
+
+/// Bytes that the log has written are not written again; others are, once; and small ones lie in the store's file.
+#[test]
+fn large_values_are_written_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = blobs(dir.path());
+    let path = dir.path().join("state");
+    let mut store = Store::open(&path, blobs.clone(), Options::default()).unwrap();
+    let mut log = Appender::pinning(blobs.clone());
+    let body: Bytes = (0..6).flat_map(|k| value(k, 0)).collect();
+    let place = log.append(&body).unwrap();
+    log.sync().unwrap();
+    blobs.remember(body.clone(), place, Seq(1));
+    let before = segment_bytes(dir.path());
+    assert_eq!(before, body.len() as u64);
+    let piece = |k: usize| Some(body.slice(k * VALUE + 100..(k + 1) * VALUE + 100));
+    let mut delta: Layer = (0..5).map(|k| (key(k as u64), piece(k))).collect();
+    delta.insert(key(10), Some(Bytes::from(vec![1; LARGE_BYTES - 1])));
+    store.checkpoint(Seq(1), &delta, true).unwrap();
+    assert_eq!(segment_bytes(dir.path()), before);
+    let model = MemorySnapshot::default().apply(&delta).unwrap().0;
+    assert_same(&*store.newest().snapshot, &model);
+
+    // The same bytes elsewhere in memory, or after their checkpoint, are not known.
+    let later: Layer = [
+        (key(20), Some(Bytes::copy_from_slice(&body[..VALUE]))),
+        (key(21), piece(0)),
+    ]
+    .into();
+    store.checkpoint(Seq(2), &later, true).unwrap();
+    assert_eq!(segment_bytes(dir.path()), before + 2 * VALUE as u64);
+    let model = model.apply(&later).unwrap().0;
+    drop(store);
+    assert_same(&*open(dir.path()).newest().snapshot, &model);
+}
+
+/// What is overwritten and deleted gives its room back, while what is alive is moved away; snapshots go on reading what
+/// they saw.
+#[test]
+fn dead_room_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    let mut model = MemorySnapshot::default();
+    let mut kept = Vec::new();
+    for round in 0..40_u64 {
+        // One in eight stays for long: each segment keeps a few.
+        let delta = match round % 10 {
+            9 => deleted((0..200).filter(|k| k % 3 == 0)),
+            _ => layer((0..20).map(|i| (round * 7 + i * 9) % 160), round),
+        };
+        let (_, snapshot) = store.checkpoint(Seq(round + 1), &delta, true).unwrap();
+        model = model.apply(&delta).unwrap().0;
+        assert_same(&*snapshot, &model);
+        match round {
+            10..14 => kept.push((snapshot, model.clone())),
+            30 => kept.clear(),
+            _ => {}
+        }
+        for (snapshot, model) in &kept {
+            assert_same(&**snapshot, model);
+        }
+        if round % 13 == 12 && kept.is_empty() {
+            drop(store);
+            store = open(dir.path());
+        }
+    }
+    let live = (model.entries.len() * VALUE) as u64;
+    let used = segment_bytes(dir.path());
+    assert!(used < 2 * live + 4 * SEGMENT, "{used} for {live}");
+
+    let keys: Vec<u64> = (0..200).collect();
+    for seq in 50..54 {
+        let gone = store.checkpoint(Seq(seq), &deleted(keys.clone()), true);
+        gone.unwrap();
+    }
+    // All but the one that it writes to.
+    assert!(segments(dir.path()).len() <= 1);
+}
+
+/// Segments that the log needs stay, with rows or without; and those that nobody knows go after a restart.
+#[test]
+fn the_log_keeps_what_it_needs() {
+    let dir = tempfile::tempdir().unwrap();
+    {
+        let blobs = blobs(dir.path());
+        let mut log = Appender::pinning(blobs.clone());
+        for k in 0..40 {
+            log.append(&value(k, 0)).unwrap();
+        }
+        log.sync().unwrap();
+    }
+    let count = segments(dir.path()).len();
+    assert_eq!(count, 3);
+    let blobs = blobs(dir.path());
+    let path = dir.path().join("state");
+    let mut store = Store::open(&path, blobs.clone(), Options::default()).unwrap();
+    let mut seq = 0;
+    let mut step = |store: &mut Store| {
+        seq += 1;
+        store.checkpoint(Seq(seq), &Layer::new(), true).unwrap();
+        segments(dir.path()).len()
+    };
+    assert_eq!(step(&mut store), 3);
+    blobs.unpin_below(3);
+    step(&mut store);
+    assert_eq!(step(&mut store), 1);
+    blobs.unpin_below(u64::MAX);
+    step(&mut store);
+    assert_eq!(step(&mut store), 0);
+}
+
+/// A segment that was changed, cut short or lost is found out where it is read, and says what to do.
+#[test]
+fn damaged_segments_are_never_wrong_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    store.checkpoint(Seq(1), &layer(0..10, 0), true).unwrap();
+    drop(store);
+    let path = segments(dir.path()).remove(0);
+    let image = fs::read(&path).unwrap();
+    let read_all = || {
+        let snapshot = open(dir.path()).newest().snapshot;
+        let mut faults = Vec::new();
+        for k in 0..10 {
+            match snapshot.get(&key(k)) {
+                Ok(found) => assert!(found.unwrap() == value(k, 0)),
+                Err(fault) => faults.push(fault.0),
+            }
+        }
+        faults
+    };
+    for at in (0..image.len()).step_by(50_021) {
+        let mut bytes = image.clone();
+        bytes[at] ^= 4;
+        fs::write(&path, bytes).unwrap();
+        let faults = read_all();
+        assert_eq!(faults.len(), 1, "{at}");
+        assert!(faults[0].contains(".blob") && faults[0].contains("delete this file"));
+    }
+    for part in 0..10 {
+        fs::write(&path, &image[..part * VALUE]).unwrap();
+        assert_eq!(read_all().len(), 10 - part);
+    }
+    fs::remove_file(&path).unwrap();
+    let faults = read_all();
+    assert!(
+        faults.len() == 10 && faults[0].contains("is damaged"),
+        "{faults:?}"
+    );
+    // Its number is not given to another one, from which the lost rows would be read.
+    let mut store = open(dir.path());
+    store.checkpoint(Seq(2), &layer(20..30, 0), true).unwrap();
+    assert_ne!(segments(dir.path()).remove(0), path);
+    assert!(store.newest().snapshot.get(&key(3)).is_err());
+    assert!(store.newest().snapshot.get(&key(23)).is_ok());
+}
