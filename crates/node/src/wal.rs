@@ -180,6 +180,8 @@ pub struct Wal {
     /// The newest segment that begins with a whole head.
     head: Option<u64>,
     spare: Spare,
+    /// How much was written to a discarded segment that waits to become the spare one.
+    waiting: Option<u64>,
     blobs: Arc<Blobs>,
     bodies: Appender,
     /// Held for its lock.
@@ -278,6 +280,7 @@ impl Wal {
                 Current::create(directory, 1, spare)?
             }
         };
+        spare::forget_waiting(directory).map_err(|e| io_error(directory, e))?;
         let wal = Wal {
             directory: directory.into(),
             options,
@@ -285,6 +288,7 @@ impl Wal {
             current,
             head,
             spare: Spare::prepare(directory, options.segment_bytes),
+            waiting: None,
             bodies: Appender::pinning(blobs.clone()),
             blobs,
             _lock: lock,
@@ -413,15 +417,14 @@ impl Wal {
         self.sync_inner()?;
         let head = self.head.unwrap_or(0);
         let mut removed = false;
-        let mut recycled = None;
         while let Some(oldest) = self.closed.front() {
             if oldest.number >= head || oldest.max_seq > stable {
                 break;
             }
             let path = segment::path(&self.directory, oldest.number);
-            if self.spare.is_none() && recycled.is_none() {
-                spare::take_back(&path, &self.directory).map_err(|e| io_error(&path, e))?;
-                recycled = Some(oldest.end);
+            if self.waiting.is_none() {
+                spare::keep(&path, &self.directory).map_err(|e| io_error(&path, e))?;
+                self.waiting = Some(oldest.end);
             } else {
                 fs::remove_file(&path).map_err(|e| io_error(&path, e))?;
             }
@@ -429,13 +432,10 @@ impl Wal {
             removed = true;
         }
         if removed {
+            // Before it is written over: until then a power cut may give it its old name back.
             sync_directory(&self.directory)?;
             self.unpin();
-        }
-        // Only now, since until then a power cut may give it its old name back.
-        if let Some(used) = recycled {
-            let bytes = self.options.segment_bytes;
-            self.spare = Spare::recycle(&self.directory, bytes, used);
+            self.prepare_spare();
         }
         Ok(())
     }
@@ -483,11 +483,16 @@ impl Wal {
         Ok(())
     }
 
-    /// Has the next segment prepared, if none of the closed ones will come back in time.
+    /// Has the next segment prepared: from a discarded one, unless none is there and none will be in time.
     fn prepare_spare(&mut self) {
-        let soon = self.current.end >= self.options.segment_bytes / 2;
-        if self.spare.is_none() && (self.closed.len() < 2 || soon) {
-            self.spare = Spare::prepare(&self.directory, self.options.segment_bytes);
+        if !self.spare.is_none() {
+            return;
+        }
+        let bytes = self.options.segment_bytes;
+        if let Some(used) = self.waiting.take() {
+            self.spare = Spare::recycle(&self.directory, bytes, used);
+        } else if self.closed.len() < 2 || self.current.end >= bytes / 2 {
+            self.spare = Spare::prepare(&self.directory, bytes);
         }
     }
 

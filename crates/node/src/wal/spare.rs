@@ -13,8 +13,11 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 /// Its name until it is a segment.
 const NAME: &str = "spare";
+/// The name of a discarded segment that will be cleaned and become the spare one.
+const WAITING: &str = "waiting";
 /// How much is zeroed between two looks at the stop sign.
 const STEP_BYTES: u64 = 1 << 20;
+const PAGE_BYTES: u64 = 4096;
 
 /// A file of zeros that is being prepared. None, after it was taken.
 #[derive(Debug, Default)]
@@ -34,11 +37,15 @@ impl Spare {
         Spare::spawn(path.clone(), move |stop| fill(&path, bytes, stop))
     }
 
-    /// As [`Spare::prepare`], with the file that [`take_back`] has renamed and that has content up to `used`. That it has
-    /// its new name is durable.
+    /// As [`Spare::prepare`], with the file that [`keep`] has kept and that has content up to `used`. That its old name is
+    /// gone must be durable.
     pub fn recycle(directory: &Path, bytes: u64, used: u64) -> Spare {
         let path = directory.join(NAME);
-        Spare::spawn(path.clone(), move |stop| clean(&path, bytes, used, stop))
+        let waiting = directory.join(WAITING);
+        Spare::spawn(path.clone(), move |stop| {
+            fs::rename(&waiting, &path)?;
+            clean(&path, bytes, used, stop)
+        })
     }
 
     fn spawn(
@@ -78,9 +85,17 @@ impl Drop for Spare {
     }
 }
 
-/// Gives a segment that is no longer needed the name of a spare one. The caller syncs the directory.
-pub(super) fn take_back(segment: &Path, directory: &Path) -> io::Result<()> {
-    fs::rename(segment, directory.join(NAME))
+/// Keeps the file of a discarded segment for later. The caller syncs the directory.
+pub(super) fn keep(segment: &Path, directory: &Path) -> io::Result<()> {
+    fs::rename(segment, directory.join(WAITING))
+}
+
+/// Removes what was kept: how much of it is not zero is no longer known.
+pub(super) fn forget_waiting(directory: &Path) -> io::Result<()> {
+    match fs::remove_file(directory.join(WAITING)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
 }
 
 fn clean(path: &Path, bytes: u64, used: u64, stop: &AtomicBool) -> io::Result<File> {
@@ -122,14 +137,15 @@ fn fill(path: &Path, bytes: u64, stop: &AtomicBool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes zeros over the bytes from `start` to `end`.
+/// Writes zeros over the bytes from `start` to `end`, a page at a time: the kernel keeps what is written together in one
+/// piece, and would have the whole of it to look through, and count it as written, for each short record that comes later.
 pub(super) fn zero(file: &File, start: u64, end: u64) -> io::Result<()> {
-    let zeros = vec![0; (end.saturating_sub(start)).min(STEP_BYTES) as usize];
+    let zeros = [0; PAGE_BYTES as usize];
     let mut at = start;
     while at < end {
-        let step = (end - at).min(STEP_BYTES) as usize;
-        file.write_all_at(&zeros[..step], at)?;
-        at += step as u64;
+        let next = end.min(at - at % PAGE_BYTES + PAGE_BYTES);
+        file.write_all_at(&zeros[..(next - at) as usize], at)?;
+        at = next;
     }
     Ok(())
 }
