@@ -296,7 +296,7 @@ fn restore<S: Service>(data: &Path, service: S) -> Result<(Store, Wal, Restored)
         store.checkpoint(Seq(0), &layer, true)?;
     }
     let directory = data.join("log");
-    let (wal, found, recovery) = Wal::open(&directory, blobs)?;
+    let (wal, found, recovery) = Wal::open(&directory, blobs.clone())?;
     if recovery.torn {
         tracing::info!("the log ended in an unfinished write, which was cut off");
     }
@@ -308,6 +308,7 @@ fn restore<S: Service>(data: &Path, service: S) -> Result<(Store, Wal, Restored)
         records.push(record.map_err(|_| DaemonError::UnknownRecord(directory.clone()))?);
     }
     let position = store.newest();
+    blobs.forget(position.seq);
     tracing::info!(
         seq = position.seq.0,
         records = records.len(),

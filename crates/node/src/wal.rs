@@ -14,8 +14,11 @@
 //!
 //! After a failed write or sync nothing is tried again: what the kernel still holds is unknown then.
 
+mod bodies;
 #[cfg(test)]
 mod body_tests;
+mod current;
+mod error;
 mod segment;
 mod spare;
 #[cfg(test)]
@@ -23,18 +26,21 @@ mod tests;
 mod thread;
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io;
+use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_store::{Appender, BlobError, Blobs};
+use quorate_store::Blobs;
 use quorate_wire::message::MAX_FRAME_BYTES;
 use quorate_wire::{LogIndex, Seq};
 
-use segment::{BodyRef, Found, Mark, Scan, Tail};
+use bodies::Bodies;
+use current::Current;
+pub use error::WalError;
+use error::io_error;
+use segment::{Mark, Tail};
 use spare::Spare;
 pub use thread::{WalEvent, WalThread};
 
@@ -67,71 +73,6 @@ pub struct Recovery {
     pub torn: bool,
     /// How many segments there are.
     pub segments: usize,
-}
-
-/// Why the log can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum WalError {
-    /// What was durable has changed: the fault of the disk, or of somebody with access to it.
-    #[error(
-        "the write-ahead log {segment} is damaged at byte {offset}, in a place that was already \
-         safe on disk: check the disk. This replica no longer knows what it promised to the \
-         others and must not come back under its key: leave it stopped, and its directory as it is"
-    )]
-    Damaged {
-        /// The segment's file.
-        segment: PathBuf,
-        /// The first byte that can't be read.
-        offset: u64,
-    },
-    /// A segment is gone: the fault of whoever removed it.
-    #[error(
-        "the write-ahead log {0} is missing, though later ones are there: bring it back. If it \
-         is lost, this replica no longer knows what it promised to the others and must not come back under its key: \
-         leave it stopped"
-    )]
-    Missing(PathBuf),
-    /// Two replicas on one directory: the operator's fault.
-    #[error("{0} is in use by another process: stop it, or give this replica its own directory")]
-    InUse(PathBuf),
-    /// The environment's fault.
-    #[error("the disk of {0} is full: make room, then start the replica again")]
-    Full(PathBuf),
-    /// The environment's fault.
-    #[error("{path}: {source}. Check the disk, then start the replica again")]
-    Io {
-        /// The file or directory.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
-    /// As [`WalError::Damaged`], of a body.
-    #[error(
-        "{segment} is damaged at byte {offset}, where the write-ahead log has the body of a record: check the disk. This \
-         replica no longer knows what it promised to the others and must not come back under its key: leave it stopped, \
-         and its directory as it is"
-    )]
-    DamagedBody {
-        /// The blob segment's file.
-        segment: PathBuf,
-        /// The body's first byte.
-        offset: u64,
-    },
-    /// The caller's fault: it goes on after an error.
-    #[error("the write-ahead log has failed before")]
-    Failed,
-}
-
-fn io_error(path: &Path, source: io::Error) -> WalError {
-    let path = path.to_path_buf();
-    match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WalError::Full(path),
-        _ => WalError::Io { path, source },
-    }
-}
-
-fn blob_error(error: BlobError) -> WalError {
-    io_error(&error.path, error.source)
 }
 
 /// A record that is written, or was read.
@@ -182,8 +123,7 @@ pub struct Wal {
     spare: Spare,
     /// How much was written to a discarded segment that waits to become the spare one.
     waiting: Option<u64>,
-    blobs: Arc<Blobs>,
-    bodies: Appender,
+    bodies: Bodies,
     /// Held for its lock.
     _lock: File,
     failed: bool,
@@ -197,24 +137,6 @@ struct Closed {
     first_blob: Option<u64>,
     /// After what was written.
     end: u64,
-}
-
-#[derive(Debug)]
-struct Current {
-    number: u64,
-    file: File,
-    /// Where the next write goes.
-    end: u64,
-    max_seq: Seq,
-    /// The first blob segment that a record refers to.
-    first_blob: Option<u64>,
-    nonce: segment::Nonce,
-    /// Whether something was written since the last sync.
-    unsynced: bool,
-    /// Whether the next write begins with a mark.
-    mark_due: bool,
-    /// Whether it holds anything but its start.
-    used: bool,
 }
 
 impl Wal {
@@ -240,6 +162,7 @@ impl Wal {
         fs::create_dir_all(directory).map_err(|e| io_error(directory, e))?;
         let lock = lock(directory)?;
         let numbers = segment::list(directory)?;
+        let bodies = Bodies::new(blobs);
         let mut records = Vec::new();
         let mut closed = VecDeque::new();
         let mut head = None;
@@ -253,7 +176,7 @@ impl Wal {
             };
             let mut scan = segment::read(directory, number, tail)?;
             for found in std::mem::take(&mut scan.records) {
-                records.push(read_bodies(found, &blobs)?);
+                records.push(bodies.read(found)?);
             }
             if scan.has_head {
                 head = Some(number);
@@ -289,8 +212,7 @@ impl Wal {
             head,
             spare: Spare::prepare(directory, options.segment_bytes),
             waiting: None,
-            bodies: Appender::pinning(blobs.clone()),
-            blobs,
+            bodies,
             _lock: lock,
             failed: false,
             buffer: Vec::new(),
@@ -350,7 +272,7 @@ impl Wal {
     }
 
     fn append_inner(&mut self, records: &[Record]) -> Result<(), WalError> {
-        let bodies = self.write_bodies(records)?;
+        let bodies = self.bodies.write(records)?;
         for (record, bodies) in records.iter().zip(bodies) {
             let frame_bytes = segment::frame_bytes(record.bytes.len(), bodies.len());
             let frame_bytes = frame_bytes + segment::MARK_FRAME_BYTES;
@@ -368,27 +290,6 @@ impl Wal {
             self.current.used = true;
         }
         self.write_buffer()
-    }
-
-    /// Writes the bodies of records, and makes them durable: only then may frames refer to them.
-    fn write_bodies(&mut self, records: &[Record]) -> Result<Vec<Vec<BodyRef>>, WalError> {
-        let mut written = Vec::with_capacity(records.len());
-        for record in records {
-            let mut bodies = Vec::with_capacity(record.bodies.len());
-            for body in &record.bodies {
-                let place = self.bodies.append(body).map_err(blob_error)?;
-                let sum = crc32fast::hash(body);
-                bodies.push(BodyRef { place, sum });
-            }
-            written.push(bodies);
-        }
-        self.bodies.sync().map_err(blob_error)?;
-        for (record, refs) in records.iter().zip(&written) {
-            for (body, at) in record.bodies.iter().zip(refs) {
-                self.blobs.remember(body.clone(), at.place, record.seq);
-            }
-        }
-        Ok(written)
     }
 
     fn rotate_inner(&mut self, head: &[Record]) -> Result<(), WalError> {
@@ -440,12 +341,9 @@ impl Wal {
         Ok(())
     }
 
-    /// Says which blob segments the log no longer refers to.
     fn unpin(&self) {
-        let segments = self.closed.iter().map(|closed| closed.first_blob);
-        let firsts = segments.chain([self.current.first_blob, self.bodies.current()]);
-        let needed = firsts.flatten().min();
-        self.blobs.unpin_below(needed.unwrap_or(u64::MAX));
+        let closed = self.closed.iter().map(|closed| closed.first_blob);
+        self.bodies.unpin(closed.chain([self.current.first_blob]));
     }
 
     fn sync_inner(&mut self) -> Result<(), WalError> {
@@ -512,106 +410,6 @@ impl Wal {
         self.prepare_spare();
         Ok(())
     }
-}
-
-impl Current {
-    /// Takes a prepared file as segment `number`.
-    fn create(directory: &Path, number: u64, spare: Spare) -> Result<Current, WalError> {
-        let path = segment::path(directory, number);
-        let file = spare.take(&path).map_err(|e| io_error(&path, e))?;
-        sync_directory(directory)?;
-        Current::start(&path, number, file)
-    }
-
-    /// Goes on in the last segment of a log.
-    fn resume(
-        directory: &Path,
-        number: u64,
-        scan: &Scan,
-        options: WalOptions,
-    ) -> Result<Current, WalError> {
-        let path = segment::path(directory, number);
-        let open = || {
-            let file = OpenOptions::new().read(true).write(true).open(&path)?;
-            spare::zero(&file, scan.end, scan.dirty_end)?;
-            // Only a segment that was cut short from outside is not as long as it should be.
-            let length = file.metadata()?.len();
-            file.set_len(length.max(options.segment_bytes))?;
-            // What was read may be in memory alone, and the replica is about to act on it.
-            file.sync_all()?;
-            Ok(file)
-        };
-        let file = open().map_err(|e| io_error(&path, e))?;
-        let Some(nonce) = scan.nonce else {
-            return Current::start(&path, number, file);
-        };
-        Ok(Current {
-            number,
-            file,
-            end: scan.end,
-            max_seq: scan.max_seq,
-            first_blob: scan.first_blob,
-            nonce,
-            unsynced: false,
-            mark_due: true,
-            used: true,
-        })
-    }
-
-    /// Begins a segment in a file of zeros.
-    fn start(path: &Path, number: u64, file: File) -> Result<Current, WalError> {
-        let nonce = segment::new_nonce().map_err(|e| io_error(path, e))?;
-        let mut start = Vec::new();
-        Mark::Start.write(&mut start, number, 0, nonce);
-        file.write_all_at(&start, 0)
-            .map_err(|e| io_error(path, e))?;
-        Ok(Current {
-            number,
-            file,
-            end: start.len() as u64,
-            max_seq: Seq(0),
-            first_blob: None,
-            nonce,
-            unsynced: true,
-            mark_due: false,
-            used: false,
-        })
-    }
-
-    /// Puts a mark before the first record that follows a sync.
-    fn begin_write(&mut self, buffer: &mut Vec<u8>) {
-        if std::mem::take(&mut self.mark_due) {
-            let end = self.end + buffer.len() as u64;
-            Mark::Synced.write(buffer, self.number, end, self.nonce);
-        }
-    }
-}
-
-/// Fetches the bodies of a record.
-fn read_bodies(found: Found, blobs: &Blobs) -> Result<Record, WalError> {
-    let mut bodies = Vec::with_capacity(found.bodies.len());
-    for BodyRef { place, sum } in found.bodies {
-        let damaged = || WalError::DamagedBody {
-            segment: blobs.segment_path(place.segment),
-            offset: place.offset,
-        };
-        let body = match blobs.read(place) {
-            Ok(body) if crc32fast::hash(&body) == sum => body,
-            Ok(_) => return Err(damaged()),
-            Err(e) => match e.source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => return Err(damaged()),
-                _ => return Err(blob_error(e)),
-            },
-        };
-        blobs.remember(body.clone(), place, found.seq);
-        bodies.push(body);
-    }
-    Ok(Record {
-        index: found.index,
-        seq: found.seq,
-        bytes: found.bytes,
-        bodies,
-    })
 }
 
 fn lock(directory: &Path) -> Result<File, WalError> {

@@ -8,9 +8,9 @@
 //! A segment goes when no row refers to it (`space.rs`), and when it is not *pinned* by the log. All that is there is
 //! pinned until the log has said what it needs: see [`Blobs::unpin_below`].
 
+mod directory;
+
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,8 @@ use bytes::Bytes;
 use quorate_wire::{Seq, record};
 
 use crate::blocks::Disk;
+pub(crate) use directory::Directory;
+use directory::{OnDisk, make_directory, name};
 
 /// From this length on bytes are written to a segment. Below it, a reference and a second sync would cost more than to
 /// write them twice.
@@ -50,16 +52,6 @@ pub struct BlobError {
     pub path: PathBuf,
     /// What the operating system said; `NotFound` and `UnexpectedEof` if bytes are gone.
     pub source: io::Error,
-}
-
-/// A directory of segments, or in tests one that forgets.
-pub(crate) trait Directory: fmt::Debug + Send + Sync + 'static {
-    /// The segments and how long they are.
-    fn list(&self) -> io::Result<BTreeMap<u64, u64>>;
-    /// Makes a segment; its name is durable when this returns.
-    fn create(&self, number: u64) -> io::Result<Arc<dyn Disk>>;
-    fn open(&self, number: u64) -> io::Result<Arc<dyn Disk>>;
-    fn remove(&self, number: u64) -> io::Result<()>;
 }
 
 /// The segments of one replica: shared by its log, its store, and all snapshots.
@@ -123,27 +115,36 @@ impl Blobs {
         directory: Box<dyn Directory>,
         segment_bytes: u64,
     ) -> Result<Arc<Blobs>, BlobError> {
-        let listed = directory.list().map_err(|source| BlobError {
-            path: path.to_owned(),
-            source,
-        })?;
-        let next = listed.keys().next_back().map_or(1, |last| last + 1);
-        let found = |(number, bytes)| {
-            let pinned = true;
-            (number, Segment { bytes, pinned })
-        };
         let inner = Inner {
-            segments: listed.into_iter().map(found).collect(),
-            next,
+            segments: BTreeMap::new(),
+            next: 1,
             open: BTreeMap::new(),
             recent: BTreeMap::new(),
         };
-        Ok(Arc::new(Blobs {
+        let blobs = Blobs {
             path: path.to_owned(),
             directory,
             segment_bytes,
             inner: Mutex::new(inner),
-        }))
+        };
+        blobs.list()?;
+        Ok(Arc::new(blobs))
+    }
+
+    /// Looks what is there. The store does so again when its lock keeps other processes out.
+    pub(crate) fn list(&self) -> Result<(), BlobError> {
+        let listed = self.directory.list().map_err(|source| BlobError {
+            path: self.path.clone(),
+            source,
+        })?;
+        let mut inner = self.lock();
+        let known = std::mem::take(&mut inner.segments);
+        for (number, bytes) in listed {
+            let pinned = known.get(&number).is_none_or(|segment| segment.pinned);
+            inner.segments.insert(number, Segment { bytes, pinned });
+            inner.next = inner.next.max(number + 1);
+        }
+        Ok(())
     }
 
     /// Reads bytes back. They are as the disk has them: the caller checks them.
@@ -202,7 +203,7 @@ impl Blobs {
     }
 
     /// The checkpoint `seq` is stored: what belongs to it is not looked for again.
-    pub(crate) fn forget(&self, seq: Seq) {
+    pub fn forget(&self, seq: Seq) {
         self.lock().recent.retain(|_, recent| recent.seq > seq);
     }
 
@@ -354,57 +355,5 @@ impl Appender {
         synced.map_err(|source| self.blobs.error(growing.number, source))?;
         growing.unsynced = false;
         Ok(())
-    }
-}
-
-/// Makes a directory, and its name durable.
-fn make_directory(path: &Path) -> io::Result<()> {
-    match fs::create_dir(path) {
-        Ok(()) => {}
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        Err(e) => return Err(e),
-    }
-    match path.parent() {
-        Some(parent) if parent != Path::new("") => File::open(parent)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
-    }
-}
-
-fn name(number: u64) -> String {
-    format!("{number:016}.blob")
-}
-
-#[derive(Debug)]
-struct OnDisk(PathBuf);
-
-impl Directory for OnDisk {
-    fn list(&self) -> io::Result<BTreeMap<u64, u64>> {
-        let mut found = BTreeMap::new();
-        for entry in fs::read_dir(&self.0)? {
-            let entry = entry?;
-            let number = entry.file_name();
-            let number = number.to_str().and_then(|n| n.strip_suffix(".blob"));
-            let number = number.filter(|n| n.len() == 16 && n.bytes().all(|b| b.is_ascii_digit()));
-            if let Some(number) = number.and_then(|n| n.parse().ok()) {
-                found.insert(number, entry.metadata()?.len());
-            }
-        }
-        Ok(found)
-    }
-
-    fn create(&self, number: u64) -> io::Result<Arc<dyn Disk>> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        let file = options.open(self.0.join(name(number)))?;
-        File::open(&self.0)?.sync_all()?;
-        Ok(Arc::new(file))
-    }
-
-    fn open(&self, number: u64) -> io::Result<Arc<dyn Disk>> {
-        Ok(Arc::new(File::open(self.0.join(name(number)))?))
-    }
-
-    fn remove(&self, number: u64) -> io::Result<()> {
-        fs::remove_file(self.0.join(name(number)))
     }
 }

@@ -93,6 +93,7 @@ impl Store {
             let table = read.open_table(SEGMENTS);
             space::read_live(&table.map_err(|e| StoreError::redb(path, e))?, path)?
         };
+        blobs.list().map_err(StoreError::blob)?;
         let mut space = Space::new(blobs, live);
         let (newest, is_new) = read_position(&database, &space.blobs, path)?;
         space.watch(&newest.snapshot);

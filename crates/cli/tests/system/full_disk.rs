@@ -64,7 +64,7 @@ fn a_full_disk_stops_one_replica() {
     if !require_fuse() {
         return;
     }
-    // The log takes 128 MiB from the start, so the replica runs, and what comes fills the rest.
+    // The log takes 64 MiB from the start, so the replica runs, and what comes fills the rest.
     let Some(disk) = SmallDisk::new(150) else {
         return;
     };

@@ -8,6 +8,7 @@
 )]
 
 mod bench;
+mod blobs;
 mod command_line;
 mod detached;
 mod full_disk;

@@ -14,7 +14,7 @@ use quorate_wire::frame::{self, HEADER_BYTES};
 use quorate_wire::message::MAX_BATCH_REQUESTS;
 use quorate_wire::{Decode, Encode, LogIndex, Reader, Seq, record};
 
-use super::{WalError, io_error};
+use super::error::{WalError, io_error};
 
 /// Bytes before a record that has no bodies: its place, and the length of the list.
 const HEAD_BYTES: usize = 8 + 4;

@@ -1,0 +1,78 @@
+//! The bodies of records, in blob segments.
+
+use std::io;
+use std::sync::Arc;
+
+use quorate_store::{Appender, Blobs};
+
+use super::error::blob_error;
+use super::segment::{BodyRef, Found};
+use super::{Record, WalError};
+
+#[derive(Debug)]
+pub(super) struct Bodies {
+    blobs: Arc<Blobs>,
+    appender: Appender,
+}
+
+impl Bodies {
+    pub fn new(blobs: Arc<Blobs>) -> Bodies {
+        let appender = Appender::pinning(blobs.clone());
+        Bodies { blobs, appender }
+    }
+
+    /// Writes the bodies of records, and makes them durable: only then may frames refer to them.
+    pub fn write(&mut self, records: &[Record]) -> Result<Vec<Vec<BodyRef>>, WalError> {
+        let mut written = Vec::with_capacity(records.len());
+        for record in records {
+            let mut bodies = Vec::with_capacity(record.bodies.len());
+            for body in &record.bodies {
+                let place = self.appender.append(body).map_err(blob_error)?;
+                let sum = crc32fast::hash(body);
+                bodies.push(BodyRef { place, sum });
+            }
+            written.push(bodies);
+        }
+        self.appender.sync().map_err(blob_error)?;
+        for (record, refs) in records.iter().zip(&written) {
+            for (body, at) in record.bodies.iter().zip(refs) {
+                self.blobs.remember(body.clone(), at.place, record.seq);
+            }
+        }
+        Ok(written)
+    }
+
+    /// Fetches the bodies of a record.
+    pub fn read(&self, found: Found) -> Result<Record, WalError> {
+        let blobs = &self.blobs;
+        let mut bodies = Vec::with_capacity(found.bodies.len());
+        for BodyRef { place, sum } in found.bodies {
+            let damaged = || WalError::DamagedBody {
+                segment: blobs.segment_path(place.segment),
+                offset: place.offset,
+            };
+            let body = match blobs.read(place) {
+                Ok(body) if crc32fast::hash(&body) == sum => body,
+                Ok(_) => return Err(damaged()),
+                Err(e) => match e.source.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => return Err(damaged()),
+                    _ => return Err(blob_error(e)),
+                },
+            };
+            blobs.remember(body.clone(), place, found.seq);
+            bodies.push(body);
+        }
+        Ok(Record {
+            index: found.index,
+            seq: found.seq,
+            bytes: found.bytes,
+            bodies,
+        })
+    }
+
+    /// Says which segments the log no longer refers to: those below the first one of these.
+    pub fn unpin(&self, firsts: impl Iterator<Item = Option<u64>>) {
+        let needed = firsts.chain([self.appender.current()]).flatten().min();
+        self.blobs.unpin_below(needed.unwrap_or(u64::MAX));
+    }
+}
