@@ -5,13 +5,13 @@ use std::io::Write;
 use std::ops::Bound;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use quorate_net::{Group, keys};
-use quorate_node::wal::{Wal, WalOptions};
+use quorate_node::wal::{Opened, Record, Wal, WalError, WalOptions};
 use quorate_state::Layer;
-use quorate_store::{Options, Store};
+use quorate_store::{Blobs, Options, Store};
 use quorate_wire::{KeyPair, LogIndex, Seq};
 
 /// A directory that this process alone uses, in memory where there is such a place.
@@ -58,6 +58,7 @@ pub fn log(data: &[u8]) {
     };
     let path = directory().join("log");
     let _ = fs::remove_dir_all(&path);
+    let _ = fs::remove_dir_all(path.with_extension("blobs"));
     fs::create_dir(&path).expect("a directory");
     let (first, second) = bytes.split_at((usize::from(at) * 16).min(bytes.len()));
     let segments = [first, second].into_iter().filter(|part| !part.is_empty());
@@ -65,26 +66,38 @@ pub fn log(data: &[u8]) {
         let name = path.join(format!("{number:016}.wal"));
         fs::write(name, part).expect("the file can be written");
     }
-    let options = WalOptions {
-        segment_bytes: SEGMENT_BYTES,
-    };
-    let Ok((mut log, mut records, _)) = Wal::open_with(&path, options) else {
+    let Ok((mut log, mut records, _)) = open_log(&path) else {
         return;
     };
-    let last = records.iter().map(|(index, _)| index.0).max();
+    let last = records.iter().map(|record| record.index.0).max();
     // The last number there is stands for marks.
     let next = last.map_or(Some(0), |last| last.checked_add(1));
     let Some(next) = next.filter(|next| *next < u64::MAX) else {
         return;
     };
-    let (index, record) = (LogIndex(next), Bytes::from_static(b"next"));
-    log.append(&[(index, Seq(1), record.clone())])
+    let record = Record {
+        bodies: vec![Bytes::from_static(b"body")],
+        ..Record::new(LogIndex(next), Seq(1), Bytes::from_static(b"next"))
+    };
+    log.append(std::slice::from_ref(&record))
         .expect("an open log");
     log.sync().expect("an open log");
     drop(log);
-    records.push((index, record));
-    let (_, again, recovery) = Wal::open_with(&path, options).expect("our own log");
+    records.push(record);
+    let (_, again, recovery) = open_log(&path).expect("our own log");
     assert!(again == records && !recovery.torn);
+}
+
+fn open_log(path: &Path) -> Result<Opened, WalError> {
+    let options = WalOptions {
+        segment_bytes: SEGMENT_BYTES,
+    };
+    Wal::open_with(path, blobs(path), options)
+}
+
+/// The segments of large values beside a log or store.
+fn blobs(path: &Path) -> Arc<Blobs> {
+    Blobs::open(&path.with_extension("blobs")).expect("a directory")
 }
 
 /// What the store that is damaged below holds: enough for several pages.
@@ -96,7 +109,7 @@ fn whole_store() -> &'static [u8] {
     static WHOLE: OnceLock<Vec<u8>> = OnceLock::new();
     WHOLE.get_or_init(|| {
         let path = directory().join("whole");
-        let mut store = Store::open(&path, options()).expect("a new store");
+        let mut store = Store::open(&path, blobs(&path), options()).expect("a new store");
         for seq in 1..=2_u8 {
             let keys = (0..32).filter(|key| key % 2 == seq % 2);
             let delta: Layer = keys
@@ -132,7 +145,7 @@ pub fn store(data: &[u8]) {
     }
     let path = directory().join("damaged");
     fs::write(&path, &file).expect("the file can be written");
-    let Ok(store) = Store::open(&path, options()) else {
+    let Ok(store) = Store::open(&path, blobs(&path), options()) else {
         return;
     };
     if store.is_new() {
@@ -166,13 +179,10 @@ pub fn samples() -> (Vec<u8>, Vec<u8>) {
     keys::save(&path, &KeyPair::from_seed(&[1; 32])).expect("a new file");
     let key = fs::read(&path).expect("it is there");
     let path = directory().join("sample-log");
-    let options = WalOptions {
-        segment_bytes: SEGMENT_BYTES,
-    };
-    let (mut log, _, _) = Wal::open_with(&path, options).expect("a new log");
+    let (mut log, _, _) = open_log(&path).expect("a new log");
     for index in 0..4 {
         let record = Bytes::from(vec![index as u8; 9]);
-        let written = log.append(&[(LogIndex(index), Seq(index), record)]);
+        let written = log.append(&[Record::new(LogIndex(index), Seq(index), record)]);
         written.and_then(|()| log.sync()).expect("a new log");
     }
     drop(log);

@@ -154,6 +154,10 @@ impl Blobs {
     pub fn read(&self, place: Place) -> Result<Bytes, BlobError> {
         let read = || {
             let file = self.file(place.segment)?;
+            // Before memory is taken for it.
+            if place.offset.saturating_add(u64::from(place.length)) > file.bytes()? {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             let mut bytes = vec![0; place.length as usize];
             file.read_exact_at(&mut bytes, place.offset)?;
             Ok(Bytes::from(bytes))

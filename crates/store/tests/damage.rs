@@ -227,7 +227,7 @@ fn a_file_cut_short_is_never_wrong_data() {
 fn a_file_may_be_cut_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state");
-    let mut store = Store::open(&path, Options::default()).unwrap();
+    let mut store = Store::open(&path, blobs(&path), Options::default()).unwrap();
     for seq in 1..=2 {
         store.checkpoint(Seq(seq), &delta(seq), true).unwrap();
     }
@@ -240,7 +240,7 @@ fn a_file_may_be_cut_anywhere() {
         bytes[slot] ^= 1;
         for blocks in 2..bytes.len() / 4096 {
             fs::write(&cut, &bytes[..blocks * 4096]).unwrap();
-            let opened = Store::open(&cut, Options::default());
+            let opened = Store::open(&cut, blobs(&cut), Options::default());
             damaged += u32::from(matches!(opened, Err(StoreError::Corrupt { .. })));
         }
     }
