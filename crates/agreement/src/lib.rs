@@ -43,7 +43,7 @@ mod slot;
 mod view_change;
 
 pub use crate::core::{Agreement, Standing};
-pub use durable::{Content, PrePrepared, Record};
+pub use durable::Record;
 pub use io::{Config, Input, Now, Ordered, Output, Rejected, Tuning};
 
 /// Milliseconds on some monotonic clock of the driver's.

@@ -58,7 +58,7 @@ pub(super) fn unpack(packed: wal::Record) -> Result<Record, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quorate_agreement::{Content, PrePrepared};
+    use quorate_agreement::durable::{Content, PrePrepared};
     use quorate_wire::message::{Batch, Request, Vote};
     use quorate_wire::{PublicKey, RequestNumber, Seq, SessionId, Time, View};
 
