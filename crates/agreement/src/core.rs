@@ -41,8 +41,8 @@ pub struct Agreement {
     pub(crate) executed: Seq,
     /// What was handed to execution tentatively: the batch after `executed`, while that has prepared in `view` and not committed.
     pub(crate) tentative: Option<Arc<Ordered>>,
-    /// The last place whose batch was ever executed tentatively here, also if it was undone: clients may have its results.
-    pub(crate) told: Seq,
+    /// The last place for which this replica ever held a certificate: a client may have been told what a batch there gave.
+    pub(crate) certified: Seq,
 
     /// The last stable checkpoint: the low water mark.
     pub(crate) stable: (Seq, Digest),
@@ -169,9 +169,8 @@ impl Agreement {
             .unwrap_or(stable.0)
             .max(checkpoint.0);
         pool.restart(&BTreeSet::new(), now.mono);
-        // What was executed tentatively before a crash is not written down, but it had prepared.
-        let told = slots.iter().rev().find(|(_, s)| s.prepared.is_some());
-        let told = told.map_or(checkpoint.0, |(seq, _)| *seq);
+        let certified = slots.iter().rev().find(|(_, s)| s.prepared.is_some());
+        let certified = certified.map_or(checkpoint.0, |(seq, _)| *seq);
         let mut core = Agreement {
             now,
             out: VecDeque::new(),
@@ -185,7 +184,7 @@ impl Agreement {
             committed: checkpoint.0,
             executed: checkpoint.0,
             tentative: None,
-            told,
+            certified,
             stable,
             own_checkpoints,
             checkpoint_votes: crate::checkpoint::CheckpointVotes::default(),
@@ -454,13 +453,15 @@ impl Agreement {
         }
     }
 
-    /// Reads that are not ordered must find the state after this place, or a later one. A client may have the result of a batch
-    /// that 2f+1 executed tentatively, and then a view change has undone it at all of them: it will come again, and who
-    /// answered a read before that would take it back.
+    /// Reads that are not ordered must find the state after this place, or a later one.
+    ///
+    /// What a client was told stands at a place for which f+1 correct replicas have a certificate on disk, be the replies
+    /// tentative or final. One of them is among any 2f+1 that answer a later read, also when a view change has undone the
+    /// batch at all of them, or a crash has made those forget it who had heard of it only.
     pub fn reads_from(&self) -> Seq {
         match is_on(Mutant::ReadsAfterRollback) {
             true => Seq(0),
-            false => self.told,
+            false => self.certified,
         }
     }
 

@@ -451,6 +451,7 @@ impl Agreement {
             let (view, digest) = (proposal.view, proposal.digest);
             let vote = Vote { seq, view, digest };
             slot.prepared = Some(vote.clone());
+            self.certified = self.certified.max(seq);
             let commit = PeerMessage::Commit(Commit { view, seq, digest });
             self.persist_then_tell(Record::Prepared(vote), commit);
         }
@@ -526,7 +527,6 @@ impl Agreement {
         };
         if let Some(ordered) = self.ordered(seq, proposal.digest) {
             self.tentative = Some(ordered.clone());
-            self.told = seq;
             self.out.push_back(Output::Tentative(ordered));
         }
     }

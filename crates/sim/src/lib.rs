@@ -4,7 +4,7 @@
 //! [`run`] lets a seed draw everything ([`knobs`]), lets a storm blow, ends it, and expects that all comes to rest; the
 //! [`checks`] look at every step. One seed gives one run, event for event. `cargo xtask sim` runs many.
 //!
-//! Scripted scenarios use [`World`] by hand; see `tests/scenarios.rs`. The manual is `docs/simulator.md`.
+//! Scripted scenarios use [`World`] by hand; see [`scenarios`]. The manual is `docs/simulator.md`.
 
 extern crate alloc;
 

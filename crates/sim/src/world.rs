@@ -23,6 +23,7 @@ use crate::trace::{Sink, Trace};
 mod clients;
 mod servers;
 mod storm;
+mod watch;
 
 /// More events than this are a storm that feeds itself.
 const MAX_EVENTS: u64 = 4_000_000;
