@@ -98,12 +98,7 @@ fn attempt(seed: u64, sink: Sink) -> Report {
         world.run_for(knobs.storm / 1000)?;
         world.finish()
     }));
-    let result = result.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).into()));
-        let what = text.unwrap_or_else(|| "a panic without words".into());
-        Err(Failure::new("invariants", what))
-    });
+    let result = result.unwrap_or_else(|panic| Err(Failure::panicked(&*panic)));
     Report {
         seed,
         result,

@@ -140,12 +140,7 @@ impl Schedule {
             "more than f faulty replicas"
         );
         let result = catch_unwind(AssertUnwindSafe(|| group::Group::new(self).run()));
-        result.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).into()));
-            let what = text.unwrap_or_else(|| "a panic without words".into());
-            Err(Failure::new("invariants", what))
-        })
+        result.unwrap_or_else(|panic| Err(Failure::panicked(&*panic)))
     }
 }
 

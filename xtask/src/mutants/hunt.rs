@@ -122,7 +122,7 @@ fn hunters(args: &Arguments) -> [Hunter; 4] {
 fn scenario(number: u64) -> Result<(), Failure> {
     let scenario = &scenarios::ALL[number as usize];
     let result = catch_unwind(scenario.run);
-    let result = result.unwrap_or_else(|_| Err(Failure::new("panic", "see the test")));
+    let result = result.unwrap_or_else(|panic| Err(Failure::panicked(&*panic)));
     result.map_err(|f| Failure::new(f.property, format!("{}: {}", scenario.name, f.what)))
 }
 

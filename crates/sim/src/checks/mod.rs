@@ -20,6 +20,7 @@ pub mod reads;
 pub mod reference;
 pub mod validity;
 
+use std::any::Any;
 use std::fmt;
 
 /// A property that does not hold.
@@ -38,6 +39,13 @@ impl Failure {
             property,
             what: what.into(),
         }
+    }
+
+    /// A panic of the code under test, which is where an invariant does not hold.
+    pub fn panicked(panic: &(dyn Any + Send)) -> Failure {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Failure::new("invariants", text.unwrap_or("a panic without words"))
     }
 }
 
