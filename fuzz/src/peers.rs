@@ -379,6 +379,7 @@ impl Known {
                     stable: place(self, choices),
                     committed: place(self, choices),
                     executed: place(self, choices),
+                    primary_lost: choices.flag(),
                 })
             }
             9 => {

@@ -11,11 +11,19 @@ use quorate_wire::auth::verify_all;
 use quorate_wire::message::AuthRequest;
 use quorate_wire::{Authentication, Authenticator, ClientId, Digest, MacKey};
 
+use crate::Millis;
 use crate::core::Agreement;
 use crate::io::Rejected;
 
 /// The authenticator keys remembered for one client: its connections, and a few that have just closed.
 const KEYS_PER_CLIENT: usize = 8;
+
+/// How long a client that has sent wrong MACs must sign what it asks.
+const SUSPECT_MS: Millis = 60_000;
+/// The most such clients that are remembered.
+const MAX_SUSPECTS: usize = 4096;
+/// How long a replica that has started waits for its clients' links.
+const SETTLING_MS: Millis = 30_000;
 
 impl Agreement {
     /// A client's link stands, with this key.
@@ -34,12 +42,26 @@ impl Agreement {
     /// A request over its client's link. A primary checks signatures when it proposes, many together.
     pub(crate) fn check_linked(&self, request: &AuthRequest) -> Result<(), Rejected> {
         let signed = matches!(request.auth, Authenticator::Signed(_));
+        if !signed && self.is_primary() && self.is_suspect(&request.request.client()) {
+            return Err(Rejected::Unsigned);
+        }
         let fine = match self.config.authentication {
             Authentication::Mac => true,
             Authentication::Signature if self.is_primary() => signed,
             Authentication::Signature => self.is_signed(request),
         };
         fine.then_some(()).ok_or(Rejected::BadAuthentication)
+    }
+
+    /// Whether any other replica could see that a request is its client's. Its signature is checked where that is not known.
+    pub(crate) fn is_claimable(&self, request: &AuthRequest) -> bool {
+        match self.config.authentication {
+            Authentication::Mac => {
+                !self.pool.is_claim(&request.request.digest()) && self.is_signed(request)
+            }
+            // A backup has checked it, and a primary will when it proposes.
+            Authentication::Signature => !self.is_primary(),
+        }
     }
 
     /// Whether a request that others have passed on is its client's.
@@ -63,6 +85,26 @@ impl Agreement {
         };
         let digest = request.request.digest();
         request.request.client().verify(&digest, signature).is_ok()
+    }
+
+    /// Whether a client has lately sent MACs that were right for a primary and wrong here.
+    fn is_suspect(&self, client: &ClientId) -> bool {
+        let until = self.suspects.get(client);
+        until.is_some_and(|until| self.now.mono < *until)
+    }
+
+    /// Aardvark, NSDI 2009, 3.1 (the Big MAC attack): a client whose requests a primary takes and backups can't. Each such request
+    /// can cost the group a view; so whoever saw one takes nothing from that client, once it is the primary, but what is
+    /// signed. A replica that has just started is still without its clients' keys.
+    pub(crate) fn suspect(&mut self, client: ClientId) {
+        if self.now.mono < self.started + SETTLING_MS {
+            return;
+        }
+        let now = self.now.mono;
+        self.suspects.retain(|_, until| now < *until);
+        if self.suspects.len() < MAX_SUSPECTS || self.suspects.contains_key(&client) {
+            self.suspects.insert(client, now + SUSPECT_MS);
+        }
     }
 
     /// Which of some requests that others have passed on are their clients'.
@@ -95,7 +137,10 @@ impl Agreement {
         for (request, right) in unchecked.iter().zip(&right) {
             let digest = request.request.digest();
             match right {
-                true => self.pool.mark_checked(&digest),
+                true => {
+                    self.pool.mark_checked(&digest);
+                    self.pool.claim(&digest, self.now.mono);
+                }
                 false => self.pool.forget(&digest),
             }
         }

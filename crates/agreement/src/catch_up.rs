@@ -53,6 +53,7 @@ impl Agreement {
             stable: self.stable.0,
             committed: self.committed,
             executed: self.executed,
+            primary_lost: self.told_loss,
         };
         let open = self
             .slots

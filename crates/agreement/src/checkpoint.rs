@@ -135,6 +135,7 @@ impl Agreement {
         assert!(seq > self.stable.0, "the low water mark only rises");
         self.stable = (seq, root);
         self.slots = self.slots.split_off(&seq.next());
+        self.judge.on_stable(seq);
         self.own_checkpoints = self.own_checkpoints.split_off(&seq);
         self.checkpoint_votes.forget_below(seq.next());
         let batches = self.slots.values().flat_map(|s| s.batches.values());

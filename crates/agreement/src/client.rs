@@ -27,13 +27,20 @@ use votes::Answers;
 /// Names an operation to whoever asked for it.
 pub type Token = u64;
 
-/// How long to wait before a request is repeated to all replicas; doubles up to [`MAX_RETRY_MS`].
+/// How long to wait before a request is repeated to all replicas, at the most; doubles up to [`MAX_RETRY_MS`].
 const RETRY_MS: Millis = 400;
+/// The least, beyond what answers have taken of late: a repetition costs all replicas a signature.
+const LEAST_RETRY_MS: Millis = 100;
 const MAX_RETRY_MS: Millis = 5_000;
 /// How long to wait for the full result once enough replicas vouch for its digest.
 const FULL_RESULT_MS: Millis = 100;
 /// A full result that comes so long after enough replicas have vouched for its digest is late: others are asked for a while.
 const LATE_RESULT_MS: Millis = 25;
+/// How often a request is sent to all replicas that would go to the primary alone, so that the others see how soon it is ordered.
+const WATCH_MS: Millis = 1_000;
+/// After so many requests in a row that only a signed repetition brought through, all are signed for a while.
+const UNHEARD: u32 = 3;
+const SIGN_ALL_MS: Millis = 30_000;
 /// How long a client that has some links waits for more before it opens its session: a request without a replica's MAC costs that
 /// replica, and perhaps the group, a repetition.
 const MORE_LINKS_MS: Millis = 300;
@@ -81,8 +88,10 @@ struct Pending {
     request: Request,
     replier: ReplicaId,
     answers: Answers,
+    sent_at: Millis,
     repeat_at: Millis,
     patience: Millis,
+    is_repeated: bool,
     /// When enough replicas had vouched for a digest.
     vouched_at: Option<Millis>,
 }
@@ -93,8 +102,16 @@ pub struct Client {
     quorum: Quorum,
     options: ClientOptions,
     me: ClientId,
-    /// Signs each request; without one they carry MACs.
-    signer: Option<KeyPair>,
+    key: KeyPair,
+    /// Signs each request; otherwise they carry MACs, unless they are repeated.
+    signs_all: bool,
+    /// Until when each is signed because MACs did not bring requests through.
+    sign_until: Millis,
+    /// Requests in a row that had to be repeated.
+    unheard: u32,
+    /// What answers take: the smoothed time in eighths of a millisecond and its deviation in quarters (RFC 6298).
+    answer_time: Option<(Millis, Millis)>,
+    next_watch: Millis,
     keys: Vec<Option<MacKey>>,
     view: View,
     session: Option<SessionId>,
@@ -116,15 +133,21 @@ impl Client {
     pub fn new(
         quorum: Quorum,
         options: ClientOptions,
-        me: ClientId,
+        key: KeyPair,
         nonce: u64,
         now: Millis,
     ) -> Client {
         let mut client = Client {
             quorum,
             options,
-            me,
-            signer: None,
+            me: key.public(),
+            key,
+            signs_all: false,
+            sign_until: 0,
+            unheard: 0,
+            answer_time: None,
+            // Not all clients at the same time.
+            next_watch: now + nonce % WATCH_MS,
             keys: alloc::vec![None; quorum.n()],
             view: View(0),
             session: None,
@@ -146,8 +169,8 @@ impl Client {
     }
 
     /// The same client in a group that wants requests signed.
-    pub fn signing(mut self, key: KeyPair) -> Client {
-        self.signer = Some(key);
+    pub fn signing(mut self) -> Client {
+        self.signs_all = true;
         self
     }
 
@@ -156,8 +179,12 @@ impl Client {
         let Some(slot) = self.keys.get_mut(usize::from(replica.0)) else {
             return;
         };
-        *slot = key;
+        let was_up = core::mem::replace(slot, key).is_some();
         self.open_if_linked();
+        let is_up = self.keys[usize::from(replica.0)].is_some();
+        if was_up && !is_up && replica == self.primary() {
+            self.turn_to_backups();
+        }
         if self.keys[usize::from(replica.0)].is_some() {
             let attach = self.session.map(ClientMessage::Attach);
             self.out
@@ -170,6 +197,18 @@ impl Client {
                 if long || self.primary() == replica {
                     self.out.push_back(ClientOutput::Send(replica, message));
                 }
+            }
+        }
+    }
+
+    /// The primary's process is gone, or nearly so: whoever leads next has what waits when it begins.
+    fn turn_to_backups(&mut self) {
+        let primary = self.primary();
+        for pending in self.pending.values() {
+            let message = ClientMessage::Request(self.authenticated(pending));
+            for replica in self.quorum.others(primary) {
+                let send = ClientOutput::Send(replica, message.clone());
+                self.out.push_back(send);
             }
         }
     }
@@ -235,8 +274,36 @@ impl Client {
         {
             self.repliers.distrust(done.replier, self.now);
         }
+        self.learn(&done);
         self.finish(done, &result);
         self.send_queued();
+    }
+
+    /// Learns from an answer how long answers take, and whether they come only to what is signed.
+    fn learn(&mut self, done: &Pending) {
+        let took = self.now.saturating_sub(done.sent_at);
+        self.answer_time = Some(match self.answer_time {
+            None => (8 * took, 2 * took),
+            Some((smooth, deviation)) => {
+                let off = took.abs_diff(smooth / 8);
+                (smooth - smooth / 8 + took, deviation - deviation / 4 + off)
+            }
+        });
+        self.unheard = match done.is_repeated {
+            true => self.unheard + 1,
+            false => 0,
+        };
+        if self.unheard >= UNHEARD {
+            self.unheard = 0;
+            self.sign_until = self.now + SIGN_ALL_MS;
+        }
+    }
+
+    /// How long to wait for an answer before the request is repeated.
+    fn retry(&self) -> Millis {
+        self.answer_time.map_or(RETRY_MS, |(smooth, deviation)| {
+            (LEAST_RETRY_MS + smooth / 8 + deviation).min(RETRY_MS)
+        })
     }
 
     fn finish(&mut self, done: Pending, result: &Bytes) {
@@ -337,8 +404,10 @@ impl Client {
             token,
             replier: self.next_replier(),
             answers: Answers::default(),
-            repeat_at: self.now + RETRY_MS,
-            patience: RETRY_MS,
+            sent_at: self.now,
+            repeat_at: self.now + self.retry(),
+            patience: self.retry(),
+            is_repeated: false,
             vouched_at: None,
             request,
         };
@@ -346,10 +415,18 @@ impl Client {
         let primary = self.primary();
         let to_all = pending.request.op().len() > self.options.inline_bytes
             || self.keys[usize::from(primary.0)].is_none();
+        let watch = (!to_all && self.now >= self.next_watch).then(|| {
+            self.next_watch = self.now + WATCH_MS;
+            ClientMessage::Watch(self.signed(&pending))
+        });
         self.pending.insert(id, pending);
         for replica in self.quorum.replicas().filter(|r| to_all || *r == primary) {
             self.out
                 .push_back(ClientOutput::Send(replica, message.clone()));
+        }
+        for replica in self.quorum.others(primary) {
+            let watch = watch.clone().map(|m| ClientOutput::Send(replica, m));
+            self.out.extend(watch);
         }
     }
 
@@ -374,14 +451,25 @@ impl Client {
     pub fn authenticate(&self, request: Request, replier: ReplicaId) -> AuthRequest {
         let digest = request.digest();
         let mac = |key: &Option<MacKey>| key.as_ref().map_or(Mac([0; 16]), |k| k.mac(&digest));
-        let auth = match &self.signer {
-            Some(key) => Authenticator::Signed(key.sign(&digest)),
-            None => Authenticator::Macs(self.keys.iter().map(mac).collect()),
+        let auth = match self.signs_all || self.now < self.sign_until {
+            true => Authenticator::Signed(self.key.sign(&digest)),
+            false => Authenticator::Macs(self.keys.iter().map(mac).collect()),
         };
         AuthRequest {
             request,
             auth,
             replier,
+        }
+    }
+
+    /// A pending request in the form that any replica can check.
+    fn signed(&self, pending: &Pending) -> AuthRequest {
+        let request = pending.request.clone();
+        let auth = Authenticator::Signed(self.key.sign(&request.digest()));
+        AuthRequest {
+            request,
+            auth,
+            replier: pending.replier,
         }
     }
 
@@ -393,7 +481,8 @@ impl Client {
         pending.answers.clear();
         pending.patience = (pending.patience * 2).min(MAX_RETRY_MS);
         pending.repeat_at = self.now + pending.patience;
-        let message = ClientMessage::Repeat(self.authenticated(&self.pending[&id]));
+        pending.is_repeated = true;
+        let message = ClientMessage::Repeat(self.signed(&self.pending[&id]));
         for replica in self.quorum.replicas() {
             self.out
                 .push_back(ClientOutput::Send(replica, message.clone()));

@@ -11,12 +11,10 @@ use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, MacKey, ReplicaId, Seq, 
 
 use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::io::{Config, Input, Now, Ordered, Output, Rejected};
+use crate::judge::Judge;
 use crate::pool::Pool;
 use crate::slot::{Proposal, Slot, Stage};
 use crate::{LOG_WINDOW, Millis};
-
-/// A replica that was not called for so long stood still itself; the status period calls it more often.
-const STALL_MS: Millis = 1_000;
 
 /// Agreement at one replica.
 #[derive(Debug)]
@@ -32,7 +30,11 @@ pub struct Agreement {
     /// Places with a proposal that was not accepted yet; some that have none any more.
     pub(crate) awaiting: BTreeSet<Seq>,
     pub(crate) pool: Pool,
+    pub(crate) judge: Judge,
     pub(crate) mac_keys: BTreeMap<ClientId, VecDeque<MacKey>>,
+    /// Clients that must sign what they ask this replica as primary, and until when.
+    pub(crate) suspects: BTreeMap<ClientId, Millis>,
+    pub(crate) started: Millis,
     /// The last place that this replica gave as primary, or the last that its view started with.
     pub(crate) last_given: Seq,
     /// All places up to here have committed.
@@ -81,6 +83,8 @@ pub struct Agreement {
     /// What each replica last said of itself, and whether it had moved since the time before.
     pub(crate) statuses: BTreeMap<ReplicaId, (Status, bool)>,
     pub(crate) next_status: Millis,
+    /// Whether the last one said that the primary is lost.
+    pub(crate) told_loss: bool,
     /// Replicas that wait alone in a later view, since when, and when they were last followed there.
     pub(crate) stranded: BTreeMap<ReplicaId, Stranded>,
     pub(crate) fetch_turn: u8,
@@ -179,7 +183,10 @@ impl Agreement {
             slots,
             awaiting: BTreeSet::new(),
             pool,
+            judge: Judge::new(secret_seed(&config.key), now.mono),
             mac_keys: BTreeMap::new(),
+            suspects: BTreeMap::new(),
+            started: now.mono,
             last_given,
             committed: checkpoint.0,
             executed: checkpoint.0,
@@ -203,6 +210,7 @@ impl Agreement {
             held: VecDeque::new(),
             statuses: BTreeMap::new(),
             next_status: now.mono,
+            told_loss: false,
             stranded: BTreeMap::new(),
             fetch_turn: config.me.0,
             asked: BTreeSet::new(),
@@ -302,17 +310,22 @@ impl Agreement {
     /// # Errors
     /// Why a peer's or client's input was refused; for counting and for tests. The replica is none the worse.
     pub fn take(&mut self, now: Now, input: Input) -> Result<(), Rejected> {
-        if now.mono.saturating_sub(self.now.mono) > STALL_MS {
+        let before = core::mem::replace(&mut self.now, now);
+        if self.has_stood_still(before.mono) {
             // This replica stood still (a stopped process, a busy machine): what others sent meanwhile waits to be read, and
             // who did not answer it is unknown.
             self.pool.wait_anew(now.mono);
             let patience = self.patience();
             self.new_view_deadline = self.new_view_deadline.map(|_| now.mono + patience);
         }
-        self.now = now;
         match input {
             Input::Peer(from, message) => self.on_peer(from, message),
             Input::Request(request) => self.on_request(request),
+            Input::Watch(request) => self.on_watch(request),
+            Input::PeerLink(replica, is_up) => {
+                self.on_peer_link(replica, is_up);
+                Ok(())
+            }
             Input::ClientKey(client, key) => {
                 self.on_client_key(client, key);
                 Ok(())
@@ -433,7 +446,11 @@ impl Agreement {
 
     /// When [`Input::Tick`] is due at the latest.
     pub fn next_timeout(&self) -> Millis {
-        let deadlines = [self.request_deadline(), self.new_view_deadline];
+        let deadlines = [
+            self.request_deadline(),
+            self.new_view_deadline,
+            self.loss_deadline(),
+        ];
         deadlines
             .into_iter()
             .flatten()
@@ -479,8 +496,9 @@ impl Agreement {
     }
 
     fn run_timers(&mut self) {
+        let is_bad = self.is_primary_bad();
         let over = |deadline: Option<Millis>| deadline.is_some_and(|at| at <= self.now.mono);
-        if over(self.new_view_deadline) {
+        if over(self.new_view_deadline) || is_bad {
             self.start_view_change(self.view.next());
         } else if over(self.request_deadline()) {
             if self.others_are_ahead() {
@@ -490,6 +508,11 @@ impl Agreement {
             } else {
                 self.start_view_change(self.view.next());
             }
+        }
+        let is_lost = self.active && self.is_primary_lost();
+        if core::mem::replace(&mut self.told_loss, is_lost) != is_lost {
+            // The others wait for this.
+            self.next_status = self.now.mono;
         }
         if self.next_status <= self.now.mono {
             self.on_status_tick();

@@ -25,7 +25,8 @@ pub struct Config {
     pub key: KeyPair,
     /// All replicas' public keys, by id.
     pub keys: Vec<PublicKey>,
-    /// How long a known request may wait before the replica asks for another primary.
+    /// How long a request that its client has signed may wait before the replica asks for another primary, at the most: where
+    /// batches are quick it is less.
     pub timeout_ms: Millis,
     /// How far the primary's time may be from this replica's clock.
     pub clock_bound_ms: Millis,
@@ -82,6 +83,10 @@ pub enum Input {
     Peer(ReplicaId, PeerMessage),
     /// A request over the link from its client.
     Request(Verified<AuthRequest>),
+    /// The same, where the client has sent it to the primary as well, for this replica to look what becomes of it.
+    Watch(Verified<AuthRequest>),
+    /// The link with another replica stands, or is gone.
+    PeerLink(ReplicaId, bool),
     /// A link with a client stands, with this key for its authenticators.
     ClientKey(ClientId, MacKey),
     /// All records up to here are on disk.
@@ -167,6 +172,8 @@ pub enum Rejected {
     Malformed,
     /// Content that nobody here asked for.
     NotAsked,
+    /// A request without a signature, of a client whose MACs were wrong before.
+    Unsigned,
     /// The client has too much in flight.
     ClientOverLimit,
     /// Seen before.
@@ -187,6 +194,7 @@ impl fmt::Display for Rejected {
             Rejected::BadAuthentication => "bad_authentication",
             Rejected::Malformed => "malformed",
             Rejected::NotAsked => "not_asked",
+            Rejected::Unsigned => "unsigned",
             Rejected::ClientOverLimit => "client_over_limit",
             Rejected::Duplicate => "duplicate",
         })

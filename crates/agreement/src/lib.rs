@@ -36,6 +36,7 @@ pub mod client;
 mod core;
 pub mod durable;
 mod io;
+mod judge;
 mod normal;
 mod pool;
 pub mod selection;

@@ -9,16 +9,16 @@ use quorate_wire::message::{
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq, Verified};
 
+use crate::BATCH_BYTES;
 use crate::core::Agreement;
 use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
 use crate::io::{Ordered, Output, Rejected};
 use crate::pool::DigestSet;
 use crate::slot::{Proposal, Stage, Votes};
-use crate::{BATCH_BYTES, Millis};
 
 /// Batches that may be in flight while the next one is not full: at low load a request leaves at once, under load
 /// batches fill while earlier ones are on their way.
-const EAGER_BATCHES: u64 = 2;
+pub(crate) const EAGER_BATCHES: u64 = 2;
 /// The heaviest batch that a backup votes for; it must fit in a frame of the log.
 const MAX_BATCH_WEIGHT: usize = 2 * BATCH_BYTES;
 
@@ -27,6 +27,7 @@ impl Agreement {
     pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
         self.check_linked(&request)?;
+        let (digest, is_claim) = (request.request.digest(), self.is_claimable(&request));
         let small = request.request.op().len() <= self.config.tuning.inline_bytes;
         let repeated = self.pool.get(&request.request.digest()).is_some();
         // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
@@ -37,8 +38,26 @@ impl Agreement {
                 PeerMessage::Request(request.clone()),
             ));
         }
-        self.pool
-            .insert_authentic(Arc::new(request), self.now.mono)?;
+        let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
+        if is_claim {
+            self.pool.claim(&digest, self.now.mono);
+        }
+        taken?;
+        self.accept_proposals();
+        Ok(())
+    }
+
+    /// A request that its client has sent to the primary as well: it is not relayed, so that the primary can't know what is looked
+    /// at.
+    pub(crate) fn on_watch(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
+        let request = request.into_inner();
+        if !self.is_claimable(&request) {
+            return Err(Rejected::BadAuthentication);
+        }
+        let digest = request.request.digest();
+        let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
+        self.pool.claim(&digest, self.now.mono);
+        taken?;
         self.accept_proposals();
         Ok(())
     }
@@ -52,8 +71,12 @@ impl Agreement {
         if !self.is_authentic(&request) {
             return Err(Rejected::BadAuthentication);
         }
-        self.pool
-            .insert_authentic(Arc::new(request), self.now.mono)?;
+        let (digest, is_claim) = (request.request.digest(), self.is_claimable(&request));
+        let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
+        if is_claim {
+            self.pool.claim(&digest, self.now.mono);
+        }
+        taken?;
         self.accept_proposals();
         Ok(())
     }
@@ -230,6 +253,9 @@ impl Agreement {
             .requests
             .iter()
             .for_each(|d| self.pool.mark_ordered(d));
+        let requests = m.batch.requests.iter();
+        let sessions = requests.filter_map(|d| Some(self.pool.get(d)?.request().session()));
+        self.judge.on_proposed(m.seq, sessions);
         let slot = self.slots.entry(m.seq).or_default();
         slot.batches.insert(digest, Arc::new(m.batch));
         let view = m.view;
@@ -278,7 +304,10 @@ impl Agreement {
             match authentic || is_on(Mutant::AuthenticityUnchecked) {
                 // A client over its limit must not stop what the primary has ordered.
                 true => drop(self.pool.insert_ordered(body, self.now.mono)),
-                false => self.pool.insert_vouched(body, self.now.mono),
+                false => {
+                    self.suspect(body.request.client());
+                    self.pool.insert_vouched(body, self.now.mono);
+                }
             }
         }
         Ok(())
@@ -326,6 +355,7 @@ impl Agreement {
         if !vouched && !authentic {
             return;
         }
+        self.judge.on_accepted(seq, self.now.mono);
         self.set_stage(seq, Stage::Accepted);
         self.vote(seq, proposal.digest);
     }
@@ -472,6 +502,7 @@ impl Agreement {
         };
         if slot.committed.is_none() {
             slot.committed = Some(digest);
+            self.judge.on_committed(seq, self.now.mono);
             // An equivocating primary gave this replica another batch than the one that committed.
             slot.proposal = slot.proposal.filter(|p| p.digest == digest);
             if self
@@ -581,20 +612,6 @@ impl Agreement {
             time: batch.time,
             requests,
         }))
-    }
-
-    /// When the longest-waiting request has waited too long. A primary leaves its own view as well: where one backup has gone
-    /// on alone and another has all that is asked, nobody else would, and the rest is too few to commit anything.
-    pub(crate) fn request_deadline(&self) -> Option<Millis> {
-        if !self.active || self.fetching.is_some() {
-            return None;
-        }
-        Some(self.pool.oldest_since()? + self.patience())
-    }
-
-    /// How long to wait for a primary: doubles with each view that failed, up to 64 times, and falls back with progress.
-    pub(crate) fn patience(&self) -> Millis {
-        self.config.timeout_ms << self.failed_views.min(6)
     }
 }
 

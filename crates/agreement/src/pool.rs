@@ -7,7 +7,6 @@ use alloc::vec::Vec;
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use quorate_wire::message::{AuthRequest, EVERYONE, Request};
-use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Authenticator, ClientId, Digest};
 
 use crate::Millis;
@@ -15,6 +14,9 @@ use crate::io::Rejected;
 
 /// The most bytes of unordered requests held for one client: a full window of writes of 1 MiB and room.
 const CLIENT_BYTES: usize = 80 << 20;
+
+/// How many claims are looked at to find one that waits.
+const CLAIMS_AT_ONCE: usize = 64;
 
 /// What the smallest request is charged, so that the number of requests is bounded as well.
 const LEAST_CHARGE: usize = 16 << 10;
@@ -46,8 +48,8 @@ pub struct Entry {
     pub checked: bool,
     /// Where it is.
     place: Place,
-    /// Since when this replica waits for it; set anew when a view starts.
-    since: Millis,
+    /// Its claim, if this replica may hold it against a primary: the claim's number, and since when; set anew when a view starts.
+    claim: Option<(u64, Millis)>,
     /// When its client last sent it here.
     heard: Millis,
     /// The order of arrival.
@@ -81,8 +83,11 @@ pub type DigestSet = HashSet<Digest, FixedState>;
 #[derive(Clone, Debug)]
 pub struct Pool {
     entries: HashMap<Digest, Entry, FixedState>,
-    /// The authentic requests that are not executed, in the order of their arrival, which is that of their age.
+    /// The authentic requests that are not executed, in the order of their arrival.
     open: BTreeMap<u64, Digest>,
+    /// Those of them that are claims, in the order of their age.
+    claims: BTreeMap<u64, Digest>,
+    last_claim: u64,
     /// Those of them that wait, with their weights.
     waiting: BTreeMap<u64, (Digest, usize)>,
     waiting_weight: usize,
@@ -98,6 +103,8 @@ impl Pool {
         Pool {
             entries: HashMap::with_hasher(state.clone()),
             open: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            last_claim: 0,
             waiting: BTreeMap::new(),
             waiting_weight: 0,
             in_flight: HashMap::with_hasher(state),
@@ -158,17 +165,13 @@ impl Pool {
             self.wait(arrival, digest, request.request.weight());
         }
         *self.in_flight.entry(request.request.client()).or_default() += charge(&request.request);
-        let since = match is_on(Mutant::TimerNeverStops) {
-            true => self.oldest_since().unwrap_or(now),
-            false => now,
-        };
         self.open.insert(arrival, digest);
         let entry = Entry {
             known: request,
             authentic: true,
             checked: false,
             place,
-            since,
+            claim: None,
             heard: now,
             arrival,
         };
@@ -184,7 +187,7 @@ impl Pool {
             authentic: false,
             checked: false,
             place: Place::Waiting,
-            since: now,
+            claim: None,
             heard: now,
             arrival: 0,
         });
@@ -209,6 +212,37 @@ impl Pool {
         if let Some((_, weight)) = self.waiting.remove(&arrival) {
             self.waiting_weight -= weight;
         }
+    }
+
+    /// Any replica can see that this request is its client's, and its client waits for it.
+    pub fn claim(&mut self, digest: &Digest, now: Millis) {
+        if let Some(entry) = self.entries.get_mut(digest)
+            && entry.authentic
+            && entry.place != Place::Executed
+            && entry.claim.is_none()
+        {
+            self.last_claim += 1;
+            entry.claim = Some((self.last_claim, now));
+            self.claims.insert(self.last_claim, *digest);
+        }
+    }
+
+    /// Whether a request is a claim.
+    pub fn is_claim(&self, digest: &Digest) -> bool {
+        self.get(digest).is_some_and(|entry| entry.claim.is_some())
+    }
+
+    /// The oldest claim: its number, and since when this replica waits for it.
+    pub fn oldest_claim(&self) -> Option<(u64, Millis)> {
+        let (_, digest) = self.claims.first_key_value()?;
+        self.entries.get(digest)?.claim
+    }
+
+    /// The oldest claim among the first few that no proposal has.
+    pub fn oldest_waiting_claim(&self) -> Option<(u64, Millis)> {
+        let few = self.claims.values().take(CLAIMS_AT_ONCE);
+        let mut entries = few.filter_map(|digest| self.entries.get(digest));
+        entries.find(|e| e.place == Place::Waiting)?.claim
     }
 
     /// The request's signature was checked.
@@ -244,7 +278,9 @@ impl Pool {
             if entry.authentic {
                 let arrival = entry.arrival;
                 let (client, charge) = (entry.request().client(), charge(entry.request()));
+                let claim = entry.claim.take();
                 self.open.remove(&arrival);
+                claim.map(|(number, _)| self.claims.remove(&number));
                 self.wait_no_more(arrival);
                 self.release(client, charge);
             }
@@ -271,7 +307,9 @@ impl Pool {
             entry.authentic = false;
             let (arrival, place) = (entry.arrival, entry.place);
             let (client, charge) = (entry.request().client(), charge(entry.request()));
+            let claim = entry.claim.take();
             self.open.remove(&arrival);
+            claim.map(|(number, _)| self.claims.remove(&number));
             self.wait_no_more(arrival);
             if place == Place::Waiting {
                 self.entries.remove(&digest);
@@ -293,7 +331,7 @@ impl Pool {
         self.waiting.clear();
         self.waiting_weight = 0;
         for (digest, entry) in &mut self.entries {
-            entry.since = now;
+            entry.claim = entry.claim.map(|(number, _)| (number, now));
             if entry.place == Place::Executed {
                 continue;
             }
@@ -311,9 +349,9 @@ impl Pool {
 
     /// Nobody has waited yet: what was waited for so far was this replica's own fault.
     pub fn wait_anew(&mut self, now: Millis) {
-        for digest in self.open.values() {
+        for (&number, digest) in &self.claims {
             if let Some(entry) = self.entries.get_mut(digest) {
-                entry.since = now;
+                entry.claim = Some((number, now));
             }
         }
     }
@@ -326,12 +364,6 @@ impl Pool {
     /// How many authentic requests wait to be ordered, and their weight.
     pub fn queue(&self) -> (usize, usize) {
         (self.waiting.len(), self.waiting_weight)
-    }
-
-    /// Since when the longest-waiting authentic request that is not executed has waited.
-    pub fn oldest_since(&self) -> Option<Millis> {
-        let (_, digest) = self.open.first_key_value()?;
-        Some(self.entries.get(digest)?.since)
     }
 
     /// Drops what neither waits nor is named by a batch in the log.
@@ -366,8 +398,16 @@ impl Pool {
                 );
             }
         }
-        let ages = self.open.values().map(|digest| self.entries[digest].since);
-        assert!(ages.is_sorted(), "arrival is age");
+        let claims = self.claims.iter().map(|(number, digest)| {
+            let entry = &self.entries[digest];
+            assert!(entry.authentic && entry.place != Place::Executed);
+            let (its_number, since) = entry.claim.expect("a claim");
+            assert_eq!(its_number, *number);
+            since
+        });
+        assert!(claims.is_sorted(), "a claim's number is its age");
+        let claimed = self.entries.values().filter(|e| e.claim.is_some()).count();
+        assert_eq!(claimed, self.claims.len());
         let counted: BTreeMap<ClientId, usize> =
             self.in_flight.iter().map(|(c, n)| (*c, *n)).collect();
         assert_eq!(in_flight, counted, "charges in flight by client");

@@ -29,6 +29,7 @@ impl Agreement {
         if is_on(Mutant::ExecutedFalls) {
             self.executed = self.stable.0;
         }
+        self.judge.begin_view(self.committed, self.now.mono);
         self.prune_proofs();
         let body = ViewChange {
             view,
@@ -377,6 +378,7 @@ impl Agreement {
             }
         }
         self.pool.restart(&named, self.now.mono);
+        self.judge.begin_view(self.last_given, self.now.mono);
         let record = Record::Entered(entered.clone().into());
         self.entered_at = Some(self.next_index);
         if self.is_primary() {

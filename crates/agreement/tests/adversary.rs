@@ -288,7 +288,7 @@ fn a_view_starts_after_a_power_cut() {
 
             let own = (Seq(300 + u64::from(me)), Digest([2 + me; 32]));
             let mut after = restarted(me, own, records);
-            let waits = request(1, Bytes::from_static(b"waits"));
+            let waits = signed_request(1, Bytes::from_static(b"waits"));
             from_client(&mut after, 0, waits).unwrap();
             wait(&mut after, 500, 2 * TIMEOUT_MS);
             let records = written(&mut after).into_iter();
@@ -310,7 +310,7 @@ fn a_view_starts_after_a_power_cut() {
 fn a_replica_that_others_are_ahead_of_stays() {
     for (ahead, view) in [(vec![0, 2], View(0)), (vec![2], View(1))] {
         let mut replica = fresh(1);
-        let waits = request(1, Bytes::from_static(b"waits"));
+        let waits = signed_request(1, Bytes::from_static(b"waits"));
         from_client(&mut replica, 0, waits).unwrap();
         for from in &ahead {
             from_peer(&mut replica, 1, *from, status(0, true, 5)).unwrap();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use quorate_agreement::Millis;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
 use quorate_wire::message::{AuthRequest, ClientMessage, Outcome, Read, Reply, ReplyBody};
-use quorate_wire::{Encode, KeyPair, MacKey, Quorum, ReplicaId, SessionId, View};
+use quorate_wire::{Authenticator, Encode, KeyPair, MacKey, Quorum, ReplicaId, SessionId, View};
 
 const NONCE: u64 = 7;
 
@@ -14,7 +14,7 @@ fn link_key(replica: u8) -> MacKey {
 
 /// A client whose first link stands at 0.
 fn client() -> Client {
-    let me = KeyPair::from_seed(&[50; 32]).public();
+    let me = KeyPair::from_seed(&[50; 32]);
     Client::new(
         Quorum::new(4).unwrap(),
         ClientOptions::default(),
@@ -113,7 +113,7 @@ fn in_session() -> Client {
 }
 
 fn linked(options: ClientOptions) -> Client {
-    let me = KeyPair::from_seed(&[50; 32]).public();
+    let me = KeyPair::from_seed(&[50; 32]);
     let mut client = Client::new(Quorum::new(4).unwrap(), options, me, NONCE, 0);
     (0..4).for_each(|replica| link(&mut client, replica));
     let opening = requests(&mut client).remove(0).1;
@@ -317,4 +317,123 @@ fn a_lying_replier_of_a_read_is_found_out() {
     for i in 0..8 {
         assert_ne!(reading(&mut client, 1_100 + i).replier, liar);
     }
+}
+
+/// What has gone out since the last look.
+fn sent(client: &mut Client) -> Vec<(ReplicaId, ClientMessage)> {
+    let sent = client.drain().filter_map(|o| match o {
+        ClientOutput::Send(to, message) => Some((to, message)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+fn is_signed(m: &AuthRequest) -> bool {
+    let Authenticator::Signed(signature) = &m.auth else {
+        return false;
+    };
+    let digest = m.request.digest();
+    m.request.client().verify(&digest, signature).is_ok()
+}
+
+/// Asks for an operation and gets its answer at once.
+fn ask(client: &mut Client, token: u64, now: Millis) -> AuthRequest {
+    client.call(token, Bytes::from_static(b"op"), now);
+    let request = requests(client).remove(0).1;
+    for replica in 0..3 {
+        answer(client, ReplicaId(replica), &request, b"r", true, now);
+    }
+    request
+}
+
+/// Now and then a small request goes to the backups as well, signed, so that they can see how soon the primary orders it.
+#[test]
+fn some_requests_are_watched() {
+    let mut client = in_session();
+    let mut watched = 0;
+    for ms in (2_000..7_000).step_by(10) {
+        client.call(ms, Bytes::from_static(b"op"), ms);
+        let sent = sent(&mut client);
+        let to_primary = sent.iter().filter(|(to, _)| *to == ReplicaId(0));
+        assert_eq!(to_primary.count(), 1);
+        let ClientMessage::Request(request) = sent[0].1.clone() else {
+            panic!("{sent:?}")
+        };
+        for (_, message) in &sent[1..] {
+            let ClientMessage::Watch(watch) = message else {
+                panic!("{message:?}")
+            };
+            assert!(is_signed(watch) && watch.request == request.request);
+        }
+        assert!(sent.len() == 1 || sent.len() == 4);
+        watched += usize::from(sent.len() == 4);
+        for replica in 0..3 {
+            answer(&mut client, ReplicaId(replica), &request, b"r", true, ms);
+        }
+    }
+    assert_eq!(watched, 5);
+}
+
+/// A request is repeated sooner where answers are quick, and the repetition is signed.
+#[test]
+fn repetitions_are_signed_and_soon() {
+    for (took, due) in [(0, 100), (50, 150), (350, 400)] {
+        let mut client = in_session();
+        for token in 0..100 {
+            client.call(token, Bytes::from_static(b"op"), 100);
+            let request = requests(&mut client).remove(0).1;
+            for replica in 0..3 {
+                let at = 100 + took;
+                answer(&mut client, ReplicaId(replica), &request, b"r", true, at);
+            }
+        }
+        client.call(100, Bytes::from_static(b"op"), 1_000);
+        sent(&mut client);
+        client.on_tick(1_000 + due - 1);
+        assert_eq!(sent(&mut client), vec![]);
+        // What times differ by is rounded.
+        client.on_tick(1_000 + due + 4);
+        let repeated = sent(&mut client);
+        assert_eq!(repeated.len(), 4);
+        for (_, message) in repeated {
+            assert!(matches!(&message, ClientMessage::Repeat(m) if is_signed(m)));
+        }
+    }
+}
+
+/// Where nothing but repetitions is answered, a primary does not believe this client's MACs: all is signed for a while.
+#[test]
+fn who_is_not_heard_signs() {
+    let mut client = in_session();
+    let mut now = 1_000;
+    for token in 0..3 {
+        client.call(token, Bytes::from_static(b"op"), now);
+        let request = requests(&mut client).remove(0).1;
+        assert!(!is_signed(&request));
+        now += 1_000;
+        client.on_tick(now);
+        sent(&mut client);
+        for replica in 0..3 {
+            answer(&mut client, ReplicaId(replica), &request, b"r", true, now);
+        }
+    }
+    assert!(is_signed(&ask(&mut client, 10, now)));
+    assert!(!is_signed(&ask(&mut client, 11, now + 30_000)));
+}
+
+/// When the primary's process is gone, the backups get what waits, without waiting for a time-out.
+#[test]
+fn a_lost_primary_is_not_waited_for() {
+    let mut client = in_session();
+    client.call(1, Bytes::from_static(b"op"), 10);
+    assert_eq!(requests(&mut client).len(), 1);
+    client.on_link(ReplicaId(2), None);
+    assert_eq!(requests(&mut client), vec![]);
+    client.on_link(ReplicaId(0), None);
+    let to: Vec<u8> = requests(&mut client).iter().map(|(to, _)| to.0).collect();
+    assert_eq!(to, [1, 2, 3]);
+    client.on_link(ReplicaId(0), None);
+    assert_eq!(requests(&mut client), vec![]);
+    client.call(2, Bytes::from_static(b"op"), 20);
+    assert_eq!(requests(&mut client).len(), 4);
 }

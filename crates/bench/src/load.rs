@@ -227,11 +227,11 @@ impl Fleet {
             let mut nonce = [0; 8];
             getrandom::fill(&mut nonce)?;
             let (quorum, nonce) = (group.group().quorum(), u64::from_le_bytes(nonce));
-            let client = Client::new(quorum, self.options, me.public(), nonce, 0);
+            let client = Client::new(quorum, self.options, me.key().clone(), nonce, 0);
             self.clients.push(Machine {
                 client: match group.group().protocol().authentication {
                     Authentication::Mac => client,
-                    Authentication::Signature => client.signing(me.key().clone()),
+                    Authentication::Signature => client.signing(),
                 },
                 links: ClientLinks::connect(group.group(), me)?,
                 started: clock(),

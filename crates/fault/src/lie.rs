@@ -74,7 +74,7 @@ pub(crate) fn for_peer(message: PeerMessage, chance: u64) -> PeerMessage {
 /// Ahead of the truth, far behind it, or in a view of its own.
 fn false_status(m: Status, chance: u64) -> Status {
     let far = chance >> 8 & 0xfff;
-    match chance % 4 {
+    match chance % 5 {
         0 => Status {
             stable: Seq(m.stable.0.saturating_add(far)),
             committed: Seq(m.committed.0.saturating_add(far)),
@@ -89,6 +89,10 @@ fn false_status(m: Status, chance: u64) -> Status {
         },
         2 => Status {
             view: View(u64::MAX),
+            ..m
+        },
+        3 => Status {
+            primary_lost: !m.primary_lost,
             ..m
         },
         _ => Status {

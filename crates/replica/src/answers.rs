@@ -22,8 +22,15 @@ impl<S: Service> Replica<S> {
         message: ClientMessage,
     ) -> Result<(), Fault> {
         match message {
-            ClientMessage::Request(request) => self.on_request(now, connection, request, false),
-            ClientMessage::Repeat(request) => self.on_request(now, connection, request, true),
+            ClientMessage::Request(m) => {
+                self.on_request(now, connection, m, AgreementInput::Request, false)
+            }
+            ClientMessage::Watch(m) => {
+                self.on_request(now, connection, m, AgreementInput::Watch, false)
+            }
+            ClientMessage::Repeat(m) => {
+                self.on_request(now, connection, m, AgreementInput::Request, true)
+            }
             ClientMessage::Attach(session) => {
                 self.clients.attach(connection, session);
                 Ok(())
@@ -42,6 +49,7 @@ impl<S: Service> Replica<S> {
         now: Now,
         connection: ConnectionId,
         message: AuthRequest,
+        input: fn(Verified<AuthRequest>) -> AgreementInput,
         repeated: bool,
     ) -> Result<(), Fault> {
         let request = &message.request;
@@ -78,7 +86,7 @@ impl<S: Service> Replica<S> {
                     self.clients.remember_repeated(client, session, number);
                 }
                 // TLS has authenticated the client at the other end of the connection.
-                self.agree(now, AgreementInput::Request(Verified::from_link(message)));
+                self.agree(now, input(Verified::from_link(message)));
             }
         }
         Ok(())

@@ -17,6 +17,8 @@ use crate::clients::ConnectionId;
 pub enum Input {
     /// A message over the link from another replica.
     Peer(ReplicaId, PeerMessage),
+    /// The link with another replica stands, or is gone.
+    PeerLink(ReplicaId, bool),
     /// A client connected and proved its key.
     ClientUp(ConnectionId, ClientId, MacKey),
     /// A client's connection is gone.

@@ -169,6 +169,7 @@ impl<S: Service> Replica<S> {
                 return self.on_state(now, from, message);
             }
             Input::Peer(from, message) => self.agree(now, AgreementInput::Peer(from, message)),
+            Input::PeerLink(peer, is_up) => self.agree(now, AgreementInput::PeerLink(peer, is_up)),
             Input::ClientUp(connection, client, key) => {
                 self.clients.up(connection, client);
                 self.agree(now, AgreementInput::ClientKey(client, key));

@@ -64,16 +64,17 @@ impl ClientNode {
         &mut self,
         quorum: Quorum,
         options: ClientOptions,
-        signer: Option<KeyPair>,
+        key: KeyPair,
+        signs_all: bool,
         nonce: u64,
         now_us: u64,
     ) {
         self.incarnation += 1;
         self.tick_at = None;
-        let client = Client::new(quorum, options, self.key, nonce, now_us / 1000);
-        self.core = Some(match signer {
-            Some(key) => client.signing(key),
-            None => client,
+        let client = Client::new(quorum, options, key, nonce, now_us / 1000);
+        self.core = Some(match signs_all {
+            true => client.signing(),
+            false => client,
         });
     }
 
@@ -87,7 +88,9 @@ impl ClientNode {
 
     /// Spoils the authenticators of a message, if this client is one of those.
     pub fn spoil(&self, message: &mut ClientMessage) {
-        let (ClientMessage::Request(m) | ClientMessage::Repeat(m)) = message else {
+        let (ClientMessage::Request(m) | ClientMessage::Watch(m) | ClientMessage::Repeat(m)) =
+            message
+        else {
             return;
         };
         for replica in &self.bad_macs {

@@ -41,6 +41,8 @@ enum Event {
     Ran(usize, u64, Job),
     Tick(usize, u64),
     TurnEnd(usize, u64),
+    /// A server notices that the process of a replica is gone, or that there is one again.
+    PeerLink(usize, ReplicaId),
     ClientTick(usize, u64),
     Connect(usize, usize),
     Think(usize),
@@ -230,6 +232,15 @@ impl World {
             Event::Ran(server, incarnation, job) => self.on_ran(server, incarnation, &job),
             Event::Tick(server, at) => self.on_tick(server, at),
             Event::TurnEnd(server, incarnation) => self.on_turn_end(server, incarnation),
+            Event::PeerLink(server, peer) => {
+                let instance = self.instance(peer, server);
+                let is_up = instance.is_some_and(|s| self.servers[s].replica.is_some());
+                self.note(&[11, server as u64, u64::from(peer.0)], || {
+                    let how = if is_up { "up" } else { "gone" };
+                    format!("server {server}'s link with replica {} is {how}", peer.0)
+                });
+                self.handle(server, Input::PeerLink(peer, is_up))
+            }
             Event::ClientTick(client, at) => {
                 self.on_client_tick(client, at);
                 Ok(())

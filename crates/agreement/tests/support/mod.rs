@@ -91,7 +91,7 @@ pub fn flood(replica: &mut Agreement, request: AuthRequest) -> Result<(), Reject
 
 /// Lets time pass in steps that are too short to look like a machine that stood still.
 pub fn wait(replica: &mut Agreement, from: Millis, to: Millis) {
-    for ms in (from..=to).step_by(500) {
+    for ms in (from..=to).step_by(50) {
         replica.handle(at(ms), Input::Tick).unwrap();
         replica.invariants();
     }
@@ -178,7 +178,15 @@ pub fn status(view: u64, active: bool, committed: u64) -> PeerMessage {
         stable: Seq(0),
         committed: Seq(committed),
         executed: Seq(0),
+        primary_lost: false,
     })
+}
+
+/// A request that its client has signed, as it is when it is repeated.
+pub fn signed_request(number: u64, op: Bytes) -> AuthRequest {
+    let mut signed = request(number, op);
+    signed.auth = Authenticator::Signed(key(50).sign(&signed.request.digest()));
+    signed
 }
 
 /// A request with right MACs for all replicas.

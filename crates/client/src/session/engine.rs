@@ -66,10 +66,11 @@ impl Engine {
             unordered_reads: group.protocol().unordered_reads,
             ..ClientOptions::default()
         };
-        let client = Client::new(quorum, options, me, random(), 0);
+        let key = identity.key().clone();
+        let client = Client::new(quorum, options, key, random(), 0);
         let client = match group.protocol().authentication {
             Authentication::Mac => client,
-            Authentication::Signature => client.signing(identity.key().clone()),
+            Authentication::Signature => client.signing(),
         };
         Engine {
             client,
@@ -328,6 +329,7 @@ fn random() -> u64 {
 fn is_same(a: &ClientMessage, b: &ClientMessage) -> bool {
     match (a, b) {
         (ClientMessage::Request(a), ClientMessage::Request(b))
+        | (ClientMessage::Watch(a), ClientMessage::Watch(b))
         | (ClientMessage::Repeat(a), ClientMessage::Repeat(b)) => {
             a.request.digest() == b.request.digest() && a.auth == b.auth && a.replier == b.replier
         }

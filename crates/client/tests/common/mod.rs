@@ -15,7 +15,9 @@ use quorate_net::group::{Files, Purpose};
 use quorate_net::{ConnectionId, Event, Frame, Identity, Limits, ReplicaLinks};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, Reply, ReplyBody, Report};
-use quorate_wire::{ClientId, Decode, Digest, KeyPair, MacKey, ReplicaId, Seq, Time, View};
+use quorate_wire::{
+    Authenticator, ClientId, Decode, Digest, KeyPair, MacKey, ReplicaId, Seq, Time, View,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -239,10 +241,16 @@ impl Replica {
                     body: ReplyBody::Full(outcome.unwrap().unwrap()),
                 }))
             }
+            ClientMessage::Watch(_) => None,
             ClientMessage::Request(request) | ClientMessage::Repeat(request) => {
                 let digest = request.request.digest();
                 let (_, key) = self.clients.get(&from)?;
-                request.auth.check_mac(ReplicaId(0), key, &digest).ok()?;
+                match &request.auth {
+                    Authenticator::Signed(signature) => {
+                        request.request.client().verify(&digest, signature).ok()?;
+                    }
+                    macs => macs.check_mac(ReplicaId(0), key, &digest).ok()?,
+                }
                 let request = &request.request;
                 if request.session().0 == 0
                     && request.op()[..] != quorate_wire::Encode::to_bytes(&Control::Open(()))

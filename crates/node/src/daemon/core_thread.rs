@@ -182,11 +182,11 @@ impl<S: Service> Core<S> {
         match event {
             Event::PeerUp(peer) => {
                 tracing::info!(peer = peer.0, "link to a replica is up");
-                None
+                Some(Input::PeerLink(peer, true))
             }
             Event::PeerDown(peer) => {
                 tracing::info!(peer = peer.0, "link to a replica is down");
-                None
+                Some(Input::PeerLink(peer, false))
             }
             Event::Peer(from, message) => match self.outgoing.signing().open(from, message) {
                 Ok(message) => Some(Input::Peer(from, message)),

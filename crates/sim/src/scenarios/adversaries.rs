@@ -112,6 +112,7 @@ pub(super) fn absurd_messages_are_refused() -> Outcome {
             stable: Seq(u64::MAX),
             committed: Seq(u64::MAX),
             executed: Seq(u64::MAX),
+            primary_lost: false,
         }),
     ];
     for message in absurd {

@@ -86,7 +86,7 @@ pub(super) fn restart_in_a_view_change() -> Outcome {
 pub(super) fn the_log_is_cut_in_a_view_change() -> Outcome {
     let mut w = group(1, |k| {
         k.sync = (60_000, 60_000);
-        k.store = (300_000, 300_000);
+        k.store = (90_000, 90_000);
         k.timeout_ms = 250;
     });
     w.run_for(300)?;

@@ -26,8 +26,8 @@ impl World {
             ..ClientOptions::default()
         };
         let signed = self.knobs.authentication == Authentication::Signature;
-        let signer = signed.then(|| client_key(client));
-        self.clients[client].start(self.quorum, options, signer, nonce, self.now);
+        let key = client_key(client);
+        self.clients[client].start(self.quorum, options, key, signed, nonce, self.now);
         for id in self.quorum.replicas() {
             let node = self.client_node(client);
             if let Some(server) = self.instance(id, node) {
@@ -143,7 +143,9 @@ impl World {
     }
 
     fn send_to_replica(&mut self, client: usize, to: ReplicaId, mut message: ClientMessage) {
-        if let ClientMessage::Request(m) | ClientMessage::Repeat(m) = &message {
+        if let ClientMessage::Request(m) | ClientMessage::Watch(m) | ClientMessage::Repeat(m) =
+            &message
+        {
             self.validity.on_sent(&m.request);
             let core = self.clients[client].core.as_ref();
             let token = core.and_then(|c| c.token(m.request.session(), m.request.number()));
@@ -153,7 +155,7 @@ impl World {
         }
         let it = &self.clients[client];
         it.spoil(&mut message);
-        if it.stubborn && matches!(message, ClientMessage::Repeat(_)) {
+        if it.stubborn && matches!(message, ClientMessage::Repeat(_) | ClientMessage::Watch(_)) {
             return;
         }
         let node = self.client_node(client);
@@ -181,12 +183,14 @@ impl World {
             return Ok(());
         };
         self.note(&[25, client as u64, server as u64], || match &message {
-            ClientMessage::Request(m) | ClientMessage::Repeat(m) => format!(
-                "client {client} -> server {server}: request {:?} {:?} {:?}",
-                m.request.session(),
-                m.request.number(),
-                m.request.digest()
-            ),
+            ClientMessage::Request(m) | ClientMessage::Watch(m) | ClientMessage::Repeat(m) => {
+                format!(
+                    "client {client} -> server {server}: request {:?} {:?} {:?}",
+                    m.request.session(),
+                    m.request.number(),
+                    m.request.digest()
+                )
+            }
             other => format!("client {client} -> server {server}: {other:?}"),
         });
         self.handle(server, Input::Client(connection, message))

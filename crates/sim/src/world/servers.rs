@@ -32,7 +32,19 @@ impl World {
             let delay = self.dice.range(self.knobs.delay);
             self.after(delay, Event::Connect(client, server));
         }
+        self.tell_link(server);
         self.carry_out(server)
+    }
+
+    /// The others notice that a server's process has started or is gone.
+    fn tell_link(&mut self, server: usize) {
+        let id = self.servers[server].id;
+        for other in 0..self.servers.len() {
+            if self.servers[other].id != id {
+                let delay = self.dice.range(self.knobs.delay);
+                self.after(delay, Event::PeerLink(other, id));
+            }
+        }
     }
 
     /// Takes the power from a server.
@@ -43,6 +55,7 @@ impl World {
         self.note(&[3, server as u64], || format!("server {server} crashes"));
         self.stats.crashes += 1;
         self.servers[server].crash(&mut self.dice);
+        self.tell_link(server);
         let gone: Vec<ConnectionId> = self
             .connections
             .iter()

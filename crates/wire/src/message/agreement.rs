@@ -159,6 +159,8 @@ record! {
         pub committed: Seq,
         /// The last place whose batch it has executed; behind `committed` while it fetches bodies.
         pub executed: Seq,
+        /// Its link with the primary of `view` has gone and has not come back.
+        pub primary_lost: bool,
     }
 }
 

@@ -149,12 +149,15 @@ tagged! {
         1 => Request(AuthRequest),
         /// Asks how the replica is; the number comes back with the answer.
         2 => ReportPlease(u64),
-        /// An operation that was sent before; whoever has its result is to send it in full.
+        /// An operation that was sent before; whoever has its result is to send it in full. Signed, so that nobody who is shown it
+        /// can doubt it.
         3 => Repeat(AuthRequest),
         /// Replies to this session go over this connection.
         4 => Attach(SessionId),
         /// An operation that only reads, answered at once and not ordered.
         5 => Read(Read),
+        /// An operation that was sent to the primary as well: a backup looks what becomes of it.
+        6 => Watch(AuthRequest),
     }
 }
 

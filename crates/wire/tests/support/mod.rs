@@ -267,13 +267,14 @@ fn pre_prepare() -> impl Strategy<Value = PrePrepare> {
 }
 
 fn status() -> impl Strategy<Value = Status> {
-    (view(), any::<bool>(), seq(), seq(), seq()).prop_map(
-        |(view, active, stable, committed, executed)| Status {
+    (view(), any::<(bool, bool)>(), seq(), seq(), seq()).prop_map(
+        |(view, (active, primary_lost), stable, committed, executed)| Status {
             view,
             active,
             stable,
             committed,
             executed,
+            primary_lost,
         },
     )
 }
@@ -335,6 +336,7 @@ pub fn client_message() -> impl Strategy<Value = ClientMessage> {
         auth_request().prop_map(ClientMessage::Request),
         number().prop_map(ClientMessage::ReportPlease),
         auth_request().prop_map(ClientMessage::Repeat),
+        auth_request().prop_map(ClientMessage::Watch),
         session().prop_map(ClientMessage::Attach),
         (session(), request_number(), replica(), bytes(40)).prop_map(
             |(session, number, replier, op)| ClientMessage::Read(Read {

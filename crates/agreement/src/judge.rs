@@ -1,0 +1,281 @@
+//! What a replica thinks of its primary: whether it is there, and whether it does what is asked, soon and in a fair order.
+//!
+//! A time-out alone lets a primary be as slow as the time-out (Amir, Coan, Kirsch, Lane: Prime, DSN 2008; Clement et al.:
+//! Aardvark, NSDI 2009). So a backup also looks at what it knows to be asked for, its *claims*: requests that their clients have signed
+//! and sent to it as well. A right primary proposes at once what waits while its pipeline has room. Only signed requests are held
+//! against it: any replica can check those, while a client can make MACs that are right for some and wrong for others.
+//!
+//! - **Patience** with the oldest claim, from when it became the oldest: a few times what a batch took here of late, so
+//!   that load and slow disks stretch it, and never more than the configured time-out.
+//! - **Blame**: the time for which a claim waited although the pipeline had room, beyond what a message and a batch take. It fades
+//!   slowly; a primary with too much of it is left.
+//! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before.
+//! - **Loss**: the link with the primary's process is gone, and f others say the same.
+
+use alloc::collections::BTreeMap;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::mutants::{Mutant, is_on};
+use quorate_wire::{ReplicaId, Seq, SessionId};
+
+use crate::Millis;
+use crate::core::Agreement;
+use crate::normal::EAGER_BATCHES;
+
+/// The shortest patience, where the configured time-out is not shorter still.
+const LEAST_PATIENCE_MS: Millis = 250;
+/// Batches to have seen before their time is believed.
+const ENOUGH_BATCHES: u32 = 16;
+/// The slowest batch counts for so long, then half as much.
+const REMEMBERED_MS: Millis = 10_000;
+/// A claim may wait so long in any case: messages are on their way, processes wait for their turn.
+const ALLOWANCE_MS: Millis = 20;
+/// Blame that is too much. Doubles with each primary that was left for it, up to 32 times, and halves in
+/// [`FORGIVEN_MS`] without one.
+const TOO_MUCH_BLAME_MS: Millis = 500;
+const FORGIVEN_MS: Millis = 30_000;
+/// Blame fades by one part in so many of the time that passes.
+const FADING: Millis = 10;
+/// A replica that is called so much later than it asked for stood still itself.
+const LATE_MS: Millis = 100;
+/// How long a lost link may take to come back.
+const LOST_MS: Millis = 50;
+/// Requests of one session that may overtake a claim: a window that was in flight before it, one that followed while the claim
+/// was on its way, and one for links that are not alike.
+const MAY_OVERTAKE: u32 = 3 * SESSION_WINDOW as u32;
+/// Sessions that are counted for this.
+const COUNTED_SESSIONS: usize = 4096;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Judge {
+    /// When proposals were accepted that have not committed.
+    accepted: BTreeMap<Seq, Millis>,
+    /// The slowest batch of late, from its acceptance to its commitment here, and when that was.
+    slowest: (Millis, Millis),
+    batches: u32,
+    /// The oldest claim, and since when it has been that.
+    oldest: Option<(u64, Millis)>,
+    /// The last place that the primary has proposed.
+    proposed: Seq,
+    /// When the pipeline last had no room.
+    full_at: Millis,
+    looked_at: Millis,
+    /// In tenths of milliseconds.
+    blame: u64,
+    /// The oldest claim that waits to be ordered, and how many requests of each session were ordered since.
+    overtaken: Option<(u64, HashMap<SessionId, u32, FixedState>)>,
+    is_unfair: bool,
+    /// Primaries left for their slowness, and when the last was, or was forgiven.
+    left: (u32, Millis),
+    stood_still_at: Option<Millis>,
+    /// Since when links with other replicas that stood before are gone.
+    lost: BTreeMap<ReplicaId, Millis>,
+    hash: FixedState,
+}
+
+impl Judge {
+    pub fn new(seed: u64, now: Millis) -> Judge {
+        Judge {
+            accepted: BTreeMap::new(),
+            slowest: (0, now),
+            batches: 0,
+            oldest: None,
+            proposed: Seq(0),
+            full_at: now,
+            looked_at: now,
+            blame: 0,
+            overtaken: None,
+            is_unfair: false,
+            left: (0, now),
+            stood_still_at: None,
+            lost: BTreeMap::new(),
+            hash: FixedState::with_seed(seed),
+        }
+    }
+
+    /// Another view has begun, or this one was left: nothing is held against its primary.
+    pub fn begin_view(&mut self, start: Seq, now: Millis) {
+        self.accepted.clear();
+        self.oldest = None;
+        self.proposed = start;
+        (self.full_at, self.blame) = (now, 0);
+        (self.overtaken, self.is_unfair) = (None, false);
+    }
+
+    /// This replica votes for a proposal.
+    pub fn on_accepted(&mut self, seq: Seq, now: Millis) {
+        self.accepted.insert(seq, now);
+    }
+
+    pub fn on_committed(&mut self, seq: Seq, now: Millis) {
+        let Some(since) = self.accepted.remove(&seq) else {
+            return;
+        };
+        let took = now.saturating_sub(since);
+        let (slowest, at) = self.slowest;
+        if took >= slowest || now.saturating_sub(at) >= REMEMBERED_MS {
+            self.slowest = (took.max(slowest / 2), now);
+        }
+        self.batches = self.batches.saturating_add(1);
+    }
+
+    /// Nothing up to here will be told to have committed.
+    pub fn on_stable(&mut self, seq: Seq) {
+        self.accepted = self.accepted.split_off(&seq.next());
+    }
+
+    /// The primary has proposed something at this place; it holds these sessions' requests.
+    pub fn on_proposed(&mut self, seq: Seq, sessions: impl Iterator<Item = SessionId>) {
+        self.proposed = self.proposed.max(seq);
+        let Some((_, counts)) = &mut self.overtaken else {
+            return;
+        };
+        for session in sessions {
+            if counts.len() < COUNTED_SESSIONS || counts.contains_key(&session) {
+                let count = counts.entry(session).or_default();
+                *count += 1;
+                self.is_unfair |= *count > MAY_OVERTAKE;
+            }
+        }
+    }
+
+    /// The link with a replica stands, or is gone.
+    pub fn on_link(&mut self, replica: ReplicaId, is_up: bool, now: Millis) {
+        match is_up {
+            true => drop(self.lost.remove(&replica)),
+            false => drop(self.lost.entry(replica).or_insert(now)),
+        }
+    }
+
+    /// How long a batch may take, going by the slowest of late.
+    fn patience(&self, most: Millis) -> Millis {
+        match self.batches >= ENOUGH_BATCHES {
+            true => (LEAST_PATIENCE_MS + 8 * self.slowest.0).min(most),
+            false => most,
+        }
+    }
+}
+
+impl Agreement {
+    /// Whether this replica, called last at `before`, was called so late now that what it waited for may be waiting to be read. Not time and again: a machine that
+    /// is always late must get away from a dead primary as well.
+    pub(crate) fn has_stood_still(&mut self, before: Millis) -> bool {
+        let now = self.now.mono;
+        if now <= before + LATE_MS {
+            return false;
+        }
+        let again = self.judge.stood_still_at;
+        let pause = 2 * self.patience();
+        let still = now > self.next_timeout() + LATE_MS
+            && again.is_none_or(|at| now.saturating_sub(at) > pause);
+        if still {
+            self.judge.stood_still_at = Some(now);
+        }
+        still
+    }
+
+    /// How long to wait for a primary: doubles with each view that failed, up to 64 times, and falls back with progress.
+    pub(crate) fn patience(&self) -> Millis {
+        self.judge.patience(self.config.timeout_ms) << self.failed_views.min(6)
+    }
+
+    /// When the oldest claim has waited too long. A primary leaves its own view as well: where one backup has gone on alone and
+    /// another has all that is asked, nobody else would, and the rest is too few to commit anything.
+    pub(crate) fn request_deadline(&self) -> Option<Millis> {
+        if !self.active || self.fetching.is_some() || !self.has_window() {
+            return None;
+        }
+        if is_on(Mutant::TimerNeverStops) {
+            return Some(self.judge.oldest?.1 + self.patience());
+        }
+        let (number, since) = self.pool.oldest_claim()?;
+        let became = self.judge.oldest.filter(|(n, _)| *n == number);
+        let since = became.map_or(self.now.mono, |(_, at)| at.max(since));
+        Some(since + self.patience())
+    }
+
+    /// Whether there are places left up to the high water mark; if not, checkpoints are late, and not the primary.
+    fn has_window(&self) -> bool {
+        self.in_window(self.committed.next())
+    }
+
+    /// When the link with the primary will have been gone for too long, if it is.
+    pub(crate) fn loss_deadline(&self) -> Option<Millis> {
+        let since = self.judge.lost.get(&self.primary())?;
+        let at = since + LOST_MS;
+        // Once that is over there is nothing to wait for but the others' word.
+        (self.active && at > self.now.mono).then_some(at)
+    }
+
+    /// Whether the link with the primary has been gone for too long.
+    pub(crate) fn is_primary_lost(&self) -> bool {
+        let lost = self.judge.lost.get(&self.primary());
+        lost.is_some_and(|since| self.now.mono >= since + LOST_MS)
+    }
+
+    /// The link with another replica stands, or is gone.
+    pub(crate) fn on_peer_link(&mut self, replica: ReplicaId, is_up: bool) {
+        self.judge.on_link(replica, is_up, self.now.mono);
+    }
+
+    /// Looks at the primary's conduct; whether it is to be left.
+    pub(crate) fn is_primary_bad(&mut self) -> bool {
+        let now = self.now.mono;
+        let has_window = self.has_window();
+        let in_flight = self.judge.proposed.0.saturating_sub(self.committed.0);
+        let claim = self.pool.oldest_claim().map(|(number, _)| number);
+        let waiting = self.pool.oldest_waiting_claim();
+        // Then it is this replica that is slow.
+        let is_behind = waiting.is_some() && self.others_are_ahead();
+        let judge = &mut self.judge;
+        // What passed while this replica did not look says little.
+        let passed = now.saturating_sub(judge.looked_at).min(LATE_MS);
+        judge.looked_at = now;
+        if !has_window {
+            judge.oldest = None;
+        } else if is_on(Mutant::TimerNeverStops) {
+            judge.oldest = judge.oldest.or(claim.map(|number| (number, now)));
+        } else if judge.oldest.map(|(n, _)| n) != claim {
+            judge.oldest = claim.map(|number| (number, now));
+        }
+        let is_full = in_flight >= EAGER_BATCHES.min(self.config.tuning.batches);
+        if is_full || !has_window || is_behind {
+            judge.full_at = now;
+        }
+        match (waiting, &judge.overtaken) {
+            (None, _) => judge.overtaken = None,
+            (Some((number, _)), Some((watched, _))) if *watched == number => {}
+            (Some((number, _)), _) => {
+                let counts = HashMap::with_hasher(judge.hash.clone());
+                judge.overtaken = Some((number, counts));
+            }
+        }
+        if now.saturating_sub(judge.left.1) >= FORGIVEN_MS {
+            judge.left = (judge.left.0.saturating_sub(1), now);
+        }
+        judge.blame = judge.blame.saturating_sub(passed * 10 / FADING);
+        let allowance = ALLOWANCE_MS + 2 * judge.slowest.0;
+        if let Some((_, since)) = waiting
+            && judge.batches >= ENOUGH_BATCHES
+            && now.saturating_sub(since.max(judge.full_at)) > allowance
+        {
+            judge.blame += passed * 10;
+        }
+        if !self.active || self.is_primary() || self.fetching.is_some() {
+            return false;
+        }
+        let judge = &mut self.judge;
+        let too_much = TOO_MUCH_BLAME_MS << judge.left.0.min(5);
+        if judge.blame >= too_much * 10 || (judge.is_unfair && !is_behind) {
+            judge.left = (judge.left.0 + 1, now);
+            return true;
+        }
+        let said = self.statuses.iter().filter(|(from, (status, _))| {
+            **from != self.primary() && status.view == self.view && status.primary_lost
+        });
+        self.is_primary_lost() && said.count() >= self.config.quorum.f()
+    }
+}

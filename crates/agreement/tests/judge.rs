@@ -1,0 +1,299 @@
+//! What makes a backup leave its primary, and what does not.
+
+mod support;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_agreement::{Agreement, Input, Millis, Output, Rejected};
+use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::message::{
+    AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare, Request, Status,
+};
+use quorate_wire::{
+    Authenticator, LogIndex, Mac, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
+};
+use support::*;
+
+/// What waits for the disk has waited enough.
+fn sync(replica: &mut Agreement, ms: Millis) {
+    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
+    replica.invariants();
+}
+
+fn pre_prepare(ms: Millis, seq: u64, requests: &[AuthRequest]) -> PrePrepare {
+    PrePrepare {
+        view: View(0),
+        seq: Seq(seq),
+        batch: Batch {
+            time: at(ms).wall,
+            requests: requests.iter().map(|r| r.request.digest()).collect(),
+        },
+        bodies: requests.iter().cloned().map(Arc::new).collect(),
+    }
+}
+
+/// The primary of view 0 proposes, and the batch commits so much later.
+fn order(replica: &mut Agreement, ms: Millis, took: Millis, seq: u64, requests: &[AuthRequest]) {
+    let proposal = pre_prepare(ms, seq, requests);
+    let (view, seq, digest) = (View(0), Seq(seq), proposal.batch.digest());
+    from_peer(replica, ms, 0, PeerMessage::PrePrepare(proposal)).unwrap();
+    sync(replica, ms);
+    if replica.standing().view > view {
+        return;
+    }
+    for from in [0, 2, 3] {
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        from_peer(replica, ms, from, vote).unwrap();
+    }
+    sync(replica, ms);
+    for at in (ms..=ms + took).step_by(10) {
+        replica.handle(support::at(at), Input::Tick).unwrap();
+    }
+    for from in [0, 2, 3] {
+        let vote = PeerMessage::Commit(Commit { view, seq, digest });
+        from_peer(replica, ms + took, from, vote).unwrap();
+    }
+    assert!(replica.standing().committed >= seq, "{seq:?}");
+}
+
+fn op(number: u64) -> AuthRequest {
+    let mut body = request(number, Bytes::from_static(b"op"));
+    body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()));
+    body
+}
+
+/// A backup of a primary that has ordered enough to be known, one batch every ten milliseconds.
+fn acquainted(took: Millis) -> (Agreement, Millis) {
+    let mut replica = fresh(1);
+    let step = took + 10;
+    for seq in 1..=20 {
+        order(&mut replica, seq * step, took, seq, &[op(seq)]);
+    }
+    outputs(&mut replica);
+    (replica, 21 * step)
+}
+
+fn watch(replica: &mut Agreement, ms: Millis, request: AuthRequest) -> Result<(), Rejected> {
+    let input = Input::Watch(Verified::from_link(request));
+    let taken = replica.handle(at(ms), input);
+    replica.invariants();
+    taken
+}
+
+/// When the replica leaves view 0, looking every ten milliseconds; or not before the end.
+fn leaves(replica: &mut Agreement, from: Millis, to: Millis) -> Option<Millis> {
+    (from..to).step_by(10).find(|&ms| {
+        replica.handle(at(ms), Input::Tick).unwrap();
+        replica.invariants();
+        replica.standing().view > View(0)
+    })
+}
+
+/// Patience is a few times what batches take, and the configured time-out as long as too little is known.
+#[test]
+fn patience_follows_the_batches() {
+    let mut strange = fresh(1);
+    from_client(&mut strange, 0, op(1)).unwrap();
+    let left = leaves(&mut strange, 10, 5_000).unwrap();
+    assert!((TIMEOUT_MS..TIMEOUT_MS + 50).contains(&left), "{left}");
+
+    for (took, least) in [(0, 250), (20, 410), (1_000, TIMEOUT_MS)] {
+        let (mut replica, now) = acquainted(took);
+        from_client(&mut replica, now, op(100)).unwrap();
+        let left = leaves(&mut replica, now + 10, now + 10_000).unwrap() - now;
+        assert!((least..least + 50).contains(&left), "{took}: {left}");
+    }
+}
+
+/// What only its client's MACs speak for leads nobody away from a primary: it may look otherwise there.
+#[test]
+fn unsigned_requests_are_no_claims() {
+    let (mut replica, now) = acquainted(0);
+    from_client(&mut replica, now, request(100, Bytes::from_static(b"op"))).unwrap();
+    let taken = watch(&mut replica, now, request(101, Bytes::from_static(b"op")));
+    assert_eq!(taken, Err(Rejected::BadAuthentication));
+    let mut forged = op(102);
+    forged.auth = op(103).auth;
+    let taken = watch(&mut replica, now, forged);
+    assert_eq!(taken, Err(Rejected::BadAuthentication));
+    assert_eq!(leaves(&mut replica, now, now + 10_000), None);
+}
+
+/// What a client lets a backup watch is not relayed, so that the primary can't know.
+#[test]
+fn the_primary_does_not_know_what_is_watched() {
+    let (mut replica, now) = acquainted(0);
+    watch(&mut replica, now, op(100)).unwrap();
+    let relayed = |o: &Output| matches!(o, Output::Send(_, PeerMessage::Request(_)));
+    assert!(!outputs(&mut replica).iter().any(relayed));
+    from_client(&mut replica, now, op(100)).unwrap_err();
+    assert!(outputs(&mut replica).iter().any(relayed));
+}
+
+/// A primary that orders each request late, though never as late as the time-out, is left within seconds; one that is as
+/// quick as can be is not, however much is watched.
+#[test]
+fn a_slow_primary_is_left() {
+    for (delay, is_left) in [(5, false), (150, true), (240, true)] {
+        let (mut replica, mut now) = acquainted(5);
+        let mut left = None;
+        let start = now;
+        for number in 100..150 {
+            watch(&mut replica, now, op(number)).unwrap();
+            left = leaves(&mut replica, now, now + delay);
+            now += delay;
+            if left.is_some() {
+                break;
+            }
+            order(&mut replica, now, 5, number - 79, &[op(number)]);
+            now += 5;
+        }
+        assert_eq!(left.is_some(), is_left, "{delay}");
+        assert!(left.is_none_or(|at| at - start < 3_000), "{left:?}");
+    }
+}
+
+/// Load is no slowness: a request may wait as long as the pipeline is full of others. Where it is not, the same delay is.
+#[test]
+fn a_full_pipeline_is_no_slowness() {
+    for (in_flight, is_left) in [(4, false), (0, true)] {
+        let (mut replica, now) = acquainted(5);
+        let mut open = Vec::new();
+        for (step, ms) in (0_u64..).zip((now..now + 3_000).step_by(10)) {
+            watch(&mut replica, ms, op(1_000 + step)).unwrap();
+            // Each is ordered 100 ms after it was asked for.
+            let Some(number) = step.checked_sub(10) else {
+                continue;
+            };
+            let seq = 21 + number;
+            let proposal = pre_prepare(ms, seq, &[op(1_000 + number)]);
+            open.push((Seq(seq), proposal.batch.digest()));
+            let message = PeerMessage::PrePrepare(proposal);
+            if replica.standing().view > View(0) || number == 200 {
+                break;
+            }
+            from_peer(&mut replica, ms, 0, message).unwrap();
+            sync(&mut replica, ms);
+            while open.len() > in_flight {
+                let (seq, digest) = open.remove(0);
+                for from in [0, 2, 3] {
+                    let view = View(0);
+                    let commit = PeerMessage::Commit(Commit { view, seq, digest });
+                    from_peer(&mut replica, ms, from, commit).unwrap();
+                }
+            }
+        }
+        assert_eq!(replica.standing().view > View(0), is_left, "{in_flight}");
+    }
+}
+
+/// A primary that leaves one client's request behind while it serves another is left, before any time-out.
+#[test]
+fn an_unfair_primary_is_left() {
+    let (mut replica, now) = acquainted(0);
+    watch(&mut replica, now, op(1_000)).unwrap();
+    let mut served = 0;
+    for seq in 21..60 {
+        let mut batch = Vec::new();
+        for number in 0..10 {
+            let number = RequestNumber(seq * 10 + number);
+            let body = Request::new(client(), SessionId(2), number, Bytes::new());
+            let auth = Authenticator::Signed(key(50).sign(&body.digest()));
+            batch.push(AuthRequest {
+                request: body,
+                auth,
+                replier: ReplicaId(0),
+            });
+        }
+        served += batch.len() as u64;
+        order(&mut replica, now, 0, seq, &batch);
+        if replica.standing().view > View(0) {
+            break;
+        }
+    }
+    let window = 3 * SESSION_WINDOW;
+    assert!((window + 1..window + 20).contains(&served), "{served}");
+}
+
+/// Where the link with the primary's process is gone, and f others say the same, nobody waits for a time-out. One alone says
+/// so, but stays: the fault may be its own.
+#[test]
+fn a_lost_primary_is_left() {
+    let says = |lost: bool| {
+        let PeerMessage::Status(status) = status(0, true, 0) else {
+            unreachable!()
+        };
+        PeerMessage::Status(Status {
+            primary_lost: lost,
+            ..status
+        })
+    };
+    for (own, others, is_left) in [
+        (true, true, true),
+        (true, false, false),
+        (false, true, false),
+    ] {
+        let mut replica = fresh(1);
+        replica
+            .handle(at(0), Input::PeerLink(ReplicaId(0), !own))
+            .unwrap();
+        replica
+            .handle(at(0), Input::PeerLink(ReplicaId(2), false))
+            .unwrap();
+        outputs(&mut replica);
+        assert_eq!(leaves(&mut replica, 0, 40), None);
+        from_peer(&mut replica, 40, 2, says(others)).unwrap();
+        let left = leaves(&mut replica, 40, 3_000);
+        assert_eq!(left.is_some(), is_left, "{own} {others}");
+        assert!(left.is_none_or(|ms| ms <= 60), "{left:?}");
+        let told = outputs(&mut replica);
+        let told = told
+            .iter()
+            .any(|o| matches!(o, Output::Broadcast(PeerMessage::Status(s)) if s.primary_lost));
+        assert_eq!(told, own && !is_left);
+    }
+    // It came back in time.
+    let mut replica = fresh(1);
+    replica
+        .handle(at(0), Input::PeerLink(ReplicaId(0), false))
+        .unwrap();
+    replica
+        .handle(at(30), Input::PeerLink(ReplicaId(0), true))
+        .unwrap();
+    from_peer(&mut replica, 40, 2, says(true)).unwrap();
+    assert_eq!(leaves(&mut replica, 40, 3_000), None);
+}
+
+/// The Big MAC attack (Aardvark, NSDI 2009): whoever was shown a MAC that is wrong takes only signed requests of that client,
+/// once it is the primary.
+#[test]
+fn wrong_macs_put_a_client_on_signed_terms() {
+    let mut replica = fresh(1);
+    let late = 40_000;
+    wait(&mut replica, 0, late);
+    let mut bad = request(1, Bytes::from_static(b"op"));
+    bad.auth = Authenticator::Macs(vec![Mac([0xee; 16]); 4]);
+    let proposal = PeerMessage::PrePrepare(pre_prepare(late, 1, &[bad]));
+    from_peer(&mut replica, late, 0, proposal).unwrap();
+    // As a backup it takes them all the same: its word is not what decides.
+    from_client(&mut replica, late, request(2, Bytes::from_static(b"op"))).unwrap();
+    for from in [2, 3] {
+        let change = PeerMessage::ViewChange(view_change(from, 1));
+        from_peer(&mut replica, late, from, change).unwrap();
+    }
+    sync(&mut replica, late);
+    assert_eq!(
+        (replica.standing().view, replica.standing().active),
+        (View(1), true)
+    );
+    let taken = from_client(&mut replica, late, request(3, Bytes::from_static(b"op")));
+    assert_eq!(taken, Err(Rejected::Unsigned));
+    from_client(&mut replica, late, op(3)).unwrap();
+    let taken = from_client(
+        &mut replica,
+        late + 70_000,
+        request(4, Bytes::from_static(b"op")),
+    );
+    assert_eq!(taken, Ok(()));
+}
