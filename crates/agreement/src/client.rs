@@ -27,9 +27,10 @@ use votes::Answers;
 /// Names an operation to whoever asked for it.
 pub type Token = u64;
 
-/// How long to wait before a request is repeated to all replicas, at the most; doubles up to [`MAX_RETRY_MS`].
+/// How long to wait before a request is repeated to all replicas, while it is not known what answers take; doubles up to
+/// [`MAX_RETRY_MS`].
 const RETRY_MS: Millis = 400;
-/// The least, beyond what answers have taken of late: a repetition costs all replicas a signature.
+/// What is waited beyond that time once it is known: a repetition costs all replicas a signature, and a read another execution.
 const LEAST_RETRY_MS: Millis = 100;
 const MAX_RETRY_MS: Millis = 5_000;
 /// How long to wait for the full result once enough replicas vouch for its digest.
@@ -302,7 +303,7 @@ impl Client {
     /// How long to wait for an answer before the request is repeated.
     fn retry(&self) -> Millis {
         self.answer_time.map_or(RETRY_MS, |(smooth, deviation)| {
-            (LEAST_RETRY_MS + smooth / 8 + deviation).min(RETRY_MS)
+            (LEAST_RETRY_MS + smooth / 8 + deviation).min(MAX_RETRY_MS)
         })
     }
 

@@ -377,7 +377,7 @@ fn some_requests_are_watched() {
 /// A request is repeated sooner where answers are quick, and the repetition is signed.
 #[test]
 fn repetitions_are_signed_and_soon() {
-    for (took, due) in [(0, 100), (50, 150), (350, 400)] {
+    for (took, due) in [(0, 100), (50, 150), (900, 1_000)] {
         let mut client = in_session();
         for token in 0..100 {
             client.call(token, Bytes::from_static(b"op"), 100);
@@ -387,12 +387,12 @@ fn repetitions_are_signed_and_soon() {
                 answer(&mut client, ReplicaId(replica), &request, b"r", true, at);
             }
         }
-        client.call(100, Bytes::from_static(b"op"), 1_000);
+        client.call(100, Bytes::from_static(b"op"), 2_000);
         sent(&mut client);
-        client.on_tick(1_000 + due - 1);
+        client.on_tick(2_000 + due - 1);
         assert_eq!(sent(&mut client), vec![]);
         // What times differ by is rounded.
-        client.on_tick(1_000 + due + 4);
+        client.on_tick(2_000 + due + 4);
         let repeated = sent(&mut client);
         assert_eq!(repeated.len(), 4);
         for (_, message) in repeated {
@@ -410,7 +410,7 @@ fn who_is_not_heard_signs() {
         client.call(token, Bytes::from_static(b"op"), now);
         let request = requests(&mut client).remove(0).1;
         assert!(!is_signed(&request));
-        now += 1_000;
+        now += 5_000;
         client.on_tick(now);
         sent(&mut client);
         for replica in 0..3 {
