@@ -112,6 +112,8 @@ pub struct Client {
     unheard: u32,
     /// What answers take: the smoothed time in eighths of a millisecond and its deviation in quarters (RFC 6298).
     answer_time: Option<(Millis, Millis)>,
+    /// As long as nothing is answered that was not repeated, the longest time after which something was.
+    least_retry: Millis,
     next_watch: Millis,
     keys: Vec<Option<MacKey>>,
     view: View,
@@ -147,6 +149,7 @@ impl Client {
             sign_until: 0,
             unheard: 0,
             answer_time: None,
+            least_retry: 0,
             // Not all clients at the same time.
             next_watch: now + nonce % WATCH_MS,
             keys: alloc::vec![None; quorum.n()],
@@ -282,6 +285,15 @@ impl Client {
 
     /// Learns from an answer how long answers take, and whether they come only to what is signed.
     fn learn(&mut self, done: &Pending) {
+        if done.is_repeated {
+            // Karn and Partridge, 1987: what the repetition did and what the first sending is not known.
+            self.unheard += 1;
+            if self.unheard >= UNHEARD {
+                self.unheard = 0;
+                self.sign_until = self.now + SIGN_ALL_MS;
+            }
+            return;
+        }
         let took = self.now.saturating_sub(done.sent_at);
         self.answer_time = Some(match self.answer_time {
             None => (8 * took, 2 * took),
@@ -290,21 +302,15 @@ impl Client {
                 (smooth - smooth / 8 + took, deviation - deviation / 4 + off)
             }
         });
-        self.unheard = match done.is_repeated {
-            true => self.unheard + 1,
-            false => 0,
-        };
-        if self.unheard >= UNHEARD {
-            self.unheard = 0;
-            self.sign_until = self.now + SIGN_ALL_MS;
-        }
+        (self.unheard, self.least_retry) = (0, 0);
     }
 
     /// How long to wait for an answer before the request is repeated.
     fn retry(&self) -> Millis {
-        self.answer_time.map_or(RETRY_MS, |(smooth, deviation)| {
-            (LEAST_RETRY_MS + smooth / 8 + deviation).min(MAX_RETRY_MS)
-        })
+        let usual = self.answer_time.map_or(RETRY_MS, |(smooth, deviation)| {
+            LEAST_RETRY_MS + smooth / 8 + deviation
+        });
+        usual.max(self.least_retry).min(MAX_RETRY_MS)
     }
 
     fn finish(&mut self, done: Pending, result: &Bytes) {
@@ -483,6 +489,7 @@ impl Client {
         pending.patience = (pending.patience * 2).min(MAX_RETRY_MS);
         pending.repeat_at = self.now + pending.patience;
         pending.is_repeated = true;
+        self.least_retry = self.least_retry.max(pending.patience);
         let message = ClientMessage::Repeat(self.signed(&self.pending[&id]));
         for replica in self.quorum.replicas() {
             self.out

@@ -195,6 +195,8 @@ pub(super) fn undone_results_are_not_missed() -> Outcome {
         )
     }));
     append(&mut w, 0, 50..51, 1000)?;
+    // Its client has its result, so nobody waits for that batch; but for the next one.
+    ask(&mut w, 0, 52);
     w.run_until("all have left", 5000, |w| {
         (0..4).all(|i| !standing(w, i).active)
     })?;
