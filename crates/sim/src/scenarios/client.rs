@@ -11,8 +11,8 @@ use crate::client::client_key;
 /// at three in one view may not.
 pub(super) fn tentative_replies_of_three_views() -> Outcome {
     let quorum = Quorum::new(4).expect("a size of a group");
-    let me = client_key(0).public();
-    let mut client = Client::new(quorum, ClientOptions::default(), me, 7, 0);
+    let key = client_key(0);
+    let mut client = Client::new(quorum, ClientOptions::default(), key, 7, 0);
     for replica in quorum.replicas() {
         client.on_link(replica, Some(MacKey([replica.0 + 1; 32])));
     }
