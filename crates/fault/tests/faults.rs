@@ -4,7 +4,7 @@ use quorate_fault::{Fault, Faulty};
 use quorate_wire::digest::Content;
 use quorate_wire::message::{
     Batch, Commit, PeerMessage, PrePrepare, ReplicaMessage, Reply, ReplyBody, SignedViewChange,
-    ViewChange,
+    Status, ViewChange,
 };
 use quorate_wire::{Digest, KeyPair, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
 
@@ -122,4 +122,26 @@ fn silent_and_slow() {
         let sent = slow.for_peer(ReplicaId(1), m.clone());
         assert!(sent.len() == 1 && (300..900).contains(&sent[0].1));
     }
+}
+
+/// Who is restless says where it stands, and asks for the view after that, signed; all else it does as it should.
+#[test]
+fn a_restless_one_asks_for_the_next_view() {
+    let status = PeerMessage::Status(Status {
+        view: View(3),
+        active: true,
+        stable: Seq(0),
+        committed: Seq(2),
+        executed: Seq(2),
+    });
+    let sent = faulty(Fault::Restless).for_peer(ReplicaId(1), status.clone());
+    assert_eq!(sent[0], (status, 0));
+    let PeerMessage::ViewChange(change) = &sent[1].0 else {
+        panic!("no VIEW-CHANGE: {sent:?}")
+    };
+    assert_eq!((change.body.view, change.body.replica), (View(4), ME));
+    let keys: Vec<_> = (0..4u8)
+        .map(|r| KeyPair::from_seed(&[r + 1; 32]).public())
+        .collect();
+    assert!(change.clone().verify(&keys).is_ok());
 }

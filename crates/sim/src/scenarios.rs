@@ -52,6 +52,7 @@ scenarios! {
     views::the_log_is_cut_in_a_view_change
     views::null_places_outlive_a_power_cut
     client::tentative_replies_of_three_views
+    client::two_do_not_make_a_read
     views::patience_falls_back
     views::steady_load_keeps_the_view
     views::undone_results_are_not_missed

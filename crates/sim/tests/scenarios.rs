@@ -38,6 +38,7 @@ tests! {
     the_log_is_cut_in_a_view_change
     null_places_outlive_a_power_cut
     tentative_replies_of_three_views
+    two_do_not_make_a_read
     patience_falls_back
     steady_load_keeps_the_view
     undone_results_are_not_missed

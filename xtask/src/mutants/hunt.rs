@@ -38,6 +38,8 @@ const QUICK: &[&str] = &[
 struct Arguments {
     seeds: u64,
     only: Option<String>,
+    /// Only this hunter.
+    by: Option<String>,
     /// One seed, to be looked at.
     replay: Option<u64>,
     trace: bool,
@@ -65,6 +67,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
     let mut out = Arguments {
         seeds: SEEDS,
         only: None,
+        by: None,
         replay: None,
         trace: false,
         json: false,
@@ -81,6 +84,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
             "--only" => out.only = Some(value()?.clone()),
             "--replay" => out.replay = Some(number(value()?)?),
             "--trace" => out.trace = true,
+            "--by" => out.by = Some(value()?.clone()),
             "--json" => out.json = true,
             "--quick" => out.quick = true,
             other => {
@@ -141,7 +145,10 @@ pub fn main(args: &[String]) -> Result<(), String> {
         let trace = args.trace;
         switch(mutants.first().copied());
         let report = quorate_sim::run(seed, Options { trace });
-        return Err(report.to_string());
+        return match report.result {
+            Ok(_) => Ok(println!("{report}")),
+            Err(_) => Err(report.to_string()),
+        };
     }
     let survivors = runs::quietly(|| hunt_all(&mutants, &args))?;
     match survivors.as_slice() {
@@ -168,8 +175,10 @@ fn hunt_all(mutants: &[Mutant], args: &Arguments) -> Result<Vec<&'static str>, S
         let started = Instant::now();
         switch(Some(mutant));
         let hunters = hunters(args);
+        let wanted = |h: &&Hunter| args.by.as_deref().is_none_or(|by| by == h.name);
         let found = hunters
             .iter()
+            .filter(wanted)
             .find_map(|hunter| hunt(hunter, args.threads, &bar, mutant));
         switch(None);
         let seconds = started.elapsed().as_secs_f64();
