@@ -146,7 +146,10 @@ pub fn main(args: &[String]) -> Result<(), String> {
         switch(mutants.first().copied());
         let report = quorate_sim::run(seed, Options { trace });
         return match report.result {
-            Ok(_) => Ok(println!("{report}")),
+            Ok(_) => {
+                println!("{report}");
+                Ok(())
+            }
             Err(_) => Err(report.to_string()),
         };
     }
