@@ -140,7 +140,9 @@ impl Agreement {
         self.follow_stranded(from, &m);
         self.offer_committed(from, m.committed);
         if !moved && m.view == self.view && m.active && self.active {
-            self.offer_votes(from, m.committed);
+            // Where this replica is the one behind, it is the sender's COMMIT that it lacks, and that may lack this replica's
+            // PREPARE: at a place that a new view has taken up and that has committed there before.
+            self.offer_votes(from, m.committed.min(self.committed));
         }
         Ok(())
     }

@@ -237,6 +237,12 @@ impl Agreement {
         if known.is_some_and(|known| known.digest != digest) {
             return Err(Rejected::Contradiction);
         }
+        // One vote in a view: also where the proposal that it was for has been set aside, since another batch committed. To vote
+        // for that one as well would harm nobody, but be evidence against this replica.
+        let other_vote = |v: &Vote| v.view == m.view && v.digest != digest;
+        if slot.is_some_and(|s| s.preprepared.iter().any(other_vote)) {
+            return Err(Rejected::Contradiction);
+        }
         // Others' votes may overtake the primary's word: what was adopted from them may still lack its content.
         if known.is_some_and(|known| known.stage != Stage::Proposed) {
             return Err(Rejected::Duplicate);
