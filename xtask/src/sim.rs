@@ -109,13 +109,14 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
     failures.sort_by_key(|r| r.seed);
     let total = total.into_inner().expect("no panics here");
     println!(
-        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {} operations run by workers, {:.0} s of virtual time, {} events",
+        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {} proofs of contradictions, {} operations run by workers, {:.0} s of virtual time, {} events",
         done.load(Ordering::Relaxed),
         started.elapsed().as_secs_f64(),
         total.operations,
         total.places,
         total.crashes,
         total.transfers,
+        total.evidence,
         total.jobs,
         total.time_us as f64 / 1e6,
         total.events,
@@ -142,6 +143,7 @@ fn add(total: &mut Stats, one: &Stats) {
     total.operations += one.operations;
     total.crashes += one.crashes;
     total.transfers += one.transfers;
+    total.evidence += one.evidence;
     total.jobs += one.jobs;
     total.time_us += one.time_us;
     total.view = total.view.max(one.view);

@@ -5,6 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use quorate_wire::digest::Content;
+use quorate_wire::evidence::Kind;
 use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, MacKey, ReplicaId, Seq, View};
@@ -64,6 +65,10 @@ pub struct Agreement {
     /// NEW-VIEWs of which some VIEW-CHANGEs are missing: one for each primary, so that a faulty one that names a far view
     /// and VIEW-CHANGEs that nobody has keeps out no other.
     pub(crate) waiting_new_views: BTreeMap<ReplicaId, SignedNewView>,
+    /// The newest NEW-VIEW of each primary that was rightly signed, whatever came of it: another for the same view is evidence.
+    pub(crate) heard_new_views: BTreeMap<ReplicaId, SignedNewView>,
+    /// Of whom there is evidence, and of which kind: one of each is enough.
+    pub(crate) accused: BTreeSet<(ReplicaId, Kind)>,
     /// How the present view (or the last one that started) began.
     pub(crate) entered: Option<Entered>,
     /// When to give up waiting for the NEW-VIEW; set when 2f+1 VIEW-CHANGEs are there.
@@ -200,6 +205,8 @@ impl Agreement {
             proofs: BTreeMap::new(),
             own_change: changing.clone(),
             waiting_new_views: BTreeMap::new(),
+            heard_new_views: BTreeMap::new(),
+            accused: BTreeSet::new(),
             entered,
             new_view_deadline: None,
             failed_views: 0,
@@ -224,7 +231,10 @@ impl Agreement {
         if is_fresh {
             // The root of the initial state is the first that others may ask for; a store that has gone on forgets it.
             let (seq, root) = stable;
-            core.persist(Record::Stable(StableRecord { seq, root }));
+            let index = core.persist(Record::Stable(StableRecord { seq, root }));
+            // A primary that has lost its first record takes itself for new, and would give its first places once more: it gives
+            // none before that is on disk.
+            core.entered_at = core.config.durable.then_some(index);
         }
         core.resume_votes();
         if !whole || core.stable.0 > checkpoint.0 {

@@ -1,10 +1,12 @@
 //! What goes into the state machine and what comes out.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
+use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage};
 use quorate_wire::{
     Authentication, ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq,
@@ -127,6 +129,8 @@ pub enum Output {
     },
     /// The state after this place, with this root, is to be fetched from the others; nothing is executed meanwhile.
     FetchState(Seq, Digest),
+    /// A replica has signed two statements that contradict each other; checked. At most one of each kind for a replica and run.
+    Evidence(Box<Evidence>),
     /// This replica can't go on: its own past contradicts what the group has certified.
     Fatal(String),
 }

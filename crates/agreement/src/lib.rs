@@ -35,6 +35,7 @@ mod checkpoint;
 pub mod client;
 mod core;
 pub mod durable;
+mod evidence;
 mod io;
 mod judge;
 mod normal;

@@ -79,6 +79,7 @@ impl Agreement {
             return Err(Rejected::Malformed);
         }
         let digest = m.digest();
+        self.compare_view_change(&m, &digest);
         let wanted = self.is_proof_wanted(m.body.replica, &digest);
         let known = self.view_changes.get(&m.body.replica);
         let newer = known.is_none_or(|old| old.body.view < m.body.view);
@@ -205,11 +206,12 @@ impl Agreement {
     /// NEW-VIEW: the primary of a view starts it. Anyone may pass it on.
     pub(crate) fn on_new_view(&mut self, m: SignedNewView) -> Result<(), Rejected> {
         let view = m.body.view;
+        let quorum = self.config.quorum;
+        let primary = quorum.primary(view);
+        self.compare_new_view(primary, &m);
         if view < self.view || (view == self.view && self.active) {
             return Err(Rejected::OtherView);
         }
-        let quorum = self.config.quorum;
-        let primary = quorum.primary(view);
         let waiting = self.waiting_new_views.get(&primary);
         if waiting.is_some_and(|w| w.body.view >= view) {
             return Err(Rejected::Duplicate);
@@ -238,6 +240,7 @@ impl Agreement {
             .verify(key)
             .map_err(|_| Rejected::BadAuthentication)?
             .into_inner();
+        self.heard_new_views.insert(primary, m.clone());
         self.waiting_new_views.insert(primary, m);
         self.try_waiting_new_views();
         self.fetch_missing();

@@ -36,6 +36,8 @@ pub enum Command {
     #[command(visible_alias = "unmount")]
     Umount(Umount),
     Status(Status),
+    #[command(subcommand)]
+    Evidence(Evidence),
     Bench(Bench),
 }
 
@@ -208,6 +210,49 @@ pub struct Status {
     /// How long to wait for the replicas.
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     pub timeout_ms: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Show proof that a replica has contradicted itself.
+///
+/// Replicas keep what they notice in `evidence` in their directories. Such a file can be given to anybody who has the group
+/// file: two statements under one replica's key of which a correct replica makes one at most.
+#[derive(Debug, Subcommand)]
+pub enum Evidence {
+    List(EvidenceList),
+    Show(EvidenceFile),
+    Verify(EvidenceFile),
+}
+
+/// List what the replicas on this machine have found.
+///
+/// Exit code: 0 also if there is none; 2 if that can't be told.
+#[derive(Debug, ClapArgs)]
+pub struct EvidenceList {
+    /// The group file [default: that of `quorate up`].
+    #[arg(long, value_name = "FILE")]
+    pub group: Option<PathBuf>,
+    /// A replica's directory [default: each replica-N beside the group file].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Check a file of evidence against the group file; nothing else is asked or believed. (`show` prints what it says.)
+///
+/// Exit code: 0 it convicts a replica of this group, 1 it proves nothing, 2 it or the group file can't be read.
+#[derive(Debug, ClapArgs)]
+pub struct EvidenceFile {
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The group file [default: that of `quorate up`].
+    #[arg(long, value_name = "FILE")]
+    pub group: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,7 @@
 //! One file for each command.
 
 pub mod bench;
+pub mod evidence;
 pub mod init;
 pub mod keygen;
 pub mod mount;

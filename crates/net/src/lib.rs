@@ -25,6 +25,8 @@ mod dial;
 pub mod disk;
 mod door;
 mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod group;
 pub mod hex;
 mod hub;

@@ -14,6 +14,7 @@
 
 mod core_thread;
 pub mod directory;
+pub mod evidence;
 mod outgoing;
 mod packed;
 mod pool;
@@ -34,7 +35,8 @@ use quorate_store::{Blobs, Store, StoreError};
 use quorate_wire::{KeyPair, LogIndex, ReplicaId, Seq};
 
 use crate::wal::{Wal, WalError, WalThread};
-use core_thread::{Core, Wake};
+use core_thread::{Core, Files, Wake};
+use evidence::EvidenceKeeper;
 use outgoing::Outgoing;
 use pool::Pool;
 use store_thread::StoreThread;
@@ -259,7 +261,12 @@ impl Daemon {
             &key,
             tuning.tentative,
         );
-        let core = Core::new(config, service, restored, wal, store, pool, outgoing);
+        let files = Files {
+            log: wal,
+            store,
+            evidence: EvidenceKeeper::new(&data, &group),
+        };
+        let core = Core::new(config, service, restored, files, pool, outgoing);
         let core = std::thread::Builder::new()
             .name("replica".into())
             .spawn(move || core.run(&woken))

@@ -1,5 +1,6 @@
 //! What goes into a replica and what comes out.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -7,6 +8,7 @@ use alloc::vec::Vec;
 use quorate_agreement::Record;
 use quorate_execution::{Completion, Job};
 use quorate_state::{Layer, Snapshot};
+use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
 use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq};
 
@@ -73,6 +75,8 @@ pub enum Output {
     },
     /// Operations that can run, each on a worker of its own; [`Input::Ran`] comes back, in any order. Only where there are workers.
     Run(Vec<Job>),
+    /// A replica has signed two statements that contradict each other; to be kept for the operators.
+    Evidence(Box<Evidence>),
     /// The replica can't go on, for this reason; it does nothing any more.
     Fatal(String),
 }

@@ -18,6 +18,7 @@ mod reads;
 mod replica;
 mod signing;
 mod transfer;
+mod witness;
 
 pub use checkpoints::Checkpoints;
 pub use clients::ConnectionId;

@@ -260,6 +260,9 @@ impl<S: Service> Replica<S> {
                 self.drop_flight();
                 self.transfer = Transfer::Draining(target(seq, root));
             }
+            AgreementOutput::Evidence(evidence) => {
+                self.out.push_back(Output::Evidence(evidence));
+            }
             AgreementOutput::Fatal(reason) => self.fail(reason),
         }
         Ok(())

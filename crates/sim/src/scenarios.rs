@@ -41,6 +41,7 @@ scenarios! {
     state::a_state_transfer_is_cut_short
     state::a_damaged_state_is_mended
     adversaries::equivocating_primary
+    adversaries::equivocation_leaves_evidence
     adversaries::kept_in_the_dark
     adversaries::inconsistent_authenticators
     adversaries::inconsistent_authenticators_without_a_repeat

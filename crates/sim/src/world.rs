@@ -73,6 +73,8 @@ pub struct Stats {
     pub view: u64,
     /// State transfers that correct replicas began.
     pub transfers: u64,
+    /// Proofs of others' contradictions that correct replicas have found.
+    pub evidence: u64,
     /// Operations that workers ran.
     pub jobs: u64,
     /// Virtual time in microseconds.
@@ -214,7 +216,12 @@ impl World {
                 self.note(&[1, to as u64, u64::from(from.0), n], || {
                     format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
                 });
-                match self.servers[to].signing.open(from, message) {
+                let signing = &mut self.servers[to].signing;
+                let opened = signing.open(from, message);
+                for evidence in signing.take_evidence() {
+                    self.on_evidence(to, &evidence)?;
+                }
+                match opened {
                     Ok(message) => self.on_peer(to, from, message),
                     // A message that its sender has not signed, or not so.
                     Err(_) => Ok(()),

@@ -27,6 +27,7 @@ tests! {
     a_state_transfer_is_cut_short
     a_damaged_state_is_mended
     equivocating_primary
+    equivocation_leaves_evidence
     kept_in_the_dark
     inconsistent_authenticators
     inconsistent_authenticators_without_a_repeat

@@ -7,6 +7,7 @@
 //! - [`auth`]: keys, signatures, authenticators (one MAC a replica), and [`Verified`], the proof that a
 //!   check was made.
 //! - [`message`]: requests, replies, and all that replicas say to each other.
+//! - [`evidence`]: proof that a replica has contradicted itself.
 //! - [`frame`]: checksummed frames of the write-ahead log.
 //! - [`mutants`]: defects that tests can switch on, and nobody else.
 //!
@@ -18,6 +19,7 @@ extern crate alloc;
 pub mod auth;
 pub mod codec;
 pub mod digest;
+pub mod evidence;
 pub mod frame;
 pub mod ids;
 pub mod message;

@@ -60,7 +60,10 @@ pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agr
 
 /// A replica that starts for the first time.
 pub fn fresh(me: u8) -> Agreement {
-    restarted(me, (Seq(0), GENESIS), vec![])
+    let mut replica = restarted(me, (Seq(0), GENESIS), vec![]);
+    // Its first record is on disk.
+    let _ = replica.handle(at(0), Input::Persisted(LogIndex(0)));
+    replica
 }
 
 pub fn from_peer(

@@ -11,6 +11,7 @@ mod bench;
 mod blobs;
 mod command_line;
 mod detached;
+mod evidence;
 mod full_disk;
 mod harness;
 mod hostile;

@@ -12,6 +12,7 @@ use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
 use quorate_wire::{LogIndex, ReplicaId, Seq, Time};
 
 use super::DaemonError;
+use super::evidence::EvidenceKeeper;
 use super::outgoing::Outgoing;
 use super::packed;
 use super::pool::Pool;
@@ -59,6 +60,15 @@ pub(crate) struct Core<S> {
     lazy_bytes: usize,
     last_index: LogIndex,
     bytes_in_segment: usize,
+    evidence: EvidenceKeeper,
+}
+
+/// What a replica writes to.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub log: WalThread,
+    pub store: StoreThread,
+    pub evidence: EvidenceKeeper,
 }
 
 impl<S: Service> Core<S> {
@@ -66,11 +76,15 @@ impl<S: Service> Core<S> {
         config: Config,
         service: S,
         restored: Restored,
-        log: WalThread,
-        store: StoreThread,
+        files: Files,
         pool: Option<Pool>,
         outgoing: Outgoing,
     ) -> Core<S> {
+        let Files {
+            log,
+            store,
+            evidence,
+        } = files;
         let started = clock_start();
         let me = config.me;
         let last_index = LogIndex(restored.next_index.0.saturating_sub(1));
@@ -94,6 +108,7 @@ impl<S: Service> Core<S> {
             lazy_bytes: 0,
             last_index,
             bytes_in_segment: 0,
+            evidence,
         }
     }
 
@@ -188,13 +203,20 @@ impl<S: Service> Core<S> {
                 tracing::info!(peer = peer.0, "link to a replica is down");
                 Some(Input::PeerLink(peer, false))
             }
-            Event::Peer(from, message) => match self.outgoing.signing().open(from, message) {
-                Ok(message) => Some(Input::Peer(from, message)),
-                Err(reason) => {
-                    tracing::debug!(peer = from.0, %reason, "a message was refused");
-                    None
+            Event::Peer(from, message) => {
+                let signing = self.outgoing.signing();
+                let opened = signing.open(from, message);
+                for evidence in signing.take_evidence() {
+                    self.evidence.keep(evidence);
                 }
-            },
+                match opened {
+                    Ok(message) => Some(Input::Peer(from, message)),
+                    Err(reason) => {
+                        tracing::debug!(peer = from.0, %reason, "a message was refused");
+                        None
+                    }
+                }
+            }
             Event::ClientUp {
                 connection,
                 client,
@@ -259,6 +281,7 @@ impl<S: Service> Core<S> {
                         pool.run(jobs);
                     }
                 }
+                Output::Evidence(evidence) => self.evidence.keep(*evidence),
                 Output::Fatal(reason) => return Err(DaemonError::Fatal(reason)),
             }
         }

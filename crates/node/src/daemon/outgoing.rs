@@ -91,8 +91,8 @@ impl Outgoing {
     }
 
     /// What checks the messages of others.
-    pub fn signing(&self) -> &Signing {
-        &self.signing
+    pub fn signing(&mut self) -> &mut Signing {
+        &mut self.signing
     }
 
     pub fn links(&mut self) -> &mut ReplicaLinks {

@@ -6,7 +6,7 @@ use quorate_wire::digest::Content;
 use quorate_wire::message::{
     Batch, Commit, Committed, NewView, PeerMessage, PrePrepare, SignedNewView, Status,
 };
-use quorate_wire::{Digest, ReplicaId, Seq, Time, View};
+use quorate_wire::{Authentication, Digest, ReplicaId, Seq, Time, View};
 
 use super::*;
 use crate::knobs::Adversary;
@@ -21,6 +21,21 @@ pub(super) fn equivocating_primary() -> Outcome {
     append(&mut w, 1, 5..10, 20_000)?;
     assert!((1..4).all(|i| standing(&w, i).view > View(0)));
     w.finish().map(|_| ())
+}
+
+/// Where all messages are signed, a primary that tells two stories leaves proof of it with the others.
+pub(super) fn equivocation_leaves_evidence() -> Outcome {
+    let mut w = group(2, |k| {
+        k.authentication = Authentication::Signature;
+        k.adversaries = vec![(ReplicaId(0), Adversary::Fault(Fault::Equivocate))];
+    });
+    append(&mut w, 0, 0..5, 20_000)?;
+    append(&mut w, 1, 5..10, 20_000)?;
+    let stats = w.finish()?;
+    match stats.evidence > 0 {
+        true => Ok(()),
+        false => Err(Failure::new("evidence", "nobody has noticed")),
+    }
 }
 
 /// Nothing of the agreement's messages reaches one backup. Afterwards the group is idle: no new request brings the backup

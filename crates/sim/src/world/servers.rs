@@ -2,12 +2,14 @@
 
 use quorate_agreement::Record;
 use quorate_execution::Job;
+use quorate_wire::evidence::Evidence;
 use quorate_wire::message::Checkpoint;
 
 use super::*;
 use crate::disk::Write;
 use crate::knobs::Aim;
 use crate::rounds;
+use crate::server::key_of;
 
 impl World {
     /// Starts a server from its disk.
@@ -213,6 +215,7 @@ impl World {
                     self.after(delay, Event::Ran(server, incarnation, job));
                 }
             }
+            Output::Evidence(evidence) => self.on_evidence(server, &evidence)?,
             Output::Fatal(reason) if correct => {
                 let what = format!("server {server} gives up: {reason}");
                 return Err(Failure::new("correct replicas go on", what));
@@ -223,6 +226,34 @@ impl World {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// A server holds evidence: it verifies, and convicts nobody who is correct.
+    pub(super) fn on_evidence(
+        &mut self,
+        server: usize,
+        evidence: &Evidence,
+    ) -> Result<(), Failure> {
+        if !self.servers[server].is_correct() {
+            return Ok(());
+        }
+        let failed = |what| Failure::new("evidence convicts the faulty alone", what);
+        let keys = self.quorum.replicas().map(|id| key_of(id).public());
+        let keys: Vec<_> = keys.collect();
+        let subject = evidence.verify(self.quorum, &keys);
+        let subject =
+            subject.map_err(|e| failed(format!("server {server} keeps what is none: {e}")))?;
+        let mut accused = self.servers.iter().filter(|s| s.id == subject.replica);
+        if accused.any(Server::is_correct) {
+            return Err(failed(format!(
+                "server {server} accuses a correct one of {subject:?}"
+            )));
+        }
+        self.stats.evidence += 1;
+        self.note(&[11, server as u64, u64::from(subject.replica.0)], || {
+            format!("server {server} has evidence of {subject:?}")
+        });
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use quorate_net::group::{Durability, Files, Protocol, Purpose};
 use quorate_net::{Group as GroupFile, keys};
 use quorate_node::daemon::directory;
+use quorate_wire::Authentication;
 
 use super::programs::wait;
 use super::watchdog::{Mounts, Watchdog};
@@ -82,6 +83,12 @@ impl Setup {
     /// Has votes leave before they are written down; a replica that is killed then can't come back.
     pub fn votes_in_memory(mut self) -> Setup {
         self.protocol.durability = Durability::Memory;
+        self
+    }
+
+    /// Has every request and every message between replicas signed.
+    pub fn signed(mut self) -> Setup {
+        self.protocol.authentication = Authentication::Signature;
         self
     }
 

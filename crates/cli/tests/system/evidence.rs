@@ -1,0 +1,87 @@
+//! Proof of a replica's contradictions: found by the others, kept, listed, and checked by whoever has the group file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::command_line::{assert_said, ends};
+use crate::harness::{Group, Setup, eventually, free_ports, quorate, require_fuse, run, scratch};
+
+fn evidence(action: &str, group: &Path) -> Command {
+    let mut command = quorate();
+    command.args(["evidence", action, "--json", "--group"]);
+    command.arg(group);
+    command
+}
+
+fn list(group: &Group) -> Vec<Value> {
+    let said = run(&mut evidence("list", &group.file()));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    said["evidence"].as_array().expect("a list").clone()
+}
+
+/// A primary gives one place to two batches, and has signed both: the others keep the proof. It convicts the primary before
+/// everyone with the group file; a file that was changed, or another group's file, convicts nobody.
+#[test]
+fn a_primary_that_tells_two_stories_is_convicted() {
+    if !require_fuse() {
+        return;
+    }
+    let group = Setup::new(4).signed().fault(0, "equivocate").start();
+    let mount = group.mount();
+    let mut written = 0;
+    eventually("a proof is found", || {
+        fs::write(mount.path().join(format!("file-{written}")), b"content").expect("a file");
+        written += 1;
+        !list(&group).is_empty()
+    });
+    mount.unmount();
+    let found = list(&group);
+    for one in &found {
+        assert_eq!(one["proved"], true, "{found:#?}");
+        assert_eq!(one["about"]["replica"], 0, "{found:#?}");
+    }
+    let file = PathBuf::from(found[0]["file"].as_str().expect("a file"));
+
+    let said = run(evidence("verify", &group.file()).arg(&file));
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["about"], found[0]["about"]);
+    let shown = run(evidence("show", &group.file()).arg(&file));
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_ne!(shown["statements"][0], shown["statements"][1]);
+
+    let place = scratch();
+    let forged = place.path().join("forged");
+    let bytes = fs::read(&file).expect("the proof");
+    let mut changed = bytes.clone();
+    // The last byte is the second signature's.
+    *changed.last_mut().expect("bytes") ^= 1;
+    fs::write(&forged, changed).expect("a file");
+    let refused = ends(evidence("verify", &group.file()).arg(&forged));
+    assert_eq!(refused.code(), 1, "{}", refused.stdout);
+    assert!(refused.stdout.contains("not signed"), "{}", refused.stdout);
+    fs::write(&forged, &bytes[..bytes.len() - 1]).expect("a file");
+    assert_said(
+        &ends(evidence("verify", &group.file()).arg(&forged)),
+        2,
+        &["forged"],
+    );
+
+    let addresses: Vec<String> = free_ports(4)
+        .iter()
+        .map(|p| format!("127.0.0.1:{p}"))
+        .collect();
+    let other = place.path().join("other");
+    run(quorate()
+        .args(["init", "--replicas", &addresses.join(",")])
+        .arg(&other));
+    let refused = ends(evidence("verify", &other.join("group.toml")).arg(&file));
+    assert_eq!(refused.code(), 1, "{}", refused.stdout);
+    assert!(
+        refused.stdout.contains("another group"),
+        "{}",
+        refused.stdout
+    );
+}

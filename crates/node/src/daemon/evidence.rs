@@ -1,0 +1,168 @@
+//! Keeps proof of others' misbehaviour in files, for the operators: `evidence/` in the replica's directory.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use quorate_net::{Group, disk};
+use quorate_wire::evidence::{Evidence, Kept, Subject};
+use quorate_wire::{Digest, Quorum};
+
+/// The directory's name.
+pub const DIRECTORY: &str = "evidence";
+/// What the files' names end in.
+pub const SUFFIX: &str = ".evidence";
+/// The most files about one replica. One is enough to convict it, and who contradicts itself all the time must not fill a disk.
+const FILES_PER_REPLICA: usize = 16;
+
+/// The files of evidence of one replica.
+#[derive(Debug)]
+pub(crate) struct EvidenceKeeper {
+    directory: PathBuf,
+    group: Digest,
+    quorum: Quorum,
+    names: BTreeSet<String>,
+}
+
+/// The name of the file about something: so there is one of each.
+fn name_of(subject: &Subject) -> String {
+    let Subject {
+        replica,
+        kind,
+        view,
+        seq,
+    } = subject;
+    let (replica, view, seq) = (replica.0, view.0, seq.0);
+    format!("{}{kind}-{view}-{seq}{SUFFIX}", prefix_of(replica))
+}
+
+fn prefix_of(replica: u8) -> String {
+    format!("{replica}-")
+}
+
+impl EvidenceKeeper {
+    /// Goes on with what is in a replica's directory.
+    pub fn new(data: &Path, group: &Group) -> EvidenceKeeper {
+        let directory = data.join(DIRECTORY);
+        let names = files(&directory);
+        let names = names.iter().filter_map(|path| path.file_name());
+        let names = names.map(|name| name.to_string_lossy().into_owned());
+        EvidenceKeeper {
+            group: group.id(),
+            quorum: group.quorum(),
+            names: names.collect(),
+            directory,
+        }
+    }
+
+    /// Keeps what was checked; not more than is of use.
+    pub fn keep(&mut self, evidence: Evidence) {
+        let Ok(subject) = evidence.subject(self.quorum) else {
+            return;
+        };
+        let (name, prefix) = (name_of(&subject), prefix_of(subject.replica.0));
+        let about_it = self.names.iter().filter(|n| n.starts_with(&prefix));
+        if about_it.count() >= FILES_PER_REPLICA || !self.names.insert(name.clone()) {
+            return;
+        }
+        let path = self.directory.join(name);
+        tracing::warn!(
+            replica = subject.replica.0,
+            "a replica has contradicted itself ({}): the proof is kept in {}",
+            subject.kind,
+            path.display()
+        );
+        let group = self.group;
+        // Seldom, and bounded above; this thread waits for no disk.
+        thread::spawn(move || {
+            let bytes = Kept { group, evidence }.to_file();
+            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+            if let Err(e) = made.and_then(|()| disk::create(&path, &bytes, 0o600)) {
+                tracing::warn!("{}: the proof could not be kept: {e}", path.display());
+            }
+        });
+    }
+}
+
+/// The files of evidence in a directory, by name; none where there is no such directory.
+pub fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let ours = |path: &PathBuf| path.to_string_lossy().ends_with(SUFFIX);
+    let mut files: Vec<PathBuf> = paths.filter(ours).collect();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_net::group::{Files, Purpose};
+    use quorate_wire::evidence::TwoViewChanges;
+    use quorate_wire::message::{SignedViewChange, ViewChange};
+    use quorate_wire::{KeyPair, ReplicaId, Seq, View};
+    use std::time::Duration;
+
+    fn key(replica: u8) -> KeyPair {
+        KeyPair::from_seed(&[replica + 1; 32])
+    }
+
+    fn evidence(replica: u8, view: u64) -> Evidence {
+        let change = |stable| ViewChange {
+            view: View(view),
+            replica: ReplicaId(replica),
+            stable: Seq(stable),
+            checkpoints: vec![(Seq(stable), Digest::ZERO)],
+            prepared: vec![],
+            preprepared: vec![],
+        };
+        let sign = |stable| SignedViewChange::sign(change(stable), &key(replica)).into_inner();
+        let (first, second) = (sign(0), sign(1));
+        Evidence::ViewChanges(TwoViewChanges { first, second })
+    }
+
+    /// One file for each thing, so many for each replica, and the same again after a restart.
+    #[test]
+    fn files_are_bounded_and_not_doubled() {
+        let directory = tempfile::tempdir().unwrap();
+        let replicas = (0..4).map(|r| {
+            (
+                format!("192.0.2.1:{}", 7000 + u16::from(r)),
+                key(r).public(),
+            )
+        });
+        let clients = vec![("laptop".to_string(), key(9).public())];
+        let files_of = Files::default();
+        let group = Group::new(
+            "home",
+            replicas.collect(),
+            clients,
+            files_of,
+            Purpose::Service,
+        );
+        let group = group.unwrap();
+        for _ in 0..2 {
+            let mut keeper = EvidenceKeeper::new(directory.path(), &group);
+            for view in 1..=40 {
+                keeper.keep(evidence(2, view));
+                keeper.keep(evidence(2, view));
+            }
+            keeper.keep(evidence(3, 1));
+            let kept = || files(&directory.path().join(DIRECTORY));
+            for _ in 0..1000 {
+                if kept().len() > FILES_PER_REPLICA {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!(kept().len(), FILES_PER_REPLICA + 1);
+        }
+        for path in files(&directory.path().join(DIRECTORY)) {
+            let kept = Kept::from_file(&fs::read(path).unwrap().into()).unwrap();
+            assert_eq!(kept.group, group.id());
+            let subject = kept.evidence.verify(group.quorum(), &group.replica_keys());
+            assert!(subject.is_ok(), "{subject:?}");
+        }
+    }
+}
