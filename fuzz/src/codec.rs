@@ -6,8 +6,9 @@ use bytes::Bytes;
 use quorate_agreement::Record;
 use quorate_files::Op;
 use quorate_state::tree::Node;
+use quorate_wire::evidence::Kept;
 use quorate_wire::message::{ClientMessage, Outcome, PeerMessage, ReplicaMessage};
-use quorate_wire::{Decode, Encode};
+use quorate_wire::{Decode, Encode, KeyPair, Quorum};
 
 /// For each byte that came, as much as the dearest list of empty items takes up while it grows.
 const MEMORY_PER_BYTE: usize = 64;
@@ -54,6 +55,22 @@ pub fn op(data: &[u8]) {
 pub fn outcome(data: &[u8]) {
     one_form::<Outcome>(data);
     one_form::<quorate_files::Outcome>(data);
+}
+
+/// Files of evidence. Against the keys of a group whose members have signed nothing, none proves anything.
+pub fn evidence(data: &[u8]) {
+    let Ok(kept) = Kept::from_file(&Bytes::copy_from_slice(data)) else {
+        return;
+    };
+    assert_eq!(kept.to_file(), data);
+    let keys = |first: u8| (0..4).map(move |r| KeyPair::from_seed(&[first + r; 32]).public());
+    let (members, others): (Vec<_>, Vec<_>) = (keys(1).collect(), keys(101).collect());
+    let quorum = Quorum::new(4).expect("f = 1");
+    let subject = kept.evidence.subject(quorum);
+    if let Ok(proved) = kept.evidence.verify(quorum, &members) {
+        assert_eq!(subject, Ok(proved));
+    }
+    assert!(kept.evidence.verify(quorum, &others).is_err());
 }
 
 /// Nodes of the partition tree. The first byte says how many of the next ones are the path.

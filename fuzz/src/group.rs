@@ -161,6 +161,8 @@ impl Group<'_> {
         let members: Vec<ReplicaId> = self.hosts.iter().map(|h| h.me).collect();
         for host in &mut self.hosts {
             assert_eq!(host.failed, None, "a correct replica can't go on");
+            let convicted = host.accused.iter().all(|r| *r == self.faulty);
+            assert!(convicted, "a correct replica is convicted");
             for (to, message) in std::mem::take(&mut host.sent) {
                 self.known.hear(&message);
                 for &member in members.iter().filter(|m| **m != host.me) {

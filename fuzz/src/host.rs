@@ -92,7 +92,7 @@ impl Past {
     fn leave(&mut self, change: &ViewChange, digest: Digest) {
         once(&mut self.changes, change.view, digest);
         // P has what this replica said COMMIT for: a batch that committed rests on 2f+1 such words.
-        for (&(view, seq), _) in &self.commits {
+        for &(view, seq) in self.commits.keys() {
             let covered = seq <= change.stable || seq.0 - change.stable.0 > LOG_WINDOW;
             let listed = change
                 .prepared
@@ -148,6 +148,8 @@ pub struct Host {
     /// What it wants sent; to all where nobody is named.
     pub sent: Vec<(Option<ReplicaId>, PeerMessage)>,
     pub failed: Option<String>,
+    /// Whom it has convicted.
+    pub accused: Vec<ReplicaId>,
 }
 
 fn config(me: ReplicaId) -> Config {
@@ -185,6 +187,7 @@ impl Host {
             fetch: None,
             sent: Vec::new(),
             failed: None,
+            accused: Vec::new(),
         };
         host.absorb();
         // A daemon's first records are on disk before its links are up.
@@ -260,6 +263,11 @@ impl Host {
             Output::FetchState(seq, root) => {
                 assert!(self.tentative.is_none() && self.fetch.is_none());
                 self.fetch = Some((seq, root));
+            }
+            Output::Evidence(evidence) => {
+                let subject = evidence.verify(quorum(), &config(self.me).keys);
+                self.accused
+                    .push(subject.expect("what is handed out is proved").replica);
             }
             Output::Fatal(reason) => self.failed = Some(reason),
         }

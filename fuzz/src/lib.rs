@@ -1,16 +1,75 @@
-//! What all targets check: bytes are refused, or they are the one form of a value.
+//! What the fuzz targets do with their input. Each takes any bytes, and panics where Quorate does what it must not.
+//!
+//! [`codec`]: encodings. [`links`]: frames and handshakes. [`disk`]: files. [`transfer`]: pieces of a state. [`service`]:
+//! operations. [`replica`] and [`group`]: sequences of inputs to agreement cores.
 
-use std::fmt::Debug;
+mod choices;
+pub mod codec;
+pub mod disk;
+pub mod group;
+mod host;
+pub mod links;
+mod peers;
+pub mod replica;
+pub mod service;
+pub mod transfer;
 
-use bytes::Bytes;
-use quorate_wire::{Decode, Encode};
+use std::alloc::System;
 
-/// For types that have one form wherever they stand.
-pub fn one_form<T: Encode + Decode + PartialEq + Debug>(data: &[u8]) {
-    let Ok(value) = T::from_bytes(Bytes::copy_from_slice(data)) else {
-        return;
-    };
-    let again = value.to_bytes();
-    assert_eq!(again, data, "another form of {value:?}");
-    assert_eq!(T::from_bytes(Bytes::from(again)).as_ref(), Ok(&value));
+use cap::Cap;
+
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
+
+/// What is fed with bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name, also of its corpus.
+    pub name: &'static str,
+    /// Takes one input.
+    pub run: fn(&[u8]),
+    /// How dear one input is: the mutations that CI tries are divided by this.
+    pub cost: u32,
+}
+
+const fn target(name: &'static str, run: fn(&[u8]), cost: u32) -> Target {
+    Target { name, run, cost }
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    target("peer_message", codec::peer_message, 1),
+    target("client_message", codec::client_message, 1),
+    target("replica_message", codec::replica_message, 1),
+    target("record", codec::record, 1),
+    target("op", codec::op, 1),
+    target("outcome", codec::outcome, 1),
+    target("evidence", codec::evidence, 20),
+    target("tree_node", codec::tree_node, 1),
+    target("frame", codec::frame, 1),
+    target("link", links::link, 1),
+    target("handshake", links::handshake, 20),
+    target("group_file", disk::group_file, 10),
+    target("key_file", disk::key_file, 10),
+    target("log", disk::log, 50),
+    target("store", disk::store, 500),
+    target("transfer", transfer::transfer, 10),
+    target("service", service::service, 20),
+    target("replica", replica::replica, 50),
+    target("group", group::group, 100),
+];
+
+/// The names of all targets, for people.
+pub fn names() -> String {
+    let names: Vec<&str> = TARGETS.iter().map(|t| t.name).collect();
+    names.join(", ")
+}
+
+/// Does `work`, which may allocate so many bytes in all. Right only where no other thread allocates.
+fn within<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    let before = MEMORY.total_allocated();
+    let done = work();
+    let used = MEMORY.total_allocated().wrapping_sub(before);
+    assert!(used <= bytes, "{used} bytes were allocated, of {bytes}");
+    done
 }

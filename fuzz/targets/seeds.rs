@@ -1,11 +1,10 @@
-//! Writes a small corpus for each target into `corpus/`: the property tests' random messages, and samples of the rest.
+//! Writes first inputs for each target into `work/`: the property tests' random messages, and samples of the rest.
 
 use std::fs;
 use std::path::Path;
 
 use bytes::Bytes;
-// For what the coverage flags call.
-use libfuzzer_sys as _;
+
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use quorate_agreement::Record;
@@ -14,8 +13,12 @@ use quorate_files::op::{Lookup, Place, SetAttr, Target, Write};
 use quorate_files::{Action, Answer, Ino, Nothing, Op, Who};
 use quorate_net::group::{Files, Group, Purpose};
 use quorate_state::tree::{Child, Entry, Node};
+use quorate_wire::evidence::{Evidence, Kept, TwoMessages, TwoNewViews, TwoViewChanges};
 use quorate_wire::frame;
-use quorate_wire::{Digest, Encode, KeyPair, LogIndex};
+use quorate_wire::message::{
+    NewView, PeerMessage, Prepare, SignedMessage, SignedNewView, SignedViewChange, ViewChange,
+};
+use quorate_wire::{Digest, Encode, KeyPair, LogIndex, ReplicaId, Seq, View};
 
 #[path = "../../crates/wire/tests/support/mod.rs"]
 mod support;
@@ -70,11 +73,181 @@ fn main() -> std::io::Result<()> {
     })?;
     ops()?;
     nodes()?;
-    groups()
+    groups()?;
+    machines()?;
+    links()?;
+    evidence()?;
+    disks()
+}
+
+/// Genuine contradictions, and two that are none.
+fn evidence() -> std::io::Result<()> {
+    let key = |replica: u8| KeyPair::from_seed(&[replica + 1; 32]);
+    let change = |view: u64, stable: u64| {
+        let body = ViewChange {
+            view: View(view),
+            replica: ReplicaId(2),
+            stable: Seq(stable),
+            checkpoints: vec![(Seq(stable), Digest::ZERO)],
+            prepared: vec![],
+            preprepared: vec![],
+        };
+        SignedViewChange::sign(body, &key(2)).into_inner()
+    };
+    let start = |seq: u64| {
+        let body = NewView {
+            view: View(1),
+            proofs: vec![],
+            start: (Seq(seq), Digest::ZERO),
+            selection: vec![],
+        };
+        SignedNewView::sign(body, &key(1)).into_inner()
+    };
+    let said = |seq: u64, digest: u8| {
+        let (view, seq, digest) = (View(0), Seq(seq), Digest([digest; 32]));
+        let content: Bytes = PeerMessage::Prepare(Prepare { view, seq, digest })
+            .to_bytes()
+            .into();
+        let signature = key(3).sign(&SignedMessage::digest(ReplicaId(3), &content));
+        SignedMessage { content, signature }
+    };
+    let changes = |first, second| Evidence::ViewChanges(TwoViewChanges { first, second });
+    let messages = |first, second| {
+        let replica = ReplicaId(3);
+        Evidence::Messages(TwoMessages {
+            replica,
+            first,
+            second,
+        })
+    };
+    let (first, second) = (start(0), start(1));
+    let all = [
+        changes(change(1, 0), change(1, 1)),
+        changes(change(1, 0), change(2, 0)),
+        Evidence::NewViews(TwoNewViews { first, second }),
+        messages(said(1, 1), said(1, 2)),
+        messages(said(1, 1), said(2, 1)),
+    ];
+    for (i, evidence) in all.into_iter().enumerate() {
+        let group = Digest::ZERO;
+        write("evidence", i, &Kept { group, evidence }.to_file())?;
+    }
+    Ok(())
+}
+
+/// Scripts of choices: any bytes are one.
+fn machines() -> std::io::Result<()> {
+    for target in ["replica", "group", "transfer"] {
+        for i in 0..EACH {
+            let length = 40 + 4 * i;
+            let script: Vec<u8> = (0..length).map(|at| noise(i * 1000 + at)).collect();
+            write(target, i, &script)?;
+        }
+    }
+    // A donor that tells the truth.
+    write("transfer", EACH, &[3; 500])?;
+    let mut runner = TestRunner::deterministic();
+    let strategy = proptest::collection::vec(0..OPERATIONS, 20..40);
+    for i in 0..EACH {
+        let tree = strategy.new_tree(&mut runner).expect("numbers");
+        let mut script = Vec::new();
+        for (at, number) in tree.current().into_iter().enumerate() {
+            let op = operation(number);
+            script.extend([noise(i * 100 + at) & 0x3f, op.len() as u8]);
+            script.extend(op);
+        }
+        write("service", i, &script)?;
+    }
+    Ok(())
+}
+
+fn noise(number: usize) -> u8 {
+    let mixed = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29)
+        .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        .to_be_bytes()[0]
+}
+
+const OPERATIONS: usize = 24;
+
+/// Operations that have something to do on a small volume, one after the other.
+fn operation(number: usize) -> Vec<u8> {
+    let name = |n: usize| Bytes::from(vec![b'a' + (n % 3) as u8]);
+    let target = Target::Ino(Ino(1 + number as u64 % 4));
+    let action = match number % 8 {
+        0 => Action::Lookup(Lookup {
+            parent: Ino::ROOT,
+            name: name(number / 8),
+        }),
+        1 => Action::Write(Write {
+            target,
+            place: Place::At(4096 * (number as u64 / 8)),
+            data: vec![7; 100].into(),
+        }),
+        2 => Action::SetAttr(SetAttr {
+            target,
+            mode: Some(0o644),
+            uid: None,
+            gid: None,
+            size: Some(number as u64 * 100),
+            atime: None,
+            mtime: None,
+        }),
+        n => {
+            // The rest by their tags, with fields that often fit: a parent, a name, a mode.
+            let mut bytes = Encode::to_bytes(&Who::root());
+            bytes.push((3 + number + n) as u8 % 28 + 1);
+            bytes.extend(1_u64.to_le_bytes());
+            name(number).encode(&mut bytes);
+            bytes.extend(0o644_u32.to_le_bytes());
+            bytes.extend([0; 8]);
+            return bytes;
+        }
+    };
+    Op::new(Who::root(), action).to_bytes().to_vec()
+}
+
+fn links() -> std::io::Result<()> {
+    for i in 0..8_u8 {
+        let mut stream = vec![i];
+        if i & 1 == 1 {
+            stream.extend([0; 4]);
+        }
+        for length in [1, 5, u32::from(i) * 10 + 1] {
+            stream.extend(length.to_le_bytes());
+            stream.extend(vec![i; length as usize]);
+        }
+        write("link", i.into(), &stream)?;
+    }
+    for (i, said) in quorate_fuzz::links::dialogue().into_iter().enumerate() {
+        for first in 0..4 {
+            write(
+                "handshake",
+                4 * i + first,
+                &[&[first as u8][..], &said].concat(),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn disks() -> std::io::Result<()> {
+    let (key, log) = quorate_fuzz::disk::samples();
+    write("key_file", 0, &key)?;
+    write("log", 0, &[&[0xff][..], &log].concat())?;
+    write("log", 1, &[&[8][..], &log].concat())?;
+    for i in 0..8_u8 {
+        write(
+            "store",
+            i.into(),
+            &[i * 31, i * 17, i, 7, 1, 32, i, 8, i, i][..usize::from(i) + 2],
+        )?;
+    }
+    Ok(())
 }
 
 fn write(target: &str, number: usize, bytes: &[u8]) -> std::io::Result<()> {
-    let directory = Path::new("corpus").join(target);
+    let directory = Path::new("work").join(target);
     fs::create_dir_all(&directory)?;
     fs::write(directory.join(format!("seed-{number:03}")), bytes)
 }

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{packages, tools};
+use crate::{deny, fuzz, packages, tools};
 
 /// A step that can fail with a message.
 type Step = (&'static str, fn() -> Result<(), String>);
@@ -67,8 +67,9 @@ pub fn ci() -> Result<(), String> {
         ("clippy", clippy),
         ("sans-io", sans_io),
         ("mutants stay out", mutants_stay_out),
-        ("fuzz targets", fuzz_targets),
+        ("fuzz", fuzz::for_ci),
         ("tools", tools::for_tests),
+        ("deny", deny::check),
         ("sim", sim),
         ("mutants", mutants),
         ("test", test),
@@ -91,12 +92,17 @@ fn run(steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-fn cargo(args: &[&str]) -> Result<(), String> {
-    let status = Command::new("cargo").args(args).status();
+pub fn cargo(args: &[&str]) -> Result<(), String> {
+    program("cargo", args)
+}
+
+/// Runs a program that must succeed.
+pub fn program(name: &str, args: &[&str]) -> Result<(), String> {
+    let status = Command::new(name).args(args).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("cargo {}: {status}", args.join(" "))),
-        Err(error) => Err(format!("cargo can't be started: {error}")),
+        Ok(status) => Err(format!("{name} {}: {status}", args.join(" "))),
+        Err(error) => Err(format!("{name} can't be started: {error}")),
     }
 }
 
@@ -112,21 +118,6 @@ fn clippy() -> Result<(), String> {
         "--",
         "-D",
         "warnings",
-    ])
-}
-
-/// The fuzz targets compile; without the fuzzer, which would need a C++ compiler. Run from here, so without the flags for
-/// coverage, they share the workspace's checked dependencies.
-fn fuzz_targets() -> Result<(), String> {
-    let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-    cargo(&[
-        "check",
-        "--manifest-path",
-        "fuzz/Cargo.toml",
-        "--no-default-features",
-        "--all-targets",
-        "--target-dir",
-        &target,
     ])
 }
 

@@ -1,7 +1,9 @@
 //! What continuous integration and people run: `cargo xtask ci`, `cargo xtask sim --seeds 0..2000`.
 
 mod ci;
+mod deny;
 mod figures;
+mod fuzz;
 mod mutants;
 mod packages;
 mod runs;
@@ -17,6 +19,8 @@ cargo xtask up [OPTIONS]                       sets up and runs a local group; o
 cargo xtask ci                                 everything that must hold before a change goes in
 cargo xtask check                              formatting, lints and the purity of the cores alone
 cargo xtask tools                              installs the test programs of others under target/tools
+cargo xtask deny                               licenses, sources and duplicates of all dependencies
+cargo xtask fuzz [--mutations N] [TARGET]...   the fuzz targets' corpus and mutations of it, without a fuzzer
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
@@ -28,6 +32,8 @@ fn main() -> ExitCode {
     let result = match args.first().map(String::as_str) {
         Some("up") => up::run(&args[1..]),
         Some("tools") => tools::all(),
+        Some("deny") => deny::main(),
+        Some("fuzz") => fuzz::replay(&args[1..]),
         Some("ci") => ci::ci(),
         Some("check") => ci::check(),
         Some("figures") => figures::main(&args[1..]),

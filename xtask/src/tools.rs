@@ -4,9 +4,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the test suite needs: name and version.
-const FOR_TESTS: [(&str, &str); 1] = [("fsx", "0.3.2")];
+const FOR_TESTS: [(&str, &str); 2] = [("fsx", "0.3.2"), ("cargo-deny", "0.20.2")];
 /// What people run by hand beside it; see docs/testing.md.
 const BY_HAND: [(&str, &str); 1] = [("pjdfstest", "0.2.2")];
+
+/// Where an installed program is.
+pub fn path(name: &str) -> PathBuf {
+    root().join("bin").join(name)
+}
+
+fn root() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    target.join("tools")
+}
 
 /// Installs what the test suite needs, unless it is there.
 pub fn for_tests() -> Result<(), String> {
@@ -19,9 +29,8 @@ pub fn all() -> Result<(), String> {
 }
 
 fn install((name, version): &(&str, &str)) -> Result<(), String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    let root = target.join("tools");
-    if root.join("bin").join(name).exists() {
+    let root = root();
+    if path(name).exists() {
         return Ok(());
     }
     let built = root.join("build");
