@@ -8,7 +8,7 @@ use quorate_wire::message::{AuthRequest, EVERYONE, PeerMessage, Request};
 use quorate_wire::{Authenticator, Digest, ReplicaId, RequestNumber, Seq, SessionId, Verified};
 
 use crate::choices::Choices;
-use crate::host::{Host, client, link_key};
+use crate::host::{Host, client, key};
 use crate::peers::{Aim, Known, request};
 
 const STEPS: usize = 256;
@@ -188,7 +188,7 @@ impl Group<'_> {
         let digest = asked.request.digest();
         let mut done_at = None;
         for ms in (0..HEALED_MS).step_by(STEP_MS as usize) {
-            if ms % 2_000 == 0 && done_at.is_none() {
+            if ms % 2_000 == 0 {
                 for host in &mut self.hosts {
                     let asked = Verified::from_link(asked.clone());
                     let _ = host.input(Input::Request(asked));
@@ -213,13 +213,12 @@ impl Group<'_> {
     }
 }
 
-/// A request that was never made before, with right MACs.
+/// A request that was never made before, signed as clients sign what they repeat.
 fn fresh() -> AuthRequest {
     let number = RequestNumber(1_000);
     let request = Request::new(client(), SessionId(1), number, Bytes::from_static(b"last"));
-    let macs = (0..4).map(|r| link_key(r).mac(&request.digest()));
     AuthRequest {
-        auth: Authenticator::Macs(macs.collect()),
+        auth: Authenticator::Signed(key(4).sign(&request.digest())),
         replier: EVERYONE,
         request,
     }
