@@ -27,7 +27,7 @@ const QUICK: &[&str] = &[
     "log-lost",
     "executed-falls",
     "client-starts-at-zero",
-    "committed-with-2f",
+    "reply-cache-skipped",
     "one-hint-suffices",
     "window-unchecked",
     "prepared-forgotten",

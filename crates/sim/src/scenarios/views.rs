@@ -146,6 +146,23 @@ pub(super) fn steady_load_keeps_the_view() -> Outcome {
     Ok(())
 }
 
+/// All have prepared, and the COMMITs of two get through: that is one too few, since one of the two may be faulty.
+pub(super) fn two_commits_do_not_suffice() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..3, 1000)?;
+    assert_eq!(w.agreed(), Seq(4));
+    w.set_filter(Some(|from, _, message| match message {
+        PeerMessage::Commit(_) => from >= 2,
+        PeerMessage::Committed(_) => true,
+        _ => false,
+    }));
+    ask(&mut w, 0, 50);
+    w.run_for(100)?;
+    assert!((0..2).all(|i| standing(&w, i).committed == Seq(4)));
+    w.set_filter(None);
+    w.finish().map(|_| ())
+}
+
 /// A place is null, after one replica alone has prepared a batch there, and commits. After a power cut of the others it is still
 /// null, though the one who knows of the batch is heard now (fabric issue 1731).
 pub(super) fn null_places_outlive_a_power_cut() -> Outcome {
