@@ -54,6 +54,7 @@ scenarios! {
     views::null_places_outlive_a_power_cut
     client::tentative_replies_of_three_views
     client::two_do_not_make_a_read
+    adversaries::a_huge_place_is_refused
     views::two_commits_do_not_suffice
     views::patience_falls_back
     views::steady_load_keeps_the_view

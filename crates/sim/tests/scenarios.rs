@@ -40,6 +40,7 @@ tests! {
     null_places_outlive_a_power_cut
     tentative_replies_of_three_views
     two_do_not_make_a_read
+    a_huge_place_is_refused
     two_commits_do_not_suffice
     patience_falls_back
     steady_load_keeps_the_view

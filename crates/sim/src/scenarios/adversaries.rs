@@ -4,7 +4,8 @@ use quorate_fault::Fault;
 use quorate_replica::Input;
 use quorate_wire::digest::Content;
 use quorate_wire::message::{
-    Batch, Commit, Committed, NewView, PeerMessage, PrePrepare, SignedNewView, Status,
+    Batch, Commit, Committed, NewView, PeerMessage, PrePrepare, SignedNewView, SignedViewChange,
+    Status, ViewChange, Vote,
 };
 use quorate_wire::{Authentication, Digest, ReplicaId, Seq, Time, View};
 
@@ -141,6 +142,32 @@ pub(super) fn absurd_messages_are_refused() -> Outcome {
     assert!(rejected(&w, 2, Rejected::Malformed) >= 3);
     assert!(rejected(&w, 2, Rejected::OutsideWindow) >= 2);
     // What waits for the far view's VIEW-CHANGEs must not keep out the next view.
+    w.crash(0);
+    append(&mut w, 0, 5..10, 10_000)?;
+    w.start(0)?;
+    w.finish().map(|_| ())
+}
+
+/// A VIEW-CHANGE that names the last place of all is refused, and the view starts from the others' (Themis view_change.rs).
+pub(super) fn a_huge_place_is_refused() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..2, 1000)?;
+    let from = ReplicaId(3);
+    let change = ViewChange {
+        view: View(1),
+        replica: from,
+        stable: Seq(0),
+        checkpoints: vec![(Seq(0), Digest::ZERO)],
+        prepared: vec![Vote {
+            seq: Seq(u64::MAX),
+            view: View(0),
+            digest: Digest::ZERO,
+        }],
+        preprepared: Vec::new(),
+    };
+    let change = SignedViewChange::sign(change, &key_of(from)).into_inner();
+    w.handle(1, Input::Peer(from, PeerMessage::ViewChange(change)))?;
+    assert_eq!(rejected(&w, 1, Rejected::Malformed), 1);
     w.crash(0);
     append(&mut w, 0, 5..10, 10_000)?;
     w.start(0)?;
