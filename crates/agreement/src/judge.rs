@@ -7,8 +7,8 @@
 //!
 //! - **Patience** with the oldest claim, from when it became the oldest: a few times what a batch took here of late, so
 //!   that load and slow disks stretch it, and never more than the configured time-out.
-//! - **Blame**: the time for which a claim waited although the pipeline had room, beyond what a message and a batch take. It fades
-//!   slowly; a primary with too much of it is left.
+//! - **Blame**: the time for which a claim waited although the pipeline had room, beyond what messages take. It fades slowly; a
+//!   primary with too much of it is left.
 //! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before.
 //! - **Loss**: the link with the primary's process is gone, and f others say the same.
 
@@ -28,7 +28,7 @@ use crate::normal::EAGER_BATCHES;
 const LEAST_PATIENCE_MS: Millis = 250;
 /// Batches to have seen before their time is believed.
 const ENOUGH_BATCHES: u32 = 16;
-/// The slowest batch counts for so long, then half as much.
+/// The slowest batch counts for so long, then half as much; the quickest until another comes.
 const REMEMBERED_MS: Millis = 10_000;
 /// A claim may wait so long in any case: messages are on their way, processes wait for their turn.
 const ALLOWANCE_MS: Millis = 20;
@@ -51,10 +51,13 @@ const COUNTED_SESSIONS: usize = 4096;
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Judge {
-    /// When proposals were accepted that have not committed.
-    accepted: BTreeMap<Seq, Millis>,
+    /// When proposals that have not committed were accepted, and when they had prepared.
+    accepted: BTreeMap<Seq, (Millis, Option<Millis>)>,
     /// The slowest batch of late, from its acceptance to its commitment here, and when that was.
     slowest: (Millis, Millis),
+    /// The quickest, from when it had prepared: about what a message and a vote take. A primary that tells one backup of
+    /// its proposals before the others has no part in this.
+    quickest: Option<(Millis, Millis)>,
     batches: u32,
     /// The oldest claim, and since when it has been that.
     oldest: Option<(u64, Millis)>,
@@ -81,6 +84,7 @@ impl Judge {
         Judge {
             accepted: BTreeMap::new(),
             slowest: (0, now),
+            quickest: None,
             batches: 0,
             oldest: None,
             proposed: Seq(0),
@@ -107,13 +111,27 @@ impl Judge {
 
     /// This replica votes for a proposal.
     pub fn on_accepted(&mut self, seq: Seq, now: Millis) {
-        self.accepted.insert(seq, now);
+        self.accepted.insert(seq, (now, None));
+    }
+
+    /// 2f+1 replicas have voted for it.
+    pub fn on_prepared(&mut self, seq: Seq, now: Millis) {
+        if let Some((_, prepared)) = self.accepted.get_mut(&seq) {
+            *prepared = Some(now);
+        }
     }
 
     pub fn on_committed(&mut self, seq: Seq, now: Millis) {
-        let Some(since) = self.accepted.remove(&seq) else {
+        let Some((since, prepared)) = self.accepted.remove(&seq) else {
             return;
         };
+        if let Some(prepared) = prepared {
+            let took = now.saturating_sub(prepared);
+            let is_true = |&(quickest, at): &(Millis, Millis)| {
+                took > quickest && now.saturating_sub(at) < REMEMBERED_MS
+            };
+            self.quickest = self.quickest.filter(is_true).or(Some((took, now)));
+        }
         let took = now.saturating_sub(since);
         let (slowest, at) = self.slowest;
         if took >= slowest || now.saturating_sub(at) >= REMEMBERED_MS {
@@ -257,7 +275,9 @@ impl Agreement {
             judge.left = (judge.left.0.saturating_sub(1), now);
         }
         judge.blame = judge.blame.saturating_sub(passed * 10 / FADING);
-        let allowance = ALLOWANCE_MS + 2 * judge.slowest.0;
+        let most = self.config.timeout_ms / 8;
+        let quickest = judge.quickest.map_or(most, |(took, _)| 2 * took);
+        let allowance = ALLOWANCE_MS + quickest.min(most);
         if let Some((_, since)) = waiting
             && judge.batches >= ENOUGH_BATCHES
             && now.saturating_sub(since.max(judge.full_at)) > allowance

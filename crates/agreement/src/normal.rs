@@ -487,6 +487,7 @@ impl Agreement {
             let (view, digest) = (proposal.view, proposal.digest);
             let vote = Vote { seq, view, digest };
             slot.prepared = Some(vote.clone());
+            self.judge.on_prepared(seq, self.now.mono);
             self.certified = self.certified.max(seq);
             let commit = PeerMessage::Commit(Commit { view, seq, digest });
             self.persist_then_tell(Record::Prepared(vote), commit);

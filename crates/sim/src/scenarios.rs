@@ -42,6 +42,7 @@ scenarios! {
     state::a_damaged_state_is_mended
     adversaries::equivocating_primary
     adversaries::equivocation_leaves_evidence
+    adversaries::slow_primary
     adversaries::kept_in_the_dark
     adversaries::inconsistent_authenticators
     adversaries::inconsistent_authenticators_without_a_repeat

@@ -28,6 +28,7 @@ tests! {
     a_damaged_state_is_mended
     equivocating_primary
     equivocation_leaves_evidence
+    slow_primary
     kept_in_the_dark
     inconsistent_authenticators
     inconsistent_authenticators_without_a_repeat

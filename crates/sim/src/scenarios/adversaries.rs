@@ -39,6 +39,27 @@ pub(super) fn equivocation_leaves_evidence() -> Outcome {
     }
 }
 
+/// A primary that answers well within the time-out, and a hundred times as slowly as it could, is left in a few seconds. A
+/// slow backup changes nothing.
+pub(super) fn slow_primary() -> Outcome {
+    for slow in [0, 2] {
+        let mut w = group(4, |k| {
+            k.adversaries = vec![(ReplicaId(slow), Adversary::Fault(Fault::Slow))];
+            k.timeout_ms = 2_500;
+            k.operations = 200;
+            k.window = 4;
+            k.think = (0, 5_000);
+            k.delay = (200, 1_000);
+        });
+        w.run_until("in another view", 8_000, |w| {
+            slow == 2 || (1..4).all(|i| standing(w, i).view > View(0) && standing(w, i).active)
+        })?;
+        w.finish()?;
+        assert!((1..4).all(|i| standing(&w, i).view == View(u64::from(slow == 0))));
+    }
+    Ok(())
+}
+
 /// Nothing of the agreement's messages reaches one backup. Afterwards the group is idle: no new request brings the backup
 /// up, only what the replicas say of where they stand.
 pub(super) fn kept_in_the_dark() -> Outcome {
