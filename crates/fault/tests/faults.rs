@@ -133,6 +133,7 @@ fn a_restless_one_asks_for_the_next_view() {
         stable: Seq(0),
         committed: Seq(2),
         executed: Seq(2),
+        primary_lost: false,
     });
     let sent = faulty(Fault::Restless).for_peer(ReplicaId(1), status.clone());
     assert_eq!(sent[0], (status, 0));
