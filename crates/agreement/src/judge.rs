@@ -27,7 +27,7 @@ use crate::normal::EAGER_BATCHES;
 /// The shortest patience, where the configured time-out is not shorter still.
 const LEAST_PATIENCE_MS: Millis = 250;
 /// Batches to have seen before their time is believed.
-const ENOUGH_BATCHES: u32 = 16;
+const ENOUGH_BATCHES: u32 = 8;
 /// The slowest batch counts for so long, then half as much; the quickest until another comes.
 const REMEMBERED_MS: Millis = 10_000;
 /// A claim may wait so long in any case: messages are on their way, processes wait for their turn.
