@@ -239,7 +239,8 @@ impl Agreement {
         }
         // One vote in a view: also where the proposal that it was for has been set aside, since another batch committed. To vote
         // for that one as well would harm nobody, but be evidence against this replica.
-        let other_vote = |v: &Vote| v.view == m.view && v.digest != digest;
+        let other_vote =
+            |v: &Vote| v.view == m.view && v.digest != digest && !is_on(Mutant::TwoVotesInAView);
         if slot.is_some_and(|s| s.preprepared.iter().any(other_vote)) {
             return Err(Rejected::Contradiction);
         }

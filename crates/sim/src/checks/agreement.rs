@@ -1,9 +1,10 @@
-//! Agreement: no two correct replicas execute different batches at one place, and none executes another one after a restart.
+//! Agreement: no two correct replicas execute different batches at one place, and none executes another one after a restart. And
+//! none votes for two batches at one place in one view.
 
 use std::collections::BTreeMap;
 
-use quorate_wire::message::{Batch, Request};
-use quorate_wire::{Digest, Seq};
+use quorate_wire::message::{Batch, Prepare, Request};
+use quorate_wire::{Digest, Seq, View};
 
 use super::Failure;
 
@@ -12,6 +13,8 @@ use super::Failure;
 pub struct Agreement {
     executed: BTreeMap<Seq, (usize, Digest)>,
     contents: BTreeMap<Digest, (Batch, Vec<Request>)>,
+    /// What each correct replica has voted for in each view, also before a crash.
+    votes: BTreeMap<(usize, View, Seq), Digest>,
 }
 
 impl Agreement {
@@ -24,6 +27,19 @@ impl Agreement {
         Err(Failure::new(
             "agreement",
             format!("at {seq:?} server {server} executes {digest:?}, server {first} {known:?}"),
+        ))
+    }
+
+    /// A correct replica says PREPARE.
+    pub fn on_vote(&mut self, server: usize, vote: &Prepare) -> Result<(), Failure> {
+        let Prepare { view, seq, digest } = *vote;
+        let first = *self.votes.entry((server, view, seq)).or_insert(digest);
+        if first == digest {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "one vote",
+            format!("at {seq:?} of {view:?} server {server} votes for {digest:?} and {first:?}"),
         ))
     }
 

@@ -178,6 +178,11 @@ impl World {
                     self.announced.push((server, seq, root));
                     self.check_roots()?;
                 }
+                if let PeerMessage::Prepare(vote) = &message
+                    && correct
+                {
+                    self.agreement.on_vote(server, vote)?;
+                }
                 let me = self.servers[server].id;
                 for to in self.quorum.others(me) {
                     self.send(server, to, message.clone());
