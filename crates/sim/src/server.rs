@@ -1,6 +1,6 @@
 //! One server of the group: a replica, its disk, its clocks, and its misbehaviour if it is faulty.
 
-use quorate_agreement::{Config, Now, Tuning};
+use quorate_agreement::{Config, Now, Standing, Tuning};
 use quorate_execution::Workers;
 use quorate_execution::graph::Conflicts;
 use quorate_fault::{Fault, Faulty};
@@ -36,8 +36,8 @@ pub struct Server {
     pub tick_at: Option<u64>,
     /// Whether it gathers inputs, and when it acts on them is scheduled.
     pub in_turn: bool,
-    /// Whether it fetched state when its last turn ended.
-    pub was_fetching: bool,
+    /// Where it stood when its last turn ended.
+    pub last: Option<Standing>,
     faulty: Option<Faulty>,
     /// Signs what leaves and checks what comes, where the group wants that.
     pub signing: Signing,
@@ -78,7 +78,7 @@ impl Server {
             adversary,
             tick_at: None,
             in_turn: false,
-            was_fetching: false,
+            last: None,
             faulty,
             signing: Signing::new(knobs.authentication, id, key.clone(), keys.to_vec()),
             config: Config {
@@ -124,7 +124,7 @@ impl Server {
     pub fn start(&mut self, service: AnyService, now_us: u64) {
         assert!(self.replica.is_none());
         self.incarnation += 1;
-        (self.tick_at, self.in_turn, self.was_fetching) = (None, false, false);
+        (self.tick_at, self.in_turn, self.last) = (None, false, None);
         let restored = self.disk.restore();
         let now = self.now(now_us);
         let replica = Replica::new(self.config.clone(), service, self.workers, restored, now);

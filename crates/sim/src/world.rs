@@ -107,6 +107,8 @@ pub struct World {
     reference: Reference,
     /// Roots that correct servers announced for places that the reference has not reached.
     announced: Vec<(usize, Seq, Digest)>,
+    /// Which correct servers have ever announced a root.
+    announcers: BTreeMap<(Seq, Digest), BTreeSet<usize>>,
     /// The seed, for what follows from it without dice.
     seed: u64,
     /// What a scenario keeps from arriving.
@@ -163,6 +165,7 @@ impl World {
             validity: Validity::default(),
             reference: Reference::new(service, &layer, checkpoints),
             announced: Vec::new(),
+            announcers: BTreeMap::new(),
             seed,
             filter: None,
             healed: false,

@@ -1,6 +1,8 @@
 //! What happens to servers.
 
-use quorate_agreement::Record;
+use std::collections::BTreeSet;
+
+use quorate_agreement::{Record, Standing};
 use quorate_execution::Job;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::Checkpoint;
@@ -27,7 +29,7 @@ impl World {
         if it.is_correct() && standing.is_some_and(|s| !s.fetching) {
             // It goes on from what its store holds, so that must be a state.
             let (seq, root) = (it.disk.store.seq, it.disk.store.root);
-            self.announced.push((server, seq, root));
+            self.announce(server, seq, root);
             self.check_roots()?;
         }
         for client in 0..self.clients.len() {
@@ -112,13 +114,54 @@ impl World {
             return Ok(());
         };
         replica.end_turn(now);
-        let fetching = replica.standing().fetching;
+        let standing = replica.standing();
+        let before = it.last.replace(standing);
         if it.adversary.is_none() {
             replica.invariants();
-            self.stats.transfers += u64::from(fetching && !it.was_fetching);
+            let was_fetching = before.is_some_and(|s| s.fetching);
+            self.stats.transfers += u64::from(standing.fetching && !was_fetching);
         }
-        it.was_fetching = fetching;
-        self.carry_out(server)
+        self.carry_out(server)?;
+        match before {
+            Some(before) if self.servers[server].is_correct() => {
+                self.check_stability(server, &before, &standing)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A correct server says that this is the state at a checkpoint.
+    fn announce(&mut self, server: usize, seq: Seq, root: Digest) {
+        self.announced.push((server, seq, root));
+        let all = self.announcers.entry((seq, root)).or_default();
+        all.insert(server);
+    }
+
+    /// A checkpoint is stable when 2f+1 replicas have it. Where a view starts from it, or the state was fetched, fewer may.
+    fn check_stability(
+        &self,
+        server: usize,
+        before: &Standing,
+        now: &Standing,
+    ) -> Result<(), Failure> {
+        let fetched = now.fetching || before.fetching;
+        let by_votes = before.active && now.view == before.view && !fetched;
+        if now.stable.0 <= before.stable.0 || !by_votes {
+            return Ok(());
+        }
+        let correct = self.announcers.get(&now.stable).map_or(0, BTreeSet::len);
+        let faulty = self.servers.iter().filter(|s| !s.is_correct());
+        let faulty: BTreeSet<_> = faulty.map(|s| s.id).collect();
+        match correct + faulty.len() >= self.quorum.commit() {
+            true => Ok(()),
+            false => Err(Failure::new(
+                "stability",
+                format!(
+                    "{:?} is stable at server {server}, and {correct} correct ones have it",
+                    now.stable
+                ),
+            )),
+        }
     }
 
     fn carry_out(&mut self, server: usize) -> Result<(), Failure> {
@@ -166,7 +209,7 @@ impl World {
                 if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message
                     && correct
                 {
-                    self.announced.push((server, seq, root));
+                    self.announce(server, seq, root);
                     self.check_roots()?;
                 }
                 self.send(server, to, message);
@@ -175,7 +218,7 @@ impl World {
                 if let PeerMessage::Checkpoint(Checkpoint { seq, root }) = message
                     && correct
                 {
-                    self.announced.push((server, seq, root));
+                    self.announce(server, seq, root);
                     self.check_roots()?;
                 }
                 if let PeerMessage::Prepare(vote) = &message
