@@ -3,10 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the test suite needs: name and version.
-const FOR_TESTS: [(&str, &str); 2] = [("fsx", "0.3.2"), ("cargo-deny", "0.20.2")];
+/// Name, version, and how it is built. What runs for a moment is rather built quickly than to be quick.
+type Tool = (&'static str, &'static str, &'static [&'static str]);
+
+/// What the test suite needs.
+const FOR_TESTS: [Tool; 2] = [
+    ("fsx", "0.3.2", &[]),
+    ("cargo-deny", "0.20.2", &["--debug"]),
+];
 /// What people run by hand beside it; see docs/testing.md.
-const BY_HAND: [(&str, &str); 1] = [("pjdfstest", "0.2.2")];
+const BY_HAND: [Tool; 1] = [("pjdfstest", "0.2.2", &[])];
 
 /// Where an installed program is.
 pub fn path(name: &str) -> PathBuf {
@@ -28,18 +34,18 @@ pub fn all() -> Result<(), String> {
     FOR_TESTS.iter().chain(&BY_HAND).try_for_each(install)
 }
 
-fn install((name, version): &(&str, &str)) -> Result<(), String> {
+fn install((name, version, how): &Tool) -> Result<(), String> {
     let root = root();
     if path(name).exists() {
         return Ok(());
     }
     let built = root.join("build");
-    run(name, version, &root, &built)?;
+    run(name, version, how, &root, &built)?;
     // Only the program is needed from here on.
     std::fs::remove_dir_all(&built).map_err(|e| format!("{}: {e}", built.display()))
 }
 
-fn run(name: &str, version: &str, root: &Path, built: &Path) -> Result<(), String> {
+fn run(name: &str, version: &str, how: &[&str], root: &Path, built: &Path) -> Result<(), String> {
     let status = Command::new("cargo")
         .args([
             "install",
@@ -50,6 +56,7 @@ fn run(name: &str, version: &str, root: &Path, built: &Path) -> Result<(), Strin
             "--root",
         ])
         .arg(root)
+        .args(how)
         .arg("--target-dir")
         .arg(built)
         .arg(name)
