@@ -54,6 +54,7 @@ scenarios! {
     views::the_log_is_cut_in_a_view_change
     views::null_places_outlive_a_power_cut
     client::tentative_replies_of_three_views
+    client::two_tentative_replies_do_not_suffice
     client::two_do_not_make_a_read
     adversaries::a_huge_place_is_refused
     views::two_commits_do_not_suffice

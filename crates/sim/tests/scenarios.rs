@@ -40,6 +40,7 @@ tests! {
     the_log_is_cut_in_a_view_change
     null_places_outlive_a_power_cut
     tentative_replies_of_three_views
+    two_tentative_replies_do_not_suffice
     two_do_not_make_a_read
     a_huge_place_is_refused
     two_commits_do_not_suffice

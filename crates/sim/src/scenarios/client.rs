@@ -62,6 +62,20 @@ pub(super) fn tentative_replies_of_three_views() -> Outcome {
     Ok(())
 }
 
+/// A replica that lies and one that executed tentatively may say the same of a batch that a view change drops: a result that is not
+/// final needs a third.
+pub(super) fn two_tentative_replies_do_not_suffice() -> Outcome {
+    let (quorum, mut client) = with_session();
+    client.call(1, Bytes::from_static(b"write"), 2);
+    for (count, replica) in quorum.replicas().enumerate().take(3) {
+        assert!(!is_done(&mut client, 1), "{count} suffice");
+        let answer = reply(1, 1, 0, true, b"written".to_vec());
+        client.on_reply(replica, answer, 3);
+    }
+    assert!(is_done(&mut client, 1), "three do");
+    Ok(())
+}
+
 /// One replica that lags and one that lies may say the same of a state that is no more: a read needs a third.
 pub(super) fn two_do_not_make_a_read() -> Outcome {
     let (quorum, mut client) = with_session();
