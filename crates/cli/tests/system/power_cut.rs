@@ -45,6 +45,8 @@ impl Appended {
             }
             len += record.len();
             println!("synced {} {len}", self.seed);
+            // All of it is read after each cut: what is written meanwhile must not outgrow that.
+            std::thread::sleep(Duration::from_millis(30));
         }
     }
 
