@@ -41,9 +41,10 @@ impl Spare {
     /// gone must be durable.
     pub fn recycle(directory: &Path, bytes: u64, used: u64) -> Spare {
         let path = directory.join(NAME);
-        let waiting = directory.join(WAITING);
+        // Here, and not on the thread: the next segment that is kept takes the name as soon as this returns.
+        let renamed = fs::rename(directory.join(WAITING), &path);
         Spare::spawn(path.clone(), move |stop| {
-            fs::rename(&waiting, &path)?;
+            renamed?;
             clean(&path, bytes, used, stop)
         })
     }

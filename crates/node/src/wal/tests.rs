@@ -255,6 +255,25 @@ fn discarding_waits_for_a_head() {
     assert_eq!(wal.segments(), 1);
 }
 
+/// A segment that is discarded while another one is being made ready for use again does not take its place.
+#[test]
+fn discarded_segments_do_not_get_mixed_up() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    for i in 1..=400 {
+        wal.append(&[record(i, i, 3_000)]).unwrap();
+        wal.rotate(&[]).unwrap();
+        wal.discard(Seq(i)).unwrap();
+        wal.rotate(&[]).unwrap();
+        wal.discard(Seq(i)).unwrap();
+    }
+    wal.append(&[record(500, 500, 100)]).unwrap();
+    wal.sync().unwrap();
+    drop(wal);
+    let (_, found, _) = open(directory.path());
+    assert_eq!(found, [record(500, 500, 100)]);
+}
+
 /// A head that a power cut tore does not count as one: the segments that it was to replace stay.
 #[test]
 fn a_torn_head_replaces_nothing() {
