@@ -27,7 +27,7 @@ impl Agreement {
     pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
         self.check_linked(&request)?;
-        let (digest, is_claim) = (request.request.digest(), self.is_claimable(&request));
+        let is_claim = self.is_claimable(&request);
         let small = request.request.op().len() <= self.config.tuning.inline_bytes;
         let repeated = self.pool.get(&request.request.digest()).is_some();
         // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
@@ -38,25 +38,27 @@ impl Agreement {
                 PeerMessage::Request(request.clone()),
             ));
         }
-        let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
-        if is_claim {
-            self.pool.claim(&digest, self.now.mono);
-        }
-        taken?;
-        self.accept_proposals();
-        Ok(())
+        self.take_request(request, is_claim)
     }
 
     /// A request that its client has sent to the primary as well: it is not relayed, so that the primary can't know what is looked
     /// at.
     pub(crate) fn on_watch(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
+        self.check_linked(&request)?;
         if !self.is_claimable(&request) {
             return Err(Rejected::BadAuthentication);
         }
+        self.take_request(request, true)
+    }
+
+    /// Takes an authentic request in. One that is known already may become a claim all the same.
+    fn take_request(&mut self, request: AuthRequest, is_claim: bool) -> Result<(), Rejected> {
         let digest = request.request.digest();
         let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
-        self.pool.claim(&digest, self.now.mono);
+        if is_claim {
+            self.pool.claim(&digest, self.now.mono);
+        }
         taken?;
         self.accept_proposals();
         Ok(())
@@ -71,14 +73,8 @@ impl Agreement {
         if !self.is_authentic(&request) {
             return Err(Rejected::BadAuthentication);
         }
-        let (digest, is_claim) = (request.request.digest(), self.is_claimable(&request));
-        let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
-        if is_claim {
-            self.pool.claim(&digest, self.now.mono);
-        }
-        taken?;
-        self.accept_proposals();
-        Ok(())
+        let is_claim = self.is_claimable(&request);
+        self.take_request(request, is_claim)
     }
 
     /// As primary: gives waiting requests the next place.

@@ -120,6 +120,15 @@ fn unsigned_requests_are_no_claims() {
     assert_eq!(leaves(&mut replica, now, now + 10_000), None);
 }
 
+/// Where all is signed, what is watched is too.
+#[test]
+fn what_is_watched_is_signed() {
+    let mut replica = fresh_signing(1);
+    let taken = watch(&mut replica, 0, request(1, Bytes::from_static(b"op")));
+    assert_eq!(taken, Err(Rejected::BadAuthentication));
+    assert_eq!(watch(&mut replica, 0, op(1)), Ok(()));
+}
+
 /// What a client lets a backup watch is not relayed, so that the primary can't know.
 #[test]
 fn the_primary_does_not_know_what_is_watched() {

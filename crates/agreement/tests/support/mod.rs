@@ -42,20 +42,30 @@ pub fn at(mono: Millis) -> Now {
 
 /// A replica that starts from a store and a log.
 pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agreement {
-    let config = Config {
+    let next = LogIndex(records.len() as u64);
+    let config = config(me, Authentication::Mac);
+    Agreement::new(config, checkpoint, true, records, next, at(0))
+}
+
+/// A replica of a group that wants all signed, started for the first time.
+pub fn fresh_signing(me: u8) -> Agreement {
+    let config = config(me, Authentication::Signature);
+    Agreement::new(config, (Seq(0), GENESIS), true, vec![], LogIndex(0), at(0))
+}
+
+fn config(me: u8, authentication: Authentication) -> Config {
+    Config {
         quorum: quorum(),
         me: ReplicaId(me),
         key: key(me),
         keys: (0..4).map(|r| key(r).public()).collect(),
         timeout_ms: TIMEOUT_MS,
         clock_bound_ms: 10_000,
-        authentication: Authentication::Mac,
+        authentication,
         durable: true,
         checkpoint_bytes: usize::MAX,
         tuning: Tuning::default(),
-    };
-    let next = LogIndex(records.len() as u64);
-    Agreement::new(config, checkpoint, true, records, next, at(0))
+    }
 }
 
 /// A replica that starts for the first time.
