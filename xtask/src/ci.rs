@@ -106,6 +106,12 @@ pub fn program(name: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
+/// This program again, as people call it.
+fn xtask(args: &[&str]) -> Result<(), String> {
+    let program = ["run", "--quiet", "--package", "xtask", "--"];
+    cargo(&[&program, args].concat())
+}
+
 fn fmt() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])
 }
@@ -127,29 +133,12 @@ fn test() -> Result<(), String> {
 
 /// In the dev profile: its checks of overflow and its debug assertions are a part of what is looked for.
 fn sim() -> Result<(), String> {
-    cargo(&[
-        "run",
-        "--quiet",
-        "--package",
-        "xtask",
-        "--",
-        "sim",
-        "--seeds",
-        "0..2000",
-    ])
+    xtask(&["sim", "--seeds", "0..2000"])
 }
 
 /// A few bugs are put into the code, to see that the simulator finds them.
 fn mutants() -> Result<(), String> {
-    cargo(&[
-        "run",
-        "--quiet",
-        "--package",
-        "xtask",
-        "--",
-        "mutants",
-        "--quick",
-    ])
+    xtask(&["mutants", "--quick"])
 }
 
 /// Nothing that is installed can be built with bugs in it, and no release build at all.
