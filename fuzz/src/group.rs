@@ -218,7 +218,7 @@ fn fresh() -> AuthRequest {
     let number = RequestNumber(1_000);
     let request = Request::new(client(), SessionId(1), number, Bytes::from_static(b"last"));
     AuthRequest {
-        auth: Authenticator::Signed(key(4).sign(&request.digest())),
+        auth: Authenticator::Signed(key(4).sign(&request.digest()).into()),
         replier: EVERYONE,
         request,
     }

@@ -158,6 +158,7 @@ fn config(me: ReplicaId) -> Config {
         me,
         key: key(me.0).clone(),
         keys: (0..4).map(|r| key(r).public()).collect(),
+        clients: [client()].into(),
         timeout_ms: TIMEOUT_MS,
         clock_bound_ms: 10_000,
         authentication: Authentication::Mac,

@@ -1,6 +1,6 @@
 //! What the fuzz targets do with their input. Each takes any bytes, and panics where Quorate does what it must not.
 //!
-//! [`codec`]: encodings. [`links`]: frames and handshakes. [`disk`]: files. [`transfer`]: pieces of a state. [`service`]:
+//! [`codec`]: encodings. [`links`]: frames, handshakes and calls over NFS. [`disk`]: files. [`transfer`]: pieces of a state. [`service`]:
 //! operations. [`replica`] and [`group`]: sequences of inputs to agreement cores.
 
 mod choices;
@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     target("evidence", codec::evidence, 20),
     target("tree_node", codec::tree_node, 1),
     target("frame", codec::frame, 1),
+    target("nfs", links::nfs, 1),
     target("link", links::link, 1),
     target("handshake", links::handshake, 20),
     target("group_file", disk::group_file, 10),

@@ -32,6 +32,16 @@ pub fn link(data: &[u8]) {
     assert!(read, "messages that were not sent");
 }
 
+/// What any client of NFS sends as one record: refused or read, with little memory, and the reply to it is bounded.
+pub fn nfs(data: &[u8]) {
+    const MEMORY: usize = 16 << 10;
+    const LONGEST_REPLY: usize = (1 << 20) + (1 << 12);
+    let record = bytes::Bytes::copy_from_slice(data);
+    if let Some(parsed) = crate::within(MEMORY, || quorate_nfs::parse(record)) {
+        assert!(parsed.reply_bytes() <= LONGEST_REPLY);
+    }
+}
+
 struct Ends {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,

@@ -380,6 +380,7 @@ impl Known {
                     committed: place(self, choices),
                     executed: place(self, choices),
                     primary_lost: choices.flag(),
+                    recovering: None,
                 })
             }
             9 => {

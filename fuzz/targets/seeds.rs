@@ -108,7 +108,8 @@ fn evidence() -> std::io::Result<()> {
         let content: Bytes = PeerMessage::Prepare(Prepare { view, seq, digest })
             .to_bytes()
             .into();
-        let signature = key(3).sign(&SignedMessage::digest(ReplicaId(3), &content));
+        let digest = SignedMessage::digest(ReplicaId(3), &content);
+        let signature = key(3).sign_together(&[digest, Digest::ZERO]).swap_remove(0);
         SignedMessage { content, signature }
     };
     let changes = |first, second| Evidence::ViewChanges(TwoViewChanges { first, second });

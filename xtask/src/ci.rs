@@ -71,6 +71,7 @@ pub fn ci() -> Result<(), String> {
         ("tools", tools::for_tests),
         ("deny", deny::check),
         ("sim", sim),
+        ("model", model),
         ("mutants", mutants),
         ("test", test),
     ])
@@ -133,18 +134,24 @@ fn test() -> Result<(), String> {
 
 /// In the dev profile: its checks of overflow and its debug assertions are a part of what is looked for.
 fn sim() -> Result<(), String> {
-    xtask(&["sim", "--seeds", "0..2000"])
+    xtask(&["sim", "--seeds", "0..5000"])
 }
 
-/// A few bugs are put into the code, to see that the simulator finds them.
+/// The small scenarios of the model, whole.
+fn model() -> Result<(), String> {
+    xtask(&["model", "--quick"])
+}
+
+/// A few bugs are put into the code, to see that the simulator finds them, and the model.
 fn mutants() -> Result<(), String> {
-    xtask(&["mutants", "--quick"])
+    xtask(&["mutants", "--quick"])?;
+    xtask(&["model", "--mutants", "--quick"])
 }
 
-/// Nothing that is installed can be built with bugs in it, and no release build at all.
+/// Nothing that is installed can be built with bugs in it, or with signatures that are not checked, and no release build at all.
 fn mutants_stay_out() -> Result<(), String> {
     // With all features on, the features of `wire` under the command; and under this program, to see that it would show.
-    for (package, wanted) in [("quorate", ""), ("xtask", "mutants")] {
+    for (package, wanted) in [("quorate", ""), ("xtask", "mutants,remember")] {
         let output = Command::new("cargo")
             .args([
                 "tree",
@@ -167,17 +174,25 @@ fn mutants_stay_out() -> Result<(), String> {
     // Not to the null device: rustc puts a file in the place of what it is told to write, as root that as well.
     let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
     let metadata = format!("{target}/mutants-stay-out.rmeta");
-    for (assertions, fits) in [("off", false), ("on", true)] {
-        let source = "crates/wire/src/mutants.rs";
-        let output = Command::new("rustc")
-            .args(["--edition=2024", "--crate-type=lib", "--emit=metadata"])
-            .args(["-o", &metadata, "--cfg", "feature=\"mutants\""])
-            .args(["-C", &format!("debug-assertions={assertions}"), source])
-            .output()
-            .map_err(|e| format!("rustc can't be started: {e}"))?;
-        if output.status.success() != fits {
+    for (feature, source) in [
+        ("mutants", "crates/wire/src/mutants.rs"),
+        ("remember", "crates/wire/src/auth/remember.rs"),
+    ] {
+        for (assertions, fits) in [("off", false), ("on", true)] {
+            let output = Command::new("rustc")
+                .args(["--edition=2024", "--crate-type=lib", "--emit=metadata"])
+                .args(["-o", &metadata, "--cfg"])
+                .arg(format!("feature=\"{feature}\""))
+                .args(["-C", &format!("debug-assertions={assertions}"), source])
+                .output()
+                .map_err(|e| format!("rustc can't be started: {e}"))?;
+            // A part of a crate alone may have errors of other kinds.
             let errors = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("debug assertions {assertions}: {errors}"));
+            if errors.contains("never in a release build") == fits {
+                return Err(format!(
+                    "{feature}, debug assertions {assertions}: {errors}"
+                ));
+            }
         }
     }
     Ok(())

@@ -1,9 +1,11 @@
 //! What continuous integration and people run: `cargo xtask ci`, `cargo xtask sim --seeds 0..2000`.
 
+mod chaos;
 mod ci;
 mod deny;
 mod figures;
 mod fuzz;
+mod model;
 mod mutants;
 mod packages;
 mod runs;
@@ -24,8 +26,24 @@ cargo xtask fuzz [--mutations N] [TARGET]...   the fuzz targets' corpus and muta
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
+cargo xtask model [--quick] [--only NAME]      explores the agreement core exhaustively; --help for all
 cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick
+cargo xtask chaos [--seed N] [--minutes M]     torments real groups and checks what clients see; --help, --release
+cargo xtask chaos check FILE                   checks a history that was kept
 cargo xtask figures [--rounds N] [--json FILE] measures a mount beside a plain passthrough, on a quiet machine";
+
+/// Builds this program once more, as a laboratory: with defects that can be switched on, and signatures that are remembered; and
+/// runs one of its commands there.
+fn again(command: &str, args: &[String]) -> Result<(), String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let status = std::process::Command::new(cargo)
+        .args(["run", "--quiet", "--package", "xtask"])
+        .args(["--features", "mutants,remember", "--", command])
+        .args(args)
+        .status()
+        .map_err(|e| format!("can't run cargo: {e}"))?;
+    status.success().then_some(()).ok_or("see above".into())
+}
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -36,9 +54,11 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::replay(&args[1..]),
         Some("ci") => ci::ci(),
         Some("check") => ci::check(),
+        Some("chaos") => chaos::run(&args[1..]),
         Some("figures") => figures::main(&args[1..]),
         Some("sim") => sim::main(&args[1..]),
         Some("twins") => twins::main(&args[1..]),
+        Some("model") => model::main(&args[1..]),
         Some("mutants") => mutants::main(&args[1..]),
         _ => Err(USAGE.into()),
     };

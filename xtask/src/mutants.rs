@@ -12,12 +12,5 @@ pub fn main(args: &[String]) -> Result<(), String> {
 /// `cargo xtask mutants`: builds this program once more, with the defects in it, and runs that.
 #[cfg(not(feature = "mutants"))]
 pub fn main(args: &[String]) -> Result<(), String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let status = std::process::Command::new(cargo)
-        .args(["run", "--quiet", "--package", "xtask"])
-        .args(["--features", "mutants", "--", "mutants"])
-        .args(args)
-        .status()
-        .map_err(|e| format!("can't run cargo: {e}"))?;
-    status.success().then_some(()).ok_or("see above".into())
+    crate::again("mutants", args)
 }

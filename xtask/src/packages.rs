@@ -18,6 +18,7 @@ pub const FOR_TESTS: &[Need] = &[
     ("make", "make"),
     ("git", "git"),
     ("sqlite3", "sqlite3"),
+    ("nfs-cp", "libnfs-utils"),
     ("diff", "diffutils"),
     ("tar", "tar"),
     ("setpriv", "util-linux"),

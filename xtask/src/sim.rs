@@ -44,8 +44,11 @@ fn number(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("{text:?} is not a number"))
 }
 
-/// `cargo xtask sim`.
+/// `cargo xtask sim`: builds this program once more, so that signatures are remembered, and runs that.
 pub fn main(args: &[String]) -> Result<(), String> {
+    if !cfg!(feature = "remember") {
+        return crate::again("sim", args);
+    }
     let args = parse(args)?;
     if let Some(seed) = args.seed {
         let report = quorate_sim::run(seed, Options { trace: args.trace });
@@ -72,6 +75,7 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
     let done = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let total: Mutex<Stats> = Mutex::default();
+    let digest = AtomicU64::new(0);
     let failures: Mutex<Vec<Report>> = Mutex::default();
     // A failing run says all that there is to say itself.
     let hook = std::panic::take_hook();
@@ -86,6 +90,7 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
                     }
                     let report = quorate_sim::run(seed, Options::default());
                     done.fetch_add(1, Ordering::Relaxed);
+                    digest.fetch_add(report.digest(), Ordering::Relaxed);
                     match &report.result {
                         Ok(stats) => add(&mut total.lock().expect("no panics here"), stats),
                         Err(_) => {
@@ -109,17 +114,19 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
     failures.sort_by_key(|r| r.seed);
     let total = total.into_inner().expect("no panics here");
     println!(
-        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {} proofs of contradictions, {} operations run by workers, {:.0} s of virtual time, {} events",
+        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {} recoveries, {} proofs of contradictions, {} operations run by workers, {:.0} s of virtual time, {} events, digest {:016x}",
         done.load(Ordering::Relaxed),
         started.elapsed().as_secs_f64(),
         total.operations,
         total.places,
         total.crashes,
         total.transfers,
+        total.recoveries,
         total.evidence,
         total.jobs,
         total.time_us as f64 / 1e6,
         total.events,
+        digest.into_inner(),
     );
     for report in &failures {
         if let (true, Err(failure)) = (keep_going, &report.result) {
@@ -143,6 +150,7 @@ fn add(total: &mut Stats, one: &Stats) {
     total.operations += one.operations;
     total.crashes += one.crashes;
     total.transfers += one.transfers;
+    total.recoveries += one.recoveries;
     total.evidence += one.evidence;
     total.jobs += one.jobs;
     total.time_us += one.time_us;

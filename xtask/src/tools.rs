@@ -60,6 +60,8 @@ fn run(name: &str, version: &str, how: &[&str], root: &Path, built: &Path) -> Re
         .arg("--target-dir")
         .arg(built)
         .arg(name)
+        // Nobody debugs them.
+        .env("CARGO_PROFILE_DEV_DEBUG", "none")
         .status();
     match status {
         Ok(status) if status.success() => Ok(()),

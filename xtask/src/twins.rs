@@ -10,7 +10,7 @@ use crate::runs;
 pub const USAGE: &str = "\
 cargo xtask twins [--replicas N] [--twins K] [--views V] [--phases P] [--sample N] [--run N]
     runs all schedules of a plan (4 replicas, 1 twin, 1 view, 3 phases unless told), N of them by chance with --sample,
-    or one with --run; see docs/simulator.md";
+    or one with --run; with 1 phase all messages of a view are cut alike; see docs/simulator.md";
 
 /// More than this takes days: to be sampled.
 const MOST: u64 = 50_000_000;

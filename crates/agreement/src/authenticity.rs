@@ -1,7 +1,8 @@
 //! Whether clients made the requests that this replica is shown. PBFT 2002, 4.1; PBFT 2000, 4 (BFT-PK).
 //!
 //! In `mac` mode a client's own link vouches for it, and what others pass on carries a MAC for this replica, or the client's
-//! signature. In `signature` mode nothing but the signature counts. Signatures of a batch are checked together.
+//! signature. In `signature` mode nothing but the signature counts. Signatures of a batch are checked together, and one that several
+//! requests share is checked once.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -9,7 +10,8 @@ use alloc::vec::Vec;
 
 use quorate_wire::auth::verify_all;
 use quorate_wire::message::AuthRequest;
-use quorate_wire::{Authentication, Authenticator, ClientId, Digest, MacKey};
+use quorate_wire::mutants::{Mutant, is_on};
+use quorate_wire::{Authentication, Authenticator, ClientId, Digest, MacKey, Signature};
 
 use crate::Millis;
 use crate::core::Agreement;
@@ -40,10 +42,13 @@ impl Agreement {
     }
 
     /// A request over its client's link. A primary checks signatures when it proposes, many together.
-    pub(crate) fn check_linked(&self, request: &AuthRequest) -> Result<(), Rejected> {
+    pub(crate) fn check_linked(&mut self, request: &AuthRequest) -> Result<(), Rejected> {
         let signed = matches!(request.auth, Authenticator::Signed(_));
-        if !signed && self.is_primary() && self.is_suspect(&request.request.client()) {
-            return Err(Rejected::Unsigned);
+        if self.is_primary() && self.is_suspect(&request.request.client()) {
+            if !signed {
+                return Err(Rejected::Unsigned);
+            }
+            self.check_suspect(request)?;
         }
         let fine = match self.config.authentication {
             Authentication::Mac => true,
@@ -53,11 +58,28 @@ impl Agreement {
         fine.then_some(()).ok_or(Rejected::BadAuthentication)
     }
 
-    /// Whether any other replica could see that a request is its client's. Its signature is checked where that is not known.
-    pub(crate) fn is_claimable(&self, request: &AuthRequest) -> bool {
+    /// The backups will check what a suspect has signed, so its primary does. Elsewhere that is done when it proposes.
+    fn check_suspect(&mut self, request: &AuthRequest) -> Result<(), Rejected> {
+        let known = self.pool.get(&request.request.digest());
+        if self.config.authentication == Authentication::Signature || known.is_some() {
+            return Ok(());
+        }
+        if !self.allows_check(&request.request.client()) {
+            return Err(Rejected::TooOften);
+        }
+        let fine = self.is_signed(request);
+        fine.then_some(()).ok_or(Rejected::BadAuthentication)
+    }
+
+    /// Whether any other replica could see that a request is its client's. Its signature is checked where that is not known. One
+    /// claim of a client at a time is enough to see how its primary treats it, and more would cost more than they tell.
+    pub(crate) fn is_claimable(&mut self, request: &AuthRequest) -> bool {
         match self.config.authentication {
             Authentication::Mac => {
-                !self.pool.is_claim(&request.request.digest()) && self.is_signed(request)
+                let client = request.request.client();
+                let is_signed = matches!(request.auth, Authenticator::Signed(_));
+                let may = is_signed && !self.pool.has_claim(&client);
+                may && self.allows_check(&client) && self.is_signed(request)
             }
             // A backup has checked it, and a primary will when it proposes.
             Authentication::Signature => !self.is_primary(),
@@ -65,7 +87,7 @@ impl Agreement {
     }
 
     /// Whether a request that others have passed on is its client's.
-    pub(crate) fn is_authentic(&self, request: &AuthRequest) -> bool {
+    pub(crate) fn is_authentic(&mut self, request: &AuthRequest) -> bool {
         let macs = self.config.authentication == Authentication::Mac;
         self.is_signed(request) || macs && self.has_right_mac(request)
     }
@@ -79,12 +101,34 @@ impl Agreement {
         keys.any(|key| request.auth.check_mac(me, key, &digest).is_ok())
     }
 
-    fn is_signed(&self, request: &AuthRequest) -> bool {
-        let Authenticator::Signed(signature) = &request.auth else {
+    fn is_signed(&mut self, request: &AuthRequest) -> bool {
+        let Authenticator::Signed(shared) = &request.auth else {
             return false;
         };
-        let digest = request.request.digest();
-        request.request.client().verify(&digest, signature).is_ok()
+        let (client, digest) = (request.request.client(), request.request.digest());
+        let (root, signature) = (shared.root(&digest), shared.signature());
+        if !self.is_member(&client) {
+            return false;
+        }
+        if self.is_known(&client, &root, signature) {
+            return true;
+        }
+        let is_right = client.verify(&root, signature).is_ok();
+        if is_right && shared.is_shared() {
+            self.shared.insert(client, (root, *signature));
+        }
+        is_right
+    }
+
+    /// Whether it is the last shared signature of its client that was found right.
+    fn is_known(&self, client: &ClientId, root: &Digest, signature: &Signature) -> bool {
+        let known = self.shared.get(client);
+        known.is_some_and(|(its_root, its)| its_root == root && its == signature)
+    }
+
+    /// Whether it is one of the group's clients. Their links prove it; a signature alone proves that somebody has the key.
+    fn is_member(&self, client: &ClientId) -> bool {
+        self.config.clients.contains(client) || is_on(Mutant::StrangersBelieved)
     }
 
     /// Whether a client has lately sent MACs that were right for a primary and wrong here.
@@ -108,19 +152,38 @@ impl Agreement {
     }
 
     /// Which of some requests that others have passed on are their clients'.
-    pub(crate) fn are_authentic(&self, requests: &[Arc<AuthRequest>]) -> Vec<bool> {
-        let signatures = requests.iter().filter_map(|r| match &r.auth {
-            Authenticator::Signed(signature) => {
-                Some((r.request.client(), r.request.digest(), *signature))
-            }
-            Authenticator::Macs(_) => None,
-        });
-        let signatures: Vec<_> = signatures.collect();
-        let all_signed = signatures.len() == requests.len() && verify_all(&signatures);
-        match all_signed {
+    pub(crate) fn are_authentic(&mut self, requests: &[Arc<AuthRequest>]) -> Vec<bool> {
+        match self.are_signed(requests) {
             true => alloc::vec![true; requests.len()],
             false => requests.iter().map(|r| self.is_authentic(r)).collect(),
         }
+    }
+
+    /// Whether all of them are signed, and rightly.
+    fn are_signed(&mut self, requests: &[Arc<AuthRequest>]) -> bool {
+        let (mut signatures, mut shared) = (Vec::new(), Vec::new());
+        for AuthRequest { request, auth, .. } in requests.iter().map(|r| &**r) {
+            let client = request.client();
+            let Authenticator::Signed(its) = auth else {
+                return false;
+            };
+            if !self.is_member(&client) {
+                return false;
+            }
+            let signed = (client, its.root(&request.digest()), *its.signature());
+            if !self.is_known(&client, &signed.1, &signed.2) && !signatures.contains(&signed) {
+                signatures.push(signed);
+                shared.extend(its.is_shared().then_some(signed));
+            }
+        }
+        let all_right = verify_all(&signatures);
+        if all_right {
+            // Those that share it may come in several batches.
+            let shared = shared.into_iter();
+            self.shared
+                .extend(shared.map(|(client, root, its)| (client, (root, its))));
+        }
+        all_right
     }
 
     /// As primary: whether a batch may be proposed. What is not its client's is dropped, and then it may not.

@@ -11,10 +11,11 @@ use quorate_wire::message::{
     Request, Status,
 };
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, ReplicaId, Seq, View};
+use quorate_wire::{Authentication, Digest, ReplicaId, Seq, View};
 
 use crate::Millis;
-use crate::core::{Agreement, Stranded};
+use crate::budget::Budget;
+use crate::core::Agreement;
 use crate::io::{Output, Rejected};
 use crate::slot::Stage;
 
@@ -24,22 +25,42 @@ const BUSY_STATUS_MS: Millis = 100;
 const IDLE_STATUS_MS: Millis = 500;
 /// How long a request is waited for that its client does not repeat; clients repeat theirs every few seconds.
 const ABANDONED_MS: Millis = 15_000;
-/// How long a replica waits alone in a later view before the others follow it.
-const STRANDED_MS: Millis = 5_000;
+/// How long a replica waits alone in a later view before the others follow it: until then the group has no replica to spare. A view that
+/// changes costs milliseconds, and a dead primary before that would be followed by a replica that has long done nothing.
+const STRANDED_MS: Millis = 1_000;
 /// How many views ahead it is followed at once.
-const MAX_FOLLOWED: u64 = 16;
+pub(crate) const MAX_FOLLOWED: u64 = 16;
 /// How long it is not followed again.
 const FOLLOW_AGAIN_MS: Millis = 60_000;
 /// The most places about which one STATUS is answered.
 const PLACES_PER_ANSWER: u64 = 32;
+/// The most bytes in the answer to one STATUS, and one batch.
+const ANSWER_BYTES: usize = 4 << 20;
+/// What a peer is given at once and in a millisecond, in bytes: more than a correct one can use.
+const GIVEN_AT_ONCE: u64 = 64 << 20;
+const GIVEN_IN_A_MS: u64 = 32 << 10;
+/// What an answer to STATUS costs beside its bytes: it may be a hundred short messages.
+const STATUS_COST: usize = 256 << 10;
 /// The most contents asked for at one time.
 const FETCHES_AT_ONCE: usize = 64;
 /// How long a replica behind a certified checkpoint tries to catch up batch by batch before it fetches the state.
 const BATCHWISE_MS: Millis = 400;
 
+/// A replica that waits for the start of a later view, which the others see no reason for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stranded {
+    pub view: View,
+    pub since: Millis,
+    pub followed: Option<Millis>,
+}
+
 impl Agreement {
     pub(crate) fn on_status_tick(&mut self) {
+        if self.has_stale_proposal() {
+            self.start_view_change(self.view.next());
+        }
         self.send_status();
+        self.ask_for_estimates();
         self.fetch_missing();
         self.fetch_state_if_stuck();
         self.pool
@@ -54,6 +75,7 @@ impl Agreement {
             committed: self.committed,
             executed: self.executed,
             primary_lost: self.told_loss,
+            recovering: self.recovering_up_to(),
         };
         let open = self
             .slots
@@ -135,9 +157,23 @@ impl Agreement {
             (old.view, old.active, old.committed) != (m.view, m.active, m.committed)
         });
         self.statuses.insert(from, (m.clone(), moved));
-        self.offer_checkpoints(from, m.stable);
-        self.offer_view(from, &m);
-        self.follow_stranded(from, &m);
+        if self.is_recovering() {
+            // What it could offer others have as well, and know to be right.
+            return Ok(());
+        }
+        let gives = self.gives_to(from);
+        if gives {
+            self.spend(from, STATUS_COST);
+            self.offer_checkpoints(from, &m);
+            self.offer_view(from, &m);
+        }
+        match m.recovering {
+            Some(bound) => self.help_recovering(from, &m, bound),
+            None => self.follow_stranded(from, &m),
+        }
+        if !gives {
+            return Err(Rejected::TooOften);
+        }
         self.offer_committed(from, m.committed);
         if !moved && m.view == self.view && m.active && self.active {
             // Where this replica is the one behind, it is the sender's COMMIT that it lacks, and that may lack this replica's
@@ -147,15 +183,36 @@ impl Agreement {
         Ok(())
     }
 
+    /// Whether a peer gets an answer now, or has asked for too much of late.
+    fn gives_to(&mut self, peer: ReplicaId) -> bool {
+        let now = self.now.mono;
+        let new = || Budget::new(GIVEN_AT_ONCE, GIVEN_IN_A_MS, now);
+        let budget = self.budgets.entry(peer).or_insert_with(new);
+        budget.is_open(now) || is_on(Mutant::AnswersWithoutEnd)
+    }
+
+    /// Gives a peer what it has asked for, or lacks.
     fn send(&mut self, to: ReplicaId, message: PeerMessage) {
+        self.spend(to, weight(&message));
         self.out.push_back(Output::Send(to, message));
     }
 
-    fn offer_checkpoints(&mut self, to: ReplicaId, stable: Seq) {
+    fn spend(&mut self, peer: ReplicaId, bytes: usize) {
+        if let Some(budget) = self.budgets.get_mut(&peer) {
+            budget.spend(bytes);
+        }
+    }
+
+    fn offer_checkpoints(&mut self, to: ReplicaId, status: &Status) {
+        // Who fetches the state of its stable checkpoint may have forgotten, with its process, what others signed about it, which
+        // proves a donor's lie.
+        let fetches = status.executed < status.stable;
+        let again = fetches && self.config.authentication == Authentication::Signature;
+        let stable = status.stable;
         let own: Vec<Checkpoint> = self
             .own_checkpoints
             .iter()
-            .filter(|(seq, _)| **seq > stable)
+            .filter(|(seq, _)| **seq > stable || again && **seq == stable)
             .map(|(&seq, &root)| Checkpoint { seq, root })
             .collect();
         own.into_iter()
@@ -204,12 +261,15 @@ impl Agreement {
         let (me, view) = (self.config.me, self.view);
         // The number is the peer's word and may be any.
         let last = Seq(committed.0.saturating_add(PLACES_PER_ANSWER));
-        let mut messages = Vec::new();
+        let (mut messages, mut given) = (Vec::new(), 0);
         let places = self.slots.range(committed..=last);
         for (&seq, slot) in places.filter(|(seq, _)| **seq > committed) {
             let Some(proposal) = slot.proposal.filter(|p| p.stage >= Stage::Accepted) else {
                 continue;
             };
+            if given > ANSWER_BYTES {
+                break;
+            }
             let digest = proposal.digest;
             // What waits for the log has not been counted as this replica's own vote yet, and must not leave either.
             let prepared = slot.prepares.of(me) == Some((view, digest));
@@ -221,6 +281,7 @@ impl Agreement {
                 // With the clients' own words again: a backup that fetched a request without them could not tell that it
                 // is authentic, and the client may be gone.
                 let bodies = self.bodies_to_relay(&batch.requests);
+                given += bodies.iter().map(|b| b.request.weight()).sum::<usize>();
                 let batch = (**batch).clone();
                 messages.push(PeerMessage::PrePrepare(PrePrepare {
                     view,
@@ -264,23 +325,28 @@ impl Agreement {
     /// Asks for the batches and requests that keep this replica from executing or voting, each time another replica.
     pub(crate) fn fetch_missing(&mut self) {
         let mut wanted = Vec::new();
-        for slot in self
-            .slots
-            .range(self.executed.next()..)
-            .map(|(_, slot)| slot)
-        {
-            let Some(digest) = slot.wanted().filter(|d| *d != Batch::null().digest()) else {
+        for (&seq, slot) in self.slots.range(self.stable.0.next()..) {
+            // What is behind this replica it needs only where its vote is missing.
+            let needed = match seq > self.executed {
+                true => slot.wanted(),
+                false => slot.proposed(),
+            };
+            let Some(digest) = needed.filter(|d| *d != Batch::null().digest()) else {
                 continue;
             };
+            let before = wanted.len();
+            let is_next = wanted.is_empty();
             match slot.batches.get(&digest) {
                 None => wanted.push(Fetch::Batch(digest)),
-                Some(batch) => {
+                Some(batch) if self.may_fetch(is_next) => {
                     let missing = self.pool.missing(&batch.requests);
                     self.asked.extend(&missing);
                     wanted.extend(missing.into_iter().map(Fetch::Request));
                 }
+                Some(_) => {}
             }
-            if wanted.len() >= FETCHES_AT_ONCE {
+            let is_crowded = wanted.len() > before && !self.may_fetch(false);
+            if wanted.len() >= FETCHES_AT_ONCE || is_crowded {
                 break;
             }
         }
@@ -296,12 +362,16 @@ impl Agreement {
         self.fetch_turn = self.fetch_turn.wrapping_add(1);
         for (i, fetch) in wanted.into_iter().take(FETCHES_AT_ONCE).enumerate() {
             let to = others[(usize::from(self.fetch_turn) + i) % others.len()];
-            self.send(to, PeerMessage::Fetch(fetch));
+            let ask = PeerMessage::Fetch(fetch);
+            self.out.push_back(Output::Send(to, ask));
         }
     }
 
     /// Another replica asks for content.
     pub(crate) fn on_fetch(&mut self, from: ReplicaId, m: Fetch) -> Result<(), Rejected> {
+        if !self.gives_to(from) {
+            return Err(Rejected::TooOften);
+        }
         let answer = match m {
             Fetch::Batch(digest) => {
                 let batch = self.slots.values().find_map(|s| s.batches.get(&digest));
@@ -348,9 +418,13 @@ impl Agreement {
     /// A request that was asked for.
     pub(crate) fn on_body(&mut self, request: Request) -> Result<(), Rejected> {
         let digest: Digest = request.digest();
-        if !self.asked.remove(&digest) {
+        if !self.asked.contains(&digest) {
             return Err(Rejected::NotAsked);
         }
+        if !self.may_take(request.weight()) {
+            return Err(Rejected::LogFull);
+        }
+        self.asked.remove(&digest);
         self.pool.insert_bare(request, self.now.mono);
         self.continue_with_content();
         Ok(())
@@ -365,4 +439,26 @@ impl Agreement {
             self.send_status();
         }
     }
+}
+
+/// What a message costs whom it is given to, in bytes, about.
+fn weight(message: &PeerMessage) -> usize {
+    /// A frame, the search for what is in it, and the smallest message.
+    const LEAST: usize = 256;
+    const VOTE: usize = 48;
+    const DIGEST: usize = 32;
+    let content = match message {
+        PeerMessage::PrePrepare(m) => {
+            let bodies = m.bodies.iter().map(|b| b.request.weight());
+            bodies.sum::<usize>() + DIGEST * m.batch.requests.len()
+        }
+        PeerMessage::Batch(m) => DIGEST * m.batch.requests.len(),
+        PeerMessage::Body(request) => request.weight(),
+        PeerMessage::ViewChange(m) => {
+            VOTE * (m.body.prepared.len() + m.body.preprepared.len() + m.body.checkpoints.len())
+        }
+        PeerMessage::NewView(m) => DIGEST * (m.body.proofs.len() + m.body.selection.len()),
+        _ => 0,
+    };
+    LEAST + content
 }

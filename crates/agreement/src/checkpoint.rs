@@ -3,13 +3,14 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use quorate_wire::message::{Checkpoint, PeerMessage};
+use quorate_wire::message::{Checkpoint, SignedViewChange};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
 
 use crate::LOG_WINDOW;
 use crate::core::Agreement;
 use crate::durable::{Record, StableRecord};
+use crate::fingerprint::list;
 use crate::io::{Output, Rejected};
 
 /// CHECKPOINTs of the others: for each sender a few, of the highest places.
@@ -39,13 +40,18 @@ impl CheckpointVotes {
 
     /// How many replicas claim this.
     fn count(&self, seq: Seq, root: Digest) -> usize {
-        self.0
-            .values()
-            .filter(|own| match is_on(Mutant::MessagesCounted) {
-                true => own.contains_key(&seq),
-                false => own.get(&seq) == Some(&root),
-            })
-            .count()
+        self.holders(seq, root).count()
+    }
+
+    /// Those that claim this.
+    fn holders(&self, seq: Seq, root: Digest) -> impl Iterator<Item = ReplicaId> {
+        let claims = move |own: &BTreeMap<Seq, Digest>| match is_on(Mutant::MessagesCounted) {
+            true => own.contains_key(&seq),
+            false => own.get(&seq) == Some(&root),
+        };
+        let all = self.0.iter();
+        all.filter(move |(_, own)| claims(own))
+            .map(|(from, _)| *from)
     }
 
     /// The highest checkpoint that at least `count` replicas claim alike.
@@ -59,6 +65,21 @@ impl CheckpointVotes {
             .into_iter()
             .rev()
             .find(|&(seq, root)| self.count(seq, root) >= count)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.values().map(BTreeMap::len).sum()
+    }
+
+    /// What is claimed of places above the stable one. See [`Agreement::fingerprint`].
+    pub(crate) fn fingerprint(&self, stable: Seq, out: &mut Vec<u8>) {
+        let claims = self.0.iter().map(|(from, own)| {
+            let above = own.range(stable.next()..);
+            let above: Vec<(Seq, Digest)> = above.map(|(s, r)| (*s, *r)).collect();
+            (*from, above)
+        });
+        list(claims.filter(|(_, above)| !above.is_empty()), out);
     }
 
     fn forget_below(&mut self, seq: Seq) {
@@ -77,14 +98,16 @@ impl Agreement {
         if self.own_checkpoints.insert(seq, root) != Some(root) {
             self.persist(Record::Checkpoint(StableRecord { seq, root }));
         }
-        let message = Checkpoint { seq, root };
-        self.out
-            .push_back(Output::Broadcast(PeerMessage::Checkpoint(message)));
+        self.tell_checkpoint(seq, root);
         self.look_for_stability();
     }
 
     /// CHECKPOINT: another replica's state after a place.
     pub(crate) fn on_checkpoint(&mut self, from: ReplicaId, m: Checkpoint) -> Result<(), Rejected> {
+        if (m.seq, m.root) == self.stable && self.fetching.is_some() {
+            // Nothing new here; for the evidence.
+            return Ok(());
+        }
         if m.seq <= self.stable.0 {
             return Err(Rejected::OutsideWindow);
         }
@@ -116,10 +139,26 @@ impl Agreement {
                 self.own_checkpoints.retain(|&at, _| at < seq);
                 self.fetch_state((seq, root));
             }
+            Some(_) => {}
             // Beyond the window nothing can be learnt batch by batch.
-            _ if seq.0 > self.stable.0.0 + LOG_WINDOW => self.fetch_state((seq, root)),
-            _ => {}
+            None if seq.0 > self.stable.0.0 + LOG_WINDOW => self.fetch_state((seq, root)),
+            None => {}
         }
+    }
+
+    /// Whether a checkpoint that this replica has fetched, or with which a view begins, may be the low water mark: 2f+1 replicas
+    /// have it, this one among them, as they have said in CHECKPOINTs or in VIEW-CHANGEs. That f+1 have it is enough to fetch it and to begin a view
+    /// with it, since one of them is correct, and not for this: where f of them are faulty and fall silent, or are lost, no 2f+1 have a water mark
+    /// as low as the others', and no view could start (4.4, the start of the selection).
+    pub(crate) fn is_backed(&self, seq: Seq, root: Digest) -> bool {
+        let me = self.config.me;
+        let offers = |m: &&SignedViewChange| m.body.checkpoints.contains(&(seq, root));
+        let proofs = self.entered.iter().flat_map(|e| &e.proofs);
+        let offered = proofs.filter(offers).map(|m| m.body.replica);
+        let mut holders: BTreeSet<ReplicaId> = offered.collect();
+        holders.extend(self.checkpoint_votes.holders(seq, root));
+        holders.insert(me);
+        holders.len() >= self.config.quorum.commit() || is_on(Mutant::FetchedIsStable)
     }
 
     /// The highest checkpoint above the stable one that is certified: f+1 others claim it, so that one
@@ -135,19 +174,27 @@ impl Agreement {
         assert!(seq > self.stable.0, "the low water mark only rises");
         self.stable = (seq, root);
         self.slots = self.slots.split_off(&seq.next());
+        self.unstable_weight = self.slots.values().map(|slot| slot.weight).sum();
         self.judge.on_stable(seq);
         self.own_checkpoints = self.own_checkpoints.split_off(&seq);
         self.checkpoint_votes.forget_below(seq.next());
+        self.collect_garbage();
+        let record = Record::Stable(StableRecord { seq, root });
+        self.persist(record.clone());
+        let head = self.head(record);
+        self.out.push_back(Output::Stable { seq, root, head });
+        // There is room again for what was proposed.
+        self.accept_proposals();
+    }
+
+    /// Drops requests that neither wait nor are named by a batch in the log.
+    pub(crate) fn collect_garbage(&mut self) {
         let batches = self.slots.values().flat_map(|s| s.batches.values());
         let named = self
             .pool
             .set(batches.flat_map(|b| b.requests.iter().copied()));
         self.pool.collect_garbage(&named);
         self.asked.retain(|digest| named.contains(digest));
-        let record = Record::Stable(StableRecord { seq, root });
-        self.persist(record.clone());
-        let head = self.head(record);
-        self.out.push_back(Output::Stable { seq, root, head });
     }
 
     /// What a new segment of the log begins with, so that the older ones can go.
@@ -159,6 +206,8 @@ impl Agreement {
             // left a view would vote in it again.
             head.extend(self.own_change.clone().map(Record::Changing));
         }
+        let recovering = self.recovery.as_ref();
+        head.extend(recovering.map(|_| Record::Recovering(self.now.wall)));
         head
     }
 
@@ -197,14 +246,10 @@ impl Agreement {
         self.pool.forget_open();
         self.committed = self.committed.max(seq);
         self.own_checkpoints = [(seq, root)].into();
-        if seq > self.stable.0 {
+        if seq > self.stable.0 && self.is_backed(seq, root) {
             self.make_stable(seq, root);
         }
-        self.out
-            .push_back(Output::Broadcast(PeerMessage::Checkpoint(Checkpoint {
-                seq,
-                root,
-            })));
+        self.tell_checkpoint(seq, root);
         self.advance();
         self.send_status();
     }

@@ -3,7 +3,9 @@
 
 mod reads;
 mod repliers;
+mod signed;
 mod votes;
+mod vouched;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -82,6 +84,16 @@ pub enum ClientOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLost;
 
+impl core::fmt::Display for SessionLost {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(
+            "the group has ended the session; whether the operation was executed is not known",
+        )
+    }
+}
+
+impl core::error::Error for SessionLost {}
+
 /// A request that waits for its result.
 #[derive(Clone, Debug)]
 struct Pending {
@@ -95,6 +107,8 @@ struct Pending {
     is_repeated: bool,
     /// When enough replicas had vouched for a digest.
     vouched_at: Option<Millis>,
+    /// Repeated because a voucher was false: which says nothing of the request's authenticator.
+    is_doubted: bool,
 }
 
 /// A client of the group, with one session.
@@ -108,8 +122,15 @@ pub struct Client {
     signs_all: bool,
     /// Until when each is signed because MACs did not bring requests through.
     sign_until: Millis,
-    /// Requests in a row that had to be repeated.
+    /// Requests in a row that had to be repeated; of those in flight together one counts.
     unheard: u32,
+    /// When one was counted last.
+    counted_at: Millis,
+    /// Since when it knows of the present view, and how many requests in a row had to be repeated that were sent since.
+    view_since: Millis,
+    ignored: u32,
+    /// Until when all replicas are asked at once: the primary orders what others show it, and not what this client does.
+    ask_all_until: Millis,
     /// What answers take: the smoothed time in eighths of a millisecond and its deviation in quarters (RFC 6298).
     answer_time: Option<(Millis, Millis)>,
     /// As long as nothing is answered that was not repeated, the longest time after which something was.
@@ -126,6 +147,8 @@ pub struct Client {
     queue: VecDeque<(Token, Bytes)>,
     reads: Reads,
     repliers: Repliers,
+    /// Until when silence is taken for that of the replier, who lately has brought others' answers with its own.
+    vouched_until: Millis,
     now: Millis,
     out: VecDeque<ClientOutput>,
 }
@@ -148,6 +171,10 @@ impl Client {
             signs_all: false,
             sign_until: 0,
             unheard: 0,
+            counted_at: 0,
+            view_since: 0,
+            ignored: 0,
+            ask_all_until: 0,
             answer_time: None,
             least_retry: 0,
             // Not all clients at the same time.
@@ -165,6 +192,7 @@ impl Client {
             queue: VecDeque::new(),
             reads: Reads::default(),
             repliers: Repliers::new(quorum.n(), nonce as u8),
+            vouched_until: 0,
             now,
             out: VecDeque::new(),
         };
@@ -268,7 +296,10 @@ impl Client {
             return;
         };
         let view = pending.answers.view(agreed, self.quorum);
-        self.view = self.view.max(view.unwrap_or(self.view));
+        if let Some(view) = view.filter(|view| *view > self.view) {
+            (self.view, self.view_since) = (view, self.now);
+            (self.ignored, self.ask_all_until) = (0, 0);
+        }
         let Some(done) = self.pending.remove(&id) else {
             return;
         };
@@ -286,14 +317,25 @@ impl Client {
     /// Learns from an answer how long answers take, and whether they come only to what is signed.
     fn learn(&mut self, done: &Pending) {
         if done.is_repeated {
-            // Karn and Partridge, 1987: what the repetition did and what the first sending is not known.
+            // Karn and Partridge, 1987: what the repetition did and what the first sending is not known. What was in flight
+            // together was late for one reason.
+            if done.is_doubted || done.sent_at < self.counted_at {
+                return;
+            }
+            self.counted_at = self.now;
             self.unheard += 1;
+            self.ignored += u32::from(done.sent_at >= self.view_since);
+            if self.ignored >= UNHEARD {
+                self.ignored = 0;
+                self.ask_all_until = self.now + SIGN_ALL_MS;
+            }
             if self.unheard >= UNHEARD {
                 self.unheard = 0;
                 self.sign_until = self.now + SIGN_ALL_MS;
             }
             return;
         }
+        self.ignored = 0;
         let took = self.now.saturating_sub(done.sent_at);
         self.answer_time = Some(match self.answer_time {
             None => (8 * took, 2 * took),
@@ -409,18 +451,23 @@ impl Client {
         let id = (request.session(), request.number());
         let pending = Pending {
             token,
-            replier: self.next_replier(),
+            replier: match self.repliers.distrusts_vouchers(self.now) {
+                true => EVERYONE,
+                false => self.next_replier(),
+            },
             answers: Answers::default(),
             sent_at: self.now,
             repeat_at: self.now + self.retry(),
             patience: self.retry(),
             is_repeated: false,
             vouched_at: None,
+            is_doubted: false,
             request,
         };
         let message = ClientMessage::Request(self.authenticated(&pending));
         let primary = self.primary();
         let to_all = pending.request.op().len() > self.options.inline_bytes
+            || self.now < self.ask_all_until
             || self.keys[usize::from(primary.0)].is_none();
         let watch = (!to_all && self.now >= self.next_watch).then(|| {
             self.next_watch = self.now + WATCH_MS;
@@ -437,7 +484,8 @@ impl Client {
         }
     }
 
-    fn primary(&self) -> ReplicaId {
+    /// Who leads, as far as this client knows.
+    pub fn primary(&self) -> ReplicaId {
         self.quorum.primary(self.view)
     }
 
@@ -451,15 +499,22 @@ impl Client {
     }
 
     fn authenticated(&self, pending: &Pending) -> AuthRequest {
-        self.authenticate(pending.request.clone(), pending.replier)
+        match self.signs() {
+            true => self.signed(pending),
+            false => self.authenticate(pending.request.clone(), pending.replier),
+        }
+    }
+
+    fn signs(&self) -> bool {
+        self.signs_all || self.now < self.sign_until
     }
 
     /// Gives this client's word for a request.
     pub fn authenticate(&self, request: Request, replier: ReplicaId) -> AuthRequest {
         let digest = request.digest();
         let mac = |key: &Option<MacKey>| key.as_ref().map_or(Mac([0; 16]), |k| k.mac(&digest));
-        let auth = match self.signs_all || self.now < self.sign_until {
-            true => Authenticator::Signed(self.key.sign(&digest)),
+        let auth = match self.signs() {
+            true => Authenticator::Signed(self.key.sign(&digest).into()),
             false => Authenticator::Macs(self.keys.iter().map(mac).collect()),
         };
         AuthRequest {
@@ -469,13 +524,11 @@ impl Client {
         }
     }
 
-    /// A pending request in the form that any replica can check.
+    /// A pending request in the form that any replica can check, once [`Client::sign`] has signed it.
     fn signed(&self, pending: &Pending) -> AuthRequest {
-        let request = pending.request.clone();
-        let auth = Authenticator::Signed(self.key.sign(&request.digest()));
         AuthRequest {
-            request,
-            auth,
+            request: pending.request.clone(),
+            auth: Authenticator::default(),
             replier: pending.replier,
         }
     }
@@ -512,7 +565,11 @@ impl Client {
             let pending = &self.pending[&id];
             let replier = pending.replier;
             let others_answered = pending.answers.len() >= self.quorum.weak();
-            if others_answered && !pending.answers.has(replier) {
+            let owes = match others_answered {
+                true => !pending.answers.has(replier),
+                false => self.now < self.vouched_until,
+            };
+            if owes {
                 self.repliers.distrust(replier, self.now);
             }
             self.repeat(id);
@@ -532,6 +589,7 @@ impl Client {
 
     /// Takes the outputs out, in order.
     pub fn drain(&mut self) -> impl Iterator<Item = ClientOutput> + '_ {
+        self.sign();
         self.out.drain(..)
     }
 

@@ -8,17 +8,22 @@ use quorate_wire::digest::Content;
 use quorate_wire::evidence::Kind;
 use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, MacKey, ReplicaId, Seq, View};
+use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, MacKey, ReplicaId, Seq, Signature, View};
 
+use crate::allowance::Allowance;
+use crate::budget::Budget;
+use crate::catch_up::Stranded;
 use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::io::{Config, Input, Now, Ordered, Output, Rejected};
 use crate::judge::Judge;
-use crate::pool::Pool;
+use crate::pool::{ENOUGH_BYTES, Pool};
+use crate::primary::Due;
+use crate::recovery::{Help, Recovering, Recovery};
 use crate::slot::{Proposal, Slot, Stage};
 use crate::{LOG_WINDOW, Millis};
 
 /// Agreement at one replica.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Agreement {
     pub(crate) config: Config,
     pub(crate) now: Now,
@@ -33,15 +38,23 @@ pub struct Agreement {
     pub(crate) pool: Pool,
     pub(crate) judge: Judge,
     pub(crate) mac_keys: BTreeMap<ClientId, VecDeque<MacKey>>,
+    /// Of each client the last signature for several requests that was found right, with what it is over.
+    pub(crate) shared: BTreeMap<ClientId, (Digest, Signature)>,
     /// Clients that must sign what they ask this replica as primary, and until when.
     pub(crate) suspects: BTreeMap<ClientId, Millis>,
+    /// What clients have left of what they may ask for.
+    pub(crate) allowances: BTreeMap<ClientId, Allowance>,
     pub(crate) started: Millis,
     /// The last place that this replica gave as primary, or the last that its view started with.
     pub(crate) last_given: Seq,
+    /// For whom those wait that are ahead of their shares.
+    pub(crate) due: Due,
     /// All places up to here have committed.
     pub(crate) committed: Seq,
     /// All places up to here were handed to execution.
     pub(crate) executed: Seq,
+    /// What the requests weigh that were executed after the last stable checkpoint.
+    pub(crate) unstable_weight: usize,
     /// What was handed to execution tentatively: the batch after `executed`, while that has prepared in `view` and not committed.
     pub(crate) tentative: Option<Arc<Ordered>>,
     /// The last place for which this replica ever held a certificate: a client may have been told what a batch there gave.
@@ -75,6 +88,8 @@ pub struct Agreement {
     pub(crate) new_view_deadline: Option<Millis>,
     /// View changes since the last progress; each doubles the patience.
     pub(crate) failed_views: u32,
+    /// After which view that had begun this replica has last gone to where a single other one waited.
+    pub(crate) met_after: Option<View>,
     pub(crate) view_changes_seen: u64,
 
     pub(crate) next_index: LogIndex,
@@ -87,11 +102,17 @@ pub struct Agreement {
 
     /// What each replica last said of itself, and whether it had moved since the time before.
     pub(crate) statuses: BTreeMap<ReplicaId, (Status, bool)>,
+    /// What each may still be given.
+    pub(crate) budgets: BTreeMap<ReplicaId, Budget>,
     pub(crate) next_status: Millis,
     /// Whether the last one said that the primary is lost.
     pub(crate) told_loss: bool,
     /// Replicas that wait alone in a later view, since when, and when they were last followed there.
     pub(crate) stranded: BTreeMap<ReplicaId, Stranded>,
+    /// While this replica has forgotten what it said.
+    pub(crate) recovery: Option<Recovery>,
+    /// What it does for others that have.
+    pub(crate) help: Help,
     pub(crate) fetch_turn: u8,
     /// Requests that this replica has asked others for.
     pub(crate) asked: BTreeSet<Digest>,
@@ -103,14 +124,6 @@ pub struct Agreement {
 fn secret_seed(key: &KeyPair) -> u64 {
     let digest = Digest::of(Content::TableSeed, &key.seed());
     u64::from_le_bytes(core::array::from_fn(|i| digest.0[i]))
-}
-
-/// A replica that waits for the start of a later view, which the others see no reason for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stranded {
-    pub view: View,
-    pub since: Millis,
-    pub followed: Option<Millis>,
 }
 
 /// Something to do once a record is on disk.
@@ -137,6 +150,8 @@ pub struct Standing {
     pub fetching: bool,
     /// View changes since the start.
     pub view_changes: u64,
+    /// While the replica has forgotten what it said, and is silent.
+    pub recovering: Option<Recovering>,
 }
 
 impl Agreement {
@@ -162,11 +177,20 @@ impl Agreement {
             entered,
             stable,
             checkpoints,
-            slots,
+            mut slots,
             mut pool,
+            recovering,
         } = Remembered::from_records(records, secret_seed(&config.key));
-        let is_fresh = stable.is_none();
-        let stable = stable.map_or((Seq(0), checkpoint.1), |s| (s.seq, s.root));
+        let is_fresh = stable.is_none() && !recovering;
+        let stable = stable.map(|s| (s.seq, s.root));
+        // Without a log its own checkpoint is all that it knows of.
+        let own = (whole && recovering).then_some(checkpoint);
+        let mark = own
+            .filter(|_| stable.is_none())
+            .map_or(Seq(0), |(seq, _)| seq);
+        let stable = stable.or(own).unwrap_or((Seq(0), checkpoint.1));
+        // What the log has learnt since of places up to there is done with.
+        let slots = slots.split_off(&stable.0.next());
         let mut own_checkpoints = checkpoints;
         // The log can be ahead of the store: such a checkpoint was of a state that this replica has not any more.
         own_checkpoints.retain(|seq, _| whole && *seq <= checkpoint.0);
@@ -184,17 +208,21 @@ impl Agreement {
             now,
             out: VecDeque::new(),
             view,
-            active: changing.is_none(),
+            active: changing.is_none() && !recovering,
             slots,
             awaiting: BTreeSet::new(),
             pool,
             judge: Judge::new(secret_seed(&config.key), now.mono),
             mac_keys: BTreeMap::new(),
+            shared: BTreeMap::new(),
             suspects: BTreeMap::new(),
+            allowances: BTreeMap::new(),
             started: now.mono,
             last_given,
+            due: Due::new(now.mono),
             committed: checkpoint.0,
             executed: checkpoint.0,
+            unstable_weight: 0,
             tentative: None,
             certified,
             stable,
@@ -210,15 +238,19 @@ impl Agreement {
             entered,
             new_view_deadline: None,
             failed_views: 0,
+            met_after: None,
             view_changes_seen: 0,
             next_index,
             persisted: None,
             entered_at: None,
             held: VecDeque::new(),
             statuses: BTreeMap::new(),
+            budgets: BTreeMap::new(),
             next_status: now.mono,
             told_loss: false,
             stranded: BTreeMap::new(),
+            recovery: recovering.then(|| Recovery::new(now.wall.0, mark)),
+            help: Help::default(),
             fetch_turn: config.me.0,
             asked: BTreeSet::new(),
             behind_since: None,
@@ -378,6 +410,8 @@ impl Agreement {
         if !self.config.quorum.contains(from) || from == self.config.me {
             return Err(Rejected::UnknownSender);
         }
+        self.refuse_while_recovering(&message)?;
+        self.judge.on_heard(from, self.primary(), self.now.mono);
         match message {
             PeerMessage::Request(request) => self.on_forwarded(request),
             PeerMessage::PrePrepare(m) => self.on_pre_prepare(from, m),
@@ -391,8 +425,12 @@ impl Agreement {
             PeerMessage::Fetch(m) => self.on_fetch(from, m),
             PeerMessage::Batch(m) => self.on_batch(m),
             PeerMessage::Body(request) => self.on_body(request),
-            // State transfer runs beside agreement, and the driver opens what is signed.
-            PeerMessage::State(_) | PeerMessage::Signed(_) => Err(Rejected::NotAsked),
+            PeerMessage::EstimatePlease(nonce) => self.on_estimate_please(from, nonce),
+            PeerMessage::Estimate(m) => self.on_estimate(from, m),
+            // State transfer and replies are beside agreement, and the driver opens what is signed.
+            PeerMessage::State(_) | PeerMessage::Vouchers(_) | PeerMessage::Signed(_) => {
+                Err(Rejected::NotAsked)
+            }
         }
     }
 
@@ -460,11 +498,24 @@ impl Agreement {
             self.request_deadline(),
             self.new_view_deadline,
             self.loss_deadline(),
+            self.silence_deadline(),
+            self.relay_deadline(),
+            self.ahead_deadline(),
         ];
         deadlines
             .into_iter()
             .flatten()
             .fold(self.next_status, Millis::min)
+    }
+
+    /// Whether a client has so much open here that nothing more is to be read from it; `before`: whether it had.
+    pub fn has_enough_of(&self, client: &ClientId, before: bool) -> bool {
+        let open = self.pool.open_charge(client);
+        open > if before {
+            ENOUGH_BYTES / 2
+        } else {
+            ENOUGH_BYTES
+        }
     }
 
     /// Where this replica stands.
@@ -477,6 +528,7 @@ impl Agreement {
             stable: self.stable,
             fetching: self.fetching.is_some(),
             view_changes: self.view_changes_seen,
+            recovering: self.recovering(),
         }
     }
 
@@ -488,7 +540,7 @@ impl Agreement {
     pub fn reads_from(&self) -> Seq {
         match is_on(Mutant::ReadsAfterRollback) {
             true => Seq(0),
-            false => self.certified,
+            false => self.certified.max(self.may_have_certified()),
         }
     }
 
@@ -508,7 +560,10 @@ impl Agreement {
     fn run_timers(&mut self) {
         let is_bad = self.is_primary_bad();
         let over = |deadline: Option<Millis>| deadline.is_some_and(|at| at <= self.now.mono);
-        if over(self.new_view_deadline) || is_bad {
+        if over(self.new_view_deadline) {
+            let view = self.view_after_failure();
+            self.start_view_change(view);
+        } else if is_bad {
             self.start_view_change(self.view.next());
         } else if over(self.request_deadline()) {
             if self.others_are_ahead() {
@@ -519,7 +574,8 @@ impl Agreement {
                 self.start_view_change(self.view.next());
             }
         }
-        let is_lost = self.active && self.is_primary_lost();
+        self.relay_claims();
+        let is_lost = self.active && (self.is_primary_lost() || self.is_primary_silent());
         if core::mem::replace(&mut self.told_loss, is_lost) != is_lost {
             // The others wait for this.
             self.next_status = self.now.mono;
@@ -547,16 +603,24 @@ impl Agreement {
             assert!(tentative.view == self.view && slot.committed.is_none());
             assert!(slot.proposal.is_some_and(|p| p.digest == tentative.digest));
         }
-        for (&seq, slot) in &self.slots {
-            let proposed = slot.proposal.is_some_and(|p| p.stage == Stage::Proposed);
-            assert!(!proposed || self.awaiting.contains(&seq));
+        // They are in order, so the outermost two stand for all.
+        let (first, last) = (self.slots.first_key_value(), self.slots.last_key_value());
+        for (&seq, _) in first.into_iter().chain(last) {
             assert!(
                 self.in_window(seq),
                 "{seq:?} is outside the window above {:?}",
                 self.stable.0
             );
+        }
+        for (&seq, slot) in self.slots.range(self.executed.next()..) {
+            let between = seq <= self.committed;
+            assert!(!between || slot.committed.is_some(), "a gap at {seq:?}");
+        }
+        for (&seq, slot) in &self.slots {
             slot.invariants(seq);
             if let Some(proposal) = &slot.proposal {
+                let proposed = proposal.stage == Stage::Proposed;
+                assert!(!proposed || self.awaiting.contains(&seq));
                 assert_eq!(
                     proposal.view, self.view,
                     "a proposal of another view at {seq:?}"
@@ -568,8 +632,6 @@ impl Agreement {
                     );
                 }
             }
-            let between = seq > self.executed && seq <= self.committed;
-            assert!(!between || slot.committed.is_some(), "a gap at {seq:?}");
         }
         assert!(
             self.held
@@ -579,7 +641,8 @@ impl Agreement {
         );
         let n = self.config.quorum.n();
         assert!(self.proofs.len() <= n * n);
-        assert!(self.active || self.own_change.is_some());
+        assert!(self.active || self.own_change.is_some() || self.is_recovering());
+        self.recovery_invariants();
         self.pool.invariants();
     }
 }

@@ -9,7 +9,8 @@
 //! | VIEW-CHANGE | [`Record::Changing`] |
 //! | NEW-VIEW, and any vote in the new view | [`Record::Entered`] |
 //!
-//! [`Record::Committed`] and [`Record::Stable`] only save asking the others.
+//! [`Record::Committed`] and [`Record::Stable`] only save asking the others. [`Record::Recovering`] stands in place of all that
+//! was lost (`recovery.rs`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -17,7 +18,7 @@ use alloc::vec::Vec;
 
 use quorate_wire::message::{Batch, Request, SignedNewView, SignedViewChange, Vote};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, Seq, View, record, tagged};
+use quorate_wire::{Digest, Seq, Time, View, record, tagged};
 
 use crate::LOG_WINDOW;
 use crate::pool::Pool;
@@ -40,6 +41,9 @@ tagged! {
         6 => Entered(Box<Entered>),
         /// A checkpoint was made here and is told to the others; stable it is not yet.
         7 => Checkpoint(StableRecord),
+        /// All that stood in the log before is lost: the replica is silent until it enters a view again. The time is that of its
+        /// own clock, for people.
+        8 => Recovering(Time),
     }
 }
 
@@ -115,7 +119,10 @@ impl Record {
             Record::Prepared(vote) => vote.seq,
             Record::Committed(r) => r.seq,
             Record::Checkpoint(r) => r.seq,
-            Record::Stable(_) | Record::Changing(_) | Record::Entered(_) => Seq(0),
+            Record::Stable(_)
+            | Record::Changing(_)
+            | Record::Entered(_)
+            | Record::Recovering(_) => Seq(0),
         }
     }
 
@@ -127,6 +134,15 @@ impl Record {
             _ => None,
         };
         content.map_or(&[], |content| &content.requests)
+    }
+
+    /// Leaves out the content, where a log has lost a part of it: the digest says what to ask others for.
+    pub fn drop_content(&mut self) {
+        match self {
+            Record::PrePrepared(r) => r.content = None,
+            Record::Committed(r) => r.content = None,
+            _ => {}
+        }
     }
 
     /// The same, to be replaced one by one: a log may keep large operations apart.
@@ -152,6 +168,8 @@ pub(crate) struct Remembered {
     pub checkpoints: BTreeMap<Seq, Digest>,
     pub slots: BTreeMap<Seq, Slot>,
     pub pool: Pool,
+    /// Whether the replica has forgotten what it said, and no view has started since.
+    pub recovering: bool,
 }
 
 impl Remembered {
@@ -165,6 +183,7 @@ impl Remembered {
             checkpoints: BTreeMap::new(),
             slots: BTreeMap::new(),
             pool: Pool::new(seed),
+            recovering: false,
         };
         for record in records {
             it.apply(record);
@@ -216,6 +235,7 @@ impl Remembered {
             Record::Checkpoint(StableRecord { seq, root }) => {
                 self.checkpoints.insert(seq, root);
             }
+            Record::Recovering(_) => self.recovering = !is_on(Mutant::RecoveringVotes),
             // A new segment's head repeats records of views, so an older one may come late.
             Record::Changing(change) => {
                 if change.body.view > self.view && !is_on(Mutant::LeavingForgotten) {
@@ -238,6 +258,7 @@ impl Remembered {
                 if view > self.view || (view == self.view && self.changing.is_some()) {
                     self.view = view;
                     self.changing = None;
+                    self.recovering = false;
                     self.entered = Some(*entered);
                 } else if self.entered.is_none() {
                     self.entered = Some(*entered);

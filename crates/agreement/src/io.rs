@@ -1,6 +1,7 @@
 //! What goes into the state machine and what comes out.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,7 +11,7 @@ use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage};
 use quorate_wire::{
     Authentication, ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq,
-    Time, Verified, View,
+    SessionId, Time, Verified, View,
 };
 
 use crate::Millis;
@@ -27,6 +28,8 @@ pub struct Config {
     pub key: KeyPair,
     /// All replicas' public keys, by id.
     pub keys: Vec<PublicKey>,
+    /// The group's clients. Nobody else's signature makes a request: a faulty replica can make up as many keys as it likes.
+    pub clients: BTreeSet<ClientId>,
     /// How long a request that its client has signed may wait before the replica asks for another primary, at the most: where
     /// batches are quick it is less.
     pub timeout_ms: Millis,
@@ -56,6 +59,9 @@ pub struct Tuning {
     pub batch_requests: usize,
     /// The most batches in flight.
     pub batches: u64,
+    /// Replies to a batch with requests of so many sessions go together: each client hears from one replica, which has the
+    /// others' word. The same at all replicas of a group, else clients wait and ask again.
+    pub vouched_from: usize,
 }
 
 impl Default for Tuning {
@@ -65,6 +71,7 @@ impl Default for Tuning {
             inline_bytes: crate::INLINE_BYTES,
             batch_requests: MAX_BATCH_REQUESTS,
             batches: 16,
+            vouched_from: 8,
         }
     }
 }
@@ -149,6 +156,17 @@ pub struct Ordered {
     /// The requests in order of execution, each with the replica that its client wants the full result from. Where that is not
     /// known it is [`EVERYONE`](quorate_wire::message::EVERYONE), and the authenticator is empty.
     pub requests: Vec<Arc<AuthRequest>>,
+    /// Of how many sessions these are.
+    pub sessions: usize,
+}
+
+/// Of how many sessions requests are.
+pub(crate) fn sessions(requests: &[Arc<AuthRequest>]) -> usize {
+    let sessions = requests.iter().map(|known| known.request.session());
+    let mut sessions: Vec<SessionId> = sessions.collect();
+    sessions.sort_unstable();
+    sessions.dedup();
+    sessions.len()
 }
 
 /// Why an input was refused. All of these are a peer's or client's doing; none changes the replica.
@@ -178,8 +196,12 @@ pub enum Rejected {
     NotAsked,
     /// A request without a signature, of a client whose MACs were wrong before.
     Unsigned,
-    /// The client has too much in flight.
+    /// The client has too much in flight, for itself or beside the others.
     ClientOverLimit,
+    /// What is proposed is more than the log has room for.
+    LogFull,
+    /// The sender asks for more than it is given in so short a time.
+    TooOften,
     /// Seen before.
     Duplicate,
 }
@@ -200,6 +222,8 @@ impl fmt::Display for Rejected {
             Rejected::NotAsked => "not_asked",
             Rejected::Unsigned => "unsigned",
             Rejected::ClientOverLimit => "client_over_limit",
+            Rejected::LogFull => "log_full",
+            Rejected::TooOften => "too_often",
             Rejected::Duplicate => "duplicate",
         })
     }

@@ -11,18 +11,29 @@
 //!   primary with too much of it is left.
 //! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before.
 //! - **Loss**: the link with the primary's process is gone, and f others say the same.
+//! - **Silence**: it says nothing at all although a claim waits and was shown to it, and 2f others say the same: a process that
+//!   stands still keeps its links. That all who are correct must see it keeps a busy machine from changing views.
+//!
+//! A claim that waits for long is relayed to the primary: a client may have shown it to the backups alone, or it may wait at the primary for
+//! its client's turn (`turns.rs`), and goes first then. What comes of a client whose last claim had to be relayed is blamed on nobody
+//! before that, unless that is so with most clients. A long request, which nobody can have out of turn, is held against the primary
+//! only from when its client was last served.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use quorate_wire::message::PeerMessage;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{ReplicaId, Seq, SessionId};
+use quorate_wire::{ClientId, Digest, ReplicaId, Seq, SessionId};
 
 use crate::Millis;
 use crate::core::Agreement;
-use crate::normal::EAGER_BATCHES;
+use crate::io::Output;
+use crate::pool::WaitingClaim;
+use crate::primary::EAGER_BATCHES;
 
 /// The shortest patience, where the configured time-out is not shorter still.
 const LEAST_PATIENCE_MS: Millis = 250;
@@ -40,6 +51,16 @@ const FORGIVEN_MS: Millis = 30_000;
 const FADING: Millis = 10;
 /// A replica that is called so much later than it asked for stood still itself.
 const LATE_MS: Millis = 100;
+/// A claim that waits so long is shown to the primary.
+pub(crate) const RELAY_MS: Millis = 60;
+/// How many are shown at once.
+const RELAYED_AT_ONCE: usize = 64;
+/// For how long it is remembered whether a client's claim had to be shown to the primary.
+const SHOWN_MS: Millis = 10_000;
+/// Clients of whom it is.
+const SHOWN_CLIENTS: usize = 4096;
+/// How long a primary may be silent while a claim waits, beyond twice what its silences and batches took of late.
+const SILENCE_MS: Millis = 120;
 /// How long a lost link may take to come back.
 const LOST_MS: Millis = 50;
 /// Requests of one session that may overtake a claim: a window that was in flight before it, one that followed while the claim
@@ -49,7 +70,7 @@ const MAY_OVERTAKE: u32 = 3 * SESSION_WINDOW as u32;
 const COUNTED_SESSIONS: usize = 4096;
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Judge {
     /// When proposals that have not committed were accepted, and when they had prepared.
     accepted: BTreeMap<Seq, (Millis, Option<Millis>)>,
@@ -59,10 +80,17 @@ pub(crate) struct Judge {
     /// its proposals before the others has no part in this.
     quickest: Option<(Millis, Millis)>,
     batches: u32,
+    /// When each replica was last heard.
+    heard: BTreeMap<ReplicaId, Millis>,
+    /// The longest that a primary of late was silent while a claim waited, and then spoke; and when that was.
+    silence: (Millis, Millis),
+    /// The number of the last claim that this view's primary was shown.
+    relayed: u64,
     /// The oldest claim, and since when it has been that.
     oldest: Option<(u64, Millis)>,
-    /// The last place that the primary has proposed.
+    /// The last place that the primary has proposed, and when it did.
     proposed: Seq,
+    proposed_at: Millis,
     /// When the pipeline last had no room.
     full_at: Millis,
     looked_at: Millis,
@@ -74,6 +102,8 @@ pub(crate) struct Judge {
     /// Primaries left for their slowness, and when the last was, or was forgiven.
     left: (u32, Millis),
     stood_still_at: Option<Millis>,
+    /// Whether the last claim of a client had to be shown to the primary, and until when that is remembered.
+    shown: BTreeMap<ClientId, (bool, Millis)>,
     /// Since when links with other replicas that stood before are gone.
     lost: BTreeMap<ReplicaId, Millis>,
     hash: FixedState,
@@ -86,8 +116,12 @@ impl Judge {
             slowest: (0, now),
             quickest: None,
             batches: 0,
+            heard: BTreeMap::new(),
+            silence: (0, now),
+            relayed: 0,
             oldest: None,
             proposed: Seq(0),
+            proposed_at: now,
             full_at: now,
             looked_at: now,
             blame: 0,
@@ -95,6 +129,7 @@ impl Judge {
             is_unfair: false,
             left: (0, now),
             stood_still_at: None,
+            shown: BTreeMap::new(),
             lost: BTreeMap::new(),
             hash: FixedState::with_seed(seed),
         }
@@ -103,8 +138,9 @@ impl Judge {
     /// Another view has begun, or this one was left: nothing is held against its primary.
     pub fn begin_view(&mut self, start: Seq, now: Millis) {
         self.accepted.clear();
+        self.relayed = 0;
         self.oldest = None;
-        self.proposed = start;
+        (self.proposed, self.proposed_at) = (start, now);
         (self.full_at, self.blame) = (now, 0);
         (self.overtaken, self.is_unfair) = (None, false);
     }
@@ -121,6 +157,12 @@ impl Judge {
         }
     }
 
+    /// Whether a proposal waits for votes, or for what it takes to vote here.
+    fn is_on_its_way(&self, seq: Seq) -> bool {
+        let accepted = self.accepted.get(&seq);
+        accepted.is_none_or(|(_, prepared)| prepared.is_none())
+    }
+
     pub fn on_committed(&mut self, seq: Seq, now: Millis) {
         let Some((since, prepared)) = self.accepted.remove(&seq) else {
             return;
@@ -132,11 +174,7 @@ impl Judge {
             };
             self.quickest = self.quickest.filter(is_true).or(Some((took, now)));
         }
-        let took = now.saturating_sub(since);
-        let (slowest, at) = self.slowest;
-        if took >= slowest || now.saturating_sub(at) >= REMEMBERED_MS {
-            self.slowest = (took.max(slowest / 2), now);
-        }
+        remember(&mut self.slowest, now.saturating_sub(since), now);
         self.batches = self.batches.saturating_add(1);
     }
 
@@ -146,8 +184,15 @@ impl Judge {
     }
 
     /// The primary has proposed something at this place; it holds these sessions' requests.
-    pub fn on_proposed(&mut self, seq: Seq, sessions: impl Iterator<Item = SessionId>) {
-        self.proposed = self.proposed.max(seq);
+    pub fn on_proposed(
+        &mut self,
+        seq: Seq,
+        sessions: impl Iterator<Item = SessionId>,
+        now: Millis,
+    ) {
+        if seq > self.proposed {
+            (self.proposed, self.proposed_at) = (seq, now);
+        }
         let Some((_, counts)) = &mut self.overtaken else {
             return;
         };
@@ -168,12 +213,71 @@ impl Judge {
         }
     }
 
+    /// A replica has said something. It counts for its silence whether it is this view's primary, and a claim waits.
+    pub fn on_heard(&mut self, from: ReplicaId, primary: ReplicaId, now: Millis) {
+        let before = self.heard.insert(from, now);
+        if let Some((_, since)) = self.oldest.filter(|_| from == primary) {
+            let since = before.map_or(since, |before| before.max(since));
+            remember(&mut self.silence, now.saturating_sub(since), now);
+        }
+    }
+
+    /// The primary has proposed a claim. If it was not shown to it, it knew by itself.
+    pub fn on_claim_proposed(&mut self, claim: u64, client: ClientId, now: Millis) {
+        if claim > self.relayed {
+            self.note_shown(client, false, now);
+        }
+    }
+
+    fn note_shown(&mut self, client: ClientId, shown: bool, now: Millis) {
+        self.shown.retain(|_, (_, until)| now < *until);
+        if self.shown.len() < SHOWN_CLIENTS || self.shown.contains_key(&client) {
+            self.shown.insert(client, (shown, now + SHOWN_MS));
+        }
+    }
+
+    /// Since when claims may be held against a primary, of some that wait.
+    fn blamed_from(&self, claims: impl Iterator<Item = WaitingClaim>) -> Option<Millis> {
+        let shown = self.shown.values().filter(|(shown, _)| *shown).count();
+        let is_usual = 2 * shown > self.shown.len();
+        let from = |claim: WaitingClaim| {
+            let is_shown = self
+                .shown
+                .get(&claim.client)
+                .is_some_and(|(shown, _)| *shown);
+            claim.since + if is_shown && !is_usual { RELAY_MS } else { 0 }
+        };
+        claims.map(from).min()
+    }
+
+    /// How many entries its tables have.
+    pub fn counted(&self) -> usize {
+        let sessions = self
+            .overtaken
+            .as_ref()
+            .map_or(0, |(_, counts)| counts.len());
+        self.accepted.len() + self.heard.len() + self.lost.len() + self.shown.len() + sessions
+    }
+
+    /// How long a primary may be silent.
+    fn silence(&self, most: Millis) -> Millis {
+        let (longest, slowest) = (self.silence.0, self.slowest.0);
+        (SILENCE_MS + 2 * longest.max(slowest)).min(most)
+    }
+
     /// How long a batch may take, going by the slowest of late.
     fn patience(&self, most: Millis) -> Millis {
         match self.batches >= ENOUGH_BATCHES {
             true => (LEAST_PATIENCE_MS + 8 * self.slowest.0).min(most),
             false => most,
         }
+    }
+}
+
+/// Keeps the longest of late: it counts for [`REMEMBERED_MS`], then half as much.
+fn remember((longest, at): &mut (Millis, Millis), took: Millis, now: Millis) {
+    if took >= *longest || now.saturating_sub(*at) >= REMEMBERED_MS {
+        (*longest, *at) = (took.max(*longest / 2), now);
     }
 }
 
@@ -215,11 +319,6 @@ impl Agreement {
         Some(since + self.patience())
     }
 
-    /// Whether there are places left up to the high water mark; if not, checkpoints are late, and not the primary.
-    fn has_window(&self) -> bool {
-        self.in_window(self.committed.next())
-    }
-
     /// When the link with the primary will have been gone for too long, if it is.
     pub(crate) fn loss_deadline(&self) -> Option<Millis> {
         let since = self.judge.lost.get(&self.primary())?;
@@ -234,6 +333,60 @@ impl Agreement {
         lost.is_some_and(|since| self.now.mono >= since + LOST_MS)
     }
 
+    /// When the primary will have been silent for too long, if it says nothing until then.
+    fn silent_from(&self) -> Option<Millis> {
+        let may = self.active && !self.is_primary() && self.fetching.is_none();
+        if !may || self.judge.batches < ENOUGH_BATCHES || !self.has_window() {
+            return None;
+        }
+        let (number, since) = self.pool.oldest_claim()?;
+        let became = self.judge.oldest.filter(|(n, _)| *n == number);
+        let since = since.max(became.map_or(self.now.mono, |(_, at)| at));
+        let heard = self.judge.heard.get(&self.primary());
+        let since = heard.map_or(since, |heard| since.max(*heard));
+        Some(since + self.judge.silence(self.patience()))
+    }
+
+    /// When to look whether the primary is silent.
+    pub(crate) fn silence_deadline(&self) -> Option<Millis> {
+        self.silent_from().filter(|at| *at > self.now.mono)
+    }
+
+    /// Whether the primary has been silent for too long.
+    pub(crate) fn is_primary_silent(&self) -> bool {
+        self.silent_from().is_some_and(|at| at <= self.now.mono)
+    }
+
+    /// When the next claim is to be shown to the primary.
+    pub(crate) fn relay_deadline(&self) -> Option<Millis> {
+        let may = self.active && !self.is_primary();
+        let (_, since) = self.pool.claims_after(self.judge.relayed).next()?;
+        may.then_some(since + RELAY_MS)
+    }
+
+    /// Shows the primary the claims that wait for long: it may never have heard of them, and will say so by ordering them.
+    pub(crate) fn relay_claims(&mut self) {
+        if self.relay_deadline().is_none_or(|at| at > self.now.mono) {
+            return;
+        }
+        let now = self.now.mono;
+        let due = self.pool.claims_after(self.judge.relayed);
+        let due = due.take_while(|(_, since)| since + RELAY_MS <= now);
+        let due: Vec<Digest> = due.take(RELAYED_AT_ONCE).map(|(d, _)| d).collect();
+        for digest in due {
+            let Some(entry) = self.pool.get(&digest) else {
+                continue;
+            };
+            self.judge.relayed = entry.claim_number().unwrap_or(self.judge.relayed);
+            if let Some(request) = entry.relay().filter(|_| entry.is_waiting()) {
+                let message = PeerMessage::Request((**request).clone());
+                let client = request.request.client();
+                self.out.push_back(Output::Send(self.primary(), message));
+                self.judge.note_shown(client, true, now);
+            }
+        }
+    }
+
     /// The link with another replica stands, or is gone.
     pub(crate) fn on_peer_link(&mut self, replica: ReplicaId, is_up: bool) {
         self.judge.on_link(replica, is_up, self.now.mono);
@@ -245,7 +398,8 @@ impl Agreement {
         let has_window = self.has_window();
         let in_flight = self.judge.proposed.0.saturating_sub(self.committed.0);
         let claim = self.pool.oldest_claim().map(|(number, _)| number);
-        let waiting = self.pool.oldest_waiting_claim();
+        let waiting = self.pool.waiting_claims().next().map(|claim| claim.number);
+        let blamed_from = self.judge.blamed_from(self.pool.waiting_claims());
         // Then it is this replica that is slow.
         let is_behind = waiting.is_some() && self.others_are_ahead();
         let judge = &mut self.judge;
@@ -259,14 +413,20 @@ impl Agreement {
         } else if judge.oldest.map(|(n, _)| n) != claim {
             judge.oldest = claim.map(|number| (number, now));
         }
+        let most = self.config.timeout_ms / 8;
+        let quickest = judge.quickest.map_or(most, |(took, _)| 2 * took);
+        let allowance = ALLOWANCE_MS + quickest.min(most);
         let is_full = in_flight >= EAGER_BATCHES.min(self.config.tuning.batches);
-        if is_full || !has_window || is_behind {
+        // What came after a batch waits until that has prepared. What was there before should be in it.
+        let came_after = blamed_from.is_none_or(|since| since + allowance >= judge.proposed_at);
+        let is_next = in_flight > 0 && came_after && judge.is_on_its_way(judge.proposed);
+        if is_full || is_next || !has_window || is_behind {
             judge.full_at = now;
         }
         match (waiting, &judge.overtaken) {
             (None, _) => judge.overtaken = None,
-            (Some((number, _)), Some((watched, _))) if *watched == number => {}
-            (Some((number, _)), _) => {
+            (Some(number), Some((watched, _))) if *watched == number => {}
+            (Some(number), _) => {
                 let counts = HashMap::with_hasher(judge.hash.clone());
                 judge.overtaken = Some((number, counts));
             }
@@ -275,10 +435,7 @@ impl Agreement {
             judge.left = (judge.left.0.saturating_sub(1), now);
         }
         judge.blame = judge.blame.saturating_sub(passed * 10 / FADING);
-        let most = self.config.timeout_ms / 8;
-        let quickest = judge.quickest.map_or(most, |(took, _)| 2 * took);
-        let allowance = ALLOWANCE_MS + quickest.min(most);
-        if let Some((_, since)) = waiting
+        if let Some(since) = blamed_from
             && judge.batches >= ENOUGH_BATCHES
             && now.saturating_sub(since.max(judge.full_at)) > allowance
         {
@@ -296,6 +453,7 @@ impl Agreement {
         let said = self.statuses.iter().filter(|(from, (status, _))| {
             **from != self.primary() && status.view == self.view && status.primary_lost
         });
-        self.is_primary_lost() && said.count() >= self.config.quorum.f()
+        let (said, f) = (said.count(), self.config.quorum.f());
+        (self.is_primary_lost() && said >= f) || (self.is_primary_silent() && said >= 2 * f)
     }
 }

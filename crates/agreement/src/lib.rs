@@ -22,31 +22,43 @@
 //!
 //! [`normal`] pre-prepare, prepare, commit; [`checkpoint`] stability and the window; [`catch_up`] status, hints and
 //! fetching; [`view_change`] leaving a view and starting the next, with [`selection`] as a pure function;
-//! [`durable`] the records of the log and how a replica comes back from them. [`client`] is the client's half.
+//! [`durable`] the records of the log and how a replica comes back from them, [`recovery`] how without. [`client`] is the client's half.
 //!
 //! Absent on purpose: clock, sockets, threads, randomness, hash order. The crate is `no_std`.
 #![no_std]
 
 extern crate alloc;
 
+mod allowance;
 mod authenticity;
+mod budget;
 mod catch_up;
 mod checkpoint;
 pub mod client;
 mod core;
 pub mod durable;
 mod evidence;
+mod fingerprint;
 mod io;
 mod judge;
+mod memory;
 mod normal;
 mod pool;
+mod primary;
+pub mod recovery;
+mod requests;
+mod room;
 pub mod selection;
 mod slot;
+mod turns;
 mod view_change;
 
 pub use crate::core::{Agreement, Standing};
+pub use budget::Budget;
 pub use durable::Record;
 pub use io::{Config, Input, Now, Ordered, Output, Rejected, Tuning};
+pub use memory::Memory;
+pub use recovery::{Bound, Recovering};
 
 /// Milliseconds on some monotonic clock of the driver's.
 pub type Millis = u64;
@@ -58,6 +70,9 @@ pub const CHECKPOINT_INTERVAL: u64 = 128;
 pub const CHECKPOINT_BYTES: usize = 32 << 20;
 /// L: how far above the last stable checkpoint places are given. PBFT 2000, 5 (L = 2K).
 pub const LOG_WINDOW: u64 = 2 * CHECKPOINT_INTERVAL;
+/// The requests of the batches above the last stable checkpoint may weigh this much, and a little more where it is needed to
+/// go on.
+pub const LOG_BYTES: usize = 256 << 20;
 /// Requests up to this size travel inside the primary's pre-prepare; clients send longer ones to all replicas.
 /// A default: see [`Tuning`].
 pub const INLINE_BYTES: usize = 16 << 10;

@@ -7,7 +7,7 @@ use quorate_wire::message::{
     AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare, Request, Vote,
 };
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, Quorum, ReplicaId, Seq, Verified};
+use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
 
 use crate::BATCH_BYTES;
 use crate::core::Agreement;
@@ -16,141 +16,12 @@ use crate::io::{Ordered, Output, Rejected};
 use crate::pool::DigestSet;
 use crate::slot::{Proposal, Stage, Votes};
 
-/// Batches that may be in flight while the next one is not full: at low load a request leaves at once, under load
-/// batches fill while earlier ones are on their way.
-pub(crate) const EAGER_BATCHES: u64 = 2;
 /// The heaviest batch that a backup votes for; it must fit in a frame of the log.
-const MAX_BATCH_WEIGHT: usize = 2 * BATCH_BYTES;
+pub(crate) const MAX_BATCH_WEIGHT: usize = 2 * BATCH_BYTES;
 
 impl Agreement {
-    /// A client's request, over its own link.
-    pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
-        let request = request.into_inner();
-        self.check_linked(&request)?;
-        let is_claim = self.is_claimable(&request);
-        let small = request.request.op().len() <= self.config.tuning.inline_bytes;
-        let repeated = self.pool.get(&request.request.digest()).is_some();
-        // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
-        // comes here only when the client repeats it; a long one comes here anyway, so the first time is no sign.
-        if self.active && !self.is_primary() && (small || repeated) {
-            self.out.push_back(Output::Send(
-                self.primary(),
-                PeerMessage::Request(request.clone()),
-            ));
-        }
-        self.take_request(request, is_claim)
-    }
-
-    /// A request that its client has sent to the primary as well: it is not relayed, so that the primary can't know what is looked
-    /// at.
-    pub(crate) fn on_watch(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
-        let request = request.into_inner();
-        self.check_linked(&request)?;
-        if !self.is_claimable(&request) {
-            return Err(Rejected::BadAuthentication);
-        }
-        self.take_request(request, true)
-    }
-
-    /// Takes an authentic request in. One that is known already may become a claim all the same.
-    fn take_request(&mut self, request: AuthRequest, is_claim: bool) -> Result<(), Rejected> {
-        let digest = request.request.digest();
-        let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
-        if is_claim {
-            self.pool.claim(&digest, self.now.mono);
-        }
-        taken?;
-        self.accept_proposals();
-        Ok(())
-    }
-
-    /// A client's request, passed on by a backup.
-    pub(crate) fn on_forwarded(&mut self, request: AuthRequest) -> Result<(), Rejected> {
-        // A faulty replica must not make backups wait for requests that it has kept from earlier days.
-        if !self.is_primary() {
-            return Err(Rejected::NotThePrimary);
-        }
-        if !self.is_authentic(&request) {
-            return Err(Rejected::BadAuthentication);
-        }
-        let is_claim = self.is_claimable(&request);
-        self.take_request(request, is_claim)
-    }
-
-    /// As primary: gives waiting requests the next place.
-    pub(crate) fn propose(&mut self) {
-        self.last_given = self.last_given.max(self.committed);
-        // Nobody takes a proposal before the NEW-VIEW, and that waits for the disk.
-        let leads = self.active && self.is_primary() && self.is_entry_durable();
-        while leads && self.fetching.is_none() {
-            let (requests, weight) = self.pool.queue();
-            let in_flight = self.last_given.0.saturating_sub(self.committed.0);
-            let most = self.config.tuning.batches;
-            let full = requests >= self.config.tuning.batch_requests || weight >= BATCH_BYTES;
-            let room = if full { most } else { most.min(EAGER_BATCHES) };
-            let seq = self.last_given.next();
-            if requests == 0 || in_flight >= room || !self.in_window(seq) {
-                return;
-            }
-            if self.slots.get(&seq).is_some_and(|s| s.committed.is_some()) {
-                // The others have gone on to a later view and given this place there.
-                self.last_given = seq;
-                continue;
-            }
-            let batch = self.next_batch();
-            if self.check_before_proposal(&batch) {
-                self.give_place(seq, batch);
-            }
-        }
-    }
-
-    fn next_batch(&self) -> Vec<Digest> {
-        let (mut requests, mut weight) = (Vec::new(), 0);
-        let waiting = self.pool.waiting();
-        for (digest, its_weight) in waiting.take(self.config.tuning.batch_requests) {
-            weight += its_weight;
-            if !requests.is_empty() && weight > BATCH_BYTES {
-                break;
-            }
-            requests.push(digest);
-        }
-        requests
-    }
-
-    fn give_place(&mut self, seq: Seq, requests: Vec<Digest>) {
-        self.last_given = seq;
-        let bodies = self.bodies_to_relay(&requests);
-        requests
-            .iter()
-            .for_each(|digest| self.pool.mark_ordered(digest));
-        let batch = Batch {
-            time: self.now.wall,
-            requests,
-        };
-        let (view, digest) = (self.view, batch.digest());
-        let slot = self.slots.entry(seq).or_default();
-        assert!(slot.proposal.is_none() && slot.committed.is_none());
-        slot.proposal = Some(Proposal {
-            view,
-            digest,
-            stage: Stage::Accepted,
-            vouched: false,
-        });
-        slot.batches.insert(digest, Arc::new(batch.clone()));
-        let message = PeerMessage::PrePrepare(PrePrepare {
-            view,
-            seq,
-            batch,
-            bodies,
-        });
-        // The proposal is no vote, so the backups' disks work while this one does. A primary that forgets it in a crash
-        // hands its view over rather than propose in it again (`Agreement::new`).
-        self.out.push_back(Output::Broadcast(message));
-        self.vote(seq, digest);
-    }
-
     /// Writes down that the batch is pre-prepared here; PREPARE leaves, and counts, when that is on disk.
-    fn vote(&mut self, seq: Seq, digest: Digest) {
+    pub(crate) fn vote(&mut self, seq: Seq, digest: Digest) {
         let (record, view) = (self.pre_prepared_record(seq, digest), self.view);
         self.persist_then_tell(record, PeerMessage::Prepare(Prepare { view, seq, digest }));
     }
@@ -250,15 +121,32 @@ impl Agreement {
         {
             return Err(Rejected::Contradiction);
         }
-        let named = self.check_batch(&m.batch)?;
-        self.keep_bodies(&named, m.bodies)?;
+        let named = self.check_batch(m.seq, &m.batch, known.is_some())?;
+        let weight: usize = m.bodies.iter().map(|b| b.request.weight()).sum();
+        if weight > MAX_BATCH_WEIGHT {
+            return Err(Rejected::BadBatch);
+        }
+        if known.is_none() && !self.has_room(m.seq, weight) {
+            return Err(Rejected::LogFull);
+        }
+        self.keep_bodies(&named, m.bodies);
         m.batch
             .requests
             .iter()
             .for_each(|d| self.pool.mark_ordered(d));
+        for digest in &m.batch.requests {
+            if let Some(entry) = self.pool.get(digest) {
+                let (client, weight) = (entry.request().client(), entry.request().weight());
+                if let Some(claim) = entry.claim_number() {
+                    self.judge.on_claim_proposed(claim, client, self.now.mono);
+                }
+                let long = self.config.tuning.inline_bytes;
+                self.pool.served(&client, weight, long, self.now.mono);
+            }
+        }
         let requests = m.batch.requests.iter();
         let sessions = requests.filter_map(|d| Some(self.pool.get(d)?.request().session()));
-        self.judge.on_proposed(m.seq, sessions);
+        self.judge.on_proposed(m.seq, sessions, self.now.mono);
         let slot = self.slots.entry(m.seq).or_default();
         slot.batches.insert(digest, Arc::new(m.batch));
         let view = m.view;
@@ -274,29 +162,27 @@ impl Agreement {
     }
 
     /// Whether a batch may be voted for by itself; the requests that it names.
-    fn check_batch(&self, batch: &Batch) -> Result<DigestSet, Rejected> {
+    /// What is known already may be of any time: others have vouched for it.
+    fn check_batch(&self, seq: Seq, batch: &Batch, known: bool) -> Result<DigestSet, Rejected> {
         let distinct = self.pool.set(batch.requests.iter().copied());
+        if *batch == Batch::null() {
+            // Only for a replica that recovers: else a primary could have the group do nothing without end.
+            let wanted = self.may_be_filled(seq);
+            return wanted.then_some(distinct).ok_or(Rejected::NotAsked);
+        }
         if batch.requests.is_empty() || distinct.len() != batch.requests.len() {
             return Err(Rejected::BadBatch);
         }
         let bound = u128::from(self.config.clock_bound_ms) * 1_000_000;
         let far = u128::from(batch.time.0.abs_diff(self.now.wall.0)) > bound;
-        if far && !is_on(Mutant::TimeUnchecked) {
+        if far && !known && !is_on(Mutant::TimeUnchecked) {
             return Err(Rejected::BadTime);
         }
         Ok(distinct)
     }
 
-    /// Keeps the relayed requests that the batch names, so far as the batch is not too heavy.
-    fn keep_bodies(
-        &mut self,
-        named: &DigestSet,
-        bodies: Vec<Arc<AuthRequest>>,
-    ) -> Result<(), Rejected> {
-        let weight: usize = bodies.iter().map(|b| b.request.weight()).sum();
-        if weight > MAX_BATCH_WEIGHT {
-            return Err(Rejected::BadBatch);
-        }
+    /// Keeps the relayed requests that the batch names.
+    fn keep_bodies(&mut self, named: &DigestSet, bodies: Vec<Arc<AuthRequest>>) {
         let news = bodies.into_iter().filter(|body| {
             let digest = body.request.digest();
             named.contains(&digest) && !self.pool.get(&digest).is_some_and(|e| e.authentic)
@@ -313,7 +199,6 @@ impl Agreement {
                 }
             }
         }
-        Ok(())
     }
 
     /// Accepts all proposals for which nothing is missing any more.
@@ -339,12 +224,15 @@ impl Agreement {
         let Some(batch) = slot.batches.get(&proposal.digest).cloned() else {
             return;
         };
-        let (mut weight, mut authentic) = (0, true);
+        let (mut weight, mut more, mut authentic, mut kept) = (0, 0, true, true);
         for digest in &batch.requests {
             let Some(entry) = self.pool.get(digest) else {
                 return;
             };
-            weight += entry.request().weight();
+            let its_weight = entry.request().weight();
+            weight += its_weight;
+            more += if entry.in_log() { 0 } else { its_weight };
+            kept &= entry.in_log();
             authentic &= entry.authentic;
         }
         if weight > MAX_BATCH_WEIGHT {
@@ -355,8 +243,11 @@ impl Agreement {
         let voters = slot.prepares.count(proposal.view, proposal.digest);
         let others = voters >= self.config.quorum.weak() && !is_on(Mutant::NobodyVouches);
         let vouched = proposal.vouched || others;
-        if !vouched && !authentic {
+        if !vouched && (!authentic || !self.has_room(seq, more)) {
             return;
+        }
+        if !kept {
+            batch.requests.iter().for_each(|d| self.pool.keep(d));
         }
         self.judge.on_accepted(seq, self.now.mono);
         self.set_stage(seq, Stage::Accepted);
@@ -418,6 +309,10 @@ impl Agreement {
             stage: Stage::Proposed,
             vouched: true,
         });
+        if digest == Batch::null().digest() {
+            // Nobody is asked for it.
+            slot.batches.insert(digest, Arc::new(Batch::null()));
+        }
         self.awaiting.insert(seq);
     }
 
@@ -522,6 +417,7 @@ impl Agreement {
 
     /// Hands to execution what has committed without a gap and is here whole.
     pub(crate) fn advance(&mut self) {
+        let before = self.committed;
         while self
             .slots
             .get(&self.committed.next())
@@ -529,6 +425,7 @@ impl Agreement {
         {
             self.committed = self.committed.next();
         }
+        self.note_due(before);
         if self.fetching.is_some() {
             return;
         }
@@ -596,6 +493,12 @@ impl Agreement {
             self.pool.mark_executed(&known.request.digest());
         }
         self.executed = seq;
+        let weights = ordered.requests.iter().map(|k| k.request.weight());
+        let weight: usize = weights.sum();
+        if let Some(slot) = self.slots.get_mut(&seq) {
+            slot.weight = weight;
+            self.unstable_weight += weight;
+        }
         self.out.push_back(Output::Execute(ordered));
         true
     }
@@ -614,6 +517,7 @@ impl Agreement {
             digest,
             view: self.view,
             time: batch.time,
+            sessions: crate::io::sessions(&requests),
             requests,
         }))
     }

@@ -1,31 +1,34 @@
 //! Requests that this replica knows, by digest.
 
+mod claims;
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
-use quorate_wire::message::{AuthRequest, EVERYONE, Request};
-use quorate_wire::{Authenticator, ClientId, Digest};
+use quorate_wire::message::{AuthRequest, EVERYONE, MAX_BATCH_REQUESTS, Request};
+use quorate_wire::{Authenticator, ClientId, Digest, Encode};
 
 use crate::Millis;
+use crate::fingerprint::list;
 use crate::io::Rejected;
+use crate::turns::{Next, Turns, charge};
 
-/// The most bytes of unordered requests held for one client: a full window of writes of 1 MiB and room.
-const CLIENT_BYTES: usize = 80 << 20;
+use claims::Claim;
+pub use claims::WaitingClaim;
 
-/// How many claims are looked at to find one that waits.
-const CLAIMS_AT_ONCE: usize = 64;
+/// The most bytes of open requests held for one client: a full window of writes of 1 MiB and room.
+pub const CLIENT_BYTES: usize = 80 << 20;
+/// The most bytes of requests that wait, of all clients. When there are more, the client with the most of them loses its newest.
+pub const POOL_BYTES: usize = 256 << 20;
+/// Beyond this much of one client nothing more of it is read: 256 small requests or four of a MiB keep a primary busy, and
+/// what waits beyond that had better do so on the client's side.
+pub const ENOUGH_BYTES: usize = 4 << 20;
 
-/// What the smallest request is charged, so that the number of requests is bounded as well.
-const LEAST_CHARGE: usize = 16 << 10;
-
-/// What a request counts for against its client's limit.
-fn charge(request: &Request) -> usize {
-    request.weight().max(LEAST_CHARGE)
-}
-
+/// Requests that go into the next batch whoever's turn it is.
+const MAX_URGENT: usize = MAX_BATCH_REQUESTS / 2;
 /// Where a request is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -48,8 +51,10 @@ pub struct Entry {
     pub checked: bool,
     /// Where it is.
     place: Place,
-    /// Its claim, if this replica may hold it against a primary: the claim's number, and since when; set anew when a view starts.
-    claim: Option<(u64, Millis)>,
+    /// Whether a batch in the log names it: then it is kept, whatever becomes of its client.
+    in_log: bool,
+    /// Its claim, if this replica may hold it against a primary.
+    claim: Option<Claim>,
     /// When its client last sent it here.
     heard: Millis,
     /// The order of arrival.
@@ -62,6 +67,21 @@ impl Entry {
         &self.known.request
     }
 
+    /// The number of its claim, if this replica may hold it against a primary.
+    pub fn claim_number(&self) -> Option<u64> {
+        self.claim.map(|claim| claim.number)
+    }
+
+    /// Whether it waits for a primary to order it.
+    pub fn is_waiting(&self) -> bool {
+        self.place == Place::Waiting
+    }
+
+    /// Whether a batch in the log names it.
+    pub fn in_log(&self) -> bool {
+        self.in_log
+    }
+
     /// The request, with the replica that is to reply in full.
     pub fn known(&self) -> &Arc<AuthRequest> {
         &self.known
@@ -70,6 +90,28 @@ impl Entry {
     /// The request with its authenticator, where it came with one.
     pub fn relay(&self) -> Option<&Arc<AuthRequest>> {
         Some(&self.known).filter(|known| !known.auth.is_empty())
+    }
+}
+
+/// What to take off the books when a request is open no more.
+struct Closed {
+    client: ClientId,
+    arrival: u64,
+    charge: usize,
+    claim: Option<u64>,
+    waits: bool,
+}
+
+impl Closed {
+    /// Of an authentic request that was at this place.
+    fn of(entry: &mut Entry, place: Place) -> Closed {
+        Closed {
+            client: entry.request().client(),
+            arrival: entry.arrival,
+            charge: charge(entry.request().weight()),
+            claim: entry.claim.take().map(|claim| claim.number),
+            waits: place == Place::Waiting,
+        }
     }
 }
 
@@ -88,11 +130,16 @@ pub struct Pool {
     /// Those of them that are claims, in the order of their age.
     claims: BTreeMap<u64, Digest>,
     last_claim: u64,
-    /// Those of them that wait, with their weights.
-    waiting: BTreeMap<u64, (Digest, usize)>,
-    waiting_weight: usize,
+    /// Of whom there is a claim, and its number.
+    claimants: HashMap<ClientId, u64, FixedState>,
+    /// Those of them that wait.
+    waiting: Turns,
+    /// Some that go into the next batch, whoever's turn it is.
+    urgent: BTreeSet<Digest>,
     /// Charges of open requests by client.
     in_flight: HashMap<ClientId, usize, FixedState>,
+    /// The weight of what batches in the log name.
+    log_weight: usize,
     arrivals: u64,
 }
 
@@ -105,9 +152,11 @@ impl Pool {
             open: BTreeMap::new(),
             claims: BTreeMap::new(),
             last_claim: 0,
-            waiting: BTreeMap::new(),
-            waiting_weight: 0,
+            claimants: HashMap::with_hasher(state.clone()),
+            waiting: Turns::new(state.clone()),
+            urgent: BTreeSet::new(),
             in_flight: HashMap::with_hasher(state),
+            log_weight: 0,
             arrivals: 0,
         }
     }
@@ -124,53 +173,89 @@ impl Pool {
         self.entries.get(digest)
     }
 
-    /// Takes a request that is authentic. `Err(Duplicate)` where it already waits or is ordered.
+    /// Takes a request that is authentic.
+    ///
+    /// # Errors
+    /// [`Rejected::Duplicate`] where it already waits or is ordered; [`Rejected::ClientOverLimit`] where its client has too much
+    /// open, for itself or beside the others.
     pub fn insert_authentic(
         &mut self,
         request: Arc<AuthRequest>,
         now: Millis,
     ) -> Result<(), Rejected> {
-        let in_flight = self.in_flight.get(&request.request.client()).copied();
-        if in_flight.unwrap_or(0) + charge(&request.request) > CLIENT_BYTES {
-            let known = self.entries.get(&request.request.digest());
-            if !known.is_some_and(|e| e.authentic && e.place != Place::Executed) {
-                return Err(Rejected::ClientOverLimit);
+        let known = self.entries.get(&request.request.digest());
+        if !known.is_some_and(|e| e.authentic && e.place != Place::Executed) {
+            self.make_room(&request.request)?;
+        }
+        self.insert(request, now, Place::Waiting)
+    }
+
+    /// Makes room for a request at the cost of whoever has most. What is ordered does not count for all together: a primary
+    /// that orders much for one client must not shut the others out.
+    fn make_room(&mut self, request: &Request) -> Result<(), Rejected> {
+        let (client, charge) = (request.client(), charge(request.weight()));
+        let open = self.in_flight.get(&client).copied().unwrap_or(0);
+        if open + charge > CLIENT_BYTES {
+            return Err(Rejected::ClientOverLimit);
+        }
+        loop {
+            let (all, own) = self.waiting.charged(&client);
+            if all + charge <= POOL_BYTES {
+                return Ok(());
+            }
+            match self.waiting.heaviest() {
+                Some((most, newest)) if most > own + charge => self.drop_open(&newest),
+                Some(_) | None => return Err(Rejected::ClientOverLimit),
             }
         }
-        self.insert_ordered(request, now)
     }
 
     /// As [`Pool::insert_authentic`], for a request that the primary has ordered: it is taken even if its client is over
-    /// its limit here, since the vote for its whole batch depends on it. The primary's limits bound these.
+    /// its limit here, since the vote for its whole batch depends on it. The bound on what the log holds bounds these.
     pub fn insert_ordered(
         &mut self,
         request: Arc<AuthRequest>,
         now: Millis,
     ) -> Result<(), Rejected> {
+        self.insert(request, now, Place::Ordered)
+    }
+
+    fn insert(
+        &mut self,
+        request: Arc<AuthRequest>,
+        now: Millis,
+        mut place: Place,
+    ) -> Result<(), Rejected> {
         let digest = request.request.digest();
+        let (client, weight) = (request.request.client(), request.request.weight());
         // What was executed waits again: a read that is asked again, since the executor keeps no reply for those.
-        let mut place = Place::Waiting;
+        let (mut in_log, mut was_ordered) = (false, false);
         if let Some(known) = self.entries.get_mut(&digest) {
             known.heard = now;
             if known.authentic && known.place != Place::Executed {
                 return Err(Rejected::Duplicate);
             }
-            if known.place == Place::Ordered {
-                place = Place::Ordered;
-            }
+            in_log = known.in_log;
+            was_ordered = known.place == Place::Ordered;
         }
         self.arrivals += 1;
         let arrival = self.arrivals;
-        if place == Place::Waiting {
-            self.wait(arrival, digest, request.request.weight());
+        match place {
+            _ if was_ordered => place = Place::Ordered,
+            Place::Ordered => self.waiting.pass(client, weight),
+            _ => self.waiting.push(client, arrival, digest, weight),
         }
-        *self.in_flight.entry(request.request.client()).or_default() += charge(&request.request);
+        if place == Place::Ordered && !core::mem::replace(&mut in_log, true) {
+            self.log_weight += weight;
+        }
+        *self.in_flight.entry(client).or_default() += charge(weight);
         self.open.insert(arrival, digest);
         let entry = Entry {
             known: request,
             authentic: true,
             checked: false,
             place,
+            in_log,
             claim: None,
             heard: now,
             arrival,
@@ -187,10 +272,12 @@ impl Pool {
             authentic: false,
             checked: false,
             place: Place::Waiting,
+            in_log: false,
             claim: None,
             heard: now,
             arrival: 0,
         });
+        self.keep(&digest);
     }
 
     /// As [`Pool::insert_vouched`], for a request that comes without its client's authenticator.
@@ -203,46 +290,25 @@ impl Pool {
         self.insert_vouched(Arc::new(request), now);
     }
 
-    fn wait(&mut self, arrival: u64, digest: Digest, weight: usize) {
-        self.waiting_weight += weight;
-        self.waiting.insert(arrival, (digest, weight));
-    }
-
-    fn wait_no_more(&mut self, arrival: u64) {
-        if let Some((_, weight)) = self.waiting.remove(&arrival) {
-            self.waiting_weight -= weight;
-        }
-    }
-
-    /// Any replica can see that this request is its client's, and its client waits for it.
-    pub fn claim(&mut self, digest: &Digest, now: Millis) {
+    /// A batch in the log names it: it stays until [`Pool::collect_garbage`] says otherwise. Who has voted for a batch must be able to
+    /// give it to others in a later view, also when its client has long gone.
+    pub fn keep(&mut self, digest: &Digest) {
         if let Some(entry) = self.entries.get_mut(digest)
-            && entry.authentic
-            && entry.place != Place::Executed
-            && entry.claim.is_none()
+            && !core::mem::replace(&mut entry.in_log, true)
         {
-            self.last_claim += 1;
-            entry.claim = Some((self.last_claim, now));
-            self.claims.insert(self.last_claim, *digest);
+            self.log_weight += entry.request().weight();
         }
     }
 
-    /// Whether a request is a claim.
-    pub fn is_claim(&self, digest: &Digest) -> bool {
-        self.get(digest).is_some_and(|entry| entry.claim.is_some())
+    /// The weight of the requests that batches in the log name, so far as they are here.
+    pub fn log_weight(&self) -> usize {
+        self.log_weight
     }
 
-    /// The oldest claim: its number, and since when this replica waits for it.
-    pub fn oldest_claim(&self) -> Option<(u64, Millis)> {
-        let (_, digest) = self.claims.first_key_value()?;
-        self.entries.get(digest)?.claim
-    }
-
-    /// The oldest claim among the first few that no proposal has.
-    pub fn oldest_waiting_claim(&self) -> Option<(u64, Millis)> {
-        let few = self.claims.values().take(CLAIMS_AT_ONCE);
-        let mut entries = few.filter_map(|digest| self.entries.get(digest));
-        entries.find(|e| e.place == Place::Waiting)?.claim
+    /// How many requests are known here, open or not, and their weight.
+    pub fn held(&self) -> (usize, usize) {
+        let weights = self.entries.values().map(|e| e.request().weight());
+        (self.entries.len(), weights.sum())
     }
 
     /// The request's signature was checked.
@@ -255,35 +321,64 @@ impl Pool {
     /// The request is not its client's.
     pub fn forget(&mut self, digest: &Digest) {
         self.mark_executed(digest);
-        self.entries.remove(digest);
+        self.remove(digest);
+    }
+
+    fn remove(&mut self, digest: &Digest) {
+        if let Some(entry) = self.entries.remove(digest)
+            && entry.in_log
+        {
+            self.log_weight -= entry.request().weight();
+        }
     }
 
     /// The request is in a proposal of the current view.
     pub fn mark_ordered(&mut self, digest: &Digest) {
-        if let Some(entry) = self.entries.get_mut(digest)
-            && entry.place == Place::Waiting
-        {
+        let Some(entry) = self.entries.get_mut(digest) else {
+            return;
+        };
+        if !core::mem::replace(&mut entry.in_log, true) {
+            self.log_weight += entry.request().weight();
+        }
+        if entry.place == Place::Waiting {
             entry.place = Place::Ordered;
-            let arrival = entry.arrival;
-            self.wait_no_more(arrival);
+            let (client, arrival) = (entry.request().client(), entry.arrival);
+            self.waiting.serve(&client, arrival);
         }
     }
 
     /// The request was handed to execution.
     pub fn mark_executed(&mut self, digest: &Digest) {
-        if let Some(entry) = self.entries.get_mut(digest)
-            && entry.place != Place::Executed
-        {
-            entry.place = Place::Executed;
-            if entry.authentic {
-                let arrival = entry.arrival;
-                let (client, charge) = (entry.request().client(), charge(entry.request()));
-                let claim = entry.claim.take();
-                self.open.remove(&arrival);
-                claim.map(|(number, _)| self.claims.remove(&number));
-                self.wait_no_more(arrival);
-                self.release(client, charge);
+        if let Some(entry) = self.entries.get_mut(digest) {
+            let before = core::mem::replace(&mut entry.place, Place::Executed);
+            if before != Place::Executed && entry.authentic {
+                let closed = Closed::of(entry, before);
+                self.close(closed);
             }
+        }
+    }
+
+    /// A request is open no more.
+    fn close(&mut self, closed: Closed) {
+        let Closed {
+            client,
+            arrival,
+            charge,
+            claim,
+            waits,
+        } = closed;
+        if let Some(number) = claim {
+            self.claims.remove(&number);
+            self.claimants.remove(&client);
+        }
+        self.open.remove(&arrival);
+        if waits {
+            self.waiting.remove(&client, arrival);
+        }
+        let left = self.in_flight.entry(client).or_default();
+        *left = left.saturating_sub(charge);
+        if *left == 0 {
+            self.in_flight.remove(&client);
         }
     }
 
@@ -296,42 +391,35 @@ impl Pool {
 
     /// Stops waiting for requests that their clients have not sent since `before`: those clients are gone. Their
     /// authenticators may be for links that the others have forgotten, so that no primary could have them ordered, and this
-    /// replica would ask for one primary after the other. What proposals need stays, without a claim.
+    /// replica would ask for one primary after the other. What the log needs stays, without a claim.
     pub fn forget_abandoned(&mut self, before: Millis) {
         let old = |digest: &&Digest| self.entries[*digest].heard < before;
         let abandoned: Vec<Digest> = self.open.values().filter(old).copied().collect();
         for digest in abandoned {
-            let Some(entry) = self.entries.get_mut(&digest) else {
-                continue;
-            };
-            entry.authentic = false;
-            let (arrival, place) = (entry.arrival, entry.place);
-            let (client, charge) = (entry.request().client(), charge(entry.request()));
-            let claim = entry.claim.take();
-            self.open.remove(&arrival);
-            claim.map(|(number, _)| self.claims.remove(&number));
-            self.wait_no_more(arrival);
-            if place == Place::Waiting {
-                self.entries.remove(&digest);
-            }
-            self.release(client, charge);
+            self.drop_open(&digest);
         }
     }
 
-    fn release(&mut self, client: ClientId, charge: usize) {
-        let left = self.in_flight.entry(client).or_default();
-        *left = left.saturating_sub(charge);
-        if *left == 0 {
-            self.in_flight.remove(&client);
+    /// Does without an open request, but for what the log needs of it.
+    fn drop_open(&mut self, digest: &Digest) {
+        let Some(entry) = self.entries.get_mut(digest) else {
+            return;
+        };
+        let is_of_use = entry.in_log || entry.place != Place::Waiting;
+        if core::mem::replace(&mut entry.authentic, false) {
+            let closed = Closed::of(entry, entry.place);
+            self.close(closed);
+        }
+        if !is_of_use {
+            self.remove(digest);
         }
     }
 
     /// A new view starts: what is not in `selected` waits again, and nobody has waited yet.
     pub fn restart(&mut self, selected: &BTreeSet<Digest>, now: Millis) {
         self.waiting.clear();
-        self.waiting_weight = 0;
         for (digest, entry) in &mut self.entries {
-            entry.claim = entry.claim.map(|(number, _)| (number, now));
+            entry.claim = entry.claim.map(|claim| claim.anew(now));
             if entry.place == Place::Executed {
                 continue;
             }
@@ -340,37 +428,91 @@ impl Pool {
                 false => Place::Waiting,
             };
             if entry.authentic && entry.place == Place::Waiting {
-                let weight = entry.request().weight();
-                self.waiting.insert(entry.arrival, (*digest, weight));
-                self.waiting_weight += weight;
+                let (client, weight) = (entry.request().client(), entry.request().weight());
+                self.waiting.push(client, entry.arrival, *digest, weight);
             }
         }
     }
 
-    /// Nobody has waited yet: what was waited for so far was this replica's own fault.
-    pub fn wait_anew(&mut self, now: Millis) {
-        for (&number, digest) in &self.claims {
-            if let Some(entry) = self.entries.get_mut(digest) {
-                entry.claim = Some((number, now));
-            }
+    /// The authentic requests that are to be ordered next: up to so many, of so many bytes unless it is one alone. Clients take
+    /// turns; there may be none where all that wait have had more than their share.
+    pub fn next(&self, most: usize, bytes: usize) -> Next {
+        self.waiting.next(most, bytes)
+    }
+
+    /// Looks how many clients share what there is.
+    pub fn look(&mut self, now: Millis) {
+        self.waiting.look(self.in_flight.len(), now);
+    }
+
+    /// A request that a backup has shown goes into the next batch, at the cost of its client's later ones.
+    pub fn hurry(&mut self, digest: &Digest) {
+        let waits = self
+            .entries
+            .get(digest)
+            .is_some_and(|e| e.authentic && e.is_waiting());
+        if waits && self.urgent.len() < MAX_URGENT {
+            self.urgent.insert(*digest);
         }
     }
 
-    /// Authentic requests that wait to be ordered with their weights, oldest first.
-    pub fn waiting(&self) -> impl Iterator<Item = (Digest, usize)> {
-        self.waiting.values().copied()
+    /// Those that still wait of what is to go into the next batch, up to so many.
+    pub fn urgent(&mut self, most: usize) -> Vec<Digest> {
+        let entries = &self.entries;
+        let waits = |e: &Entry| e.authentic && e.is_waiting();
+        self.urgent
+            .retain(|digest| entries.get(digest).is_some_and(waits));
+        self.urgent.iter().take(most).copied().collect()
+    }
+
+    /// A batch was made of what [`Pool::next`] gave.
+    pub fn on_batch(&mut self) {
+        self.waiting.on_batch();
+    }
+
+    /// Nobody has come for whom the others were kept waiting.
+    pub fn go_on(&mut self) {
+        self.waiting.go_on();
+    }
+
+    /// What a client's open requests are charged.
+    pub fn open_charge(&self, client: &ClientId) -> usize {
+        self.in_flight.get(client).copied().unwrap_or(0)
     }
 
     /// How many authentic requests wait to be ordered, and their weight.
     pub fn queue(&self) -> (usize, usize) {
-        (self.waiting.len(), self.waiting_weight)
+        self.waiting.size()
+    }
+
+    /// What is known of each request, and in which order they wait. See [`Agreement::fingerprint`](crate::Agreement::fingerprint).
+    pub fn fingerprint(&self, out: &mut Vec<u8>) {
+        let sorted: BTreeMap<&Digest, &Entry> = self.entries.iter().collect();
+        for (digest, entry) in sorted {
+            digest.encode(out);
+            let flags = [
+                entry.authentic,
+                entry.checked,
+                entry.in_log,
+                entry.claim.is_some(),
+                entry.relay().is_some(),
+            ];
+            flags.iter().for_each(|flag| flag.encode(out));
+            out.push(entry.place as u8);
+        }
+        list(self.waiting.all().into_iter(), out);
     }
 
     /// Drops what neither waits nor is named by a batch in the log.
     pub fn collect_garbage(&mut self, named: &DigestSet) {
+        self.log_weight = 0;
+        let log_weight = &mut self.log_weight;
         self.entries.retain(|digest, e| {
-            (e.authentic && e.place != Place::Executed) || named.contains(digest)
+            e.in_log = named.contains(digest);
+            *log_weight += e.known.request.weight() * usize::from(e.in_log);
+            (e.authentic && e.place != Place::Executed) || e.in_log
         });
+        self.waiting.forget_idle();
     }
 
     /// Digests of a batch that are not here.
@@ -381,35 +523,51 @@ impl Pool {
 
     /// The bookkeeping agrees with the entries.
     pub fn invariants(&self) {
-        for (arrival, (digest, weight)) in &self.waiting {
-            let entry = &self.entries[digest];
-            assert!(entry.authentic && entry.place == Place::Waiting && entry.arrival == *arrival);
-            assert_eq!(entry.request().weight(), *weight);
-        }
-        let weights = self.waiting.values().map(|(_, weight)| weight);
-        assert_eq!(weights.sum::<usize>(), self.waiting_weight);
+        let waits = |e: &Entry| e.authentic && e.place == Place::Waiting;
+        self.waiting.invariants(|digest| {
+            let entry = self.entries.get(digest).filter(|e| waits(e))?;
+            let request = entry.request();
+            Some((request.client(), entry.arrival, request.weight()))
+        });
+        let (mut waiting, mut log_weight, mut claimed) = (0, 0, 0);
         let mut in_flight: BTreeMap<ClientId, usize> = BTreeMap::new();
         for entry in self.entries.values() {
+            waiting += usize::from(waits(entry));
+            claimed += usize::from(entry.claim.is_some());
+            if entry.in_log {
+                log_weight += entry.request().weight();
+            }
             if entry.authentic && entry.place != Place::Executed {
-                *in_flight.entry(entry.request().client()).or_default() += charge(entry.request());
+                *in_flight.entry(entry.request().client()).or_default() +=
+                    charge(entry.request().weight());
                 assert_eq!(
                     self.open.get(&entry.arrival),
                     Some(&entry.request().digest())
                 );
             }
         }
+        assert_eq!(waiting, self.waiting.size().0);
+        assert_eq!(log_weight, self.log_weight);
+        assert_eq!(claimed, self.claims.len());
         let claims = self.claims.iter().map(|(number, digest)| {
             let entry = &self.entries[digest];
             assert!(entry.authentic && entry.place != Place::Executed);
-            let (its_number, since) = entry.claim.expect("a claim");
-            assert_eq!(its_number, *number);
-            since
+            let claim = entry.claim.expect("a claim");
+            assert_eq!(claim.number, *number);
+            claim.since
         });
         assert!(claims.is_sorted(), "a claim's number is its age");
-        let claimed = self.entries.values().filter(|e| e.claim.is_some()).count();
-        assert_eq!(claimed, self.claims.len());
-        let counted: BTreeMap<ClientId, usize> =
-            self.in_flight.iter().map(|(c, n)| (*c, *n)).collect();
-        assert_eq!(in_flight, counted, "charges in flight by client");
+        assert_eq!(claimed, self.claimants.len());
+        for (client, number) in &self.claimants {
+            let entry = &self.entries[&self.claims[number]];
+            assert_eq!(entry.request().client(), *client);
+        }
+        let counted = self.in_flight.iter();
+        let agree = counted.clone().all(|(c, n)| in_flight.get(c) == Some(n));
+        assert!(
+            agree && counted.len() == in_flight.len(),
+            "charges in flight by client: {in_flight:?}, counted {:?}",
+            self.in_flight
+        );
     }
 }

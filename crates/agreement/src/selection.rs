@@ -128,9 +128,6 @@ pub fn well_formed(quorum: Quorum, change: &ViewChange) -> bool {
         && checkpoints.first().is_some_and(|(seq, _)| seq == stable)
         && checkpoints.len() as u64 <= LOG_WINDOW + 1
         && checkpoints.windows(2).all(|w| w[0].0 < w[1].0)
-        && checkpoints
-            .iter()
-            .all(|(seq, _)| seq.0 - stable.0 <= LOG_WINDOW)
         && prepared.windows(2).all(|w| w[0].seq < w[1].seq)
         && prepared.iter().all(in_window)
         && preprepared.len() as u64 <= LOG_WINDOW * crate::slot::MAX_PREPREPARED as u64

@@ -38,6 +38,11 @@ impl Votes {
         self.0.get(&replica).copied()
     }
 
+    /// All votes, by sender.
+    pub fn iter(&self) -> impl Iterator<Item = (ReplicaId, (View, Digest))> {
+        self.0.iter().map(|(from, vote)| (*from, *vote))
+    }
+
     /// The vote that at least `count` replicas cast.
     pub fn winner(&self, count: usize) -> Option<(View, Digest)> {
         self.0
@@ -90,6 +95,8 @@ pub struct Slot {
     pub committed: Option<Digest>,
     /// Batches proposed or committed here, by digest.
     pub batches: BTreeMap<Digest, Arc<Batch>>,
+    /// What the requests of the batch weigh that was executed here; 0 until then.
+    pub weight: usize,
     /// Batches whose content is in this replica's own log.
     pub logged: BTreeSet<Digest>,
 }
@@ -122,6 +129,20 @@ impl Slot {
         self.committed.or(self.proposal.map(|p| p.digest))
     }
 
+    /// How many bytes it takes up, where each entry counts for so many.
+    pub fn held(&self, entry: usize) -> usize {
+        let votes = self.prepares.0.len() + self.commits.0.len() + self.hints.0.len();
+        let entries = votes + self.preprepared.len() + self.logged.len();
+        let batches = self.batches.values().map(|b| 32 * b.requests.len());
+        entry * entries + batches.sum::<usize>()
+    }
+
+    /// The batch that the current view wants here and that this replica has not voted for.
+    pub fn proposed(&self) -> Option<Digest> {
+        let open = self.proposal.filter(|p| p.stage == Stage::Proposed);
+        open.map(|p| p.digest)
+    }
+
     /// The view and digest of this replica's place in Q and P must agree: what is prepared was pre-prepared.
     pub fn invariants(&self, seq: Seq) {
         if let Some(p) = &self.prepared {
@@ -129,7 +150,7 @@ impl Slot {
             assert!(
                 self.preprepared
                     .iter()
-                    .any(|q| q.digest == p.digest && q.view >= p.view)
+                    .any(|q| q.view >= p.view && q.digest == p.digest)
                     || self.preprepared.len() == MAX_PREPREPARED,
                 "prepared without pre-prepared at {seq:?}"
             );

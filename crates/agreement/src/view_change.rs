@@ -8,6 +8,7 @@ use quorate_wire::message::{
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, ReplicaId, View};
 
+use crate::catch_up::MAX_FOLLOWED;
 use crate::core::Agreement;
 use crate::durable::{Entered, Record};
 use crate::io::{Output, Rejected};
@@ -26,6 +27,7 @@ impl Agreement {
         self.new_view_deadline = None;
         self.waiting_new_views.retain(|_, m| m.body.view >= view);
         self.forget_proposals();
+        self.forget_unvoted();
         if is_on(Mutant::ExecutedFalls) {
             self.executed = self.stable.0;
         }
@@ -54,10 +56,46 @@ impl Agreement {
         self.persist_then_tell(record, PeerMessage::ViewChange(signed));
     }
 
+    /// Where to go when a view did not begin in time: the next, or once where another replica waits further on. It may have been led there
+    /// alone, by one that recovers or says so, and the others are too few to begin any view without it. Once, so that a
+    /// faulty replica can't choose the primary time and again.
+    pub(crate) fn view_after_failure(&mut self) -> View {
+        let next = self.view.next();
+        let entered = self.entered.as_ref();
+        let begun = entered.map_or(View(0), |entered| entered.new_view.body.view);
+        // As far as the word of a single replica may lead.
+        let near = View(begun.0.saturating_add(MAX_FOLLOWED));
+        let waits = self.view_changes.values().map(|m| m.body.view);
+        let furthest = waits.filter(|view| (next..=near).contains(view)).max();
+        match furthest.filter(|view| *view > next && self.met_after != Some(begun)) {
+            Some(view) => {
+                self.met_after = Some(begun);
+                view
+            }
+            None => next,
+        }
+    }
+
     fn forget_proposals(&mut self) {
         self.slots
             .values_mut()
             .for_each(|slot| slot.proposal = None);
+    }
+
+    /// What was proposed in views that are left is kept where this replica has voted for it, or it has committed: others may
+    /// need it. The rest goes, so that no sequence of primaries can pile it up.
+    fn forget_unvoted(&mut self) {
+        for slot in self.slots.values_mut() {
+            let (committed, preprepared) = (slot.committed, &slot.preprepared);
+            let prepared = slot.prepared.as_ref().map(|vote| vote.digest);
+            slot.batches.retain(|digest, _| {
+                let voted = preprepared.iter().any(|vote| vote.digest == *digest);
+                voted || committed == Some(*digest) || prepared == Some(*digest)
+            });
+            let batches = &slot.batches;
+            slot.logged.retain(|digest| batches.contains_key(digest));
+        }
+        self.collect_garbage();
     }
 
     /// C: the stable checkpoint first, then the later ones made here.
@@ -84,6 +122,8 @@ impl Agreement {
         let known = self.view_changes.get(&m.body.replica);
         let newer = known.is_none_or(|old| old.body.view < m.body.view);
         let news = m.body.view >= self.view && (newer || is_on(Mutant::SenderIgnored));
+        // It has no word in it, but may have to look through the proofs of a NEW-VIEW.
+        let news = news && !self.is_recovering();
         if !news && !wanted {
             return Err(Rejected::OtherView);
         }
@@ -145,15 +185,21 @@ impl Agreement {
 
     /// f+1 replicas have gone ahead: one of them is correct, so this one follows to the smallest of their views. Or the primary
     /// itself has left: nobody else can lead the view, and a faulty primary only rids the group of itself.
-    fn join_view_change(&mut self) {
+    pub(crate) fn join_view_change(&mut self) {
         let primary = self.view_changes.get(&self.primary());
         if self.active && primary.is_some_and(|m| m.body.view > self.view) {
             return self.start_view_change(self.view.next());
         }
-        let ahead: Vec<View> = self
-            .view_changes
-            .values()
-            .map(|m| m.body.view)
+        // Who has lost its log waits where the others are to come, and says so in STATUS. It counts among the f, so that of f+1
+        // that are ahead one is correct and has gone there by itself all the same.
+        let waits = |id: ReplicaId| {
+            let (status, _) = self.statuses.get(&id)?;
+            status.recovering.map(|_| status.view)
+        };
+        let left = |id: ReplicaId| self.view_changes.get(&id).map(|m| m.body.view);
+        let all = self.config.quorum.others(self.config.me);
+        let ahead: Vec<View> = all
+            .filter_map(|id| left(id).max(waits(id)))
             .filter(|&v| v > self.view)
             .collect();
         let one = is_on(Mutant::OneLeadsAway) && !ahead.is_empty();
@@ -317,7 +363,10 @@ impl Agreement {
         let view = refused.body.view;
         self.waiting_new_views.retain(|_, m| m.body.view != view);
         if view == self.view && !self.active {
-            self.start_view_change(view.next());
+            match self.is_recovering() {
+                true => self.wait_for_view_after(view),
+                false => self.start_view_change(view.next()),
+            }
         }
     }
 
@@ -331,6 +380,7 @@ impl Agreement {
         self.view = body.view;
         self.active = true;
         self.own_change = None;
+        self.end_recovery();
         self.new_view_deadline = None;
         self.entered = Some(entered.clone());
         self.forget_proposals();
@@ -351,8 +401,17 @@ impl Agreement {
                 continue;
             }
             let (seq, digest, view) = (vote.seq, vote.digest, vote.view);
+            let quorum = self.config.quorum;
             let slot = self.slots.entry(seq).or_default();
-            if slot.committed.is_some_and(|committed| committed != digest) {
+            let by = slot.commits.winner(quorum.commit());
+            let earlier = by.is_some_and(|(by, _)| by < view);
+            let differs = slot.committed.is_some_and(|committed| committed != digest);
+            if differs && !earlier {
+                // It has committed in this view or a later one, with others, and the view's primary has started the view in two ways, each of
+                // them right. What it tells this replica has lost, and gets no vote.
+                continue;
+            }
+            if differs {
                 let what = alloc::format!(
                     "view {view} gives place {seq} to another batch than the one that committed there: \
                      more than f replicas of the group are faulty"
@@ -397,13 +456,15 @@ impl Agreement {
 
     /// The view starts from a checkpoint that is stable elsewhere.
     fn start_from(&mut self, start: (quorate_wire::Seq, Digest)) {
-        match self.own_checkpoints.get(&start.0) {
-            Some(root) if *root == start.1 => self.make_stable(start.0, start.1),
+        let own = self.own_checkpoints.get(&start.0);
+        if own == Some(&start.1) {
+            if self.is_backed(start.0, start.1) {
+                self.make_stable(start.0, start.1);
+            }
+        } else if own.is_some() || start.0 > self.committed {
             // f+1 replicas vouch for it, so one correct replica has the state. If this one is on its way there it
             // goes on; the catch-up fetches the state if it is not.
-            Some(_) => self.fetch_state(start),
-            None if start.0 > self.committed => self.fetch_state(start),
-            None => {}
+            self.fetch_state(start);
         }
     }
 }

@@ -333,7 +333,7 @@ fn is_signed(m: &AuthRequest) -> bool {
         return false;
     };
     let digest = m.request.digest();
-    m.request.client().verify(&digest, signature).is_ok()
+    signature.verify(&m.request.client(), &digest).is_ok()
 }
 
 /// Asks for an operation and gets its answer at once.
@@ -421,6 +421,46 @@ fn who_is_not_heard_signs() {
     assert!(!is_signed(&ask(&mut client, 11, now + 30_000)));
 }
 
+/// Ten requests of which nothing is heard: repeated at a time, they share a signature. They have waited for one reason, so that
+/// this does not count for more than one that was not heard.
+#[test]
+fn what_waits_together_counts_once() {
+    let mut client = in_session();
+    let (mut now, mut token) = (1_000, 0);
+    for round in 0..3 {
+        let op = Bytes::from_static(b"op");
+        for _ in 0..10 {
+            client.call(token, op.clone(), now);
+            token += 1;
+        }
+        let asked = requests(&mut client);
+        assert!(!asked.iter().any(|(_, m)| is_signed(m)), "{round}");
+        now += 5_000;
+        client.on_tick(now);
+        let repeated = sent(&mut client).into_iter().map(|(_, m)| match m {
+            ClientMessage::Repeat(m) if is_signed(&m) => m,
+            other => panic!("{other:?}"),
+        });
+        let repeated: Vec<AuthRequest> = repeated.collect();
+        assert_eq!(repeated.len(), 4 * 10);
+        let signature = |m: &AuthRequest| match &m.auth {
+            Authenticator::Signed(shared) => *shared.signature(),
+            Authenticator::Macs(_) => panic!("signed"),
+        };
+        assert!(
+            repeated
+                .iter()
+                .all(|m| signature(m) == signature(&repeated[0]))
+        );
+        for (_, request) in &asked {
+            for replica in 0..3 {
+                answer(&mut client, ReplicaId(replica), request, b"r", true, now);
+            }
+        }
+    }
+    assert!(is_signed(&ask(&mut client, token, now)), "thrice in a row");
+}
+
 /// When the primary's process is gone, the backups get what waits, without waiting for a time-out.
 #[test]
 fn a_lost_primary_is_not_waited_for() {
@@ -436,4 +476,35 @@ fn a_lost_primary_is_not_waited_for() {
     assert_eq!(requests(&mut client), vec![]);
     client.call(2, Bytes::from_static(b"op"), 20);
     assert_eq!(requests(&mut client).len(), 4);
+}
+
+/// A primary may order what the backups show it and ignore what this client sends it alone: then all are asked at once, for a while,
+/// rather than each time when the client has lost patience. What a change of views made late does not count.
+#[test]
+fn a_client_that_is_ignored_asks_all() {
+    let mut client = in_session();
+    let mut now = 1_000;
+    for token in 0..3 {
+        client.call(token, Bytes::from_static(b"op"), now);
+        let sent_to = requests(&mut client);
+        assert_eq!(sent_to.len(), 1);
+        now += 5_000;
+        client.on_tick(now);
+        sent(&mut client);
+        for replica in 0..3 {
+            let to = &sent_to[0].1;
+            answer(&mut client, ReplicaId(replica), to, b"r", true, now);
+        }
+    }
+    let sent_to = |client: &mut Client, token, now| {
+        client.call(token, Bytes::from_static(b"op"), now);
+        let sent_to = requests(client);
+        for replica in 0..3 {
+            answer(client, ReplicaId(replica), &sent_to[0].1, b"r", true, now);
+        }
+        sent_to.len()
+    };
+    assert_eq!(sent_to(&mut client, 10, now), 4);
+    assert_eq!(sent_to(&mut client, 11, now + 29_000), 4);
+    assert_eq!(sent_to(&mut client, 12, now + 30_000), 1);
 }

@@ -59,7 +59,7 @@ fn order(replica: &mut Agreement, ms: Millis, took: Millis, seq: u64, requests: 
 
 fn op(number: u64) -> AuthRequest {
     let mut body = request(number, Bytes::from_static(b"op"));
-    body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()));
+    body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
     body
 }
 
@@ -170,7 +170,8 @@ fn a_full_pipeline_is_no_slowness() {
         let (mut replica, now) = acquainted(5);
         let mut open = Vec::new();
         for (step, ms) in (0_u64..).zip((now..now + 3_000).step_by(10)) {
-            watch(&mut replica, ms, op(1_000 + step)).unwrap();
+            // One at a time is a claim.
+            let _ = watch(&mut replica, ms, op(1_000 + step));
             // Each is ordered 100 ms after it was asked for.
             let Some(number) = step.checked_sub(10) else {
                 continue;
@@ -197,6 +198,34 @@ fn a_full_pipeline_is_no_slowness() {
     }
 }
 
+/// What is asked while a batch is on its way waits until that has prepared, however long that takes: no slowness of the primary.
+#[test]
+fn a_batch_on_its_way_is_waited_for() {
+    let (mut replica, mut now) = acquainted(5);
+    // One claim of a client at a time.
+    let op = |number| op_of(50 + number as u8 % 2, number);
+    for number in 100..140 {
+        let seq = Seq(number - 79);
+        let proposal = pre_prepare(now, seq.0, &[op(number)]);
+        let (view, digest) = (View(0), proposal.batch.digest());
+        from_peer(&mut replica, now, 0, PeerMessage::PrePrepare(proposal)).unwrap();
+        sync(&mut replica, now);
+        watch(&mut replica, now, op(number + 1)).unwrap();
+        assert_eq!(leaves(&mut replica, now, now + 100), None, "{seq:?}");
+        now += 100;
+        for from in [0, 2, 3] {
+            let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+            from_peer(&mut replica, now, from, vote).unwrap();
+        }
+        sync(&mut replica, now);
+        for from in [0, 2, 3] {
+            let vote = PeerMessage::Commit(Commit { view, seq, digest });
+            from_peer(&mut replica, now, from, vote).unwrap();
+        }
+    }
+    assert_eq!(replica.standing().view, View(0));
+}
+
 /// A primary that leaves one client's request behind while it serves another is left, before any time-out.
 #[test]
 fn an_unfair_primary_is_left() {
@@ -207,8 +236,9 @@ fn an_unfair_primary_is_left() {
         let mut batch = Vec::new();
         for number in 0..10 {
             let number = RequestNumber(seq * 10 + number);
-            let body = Request::new(client(), SessionId(2), number, Bytes::new());
-            let auth = Authenticator::Signed(key(50).sign(&body.digest()));
+            let client = key(51).public();
+            let body = Request::new(client, SessionId(2), number, Bytes::new());
+            let auth = Authenticator::Signed(key(51).sign(&body.digest()).into());
             batch.push(AuthRequest {
                 request: body,
                 auth,
@@ -305,4 +335,190 @@ fn wrong_macs_put_a_client_on_signed_terms() {
         request(4, Bytes::from_static(b"op")),
     );
     assert_eq!(taken, Ok(()));
+}
+
+fn says_lost(view: u64) -> PeerMessage {
+    match status(view, true, 20) {
+        PeerMessage::Status(status) => PeerMessage::Status(Status {
+            primary_lost: true,
+            ..status
+        }),
+        other => other,
+    }
+}
+
+/// A primary's process that stands still keeps its links. It is left as soon as all correct replicas have seen that it says nothing
+/// at all while it is asked; not when one of them has not, and not while it speaks.
+#[test]
+fn a_silent_primary_is_left() {
+    for (others, speaks, is_left) in [
+        (vec![2, 3], false, true),
+        (vec![2], false, false),
+        (vec![2, 3], true, false),
+    ] {
+        let (mut replica, now) = acquainted(5);
+        from_client(&mut replica, now, op(100)).unwrap();
+        let mut left = None;
+        for ms in (now..now + 240).step_by(10) {
+            for from in &others {
+                from_peer(&mut replica, ms, *from, says_lost(0)).unwrap();
+            }
+            if speaks {
+                from_peer(&mut replica, ms, 0, status(0, true, 20)).unwrap();
+            }
+            replica.handle(at(ms), Input::Tick).unwrap();
+            if replica.standing().view > View(0) {
+                left = Some(ms - now);
+                break;
+            }
+        }
+        assert_eq!(left.is_some(), is_left, "{others:?} {speaks}");
+        assert!(left.is_none_or(|ms| (120..=180).contains(&ms)), "{left:?}");
+        let told = outputs(&mut replica);
+        let told = told
+            .iter()
+            .any(|o| matches!(o, Output::Broadcast(PeerMessage::Status(s)) if s.primary_lost));
+        assert_eq!(told, !speaks && !is_left, "{others:?}");
+    }
+}
+
+/// A primary that was silent for long and then spoke is given longer the next time: the machine is a busy one.
+#[test]
+fn silences_that_end_are_remembered() {
+    let (mut replica, now) = acquainted(5);
+    let mut asked = now;
+    let mut longest = Vec::new();
+    for round in 0..2 {
+        from_client(&mut replica, asked, op(100 + round)).unwrap();
+        let silent = (asked..asked + 600).step_by(10).find(|&ms| {
+            from_peer(&mut replica, ms, 2, status(0, true, 20)).unwrap();
+            outputs(&mut replica)
+                .iter()
+                .any(|o| matches!(o, Output::Broadcast(PeerMessage::Status(s)) if s.primary_lost))
+        });
+        longest.push(silent.map_or(600, |ms| ms - asked));
+        if round == 0 {
+            let end = asked + 200;
+            from_peer(&mut replica, end, 0, status(0, true, 20)).unwrap();
+            order(&mut replica, end, 5, 21, &[op(100)]);
+            asked = end + 100;
+        }
+        if replica.standing().view > View(0) {
+            break;
+        }
+    }
+    assert!(longest[0] < 200, "{longest:?}");
+    assert!(longest.get(1).is_none_or(|ms| *ms > 300), "{longest:?}");
+}
+
+/// A client may show a claim to the backups alone. A right primary is shown it before anything is held against it, and orders it.
+#[test]
+fn a_claim_is_shown_to_the_primary() {
+    let (mut replica, now) = acquainted(5);
+    watch(&mut replica, now, op(100)).unwrap();
+    let shown = |replica: &mut Agreement| {
+        let outputs = outputs(replica).into_iter();
+        let shown = outputs.filter(|o| {
+            let request = matches!(o, Output::Send(ReplicaId(0), PeerMessage::Request(_)));
+            request
+        });
+        shown.count()
+    };
+    assert_eq!(leaves(&mut replica, now, now + 50), None);
+    assert_eq!(shown(&mut replica), 0);
+    assert_eq!(leaves(&mut replica, now + 50, now + 110), None);
+    assert_eq!(shown(&mut replica), 1, "once");
+    assert_eq!(leaves(&mut replica, now + 110, now + 150), None);
+    assert_eq!(shown(&mut replica), 0);
+}
+
+fn op_of(client: u8, number: u64) -> AuthRequest {
+    let mut body = request_of(client, number, Bytes::from_static(b"op"));
+    body.auth = Authenticator::Signed(key(client).sign(&body.request.digest()).into());
+    body
+}
+
+/// Half of the clients have the backups watch what the primary never sees, as much as they can. It is shown to the primary, which orders
+/// it at once; that it waited so long is not held against it.
+#[test]
+fn what_is_hidden_from_the_primary_blames_nobody() {
+    let (mut replica, start) = acquainted(5);
+    let (mut number, mut seq, mut refused) = (1_000, 21, 0);
+    for ms in (start..start + 20_000).step_by(10) {
+        number += 1;
+        let mut known = Vec::new();
+        for client in [50, 51].into_iter().filter(|_| ms % 1_000 < 10) {
+            known.push(op_of(client, number));
+            watch(&mut replica, ms, op_of(client, number)).unwrap();
+        }
+        for client in [52, 53] {
+            refused += u32::from(watch(&mut replica, ms, op_of(client, number)).is_err());
+        }
+        known.extend(outputs(&mut replica).into_iter().filter_map(|o| match o {
+            Output::Send(ReplicaId(0), PeerMessage::Request(request)) => Some(request),
+            _ => None,
+        }));
+        if !known.is_empty() && seq < 250 {
+            order(&mut replica, ms, 0, seq, &known);
+            seq += 1;
+        }
+        assert_eq!(replica.standing().view, View(0), "after {} ms", ms - start);
+        if seq == 250 {
+            break;
+        }
+    }
+    assert_eq!(seq, 250, "there was much to order");
+    assert!(
+        refused > 1_000,
+        "one claim of a client at a time: {refused}"
+    );
+}
+
+/// A client that has long requests ordered all the time waits for its own turns: that holds nothing against the primary. When it is
+/// served no more, that does.
+#[test]
+fn who_is_served_is_not_kept_waiting() {
+    let long = |number| {
+        let op = Bytes::from(vec![7; 100_000]);
+        let mut body = request_of(51, number, op);
+        body.auth = Authenticator::Signed(key(51).sign(&body.request.digest()).into());
+        body
+    };
+    let (mut replica, start) = acquainted(5);
+    watch(&mut replica, start, long(1_000)).unwrap();
+    let mut now = start;
+    for seq in 21..81 {
+        assert_eq!(leaves(&mut replica, now, now + 40), None, "{}", now - start);
+        now += 40;
+        order(&mut replica, now, 0, seq, &[long(1_000 + seq)]);
+    }
+    let left = leaves(&mut replica, now, now + 10_000).expect("it is served no more");
+    assert!(left - now < 1_000, "{}", left - now);
+}
+
+/// Who must sign what it asks must do so rightly: a signature that is wrong would have each view's primary propose what nobody votes for.
+#[test]
+fn a_suspect_signs_rightly() {
+    let mut replica = fresh(1);
+    let late = 40_000;
+    wait(&mut replica, 0, late);
+    let mut bad = request(1, Bytes::from_static(b"op"));
+    bad.auth = Authenticator::Macs(vec![Mac([0xee; 16]); 4]);
+    let proposal = PeerMessage::PrePrepare(pre_prepare(late, 1, &[bad]));
+    from_peer(&mut replica, late, 0, proposal).unwrap();
+    for from in [2, 3] {
+        let change = PeerMessage::ViewChange(view_change(from, 1));
+        from_peer(&mut replica, late, from, change).unwrap();
+    }
+    sync(&mut replica, late);
+    assert!(replica.standing().active);
+    let mut forged = op(3);
+    forged.auth = op(4).auth;
+    let taken = from_client(&mut replica, late, forged);
+    assert_eq!(taken, Err(Rejected::BadAuthentication));
+    assert_eq!(from_client(&mut replica, late, op(3)), Ok(()));
+    // So many and no more, since each is checked.
+    let taken = (1_000..2_000).filter(|n| from_client(&mut replica, late, op(*n)).is_ok());
+    let taken = taken.count();
+    assert!((100..=200).contains(&taken), "{taken}");
 }

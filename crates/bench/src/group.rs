@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use quorate_fault::Fault;
 use quorate_net::group::{Durability, Files, Group, Protocol, Purpose};
 use quorate_net::{Identity, keys};
 use quorate_wire::Authentication;
@@ -34,6 +35,8 @@ pub struct Setup {
     pub tuning: Tunings,
     /// Threads that execute operations; 0: the replica's own.
     pub workers: usize,
+    /// Which replica misbehaves, and how.
+    pub fault: Option<(u8, Fault)>,
 }
 
 /// How to start this program as a replica: the program and the arguments before the replica's own.
@@ -52,7 +55,9 @@ pub struct Running {
     /// The clients' keys; they are nowhere else.
     clients: Vec<Identity>,
     children: Vec<Child>,
+    /// Those of the correct replicas, and of the faulty one.
     pids: Vec<u32>,
+    faulty: Option<u32>,
     directory: TempDir,
 }
 
@@ -74,13 +79,14 @@ impl Running {
         let clients = (0..clients).map(|_| keys::generate());
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
         let group = make_group(setup, &clients, directory.path())?;
-        let file = directory.path().join("group.toml");
+        let file = group_file(directory.path());
         group.save(&file)?;
         let mut running = Running {
             group: Arc::new(group),
             clients: clients.iter().map(Identity::new).collect(),
             children: Vec::new(),
             pids: Vec::new(),
+            faulty: None,
             directory,
         };
         for id in running.group.quorum().replicas() {
@@ -90,9 +96,16 @@ impl Running {
                 data: running.replica(id.0),
                 tuning: setup.tuning,
                 workers: setup.workers,
+                fault: setup
+                    .fault
+                    .filter(|(at, _)| *at == id.0)
+                    .map(|(_, f)| f.to_string()),
             };
             let child = spawn(launcher, &spec)?;
-            running.pids.extend(child.id());
+            match spec.fault {
+                None => running.pids.extend(child.id()),
+                Some(_) => running.faulty = child.id(),
+            }
             running.children.push(child);
         }
         for id in 0..running.children.len() {
@@ -111,9 +124,24 @@ impl Running {
         self.clients.get(at)
     }
 
-    /// The replicas' processes.
+    /// The processes of the replicas that are correct.
     pub fn pids(&self) -> &[u32] {
         &self.pids
+    }
+
+    /// The process of the one that is not.
+    pub fn faulty(&self) -> Option<u32> {
+        self.faulty
+    }
+
+    /// Where the group's files are.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The group file.
+    pub fn file(&self) -> PathBuf {
+        group_file(self.directory.path())
     }
 
     /// The last lines that the replicas have said, for when something goes wrong.
@@ -143,6 +171,17 @@ impl Running {
         Ok(())
     }
 
+    /// Goes on without one of the correct replicas, whose process is of no use any more.
+    ///
+    /// # Errors
+    /// Where the process can't be ended.
+    pub async fn lose(&mut self, at: usize) -> Result<()> {
+        let pid = self.pids.remove(at);
+        let child = self.children.iter_mut().find(|c| c.id() == Some(pid));
+        child.context("no such process")?.kill().await?;
+        Ok(())
+    }
+
     fn replica(&self, id: u8) -> PathBuf {
         replica_directory(self.directory.path(), id)
     }
@@ -168,7 +207,11 @@ fn make_group(setup: &Setup, clients: &[quorate_wire::KeyPair], directory: &Path
     }
     let clients = clients.iter().enumerate();
     let clients = clients.map(|(at, key)| (format!("client-{at}"), key.public()));
-    let (files, purpose) = (Files::default(), Purpose::Service);
+    let files = Files::default();
+    let purpose = match setup.fault {
+        None => Purpose::Service,
+        Some(_) => Purpose::Demonstration,
+    };
     let group = Group::new("benchmark", replicas, clients.collect(), files, purpose)?;
     Ok(group.with_protocol(Protocol {
         durability: setup.durability,
@@ -199,6 +242,10 @@ fn spawn(launcher: &Launcher, spec: &Spec) -> Result<Child> {
         .kill_on_drop(true)
         .spawn();
     child.with_context(|| format!("can't start {}", launcher.program.display()))
+}
+
+fn group_file(group: &Path) -> PathBuf {
+    group.join("group.toml")
 }
 
 fn replica_directory(group: &Path, id: u8) -> PathBuf {

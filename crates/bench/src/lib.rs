@@ -5,6 +5,8 @@
 //! - [`load`]: many clients in one thread, each a state machine with its own links and session.
 //! - [`micro`]: latency and throughput of 0/0, 4/0 and 0/4. Castro and Liskov, OSDI 2000, Table 1 and Figure 5.
 //! - [`parallel`]: what parallel execution costs and gains. The CBASE paper, DSN 2004, Figures 4 and 5.
+//! - [`attacks`] and [`attackers`]: what correct clients get while others attack. Aardvark, NSDI 2009.
+//! - [`failover`]: what the end of a primary costs.
 //! - [`run`]: variants in turns, rounds, medians.
 //! - [`paper`]: the papers' figures.
 //! - [`report`] and [`plot`]: what was measured, as JSON, as tables with the paper's figures beside ours, and as SVG.
@@ -14,7 +16,10 @@
 //!
 //! Absent on purpose: judgements. Nothing here fails because it was slow.
 
+pub mod attackers;
+pub mod attacks;
 pub mod cpu;
+pub mod failover;
 pub mod group;
 pub mod load;
 pub mod micro;
@@ -61,4 +66,13 @@ impl std::fmt::Display for Workload {
         write!(f, "{}/{}", self.request >> 10, self.result >> 10)?;
         f.write_str(if self.read_only { " read-only" } else { "" })
     }
+}
+
+/// What the time is.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "measuring is what this crate is for, and attackers keep to a rate"
+)]
+pub(crate) fn clock() -> std::time::Instant {
+    std::time::Instant::now()
 }

@@ -4,6 +4,7 @@
 //! One client waits for its links by itself, as a program with one session does. Of several, those are looked at whose links
 //! have brought something. Time-outs are looked at for all together, so that no timer is set for each operation.
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -11,11 +12,12 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
 use quorate_net::{ClientEvent, ClientLinks, Frame};
-use quorate_wire::Authentication;
 use quorate_wire::message::{ClientMessage, ReplicaMessage};
+use quorate_wire::{Authentication, ReplicaId};
 use rustix::event::epoll;
 
 use crate::Workload;
+use crate::clock;
 use crate::cpu;
 use crate::group::Running;
 use crate::null::{Conflicts, NullOp};
@@ -38,6 +40,18 @@ pub struct Load {
     pub clients: usize,
     /// How many operations each has in flight.
     pub in_flight: usize,
+}
+
+impl Load {
+    /// Operations that take no time at the service.
+    pub const fn of(workload: Workload, clients: usize, in_flight: usize) -> Load {
+        Load {
+            workload,
+            wait_ms: 0,
+            clients,
+            in_flight,
+        }
+    }
 }
 
 /// Which operations of a load can be at work at the same time.
@@ -71,6 +85,19 @@ pub struct Sample {
     pub replica_cpu: f64,
     /// CPU time of this process meanwhile: that of all clients.
     pub client_cpu: f64,
+}
+
+impl Sample {
+    /// Operations that were answered in a second.
+    pub fn ops_per_s(&self) -> f64 {
+        self.latencies_ns.len() as f64 / self.seconds
+    }
+
+    /// The longest that a client waited for an answer, in milliseconds.
+    pub fn longest_ms(&self) -> f64 {
+        let longest = self.latencies_ns.last().copied().unwrap_or_default();
+        f64::from(longest) / 1e6
+    }
 }
 
 /// The clients of one group. They connect when they are first needed, and stay.
@@ -220,6 +247,16 @@ impl Fleet {
         })
     }
 
+    /// Who leads, as most clients think.
+    pub fn primary(&self) -> ReplicaId {
+        let mut votes: BTreeMap<ReplicaId, usize> = BTreeMap::new();
+        for machine in &self.clients {
+            *votes.entry(machine.client.primary()).or_default() += 1;
+        }
+        let most = votes.into_iter().max_by_key(|(_, count)| *count);
+        most.map_or(ReplicaId(0), |(primary, _)| primary)
+    }
+
     /// Sees that there are this many clients.
     fn connect(&mut self, group: &Running, count: usize) -> Result<()> {
         for at in self.clients.len()..count {
@@ -363,6 +400,9 @@ impl Machine {
             ClientEvent::Message(from, ReplicaMessage::Read(reply)) => {
                 self.client.on_read(from, reply, now);
             }
+            ClientEvent::Message(from, ReplicaMessage::Vouched(vouched)) => {
+                self.client.on_vouched(from, vouched, now);
+            }
             ClientEvent::Message(_, ReplicaMessage::Report(_)) => {}
         }
     }
@@ -423,12 +463,4 @@ impl Machine {
         }
         self.ask(token);
     }
-}
-
-#[allow(
-    clippy::disallowed_methods,
-    reason = "measuring is what this crate is for"
-)]
-fn clock() -> Instant {
-    Instant::now()
 }

@@ -19,6 +19,8 @@ const OPERATIONS: [Workload; 3] = [Workload::of(0, 0), Workload::of(4, 0), Workl
 const CLIENTS: [usize; 7] = [1, 5, 10, 20, 50, 100, 200];
 /// What a mount has in flight at most: a session's window.
 const WINDOW: usize = 64;
+/// Separate clients, where they are what a switch is about.
+const MANY: usize = 100;
 
 /// Runs the benchmark.
 ///
@@ -62,6 +64,7 @@ pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Va
             unordered_reads: true,
             tuning: Tunings::default(),
             workers: 0,
+            fault: None,
         },
         options: ClientOptions::default(),
         parallelism: Parallelism::None,
@@ -73,12 +76,12 @@ fn cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
     let operations: Vec<_> = OPERATIONS.into_iter().chain(reads).collect();
     let mut loads = Vec::new();
     for workload in operations {
-        loads.push(("latency", load(workload, 1, 1)));
-        loads.push(("window", load(workload, 1, WINDOW)));
+        loads.push(("latency", Load::of(workload, 1, 1)));
+        loads.push(("window", Load::of(workload, 1, WINDOW)));
         let clients: &[usize] = if options.quick { &[8] } else { &CLIENTS };
         let points = clients
             .iter()
-            .map(|c| ("throughput", load(workload, *c, 1)));
+            .map(|c| ("throughput", Load::of(workload, *c, 1)));
         loads.extend(points);
     }
     if options.quick {
@@ -113,6 +116,9 @@ fn switches() -> Vec<Variant> {
             v.options.unordered_reads = false;
         }),
         without("no digest replies", |v| v.options.digest_replies = false),
+        without("each replica replies", |v| {
+            v.setup.tuning.vouched_from = usize::MAX;
+        }),
         without("no batching", |v| v.setup.tuning.batch_requests = 1),
         without("one batch at a time", |v| v.setup.tuning.batches = 1),
         without("no separate sending", |v| {
@@ -133,22 +139,19 @@ fn switch_cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
     if options.quick {
         operations.truncate(1);
     }
-    let of = |w: Workload| [load(w, 1, 1), load(w, 1, WINDOW)];
+    let of = |w: Workload| {
+        [
+            Load::of(w, 1, 1),
+            Load::of(w, 1, WINDOW),
+            Load::of(w, MANY, 1),
+        ]
+    };
     let loads = operations.into_iter().flat_map(of);
     let mut loads: Vec<_> = loads.map(|load| ("switches", load)).collect();
     if options.quick {
         loads.truncate(1);
     }
     all_cases(options, variants, &loads)
-}
-
-fn load(workload: Workload, clients: usize, in_flight: usize) -> Load {
-    Load {
-        workload,
-        wait_ms: 0,
-        clients,
-        in_flight,
-    }
 }
 
 /// The tables of a report.
@@ -295,10 +298,13 @@ fn points(report: &Report) -> Table {
 }
 
 fn switched(report: &Report) -> Table {
-    let heads = [&["operation, in flight, variant"], &FIGURES[..]].concat();
+    let heads = [&["operation, clients x in flight, variant"], &FIGURES[..]].concat();
     let mut table = Table::new("BFT memory, optimisations switched off one by one", &heads);
     for row in report.part("switches") {
-        let name = format!("{} x {} {}", row.workload, row.in_flight, row.variant);
+        let name = format!(
+            "{} {} x {} {}",
+            row.workload, row.clients, row.in_flight, row.variant
+        );
         let mut cells = vec![name];
         cells.extend(figures(&row.median));
         table.row(cells);

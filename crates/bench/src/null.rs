@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_execution::graph::{Scope, Uses};
-use quorate_execution::{Call, Service};
+use quorate_execution::{Call, Rest, Service};
 use quorate_state::{Fault, Txn};
 
 /// The longest result; results of a group are bounded too.
@@ -105,8 +105,8 @@ impl Service for NullService {
         Ok(self.zeros.slice(..op.result as usize))
     }
 
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
-        Ok(())
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
     }
 
     fn uses(&self, _call: &Call, op: &Bytes) -> Uses {

@@ -28,3 +28,17 @@ pub fn throughput(variant: &str, workload: &str) -> String {
     };
     ratio.into()
 }
+
+/// What killing the primary cost the client that was hit worst, in milliseconds; measured with each system's own client.
+pub const FAILOVER: [[&str; 2]; 3] = [
+    ["PBFT library (C++)", "650-1,000"],
+    ["Themis", "4,700"],
+    ["BFT-SMaRt", "6,200"],
+];
+
+/// Systems under their worst attack: Aardvark, NSDI 2009 (PBFT and Aardvark itself); RBFT, ICDCS 2013.
+pub const ATTACKS: [[&str; 3]; 3] = [
+    ["PBFT", "", "0 %"],
+    ["Aardvark", "38,667", "30 % (11,706)"],
+    ["RBFT", "", "97 %"],
+];

@@ -25,6 +25,9 @@ pub struct Spec {
     pub tuning: Tunings,
     /// Threads that execute operations beside the replica's own.
     pub workers: usize,
+    /// The name of the fault that it has, if it is to misbehave.
+    #[serde(default)]
+    pub fault: Option<String>,
 }
 
 /// [`Tuning`], field by field.
@@ -35,6 +38,7 @@ pub struct Tunings {
     pub inline_bytes: usize,
     pub batch_requests: usize,
     pub batches: u64,
+    pub vouched_from: usize,
 }
 
 impl Default for Tunings {
@@ -44,12 +48,14 @@ impl Default for Tunings {
             inline_bytes,
             batch_requests,
             batches,
+            vouched_from,
         } = Tuning::default();
         Tunings {
             tentative,
             inline_bytes,
             batch_requests,
             batches,
+            vouched_from,
         }
     }
 }
@@ -61,6 +67,7 @@ impl Tunings {
             inline_bytes: self.inline_bytes,
             batch_requests: self.batch_requests,
             batches: self.batches,
+            vouched_from: self.vouched_from,
         }
     }
 }
@@ -78,10 +85,11 @@ pub fn run(spec: &str) -> Result<()> {
         key: keys::load(&key_file(&spec.data))?,
         data: spec.data,
         first_start: true,
+        lost_disk: false,
         listen: None,
         tuning: spec.tuning.tuning(),
         workers: spec.workers,
-        fault: None,
+        fault: spec.fault.map(|name| name.parse()).transpose()?,
     };
     let replica = Daemon::start(options, NullService::default())?;
     println!("ready");

@@ -45,7 +45,7 @@ pub struct Row {
 /// All of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `micro`, `overhead` or `parallel`.
+    /// `micro`, `overhead`, `parallel`, `attacks` or `failover`.
     pub benchmark: &'static str,
     /// Processors that the kernel gives to this process.
     pub processors: usize,
@@ -96,7 +96,7 @@ impl Figures {
         Figures {
             p50_us: at(0.5),
             p99_us: at(0.99),
-            ops_per_s: ops as f64 / sample.seconds,
+            ops_per_s: sample.ops_per_s(),
             replica_cpu_us: each(sample.replica_cpu),
             client_cpu_us: each(sample.client_cpu),
         }
@@ -115,7 +115,8 @@ impl Figures {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// The value in the middle.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     match values.len() {
         0 => f64::NAN,

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use quorate_agreement::client::ClientOptions;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::clock;
 use crate::group::{Launcher, Running, Setup};
 use crate::load::{Fleet, Load, Parallelism, Window};
 use crate::report::{Figures, Report, Row, show};
@@ -158,7 +159,7 @@ async fn start(variant: &Variant, clients: usize, options: &Options) -> Result<(
 }
 
 /// Hundreds of clients with a link to each replica of each group need more files than the usual limit; replicas inherit it.
-fn allow_many_links() {
+pub(crate) fn allow_many_links() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
@@ -205,12 +206,4 @@ impl Progress {
             show(figures.replica_cpu_us)
         );
     }
-}
-
-#[allow(
-    clippy::disallowed_methods,
-    reason = "people want to know how long it will take"
-)]
-fn clock() -> Instant {
-    Instant::now()
 }

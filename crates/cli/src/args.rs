@@ -2,6 +2,7 @@
 
 mod bench;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -35,6 +36,7 @@ pub enum Command {
     Mount(Mount),
     #[command(visible_alias = "unmount")]
     Umount(Umount),
+    Nfs(Nfs),
     Status(Status),
     #[command(subcommand)]
     Evidence(Evidence),
@@ -68,8 +70,8 @@ pub struct Up {
     /// First of the ports on 127.0.0.1 for a new group; replica N listens on PORT+N [default: 7400].
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, corrupt-state, mutate, restless.
-    /// Repeatable.
+    /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, corrupt-state, mutate, restless,
+    /// flood. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
     /// Leave replicas that die dead.
@@ -129,8 +131,9 @@ pub struct Keygen {
 /// Run one replica of a group.
 ///
 /// Stays in the foreground until SIGINT or SIGTERM, as a service manager wants it. Log and state are kept in the data directory, which
-/// is this replica's alone; started again on it, the replica goes on where it was. It refuses a directory that has lost
-/// log or state: what it has told the others it must not forget.
+/// is this replica's alone; started again on it, the replica goes on where it was. What is damaged there comes from the other replicas
+/// again. Without its log a replica does not know what it has told the others: then it is silent until the group has gone on
+/// beyond all that it may have said, and `quorate status` says that it recovers.
 #[derive(Debug, ClapArgs)]
 pub struct Replica {
     /// The replica's number in the group file.
@@ -149,9 +152,16 @@ pub struct Replica {
     /// `quorate init`. Refused where one has run.
     #[arg(long)]
     pub first_start: bool,
+    /// Make the data directory again; for a replica that has run and whose disk is lost for good. The others help it back, and it
+    /// counts among the faulty ones until then. Never where the old directory may turn up again, such as a disk that is not mounted.
+    #[arg(long, conflicts_with = "first_start")]
+    pub lost_disk: bool,
     /// Listen here instead of on the address in the group file, such as 0.0.0.0:7400 behind address translation.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
+    /// Reach replica N here instead of at its address in the group file, such as through a tunnel. Repeatable.
+    #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_route)]
+    pub route: Vec<(u8, String)>,
     /// Execute operations that don't conflict on so many threads, at the same time; 0: one after the other, on the thread
     /// that orders them.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
@@ -179,9 +189,41 @@ pub struct Mount {
     /// The client's key file [default: client.key beside the group file].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// Reach replica N here instead of at its address in the group file, such as through a tunnel. Repeatable.
+    #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_route)]
+    pub route: Vec<(u8, String)>,
     /// Mount options, separated by commas: ro, allow_other, noatime...
     #[arg(short = 'o', long, value_delimiter = ',', value_name = "OPTIONS")]
     pub options: Vec<String>,
+}
+
+/// Serve a group's files over NFS version 3, for machines that have no Quorate on them.
+///
+/// What this serves, it believes only when 2f+1 replicas say the same; but its clients believe it alone. So run it on the
+/// machine that mounts, if you can. Stays in the foreground until SIGINT or SIGTERM; it can be killed at any time, and mounts go on
+/// when it is back.
+///
+/// MOUNT and NFS are at one port, there is no port mapper and there are no locks:
+///   mount -t nfs -o vers=3,tcp,mountproto=tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Nfs {
+    /// The group file.
+    #[arg(value_name = "GROUP")]
+    pub group: PathBuf,
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2049")]
+    pub listen: SocketAddr,
+    /// What is offered to whom, see docs/nfs.md [default: the whole volume, to this machine, without its superuser's rights].
+    #[arg(long, value_name = "FILE")]
+    pub exports: Option<PathBuf>,
+    /// The client's key file [default: client.key beside the group file]. File handles hold as long as it is the same.
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Listen on an address that other machines reach. NFS version 3 has neither encryption nor proof of who calls: whoever can
+    /// send from an address that an export names acts as any user, and whoever is on the way reads and changes everything.
+    #[arg(long)]
+    pub trust_network: bool,
 }
 
 /// Unmount a directory; also one whose `quorate mount` has died.
@@ -262,11 +304,20 @@ fn parse_fault(text: &str) -> Result<(u8, Fault), String> {
     let (id, kind) = text
         .split_once('=')
         .ok_or("write it as N=KIND, for example 2=lie")?;
-    let id = id
-        .parse()
-        .map_err(|_| format!("{id:?} is no replica's number"))?;
     let kind = kind.parse().map_err(|e| format!("{e}"))?;
-    Ok((id, kind))
+    Ok((parse_id(id)?, kind))
+}
+
+fn parse_route(text: &str) -> Result<(u8, String), String> {
+    let (id, address) = text
+        .split_once('=')
+        .ok_or("write it as N=HOST:PORT, for example 2=192.0.2.7:7400")?;
+    Ok((parse_id(id)?, address.into()))
+}
+
+fn parse_id(text: &str) -> Result<u8, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no replica's number"))
 }
 
 #[cfg(test)]

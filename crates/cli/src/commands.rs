@@ -5,12 +5,15 @@ pub mod evidence;
 pub mod init;
 pub mod keygen;
 pub mod mount;
+pub mod nfs;
 pub mod replica;
 pub mod status;
 pub mod umount;
 pub mod up;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use quorate_net::Group;
+use quorate_wire::ReplicaId;
 
 /// The runtime on which a command's links run.
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -19,6 +22,15 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
         .context("can't start the asynchronous runtime")
+}
+
+/// The group, with the addresses at which this process is to reach replicas instead.
+fn with_routes(group: Group, routes: &[(u8, String)]) -> Result<Group> {
+    let with = |group: Group, (id, address): &(u8, String)| {
+        let routed = group.with_route(ReplicaId(*id), address);
+        routed.map_err(|problem| anyhow!("--route {id}={address}: {problem}"))
+    };
+    routes.iter().try_fold(group, with)
 }
 
 /// Done when the process is asked to end.

@@ -87,6 +87,7 @@ impl Session {
     /// If the system gives no more threads or file descriptors.
     pub fn connect(group: &Group, identity: &Identity) -> io::Result<Session> {
         let links = ClientLinks::connect(group, identity)?;
+        // Bounded by `places`: a call waits for one of them before it asks.
         let (asks, receiver) = mpsc::channel();
         let (waker, shared) = (links.waker(), Arc::<Shared>::default());
         let engine = Engine::new(group, identity, links);

@@ -4,11 +4,13 @@
 //! [`CallError::Lost`], since nobody knows whether it was executed.
 
 use bytes::Bytes;
-use quorate_files::answer::{Data, Entries, HeldLock, Opened, Progress, StatFs, Written};
+use quorate_files::answer::{
+    Data, Entries, HeldLock, Made, Opened, Progress, StatFs, WithAttrs as AttrsAnswer, Written,
+};
 use quorate_files::op::{
-    Access, Create, Fallocate, GetXattr, Link, ListXattr, Lock, Lookup, Mkdir, Mknod, Open, Place,
-    Read, ReadDir, RemoveXattr, Rename, Rmdir, Seek, SetAttr, SetXattr, Symlink, Unlink, Write,
-    XattrMode, flags,
+    Access, Create, Fallocate, GetXattr, Link, ListXattr, Lock, Lookup, Make, Mkdir, Mknod, Open,
+    Place, Read, ReadDir, RemoveXattr, Rename, Rmdir, Seek, SetAttr, SetXattr, Symlink, Unlink,
+    WithAttrs, Write, XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 
@@ -136,6 +138,8 @@ impl Volume {
         read(Read) => Read -> Data(Data);
         /// Writes to a file.
         write(Write) => Write -> Written(Written);
+        /// Makes a file without opening it, or finds it.
+        make(Make) => Make -> Made(Made);
         /// Makes a directory.
         mkdir(Mkdir) => Mkdir -> Attr(Attr);
         /// Makes a pipe, socket, device or file.
@@ -166,6 +170,17 @@ impl Volume {
         remove_xattr(RemoveXattr) => RemoveXattr -> Done(Nothing);
         /// Tests, takes or lets go of a lock.
         lock(Lock) => Lock -> Lock(Option<HeldLock>);
+    }
+
+    /// Does an action, and says what it did to the attributes of some objects.
+    ///
+    /// # Errors
+    /// See [`CallError`]; what the service refuses of the action is in the answer.
+    pub async fn with_attrs(&self, who: &Who, op: WithAttrs) -> Called<AttrsAnswer> {
+        match self.run(who, Action::WithAttrs(op)).await? {
+            Answer::WithAttrs(answer) => Ok(answer),
+            _ => Err(CallError::Garbled),
+        }
     }
 
     /// An extended attribute.
@@ -219,6 +234,8 @@ fn is_repeatable(action: &Action) -> bool {
         | Action::Open(_) => true,
         Action::Write(write) => matches!(write.place, Place::At(_)),
         Action::Create(create) => create.flags & flags::EXCLUSIVE == 0,
+        Action::Make(_) => true,
+        Action::WithAttrs(with) => is_repeatable(&with.action),
         Action::SetXattr(set) => set.mode == XattrMode::Set,
         // Of the rest, what changes nothing.
         other => other.is_read_only(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_client::{InlineSession, Session};
-use quorate_execution::{Call, Service};
+use quorate_execution::{Call, Rest, Service};
 use quorate_net::group::{Files, Purpose};
 use quorate_net::{Group, Identity};
 use quorate_node::{Daemon, Options, Tuning};
@@ -39,8 +39,8 @@ impl Service for Sum {
         Ok(sum)
     }
 
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
-        Ok(())
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
     }
 }
 
@@ -71,6 +71,7 @@ fn options(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool
         key: key(id),
         data: data.join(id.to_string()),
         first_start,
+        lost_disk: false,
         listen: None,
         tuning: Tuning::default(),
         // Some with workers, some without: nobody can tell.

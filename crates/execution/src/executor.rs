@@ -8,12 +8,16 @@ use quorate_wire::message::session::SESSION_LEASE_MS;
 use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, Request};
 use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time};
 
-use crate::service::{Call, Service};
+use crate::service::{Call, Rest, Service};
 use crate::sessions::{self, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
 use crate::table::{Cached, Table};
 
 /// Leases are looked at once in this much agreed time.
 const SWEEP_NS: u64 = 1_000_000_000;
+/// How many leases are looked at then.
+const LOOKED_AT_ONCE: usize = 1024;
+/// For how many ended sessions the service lets go of all with one operation.
+const ENDED_AT_ONCE: u64 = 4;
 
 /// A request that was executed, with its outcome in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +111,11 @@ impl<S: Service> Executor<S> {
         self.table.lookup(&txn, session, number)
     }
 
+    /// Whether the result of this request is kept for when it is asked again: not that of a read.
+    pub fn keeps_result(&self, request: &Request) -> bool {
+        request.op().is_empty() || !self.service.is_read_only(request.op())
+    }
+
     /// Executes an operation that only reads, outside of the agreed order. `None` where it is not such an operation.
     ///
     /// # Errors
@@ -171,8 +180,9 @@ impl<S: Service> Executor<S> {
         let before = clock.last;
         clock.last = next_time(before, proposed);
         if is_first && is_sweep_due(before, clock.last) {
-            self.end_expired(&mut txn, clock.last)?;
+            self.end_expired(&mut txn, &mut clock)?;
         }
+        self.let_go(&mut txn, &mut clock)?;
         let outcome = self.execute_one(&mut txn, &mut clock, request)?;
         txn.commit();
         self.table.set_clock(clock);
@@ -237,7 +247,7 @@ impl<S: Service> Executor<S> {
             }
             Ok(Control::Close(id)) => {
                 if self.table.owner(txn, id)? == Some(call.client) {
-                    self.end(txn, id, call.client, call.now)?;
+                    self.end(txn, clock, id, &call.client)?;
                 }
                 Ok(Outcome::Done(Bytes::new()))
             }
@@ -259,7 +269,7 @@ impl<S: Service> Executor<S> {
         if open.len() >= SESSIONS_PER_CLIENT
             && let Some((id, _)) = open.iter().min_by_key(|(id, s)| (s.active, *id))
         {
-            self.end(txn, *id, call.client, call.now)?;
+            self.end(txn, clock, *id, &call.client)?;
         }
         let id = clock.next_session;
         clock.next_session = SessionId(id.0 + 1);
@@ -272,29 +282,45 @@ impl<S: Service> Executor<S> {
         Ok(id)
     }
 
+    /// Ends a session: nobody can use it any more. What the service holds for it goes with the operations that follow, a part
+    /// with each: there may be much of it, and many sessions may end at once.
     fn end(
         &mut self,
         txn: &mut Txn<'_>,
+        clock: &mut Clock,
         id: SessionId,
-        client: ClientId,
-        now: Time,
+        client: &ClientId,
     ) -> Result<(), Fault> {
-        self.table.remove(txn, id, &client)?;
-        self.service.session_ended(
-            txn,
-            &Call {
-                client,
-                session: id,
-                now,
-            },
-        )
+        self.table.remove(txn, id, client)?;
+        sessions::add_ending(txn, id, client);
+        clock.ending += 1;
+        Ok(())
     }
 
-    fn end_expired(&mut self, txn: &mut Txn<'_>, now: Time) -> Result<(), Fault> {
-        for (id, session) in self.table.all(txn)? {
-            if is_expired(&session, now) {
-                self.end(txn, id, session.client, now)?;
+    /// Lets go of some of what ended sessions held.
+    fn let_go(&mut self, txn: &mut Txn<'_>, clock: &mut Clock) -> Result<(), Fault> {
+        for _ in 0..ENDED_AT_ONCE.min(clock.ending) {
+            let (session, client) = sessions::first_ending(txn)?
+                .ok_or_else(|| Fault("the count of ending sessions is wrong".into()))?;
+            let call = Call {
+                client,
+                session,
+                now: clock.last,
+            };
+            if self.service.session_ended(txn, &call)? == Rest::More {
+                break;
             }
+            sessions::remove_ending(txn, session);
+            clock.ending -= 1;
+        }
+        Ok(())
+    }
+
+    fn end_expired(&mut self, txn: &mut Txn<'_>, clock: &mut Clock) -> Result<(), Fault> {
+        let (expired, looked_at) = self.table.expired(txn, clock, clock.last)?;
+        clock.looked_at = looked_at;
+        for (id, client) in expired {
+            self.end(txn, clock, id, &client)?;
         }
         Ok(())
     }
@@ -310,8 +336,26 @@ pub(crate) fn is_sweep_due(before: Time, now: Time) -> bool {
     before.0 / SWEEP_NS != now.0 / SWEEP_NS
 }
 
-pub(crate) fn is_expired(session: &Session, now: Time) -> bool {
+fn is_expired(session: &Session, now: Time) -> bool {
     now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000
+}
+
+impl Table {
+    /// Those of the next sessions whose leases are over, and up to where was looked: a round over all of them takes as many sweeps
+    /// as it must.
+    pub(crate) fn expired(
+        &self,
+        txn: &Txn<'_>,
+        clock: &Clock,
+        now: Time,
+    ) -> Result<(Vec<(SessionId, ClientId)>, SessionId), Fault> {
+        let some = self.after(txn, clock.looked_at, LOOKED_AT_ONCE)?;
+        let last = some.last().filter(|_| some.len() == LOOKED_AT_ONCE);
+        let looked_at = last.map_or(SessionId(0), |(id, _)| *id);
+        let expired = some.into_iter().filter(|(_, s)| is_expired(s, now));
+        let expired = expired.map(|(id, session)| (id, session.client));
+        Ok((expired.collect(), looked_at))
+    }
 }
 
 /// A service's answer as an outcome.
@@ -353,9 +397,9 @@ mod tests {
             Ok(sum)
         }
 
-        fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+        fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
             txn.put(Bytes::from_static(b"ended"), call.session.to_bytes().into());
-            Ok(())
+            Ok(Rest::Nothing)
         }
     }
 

@@ -27,7 +27,7 @@ use quorate_state::{Fault, Layer, Place, State};
 use quorate_wire::message::{Outcome, Request};
 use quorate_wire::{ClientId, Encode, RequestNumber, Seq, SessionId, Time};
 
-use crate::executor::{Executor, done, is_expired, is_sweep_due, next_time};
+use crate::executor::{Executor, done, is_sweep_due, next_time};
 use crate::graph::{Conflicts, Graph, OpId};
 use crate::job::{Completion, Job};
 use crate::service::{Call, Ran, Service};
@@ -173,15 +173,14 @@ impl<T> Flight<T> {
         let mut clock = executor.table.clock(&txn)?;
         let now = next_time(clock.last, proposed);
         let (session, number) = (request.session(), request.number());
-        let is_alone = session == SessionId(0) || {
-            let is_due = is_first && is_sweep_due(clock.last, now);
-            is_due
-                && executor
-                    .table
-                    .all(&txn)?
-                    .iter()
-                    .any(|(_, s)| is_expired(s, now))
-        };
+        let mut is_alone = session == SessionId(0) || clock.ending > 0;
+        if is_first && is_sweep_due(clock.last, now) && !is_alone {
+            let (expired, looked_at) = executor.table.expired(&txn, &clock, now)?;
+            is_alone = !expired.is_empty();
+            if !is_alone {
+                clock.looked_at = looked_at;
+            }
+        }
         if is_alone {
             self.next_is_alone = !self.is_empty();
             if self.next_is_alone {

@@ -17,5 +17,6 @@ mod table;
 pub use executor::{Executed, Executor};
 pub use flight::{Done, Flight, Workers};
 pub use job::{Completion, Job};
-pub use service::{Call, Ran, Service};
+pub use service::{Call, Ran, Rest, Service};
+pub use sessions::SESSIONS_PER_CLIENT;
 pub use table::Cached;

@@ -26,6 +26,15 @@ pub enum Ran {
     Settle(Bytes),
 }
 
+/// Whether a session that has ended still holds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// No: all is let go of.
+    Nothing,
+    /// Yes: it is to be asked again.
+    More,
+}
+
 /// A deterministic state machine over the replicated state.
 ///
 /// Whatever `execute` returns and writes must follow from the state, the call and the operation alone: no clock, no
@@ -58,14 +67,14 @@ pub enum Ran {
 ///
 /// ```
 /// # use bytes::Bytes;
-/// # use quorate_execution::{Call, Service, graph::{Scope, Uses}};
+/// # use quorate_execution::{Call, Rest, Service, graph::{Scope, Uses}};
 /// # use quorate_state::{Fault, Txn};
 /// # struct Registers;
 /// # impl Service for Registers {
 /// # fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> { Ok(()) }
 /// # fn is_read_only(&self, op: &[u8]) -> bool { op.len() == 1 }
 /// # fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
-/// # fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<(), Fault> { Ok(()) }
+/// # fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
 /// // 256 registers; an operation is the register's number, and what to write to it if it does not only read.
 /// fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
 ///     match op[..] {
@@ -94,11 +103,12 @@ pub trait Service: Send + 'static {
     /// [`Fault`] where the store fails.
     fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault>;
 
-    /// A session was closed or its lease ran out: what it held is let go.
+    /// A session was closed or its lease ran out: what it held is let go. Nobody can use it any more. A session that may hold
+    /// much lets go of a part and answers [`Rest::More`]: it is called again with the next operation, so that none takes long.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.
-    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault>;
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault>;
 
     /// What an operation touches, from the call and the operation alone: no look at the state, which may not be there yet.
     /// Called once an operation on the ordering thread, so it should cost little.

@@ -2,9 +2,10 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `00 'c'` | agreed time of the last operation (`u64` ns), next session number (`u64`) |
+//! | `00 'c'` | agreed time of the last operation (`u64` ns), next session number (`u64`), how many sessions are ending (`u64`), the last session whose lease was looked at (`u64`) |
 //! | `00 's'` session (`u64`, big-endian) | client key (32 bytes), nonce (`u64`), last active (`u64` ns) |
 //! | `00 'o'` client key, session (`u64`, big-endian) | empty: the sessions of a client |
+//! | `00 'e'` session (`u64`, big-endian) | client key (32 bytes): the session has ended, and the service still holds something for it |
 //! | `00 'r'` session (`u64`, big-endian), slot (`u8`) | request number (`u64`), answered (`u64`), outcome |
 //!
 //! Session keys are big-endian so that their order is the order of their numbers. A session has [`SESSION_WINDOW`] slots
@@ -35,6 +36,10 @@ record! {
         pub last: Time,
         /// The number for the next session.
         pub next_session: SessionId,
+        /// How many sessions have ended for which the service still holds something.
+        pub ending: u64,
+        /// The last session whose lease was looked at; 0 between two rounds.
+        pub looked_at: SessionId,
     }
 }
 
@@ -70,6 +75,8 @@ impl Default for Clock {
         Clock {
             last: Time(0),
             next_session: SessionId(1),
+            ending: 0,
+            looked_at: SessionId(0),
         }
     }
 }
@@ -80,6 +87,12 @@ fn clock_key() -> Bytes {
 
 fn session_key(session: SessionId) -> Bytes {
     [&[OWN_KEYS, b's'][..], &session.0.to_be_bytes()]
+        .concat()
+        .into()
+}
+
+fn ending_key(session: SessionId) -> Bytes {
+    [&[OWN_KEYS, b'e'][..], &session.0.to_be_bytes()]
         .concat()
         .into()
 }
@@ -172,17 +185,42 @@ pub fn of_client(txn: &Txn<'_>, client: &ClientId) -> Result<Vec<(SessionId, Ses
     Ok(out)
 }
 
-/// All sessions.
-pub fn all(txn: &Txn<'_>) -> Result<Vec<(SessionId, Session)>, Fault> {
-    let (from, to) = (session_key(SessionId(0)), session_key(SessionId(u64::MAX)));
+/// Up to `most` sessions after one, in the order of their numbers.
+pub fn after(
+    txn: &Txn<'_>,
+    last: SessionId,
+    most: usize,
+) -> Result<Vec<(SessionId, Session)>, Fault> {
+    let (from, to) = (session_key(last), session_key(SessionId(u64::MAX)));
     let mut out = Vec::new();
-    for (key, value) in txn.range(Bound::Included(&from), Bound::Included(&to), usize::MAX)? {
+    for (key, value) in txn.range(Bound::Excluded(&from), Bound::Included(&to), most)? {
         out.push((
             id_at_end(&key)?,
             Session::from_bytes(value).map_err(|_| damaged("session"))?,
         ));
     }
     Ok(out)
+}
+
+/// A session has ended, and what the service holds for it is to be let go.
+pub fn add_ending(txn: &mut Txn<'_>, id: SessionId, client: &ClientId) {
+    txn.put(ending_key(id), client.to_bytes().into());
+}
+
+/// The first of the sessions that are ending, and whose it was.
+pub fn first_ending(txn: &Txn<'_>) -> Result<Option<(SessionId, ClientId)>, Fault> {
+    let (from, to) = (ending_key(SessionId(0)), ending_key(SessionId(u64::MAX)));
+    let first = txn.range(Bound::Included(&from), Bound::Included(&to), 1)?;
+    let Some((key, value)) = first.into_iter().next() else {
+        return Ok(None);
+    };
+    let client = ClientId::from_bytes(value).map_err(|_| damaged("ending session"))?;
+    Ok(Some((id_at_end(&key)?, client)))
+}
+
+/// The service holds nothing for a session any more.
+pub fn remove_ending(txn: &mut Txn<'_>, id: SessionId) {
+    txn.delete(ending_key(id));
 }
 
 fn id_at_end(key: &[u8]) -> Result<SessionId, Fault> {

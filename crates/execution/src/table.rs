@@ -395,10 +395,15 @@ impl Table {
         Ok(self.newest(all))
     }
 
-    /// All sessions.
-    pub fn all(&self, txn: &Txn<'_>) -> Result<Vec<(SessionId, Session)>, Fault> {
-        let all = sessions::all(txn)?;
-        Ok(self.newest(all))
+    /// Up to `most` sessions after one, in the order of their numbers.
+    pub fn after(
+        &self,
+        txn: &Txn<'_>,
+        last: SessionId,
+        most: usize,
+    ) -> Result<Vec<(SessionId, Session)>, Fault> {
+        let some = sessions::after(txn, last, most)?;
+        Ok(self.newest(some))
     }
 
     /// The state knows which sessions there are, and this table when they were last used.

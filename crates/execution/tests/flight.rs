@@ -11,7 +11,7 @@ use arrays::{Arrays, Op, op};
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_execution::graph::{Conflicts, Uses};
-use quorate_execution::{Call, Done, Executor, Flight, Job, Service, Workers};
+use quorate_execution::{Call, Done, Executor, Flight, Job, Rest, Service, Workers};
 use quorate_state::{Fault, MemorySnapshot, State, Txn};
 use quorate_wire::message::{Control, Request};
 use quorate_wire::{Digest, Encode, PublicKey, RequestNumber, Seq, SessionId, Time};
@@ -532,8 +532,8 @@ impl Service for Null {
         Ok(Bytes::new())
     }
 
-    fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<(), Fault> {
-        Ok(())
+    fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
     }
 
     fn uses(&self, _: &Call, _: &Bytes) -> Uses {

@@ -19,6 +19,14 @@ const WINDOW: u64 = 256;
 /// For how many places the second story is remembered.
 const MAX_PLACES: usize = 1024;
 
+/// After how many milliseconds those who hear both stories hear the other one.
+const LATER_MS: u64 = 20;
+
+/// Whether everyone hears both stories of a place: in any view, whoever leads it.
+fn hears_both(seq: Seq) -> bool {
+    seq.0.is_multiple_of(3)
+}
+
 /// What the second story says of each place.
 #[derive(Debug, Default)]
 pub(crate) struct Equivocator {
@@ -34,11 +42,15 @@ impl Equivocator {
     ) -> Sent<PeerMessage> {
         if to.0.is_multiple_of(2) {
             let mut sent = now(message.clone());
-            // At some places everyone hears both stories, one after the other: the first alone may be voted for.
-            if let PeerMessage::PrePrepare(m) = message
-                && m.seq.0.is_multiple_of(3)
-            {
-                sent.push((PeerMessage::PrePrepare(self.second_batch(m)), 20));
+            // At some places everyone hears both stories, one after the other: the first alone may be voted for, or counted.
+            match message {
+                PeerMessage::PrePrepare(m) if hears_both(m.seq) => {
+                    sent.push((PeerMessage::PrePrepare(self.second_batch(m)), LATER_MS));
+                }
+                PeerMessage::Prepare(m) if hears_both(m.seq) => {
+                    sent.push((PeerMessage::Prepare(self.second_prepare(m)), LATER_MS));
+                }
+                _ => {}
             }
             return sent;
         }
@@ -46,10 +58,7 @@ impl Equivocator {
         let message = match message {
             PeerMessage::PrePrepare(m) => PeerMessage::PrePrepare(self.second_batch(m)),
             // Votes follow the second story, so that both sides see a primary that keeps to its word.
-            PeerMessage::Prepare(m) => {
-                let digest = self.second_digest(m.view, m.seq, m.digest);
-                PeerMessage::Prepare(Prepare { digest, ..m })
-            }
+            PeerMessage::Prepare(m) => PeerMessage::Prepare(self.second_prepare(m)),
             PeerMessage::Commit(m) => {
                 let digest = self.second_digest(m.view, m.seq, m.digest);
                 PeerMessage::Commit(Commit { digest, ..m })
@@ -63,12 +72,18 @@ impl Equivocator {
             other => other,
         };
         let mut sent = now(message);
-        if let PeerMessage::PrePrepare(m) = &first
-            && m.seq.0.is_multiple_of(3)
+        if let PeerMessage::PrePrepare(PrePrepare { seq, .. })
+        | PeerMessage::Prepare(Prepare { seq, .. }) = &first
+            && hears_both(*seq)
         {
-            sent.push((first, 20));
+            sent.push((first, LATER_MS));
         }
         sent
+    }
+
+    fn second_prepare(&self, m: Prepare) -> Prepare {
+        let digest = self.second_digest(m.view, m.seq, m.digest);
+        Prepare { digest, ..m }
     }
 
     fn second_batch(&mut self, m: PrePrepare) -> PrePrepare {

@@ -11,6 +11,7 @@ extern crate alloc;
 
 mod corrupt;
 mod equivocate;
+mod flood;
 mod lie;
 mod mutate;
 
@@ -25,6 +26,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use equivocate::Equivocator;
+use flood::Flooder;
 use mutate::Mutator;
 
 /// How a replica misbehaves.
@@ -44,11 +46,13 @@ pub enum Fault {
     Mutate,
     /// Asks for the next view again and again.
     Restless,
+    /// Follows the protocol, and sends many valid and useless messages with each of its own.
+    Flood,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 7] = [
+    pub const ALL: [Fault; 8] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -56,6 +60,7 @@ impl Fault {
         Fault::CorruptState,
         Fault::Mutate,
         Fault::Restless,
+        Fault::Flood,
     ];
 
     /// The name on the command line and in reports.
@@ -68,6 +73,7 @@ impl Fault {
             Fault::CorruptState => "corrupt-state",
             Fault::Mutate => "mutate",
             Fault::Restless => "restless",
+            Fault::Flood => "flood",
         }
     }
 }
@@ -127,6 +133,7 @@ pub struct Faulty {
     rng: ChaCha8Rng,
     equivocator: Equivocator,
     mutator: Mutator,
+    flooder: Flooder,
 }
 
 impl Faulty {
@@ -138,6 +145,7 @@ impl Faulty {
             rng: ChaCha8Rng::seed_from_u64(seed),
             equivocator: Equivocator::default(),
             mutator: Mutator::default(),
+            flooder: Flooder::default(),
         }
     }
 
@@ -158,6 +166,9 @@ impl Faulty {
                 .mutator
                 .for_peer(&self.identity, &mut self.rng, to, message),
             Fault::Restless => restless(&self.identity, message),
+            Fault::Flood => self
+                .flooder
+                .for_peer(&self.identity, &mut self.rng, message),
         }
     }
 
@@ -165,7 +176,9 @@ impl Faulty {
     pub fn for_client(&mut self, message: ReplicaMessage) -> Sent<ReplicaMessage> {
         match self.fault {
             Fault::Lie => now(lie::for_client(message)),
-            Fault::Equivocate | Fault::CorruptState | Fault::Restless => now(message),
+            Fault::Equivocate | Fault::CorruptState | Fault::Restless | Fault::Flood => {
+                now(message)
+            }
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use quorate_wire::message::{
     Checkpoint, Committed, Outcome, PeerMessage, ReplicaMessage, Reply, ReplyBody, Report, Status,
+    Vouched, Vouchers,
 };
 use quorate_wire::{Decode, Digest, Encode, Seq, View};
 
@@ -49,6 +50,11 @@ pub(crate) fn for_client(message: ReplicaMessage) -> ReplicaMessage {
     match message {
         ReplicaMessage::Reply(reply) => ReplicaMessage::Reply(other_reply(reply)),
         ReplicaMessage::Read(reply) => ReplicaMessage::Read(other_reply(reply)),
+        // As if the others said the same.
+        ReplicaMessage::Vouched(m) => ReplicaMessage::Vouched(Vouched {
+            reply: other_reply(m.reply),
+            ..m
+        }),
         ReplicaMessage::Report(report) => ReplicaMessage::Report(Report {
             root: other_digest(report.root),
             ..report
@@ -67,14 +73,28 @@ pub(crate) fn for_peer(message: PeerMessage, chance: u64) -> PeerMessage {
             ..m
         }),
         PeerMessage::Status(m) => PeerMessage::Status(false_status(m, chance)),
+        PeerMessage::Vouchers(m) => PeerMessage::Vouchers(forged(m)),
         other => other,
     }
+}
+
+/// Nobody but the clients can tell.
+fn forged(mut m: Vouchers) -> Vouchers {
+    m.replies.iter_mut().for_each(|reply| reply.mac.0[0] ^= 1);
+    m
 }
 
 /// Ahead of the truth, far behind it, or in a view of its own.
 fn false_status(m: Status, chance: u64) -> Status {
     let far = chance >> 8 & 0xfff;
-    match chance % 5 {
+    match chance % 6 {
+        // As if it had forgotten all.
+        5 => Status {
+            active: false,
+            view: View(m.view.0.saturating_add(far)),
+            recovering: Some(Seq(m.stable.0.saturating_add(far))),
+            ..m
+        },
         0 => Status {
             stable: Seq(m.stable.0.saturating_add(far)),
             committed: Seq(m.committed.0.saturating_add(far)),

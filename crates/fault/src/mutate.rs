@@ -90,6 +90,16 @@ impl Mutator {
                 let view = View(off_by_one(rng, reply.view.0));
                 now(ReplicaMessage::Reply(Reply { view, ..reply }))
             }
+            (8, ReplicaMessage::Vouched(mut m)) => {
+                m.vouchers.pop();
+                now(ReplicaMessage::Vouched(m))
+            }
+            // The others' word, with another story of how final it is.
+            (1, ReplicaMessage::Vouched(mut m)) => {
+                let vouchers = m.vouchers.iter_mut();
+                vouchers.for_each(|voucher| voucher.tentative ^= true);
+                now(ReplicaMessage::Vouched(m))
+            }
             (2, message) => now(crate::lie::for_client(message)),
             (_, message) => now(message),
         }
@@ -170,6 +180,14 @@ impl Mutator {
                 committed: Seq(off_by_one(rng, m.committed.0)),
                 ..m
             }),
+            PeerMessage::Vouchers(mut m) => {
+                match below(rng, 3) {
+                    0 => m.seq = Seq(off_by_one(rng, m.seq.0)),
+                    1 => m.view = View(off_by_one(rng, m.view.0)),
+                    _ => m.tentative = !m.tentative,
+                }
+                PeerMessage::Vouchers(m)
+            }
             PeerMessage::ViewChange(m) if m.body.replica == identity.me => {
                 PeerMessage::ViewChange(change_view_change(identity, rng, m.body))
             }

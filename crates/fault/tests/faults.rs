@@ -3,8 +3,8 @@
 use quorate_fault::{Fault, Faulty};
 use quorate_wire::digest::Content;
 use quorate_wire::message::{
-    Batch, Commit, PeerMessage, PrePrepare, ReplicaMessage, Reply, ReplyBody, SignedViewChange,
-    Status, ViewChange,
+    Batch, Commit, PeerMessage, PrePrepare, Prepare, ReplicaMessage, Reply, ReplyBody,
+    SignedViewChange, Status, ViewChange,
 };
 use quorate_wire::{Digest, KeyPair, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
 
@@ -78,6 +78,32 @@ fn an_equivocator_keeps_its_stories_apart() {
     assert_eq!(heard(1, &commit(honest)), commit(second.batch.digest()));
 }
 
+/// At each third place everyone hears both votes, also where another replica leads: who signs them is convicted there,
+/// whoever is primary by then.
+#[test]
+fn an_equivocator_is_found_out_in_any_view() {
+    let mut it = faulty(Fault::Equivocate);
+    let mut heard = |to: u8, seq: u64| {
+        let m = PeerMessage::Prepare(Prepare {
+            view: View(1),
+            seq: Seq(seq),
+            digest: digest("a"),
+        });
+        let sent = it.for_peer(ReplicaId(to), m);
+        let votes = sent.into_iter().map(|(m, _)| match m {
+            PeerMessage::Prepare(m) => m.digest,
+            _ => panic!("another message"),
+        });
+        votes.collect::<Vec<_>>()
+    };
+    for to in [1, 2] {
+        assert_eq!(heard(to, 1).len(), 1);
+        let votes = heard(to, 3);
+        assert!(votes.len() == 2 && votes[0] != votes[1]);
+    }
+    assert_eq!(heard(1, 3)[0], heard(2, 3)[1]);
+}
+
 /// What an equivocator signs twice is rightly signed both times.
 #[test]
 fn an_equivocator_signs_both_stories() {
@@ -134,6 +160,7 @@ fn a_restless_one_asks_for_the_next_view() {
         committed: Seq(2),
         executed: Seq(2),
         primary_lost: false,
+        recovering: None,
     });
     let sent = faulty(Fault::Restless).for_peer(ReplicaId(1), status.clone());
     assert_eq!(sent[0], (status, 0));
@@ -145,4 +172,25 @@ fn a_restless_one_asks_for_the_next_view() {
         .map(|r| KeyPair::from_seed(&[r + 1; 32]).public())
         .collect();
     assert!(change.clone().verify(&keys).is_ok());
+}
+
+/// A flooder says all that it should, and with it much that was said before or asks for nothing.
+#[test]
+fn a_flooder_says_what_it_should_and_more() {
+    let mut it = faulty(Fault::Flood);
+    let commit = |seq: u64| {
+        PeerMessage::Commit(Commit {
+            view: View(0),
+            seq: Seq(seq),
+            digest: digest("a"),
+        })
+    };
+    for seq in 1..50 {
+        let sent = it.for_peer(ReplicaId(1), commit(seq));
+        assert_eq!(sent[0], (commit(seq), 0));
+        assert!(sent.len() > 10 && sent.iter().all(|(_, delay)| *delay == 0));
+        let said = |m: &PeerMessage| (1..=seq).any(|seq| *m == commit(seq));
+        let known = |m: &PeerMessage| said(m) || matches!(m, PeerMessage::Fetch(_));
+        assert!(sent.iter().all(|(m, _)| known(m)));
+    }
 }

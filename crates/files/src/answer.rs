@@ -1,11 +1,13 @@
 //! What the file service answers.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use quorate_wire::codec::bounded;
 use quorate_wire::{Decode, DecodeError, Encode, Reader, record, tagged};
 
 use crate::errno::Errno;
-use crate::op::LockKind;
+use crate::op::{LockKind, MAX_OBJECTS};
 use crate::types::{Handle, Ino, Kind, Nothing, Stamp};
 
 record! {
@@ -69,8 +71,74 @@ record! {
     pub struct Written {
         /// Where.
         pub offset: u64,
+        /// The file before it.
+        pub before: Version,
         /// The file after it.
         pub attr: Attr,
+    }
+}
+
+record! {
+    /// Which of its versions an object was: what caches are compared by.
+    pub struct Version {
+        /// Its size.
+        pub size: u64,
+        /// When its content had changed.
+        pub mtime: Stamp,
+        /// When anything of it had changed.
+        pub ctime: Stamp,
+    }
+}
+
+record! {
+    /// A file that was made, or found.
+    pub struct Made {
+        /// Whether it was made by this operation.
+        pub created: bool,
+        /// The object.
+        pub attr: Attr,
+    }
+}
+
+/// What became of an action, and of the attributes of some objects. See [`WithAttrs`](crate::op::WithAttrs).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithAttrs {
+    /// The objects before the action, in the order in which they were named; nothing for one that was not there. Empty if the
+    /// action only reads.
+    pub before: Vec<Option<Attr>>,
+    /// The same after the action.
+    pub after: Vec<Option<Attr>>,
+    /// What became of the action.
+    pub outcome: Box<Outcome>,
+}
+
+impl Encode for WithAttrs {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.before.encode(out);
+        self.after.encode(out);
+        self.outcome.encode(out);
+    }
+
+    fn string_bytes(&self) -> usize {
+        self.outcome.string_bytes()
+    }
+}
+
+impl Decode for WithAttrs {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let before = bounded(r, MAX_OBJECTS, "objects")?;
+        let after = bounded(r, MAX_OBJECTS, "objects")?;
+        // One level, as in the operation.
+        let next = r.clone().take(2.min(r.remaining()))?;
+        if next[..] == [0, WITH_ATTRS] {
+            return Err(DecodeError::Invalid("nested WithAttrs"));
+        }
+        let outcome = Box::new(Outcome::decode(r)?);
+        Ok(WithAttrs {
+            before,
+            after,
+            outcome,
+        })
     }
 }
 
@@ -171,8 +239,14 @@ tagged! {
         12 => Progress(Progress),
         /// A test's finding; nothing if nothing is in the way, or the lock was taken.
         13 => Lock(Option<HeldLock>),
+        /// What became of an action, and of some attributes.
+        14 => WithAttrs(WithAttrs),
+        /// A file that was made, or found.
+        15 => Made(Made),
     }
 }
+
+const WITH_ATTRS: u8 = 14;
 
 /// The result of an operation: an [`Answer`] or an [`Errno`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -71,6 +71,10 @@ impl Fs<'_, '_> {
             inode.mtime = self.time(time);
             self.touch(&mut inode);
         }
+        if inode.kind == Kind::Regular {
+            // Who made it exclusively has been told so by now.
+            inode.rdev = 0;
+        }
         self.put_inode(ino, &inode);
         Ok(self.answer(ino, &inode))
     }

@@ -56,6 +56,18 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
             .read(handle(call, op.handle))
             .read(of(LOCKS, op.handle.ino)),
 
+        Action::WithAttrs(op) if op.action.is_read_only() => {
+            let objects = op.objects.iter();
+            objects.fold(uses(call, &op.action), |uses, ino| {
+                uses.read(of(EXISTS, *ino)).read(of(ATTR, *ino))
+            })
+        }
+        // It looks at attributes before and after, so nothing of it can be done earlier than the rest.
+        Action::WithAttrs(op) => match &*op.action {
+            Action::Write(op) => content(settles, object(&op.target)),
+            other => uses(call, other),
+        },
+
         Action::Write(op) => write(settles, call, op),
         Action::Fallocate(op) => content(settles, object(&op.target)),
         Action::SetAttr(op) => set_attr(settles, op),
@@ -79,6 +91,7 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
         Action::Mkdir(op) => made(settles, op.parent),
         Action::Mknod(op) => made(settles, op.parent),
         Action::Symlink(op) => made(settles, op.parent),
+        Action::Make(op) => made(settles, op.parent),
         Action::Link(op) => settles.settle(of(ATTR, op.parent)).settle(of(ATTR, op.ino)),
         // What has the name changes, whatever it is, and perhaps it goes; so does what is in the way of a rename.
         Action::Unlink(_) | Action::Rmdir(_) | Action::Rename(_) => settles
@@ -136,7 +149,9 @@ fn create(uses: Uses, call: &Call, op: &Create) -> Uses {
 /// Finds an object, and what the caller may do with it.
 fn found(uses: Uses, call: &Call, target: &Target) -> Uses {
     match target {
-        Target::Ino(ino) => uses.read(of(EXISTS, *ino)).read(of(RIGHTS, *ino)),
+        Target::Ino(ino) | Target::Unopened(ino) => {
+            uses.read(of(EXISTS, *ino)).read(of(RIGHTS, *ino))
+        }
         Target::Handle(open) => uses.read(handle(call, *open)),
     }
 }
@@ -166,7 +181,7 @@ fn opened(uses: Uses, call: &Call, wanted: u32) -> Uses {
 
 fn object(target: &Target) -> Ino {
     match target {
-        Target::Ino(ino) => *ino,
+        Target::Ino(ino) | Target::Unopened(ino) => *ino,
         Target::Handle(handle) => handle.ino,
     }
 }

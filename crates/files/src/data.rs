@@ -6,7 +6,7 @@ use bytes::Bytes;
 use quorate_state::Fault;
 use quorate_wire::record;
 
-use crate::answer::{Answer, Data, Written};
+use crate::answer::{Answer, Data, Version, Written};
 use crate::errno::Errno;
 use crate::extent::{self, Extent, Stored};
 use crate::fs::{Done, Fs};
@@ -64,9 +64,13 @@ impl Fs<'_, '_> {
     /// A regular file for reading.
     pub fn readable(&self, target: &Target) -> Done<(Ino, Inode)> {
         let (ino, inode, rights) = self.target(target)?;
+        let executes = matches!(target, Target::Unopened(_))
+            && inode.kind == Kind::Regular
+            && perm::allowed(&inode, self.who, access::EXEC) != 0;
         match rights {
             Some(rights) if rights & flags::READ == 0 => return Err(Errno::EBADF.into()),
             Some(_) => {}
+            None if executes => {}
             None => perm::need(&inode, self.who, access::READ)?,
         }
         must_be_file(&inode)?;
@@ -148,6 +152,11 @@ impl Fs<'_, '_> {
 
     /// The rest of a write: space and attributes.
     pub fn settle_write(&mut self, mut inode: Inode, placed: &Placed) -> Done<Answer> {
+        let before = Version {
+            size: inode.size,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+        };
         if placed.len > 0 {
             self.charge(placed.added_blocks * BLOCK_BYTES)?;
             inode.blocks += placed.added_blocks;
@@ -157,6 +166,7 @@ impl Fs<'_, '_> {
         }
         Ok(Answer::Written(Written {
             offset: placed.offset,
+            before,
             attr: self.attr(placed.ino, &inode),
         }))
     }

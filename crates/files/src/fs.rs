@@ -12,7 +12,7 @@ use quorate_wire::{Decode, Encode};
 use crate::answer::{Answer, Attr};
 use crate::errno::Errno;
 use crate::layout::{self, BLOCK_BYTES, Counters, ENTRY_BYTES, FIRST_COOKIE, Inode};
-use crate::op::{Target, Who, access};
+use crate::op::{Target, Who, access, flags};
 use crate::perm;
 use crate::types::{Ino, Kind, Stamp};
 
@@ -262,6 +262,12 @@ impl<'a, 't> Fs<'a, 't> {
     pub fn target(&self, target: &Target) -> Done<(Ino, Inode, Option<u32>)> {
         match target {
             Target::Ino(ino) => Ok((*ino, self.inode(*ino)?, None)),
+            Target::Unopened(ino) => {
+                let inode = self.inode(*ino)?;
+                let own = inode.kind == Kind::Regular && self.who.uid == inode.uid;
+                let rights = own.then_some(flags::READ | flags::WRITE);
+                Ok((*ino, inode, rights))
+            }
             Target::Handle(handle) => {
                 let open = self.open_file(*handle)?;
                 Ok((open.ino, self.inode(open.ino)?, Some(open.rights)))
@@ -315,7 +321,10 @@ pub(crate) fn attr(ino: Ino, inode: &Inode) -> Attr {
         gid: inode.gid,
         size: inode.size,
         blocks: inode.blocks * (BLOCK_BYTES / 512),
-        rdev: inode.rdev,
+        rdev: match inode.kind {
+            Kind::Block | Kind::Char => inode.rdev,
+            Kind::Regular | Kind::Directory | Kind::Symlink | Kind::Fifo | Kind::Socket => 0,
+        },
         atime: inode.atime,
         mtime: inode.mtime,
         ctime: inode.ctime,

@@ -130,7 +130,8 @@ record! {
         pub uid: u32,
         /// Group.
         pub gid: u32,
-        /// The device number of a device.
+        /// The device number of a device. Of a regular file: what its exclusive creation was asked for with
+        /// ([`Make::verifier`](crate::op::Make::verifier)), 1 in place of 0; and 0 after anybody has set attributes.
         pub rdev: u64,
         /// Bytes of a file, length of a symbolic link's target, number of a directory's entries.
         pub size: u64,

@@ -5,11 +5,11 @@
 
 use bytes::Bytes;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Made};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
 use crate::layout::{self, DirEntry, FIRST_COOKIE, Inode, MAX_LINKS};
-use crate::op::{Link, Lookup, Mkdir, Mknod, Rmdir, Symlink, Unlink, access};
+use crate::op::{Link, Lookup, Make, Mkdir, Mknod, Rmdir, Symlink, Unlink, access};
 use crate::perm;
 use crate::types::{Ino, Kind, Nothing};
 
@@ -78,6 +78,36 @@ impl Fs<'_, '_> {
         };
         let (ino, inode) = self.make_named(op.parent, &op.name, &new)?;
         Ok(self.answer(ino, &inode))
+    }
+
+    pub fn make_file(&mut self, op: &Make) -> Done<Answer> {
+        // A mark that is not there.
+        let mark = op.verifier.map_or(0, |verifier| verifier.max(1));
+        self.search(op.parent)?;
+        check_name(&op.name)?;
+        if let Some(entry) = self.entry(op.parent, &op.name)? {
+            let inode = self.inode(entry.ino)?;
+            let own = inode.kind == Kind::Regular && inode.rdev == mark;
+            if op.verifier.is_some() && !own {
+                return Err(Errno::EEXIST.into());
+            }
+            return Ok(Answer::Made(Made {
+                created: false,
+                attr: self.attr(entry.ino, &inode),
+            }));
+        }
+        self.may_add(op.parent)?;
+        let new = New {
+            kind: Kind::Regular,
+            mode: op.mode,
+            rdev: mark,
+            size: 0,
+        };
+        let (ino, inode) = self.make(op.parent, &op.name, &new)?;
+        Ok(Answer::Made(Made {
+            created: true,
+            attr: self.attr(ino, &inode),
+        }))
     }
 
     pub fn symlink(&mut self, op: &Symlink) -> Done<Answer> {

@@ -5,6 +5,7 @@
 //! checks only that a value has one form and that lists are bounded.
 
 mod parameters;
+mod with_attrs;
 
 use alloc::vec::Vec;
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use quorate_wire::{Decode, DecodeError, Encode, Reader, record, tagged};
 use crate::types::{Handle, Ino, Nothing};
 
 pub use parameters::*;
+pub use with_attrs::{MAX_OBJECTS, WithAttrs};
 
 /// The most supplementary groups a caller can have.
 pub const MAX_GROUPS: usize = 1024;
@@ -177,6 +179,10 @@ tagged! {
         27 => RemoveXattr(RemoveXattr),
         /// Tests, takes or lets go of a lock. `Lock`.
         28 => Lock(Lock),
+        /// Any of the others, with what it did to the attributes of some objects. `WithAttrs`.
+        29 => WithAttrs(WithAttrs),
+        /// Makes a regular file without opening it. `Made`.
+        30 => Make(Make),
     }
 }
 
@@ -188,6 +194,10 @@ tagged! {
         1 => Ino(Ino),
         /// By handle.
         2 => Handle(Handle),
+        /// By number, for those who have no handles because their protocol has none (NFSv3). They were allowed to open a
+        /// file once, and what was allowed then stays so: its owner reads and writes a regular file whatever the bits
+        /// say, and who may execute it may read it (RFC 1813, 4.4). Else as by number.
+        3 => Unopened(Ino),
     }
 }
 
@@ -223,6 +233,7 @@ impl Action {
             | Action::GetXattr(_)
             | Action::ListXattr(_) => true,
             Action::Lock(lock) => lock.test,
+            Action::WithAttrs(op) => op.action.is_read_only(),
             Action::Ping(_)
             | Action::SetAttr(_)
             | Action::Open(_)
@@ -239,7 +250,8 @@ impl Action {
             | Action::Fsync(_)
             | Action::Fallocate(_)
             | Action::SetXattr(_)
-            | Action::RemoveXattr(_) => false,
+            | Action::RemoveXattr(_)
+            | Action::Make(_) => false,
         }
     }
 }

@@ -14,6 +14,9 @@ use crate::op::{Create, Open, access, flags};
 use crate::perm;
 use crate::types::{Handle, Ino, Kind, Nothing};
 
+/// How many handles of an ended session go with one operation. Each costs a few rows.
+const LET_GO_AT_ONCE: usize = 256;
+
 impl Fs<'_, '_> {
     pub fn open(&mut self, op: &Open) -> Done<Answer> {
         if op.flags & !flags::ALL != 0 || op.flags & flags::EXCLUSIVE != 0 {
@@ -149,18 +152,20 @@ impl Fs<'_, '_> {
         Ok(!self.scan(&from, &to, 1)?.is_empty())
     }
 
-    /// Lets go of all that the session holds. [`MAX_OPENS`] bounds it.
-    pub fn end_session(&mut self) -> Done<()> {
+    /// Lets go of some of what the session holds; whether that was all. A session may hold [`MAX_OPENS`] handles.
+    pub fn end_session(&mut self) -> Done<bool> {
         let session = self.session();
         let from = layout::open_key(session, 0);
         let to = layout::open_key(session, u64::MAX);
-        for (key, value) in self.scan(&from, &to, MAX_OPENS as usize)? {
+        let some = self.scan(&from, &to, LET_GO_AT_ONCE)?;
+        let is_all = some.len() < LET_GO_AT_ONCE;
+        for (key, value) in some {
             let open = OpenFile::from_bytes(value).map_err(|_| damaged(&key))?;
             let number = layout::number_at(&key, 1).ok_or_else(|| damaged(&key))?;
             let ino = open.ino;
             self.release(Handle { ino, number })?;
         }
-        Ok(())
+        Ok(is_all)
     }
 }
 

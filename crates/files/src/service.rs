@@ -1,18 +1,21 @@
 //! The dispatch: from bytes to an operation, and from its end to a result.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use bytes::Bytes;
 use quorate_execution::graph::Uses;
-use quorate_execution::{Call, Ran, Service};
+use quorate_execution::{Call, Ran, Rest, Service};
 use quorate_state::{Fault, Layer, Txn};
 use quorate_wire::{Decode, Encode, Time};
 
-use crate::answer::{Answer, Outcome};
+use crate::answer::{self, Answer, Outcome};
 use crate::conflicts;
 use crate::data::Placed;
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::layout::{self, Counters, FIRST_COOKIE, Inode};
-use crate::op::{Action, MAX_GROUPS, Op, Who};
+use crate::op::{Action, MAX_GROUPS, Op, Who, WithAttrs};
 use crate::perm::MODE_BITS;
 use crate::types::{Ino, Kind, Nothing, Stamp};
 
@@ -149,13 +152,16 @@ impl Service for FileService {
         Ok(Outcome(outcome).to_bytes())
     }
 
-    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
         let who = Who::root();
         let mut fs = Fs::new(txn, call, &who)?;
-        let done = fs.end_session().and_then(|()| fs.reclaim());
+        let done = fs
+            .end_session()
+            .and_then(|is_all| fs.reclaim().map(|()| is_all));
         fs.finish();
         match done {
-            Ok(()) => Ok(()),
+            Ok(true) => Ok(Rest::Nothing),
+            Ok(false) => Ok(Rest::More),
             Err(Stop::Failed(fault)) => Err(fault),
             Err(Stop::Refused(errno)) => Err(Fault(alloc::format!(
                 "what a session held can't be let go: {errno}"
@@ -165,13 +171,59 @@ impl Service for FileService {
 }
 
 fn run(txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
-    if op.is_read_only() {
-        return run_read(txn, call, op);
+    match &op.action {
+        Action::WithAttrs(with) => run_with_attrs(txn, call, &op.who, with),
+        action => run_action(txn, call, &op.who, action),
     }
-    let outcome = or_undo(txn, |txn| {
-        change(txn, call, &op.who, |fs| dispatch(fs, &op.action))
-    })?;
+}
+
+fn run_action(
+    txn: &mut Txn<'_>,
+    call: &Call,
+    who: &Who,
+    action: &Action,
+) -> Result<Outcome, Fault> {
+    if action.is_read_only() {
+        return run_read(txn, call, who, action);
+    }
+    let outcome = or_undo(txn, |txn| change(txn, call, who, |fs| dispatch(fs, action)))?;
     Ok(Outcome(outcome))
+}
+
+fn run_with_attrs(
+    txn: &mut Txn<'_>,
+    call: &Call,
+    who: &Who,
+    op: &WithAttrs,
+) -> Result<Outcome, Fault> {
+    let look = |txn: &mut Txn<'_>| {
+        let fs = Fs::new(txn, call, who)?;
+        let attrs = op.objects.iter().map(|ino| match fs.inode(*ino) {
+            Ok(inode) => Ok(Some(fs.attr(*ino, &inode))),
+            Err(Stop::Refused(_)) => Ok(None),
+            Err(Stop::Failed(fault)) => Err(fault),
+        });
+        attrs.collect::<Result<Vec<_>, Fault>>()
+    };
+    let before = look(txn)?;
+    let first = before.first().and_then(Option::as_ref);
+    let outcome = match op.guard {
+        Some(guard) if first.is_none_or(|attr| attr.ctime != guard) => Outcome(Err(Errno::EAGAIN)),
+        Some(_) | None => run_action(txn, call, who, &op.action)?,
+    };
+    let answer = match op.action.is_read_only() {
+        true => answer::WithAttrs {
+            before: Vec::new(),
+            after: before,
+            outcome: Box::new(outcome),
+        },
+        false => answer::WithAttrs {
+            after: look(txn)?,
+            before,
+            outcome: Box::new(outcome),
+        },
+    };
+    Ok(Outcome(Ok(Answer::WithAttrs(answer))))
 }
 
 /// Does a change, and what goes with every one of them.
@@ -205,9 +257,9 @@ fn or_undo<T>(
     }
 }
 
-fn run_read(txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
+fn run_read(txn: &mut Txn<'_>, call: &Call, who: &Who, action: &Action) -> Result<Outcome, Fault> {
     let before = txn.writes().len();
-    let done = dispatch(&mut Fs::new(txn, call, &op.who)?, &op.action);
+    let done = dispatch(&mut Fs::new(txn, call, who)?, action);
     assert_eq!(txn.writes().len(), before, "a read wrote");
     match done {
         Ok(answer) => Ok(Outcome(Ok(answer))),
@@ -260,6 +312,9 @@ fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::ListXattr(op) => fs.list_xattr(op),
         Action::RemoveXattr(op) => fs.remove_xattr(op),
         Action::Lock(op) => fs.lock(op),
+        Action::Make(op) => fs.make_file(op),
+        // The codec refuses one within another.
+        Action::WithAttrs(_) => Err(Errno::EPROTO.into()),
     }
 }
 

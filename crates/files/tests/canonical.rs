@@ -8,9 +8,11 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use quorate_files::answer::*;
+use quorate_files::answer::{
+    Answer, Data, Entries, Entry, HeldLock, Made, Opened, Progress, StatFs, Version, Written,
+};
 use quorate_files::op::*;
-use quorate_files::{Errno, Handle, Ino, Kind, Nothing, Outcome, Stamp};
+use quorate_files::{Attr, Errno, Handle, Ino, Kind, Nothing, Outcome, Stamp};
 use support::{codec, number};
 
 fn ino() -> impl Strategy<Value = Ino> {
@@ -28,7 +30,8 @@ fn name() -> impl Strategy<Value = Bytes> {
 fn target() -> impl Strategy<Value = Target> {
     prop_oneof![
         ino().prop_map(Target::Ino),
-        handle().prop_map(Target::Handle)
+        handle().prop_map(Target::Handle),
+        ino().prop_map(Target::Unopened)
     ]
 }
 
@@ -121,6 +124,14 @@ fn on_names() -> impl Strategy<Value = Action> {
             })
         }),
         (ino(), place()).prop_map(|(ino, (parent, name))| Action::Link(Link { ino, parent, name })),
+        (place(), mode(), option::of(number())).prop_map(|((parent, name), mode, verifier)| {
+            Action::Make(Make {
+                parent,
+                name,
+                mode,
+                verifier,
+            })
+        }),
         place().prop_map(|(parent, name)| Action::Unlink(Unlink { parent, name })),
         place().prop_map(|(parent, name)| Action::Rmdir(Rmdir { parent, name })),
         (place(), place(), 0..3_usize).prop_map(
@@ -223,7 +234,16 @@ fn on_contents() -> impl Strategy<Value = Action> {
 
 fn op() -> impl Strategy<Value = Op> {
     let who = (any::<u32>(), any::<u32>(), vec(any::<u32>(), 0..4));
-    let action = prop_oneof![on_names(), on_objects(), on_contents()];
+    let plain = || prop_oneof![on_names(), on_objects(), on_contents()];
+    let with_attrs =
+        (vec(ino(), 0..4), option::of(stamp()), plain()).prop_map(|(objects, guard, action)| {
+            Action::WithAttrs(WithAttrs {
+                objects,
+                guard,
+                action: Box::new(action),
+            })
+        });
+    let action = prop_oneof![3 => plain(), 1 => with_attrs];
     (who, action).prop_map(|((uid, gid, groups), action)| Op::new(Who { uid, gid, groups }, action))
 }
 
@@ -252,6 +272,10 @@ fn attr() -> impl Strategy<Value = Attr> {
             }
         },
     )
+}
+
+fn version() -> impl Strategy<Value = Version> {
+    (number(), stamp(), stamp()).prop_map(|(size, mtime, ctime)| Version { size, mtime, ctime })
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
@@ -285,7 +309,14 @@ fn answer() -> impl Strategy<Value = Answer> {
             })
         }),
         (name(), attr()).prop_map(|(data, attr)| Answer::Data(Data { data, attr })),
-        (number(), attr()).prop_map(|(offset, attr)| Answer::Written(Written { offset, attr })),
+        (number(), version(), attr()).prop_map(|(offset, before, attr)| {
+            Answer::Written(Written {
+                offset,
+                before,
+                attr,
+            })
+        }),
+        (any::<bool>(), attr()).prop_map(|(created, attr)| Answer::Made(Made { created, attr })),
         name().prop_map(Answer::Bytes),
         any::<u32>().prop_map(Answer::Size),
         (vec(entry(), 0..3), any::<bool>())
@@ -307,11 +338,24 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
-fn outcome() -> impl Strategy<Value = Outcome> {
+fn plain_outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         4 => answer().prop_map(|answer| Outcome(Ok(answer))),
         1 => select(Errno::ALL).prop_map(|errno| Outcome(Err(errno))),
     ]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let attrs = || vec(option::of(attr()), 0..4);
+    let with_attrs = (attrs(), attrs(), plain_outcome()).prop_map(|(before, after, outcome)| {
+        let outcome = Box::new(outcome);
+        Outcome(Ok(Answer::WithAttrs(quorate_files::answer::WithAttrs {
+            before,
+            after,
+            outcome,
+        })))
+    });
+    prop_oneof![3 => plain_outcome(), 1 => with_attrs]
 }
 
 canonical! {

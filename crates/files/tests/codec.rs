@@ -139,6 +139,20 @@ fn samples() -> Vec<Action> {
             kind: LockKind::Write,
             test: true,
         }),
+        Action::Make(Make {
+            parent,
+            name: name.clone(),
+            mode: 0o600,
+            verifier: Some(7),
+        }),
+        Action::WithAttrs(WithAttrs::new(
+            vec![parent, ino],
+            Action::Unlink(Unlink { parent, name }),
+        )),
+        Action::WithAttrs(WithAttrs::new(
+            vec![ino],
+            Action::GetAttr(Target::Unopened(ino)),
+        )),
     ]
 }
 
@@ -197,6 +211,24 @@ fn every_result_has_one_form() {
     );
 }
 
+/// Operations and results that nest would take the stack that they are read on: they are refused at the second level.
+#[test]
+fn nothing_nests() {
+    let inner = Action::WithAttrs(WithAttrs::new(vec![], Action::StatFs(Nothing)));
+    assert!(Op::from_bytes(Op::new(who(), inner.clone()).to_bytes()).is_ok());
+    let twice = Action::WithAttrs(WithAttrs::new(vec![], inner));
+    assert!(Op::from_bytes(Op::new(who(), twice).to_bytes()).is_err());
+
+    let level = [29, 0, 0, 0, 0, 0];
+    let head = Op::new(who(), Action::Ping(Nothing)).to_bytes();
+    let deep = [&head[..head.len() - 1], &level.repeat(200_000)].concat();
+    assert!(Op::from_bytes(deep.into()).is_err());
+
+    let level = [0, 14, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert!(Outcome::from_bytes([&level[..], &[1, 2, 0]].concat().into()).is_ok());
+    assert!(Outcome::from_bytes(level.repeat(200_000).into()).is_err());
+}
+
 /// More groups than there may be are refused.
 #[test]
 fn groups_are_bounded() {
@@ -215,7 +247,7 @@ proptest! {
     #[test]
     fn hostile_bytes_do_no_harm(
         noise in prop::collection::vec(any::<u8>(), 0..200),
-        hits in prop::collection::vec((0..28usize, any::<u16>(), any::<u8>()), 1..60),
+        hits in prop::collection::vec((0..31usize, any::<u16>(), any::<u8>()), 1..60),
     ) {
         let mut world = World::new();
         world.create(Ino::ROOT, b"n");

@@ -70,10 +70,11 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
         0 => pick_handle(&tree.handles, byte / 8),
         _ => pick_handle(&tree.open_handles(session), byte / 8),
     };
-    let target = |byte: u8| match byte % 3 {
-        0 => Target::Handle(handle(byte / 3)),
-        1 => Target::Ino(ino(byte / 3)),
-        _ => Target::Ino(Ino(pick(&tree.files(), byte / 3))),
+    let target = |byte: u8| match byte % 4 {
+        0 => Target::Handle(handle(byte / 4)),
+        1 => Target::Ino(ino(byte / 4)),
+        2 => Target::Unopened(Ino(pick(&tree.files(), byte / 4))),
+        _ => Target::Ino(Ino(pick(&tree.files(), byte / 4))),
     };
     let mode = u32::from(raw[8]) << 4 | u32::from(raw[7]);
     let mode = if raw[6] >= 128 { mode | 0o700 } else { mode };
@@ -81,7 +82,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
     let old = |i: usize| old_name(parent, raw[i]);
     let open_flags = u32::from(raw[6]) % if raw[6] < 192 { 16 } else { 64 };
     let offset = u64::from(raw[5]) * 97;
-    match raw[2] % 28 {
+    match raw[2] % 30 {
         0 | 1 => Action::Mkdir(Mkdir {
             parent,
             name: name(4),
@@ -167,6 +168,12 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             name: old(4),
         }),
         26 => Action::Readlink(parent),
+        27 | 28 => Action::Make(Make {
+            parent,
+            name: name(4),
+            mode,
+            verifier: [None, Some(0), Some(2), Some(3)][usize::from(raw[5]) % 4],
+        }),
         _ => Action::Access(Access {
             ino: parent,
             mask: u32::from(raw[4]) % 9,
@@ -202,6 +209,31 @@ fn compare(world: &mut World, tree: &Tree) {
     assert_eq!((stat.used, stat.used_inodes), tree.used());
 }
 
+/// Runs an action with a look at objects from both sides. What was before is compared with the tree here; what came after is
+/// what any look would have shown then.
+fn run_with_attrs(
+    world: &mut World,
+    tree: &Tree,
+    session: u64,
+    who: &Who,
+    objects: &[Ino],
+    action: &Action,
+) -> (common::Result<Answer>, u64) {
+    let op = Action::WithAttrs(WithAttrs::new(objects.to_vec(), action.clone()));
+    let Answer::WithAttrs(seen) = world.run(session, who, op).unwrap() else {
+        panic!("another answer");
+    };
+    let now = world.now;
+    let before: Vec<_> = objects.iter().map(|ino| tree.attr(ino.0)).collect();
+    let after: Vec<_> = objects.iter().map(|ino| world.attr(*ino).ok()).collect();
+    assert_eq!(seen.after, after, "{action:?}");
+    match action.is_read_only() {
+        true => assert_eq!((seen.before, after), (vec![], before), "{action:?}"),
+        false => assert_eq!(seen.before, before, "{action:?}"),
+    }
+    (seen.outcome.0, now)
+}
+
 fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
     let session = 1 + u64::from(raw[1]) % 2;
     if raw[9] < 4 {
@@ -211,14 +243,26 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
     }
     let who = &users()[[0, 0, 1, 1, 2, 3][usize::from(raw[0]) % 6]];
     let action = interpret(raw, session, tree);
-    let actual = world.run(session, who, action.clone());
-    let expected = tree.apply(session, who, world.now, &action, &actual);
+    let objects = vec![
+        Ino(pick(&tree.known, raw[3])),
+        Ino(pick(&tree.known, raw[4])),
+    ];
+    let with_attrs = raw[9].is_multiple_of(4);
+    let (actual, now) = match with_attrs {
+        false => (world.run(session, who, action.clone()), world.now),
+        true => run_with_attrs(world, tree, session, who, &objects, &action),
+    };
+    let expected = tree.apply(session, who, now, &action, &actual);
     match (&actual, &expected) {
         (Ok(Answer::Data(data)), Ok(Expected::Bytes(bytes))) => assert!(data.data == *bytes),
         (Ok(Answer::Bytes(data)), Ok(Expected::Bytes(bytes))) => assert!(*data == *bytes),
         (Ok(Answer::Allowed(mask)), Ok(Expected::Mask(other))) => assert_eq!(mask, other),
         (Ok(Answer::Attr(attr)), Ok(Expected::Object(ino))) => {
             assert_eq!(Some(attr), tree.attr(*ino).as_ref(), "{who:?} {action:?}");
+        }
+        (Ok(Answer::Made(made)), Ok(Expected::Object(ino))) => {
+            let attr = Some(&made.attr);
+            assert_eq!(attr, tree.attr(*ino).as_ref(), "{who:?} {action:?}");
         }
         (Ok(Answer::Opened(opened)), Ok(Expected::Object(ino))) => {
             assert_eq!(

@@ -11,7 +11,7 @@ use quorate_execution::Service;
 use quorate_execution::graph::{Conflicts, Graph};
 use quorate_files::answer::Answer;
 use quorate_files::op::*;
-use quorate_files::{FileService, Genesis, Handle, Ino, Kind, Nothing, Outcome};
+use quorate_files::{FileService, Genesis, Handle, Ino, Kind, Nothing, Outcome, Stamp};
 use quorate_wire::Decode;
 use support::{Freedom, Step, as_allowed, in_order};
 
@@ -39,6 +39,13 @@ impl Known {
                 &opened.attr
             }
             Answer::Attr(attr) => attr,
+            Answer::Made(made) => &made.attr,
+            Answer::WithAttrs(seen) => {
+                if let Ok(answer) = &seen.outcome.0 {
+                    self.learn(session, answer);
+                }
+                return;
+            }
             _ => return,
         };
         if !self.inos.contains(&attr.ino) {
@@ -99,8 +106,9 @@ impl Maker<'_> {
     }
 
     fn target(&self, i: usize) -> Target {
-        match self.raw[i + 1] % 3 {
+        match self.raw[i + 1] % 6 {
             0 => Target::Ino(self.ino(i)),
+            1 => Target::Unopened(self.ino(i)),
             _ => Target::Handle(self.handle(i)),
         }
     }
@@ -153,15 +161,35 @@ impl Maker<'_> {
         }
     }
 
+    /// One in four is looked at from both sides, with a guard now and then.
+    fn maybe_with_attrs(&self, action: Action) -> Action {
+        if !self.raw[0].is_multiple_of(8) && self.raw[0] % 8 != 3 {
+            return action;
+        }
+        let count = usize::from(self.raw[3]) % 4;
+        let objects = [self.dir(3), self.ino(5), self.ino(4)];
+        Action::WithAttrs(WithAttrs {
+            objects: objects[..count].to_vec(),
+            guard: (self.raw[4] < 20).then(Stamp::default),
+            action: Box::new(action),
+        })
+    }
+
     fn on_names(&self) -> Action {
         let (parent, name) = (self.dir(3), self.name(4));
         let mode = self.pick(&[0o644, 0o755, 0o777, 0o4755], 6);
         match self.raw[2] % 16 {
-            0..5 => Action::Create(Create {
+            0..4 => Action::Create(Create {
                 parent,
                 name,
                 mode,
                 flags: self.flags(7, 64),
+            }),
+            4 => Action::Make(Make {
+                parent,
+                name,
+                mode,
+                verifier: self.pick(&[None, Some(0), Some(1)], 7),
             }),
             5 => Action::Mkdir(Mkdir { parent, name, mode }),
             6 => Action::Mknod(Mknod {
@@ -323,6 +351,7 @@ fn script(raws: &[Raw]) -> Vec<Step> {
                 None
             }
             Some(action) => {
+                let action = maker.maybe_with_attrs(action);
                 // Handles are of their session; somebody else's is no handle.
                 let session = match (&action, raw[8]) {
                     (_, 0..10) => session,
@@ -352,6 +381,7 @@ fn script(raws: &[Raw]) -> Vec<Step> {
 /// Whose handle an action names.
 fn owner(action: &Action, known: &Known) -> Option<u64> {
     let handle = match action {
+        Action::WithAttrs(with) => return owner(&with.action, known),
         Action::Release(handle) => handle,
         Action::Lock(lock) => &lock.handle,
         Action::GetAttr(Target::Handle(handle)) | Action::Fsync(Target::Handle(handle)) => handle,
@@ -362,7 +392,7 @@ fn owner(action: &Action, known: &Known) -> Option<u64> {
         | Action::ReadDir(ReadDir { target, .. })
         | Action::SetAttr(SetAttr { target, .. }) => match target {
             Target::Handle(handle) => handle,
-            Target::Ino(_) => return None,
+            Target::Ino(_) | Target::Unopened(_) => return None,
         },
         _ => return None,
     };

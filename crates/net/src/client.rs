@@ -12,7 +12,7 @@ use quorate_wire::{Decode, MacKey, ReplicaId};
 use crate::dial::Dialer;
 use crate::frame::{Frame, LinkEnd};
 use crate::group::Group;
-use crate::hub::{Hub, Item, Waker};
+use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
 use crate::outbox::OutboxLimits;
 use crate::tls::Identity;
@@ -55,6 +55,7 @@ pub struct ClientLinks {
 #[derive(Debug)]
 struct Slot {
     dialer: Dialer,
+    source: SourceId,
     link: Option<usize>,
     log: LogLimit,
 }
@@ -73,10 +74,15 @@ impl ClientLinks {
     /// # Errors
     /// If the system gives no more file descriptors.
     pub fn connect(group: &Group, identity: &Identity) -> io::Result<ClientLinks> {
-        let hub = Hub::new()?;
+        // Each replica has one link, which has bounds of its own.
+        let mut hub = Hub::new(HubLimits {
+            waiting_bytes: usize::MAX,
+            partial_bytes: usize::MAX,
+        })?;
         let dial = |(at, entry): (usize, &crate::group::Replica)| Slot {
+            source: hub.source(Lane::First),
             dialer: Dialer::new(
-                &entry.address,
+                entry.dialed_at(),
                 identity.client_config(entry.key),
                 LIMITS,
                 Token(FIRST_DIALER + at),
@@ -163,7 +169,7 @@ impl ClientLinks {
         let slot = &mut self.slots[usize::from(id.0)];
         match link.mac_key() {
             Ok(key) => {
-                slot.link = Some(self.hub.insert(link, id)?);
+                slot.link = Some(self.hub.insert(link, id, slot.source)?);
                 self.told.push_back(ClientEvent::Up(id, key));
             }
             Err(e) => {

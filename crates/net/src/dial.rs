@@ -219,7 +219,8 @@ enum Step {
 }
 
 fn resolve(address: &str, waker: &Waker) -> Receiver<io::Result<Vec<SocketAddr>>> {
-    let (sender, receiver) = mpsc::channel();
+    // One answer.
+    let (sender, receiver) = mpsc::sync_channel(1);
     if let Ok(address) = address.parse() {
         let _ = sender.send(Ok(vec![address]));
         return receiver;

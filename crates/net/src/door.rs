@@ -1,14 +1,19 @@
 //! Where a replica's connections begin: a thread accepts and dials, and lets in who belongs to the group.
 //!
 //! Handshakes cost public-key work, and strangers can ask for them. So none of it is done by the thread that orders
-//! operations; that one is given connections whose other end is known.
+//! operations; that one is given connections whose other end is known. And what the thread does for those that knock comes out of a
+//! budget: a quarter of a second of work at once, and a fortieth of one processor in the long run. Addresses have it in turn, so who
+//! knocks without end keeps waiting who comes from there, and others little. Dialing waits for none of this.
+//!
+//! When all places for handshakes are taken, the oldest goes of the address that has most. So who holds places without
+//! saying anything has each of them until others come, and one address can't keep out another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,6 +33,15 @@ use crate::util::{self, LogLimit};
 const READ_BYTES: usize = 16 << 10;
 /// How long nothing is accepted when the process is out of file descriptors.
 const BREATH: Duration = Duration::from_millis(100);
+/// How many connections are accepted, and moved on, before others have their turn.
+const RECEIVED_AT_ONCE: usize = 32;
+/// Work that is done for those who knock at once: a thousand clients that come back together, with a fifth of a millisecond each,
+/// are let in without a pause.
+const WORK_AT_ONCE: Duration = Duration::from_millis(250);
+/// Beyond that, for so much time that passes one part of work.
+const WORK_SHARE: u32 = 40;
+/// Work that is waited for when there is none left.
+const LEAST_WORK: Duration = Duration::from_micros(500);
 /// Tokens: of the listener, of dialers by replica, and of connections that were accepted.
 const LISTENER: usize = 0;
 const FIRST_DIALER: usize = 1;
@@ -43,6 +57,8 @@ pub(crate) struct DoorOptions {
     pub limits: LimitsOf,
     /// How many connections may be on their way in.
     pub handshakes: usize,
+    /// How many replicas the group has.
+    pub replicas: usize,
 }
 
 /// A connection that stands.
@@ -58,7 +74,7 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Door {
     arrivals: Receiver<Arrival>,
-    ended: Sender<ReplicaId>,
+    ended: SyncSender<ReplicaId>,
     stop: Arc<AtomicBool>,
     /// Connections that are on their way in, up to when they are taken.
     pending: Arc<AtomicUsize>,
@@ -81,8 +97,9 @@ impl Door {
         let mut listener = TcpListener::from_std(options.listener);
         let registry = poll.registry();
         registry.register(&mut listener, Token(LISTENER), Interest::READABLE)?;
-        let (sender, arrivals) = mpsc::channel();
-        let (ended, has_ended) = mpsc::channel();
+        // A place for each handshake, and for each replica that is dialed: it is dialed again when its link has ended.
+        let (sender, arrivals) = mpsc::sync_channel(options.handshakes + options.replicas);
+        let (ended, has_ended) = mpsc::sync_channel(options.replicas);
         let (stop, pending) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let token = |id: ReplicaId| Token(FIRST_DIALER + usize::from(id.0));
         let keeper = Keeper {
@@ -94,6 +111,8 @@ impl Door {
             limits: options.limits,
             handshakes: options.handshakes,
             guests: BTreeMap::new(),
+            turns: Turns::default(),
+            work: Work::new(util::now()),
             next_guest: FIRST_GUEST,
             dialers: dial(&token, &waker),
             has_ended,
@@ -129,7 +148,8 @@ impl Door {
 
     /// A link to a replica that was dialed is over.
     pub fn ended(&self, replica: ReplicaId) {
-        let _ = self.ended.send(replica);
+        // There is a place: this link's arrival was taken, and the replica is not dialed again before this is read.
+        let _ = self.ended.try_send(replica);
         self.waker.wake();
     }
 }
@@ -144,11 +164,100 @@ impl Drop for Door {
     }
 }
 
+/// How long the thread may still work for those who knock.
+#[derive(Debug)]
+struct Work {
+    left: Duration,
+    owed: Duration,
+    at: Instant,
+}
+
+impl Work {
+    fn new(now: Instant) -> Work {
+        Work {
+            left: WORK_AT_ONCE,
+            owed: Duration::ZERO,
+            at: now,
+        }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let came = now.saturating_duration_since(self.at) / WORK_SHARE;
+        self.at = self.at.max(now);
+        let paid = came.min(self.owed);
+        self.owed -= paid;
+        self.left = (self.left + came - paid).min(WORK_AT_ONCE);
+    }
+
+    fn spend(&mut self, took: Duration) {
+        let taken = took.min(self.left);
+        self.left -= taken;
+        self.owed += took - taken;
+    }
+
+    fn is_there(&self) -> bool {
+        self.owed.is_zero() && !self.left.is_zero()
+    }
+
+    /// When there is some again.
+    fn due(&self) -> Instant {
+        match self.is_there() {
+            true => self.at,
+            false => self.at + (self.owed + LEAST_WORK) * WORK_SHARE,
+        }
+    }
+}
+
 /// Somebody whose key is not known yet.
 struct Guest {
     link: Box<Link>,
     from: SocketAddr,
     until: Instant,
+    /// Whether its turn is awaited.
+    queued: bool,
+}
+
+/// Guests that have something to say, by address; addresses in turn.
+#[derive(Debug, Default)]
+struct Turns {
+    order: VecDeque<IpAddr>,
+    guests: BTreeMap<IpAddr, VecDeque<usize>>,
+}
+
+impl Turns {
+    fn push(&mut self, from: IpAddr, token: usize) {
+        let guests = self.guests.entry(from).or_default();
+        if guests.is_empty() {
+            self.order.push_back(from);
+        }
+        guests.push_back(token);
+    }
+
+    fn pop(&mut self) -> Option<usize> {
+        let from = self.order.pop_front()?;
+        let guests = self.guests.get_mut(&from)?;
+        let token = guests.pop_front();
+        match guests.is_empty() {
+            true => drop(self.guests.remove(&from)),
+            false => self.order.push_back(from),
+        }
+        token
+    }
+
+    fn remove(&mut self, from: IpAddr, token: usize) {
+        let Some(guests) = self.guests.get_mut(&from) else {
+            return;
+        };
+        guests.retain(|t| *t != token);
+        if guests.is_empty() {
+            self.guests.remove(&from);
+            self.order.retain(|address| *address != from);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
 }
 
 struct Keeper {
@@ -161,10 +270,12 @@ struct Keeper {
     limits: LimitsOf,
     handshakes: usize,
     guests: BTreeMap<usize, Guest>,
+    turns: Turns,
+    work: Work,
     next_guest: usize,
     dialers: Vec<(ReplicaId, Dialer)>,
     has_ended: Receiver<ReplicaId>,
-    arrivals: Sender<Arrival>,
+    arrivals: SyncSender<Arrival>,
     pending: Arc<AtomicUsize>,
     wake: Waker,
     waker: Waker,
@@ -177,9 +288,11 @@ impl Keeper {
         let mut events = Events::with_capacity(256);
         while !stop.load(Ordering::Acquire) {
             let now = util::now();
-            let timeout = self
-                .next_due()
-                .map(|due| due.saturating_duration_since(now));
+            // More may wait than there was time for.
+            let knocks = self.accepting && self.pause_until.is_none() || !self.turns.is_empty();
+            let work = knocks.then(|| self.work.due());
+            let due = [self.next_due(), work].into_iter().flatten().min();
+            let timeout = due.map(|due| due.saturating_duration_since(now));
             match self.poll.poll(&mut events, timeout) {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => {
                     return tracing::error!("no connections are made any more: {e}");
@@ -192,7 +305,29 @@ impl Keeper {
             }
             self.let_go(now);
             self.dial(now);
-            self.accept(now);
+            self.receive(now);
+        }
+    }
+
+    /// Does something for those who knock, as long as there is time for it and others need not wait long.
+    fn receive(&mut self, now: Instant) {
+        self.work.refill(now);
+        let mut since = now;
+        for _ in 0..RECEIVED_AT_ONCE {
+            if !self.work.is_there() {
+                return;
+            }
+            let token = self.turns.pop();
+            if let Some(token) = token {
+                self.shake(token);
+            }
+            let accepted = self.accept(since);
+            if token.is_none() && !accepted {
+                return;
+            }
+            let now = util::now();
+            self.work.spend(now.saturating_duration_since(since));
+            since = now;
         }
     }
 
@@ -217,9 +352,17 @@ impl Keeper {
             token => {
                 if let Some(guest) = self.guests.get_mut(&token) {
                     guest.link.on_ready(event);
-                    self.shake(token);
+                    self.queue(token);
                 }
             }
+        }
+    }
+
+    fn queue(&mut self, token: usize) {
+        if let Some(guest) = self.guests.get_mut(&token)
+            && !std::mem::replace(&mut guest.queued, true)
+        {
+            self.turns.push(guest.from.ip(), token);
         }
     }
 
@@ -231,32 +374,38 @@ impl Keeper {
         }
         for (id, dialer) in &mut self.dialers {
             if let Some(link) = dialer.advance(self.poll.registry(), now, &mut self.scratch) {
-                let _ = self.arrivals.send(Arrival::Dialed(*id, link));
+                let _ = self.arrivals.try_send(Arrival::Dialed(*id, link));
                 self.wake.wake();
             }
         }
     }
 
-    fn accept(&mut self, now: Instant) {
+    /// Accepts a connection; whether there was one.
+    fn accept(&mut self, now: Instant) -> bool {
         if self.pause_until.is_some_and(|until| until <= now) {
             (self.pause_until, self.accepting) = (None, true);
         }
-        while self.accepting && self.pause_until.is_none() {
-            match self.listener.accept() {
-                Ok((tcp, from)) => self.on_guest(tcp, from, now),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.accepting = false,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => {
-                    // Out of file descriptors, most likely: wait until some are given back.
-                    self.grumble(None, &format!("can't accept connections: {e}"));
-                    self.pause_until = Some(now + BREATH);
-                }
+        if !self.accepting || self.pause_until.is_some() {
+            return false;
+        }
+        match self.listener.accept() {
+            Ok((tcp, from)) => {
+                self.on_guest(tcp, from, now);
+                return true;
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.accepting = false,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => {
+                // Out of file descriptors, most likely: wait until some are given back.
+                self.grumble(None, &format!("can't accept connections: {e}"));
+                self.pause_until = Some(now + BREATH);
             }
         }
+        false
     }
 
     fn on_guest(&mut self, mut tcp: TcpStream, from: SocketAddr, now: Instant) {
-        if self.pending.load(Ordering::Acquire) >= self.handshakes {
+        if self.pending.load(Ordering::Acquire) >= self.handshakes && !self.make_room() {
             return self.grumble(Some(from), "too many connections without a known peer");
         }
         let token = self.next_guest;
@@ -275,11 +424,38 @@ impl Keeper {
                 self.next_guest += 1;
                 self.pending.fetch_add(1, Ordering::AcqRel);
                 let (link, until) = (Box::new(link), now + HANDSHAKE_TIMEOUT);
-                self.guests.insert(token, Guest { link, from, until });
-                self.shake(token);
+                let guest = Guest {
+                    link,
+                    from,
+                    until,
+                    queued: false,
+                };
+                self.guests.insert(token, guest);
+                self.queue(token);
             }
             Err(e) => self.grumble(Some(from), &format!("can't begin a handshake: {e}")),
         }
+    }
+
+    /// Lets go of the oldest guest from the address that has most; whether there is one.
+    fn make_room(&mut self) -> bool {
+        let mut guests: BTreeMap<IpAddr, (usize, usize)> = BTreeMap::new();
+        for (&token, guest) in &self.guests {
+            guests.entry(guest.from.ip()).or_insert((0, token)).0 += 1;
+        }
+        let most = guests.into_values().max_by_key(|(count, _)| *count);
+        let Some((_, oldest)) = most else {
+            return false;
+        };
+        if let Some(guest) = self.guests.remove(&oldest) {
+            self.turns.remove(guest.from.ip(), oldest);
+            self.pending.fetch_sub(1, Ordering::AcqRel);
+            self.grumble(
+                Some(guest.from),
+                "too many connections without a known peer",
+            );
+        }
+        true
     }
 
     /// Moves the handshake of a guest on.
@@ -287,6 +463,7 @@ impl Keeper {
         let Some(guest) = self.guests.get_mut(&token) else {
             return;
         };
+        guest.queued = false;
         let done = match guest.link.shake(&mut self.scratch) {
             Ok(false) => return,
             Ok(true) => self.identify(token),
@@ -320,7 +497,7 @@ impl Keeper {
         };
         match arrive() {
             Ok(key) => {
-                let _ = self.arrivals.send(Arrival::Accepted(key, guest.link));
+                let _ = self.arrivals.try_send(Arrival::Accepted(key, guest.link));
                 self.wake.wake();
                 Ok(())
             }
@@ -336,7 +513,9 @@ impl Keeper {
         while let Some(guest) = self.guests.first_entry()
             && guest.get().until <= now
         {
+            let token = *guest.key();
             let from = guest.remove().from;
+            self.turns.remove(from.ip(), token);
             self.pending.fetch_sub(1, Ordering::AcqRel);
             self.grumble(Some(from), "refused in the handshake: it takes too long");
         }

@@ -63,6 +63,8 @@ pub(crate) enum LinkEnd {
     Truncated,
     /// It was not there in time.
     TooSlow,
+    /// All clients together have more than there is memory for, and it has most.
+    TooMuch,
     /// The peer's bytes are not TLS, or it is not who it should be, or it says so of us.
     Tls(rustls::Error),
     /// The peer speaks another protocol, or does not say who it is.
@@ -78,7 +80,7 @@ impl LinkEnd {
     pub fn is_misbehaviour(&self) -> bool {
         match self {
             LinkEnd::Closed | LinkEnd::ClosedHere | LinkEnd::Io(_) => false,
-            LinkEnd::Truncated | LinkEnd::TooSlow => false,
+            LinkEnd::Truncated | LinkEnd::TooSlow | LinkEnd::TooMuch => false,
             LinkEnd::Tls(_) | LinkEnd::AnotherProtocol => true,
             LinkEnd::BadLength(_) | LinkEnd::Malformed(_) => true,
         }
@@ -93,6 +95,9 @@ impl fmt::Display for LinkEnd {
             LinkEnd::Io(e) => write!(f, "{e}"),
             LinkEnd::Truncated => write!(f, "the connection ended within a message"),
             LinkEnd::TooSlow => write!(f, "the peer did not answer in time"),
+            LinkEnd::TooMuch => {
+                write!(f, "it had most of what filled the memory for all clients")
+            }
             LinkEnd::Tls(e) => write!(f, "{e}"),
             LinkEnd::AnotherProtocol => write!(f, "the peer speaks another protocol"),
             LinkEnd::BadLength(n) => write!(f, "the peer announced a message of {n} bytes"),
@@ -130,6 +135,21 @@ impl Deframer {
     /// Whether the stream may end here.
     pub fn is_between(&self) -> bool {
         self.head_bytes == 0 && self.missing == 0
+    }
+
+    /// Bytes of a message that is not whole.
+    pub fn partial_bytes(&self) -> usize {
+        self.body.len()
+    }
+
+    /// Bytes that are missing of it.
+    pub fn missing_bytes(&self) -> usize {
+        self.missing
+    }
+
+    /// Forgets the message that is not whole; the stream can't be gone on with.
+    pub fn clear(&mut self) {
+        self.body = BytesMut::new();
     }
 
     /// Takes bytes in, and appends the messages that are whole now. Each has memory of its own: a slice of a common buffer

@@ -104,6 +104,23 @@ pub struct Replica {
     pub address: String,
     /// Its long-lived key.
     pub key: PublicKey,
+    /// Where this process reaches it instead; nothing that the file says.
+    route: Option<String>,
+}
+
+impl Replica {
+    pub(crate) fn new(address: String, key: PublicKey) -> Replica {
+        Replica {
+            address,
+            key,
+            route: None,
+        }
+    }
+
+    /// Where it is dialed.
+    pub(crate) fn dialed_at(&self) -> &str {
+        self.route.as_ref().unwrap_or(&self.address)
+    }
 }
 
 /// A client as the group file lists it.
@@ -146,7 +163,7 @@ impl Group {
     ) -> Result<Group, Problem> {
         let replicas = replicas
             .into_iter()
-            .map(|(address, key)| Replica { address, key });
+            .map(|(address, key)| Replica::new(address, key));
         let clients = clients.into_iter().map(|(name, key)| Client { name, key });
         Group::check(
             name.into(),
@@ -164,6 +181,19 @@ impl Group {
         self.protocol = protocol;
         self.id = Digest::of(Content::Group, &self.canonical());
         self
+    }
+
+    /// The same group, of which this process reaches one replica at another address: by another network, or through a tunnel.
+    ///
+    /// # Errors
+    /// [`Problem::NoSuchReplica`], [`Problem::BadAddress`]; the caller's fault.
+    pub fn with_route(mut self, id: ReplicaId, address: &str) -> Result<Group, Problem> {
+        if !is_address(address) {
+            return Err(Problem::BadAddress(address.into()));
+        }
+        let replica = self.replicas.get_mut(usize::from(id.0));
+        replica.ok_or(Problem::NoSuchReplica(id))?.route = Some(address.into());
+        Ok(self)
     }
 
     /// Reads a group file.

@@ -2,6 +2,12 @@
 //!
 //! In each turn a link is read once at most, so that one that floods does not keep others from being heard; and it is
 //! written to once, with all that was queued for it meanwhile.
+//!
+//! Aardvark (Clement et al., NSDI 2009, sect. 4): replicas are heard apart from clients, and everyone in turn. Links have a *source*,
+//! who is at their other end. Those of a source share what it may have handled in a turn; sources of the first lane go first,
+//! and all of the second lane together have a bound, so that the first lane is heard again soon. What is over waits for the next
+//! turn, and meanwhile nothing more is read from that link. A source that is *put aside* is not read at all, nor is one that is
+//! *held* because its owner has enough of it, nor a link of the second lane whose other end does not take what it is sent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -15,12 +21,23 @@ use bytes::Bytes;
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Registry, Token};
 
+use crate::conduct::units;
 use crate::frame::{Frame, LinkEnd};
 use crate::link::Link;
 use crate::util;
 
 /// How much is read from a link at a time.
 const READ_BYTES: usize = 128 << 10;
+/// And of the second lane, where not so much of one message is missing: there may be a thousand links, each of which keeps what it
+/// was read until its turn.
+const SHORT_READ_BYTES: usize = 16 << 10;
+/// Units that one source may have handled in a turn, by lane: some windows of votes, and a window of requests. A long message may go
+/// beyond, at the cost of the next turns.
+const SOURCE_UNITS: [u64; 2] = [256, 64];
+/// Units that all sources of a lane together may have handled in a turn.
+const LANE_UNITS: [u64; 2] = [u64::MAX, 512];
+/// A link of the second lane for which so many bytes wait is not read: who does not take its answers is asked for no more questions.
+const UNTAKEN_BYTES: usize = 2 << 20;
 /// Links of which one poll tells.
 const EVENTS: usize = 256;
 /// How long a frame may wait for others to go along with.
@@ -82,6 +99,59 @@ pub(crate) enum Item {
     End(LinkEnd),
 }
 
+/// Who goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    First,
+    Second,
+}
+
+/// Who is at the other end of some links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SourceId(usize);
+
+#[derive(Debug)]
+struct Source {
+    lane: Lane,
+    /// The turn in which it was looked at last, and the units that were not paid for by then.
+    turn: u64,
+    used: u64,
+    is_aside: bool,
+    is_held: bool,
+}
+
+impl Source {
+    /// Each turn pays for a share. Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): who had a long message handled that
+    /// went beyond its share is passed over until that is paid for.
+    fn begin(&mut self, turn: u64) {
+        let paid = SOURCE_UNITS[self.lane as usize].saturating_mul(turn - self.turn);
+        self.used = self.used.saturating_sub(paid);
+        self.turn = turn;
+    }
+
+    fn may_go_on(&mut self, turn: u64) -> bool {
+        self.begin(turn);
+        self.is_heard() && self.used < SOURCE_UNITS[self.lane as usize]
+    }
+
+    fn is_heard(&self) -> bool {
+        !self.is_aside && !self.is_held
+    }
+
+    fn charge(&mut self, units: u64) {
+        self.used += units;
+    }
+}
+
+/// What bounds the memory of all links of the second lane together. When it is reached, the link that has most is ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HubLimits {
+    /// Bytes that wait to be sent.
+    pub waiting_bytes: usize,
+    /// Bytes of messages that have not come whole.
+    pub partial_bytes: usize,
+}
+
 /// Links, each with a note of its owner's.
 pub(crate) struct Hub<N> {
     poll: Poll,
@@ -90,10 +160,18 @@ pub(crate) struct Hub<N> {
     scratch: Box<[u8]>,
     links: BTreeMap<usize, Entry<N>>,
     next: usize,
-    /// Links that may have something to give, in turn.
-    ready: VecDeque<usize>,
-    /// Those of them that were read in this turn and may have more.
-    again: VecDeque<usize>,
+    sources: Vec<Source>,
+    turn: u64,
+    /// Units that were handled in this turn, by lane.
+    used: [u64; 2],
+    limits: HubLimits,
+    /// What the links of the second lane have of what is bounded.
+    waiting_bytes: usize,
+    partial_bytes: usize,
+    /// Links that may have something to give, in turn, by lane.
+    ready: [VecDeque<usize>; 2],
+    /// Those of them that had their share of this turn and may have more.
+    again: [VecDeque<usize>; 2],
     /// Links that may have something to write.
     dirty: Vec<usize>,
     /// Links with frames that may wait for others, and since when.
@@ -106,6 +184,8 @@ pub(crate) struct Hub<N> {
 struct Entry<N> {
     link: Box<Link>,
     note: N,
+    source: SourceId,
+    lane: Lane,
     queued: bool,
     dirty: bool,
     read: bool,
@@ -118,7 +198,7 @@ impl<N> fmt::Debug for Hub<N> {
 }
 
 impl<N: Copy> Hub<N> {
-    pub fn new() -> io::Result<Hub<N>> {
+    pub fn new(limits: HubLimits) -> io::Result<Hub<N>> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry())?;
         Ok(Hub {
@@ -128,8 +208,14 @@ impl<N: Copy> Hub<N> {
             scratch: vec![0; READ_BYTES].into(),
             links: BTreeMap::new(),
             next: 0,
-            ready: VecDeque::new(),
-            again: VecDeque::new(),
+            sources: Vec::new(),
+            turn: 0,
+            used: [0; 2],
+            limits,
+            waiting_bytes: 0,
+            partial_bytes: 0,
+            ready: Default::default(),
+            again: Default::default(),
             dirty: Vec::new(),
             later: Vec::new(),
             later_since: None,
@@ -151,6 +237,11 @@ impl<N: Copy> Hub<N> {
         (self.poll.registry(), &mut self.scratch)
     }
 
+    /// A link's note.
+    pub fn note(&self, token: usize) -> Option<N> {
+        self.links.get(&token).map(|entry| entry.note)
+    }
+
     /// The links' notes.
     pub fn notes(&self) -> impl Iterator<Item = (usize, N)> {
         self.links.iter().map(|(token, entry)| (*token, entry.note))
@@ -160,8 +251,49 @@ impl<N: Copy> Hub<N> {
         self.links.len()
     }
 
+    /// Makes a source, which stays as long as the hub does.
+    pub fn source(&mut self, lane: Lane) -> SourceId {
+        self.sources.push(Source {
+            lane,
+            turn: 0,
+            used: 0,
+            is_aside: false,
+            is_held: false,
+        });
+        SourceId(self.sources.len() - 1)
+    }
+
+    /// Nothing is read from a source any more, until it is taken back.
+    pub fn put_aside(&mut self, source: SourceId) {
+        self.sources[source.0].is_aside = true;
+    }
+
+    /// A source is heard again, unless it is held.
+    pub fn take_back(&mut self, source: SourceId) {
+        self.sources[source.0].is_aside = false;
+        self.hear(source);
+    }
+
+    /// Nothing is read from a source as long as it is held.
+    pub fn hold(&mut self, source: SourceId, is_held: bool) {
+        self.sources[source.0].is_held = is_held;
+        self.hear(source);
+    }
+
+    fn hear(&mut self, source: SourceId) {
+        if !self.sources[source.0].is_heard() {
+            return;
+        }
+        for (&token, entry) in &mut self.links {
+            if entry.source == source && entry.has_more() {
+                entry.queue(token, &mut self.ready);
+            }
+        }
+    }
+
     /// Takes a link whose handshake is done; its token is not used again.
-    pub fn insert(&mut self, mut link: Box<Link>, note: N) -> io::Result<usize> {
+    pub fn insert(&mut self, mut link: Box<Link>, note: N, source: SourceId) -> io::Result<usize> {
+        let lane = self.sources[source.0].lane;
         let token = self.next;
         self.next += 1;
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -173,19 +305,26 @@ impl<N: Copy> Hub<N> {
         let entry = Entry {
             link,
             note,
+            source,
+            lane,
             queued: true,
             dirty: false,
             read: false,
         };
         self.links.insert(token, entry);
-        self.ready.push_back(token);
+        self.ready[lane as usize].push_back(token);
         Ok(token)
     }
 
     /// Ends a link at once; nothing more is heard of it.
     pub fn remove(&mut self, token: usize) {
         // Closing the socket ends its registration.
-        self.links.remove(&token);
+        if let Some(entry) = self.links.remove(&token)
+            && entry.lane == Lane::Second
+        {
+            self.waiting_bytes -= entry.link.waiting_bytes();
+            self.partial_bytes -= entry.link.partial_bytes();
+        }
     }
 
     /// Ends a link; its end comes in its turn.
@@ -207,8 +346,12 @@ impl<N: Copy> Hub<N> {
         timeout: Option<Duration>,
         mut other: impl FnMut(usize, &Event),
     ) -> io::Result<()> {
-        self.ready.append(&mut self.again);
-        let busy = !self.ready.is_empty() || !self.dirty.is_empty();
+        self.turn += 1;
+        self.used = [0; 2];
+        for (ready, again) in self.ready.iter_mut().zip(&mut self.again) {
+            ready.append(again);
+        }
+        let busy = self.ready.iter().any(|r| !r.is_empty()) || !self.dirty.is_empty();
         let later = self.later_since.map(|_| LATER);
         let timeout = match busy {
             true => Some(Duration::ZERO),
@@ -225,8 +368,8 @@ impl<N: Copy> Hub<N> {
                 continue;
             };
             entry.link.on_ready(event);
-            if entry.link.readable && !std::mem::replace(&mut entry.queued, true) {
-                self.ready.push_back(token);
+            if entry.link.readable && self.sources[entry.source.0].is_heard() {
+                entry.queue(token, &mut self.ready);
             }
             if entry.link.wants_flush() && !std::mem::replace(&mut entry.dirty, true) {
                 self.dirty.push(token);
@@ -266,31 +409,37 @@ impl<N: Copy> Hub<N> {
     /// What came, until this turn has no more.
     pub fn next(&mut self) -> Option<(usize, N, Item)> {
         loop {
-            let token = *self.ready.front()?;
+            let lane = self.lane()?;
+            let token = *self.ready[lane].front()?;
             let Some(entry) = self.links.get_mut(&token) else {
-                self.ready.pop_front();
+                self.ready[lane].pop_front();
                 continue;
             };
-            if let Some(frame) = entry.link.next_frame() {
+            let source = &mut self.sources[entry.source.0];
+            let may_go_on = source.may_go_on(self.turn) && entry.takes_answers();
+            if may_go_on && let Some(frame) = entry.link.next_frame() {
+                let units = units(frame.len());
+                source.charge(units);
+                self.used[lane] += units;
                 return Some((token, entry.note, Item::Frame(frame)));
             }
-            if let Some(end) = entry.link.end.take() {
+            let is_empty = entry.link.inbox.is_empty();
+            if is_empty && let Some(end) = entry.link.end.take() {
                 let note = entry.note;
-                self.ready.pop_front();
-                self.links.remove(&token);
+                self.ready[lane].pop_front();
+                self.remove(token);
                 return Some((token, note, Item::End(end)));
             }
-            if entry.link.readable && !std::mem::replace(&mut entry.read, true) {
-                if let Err(end) = entry.link.read(&mut self.scratch) {
-                    entry.link.end = Some(end);
-                }
+            let may_read = may_go_on && is_empty && entry.link.readable;
+            if may_read && !std::mem::replace(&mut entry.read, true) {
+                self.read(token);
                 continue;
             }
-            self.ready.pop_front();
+            self.ready[lane].pop_front();
             entry.read = false;
-            entry.queued = entry.link.readable;
+            entry.queued = source.is_heard() && entry.takes_answers() && entry.has_more();
             if entry.queued {
-                self.again.push_back(token);
+                self.again[lane].push_back(token);
             }
             // Reading may have made TLS answer.
             if entry.link.wants_flush() && !std::mem::replace(&mut entry.dirty, true) {
@@ -299,13 +448,69 @@ impl<N: Copy> Hub<N> {
         }
     }
 
+    /// Whose turn it is.
+    fn lane(&self) -> Option<usize> {
+        let has_turn =
+            |&lane: &usize| !self.ready[lane].is_empty() && self.used[lane] < LANE_UNITS[lane];
+        (0..self.ready.len()).find(has_turn)
+    }
+
+    fn read(&mut self, token: usize) {
+        let Some(entry) = self.links.get_mut(&token) else {
+            return;
+        };
+        let most = match entry.lane {
+            Lane::First => READ_BYTES,
+            Lane::Second => entry
+                .link
+                .missing_bytes()
+                .clamp(SHORT_READ_BYTES, READ_BYTES),
+        };
+        let before = entry.link.partial_bytes();
+        if let Err(end) = entry.link.read(&mut self.scratch[..most]) {
+            entry.link.end = Some(end);
+        }
+        if entry.lane == Lane::Second {
+            self.partial_bytes = self.partial_bytes - before + entry.link.partial_bytes();
+            if self.partial_bytes > self.limits.partial_bytes {
+                self.end_largest(Link::partial_bytes);
+            }
+        }
+    }
+
+    /// Ends the link of the second lane that has most of something.
+    fn end_largest(&mut self, of: impl Fn(&Link) -> usize) {
+        let second = self.links.iter().filter(|(_, e)| e.lane == Lane::Second);
+        let largest = second.max_by_key(|(_, entry)| of(&entry.link));
+        if let Some((&token, _)) = largest
+            && let Some(entry) = self.links.get_mut(&token)
+        {
+            let dropped = entry.link.drop_all();
+            self.waiting_bytes -= dropped.waiting;
+            self.partial_bytes -= dropped.partial;
+            entry.end(token, LinkEnd::TooMuch, &mut self.ready);
+        }
+    }
+
     /// Queues a frame; false if it was dropped, because the link is over or full.
     pub fn push(&mut self, token: usize, frame: &Frame) -> bool {
         let Some(entry) = self.links.get_mut(&token) else {
             return false;
         };
+        if entry.lane == Lane::Second {
+            // Who asks for long answers has fewer questions heard, whether it takes them or not.
+            let source = &mut self.sources[entry.source.0];
+            source.begin(self.turn);
+            source.charge(units(frame.wire_bytes()) - 1);
+        }
         if entry.link.end.is_some() || !entry.link.push(frame) {
             return false;
+        }
+        if entry.lane == Lane::Second {
+            self.waiting_bytes += frame.wire_bytes();
+            if self.waiting_bytes > self.limits.waiting_bytes {
+                self.end_largest(Link::waiting_bytes);
+            }
         }
         self.mark(token);
         true
@@ -318,6 +523,9 @@ impl<N: Copy> Hub<N> {
         };
         if entry.link.end.is_some() || !entry.link.push(frame) {
             return false;
+        }
+        if entry.lane == Lane::Second {
+            self.waiting_bytes += frame.wire_bytes();
         }
         self.later.push(token);
         self.later_since.get_or_insert_with(util::now);
@@ -355,8 +563,16 @@ impl<N: Copy> Hub<N> {
             let Some(entry) = self.links.get_mut(&token) else {
                 continue;
             };
+            let before = entry.link.waiting_bytes();
+            let took = entry.takes_answers();
             if let Err(end) = entry.link.flush() {
                 entry.end(token, end, &mut self.ready);
+            }
+            if !took && entry.takes_answers() && entry.has_more() {
+                entry.queue(token, &mut self.ready);
+            }
+            if entry.lane == Lane::Second {
+                self.waiting_bytes = self.waiting_bytes - before + entry.link.waiting_bytes();
             }
             entry.dirty = entry.link.end.is_none() && entry.link.wants_flush();
             if entry.dirty {
@@ -376,10 +592,25 @@ impl<N: Copy> Hub<N> {
 }
 
 impl<N> Entry<N> {
-    fn end(&mut self, token: usize, end: LinkEnd, ready: &mut VecDeque<usize>) {
+    fn end(&mut self, token: usize, end: LinkEnd, ready: &mut [VecDeque<usize>; 2]) {
         self.link.end.get_or_insert(end);
+        self.queue(token, ready);
+    }
+
+    fn queue(&mut self, token: usize, ready: &mut [VecDeque<usize>; 2]) {
         if !std::mem::replace(&mut self.queued, true) {
-            ready.push_back(token);
+            ready[self.lane as usize].push_back(token);
         }
+    }
+
+    /// Whether it is no more than a little behind with what it is sent.
+    fn takes_answers(&self) -> bool {
+        let waiting = self.link.waiting_bytes();
+        self.lane == Lane::First || waiting < UNTAKEN_BYTES || self.link.end.is_some()
+    }
+
+    /// Whether it can give something in its next turn.
+    fn has_more(&self) -> bool {
+        self.link.readable || self.link.end.is_some() || !self.link.inbox.is_empty()
     }
 }

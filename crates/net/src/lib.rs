@@ -11,7 +11,7 @@
 //! of another thread (`door.rs`).
 //!
 //! ```text
-//!              hub.rs      all links of an owner: readiness, fairness, flushing
+//! conduct.rs   hub.rs      who costs too much; all links of an owner: readiness, fairness, flushing
 //!                 |
 //! door, dial -> link.rs    one connection: TLS, frames, what waits to be sent
 //!                /   \
@@ -21,6 +21,7 @@
 //! Absent on purpose: an asynchronous runtime, and decisions of the protocol. This crate moves bytes.
 
 mod client;
+mod conduct;
 mod dial;
 pub mod disk;
 mod door;

@@ -52,6 +52,13 @@ impl LinkLimits {
     }
 }
 
+/// Bytes that a link has given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropped {
+    pub waiting: usize,
+    pub partial: usize,
+}
+
 /// A connection, from its handshake on.
 pub(crate) struct Link {
     stream: TcpStream,
@@ -224,6 +231,32 @@ impl Link {
             self.inbox = VecDeque::new();
         }
         next
+    }
+
+    /// Bytes that wait to be sent and are not sealed.
+    pub fn waiting_bytes(&self) -> usize {
+        self.outbox.waiting_bytes()
+    }
+
+    /// Bytes of a message that has not come whole.
+    pub fn partial_bytes(&self) -> usize {
+        self.deframer.partial_bytes()
+    }
+
+    /// Bytes that are missing of it.
+    pub fn missing_bytes(&self) -> usize {
+        self.deframer.missing_bytes()
+    }
+
+    /// Gives back all memory but that of its frames that came whole: it is to end. Says how much that was.
+    pub fn drop_all(&mut self) -> Dropped {
+        let dropped = Dropped {
+            waiting: self.waiting_bytes(),
+            partial: self.partial_bytes(),
+        };
+        self.deframer.clear();
+        self.outbox = Outbox::new(LinkLimits::of_strangers().outbox);
+        dropped
     }
 
     /// Queues a frame; false if it was dropped.

@@ -41,6 +41,11 @@ impl Outbox {
         self.frames.is_empty()
     }
 
+    /// Bytes that wait.
+    pub fn waiting_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Queues a frame; false if it was dropped.
     pub fn push(&mut self, frame: &Frame) -> bool {
         let bytes = frame.wire_bytes();

@@ -4,26 +4,27 @@
 //! the older, whose end may not have been noticed yet. Events of one replica or client come in order: up,
 //! messages, down.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_wire::message::{
     ClientMessage, LinkReport, MAX_FRAME_BYTES, MAX_OP_BYTES, PeerMessage,
 };
 use quorate_wire::{ClientId, Decode, MacKey, PublicKey, ReplicaId};
 
+use crate::conduct::{self, Ledger, Verdict};
 use crate::dial::Dialer;
 use crate::door::{Arrival, Door, DoorOptions};
 use crate::frame::{Frame, LinkEnd};
 use crate::group::{Group, Member};
-use crate::hub::{Hub, Item, Waker};
+use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
 use crate::outbox::OutboxLimits;
 use crate::tls::Identity;
-use crate::util::LogLimit;
+use crate::util::{self, LogLimit};
 
 /// What bounds a replica's links. The defaults are right for all but tests.
 #[derive(Clone, Copy, Debug)]
@@ -32,9 +33,13 @@ pub struct Limits {
     pub peer_queue_bytes: usize,
     /// Bytes that may wait to be sent on a client's connection.
     pub client_queue_bytes: usize,
+    /// Bytes that may wait to be sent to all clients together. Beyond that the connection with most is closed.
+    pub clients_queue_bytes: usize,
+    /// Bytes of messages of all clients together that have not come whole; likewise.
+    pub clients_partial_bytes: usize,
     /// Messages that may wait on any link.
     pub queue_frames: usize,
-    /// Connections whose other end is not known yet.
+    /// Connections whose other end is not known yet; with one more the oldest is closed of the address that has most.
     pub handshakes: usize,
     /// Connections of all clients.
     pub clients: usize,
@@ -47,6 +52,8 @@ impl Default for Limits {
         Limits {
             peer_queue_bytes: 64 << 20,
             client_queue_bytes: 16 << 20,
+            clients_queue_bytes: 128 << 20,
+            clients_partial_bytes: 64 << 20,
             queue_frames: 64 << 10,
             handshakes: 256,
             clients: 1024,
@@ -141,6 +148,14 @@ pub struct ReplicaLinks {
     limits: Limits,
     hub: Hub<Who>,
     peers: Vec<Peer>,
+    /// Clients that have been here, by their keys; the group has no more than a few thousand.
+    clients: BTreeMap<ClientId, Client>,
+    /// What peers, and clients, have cost. A peer's place is its id.
+    peer_costs: Ledger,
+    client_costs: Ledger,
+    clients_put_aside: u64,
+    /// Whose message was given out last, and its length.
+    last: Option<(Who, usize)>,
     door: Door,
     /// Comings and goings that were not told yet.
     told: VecDeque<Event>,
@@ -155,12 +170,21 @@ enum Who {
     Client(ClientId),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Peer {
+    source: SourceId,
     /// The newest link.
     link: Option<usize>,
     dropped: u64,
+    put_aside: u64,
     log: LogLimit,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Client {
+    source: SourceId,
+    /// Its place among the accounts.
+    account: usize,
 }
 
 impl ReplicaLinks {
@@ -180,7 +204,10 @@ impl ReplicaLinks {
             Some(me),
             "the key is not that of {me:?}"
         );
-        let hub = Hub::new()?;
+        let mut hub = Hub::new(HubLimits {
+            waiting_bytes: limits.clients_queue_bytes,
+            partial_bytes: limits.clients_partial_bytes,
+        })?;
         let members = group.clone();
         let options = DoorOptions {
             listener,
@@ -192,6 +219,7 @@ impl ReplicaLinks {
                 Member::Client(_) => Some(client_limits(&limits)),
             }),
             handshakes: limits.handshakes,
+            replicas: group.quorum().n(),
         };
         let lower = group.quorum().replicas().filter(|&peer| peer < me);
         let door = Door::open(
@@ -201,16 +229,29 @@ impl ReplicaLinks {
                     let entry = &group.replicas()[usize::from(peer.0)];
                     let config = identity.client_config(entry.key);
                     let (limits, waker) = (peer_limits(&limits), waker.clone());
-                    let dialer = Dialer::new(&entry.address, config, limits, token(peer), waker);
+                    let dialer = Dialer::new(entry.dialed_at(), config, limits, token(peer), waker);
                     (peer, dialer)
                 };
                 lower.map(dial).collect()
             },
             hub.waker().clone(),
         )?;
+        let (quorum, now) = (group.quorum(), util::now());
+        let peer = |_| Peer {
+            source: hub.source(Lane::First),
+            link: None,
+            dropped: 0,
+            put_aside: 0,
+            log: LogLimit::default(),
+        };
         Ok(ReplicaLinks {
             me,
-            peers: group.replicas().iter().map(|_| Peer::default()).collect(),
+            peers: quorum.replicas().map(peer).collect(),
+            clients: BTreeMap::new(),
+            peer_costs: Ledger::of_peers(quorum.n(), quorum.f(), now),
+            client_costs: Ledger::of_clients(now),
+            clients_put_aside: 0,
+            last: None,
             group,
             limits,
             hub,
@@ -231,6 +272,12 @@ impl ReplicaLinks {
     /// # Errors
     /// Those of the operating system, which are final.
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let now = util::now();
+        self.judge(now);
+        let releases = [&self.peer_costs, &self.client_costs].map(Ledger::next_release);
+        let release = releases.into_iter().flatten().min();
+        let release = release.map(|at| at.saturating_duration_since(now));
+        let timeout = [timeout, release].into_iter().flatten().min();
         self.hub.poll(timeout, |_, _| {})?;
         while let Some(arrival) = self.door.next() {
             match arrival {
@@ -248,15 +295,20 @@ impl ReplicaLinks {
                 return Some(event);
             }
             let (token, who, item) = self.hub.next()?;
-            let decoded = match (who, item) {
-                (_, Item::End(end)) => {
+            let frame = match item {
+                Item::Frame(frame) => frame,
+                Item::End(end) => {
                     self.on_end(token, who, &end);
                     continue;
                 }
-                (Who::Peer(peer), Item::Frame(frame)) => {
-                    PeerMessage::from_bytes(frame).map(|m| Event::Peer(peer, m))
-                }
-                (Who::Client(_), Item::Frame(frame)) => {
+            };
+            self.last = Some((who, frame.len()));
+            let decoded = match who {
+                Who::Peer(peer) => PeerMessage::from_bytes(frame).map(|m| {
+                    self.charge(who, conduct::of_peer(&m));
+                    Event::Peer(peer, m)
+                }),
+                Who::Client(_) => {
                     let message = ClientMessage::from_bytes(frame);
                     message.map(|m| Event::Client(ConnectionId(token as u64), m))
                 }
@@ -264,6 +316,57 @@ impl ReplicaLinks {
             match decoded {
                 Ok(event) => return Some(event),
                 Err(e) => self.hub.fail(token, LinkEnd::Malformed(e)),
+            }
+        }
+    }
+
+    /// The message that was given out last was of no use: it was refused, or asked for what had been told before. Who sends
+    /// many of these is put aside for a while.
+    pub fn refused(&mut self) {
+        if let Some((who, bytes)) = self.last.take() {
+            let is_peer = matches!(who, Who::Peer(_));
+            self.charge(who, conduct::of_refused(bytes, is_peer));
+        }
+    }
+
+    fn charge(&mut self, who: Who, units: u64) {
+        match who {
+            Who::Peer(id) => self.peer_costs.charge(usize::from(id.0), units),
+            Who::Client(client) => {
+                if let Some(client) = self.clients.get(&client) {
+                    self.client_costs.charge(client.account, units);
+                }
+            }
+        }
+    }
+
+    /// Puts aside who costs too much, and takes back whose time is over.
+    fn judge(&mut self, now: Instant) {
+        for Verdict { at, aside } in self.peer_costs.settle(now) {
+            let (id, peer) = (ReplicaId(at as u8), &mut self.peers[at]);
+            match aside {
+                Some(long) => {
+                    tracing::warn!(peer = %id, ?long, "a replica sends far more than the others: nothing is read from it for a while");
+                    peer.put_aside += 1;
+                    self.hub.put_aside(peer.source);
+                }
+                None => self.hub.take_back(peer.source),
+            }
+        }
+        for Verdict { at, aside } in self.client_costs.settle(now) {
+            let found = self.clients.iter().find(|(_, c)| c.account == at);
+            let Some((client, &Client { source, .. })) = found else {
+                continue;
+            };
+            match aside {
+                Some(long) => {
+                    self.clients_put_aside += 1;
+                    if let Some(more) = self.log.pass() {
+                        tracing::warn!(%client, ?long, more, "a client sends too much of no use: nothing is read from it for a while");
+                    }
+                    self.hub.put_aside(source);
+                }
+                None => self.hub.take_back(source),
             }
         }
     }
@@ -313,8 +416,15 @@ impl ReplicaLinks {
 
     /// Queues a frame for a client; false if it was dropped, because the connection has ended or is full.
     pub fn reply(&mut self, to: ConnectionId, frame: &Frame) -> bool {
-        let queued = self.hub.push(to.0 as usize, frame);
-        self.dropped_replies += u64::from(!queued);
+        let token = to.0 as usize;
+        let queued = self.hub.push(token, frame);
+        if !queued {
+            self.dropped_replies += 1;
+            // Whoever asks and does not listen has others work for nothing.
+            if let Some(who) = self.hub.note(token) {
+                self.charge(who, conduct::of_refused(frame.wire_bytes(), false));
+            }
+        }
         queued
     }
 
@@ -322,6 +432,13 @@ impl ReplicaLinks {
     pub fn renew(&mut self, peer: ReplicaId) {
         if let Some(link) = self.peers.get(usize::from(peer.0)).and_then(|p| p.link) {
             self.hub.close(link);
+        }
+    }
+
+    /// Nothing is read from a client as long as it is held, on any of its connections: what it sends waits on its side.
+    pub fn hold(&mut self, client: &ClientId, is_held: bool) {
+        if let Some(client) = self.clients.get(client) {
+            self.hub.hold(client.source, is_held);
         }
     }
 
@@ -338,6 +455,7 @@ impl ReplicaLinks {
                 peer: id,
                 up: peer.link.is_some(),
                 dropped: peer.dropped,
+                put_aside: peer.put_aside,
             }
         };
         self.group.quorum().others(self.me).map(report).collect()
@@ -346,6 +464,11 @@ impl ReplicaLinks {
     /// How many connections clients have.
     pub fn client_connections(&self) -> usize {
         self.hub.len() - self.peers.iter().filter(|p| p.link.is_some()).count()
+    }
+
+    /// How often a client was put aside because it sent too much of no use.
+    pub fn clients_put_aside(&self) -> u64 {
+        self.clients_put_aside
     }
 
     /// Replies dropped because clients did not take them in time, or were gone.
@@ -362,8 +485,8 @@ impl ReplicaLinks {
     }
 
     fn on_peer(&mut self, id: ReplicaId, link: Box<Link>) -> io::Result<()> {
-        let token = self.hub.insert(link, Who::Peer(id))?;
         let peer = &mut self.peers[usize::from(id.0)];
+        let token = self.hub.insert(link, Who::Peer(id), peer.source)?;
         if let Some(older) = peer.link.replace(token) {
             self.hub.remove(older);
             self.told.push_back(Event::PeerDown(id));
@@ -380,6 +503,17 @@ impl ReplicaLinks {
             self.grumble("too many connections of clients");
             return Ok(());
         }
+        let known = self.clients.get(&client).copied();
+        let known = known.unwrap_or_else(|| Client {
+            source: self.hub.source(Lane::Second),
+            account: self.client_costs.open(),
+        });
+        self.clients.insert(client, known);
+        if self.client_costs.is_aside(known.account) {
+            // It is not to get out of that by coming anew.
+            return Ok(());
+        }
+        self.client_costs.charge(known.account, conduct::CONNECTION);
         let mac_key = match link.mac_key() {
             Ok(key) => key,
             Err(e) => {
@@ -396,7 +530,7 @@ impl ReplicaLinks {
             self.told
                 .push_back(Event::ClientDown(ConnectionId(oldest as u64)));
         }
-        let token = self.hub.insert(link, Who::Client(client))?;
+        let token = self.hub.insert(link, Who::Client(client), known.source)?;
         // The core knows the key before the client can send anything that it speaks for.
         self.told.push_back(Event::ClientUp {
             connection: ConnectionId(token as u64),
@@ -408,6 +542,9 @@ impl ReplicaLinks {
     }
 
     fn on_end(&mut self, token: usize, who: Who, end: &LinkEnd) {
+        if end.is_misbehaviour() {
+            self.charge(who, conduct::MALFORMED);
+        }
         match who {
             Who::Peer(id) => {
                 let peer = &mut self.peers[usize::from(id.0)];

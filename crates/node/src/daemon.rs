@@ -18,9 +18,11 @@ pub mod evidence;
 mod outgoing;
 mod packed;
 mod pool;
+mod progress;
+mod restore;
 mod store_thread;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
@@ -30,11 +32,11 @@ use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
 use quorate_net::{Group, Identity, Limits, ListenError, ReplicaLinks, Waker, bind};
-use quorate_replica::{Restored, Signing, genesis};
-use quorate_store::{Blobs, Store, StoreError};
-use quorate_wire::{KeyPair, LogIndex, ReplicaId, Seq};
+use quorate_replica::Signing;
+use quorate_store::StoreError;
+use quorate_wire::{KeyPair, ReplicaId};
 
-use crate::wal::{Wal, WalError, WalThread};
+use crate::wal::{WalError, WalThread};
 use core_thread::{Core, Files, Wake};
 use evidence::EvidenceKeeper;
 use outgoing::Outgoing;
@@ -59,6 +61,9 @@ pub struct Options {
     pub data: PathBuf,
     /// Whether this replica has never run: then its directory is made. Else it must be there, with all that was in it.
     pub first_start: bool,
+    /// Whether this replica has run and its directory is lost: then it is made again, and the replica comes back by the others'
+    /// help. Never for a replica whose directory may turn up again: what it has said since would be forgotten with that.
+    pub lost_disk: bool,
     /// Where to listen, if not at the address in the group file.
     pub listen: Option<String>,
     /// Which optimisations the replica uses.
@@ -92,9 +97,9 @@ pub enum DaemonError {
     /// The disk, or whoever cleared it, has lost what the replica must not forget.
     #[error(
         "{data} has no {what}. If this replica has run before, that is lost or elsewhere: is a disk not \
-         mounted, or is it another directory (--data)? Bring it back. Without it the replica has forgotten what it \
-         promised to the others and must not come back under its key; the group goes on without it, \
-         as long as no more than {tolerated} are out or faulty. If it has never run: start it once with --first-start"
+         mounted, or is it another directory (--data)? Bring it back. If it is lost for good, start the replica once with \
+         --lost-disk: it comes back by the help of the others, as long as no more than {tolerated} are out or faulty, this one \
+         among them. If it has never run: start it once with --first-start"
     )]
     Lost {
         /// The replica's directory.
@@ -110,6 +115,19 @@ pub enum DaemonError {
          promised to the others and must not come back. Make a new group; one with durability \"disk\" bears restarts"
     )]
     Forgotten(PathBuf),
+    /// The disk's fault, where nobody else has what is lost.
+    #[error(
+        "{0}. A group of one replica has nobody who could help: leave the directory as it is, and look for a backup of the files"
+    )]
+    Alone(String),
+    /// The disk's fault. Starting the replica again sets the state aside, and has it fetched.
+    #[error("{0}. When the replica is started again it fetches the state from the others")]
+    StateDamaged(String),
+    /// The operator's mistake, caught before it could do harm.
+    #[error(
+        "a replica has run in {0}, and its directory is there: leave --lost-disk away. Damage is found and mended without it"
+    )]
+    NotLost(PathBuf),
     /// The operator's mistake, caught before it could hide a loss.
     #[error(
         "a replica has run in {0}: leave --first-start away. It is for the first start alone; in a service's \
@@ -193,6 +211,7 @@ impl Daemon {
             key,
             data,
             first_start,
+            lost_disk,
             listen,
             tuning,
             workers,
@@ -215,19 +234,30 @@ impl Daemon {
         if first_start {
             directory::make(&data, &group)?;
         }
-        directory::check(&data, &group)?;
-
-        let (store, wal, restored) = restore(&data, service.clone())?;
-        directory::note_run(&data, &group)?;
+        let alone = group.quorum().f() == 0;
+        if lost_disk && !first_start {
+            directory::make_again(&data, &group)?;
+        }
+        let past = directory::check(&data, &group)?;
+        let found = restore::restore(&data, past, alone, service.clone())?;
+        let (store, wal, restored) = (found.store, found.wal, found.restored);
+        let is_new = past == restore::Past::None;
+        let durable = group.protocol().durability == Durability::Disk;
+        if is_new && !durable {
+            directory::note_run(&data, &group)?;
+        }
         let (limits, identity) = (Limits::default(), Identity::new(&key));
         let links =
             ReplicaLinks::start(group.clone(), me, &identity, listener, limits).map_err(io)?;
+        // Bounded by what this thread has asked for: a completion for each record that the protocol's window lets be open, a layer for
+        // each that the store was given (`MAX_LAYERS`), a word for each job of the workers; and the one that stops it.
         let (sender, woken) = mpsc::channel();
         let mailbox = Mailbox(sender, links.waker());
         let wal = {
             let mailbox = mailbox.clone();
             WalThread::spawn(wal, move |event| mailbox.put(Wake::Log(event)))
         };
+        let damage = store.damage();
         let store = {
             let mailbox = mailbox.clone();
             StoreThread::spawn(store, move |event| mailbox.put(Wake::Store(event)))
@@ -237,11 +267,12 @@ impl Daemon {
             me,
             key: key.clone(),
             keys: group.replica_keys(),
+            clients: group.clients().iter().map(|c| c.key).collect(),
             timeout_ms: TIMEOUT_MS,
             clock_bound_ms: CLOCK_BOUND_MS,
             checkpoint_bytes: CHECKPOINT_BYTES,
             authentication: group.protocol().authentication,
-            durable: group.protocol().durability == Durability::Disk,
+            durable,
             tuning,
         };
         let pool = {
@@ -251,7 +282,7 @@ impl Daemon {
             pool.transpose().map_err(io)?
         };
         let mode = group.protocol().authentication;
-        let signing = Signing::new(mode, me, key.clone(), group.replica_keys());
+        let signing = Signing::new(mode, group.quorum(), me, key.clone(), group.replica_keys());
         let outgoing = Outgoing::new(
             group.quorum(),
             me,
@@ -261,10 +292,14 @@ impl Daemon {
             &key,
             tuning.tentative,
         );
+        let damage = (!alone).then_some(damage);
         let files = Files {
             log: wal,
             store,
             evidence: EvidenceKeeper::new(&data, &group),
+            first_run: (is_new && durable).then(|| group.clone()),
+            data: data.clone(),
+            damage,
         };
         let core = Core::new(config, service, restored, files, pool, outgoing);
         let core = std::thread::Builder::new()
@@ -288,46 +323,4 @@ impl Daemon {
         let result = self.core.join();
         result.unwrap_or_else(|_| Err(DaemonError::Fatal("the replica's thread died".into())))
     }
-}
-
-/// Reads back what this replica's disk holds.
-fn restore<S: Service>(data: &Path, service: S) -> Result<(Store, Wal, Restored), DaemonError> {
-    let blobs = Blobs::open(&data.join("blobs")).map_err(|e| DaemonError::Io {
-        path: e.path,
-        source: e.source,
-    })?;
-    let options = quorate_store::Options::default();
-    let mut store = Store::open(&data.join("state.redb"), blobs.clone(), options)?;
-    if store.is_new() {
-        let layer = genesis(service).map_err(|e| DaemonError::Fatal(e.to_string()))?;
-        store.checkpoint(Seq(0), &layer, true)?;
-    }
-    let directory = data.join("log");
-    let (wal, found, recovery) = Wal::open(&directory, blobs.clone())?;
-    if recovery.torn {
-        tracing::info!("the log ended in an unfinished write, which was cut off");
-    }
-    let mut records = Vec::with_capacity(found.len());
-    let mut next_index = LogIndex(0);
-    for found in found {
-        next_index = next_index.max(LogIndex(found.index.0 + 1));
-        let record = packed::unpack(found);
-        records.push(record.map_err(|_| DaemonError::UnknownRecord(directory.clone()))?);
-    }
-    let position = store.newest();
-    blobs.forget(position.seq);
-    tracing::info!(
-        seq = position.seq.0,
-        records = records.len(),
-        "restored from disk"
-    );
-    let restored = Restored {
-        seq: position.seq,
-        complete: position.complete,
-        root: position.root,
-        snapshot: position.snapshot,
-        records,
-        next_index,
-    };
-    Ok((store, wal, restored))
 }

@@ -6,7 +6,7 @@
 //!
 //! Large bodies of records are in blob segments ([`quorate_store::Blobs`]), where the rows of the state can refer to the same
 //! bytes. They are durable before the frame that refers to them is written: so a frame that is whole proves that they are
-//! there, and their loss is damage, never a torn write.
+//! there, and their loss is damage, never a torn write. Then the record comes without them, and says so.
 //!
 //! A write that a power cut tore is cut off at the next start. That is right only for what was never synced: a
 //! record on which the replica may have acted must not vanish. So the first write after a sync begins with a
@@ -19,6 +19,7 @@ mod bodies;
 mod body_tests;
 mod current;
 mod error;
+mod reached;
 mod segment;
 mod spare;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use bodies::Bodies;
 use current::Current;
 pub use error::WalError;
 use error::io_error;
+pub use reached::Reached;
 use segment::{Mark, Tail};
 use spare::Spare;
 pub use thread::{WalEvent, WalThread};
@@ -87,6 +89,8 @@ pub struct Record {
     pub bytes: Bytes,
     /// Large parts of it, which rows of the state may share; as many as a batch has requests. None in a head.
     pub bodies: Vec<Bytes>,
+    /// The bodies are gone or changed, and none is here.
+    pub damaged: bool,
 }
 
 impl Record {
@@ -98,6 +102,7 @@ impl Record {
             seq,
             bytes,
             bodies,
+            damaged: false,
         }
     }
 
@@ -124,6 +129,9 @@ pub struct Wal {
     /// How much was written to a discarded segment that waits to become the spare one.
     waiting: Option<u64>,
     bodies: Bodies,
+    /// The last record that was written.
+    last: Option<LogIndex>,
+    reached: Option<Reached>,
     /// Held for its lock.
     _lock: File,
     failed: bool,
@@ -213,6 +221,8 @@ impl Wal {
             spare: Spare::prepare(directory, options.segment_bytes),
             waiting: None,
             bodies,
+            last: records.last().map(|record| record.index),
+            reached: None,
             _lock: lock,
             failed: false,
             buffer: Vec::new(),
@@ -256,6 +266,28 @@ impl Wal {
         self.guarded(|wal| wal.discard_inner(stable))
     }
 
+    /// From now on the log notes in another file how far it has come.
+    pub fn note_in(&mut self, reached: Reached) {
+        self.reached = Some(reached);
+    }
+
+    /// Notes how far the log has come: all that was written is durable.
+    fn note_reached(&mut self, now: bool) -> Result<(), WalError> {
+        let (Some(reached), Some(last)) = (&mut self.reached, self.last) else {
+            return Ok(());
+        };
+        let noted = reached.note(last, now);
+        noted.map_err(|e| io_error(reached.path(), e))
+    }
+
+    /// Ends the log cleanly.
+    fn close(&mut self) -> Result<(), WalError> {
+        self.guarded(|wal| {
+            wal.sync_inner()?;
+            wal.note_reached(true)
+        })
+    }
+
     /// How many segments there are.
     pub fn segments(&self) -> usize {
         self.closed.len() + 1
@@ -288,6 +320,7 @@ impl Wal {
             let first_blob = segment::first_blob(&bodies);
             self.current.first_blob = segment::lower(self.current.first_blob, first_blob);
             self.current.used = true;
+            self.last = Some(index);
         }
         self.write_buffer()
     }
@@ -316,6 +349,7 @@ impl Wal {
     fn discard_inner(&mut self, stable: Seq) -> Result<(), WalError> {
         // The head must be safe before what it repeats goes.
         self.sync_inner()?;
+        self.note_reached(false)?;
         let head = self.head.unwrap_or(0);
         let mut removed = false;
         while let Some(oldest) = self.closed.front() {

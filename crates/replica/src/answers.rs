@@ -1,18 +1,23 @@
 //! What clients ask, and what they are told.
 
 use bytes::Bytes;
-use quorate_agreement::{Input as AgreementInput, Now, Rejected};
+use quorate_agreement::{INLINE_BYTES, Input as AgreementInput, Now, Ordered, Rejected};
 use quorate_execution::{Cached, Executed, Service};
 use quorate_state::Fault;
 use quorate_wire::message::{
-    AuthRequest, ClientMessage, EVERYONE, Outcome, Read, ReplicaMessage, Reply, ReplyBody,
+    AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReplicaMessage, Reply,
+    ReplyBody, Vouchers,
 };
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Encode, ReplicaId, RequestNumber, SessionId, Verified, View};
+use quorate_wire::{Encode, ReplicaId, RequestNumber, Seq, SessionId, Verified, View};
 
 use crate::clients::ConnectionId;
 use crate::io::Output;
 use crate::replica::Replica;
+use crate::vouchers::{MAX_RESULT_BYTES, Ready};
+
+/// Bytes of results of reads that are made in one turn: thousands of reads may wait, and each may have a result of a MiB.
+const ANSWERED_AT_ONCE: usize = 4 << 20;
 
 impl<S: Service> Replica<S> {
     pub(crate) fn on_client(
@@ -36,7 +41,9 @@ impl<S: Service> Replica<S> {
                 Ok(())
             }
             ClientMessage::Read(read) => {
-                self.reads.push(connection, read);
+                if let Some(client) = self.clients.client(connection) {
+                    self.reads.push(client, connection, read);
+                }
                 Ok(())
             }
             // Links and uptime are the driver's to tell.
@@ -55,10 +62,7 @@ impl<S: Service> Replica<S> {
         let request = &message.request;
         let (client, session, number) = (request.client(), request.session(), request.number());
         if self.clients.client(connection) != Some(client) {
-            *self
-                .rejections
-                .entry(Rejected::BadAuthentication)
-                .or_default() += 1;
+            self.refuse(Rejected::BadAuthentication);
             return Ok(());
         }
         let cached = match self.transfer.is_idle() {
@@ -72,6 +76,10 @@ impl<S: Service> Replica<S> {
         let tentative =
             tentative.filter(|t| t.requests.iter().any(|k| k.request.digest() == digest));
         let tentative = tentative.map(|t| t.view);
+        // A client repeats what it was not answered in time, and seldom: much of that is a flood. A long request comes to all
+        // replicas, and to one that others have told what is in it perhaps late.
+        let is_short = request.op().len() <= INLINE_BYTES;
+        self.refusals += u64::from(is_short && !matches!(cached, Cached::Unknown));
         match cached {
             Cached::Reply(outcome) => {
                 let body = ReplyBody::Full(outcome);
@@ -95,6 +103,7 @@ impl<S: Service> Replica<S> {
     /// Answers the reads that wait, when all that was executed has committed: a view change must not take back what somebody
     /// has read, nor must a read miss what it took back for a while. A state on its way answers nobody.
     pub(crate) fn answer_reads(&mut self) -> Result<(), Fault> {
+        self.reads.has_more = false;
         if self.entered() < self.agreement.reads_from() && !is_on(Mutant::ReadsTentative) {
             return Ok(());
         }
@@ -114,7 +123,12 @@ impl<S: Service> Replica<S> {
             return if has_any { self.advance() } else { Ok(()) };
         }
         let early = is_on(Mutant::ReadsTentative);
+        let mut bytes = 0;
         while (self.tentative.is_none() || early) && self.transfer.is_idle() {
+            if bytes >= ANSWERED_AT_ONCE {
+                self.reads.has_more = true;
+                return Ok(());
+            }
             let Some((connection, read)) = self.reads.pop() else {
                 return Ok(());
             };
@@ -125,6 +139,7 @@ impl<S: Service> Replica<S> {
             let outcome = self.executor.read(state, client, session, &read.op)?;
             // Who calls a write a read gets no answer, and has it ordered.
             if let Some(outcome) = outcome {
+                bytes += outcome.len();
                 self.reply_to_read(connection, &read, outcome);
             }
         }
@@ -156,6 +171,7 @@ impl<S: Service> Replica<S> {
     pub(crate) fn reply(
         &mut self,
         executed: Executed,
+        ordered: &Ordered,
         replier: ReplicaId,
         tentative: Option<View>,
     ) {
@@ -170,10 +186,45 @@ impl<S: Service> Replica<S> {
         if connections.is_empty() {
             return;
         }
+        let together = ordered.sessions >= self.vouched_from
+            && !repeated
+            && replier != EVERYONE
+            && session != SessionId(0)
+            && outcome.len() <= MAX_RESULT_BYTES;
         let named = replier == self.me || replier == EVERYONE;
         let body = self.body(outcome, repeated || named);
-        for connection in connections {
-            self.send_reply(connection, session, number, body.clone(), tentative);
+        if !together {
+            for connection in connections {
+                self.send_reply(connection, session, number, body.clone(), tentative);
+            }
+            return;
+        }
+        let reply = self.say(session, number, body, tentative);
+        if replier == self.me {
+            let ready = self.bundles.hold(ordered.seq, connections, reply);
+            self.send_vouched(ready);
+            return;
+        }
+        // Of several links the newest: the client has given up the others, whose end was not noticed yet.
+        let newest = connections.last().and_then(|c| self.clients.key(*c));
+        if let Some(key) = newest {
+            self.bundles.vouch(replier, ordered.seq, &reply, key);
+        }
+    }
+
+    fn say(
+        &self,
+        session: SessionId,
+        number: RequestNumber,
+        body: ReplyBody,
+        tentative: Option<View>,
+    ) -> Reply {
+        Reply {
+            session,
+            number,
+            view: tentative.unwrap_or_else(|| self.agreement.standing().view),
+            tentative: tentative.is_some(),
+            body,
         }
     }
 
@@ -185,14 +236,41 @@ impl<S: Service> Replica<S> {
         body: ReplyBody,
         tentative: Option<View>,
     ) {
-        let view = tentative.unwrap_or_else(|| self.agreement.standing().view);
-        let reply = ReplicaMessage::Reply(Reply {
-            session,
-            number,
-            view,
-            tentative: tentative.is_some(),
-            body,
-        });
+        let reply = ReplicaMessage::Reply(self.say(session, number, body, tentative));
         self.out.push_back(Output::Reply(to, reply));
+    }
+
+    /// Another replica's word for its replies.
+    pub(crate) fn on_vouchers(&mut self, from: ReplicaId, message: Vouchers) {
+        let done = self.replied_to();
+        let ready = self.bundles.hear(from, message, done);
+        self.send_vouched(ready);
+    }
+
+    /// The last place whose requests all have their replies.
+    fn replied_to(&self) -> Seq {
+        match (&self.parallel, &self.tentative) {
+            (None, Some(tentative)) => tentative.seq,
+            _ => self.applied,
+        }
+    }
+
+    /// Sends the vouchers of this turn, and what has waited for those of others long enough.
+    pub(crate) fn send_bundles(&mut self) {
+        let late = self.bundles.clean(self.replied_to());
+        self.send_vouched(late);
+        for (to, vouchers) in self.bundles.take_leaving() {
+            let message = PeerMessage::Vouchers(vouchers);
+            self.out.push_back(Output::Send(to, message));
+        }
+    }
+
+    fn send_vouched(&mut self, ready: impl IntoIterator<Item = Ready>) {
+        for (to, vouched) in ready {
+            for connection in to {
+                let message = ReplicaMessage::Vouched(vouched.clone());
+                self.out.push_back(Output::Reply(connection, message));
+            }
+        }
     }
 }

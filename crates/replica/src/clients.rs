@@ -3,18 +3,22 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use quorate_wire::{ClientId, RequestNumber, SessionId};
+use quorate_execution::SESSIONS_PER_CLIENT;
+use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::{ClientId, MacKey, RequestNumber, SessionId};
 
 /// A client's connection to this replica, as the driver numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// The most repeated requests for which "in full" is remembered; beyond that a client repeats once more.
-const MAX_REPEATED: usize = 4096;
+/// The most repeated requests of a client for which "in full" is remembered; beyond that it repeats once more. As many as its
+/// sessions may have in flight.
+const MAX_REPEATED: usize = SESSIONS_PER_CLIENT * SESSION_WINDOW as usize;
 
 #[derive(Debug)]
 struct Connection {
     client: ClientId,
+    key: MacKey,
     session: Option<SessionId>,
 }
 
@@ -24,15 +28,16 @@ pub(crate) struct Clients {
     connections: BTreeMap<ConnectionId, Connection>,
     /// The few connections of each client, in their order.
     of_client: BTreeMap<ClientId, BTreeSet<ConnectionId>>,
-    repeated: BTreeSet<(ClientId, SessionId, RequestNumber)>,
+    repeated: BTreeMap<ClientId, BTreeSet<(SessionId, RequestNumber)>>,
 }
 
 impl Clients {
-    pub fn up(&mut self, id: ConnectionId, client: ClientId) {
+    pub fn up(&mut self, id: ConnectionId, client: ClientId, key: MacKey) {
         self.connections.insert(
             id,
             Connection {
                 client,
+                key,
                 session: None,
             },
         );
@@ -55,6 +60,11 @@ impl Clients {
         self.connections.get(&id).map(|c| c.client)
     }
 
+    /// The key that this replica shares with the client at the other end.
+    pub fn key(&self, id: ConnectionId) -> Option<&MacKey> {
+        self.connections.get(&id).map(|c| &c.key)
+    }
+
     pub fn attach(&mut self, id: ConnectionId, session: SessionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.session = Some(session);
@@ -68,10 +78,11 @@ impl Clients {
         session: SessionId,
         number: RequestNumber,
     ) {
-        if self.repeated.len() == MAX_REPEATED {
-            self.repeated.pop_first();
+        let own = self.repeated.entry(client).or_default();
+        own.insert((session, number));
+        if own.len() > MAX_REPEATED {
+            own.pop_first();
         }
-        self.repeated.insert((client, session, number));
     }
 
     pub fn take_repeated(
@@ -80,7 +91,14 @@ impl Clients {
         session: SessionId,
         number: RequestNumber,
     ) -> bool {
-        self.repeated.remove(&(client, session, number))
+        let Some(own) = self.repeated.get_mut(&client) else {
+            return false;
+        };
+        let was_repeated = own.remove(&(session, number));
+        if own.is_empty() {
+            self.repeated.remove(&client);
+        }
+        was_repeated
     }
 
     /// The connections over which replies to a session go: those that were attached to it, and the client's others

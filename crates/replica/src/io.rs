@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use quorate_agreement::Record;
 use quorate_execution::{Completion, Job};
+use quorate_state::transfer::Lie;
 use quorate_state::{Layer, Snapshot};
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
@@ -77,6 +78,9 @@ pub enum Output {
     Run(Vec<Job>),
     /// A replica has signed two statements that contradict each other; to be kept for the operators.
     Evidence(Box<Evidence>),
+    /// A replica has sent a piece of state that is not in the certified one. Where messages are signed, what it was sent in proves it:
+    /// [`Signing::convict`](crate::Signing::convict).
+    Lie(Box<Lie>),
     /// The replica can't go on, for this reason; it does nothing any more.
     Fatal(String),
 }

@@ -10,6 +10,7 @@
 extern crate alloc;
 
 mod answers;
+mod asks;
 mod checkpoints;
 mod clients;
 mod io;
@@ -18,6 +19,7 @@ mod reads;
 mod replica;
 mod signing;
 mod transfer;
+mod vouchers;
 mod witness;
 
 pub use checkpoints::Checkpoints;

@@ -268,7 +268,7 @@ impl<S: Service> Replica<S> {
                     outcome,
                 };
                 let view = is_tentative.then_some(ordered.view);
-                self.reply(executed, known.replier, view);
+                self.reply(executed, &ordered, known.replier, view);
             }
             Tag::Read(from, read) => self.reply_to_read(from, &read, outcome),
         }

@@ -1,40 +1,146 @@
 //! Reads that are not ordered, while they wait for a state of which everything has committed. PBFT 2002, 5.1.3.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 
+use quorate_wire::ClientId;
 use quorate_wire::message::Read;
 
 use crate::clients::ConnectionId;
 
-/// The most reads that wait; clients have those beyond ordered.
+/// The most reads that wait for one client; it has those beyond ordered. Two windows of requests and room.
+const MAX_OF_CLIENT: usize = 256;
+/// The most reads that wait.
 const MAX_WAITING: usize = 4096;
 /// The most bytes of their operations.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Reads in the order of their arrival.
+/// Reads, of each client in the order of their arrival. Clients take turns. Where there is no room the client with the most loses
+/// its newest.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingReads {
-    reads: VecDeque<(ConnectionId, Read)>,
+    of_client: BTreeMap<ClientId, VecDeque<(ConnectionId, Read)>>,
+    /// Whose turn it is.
+    turns: VecDeque<ClientId>,
+    count: usize,
     bytes: usize,
+    /// Whether some could be answered now that are left for the next turn.
+    pub has_more: bool,
 }
 
 impl WaitingReads {
     /// Keeps a read, if there is room.
-    pub fn push(&mut self, from: ConnectionId, read: Read) {
-        let bytes = self.bytes + read.op.len();
-        if self.reads.len() < MAX_WAITING && bytes <= MAX_BYTES {
-            self.bytes = bytes;
-            self.reads.push_back((from, read));
+    pub fn push(&mut self, client: ClientId, from: ConnectionId, read: Read) {
+        let own = self.of_client.get(&client).map_or(0, VecDeque::len);
+        if own >= MAX_OF_CLIENT {
+            return;
+        }
+        while self.count >= MAX_WAITING || self.bytes + read.op.len() > MAX_BYTES {
+            let all = self.of_client.iter().map(|(c, reads)| (reads.len(), *c));
+            match all.max() {
+                Some((most, other)) if most > own + 1 => self.drop_newest(&other),
+                _ => return,
+            }
+        }
+        self.count += 1;
+        self.bytes += read.op.len();
+        if own == 0 {
+            self.turns.push_back(client);
+        }
+        let reads = self.of_client.entry(client).or_default();
+        reads.push_back((from, read));
+    }
+
+    fn drop_newest(&mut self, client: &ClientId) {
+        let Some(reads) = self.of_client.get_mut(client) else {
+            return;
+        };
+        if let Some((_, read)) = reads.pop_back() {
+            self.count -= 1;
+            self.bytes -= read.op.len();
+        }
+        if reads.is_empty() {
+            self.of_client.remove(client);
+            self.turns.retain(|c| c != client);
+        }
+    }
+
+    /// Forgets the reads of a connection.
+    pub fn forget(&mut self, client: &ClientId, from: ConnectionId) {
+        let Some(reads) = self.of_client.get_mut(client) else {
+            return;
+        };
+        reads.retain(|(connection, read)| {
+            let stays = *connection != from;
+            if !stays {
+                self.count -= 1;
+                self.bytes -= read.op.len();
+            }
+            stays
+        });
+        if reads.is_empty() {
+            self.of_client.remove(client);
+            self.turns.retain(|c| c != client);
         }
     }
 
     pub fn first(&self) -> Option<&(ConnectionId, Read)> {
-        self.reads.front()
+        self.of_client.get(self.turns.front()?)?.front()
     }
 
     pub fn pop(&mut self) -> Option<(ConnectionId, Read)> {
-        let (from, read) = self.reads.pop_front()?;
+        let client = self.turns.pop_front()?;
+        let reads = self.of_client.get_mut(&client)?;
+        let (from, read) = reads.pop_front()?;
+        match reads.is_empty() {
+            true => drop(self.of_client.remove(&client)),
+            false => self.turns.push_back(client),
+        }
+        self.count -= 1;
         self.bytes -= read.op.len();
         Some((from, read))
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use quorate_wire::message::EVERYONE;
+    use quorate_wire::{PublicKey, RequestNumber, SessionId};
+
+    fn read(number: u64, bytes: usize) -> Read {
+        Read {
+            session: SessionId(1),
+            number: RequestNumber(number),
+            replier: EVERYONE,
+            op: Bytes::from(alloc::vec![0; bytes]),
+        }
+    }
+
+    /// Many clients flood; the reads of one that has few are kept, and come soon.
+    #[test]
+    fn a_flood_of_reads_keeps_nobody_out() {
+        let mut reads = WaitingReads::default();
+        let flooder = |n: u8| (PublicKey([n; 32]), ConnectionId(u64::from(n)));
+        for round in 0..300 {
+            for n in 1..=40 {
+                let (client, from) = flooder(n);
+                reads.push(client, from, read(round, 2_000));
+            }
+            assert!(reads.count <= MAX_WAITING && reads.bytes <= MAX_BYTES);
+        }
+        let (client, from) = flooder(99);
+        (0..10).for_each(|n| reads.push(client, from, read(n, 2_000)));
+        let mut order = Vec::new();
+        while let Some((first, _)) = reads.first().cloned() {
+            assert_eq!(reads.pop().map(|(c, _)| c), Some(first));
+            order.push(first);
+        }
+        let of_it: Vec<usize> = (0..order.len()).filter(|i| order[*i] == from).collect();
+        assert_eq!(of_it.len(), 10);
+        assert!(of_it[9] <= 41 * 10, "{of_it:?}");
+        assert_eq!((reads.count, reads.bytes, reads.turns.len()), (0, 0, 0));
+    }
+
+    use alloc::vec::Vec;
 }

@@ -1,5 +1,6 @@
 //! The replica: routes inputs to its parts, and the parts' outputs to each other and to the driver.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -13,14 +14,16 @@ use quorate_execution::{Executor, Service, Workers};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
 use quorate_wire::message::{PeerMessage, StateMessage};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, LogIndex, Quorum, ReplicaId, Seq};
+use quorate_wire::{Authentication, ClientId, Digest, LogIndex, Quorum, ReplicaId, Seq};
 
+use crate::asks::Asks;
 use crate::checkpoints::Checkpoints;
-use crate::clients::Clients;
+use crate::clients::{Clients, ConnectionId};
 use crate::io::{Input, Output};
 use crate::parallel::Parallel;
 use crate::reads::WaitingReads;
 use crate::transfer::{Piece, Transfer, target};
+use crate::vouchers::Bundles;
 
 /// Layers that may wait for the store before execution pauses. With the request bodies in the log's window this bounds
 /// what a slow disk can pile up in memory.
@@ -77,8 +80,15 @@ pub struct Replica<S> {
     pub(crate) reads: WaitingReads,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transfer: Transfer,
+    /// Of peers that fetch from this replica.
+    asks: Asks,
     pub(crate) clients: Clients,
+    pub(crate) bundles: Bundles,
+    /// From how many sessions in a batch on its replies go together.
+    pub(crate) vouched_from: usize,
     pub(crate) rejections: BTreeMap<Rejected, u64>,
+    /// See [`Replica::refusals`].
+    pub(crate) refusals: u64,
     pub(crate) out: VecDeque<Output>,
     failed: bool,
 }
@@ -101,6 +111,12 @@ impl<S: Service> Replica<S> {
             next_index,
         } = restored;
         let (quorum, me) = (config.quorum, config.me);
+        // A signature for each message between replicas costs more than the replies that it would save.
+        let may_vouch = quorum.f() > 0 && config.authentication == Authentication::Mac;
+        let vouched_from = match may_vouch {
+            true => config.tuning.vouched_from,
+            false => usize::MAX,
+        };
         let checkpoints = Checkpoints::new(config.checkpoint_bytes);
         let agreement = Agreement::new(config, (seq, root), complete, records, next_index, now);
         let mut snapshots = BTreeMap::new();
@@ -123,8 +139,12 @@ impl<S: Service> Replica<S> {
             reads: WaitingReads::default(),
             checkpoints,
             transfer: Transfer::Idle,
+            asks: Asks::default(),
             clients: Clients::default(),
+            bundles: Bundles::new(quorum, me),
+            vouched_from,
             rejections: BTreeMap::new(),
+            refusals: 0,
             out: VecDeque::new(),
             failed: false,
         };
@@ -147,6 +167,7 @@ impl<S: Service> Replica<S> {
         if self.failed {
             return;
         }
+        self.bundles.now = now.mono;
         let result = self.dispatch(now, input);
         self.absorb(result);
         if !is_message {
@@ -159,8 +180,10 @@ impl<S: Service> Replica<S> {
         if self.failed {
             return;
         }
+        self.bundles.now = now.mono;
         self.agreement.end_turn();
         self.settle(now);
+        self.send_bundles();
     }
 
     fn dispatch(&mut self, now: Now, input: Input) -> Result<(), Fault> {
@@ -168,10 +191,11 @@ impl<S: Service> Replica<S> {
             Input::Peer(from, PeerMessage::State(message)) => {
                 return self.on_state(now, from, message);
             }
+            Input::Peer(from, PeerMessage::Vouchers(message)) => self.on_vouchers(from, message),
             Input::Peer(from, message) => self.agree(now, AgreementInput::Peer(from, message)),
             Input::PeerLink(peer, is_up) => self.agree(now, AgreementInput::PeerLink(peer, is_up)),
             Input::ClientUp(connection, client, key) => {
-                self.clients.up(connection, client);
+                self.clients.up(connection, client, key.clone());
                 self.agree(now, AgreementInput::ClientKey(client, key));
             }
             Input::ClientDown(connection) => self.clients.down(connection),
@@ -193,8 +217,13 @@ impl<S: Service> Replica<S> {
 
     pub(crate) fn agree(&mut self, now: Now, input: AgreementInput) {
         if let Err(reason) = self.agreement.take(now, input) {
-            *self.rejections.entry(reason).or_default() += 1;
+            self.refuse(reason);
         }
+    }
+
+    pub(crate) fn refuse(&mut self, reason: Rejected) {
+        *self.rejections.entry(reason).or_default() += 1;
+        self.refusals += 1;
     }
 
     fn absorb(&mut self, result: Result<(), Fault>) {
@@ -233,6 +262,7 @@ impl<S: Service> Replica<S> {
         let result = self
             .execute_backlog()
             .and_then(|()| self.move_transfer(now))
+            .and_then(|()| self.answer_asks(now))
             .and_then(|()| self.answer_reads());
         self.absorb(result);
     }
@@ -288,8 +318,13 @@ impl<S: Service> Replica<S> {
     }
 
     /// Executes the next batch in an overlay. Not while the store keeps execution back: then it will be executed when it has
-    /// committed.
+    /// committed. Nor with a read in it: where only f+1 replicas answer, final replies are needed, and no repeat would bring them, since the
+    /// result of a read is not kept. Each would be executed tentatively once more.
     fn execute_tentatively(&mut self, ordered: Arc<Ordered>) -> Result<(), Fault> {
+        let mut requests = ordered.requests.iter();
+        if !requests.all(|known| self.executor.keeps_result(&known.request)) {
+            return Ok(());
+        }
         let may = self.transfer.is_idle() && self.layers_ahead() < MAX_LAYERS;
         if !may || !self.backlog.is_empty() || ordered.seq != self.entered().next() {
             return Ok(());
@@ -320,7 +355,8 @@ impl<S: Service> Replica<S> {
             .executor
             .execute(&mut self.state, ordered.time, requests)?;
         for (executed, known) in done.into_iter().zip(&ordered.requests) {
-            self.reply(executed, known.replier, tentative.then_some(ordered.view));
+            let tentative = tentative.then_some(ordered.view);
+            self.reply(executed, ordered, known.replier, tentative);
         }
         Ok(())
     }
@@ -405,20 +441,41 @@ impl<S: Service> Replica<S> {
     }
 
     fn on_state(&mut self, now: Now, from: ReplicaId, message: StateMessage) -> Result<(), Fault> {
-        let checkpoint = match &message {
-            StateMessage::GetNodes(ask) => ask.checkpoint,
-            StateMessage::GetValues(ask) => ask.checkpoint,
-            StateMessage::Nodes(_) | StateMessage::Values(_) | StateMessage::NotHere(_) => {
-                return self.transfer.handle(now.mono, from, message);
+        match message {
+            StateMessage::GetNodes(_) | StateMessage::GetValues(_) => {
+                if !self.asks.push(now.mono, from, message) {
+                    *self.rejections.entry(Rejected::TooOften).or_default() += 1;
+                }
+                self.answer_asks(now)
             }
-        };
-        let answer = match self.snapshots.get(&checkpoint) {
-            Some(snapshot) => state_transfer::serve(&**snapshot, checkpoint, &message)?,
-            None => Some(StateMessage::NotHere(checkpoint)),
-        };
-        if let Some(answer) = answer {
-            self.out
-                .push_back(Output::Send(from, PeerMessage::State(answer)));
+            StateMessage::Nodes(_) | StateMessage::Values(_) | StateMessage::NotHere(_) => {
+                let handled = self.transfer.handle(now.mono, from, message);
+                let lies = self.transfer.take_lies().into_iter();
+                self.out.extend(lies.map(|lie| Output::Lie(Box::new(lie))));
+                handled
+            }
+        }
+    }
+
+    /// Gives peers what they fetch, so far as they may have it now.
+    fn answer_asks(&mut self, now: Now) -> Result<(), Fault> {
+        while let Some((to, ask)) = self.asks.pop(now.mono) {
+            let checkpoint = match &ask {
+                StateMessage::GetNodes(ask) => ask.checkpoint,
+                StateMessage::GetValues(ask) => ask.checkpoint,
+                StateMessage::Nodes(_) | StateMessage::Values(_) | StateMessage::NotHere(_) => {
+                    continue;
+                }
+            };
+            let answer = match self.snapshots.get(&checkpoint) {
+                Some(snapshot) => state_transfer::serve(&**snapshot, checkpoint, &ask)?,
+                None => Some(StateMessage::NotHere(checkpoint)),
+            };
+            self.asks.answered(to, answer.as_ref());
+            if let Some(answer) = answer {
+                self.out
+                    .push_back(Output::Send(to, PeerMessage::State(answer)));
+            }
         }
         Ok(())
     }
@@ -456,8 +513,14 @@ impl<S: Service> Replica<S> {
 
     /// When [`Input::Tick`] is due at the latest.
     pub fn next_timeout(&self) -> Millis {
+        if self.reads.has_more {
+            return 0;
+        }
         let transfer = self.transfer.next_timeout().unwrap_or(Millis::MAX);
-        self.agreement.next_timeout().min(transfer)
+        let asks = self.asks.next_timeout().unwrap_or(Millis::MAX);
+        let bundles = self.bundles.next_timeout().unwrap_or(Millis::MAX);
+        let beside = transfer.min(asks).min(bundles);
+        self.agreement.next_timeout().min(beside)
     }
 
     /// Where this replica stands in agreement.
@@ -488,6 +551,31 @@ impl<S: Service> Replica<S> {
     /// How often each kind of input was refused.
     pub fn rejections(&self) -> &BTreeMap<Rejected, u64> {
         &self.rejections
+    }
+
+    /// How many inputs were of no use: those that were refused, and questions of clients that had been answered before. A driver that
+    /// looks at it before and after an input knows whom it owes that to.
+    pub fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
+    /// Whose a connection is, if that client has so much open here that nothing more is to be read from it for now.
+    pub fn has_enough_from(&self, connection: ConnectionId) -> Option<ClientId> {
+        let client = self.clients.client(connection)?;
+        self.has_enough_of(&client, false).then_some(client)
+    }
+
+    /// Whether a client has so much open here that nothing more is to be read from it; `before`: whether that was so.
+    pub fn has_enough_of(&self, client: &ClientId, before: bool) -> bool {
+        self.agreement.has_enough_of(client, before)
+    }
+
+    /// A client does not take what it is sent on a connection: what it wants to read there is not worth the work. What it misses it
+    /// has ordered.
+    pub fn does_not_take(&mut self, connection: ConnectionId) {
+        if let Some(client) = self.clients.client(connection) {
+            self.reads.forget(&client, connection);
+        }
     }
 
     /// How many clients are connected.

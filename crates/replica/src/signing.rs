@@ -1,15 +1,20 @@
 //! Signed messages between replicas, in groups whose authentication is `signature` (BFT-PK in PBFT 2000): each carries its
 //! sender's signature over sender and content, and nothing unsigned is believed.
 //!
-//! A driver seals what the replica wants sent and opens what has come, on whatever thread it likes.
+//! A driver seals what the replica wants sent and opens what has come, on whatever thread it likes. What leaves at a time shares
+//! one signature, which costs its receivers most; each message carries what it takes to be believed without the others, since
+//! it may become evidence.
 
 use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_agreement::Rejected;
+use quorate_state::transfer::Lie;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{PeerMessage, SignedMessage};
-use quorate_wire::{Authentication, Decode, Encode, KeyPair, PublicKey, ReplicaId};
+use quorate_wire::{
+    Authentication, Decode, Digest, Encode, KeyPair, PublicKey, Quorum, ReplicaId, Signature,
+};
 
 use crate::witness::Witness;
 
@@ -20,29 +25,53 @@ pub struct Signing {
     me: ReplicaId,
     key: KeyPair,
     keys: Vec<PublicKey>,
+    /// Of each replica the last signature that was found right, with what it is over.
+    known: Vec<Option<(Digest, Signature)>>,
     witness: Witness,
 }
 
 impl Signing {
     /// For the replica `me` with this key, in a group with these keys.
-    pub fn new(mode: Authentication, me: ReplicaId, key: KeyPair, keys: Vec<PublicKey>) -> Signing {
+    pub fn new(
+        mode: Authentication,
+        quorum: Quorum,
+        me: ReplicaId,
+        key: KeyPair,
+        keys: Vec<PublicKey>,
+    ) -> Signing {
         Signing {
             mode,
             me,
             key,
+            known: alloc::vec![None; keys.len()],
             keys,
-            witness: Witness::default(),
+            witness: Witness::new(quorum),
         }
     }
 
-    /// The message as it leaves.
+    /// Whether messages are signed at all.
+    pub fn signs(&self) -> bool {
+        self.mode == Authentication::Signature
+    }
+
+    /// A message as it leaves by itself.
     pub fn seal(&self, message: PeerMessage) -> PeerMessage {
-        if self.mode == Authentication::Mac {
-            return message;
+        match self.signs() {
+            true => self.seal_all(&[message]).remove(0),
+            false => message,
         }
-        let content: Bytes = message.to_bytes().into();
-        let signature = self.key.sign(&SignedMessage::digest(self.me, &content));
-        PeerMessage::Signed(SignedMessage { content, signature })
+    }
+
+    /// Signs messages that leave at a time, for whomever each is; in their order.
+    pub fn seal_all(&self, messages: &[PeerMessage]) -> Vec<PeerMessage> {
+        let contents = messages.iter().map(|m| Bytes::from(m.to_bytes()));
+        let contents: Vec<Bytes> = contents.collect();
+        let digests = contents.iter().map(|c| SignedMessage::digest(self.me, c));
+        let digests: Vec<Digest> = digests.collect();
+        let signatures = self.key.sign_together(&digests);
+        let sealed = contents.into_iter().zip(signatures);
+        let sealed = sealed.map(|(content, signature)| SignedMessage { content, signature });
+        sealed.map(PeerMessage::Signed).collect()
     }
 
     /// The message that a replica has sent.
@@ -54,10 +83,7 @@ impl Signing {
             (Authentication::Mac, PeerMessage::Signed(_)) => Err(Rejected::NotAsked),
             (Authentication::Mac, message) => Ok(message),
             (Authentication::Signature, PeerMessage::Signed(m)) => {
-                let key = self.keys.get(usize::from(from.0));
-                let key = key.ok_or(Rejected::UnknownSender)?;
-                m.verify(from, key)
-                    .map_err(|_| Rejected::BadAuthentication)?;
+                self.check(from, &m)?;
                 match PeerMessage::from_bytes(m.content.clone()) {
                     Ok(PeerMessage::Signed(_)) | Err(_) => Err(Rejected::Malformed),
                     Ok(message) => {
@@ -70,6 +96,26 @@ impl Signing {
         }
     }
 
+    /// A replica has sent this, which is not in the certified state: there may be evidence now. The message that it came in was opened
+    /// here not long ago.
+    pub fn convict(&mut self, lie: &Lie) {
+        self.witness.convict(lie);
+    }
+
+    /// Checks whose message it is. What a replica has said at a time comes together, with one signature.
+    fn check(&mut self, from: ReplicaId, m: &SignedMessage) -> Result<(), Rejected> {
+        let at = usize::from(from.0);
+        let key = self.keys.get(at).ok_or(Rejected::UnknownSender)?;
+        let root = m.signature.root(&SignedMessage::digest(from, &m.content));
+        let signed = Some((root, *m.signature.signature()));
+        if self.known[at] != signed {
+            key.verify(&root, m.signature.signature())
+                .map_err(|_| Rejected::BadAuthentication)?;
+            self.known[at] = signed;
+        }
+        Ok(())
+    }
+
     /// Contradictions that were heard since the last time.
     pub fn take_evidence(&mut self) -> Vec<Evidence> {
         self.witness.take()
@@ -79,13 +125,23 @@ impl Signing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quorate_wire::message::Prepare;
-    use quorate_wire::{Digest, Quorum, Seq, View};
+    use alloc::vec;
+    use quorate_wire::evidence::Kind;
+    use quorate_wire::message::transfer::{Nodes, StateMessage};
+    use quorate_wire::message::{Checkpoint, Prepare};
+    use quorate_wire::{Seq, View};
 
     fn signing(me: u8) -> Signing {
         let key = |replica| KeyPair::from_seed(&[replica + 1; 32]);
         let keys = (0..4).map(|r| key(r).public()).collect();
-        Signing::new(Authentication::Signature, ReplicaId(me), key(me), keys)
+        let quorum = Quorum::new(4).expect("f = 1");
+        Signing::new(
+            Authentication::Signature,
+            quorum,
+            ReplicaId(me),
+            key(me),
+            keys,
+        )
     }
 
     fn vote(seq: u64, digest: u8) -> PeerMessage {
@@ -116,5 +172,111 @@ mod tests {
         let subject = found[0].verify(quorum, &signing(0).keys).expect("proved");
         assert_eq!((subject.replica, subject.seq), (ReplicaId(3), Seq(2000)));
         assert!(hear(1999, 2).is_empty(), "one of a kind");
+    }
+
+    fn checkpoint(root: u8) -> PeerMessage {
+        PeerMessage::Checkpoint(Checkpoint {
+            seq: Seq(128),
+            root: Digest([root; 32]),
+        })
+    }
+
+    /// What the listener has found after all of this, each said by the replica before it.
+    fn found(said: &[(u8, PeerMessage)], lie: Option<&Lie>) -> Vec<Evidence> {
+        let mut listener = signing(0);
+        for (replica, message) in said {
+            let sealed = signing(*replica).seal(message.clone());
+            listener.open(ReplicaId(*replica), sealed).expect("signed");
+        }
+        lie.into_iter().for_each(|lie| listener.convict(lie));
+        let found = listener.take_evidence();
+        let quorum = Quorum::new(4).expect("f = 1");
+        for evidence in &found {
+            let subject = evidence.verify(quorum, &listener.keys).expect("proved");
+            assert_eq!((subject.replica, subject.kind), (ReplicaId(3), Kind::State));
+        }
+        found
+    }
+
+    /// A root that f+1 others contradict is evidence, in whatever order they come; where nobody has f+1, nobody can tell who lies.
+    #[test]
+    fn a_wrong_root_is_heard() {
+        let (right, wrong) = (checkpoint(1), checkpoint(2));
+        let all = [(1, right.clone()), (2, right.clone()), (3, wrong.clone())];
+        for order in [[0, 1, 2], [0, 2, 1], [2, 0, 1]] {
+            let said = order.map(|at: usize| all[at].clone());
+            assert_eq!(found(&said, None).len(), 1, "{order:?}");
+        }
+        assert!(found(&[(1, right.clone()), (3, wrong)], None).is_empty());
+        assert!(found(&[(1, right.clone()), (3, right)], None).is_empty());
+    }
+
+    /// So is a piece of state, if the answer that it was in was heard, and f+1 have signed the root.
+    #[test]
+    fn a_wrong_piece_is_heard() {
+        let (path, piece) = (Bytes::new(), Bytes::from("no node of the state"));
+        let answer = |checkpoint| {
+            PeerMessage::State(StateMessage::Nodes(Nodes {
+                checkpoint: Seq(checkpoint),
+                nodes: vec![(path.clone(), piece.clone())],
+            }))
+        };
+        let lie = Lie {
+            donor: ReplicaId(3),
+            checkpoint: Seq(128),
+            name: path.clone(),
+            piece: piece.clone(),
+            nodes: Vec::new(),
+        };
+        let certified = |other| [(1, checkpoint(1)), (2, checkpoint(1)), (3, other)];
+        assert_eq!(found(&certified(answer(128)), Some(&lie)).len(), 1);
+        let own_word = [(3, checkpoint(1)), (3, answer(128))];
+        let all = [&certified(answer(128))[..2], &own_word].concat();
+        assert_eq!(
+            found(&all, Some(&lie)).len(),
+            1,
+            "its own word beside others"
+        );
+        assert!(found(&[&all[1..2], &own_word].concat(), Some(&lie)).is_empty());
+        assert!(found(&certified(answer(256)), Some(&lie)).is_empty());
+        assert!(found(&certified(answer(128))[1..], Some(&lie)).is_empty());
+        assert!(found(&certified(answer(128))[..2], Some(&lie)).is_empty());
+
+        // A replica that has started anew hears what others signed only when it fetches.
+        let mut listener = signing(0);
+        let mut open = |replica, message| {
+            let sealed = signing(replica).seal(message);
+            listener.open(ReplicaId(replica), sealed).expect("signed");
+        };
+        open(3, answer(128));
+        open(1, checkpoint(1));
+        listener.convict(&lie);
+        assert!(listener.take_evidence().is_empty());
+        let sealed = signing(2).seal(checkpoint(1));
+        listener.open(ReplicaId(2), sealed).expect("signed");
+        assert_eq!(listener.take_evidence().len(), 1);
+    }
+
+    /// What is sealed together is opened by itself, by whoever gets it, in whatever order; and it convicts its sender by itself.
+    #[test]
+    fn each_message_stands_alone() {
+        let (liar, mut first, mut second) = (signing(3), signing(0), signing(1));
+        let sealed = liar.seal_all(&[vote(1, 1), vote(1, 2), vote(2, 1)]);
+        assert_eq!(first.open(ReplicaId(3), sealed[2].clone()), Ok(vote(2, 1)));
+        for (sealed, said) in [(&sealed[1], 2), (&sealed[0], 1)] {
+            assert_eq!(second.open(ReplicaId(3), sealed.clone()), Ok(vote(1, said)));
+        }
+        let found = second.take_evidence();
+        let quorum = Quorum::new(4).expect("f = 1");
+        assert!(found[0].verify(quorum, &signing(0).keys).is_ok());
+
+        let PeerMessage::Signed(mut forged) = sealed[0].clone() else {
+            panic!("signed");
+        };
+        forged.content = vote(9, 9).to_bytes().into();
+        let refused = second.open(ReplicaId(3), PeerMessage::Signed(forged));
+        assert_eq!(refused, Err(Rejected::BadAuthentication));
+        let refused = second.open(ReplicaId(2), sealed[0].clone());
+        assert_eq!(refused, Err(Rejected::BadAuthentication));
     }
 }

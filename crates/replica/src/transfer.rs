@@ -1,9 +1,10 @@
 //! The state transfer of a replica that has fallen behind or whose state is damaged: between the fetcher and the store.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_state::transfer::{Fetcher, Target};
+use quorate_state::transfer::{Fetcher, Lie, Target};
 use quorate_state::{Fault, Layer, Snapshot};
 use quorate_wire::message::StateMessage;
 use quorate_wire::{Digest, ReplicaId, Seq};
@@ -17,7 +18,7 @@ pub(crate) enum Transfer {
     Draining(Target),
     /// The fetcher is at work; `storing` while the store has a piece of it, `last` if that piece completes the state.
     Running {
-        fetcher: Fetcher,
+        fetcher: Box<Fetcher>,
         storing: bool,
         last: bool,
     },
@@ -42,7 +43,7 @@ impl Transfer {
     ) -> Result<Transfer, Fault> {
         let fetcher = Fetcher::new(target, base, donors)?;
         Ok(Transfer::Running {
-            fetcher,
+            fetcher: Box::new(fetcher),
             storing: false,
             last: false,
         })
@@ -57,6 +58,14 @@ impl Transfer {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.handle(now, from, message),
             Transfer::Idle | Transfer::Draining(_) => Ok(()),
+        }
+    }
+
+    /// What donors sent since the last time that is not in the state.
+    pub fn take_lies(&mut self) -> Vec<Lie> {
+        match self {
+            Transfer::Running { fetcher, .. } => fetcher.take_lies(),
+            Transfer::Idle | Transfer::Draining(_) => Vec::new(),
         }
     }
 

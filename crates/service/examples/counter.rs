@@ -1,7 +1,7 @@
 //! A counter that nobody can turn back: `cargo run --example counter`.
 
 use anyhow::{Context, Result};
-use quorate_service::{Bytes, Call, Fault, Local, Service, Session, Txn};
+use quorate_service::{Bytes, Call, Fault, Local, Rest, Service, Session, Txn};
 
 const COUNT: &[u8] = b"count";
 
@@ -29,8 +29,8 @@ impl Service for Counter {
         Ok(encode(sum))
     }
 
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
-        Ok(())
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Operations on different keys don't conflict, and say so.
 
-use anyhow::{Context, Result};
-use quorate_service::{Bytes, Call, Fault, InlineSession, Local, Scope, Service, Txn, Uses};
+use anyhow::Result;
+use quorate_service::{Bytes, Call, Fault, InlineSession, Local, Rest, Scope, Service, Txn, Uses};
 
 const GET: u8 = b'g';
 const PUT: u8 = b'p';
@@ -51,8 +51,8 @@ impl Service for Store {
         Ok(before)
     }
 
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
-        Ok(())
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
     }
 
     fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
@@ -64,14 +64,14 @@ impl Service for Store {
     }
 }
 
-fn use_it(session: &mut InlineSession) -> Option<()> {
+fn use_it(session: &mut InlineSession) -> Result<()> {
     for (key, value) in [("fruit", "apple"), ("tree", "oak"), ("fruit", "pear")] {
-        let before = session.call(encode(PUT, key, value)).ok()?;
+        let before = session.call(encode(PUT, key, value))?;
         println!("{key} = {value}, before: {before:?}");
     }
-    let fruit = session.read(encode(GET, "fruit", "")).ok()?;
+    let fruit = session.read(encode(GET, "fruit", ""))?;
     println!("fruit is {fruit:?}");
-    Some(())
+    Ok(())
 }
 
 fn main() -> Result<()> {
@@ -79,5 +79,5 @@ fn main() -> Result<()> {
     let mut session = group.inline_session()?;
     let used = use_it(&mut session);
     session.close();
-    used.context("the session was lost")
+    used
 }

@@ -11,7 +11,7 @@
 //! own) to a result (bytes) and writes to the map. This one counts:
 //!
 //! ```
-//! use quorate_service::{Bytes, Call, Fault, Local, Service, Txn};
+//! use quorate_service::{Bytes, Call, Fault, Local, Rest, Service, Txn};
 //!
 //! #[derive(Clone, Debug)]
 //! struct Counter;
@@ -36,8 +36,8 @@
 //!         Ok(next)
 //!     }
 //!
-//!     fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<(), Fault> {
-//!         Ok(())
+//!     fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
+//!         Ok(Rest::Nothing)
 //!     }
 //! }
 //!
@@ -70,14 +70,14 @@
 //! [`Group::new`] does. A replica is started with [`Daemon::start`]; its directory is its own, and is made at the first start.
 //!
 //! ```no_run
-//! # use quorate_service::{Bytes, Call, Fault, Service, Txn};
+//! # use quorate_service::{Bytes, Call, Fault, Rest, Service, Txn};
 //! # #[derive(Clone, Debug)]
 //! # struct Counter;
 //! # impl Service for Counter {
 //! #     fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> { Ok(()) }
 //! #     fn is_read_only(&self, _: &[u8]) -> bool { false }
 //! #     fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
-//! #     fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<(), Fault> { Ok(()) }
+//! #     fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
 //! # }
 //! use quorate_service::{Daemon, Group, Options, ReplicaId, Tuning, keys};
 //!
@@ -88,6 +88,7 @@
 //!         key: keys::load("replica-0/key".as_ref())?,
 //!         data: "replica-0".into(),
 //!         first_start: false, // `quorate init` has made the directory
+//!         lost_disk: false,
 //!         listen: None,
 //!         tuning: Tuning::default(),
 //!         workers: 0,
@@ -127,12 +128,13 @@
 //! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future. [`SessionLost`]
 //! says that the group has ended the session, after 45 seconds without a sign of life: whether the operation was executed
 //! is not known then. Make those that matter repeatable, or look first. [`Service::session_ended`] is where a service lets
-//! go of what a session held, such as locks.
+//! go of what a session held, such as locks; of much of it in parts.
 //!
 //! # Examples
 //!
-//! `cargo run --example counter`, and `key_value`: each a service with a client that uses it, in this crate; `null`,
-//! the service of the benchmarks, is in `quorate-bench`.
+//! `cargo run --example counter`, `key_value` and `null`: each a service with a client that uses it, in this crate. The third
+//! asks asynchronously, with many operations in flight. The service of the benchmarks, which can be told to wait, to
+//! conflict and to say much, is in `quorate-bench`.
 
 mod local;
 
@@ -140,7 +142,7 @@ pub use bytes::Bytes;
 pub use local::{Local, LocalError};
 pub use quorate_client::{InlineSession, Session, SessionLost};
 pub use quorate_execution::graph::{Scope, Uses};
-pub use quorate_execution::{Call, Ran, Service};
+pub use quorate_execution::{Call, Ran, Rest, Service};
 pub use quorate_net::group::{Files, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, keys};
 pub use quorate_node::{Daemon, DaemonError, Options, Stopper, Tuning};

@@ -75,6 +75,7 @@ impl Local {
                 key,
                 data: local.directory.path().join(me.to_string()),
                 first_start: true,
+                lost_disk: false,
                 listen: None,
                 tuning: Tuning::default(),
                 workers: 0,

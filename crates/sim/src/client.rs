@@ -7,6 +7,7 @@ use quorate_replica::ConnectionId;
 use quorate_wire::message::ClientMessage;
 use quorate_wire::{Authenticator, ClientId, KeyPair, Mac, Quorum, ReplicaId};
 
+use crate::keys::key_pair;
 use crate::workload::Asker;
 
 /// A client.
@@ -38,7 +39,7 @@ pub struct ClientNode {
 
 /// The key of a client.
 pub fn client_key(number: usize) -> KeyPair {
-    KeyPair::from_seed(&[100 + number as u8; 32])
+    key_pair(100 + number as u8)
 }
 
 impl ClientNode {

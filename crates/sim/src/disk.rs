@@ -1,5 +1,5 @@
 //! A replica's disk: a write-ahead log of bytes, of which a crash takes what was not synced or a part of it, and a store
-//! that holds the last layer that was written whole.
+//! that holds the last layer that was written whole. It may be faulty: change bytes that were safe, or forget them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,9 +9,12 @@ use quorate_agreement::Record;
 use quorate_replica::Restored;
 use quorate_state::{Layer, MemorySnapshot};
 use quorate_wire::frame::{self, End};
-use quorate_wire::{Decode, Digest, Encode, LogIndex, Seq};
+use quorate_wire::{Decode, Digest, Encode, LogIndex, Seq, Time};
 
 use crate::dice::Dice;
+
+/// What is set aside for a segment, which otherwise grows a dozen times.
+const SEGMENT_BYTES: usize = 32 << 10;
 
 /// A piece of the log; pieces are dropped whole when all their records are of places that are not needed any more.
 #[derive(Debug, Default)]
@@ -29,6 +32,8 @@ pub struct Wal {
     /// A stable place, and the segments up to which all may go once what comes after them is durable.
     discard: Option<(Seq, usize)>,
     syncing: bool,
+    /// How far the log was when it was last cut, noted elsewhere.
+    reached: LogIndex,
 }
 
 impl Wal {
@@ -43,6 +48,9 @@ impl Wal {
             self.segments.push_back(Segment::default());
         }
         let segment = self.segments.back_mut().expect("just made");
+        if segment.bytes.capacity() == 0 {
+            segment.bytes.reserve(SEGMENT_BYTES);
+        }
         frame::write(&mut segment.bytes, index, &record.to_bytes());
         segment.last_place = segment.last_place.max(record.seq());
     }
@@ -88,6 +96,7 @@ impl Wal {
             keep_from -= 1;
         }
         self.discard = None;
+        self.reached = self.last;
     }
 
     /// A crash: of the bytes not synced a random first part survives.
@@ -112,6 +121,53 @@ impl Wal {
             segment.synced = segment.bytes.len();
         }
         self.segments.retain(|s| !s.bytes.is_empty());
+    }
+
+    /// A byte that was safe is another one now.
+    fn rot(&mut self, dice: &mut Dice) {
+        let bytes = self.segments.iter_mut().flat_map(|s| &mut s.bytes);
+        let bytes: Vec<&mut u8> = bytes.collect();
+        let at = dice.below(bytes.len().max(1) as u64) as usize;
+        if let Some(byte) = bytes.into_iter().nth(at) {
+            *byte ^= 1 << dice.below(8);
+        }
+    }
+
+    /// The disk has not kept what it said was safe: records at the end are gone.
+    fn lose_end(&mut self, dice: &mut Dice) {
+        let segment = self.segments.back_mut();
+        let Some(segment) = segment.filter(|s| !s.bytes.is_empty()) else {
+            return;
+        };
+        let (frames, _) = frame::read(&Bytes::copy_from_slice(&segment.bytes));
+        let kept = dice.below(frames.len() as u64) as usize;
+        let kept = frames.iter().take(kept);
+        let kept = kept.map(|(_, p)| frame::HEADER_BYTES + p.len()).sum();
+        segment.bytes.truncate(kept);
+        segment.synced = kept;
+    }
+
+    /// Whether it can be seen that the log is not whole: by sums, numbers, and by the note of how far it was.
+    fn is_damaged(&self) -> bool {
+        let mut last = None;
+        for segment in &self.segments {
+            let (frames, end) = frame::read(&Bytes::copy_from_slice(&segment.bytes));
+            let rises = |&(index, _): &(LogIndex, Bytes)| {
+                let before = last.replace(index);
+                before.is_none_or(|before| index == before || index.0 == before.0 + 1)
+            };
+            if end != End::Clean || !frames.iter().all(rises) {
+                return true;
+            }
+        }
+        last.unwrap_or_default() < self.reached
+    }
+
+    /// The log is set aside; the new one says so.
+    fn begin_again(&mut self, now: Time) {
+        *self = Wal::default();
+        self.write(LogIndex(0), &Record::Recovering(now));
+        self.segments[0].synced = self.segments[0].bytes.len();
     }
 
     fn records(&mut self) -> (Vec<Record>, LogIndex) {
@@ -168,6 +224,8 @@ pub struct Disk {
     pub store: Content,
     /// Layers that are not in the store yet; the first is being written.
     pub writes: VecDeque<Write>,
+    /// What a new store holds.
+    genesis: Content,
 }
 
 impl Disk {
@@ -176,15 +234,17 @@ impl Disk {
         let (snapshot, root) = MemorySnapshot::default()
             .apply(genesis)
             .expect("an empty tree takes any layer");
+        let genesis = Content {
+            seq: Seq(0),
+            complete: true,
+            root,
+            snapshot: Arc::new(snapshot),
+        };
         Disk {
             wal: Wal::default(),
-            store: Content {
-                seq: Seq(0),
-                complete: true,
-                root,
-                snapshot: Arc::new(snapshot),
-            },
+            store: genesis.clone(),
             writes: VecDeque::new(),
+            genesis,
         }
     }
 
@@ -194,11 +254,42 @@ impl Disk {
         self.wal.crash(dice);
     }
 
+    /// Damages the log of a server that is down, in such a way that it is seen, and sets it aside as the daemon does; now and
+    /// then the store is gone as well. False where the damage could not be seen, and was not done.
+    pub fn damage(&mut self, dice: &mut Dice, now: Time) -> bool {
+        let whole: Vec<Vec<u8>> = self.wal.segments.iter().map(|s| s.bytes.clone()).collect();
+        match dice.below(3) {
+            0 => self.wal.rot(dice),
+            1 => self.wal.lose_end(dice),
+            _ => self.wal.reached = LogIndex(u64::MAX),
+        }
+        if !self.wal.is_damaged() {
+            for (segment, bytes) in self.wal.segments.iter_mut().zip(whole) {
+                segment.synced = bytes.len();
+                segment.bytes = bytes;
+            }
+            return false;
+        }
+        self.lose_log(now);
+        if dice.per_mille(250) {
+            self.store = self.genesis.clone();
+        }
+        true
+    }
+
+    /// The log of a server that is down is lost.
+    pub fn lose_log(&mut self, now: Time) {
+        self.wal.begin_again(now);
+        if !self.store.complete {
+            self.store = self.genesis.clone();
+        }
+    }
+
     /// The first layer is written. `damage` changes one of its values on the way.
     pub fn stored(&mut self, damage: bool) -> Content {
         let write = self.writes.pop_front().expect("a layer is on its way");
-        let mut layer = (*write.layer).clone();
-        if damage && let Some(Some(value)) = layer.values_mut().next_back() {
+        let mut layer = write.layer;
+        if damage && let Some(Some(value)) = Arc::make_mut(&mut layer).values_mut().next_back() {
             let mut bytes = value.to_vec();
             bytes.push(b'!');
             *value = bytes.into();

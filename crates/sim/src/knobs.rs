@@ -23,6 +23,9 @@ pub enum Adversary {
     Fault(Fault),
     /// Two correct replicas with one identity; each of the others sees one of them, and sometimes it changes which.
     Twin,
+    /// A correct replica of whose messages those of some rounds, so many in a thousand, are changed on the way to some of the others;
+    /// see [`crate::rounds::process`].
+    ByRound(u64),
     /// A correct replica whose store changes some values as it writes them, while the storm lasts.
     DamagedStore,
 }
@@ -79,12 +82,17 @@ pub struct Knobs {
     pub adversaries: Vec<(ReplicaId, Adversary)>,
     /// Whether the faulty ones fall silent when the storm is over.
     pub silent_after: bool,
+    /// Whether f replicas, the faulty ones among them, are dead for ever when the storm is over: any 2f+1 correct ones must do.
+    pub core_alone: bool,
     /// Mean time between crashes of replicas; 0 for none.
     pub crash_every: u64,
     /// How long a crashed replica is down.
     pub down: (u64, u64),
     /// Crashes that take all replicas at once, in a thousand.
     pub crash_all: u64,
+    /// Starts of a replica that find its log damaged, in a thousand, as far as no more than f replicas are faulty or have not come
+    /// back from that.
+    pub forgets: u64,
     /// Moments of this kind at which the power of a replica goes, in a thousand.
     pub aimed: Option<(Aim, u64)>,
     /// Rounds in which the network is cut, in a thousand; see [`crate::rounds`].
@@ -103,6 +111,8 @@ pub struct Knobs {
     pub authentication: Authentication,
     /// Whether replicas execute tentatively.
     pub tentative: bool,
+    /// From how many sessions in a batch on its replies go together.
+    pub vouched_from: usize,
     /// Whether clients' reads are not ordered.
     pub unordered_reads: bool,
     /// Whether replicas execute operations beside each other, on workers.
@@ -146,9 +156,11 @@ impl Knobs {
             store: (500, 2000),
             adversaries: Vec::new(),
             silent_after: false,
+            core_alone: false,
             crash_every: 0,
             down: (0, 0),
             crash_all: 0,
+            forgets: 0,
             aimed: None,
             rounds: 0,
             partition_every: 0,
@@ -158,6 +170,7 @@ impl Knobs {
             skew_ms: 0,
             authentication: Authentication::Mac,
             tentative: true,
+            vouched_from: usize::MAX,
             unordered_reads: true,
             workers: false,
             all_conflict: false,
@@ -257,6 +270,25 @@ impl Knobs {
         for (_, adversary) in &mut k.adversaries {
             if d.per_mille(100) {
                 *adversary = Adversary::Fault(Fault::Restless);
+            }
+        }
+        let mut d = Dice::new(seed, 8);
+        k.vouched_from = d.pick(&[usize::MAX, usize::MAX, 1, 2]);
+        let mut d = Dice::new(seed, 9);
+        let f = Quorum::new(k.replicas).expect("a size of a group").f();
+        if k.adversaries.len() < f && d.per_mille(350) {
+            k.forgets = d.pick(&[200, 1_000]);
+            if k.crash_every == 0 {
+                k.crash_every = 500_000 + d.below(2_000_000);
+                k.down = (1_000, 200_000);
+            }
+        }
+        let mut d = Dice::new(seed, 10);
+        // A replica that comes back without its log needs all the others.
+        k.core_alone = d.per_mille(250) && k.forgets == 0;
+        for (_, adversary) in &mut k.adversaries {
+            if d.per_mille(200) {
+                *adversary = Adversary::ByRound(d.pick(&[50, 200, 600]));
             }
         }
         let mut d = Dice::new(seed, 3);

@@ -14,6 +14,7 @@ pub mod dice;
 pub mod disk;
 pub mod histories;
 pub mod history;
+pub mod keys;
 pub mod knobs;
 pub mod net;
 pub mod rounds;
@@ -55,6 +56,13 @@ pub struct Report {
     pub knobs: Knobs,
     /// The last events before a failure.
     pub last: Vec<String>,
+}
+
+impl Report {
+    /// Stands for the run beside others, in whatever order they are added up.
+    pub fn digest(&self) -> u64 {
+        rounds::mix(self.trace_hash ^ rounds::mix(self.seed))
+    }
 }
 
 impl fmt::Display for Report {

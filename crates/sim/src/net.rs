@@ -28,19 +28,18 @@ impl Net {
         }
     }
 
-    /// When copies of a message that leaves now arrive; none if it is lost.
-    pub fn arrivals(&mut self, knobs: &Knobs, now: u64, from: Node, to: Node) -> Vec<u64> {
+    /// When a message that leaves now arrives, and its second copy; neither if it is lost.
+    pub fn arrivals(&mut self, knobs: &Knobs, now: u64, from: Node, to: Node) -> [Option<u64>; 2] {
         if self.blocked.contains(&(from, to)) {
-            return Vec::new();
+            return [None, None];
         }
         if !self.calm && self.dice.per_mille(knobs.loss) {
-            return Vec::new();
+            return [None, None];
         }
-        let mut out = vec![self.arrival(knobs, now, from, to)];
-        if !self.calm && self.dice.per_mille(knobs.duplicates) {
-            out.push(self.arrival(knobs, now, from, to));
-        }
-        out
+        let first = self.arrival(knobs, now, from, to);
+        let twice = !self.calm && self.dice.per_mille(knobs.duplicates);
+        let again = twice.then(|| self.arrival(knobs, now, from, to));
+        [Some(first), again]
     }
 
     fn arrival(&mut self, knobs: &Knobs, now: u64, from: Node, to: Node) -> u64 {

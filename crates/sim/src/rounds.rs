@@ -1,7 +1,9 @@
 //! Cuts by round: a round is all messages of one kind about one place in one view, or about one view. In a round that is cut
 //! the network falls in two, for all of its messages, also those that are repeated. So cuts fall between the steps of the
 //! protocol, where cuts by the clock seldom do. Winter et al., "Randomized Testing of Byzantine Fault Tolerant Algorithms" (ByzzFuzz),
-//! OOPSLA 2023.
+//! OOPSLA 2023. Faults of a process by round are in [`process`].
+
+pub mod process;
 
 use quorate_wire::Decode;
 use quorate_wire::message::PeerMessage;
@@ -42,7 +44,7 @@ fn round(message: &PeerMessage) -> Option<(u64, u64, u64)> {
 }
 
 /// Spreads a number over all 64 bits (the finish of SplitMix64).
-fn mix(mut n: u64) -> u64 {
+pub(crate) fn mix(mut n: u64) -> u64 {
     n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -4,6 +4,8 @@
 
 mod adversaries;
 mod client;
+mod cores;
+mod recovery;
 mod state;
 mod views;
 
@@ -43,6 +45,7 @@ scenarios! {
     adversaries::equivocating_primary
     adversaries::equivocation_leaves_evidence
     adversaries::slow_primary
+    adversaries::flooding_replica
     adversaries::kept_in_the_dark
     adversaries::inconsistent_authenticators
     adversaries::inconsistent_authenticators_without_a_repeat
@@ -61,7 +64,19 @@ scenarios! {
     views::patience_falls_back
     views::steady_load_keeps_the_view
     views::undone_results_are_not_missed
+    views::a_paused_primary_is_soon_left
     adversaries::a_wrong_mac_for_one_stops_nobody
+    cores::a_full_log_is_refused
+    cores::strangers_are_not_served
+    cores::a_stale_proposal_is_given_up
+    cores::who_asks_without_end_is_put_off
+    cores::a_fetched_state_is_no_water_mark
+    recovery::a_lost_log_comes_back
+    recovery::the_primary_has_lost_its_log
+    recovery::a_power_cut_takes_a_log
+    recovery::a_recovery_is_cut_short
+    recovery::two_lost_logs_are_too_many
+    recovery::a_lost_vote_is_not_given_again
 }
 
 fn group(clients: usize, change: impl FnOnce(&mut Knobs)) -> World {

@@ -9,9 +9,12 @@ use quorate_state::Layer;
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
 use quorate_wire::{KeyPair, PublicKey, Quorum, ReplicaId, Time};
 
+use crate::client::client_key;
 use crate::dice::Dice;
 use crate::disk::Disk;
+use crate::keys::key_pair;
 use crate::knobs::{Adversary, Knobs};
+use crate::rounds::process::ByRound;
 use crate::service::AnyService;
 
 /// The wall clock at the beginning of a run, in nanoseconds.
@@ -39,8 +42,13 @@ pub struct Server {
     /// Where it stood when its last turn ended.
     pub last: Option<Standing>,
     faulty: Option<Faulty>,
+    by_round: Option<ByRound>,
+    /// Whether it never starts again.
+    pub dead: bool,
     /// Signs what leaves and checks what comes, where the group wants that.
     pub signing: Signing,
+    /// The last two messages, which share a signature, as those of a turn do.
+    said: Vec<PeerMessage>,
     config: Config,
     workers: Workers,
     skew_ns: i64,
@@ -48,7 +56,7 @@ pub struct Server {
 
 /// The key of a replica.
 pub fn key_of(id: ReplicaId) -> KeyPair {
-    KeyPair::from_seed(&[id.0 + 1; 32])
+    key_pair(id.0 + 1)
 }
 
 impl Server {
@@ -69,6 +77,12 @@ impl Server {
             }
             _ => None,
         };
+        let by_round = match adversary {
+            Some(Adversary::ByRound(per_mille)) => {
+                Some(ByRound::new(dice.any(), per_mille, id, key.clone()))
+            }
+            _ => None,
+        };
         let skew_ms = dice.below(2 * knobs.skew_ms + 1) as i64 - knobs.skew_ms as i64;
         Server {
             id,
@@ -80,12 +94,16 @@ impl Server {
             in_turn: false,
             last: None,
             faulty,
-            signing: Signing::new(knobs.authentication, id, key.clone(), keys.to_vec()),
+            by_round,
+            dead: false,
+            signing: Signing::new(knobs.authentication, quorum, id, key.clone(), keys.to_vec()),
+            said: Vec::new(),
             config: Config {
                 quorum,
                 me: id,
                 key,
                 keys: keys.to_vec(),
+                clients: (0..knobs.clients).map(|c| client_key(c).public()).collect(),
                 timeout_ms: knobs.timeout_ms,
                 clock_bound_ms: CLOCK_BOUND_MS,
                 authentication: knobs.authentication,
@@ -93,6 +111,7 @@ impl Server {
                 checkpoint_bytes: knobs.checkpoint_bytes,
                 tuning: Tuning {
                     tentative: knobs.tentative,
+                    vouched_from: knobs.vouched_from,
                     ..Tuning::default()
                 },
             },
@@ -137,14 +156,37 @@ impl Server {
         self.disk.crash(dice);
     }
 
+    /// Whether all that it wants said leaves, once and at once.
+    pub fn says_as_is(&self) -> bool {
+        self.faulty.is_none() && self.by_round.is_none()
+    }
+
     /// What really leaves for a replica, with delays in milliseconds.
     pub fn for_peer(&mut self, to: ReplicaId, message: PeerMessage) -> Vec<(PeerMessage, u64)> {
-        let sent = match &mut self.faulty {
-            Some(faulty) => faulty.for_peer(to, message),
-            None => vec![(message, 0)],
+        let sent = match (&mut self.faulty, &mut self.by_round) {
+            (Some(faulty), _) => faulty.for_peer(to, message),
+            (None, Some(faulty)) => {
+                let sent = faulty.for_peer(to, message).into_iter();
+                sent.map(|m| (m, 0)).collect()
+            }
+            (None, None) => vec![(message, 0)],
         };
-        let sealed = sent.into_iter().map(|(m, at)| (self.signing.seal(m), at));
+        let sealed = sent.into_iter().map(|(m, at)| (self.seal(m), at));
         sealed.collect()
+    }
+
+    fn seal(&mut self, message: PeerMessage) -> PeerMessage {
+        if !self.signing.signs() {
+            return message;
+        }
+        // To several replicas, one after the other.
+        if self.said.last() != Some(&message) {
+            self.said.push(message);
+            let before = self.said.len().saturating_sub(2);
+            self.said.drain(..before);
+        }
+        let sealed = self.signing.seal_all(&self.said);
+        sealed.into_iter().next_back().expect("the message")
     }
 
     /// What really leaves for a client.
@@ -160,8 +202,9 @@ impl Server {
         let Config {
             quorum, me, key, ..
         } = &self.config;
-        if let Some(faulty) = &mut self.faulty {
-            *faulty = Faulty::new(Fault::Silent, *quorum, *me, key.clone(), 0);
+        if self.faulty.is_some() || self.by_round.is_some() {
+            let silent = Faulty::new(Fault::Silent, *quorum, *me, key.clone(), 0);
+            self.faulty = Some(silent);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_execution::graph::{Scope, Uses};
-use quorate_execution::{Call, Ran, Service};
+use quorate_execution::{Call, Ran, Rest, Service};
 use quorate_files::{FileService, Genesis};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{Decode, Encode, record};
@@ -90,9 +90,9 @@ impl Service for AnyService {
         }
     }
 
-    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
         match self {
-            AnyService::Lists => Ok(()),
+            AnyService::Lists => Ok(Rest::Nothing),
             AnyService::Files(files) => files.session_ended(txn, call),
         }
     }

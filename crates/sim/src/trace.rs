@@ -63,6 +63,11 @@ impl Trace {
         }
     }
 
+    /// Whether anybody reads lines.
+    pub fn has_lines(&self) -> bool {
+        !matches!(self.sink, Sink::None)
+    }
+
     /// Stands for all events so far.
     pub fn hash(&self) -> u64 {
         self.hash
@@ -101,9 +106,12 @@ pub fn words(message: &PeerMessage) -> String {
             m.body.selection.len()
         ),
         PeerMessage::Status(m) => format!(
-            "STATUS {:?}{} stable {:?} committed {:?} executed {:?}",
+            "STATUS {:?}{}{} stable {:?} committed {:?} executed {:?}",
             m.view,
             if m.active { "" } else { " (not started)" },
+            m.recovering.map_or(String::new(), |bound| format!(
+                " recovering up to {bound:?},"
+            )),
             m.stable,
             m.committed,
             m.executed
@@ -113,6 +121,12 @@ pub fn words(message: &PeerMessage) -> String {
         PeerMessage::Batch(m) => format!("BATCH {:?}", m.batch.digest()),
         PeerMessage::Body(m) => format!("BODY {:?}", m.digest()),
         PeerMessage::State(_) => "STATE".into(),
+        PeerMessage::Vouchers(m) => format!("VOUCHERS {:?} of {}", m.seq, m.replies.len()),
+        PeerMessage::EstimatePlease(nonce) => format!("ESTIMATE PLEASE {nonce:x}"),
+        PeerMessage::Estimate(m) => format!(
+            "ESTIMATE checkpoint {:?} prepared {:?} {:?}",
+            m.checkpoint, m.prepared, m.view
+        ),
     }
 }
 
@@ -120,7 +134,10 @@ pub fn words(message: &PeerMessage) -> String {
 pub fn number(message: &PeerMessage) -> u64 {
     let (tag, a, b) = match message {
         PeerMessage::Request(m) => (1, head(&m.request.digest()), 0),
-        PeerMessage::Signed(m) => (14, u64::from(m.signature.0[0]), u64::from(m.signature.0[1])),
+        PeerMessage::Signed(m) => {
+            let bytes = m.signature.signature().0;
+            (14, u64::from(bytes[0]), u64::from(bytes[1]))
+        }
         PeerMessage::PrePrepare(m) => (2, m.seq.0, m.batch.time.0),
         PeerMessage::Prepare(m) => (3, m.seq.0, head(&m.digest)),
         PeerMessage::Commit(m) => (4, m.seq.0, head(&m.digest)),
@@ -133,6 +150,9 @@ pub fn number(message: &PeerMessage) -> u64 {
         PeerMessage::Batch(m) => (11, m.batch.time.0, 0),
         PeerMessage::Body(m) => (12, head(&m.digest()), 0),
         PeerMessage::State(_) => (13, 0, 0),
+        PeerMessage::Vouchers(m) => (15, m.seq.0, m.replies.len() as u64),
+        PeerMessage::EstimatePlease(nonce) => (16, *nonce, 0),
+        PeerMessage::Estimate(m) => (17, m.checkpoint.0, m.view.0),
     };
     a.rotate_left(8) ^ b.rotate_left(32) ^ tag
 }

@@ -48,7 +48,8 @@ pub struct Plan {
     pub twins: usize,
     /// How many views have cuts.
     pub views: usize,
-    /// How many of the phases are cut: 2 leaves the changes of views alone.
+    /// What is cut apart from each other: 3: each phase; 2: the phases of votes, while changes of views are left alone;
+    /// 1: nothing: one cut in each view, for all messages, as in the paper.
     pub phases: usize,
 }
 
@@ -59,9 +60,12 @@ impl Plan {
     /// Why not.
     pub fn check(&self) -> Result<(), String> {
         let quorum = Quorum::new(self.replicas).ok_or("not the size of a group")?;
-        match self.replicas <= 13 && self.twins <= quorum.f() && self.phases <= PHASES {
+        let phases = (1..=PHASES).contains(&self.phases);
+        match self.replicas <= 13 && self.twins <= quorum.f() && phases {
             true => Ok(()),
-            false => Err(format!("at most 13 replicas, f twins and {PHASES} phases")),
+            false => Err(format!(
+                "at most 13 replicas and f twins, and 1 to {PHASES} phases"
+            )),
         }
     }
 
@@ -118,6 +122,9 @@ impl Plan {
         for of_view in &mut cuts {
             for of_phase in &mut of_view[..self.phases] {
                 *of_phase = (cut() << 1) as Cut;
+            }
+            if self.phases == 1 {
+                *of_view = [of_view[0]; PHASES];
             }
         }
         Schedule {

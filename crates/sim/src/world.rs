@@ -21,6 +21,7 @@ use crate::service::{AnyService, List};
 use crate::trace::{Sink, Trace};
 
 mod clients;
+mod queue;
 mod servers;
 mod storm;
 mod watch;
@@ -77,6 +78,8 @@ pub struct Stats {
     pub evidence: u64,
     /// Operations that workers ran.
     pub jobs: u64,
+    /// Correct replicas that lost their logs and came back.
+    pub recoveries: u64,
     /// Virtual time in microseconds.
     pub time_us: u64,
 }
@@ -91,8 +94,7 @@ pub struct World {
     quorum: Quorum,
     service: AnyService,
     now: u64,
-    queue: BTreeMap<(u64, u64), Event>,
-    next_event: u64,
+    queue: queue::Queue,
     dice: Dice,
     net: Net,
     servers: Vec<Server>,
@@ -109,6 +111,8 @@ pub struct World {
     announced: Vec<(usize, Seq, Digest)>,
     /// Which correct servers have ever announced a root.
     announcers: BTreeMap<(Seq, Digest), BTreeSet<usize>>,
+    /// Correct servers that have lost their logs and have not come back yet: they count among the faulty ones.
+    forgetful: BTreeSet<usize>,
     /// The seed, for what follows from it without dice.
     seed: u64,
     /// What a scenario keeps from arriving.
@@ -151,8 +155,7 @@ impl World {
             quorum,
             service,
             now: 0,
-            queue: BTreeMap::new(),
-            next_event: 0,
+            queue: queue::Queue::default(),
             dice,
             net: Net::new(seed),
             servers,
@@ -166,6 +169,7 @@ impl World {
             reference: Reference::new(service, &layer, checkpoints),
             announced: Vec::new(),
             announcers: BTreeMap::new(),
+            forgetful: BTreeSet::new(),
             seed,
             filter: None,
             healed: false,
@@ -183,9 +187,7 @@ impl World {
     }
 
     fn at(&mut self, time: u64, event: Event) {
-        self.next_event += 1;
-        self.queue
-            .insert((time.max(self.now), self.next_event), event);
+        self.queue.push(time.max(self.now), event);
     }
 
     fn after(&mut self, delay: u64, event: Event) {
@@ -201,7 +203,7 @@ impl World {
     /// # Errors
     /// A property that does not hold any more.
     pub fn step(&mut self) -> Result<(), Failure> {
-        let Some(((time, _), event)) = self.queue.pop_first() else {
+        let Some((time, event)) = self.queue.pop() else {
             return Ok(());
         };
         self.now = time;
@@ -275,7 +277,7 @@ impl World {
     /// A property that does not hold any more.
     pub fn run_for(&mut self, ms: u64) -> Result<(), Failure> {
         let end = self.now + ms * 1000;
-        while self.queue.keys().next().is_some_and(|(at, _)| *at <= end) {
+        while self.queue.next_time().is_some_and(|at| at <= end) {
             self.step()?;
         }
         self.now = end;
@@ -330,8 +332,9 @@ impl World {
         Ok(self.stats)
     }
 
+    /// Those that must do it: who is correct and not dead for ever.
     fn correct(&self) -> impl Iterator<Item = &Server> {
-        self.servers.iter().filter(|s| s.is_correct())
+        self.servers.iter().filter(|s| s.is_correct() && !s.dead)
     }
 
     /// Whether clients have all that they wanted and correct replicas have met.

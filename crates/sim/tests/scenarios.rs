@@ -29,6 +29,7 @@ tests! {
     equivocating_primary
     equivocation_leaves_evidence
     slow_primary
+    flooding_replica
     kept_in_the_dark
     inconsistent_authenticators
     inconsistent_authenticators_without_a_repeat
@@ -47,5 +48,17 @@ tests! {
     patience_falls_back
     steady_load_keeps_the_view
     undone_results_are_not_missed
+    a_paused_primary_is_soon_left
     a_wrong_mac_for_one_stops_nobody
+    a_full_log_is_refused
+    strangers_are_not_served
+    a_stale_proposal_is_given_up
+    who_asks_without_end_is_put_off
+    a_fetched_state_is_no_water_mark
+    a_lost_log_comes_back
+    the_primary_has_lost_its_log
+    a_power_cut_takes_a_log
+    a_recovery_is_cut_short
+    two_lost_logs_are_too_many
+    a_lost_vote_is_not_given_again
 }

@@ -22,3 +22,33 @@ fn all_cuts_of_one_view() {
     assert_eq!(plan.count(), 4 * 16 * 16);
     run(plan, 0..plan.count());
 }
+
+/// One cut in each of two views, for all messages.
+#[test]
+fn all_cuts_of_two_views() {
+    let plan = Plan {
+        replicas: 4,
+        twins: 1,
+        views: 2,
+        phases: 1,
+    };
+    assert_eq!(plan.count(), 4 * 16 * 16);
+    run(plan, 0..plan.count());
+}
+
+/// Two twins of seven, cut apart in three views; a few by chance.
+#[test]
+fn two_twins_of_seven() {
+    let plan = Plan {
+        replicas: 7,
+        twins: 2,
+        views: 3,
+        phases: 3,
+    };
+    for seed in 0..100 {
+        let schedule = plan.sample(seed);
+        assert_eq!(schedule.twins.len(), 2);
+        let result = schedule.run();
+        assert!(result.is_ok(), "{seed}: {schedule}: {result:?}");
+    }
+}

@@ -15,15 +15,15 @@
 //!
 //! The fetcher holds at most about [`CHUNK_BYTES`] and what is in flight; while the driver takes no layers it asks for no values.
 //!
-//! Absent on purpose: proof of who lied to others. A reply is authenticated by its link alone; [`Fetcher::liars`]
-//! is for this replica's operator.
+//! A piece that does not match comes out as a [`Lie`], with the nodes that prove it. Whether it convinces others depends on
+//! whether the reply was signed, which the fetcher does not know; [`Fetcher::liars`] is for this replica's operator.
 
 mod diff;
 mod donors;
 mod fetcher;
 mod serve;
 
-pub use fetcher::{Fetcher, Target};
+pub use fetcher::{Fetcher, Lie, Target};
 pub use serve::serve;
 
 /// The most nodes in a request; a donor leaves out what is beyond.

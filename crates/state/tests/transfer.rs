@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use quorate_state::transfer::{self, CHUNK_BYTES, Fetcher, MAX_KEYS, REPLY_BYTES, Target};
+use quorate_state::transfer::{self, CHUNK_BYTES, Fetcher, Lie, MAX_KEYS, REPLY_BYTES, Target};
 use quorate_state::{Layer, MemorySnapshot, Snapshot, tree};
-use quorate_wire::message::MAX_FRAME_BYTES;
+use quorate_wire::evidence::{Certificate, Evidence, Kind, WrongPiece};
 use quorate_wire::message::transfer::{GetNodes, GetValues, Nodes, StateMessage, Values};
-use quorate_wire::{Decode, Digest, Encode, ReplicaId, Seq};
+use quorate_wire::message::{Checkpoint, MAX_FRAME_BYTES, PeerMessage, SignedMessage};
+use quorate_wire::{Decode, Digest, Encode, KeyPair, PublicKey, Quorum, ReplicaId, Seq};
 
 const CHECKPOINT: Seq = Seq(256);
 
@@ -241,7 +242,7 @@ fn with_bad_donor(behave: fn(StateMessage) -> Option<StateMessage>) -> Run {
     Run::new(&base, &target, vec![Box::new(behave), honest(), honest()]).finish()
 }
 
-/// A corrupt node and a corrupt value are found at once, and who sent them is put aside.
+/// A corrupt node and a corrupt value are found at once, who sent them is put aside, and what comes with it proves it to others.
 #[test]
 fn liars_are_named() {
     let corrupt_node = with_bad_donor(|answer| match answer {
@@ -252,12 +253,65 @@ fn liars_are_named() {
         StateMessage::Values(_) => damage(answer, 5, 1, 0),
         other => Some(other),
     });
-    for run in [corrupt_node, corrupt_value] {
+    for mut run in [corrupt_node, corrupt_value] {
         let liars: Vec<_> = run.fetcher.liars().collect();
         assert_eq!(liars, [(ReplicaId(0), 1)]);
+        let lies = run.fetcher.take_lies();
+        assert_eq!(lies.len(), 1);
+        let proof = proof(&lies[0], tree::root(&run.target).unwrap());
+        let subject = proof.verify(Quorum::new(4).unwrap(), &keys()).unwrap();
+        assert_eq!((subject.replica, subject.kind), (ReplicaId(0), Kind::State));
         // Others did its work at once; nobody waited for a time-out.
         assert_eq!(run.now, 1_000);
     }
+}
+
+fn key_pair(replica: u8) -> KeyPair {
+    KeyPair::from_seed(&[replica + 1; 32])
+}
+
+fn keys() -> Vec<PublicKey> {
+    (0..4).map(|r| key_pair(r).public()).collect()
+}
+
+fn signed(replica: u8, message: &PeerMessage) -> SignedMessage {
+    let content = Bytes::from(message.to_bytes());
+    let digest = SignedMessage::digest(ReplicaId(replica), &content);
+    let signature = key_pair(replica).sign(&digest);
+    SignedMessage {
+        content,
+        signature: signature.into(),
+    }
+}
+
+/// The lie in an answer of its own, signed, against a root that two others have signed.
+fn proof(lie: &Lie, root: Digest) -> Evidence {
+    let checkpoint = lie.checkpoint;
+    let piece = vec![(lie.name.clone(), lie.piece.clone())];
+    let answer = match lie.name.starts_with(b"key") {
+        true => StateMessage::Values(Values {
+            checkpoint,
+            values: piece,
+        }),
+        false => StateMessage::Nodes(Nodes {
+            checkpoint,
+            nodes: piece,
+        }),
+    };
+    let certified = PeerMessage::Checkpoint(Checkpoint {
+        seq: checkpoint,
+        root,
+    });
+    let vouchers = [1, 2].map(|r| (ReplicaId(r), signed(r, &certified)));
+    Evidence::Piece(WrongPiece {
+        replica: lie.donor,
+        said: signed(lie.donor.0, &PeerMessage::State(answer)),
+        at: 0,
+        certificate: Certificate {
+            signed: vouchers.to_vec(),
+        },
+        nodes: lie.nodes.clone(),
+    })
 }
 
 /// Missing keys, extra keys, the wrong checkpoint and silence cost time, and no honest donor is blamed.

@@ -32,9 +32,9 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The disk gave back something else than was written, or the file is none of ours.
-    #[error("{} is damaged ({what}): check the disk, then delete this file and no other, and start the replica again; it fetches the state from the others", path.display())]
+    #[error("{} is damaged ({what}): check the disk; the state has to be fetched from the other replicas", path.display())]
     Corrupt {
-        /// The store's file.
+        /// The file: the store's, or a segment's.
         path: PathBuf,
         /// What was found.
         what: String,
@@ -74,7 +74,19 @@ impl StoreError {
     }
 
     pub(crate) fn blob(error: BlobError) -> StoreError {
-        StoreError::io(&error.path, error.source)
+        match error.source.kind() {
+            // Bytes that a row refers to were durable: that they are gone is damage.
+            io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => StoreError::Corrupt {
+                path: error.path,
+                what: "a part of it is missing".into(),
+            },
+            _ => StoreError::io(&error.path, error.source),
+        }
+    }
+
+    /// Whether the disk has lost or changed what was written: then the state has to come from elsewhere.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, StoreError::Corrupt { .. })
     }
 
     pub(crate) fn redb(path: &Path, error: impl Into<redb::Error>) -> StoreError {

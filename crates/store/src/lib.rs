@@ -33,7 +33,7 @@
 //! # Absent on purpose
 //!
 //! Older checkpoints: a snapshot lives as long as someone holds it, and only the newest survives a restart. Repair:
-//! a damaged store is deleted, and the replica fetches the state from the others.
+//! a damaged store is told ([`StoreError::is_damage`], [`Damage`]), and whoever has opened it deletes it and gets the state elsewhere.
 
 extern crate alloc;
 
@@ -48,4 +48,5 @@ mod store;
 
 pub use blobs::{Appender, BlobError, Blobs, LARGE_BYTES, Place};
 pub use error::StoreError;
+pub use rows::Damage;
 pub use store::{Options, Position, Store};

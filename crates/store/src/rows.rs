@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use blake3::hazmat::HasherExt;
@@ -71,18 +72,24 @@ pub(crate) fn place(row: &[u8]) -> Option<Place> {
 }
 
 /// The content of a row, wherever it is, if it is what was put there.
-pub(crate) fn read(kind: Kind, key: &[u8], row: &[u8], blobs: &Blobs) -> Result<Bytes, Fault> {
+pub(crate) fn read(
+    kind: Kind,
+    key: &[u8],
+    row: &[u8],
+    blobs: &Blobs,
+    path: &Path,
+) -> Result<Bytes, StoreError> {
     let Some(place) = place(row) else {
-        return Ok(Bytes::copy_from_slice(open(kind, key, row)?));
+        let content = open(kind, key, row).map_err(|fault| StoreError::fault(path, fault))?;
+        return Ok(Bytes::copy_from_slice(content));
     };
-    let content = blobs.read(place).map_err(|e| Fault(e.to_string()))?;
+    let content = blobs.read(place).map_err(StoreError::blob)?;
     if row[..TAG_BYTES] != tag(kind, key, &content) {
-        let segment = blobs.segment_path(place.segment);
         let at = place.offset;
-        return Err(Fault(format!(
-            "the bytes at {at} of {} do not match the tag of the row {kind:?} {key:?}",
-            segment.display()
-        )));
+        return Err(StoreError::Corrupt {
+            path: blobs.segment_path(place.segment),
+            what: format!("the bytes at {at} do not match the tag of the row {kind:?} {key:?}"),
+        });
     }
     Ok(content)
 }
@@ -113,6 +120,46 @@ pub(crate) struct StoreSnapshot {
     pub(crate) nodes: ReadTable,
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) path: PathBuf,
+    pub(crate) damage: Damage,
+}
+
+/// Whether reads of a store have found damage: what every snapshot of it tells whoever opened it.
+#[derive(Clone, Debug, Default)]
+pub struct Damage(Arc<Failures>);
+
+#[derive(Debug, Default)]
+struct Failures {
+    damaged: AtomicBool,
+    /// Something else has failed.
+    failed: AtomicBool,
+}
+
+impl Damage {
+    /// Whether some content is not what was written. Other failures, of the disk or the system, do not count.
+    pub fn is_found(&self) -> bool {
+        self.0.damaged.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note(&self, error: StoreError) -> Fault {
+        let which = match error.is_damage() {
+            true => &self.0.damaged,
+            false => &self.0.failed,
+        };
+        which.store(true, Ordering::Relaxed);
+        error.into()
+    }
+
+    /// What a fault is that came by way of others: damage, unless the disk has refused a read.
+    pub(crate) fn judge(&self, path: &Path, fault: Fault) -> StoreError {
+        if self.0.failed.load(Ordering::Relaxed) {
+            return StoreError::Io {
+                path: path.to_owned(),
+                source: std::io::Error::other(fault.0),
+            };
+        }
+        self.0.damaged.store(true, Ordering::Relaxed);
+        StoreError::fault(path, fault)
+    }
 }
 
 impl fmt::Debug for StoreSnapshot {
@@ -132,12 +179,12 @@ impl StoreSnapshot {
     }
 
     fn read(&self, kind: Kind, key: &[u8], row: &[u8]) -> Result<Bytes, Fault> {
-        let content = read(kind, key, row, &self.blobs);
-        content.map_err(|fault| StoreError::fault(&self.path, fault).into())
+        let content = read(kind, key, row, &self.blobs, &self.path);
+        content.map_err(|e| self.damage.note(e))
     }
 
     fn fault(&self, error: redb::StorageError) -> Fault {
-        StoreError::redb(&self.path, error).into()
+        self.damage.note(StoreError::redb(&self.path, error))
     }
 }
 
@@ -173,6 +220,36 @@ impl Snapshot for StoreSnapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Content that changed or went is damage, and can be mended by fetching the state. A disk that refuses a read is not: that takes
+    /// the replica out.
+    #[test]
+    fn a_refused_read_is_no_damage() {
+        let path = Path::new("/data/segment");
+        let error = |kind: std::io::ErrorKind| {
+            StoreError::blob(crate::blobs::BlobError {
+                path: path.to_owned(),
+                source: kind.into(),
+            })
+        };
+        let refused = || StoreError::io(path, std::io::Error::from_raw_os_error(5));
+        let damage = Damage::default();
+        damage.note(refused());
+        assert!(!damage.is_found());
+        let judged = damage.judge(path, Fault("the tree's node is missing".into()));
+        assert!(!judged.is_damage() && !damage.is_found());
+        for kind in [
+            std::io::ErrorKind::NotFound,
+            std::io::ErrorKind::UnexpectedEof,
+        ] {
+            let damage = Damage::default();
+            damage.note(error(kind));
+            assert!(damage.is_found());
+        }
+        let damage = Damage::default();
+        let judged = damage.judge(path, Fault("the tree's node is missing".into()));
+        assert!(judged.is_damage() && damage.is_found());
+    }
 
     /// A row is believed only with its own content, under its own key, in its own table.
     #[test]

@@ -230,8 +230,7 @@ impl<'t, 's> Entries<'t, 's> {
                     path: self.path.to_owned(),
                     what: format!("the row {key:?} is not where a segment has it"),
                 })?;
-                let content = rows::read(Kind::Entry, &key, content, &self.space.blobs);
-                let content = content.map_err(|fault| StoreError::fault(self.path, fault))?;
+                let content = rows::read(Kind::Entry, &key, content, &self.space.blobs, self.path)?;
                 drop(row);
                 self.append(&key, &content)?;
                 left = left.saturating_sub(u64::from(place.length));

@@ -14,7 +14,7 @@ use redb::{Builder, Database, Durability, WriteTransaction};
 use crate::blobs::Blobs;
 use crate::blocks::{Blocks, Disk};
 use crate::error::StoreError;
-use crate::rows::{self, ENTRIES, Kind, META, NODES, REFS, SEGMENTS, StoreSnapshot};
+use crate::rows::{self, Damage, ENTRIES, Kind, META, NODES, REFS, SEGMENTS, StoreSnapshot};
 use crate::space::{self, Entries, Space, WriteTable};
 
 const POSITION: &[u8] = b"position";
@@ -56,6 +56,7 @@ pub struct Store {
     space: Space,
     newest: Position,
     is_new: bool,
+    damage: Damage,
 }
 
 impl fmt::Debug for Store {
@@ -95,7 +96,8 @@ impl Store {
         };
         blobs.list().map_err(StoreError::blob)?;
         let mut space = Space::new(blobs, live);
-        let (newest, is_new) = read_position(&database, &space.blobs, path)?;
+        let damage = Damage::default();
+        let (newest, is_new) = read_position(&database, &space.blobs, path, &damage)?;
         space.watch(&newest.snapshot);
         tracing::debug!(path = %path.display(), seq = newest.seq.0, complete = newest.complete, "opened the store");
         Ok(Store {
@@ -104,12 +106,18 @@ impl Store {
             space,
             newest,
             is_new,
+            damage,
         })
     }
 
     /// Whether nothing was ever written.
     pub fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    /// Whether damage was found, here or by a snapshot.
+    pub fn damage(&self) -> Damage {
+        self.damage.clone()
     }
 
     /// Where the store stands.
@@ -132,7 +140,7 @@ impl Store {
         complete: bool,
     ) -> Result<(Digest, Arc<dyn Snapshot>), StoreError> {
         let update = tree::update(&*self.newest.snapshot, delta)
-            .map_err(|fault| StoreError::fault(&self.path, fault))?;
+            .map_err(|fault| self.damage.judge(&self.path, fault))?;
         let write = begin(&self.database, &self.path)?;
         Entries::open(&write, &mut self.space, &self.path)?.write(delta)?;
         {
@@ -148,7 +156,8 @@ impl Store {
         write
             .commit()
             .map_err(|e| StoreError::redb(&self.path, e))?;
-        (self.newest, self.is_new) = read_position(&self.database, &self.space.blobs, &self.path)?;
+        let (database, blobs) = (&self.database, &self.space.blobs);
+        (self.newest, self.is_new) = read_position(database, blobs, &self.path, &self.damage)?;
         assert!(!self.is_new && self.newest.root == update.root);
         self.space.blobs.forget(seq);
         self.space.sweep(&self.newest.snapshot)?;
@@ -304,6 +313,7 @@ fn read_position(
     database: &Database,
     blobs: &Arc<Blobs>,
     path: &Path,
+    damage: &Damage,
 ) -> Result<(Position, bool), StoreError> {
     let read = begin_read(database, path)?;
     let table = |definition| {
@@ -315,8 +325,9 @@ fn read_position(
         nodes: table(NODES)?,
         blobs: blobs.clone(),
         path: path.to_owned(),
+        damage: damage.clone(),
     });
-    let found = tree::root(&*snapshot).map_err(|fault| StoreError::fault(path, fault))?;
+    let found = tree::root(&*snapshot).map_err(|fault| damage.judge(path, fault))?;
     let row = table(META)?
         .get(POSITION)
         .map_err(|e| StoreError::redb(path, e))?;

@@ -203,7 +203,7 @@ fn damaged_segments_are_never_wrong_data() {
         fs::write(&path, bytes).unwrap();
         let faults = read_all();
         assert_eq!(faults.len(), 1, "{at}");
-        assert!(faults[0].contains(".blob") && faults[0].contains("delete this file"));
+        assert!(faults[0].contains(".blob") && faults[0].contains("is damaged"));
     }
     for part in 0..10 {
         fs::write(&path, &image[..part * VALUE]).unwrap();

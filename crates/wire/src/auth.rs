@@ -3,12 +3,40 @@
 use core::fmt;
 use core::ops::Deref;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
 
 use crate::codec::{Decode, DecodeError, Encode, Reader, bounded};
 use crate::digest::Digest;
 use crate::ids::ReplicaId;
+use crate::shared::SharedSignature;
+
+#[cfg(feature = "remember")]
+mod remember;
+
+/// Without the feature nothing is remembered: each signature is made and checked.
+#[cfg(not(feature = "remember"))]
+mod remember {
+    use super::{AuthError, Digest, KeyPair, PublicKey, Signature};
+
+    pub fn sign(_: &KeyPair, _: &Digest, make: impl FnOnce() -> Signature) -> Signature {
+        make()
+    }
+
+    pub fn verify(
+        _: &PublicKey,
+        _: &Digest,
+        _: &Signature,
+        check: impl FnOnce() -> Result<(), AuthError>,
+    ) -> Result<(), AuthError> {
+        check()
+    }
+
+    pub fn verify_all(_: &[(PublicKey, Digest, Signature)], check: impl FnOnce() -> bool) -> bool {
+        check()
+    }
+}
 
 /// A value whose authenticity was established, by the check that the constructor names.
 ///
@@ -75,6 +103,10 @@ impl PublicKey {
     /// # Errors
     /// [`AuthError::BadKey`] or [`AuthError::BadSignature`].
     pub fn verify(&self, digest: &Digest, signature: &Signature) -> Result<(), AuthError> {
+        remember::verify(self, digest, signature, || self.check(digest, signature))
+    }
+
+    fn check(&self, digest: &Digest, signature: &Signature) -> Result<(), AuthError> {
         let key = VerifyingKey::from_bytes(&self.0).map_err(|_| AuthError::BadKey)?;
         let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
         key.verify_strict(&digest.0, &signature)
@@ -152,6 +184,10 @@ impl KeyPair {
 
     /// Signs a digest.
     pub fn sign(&self, digest: &Digest) -> Signature {
+        remember::sign(self, digest, || self.make(digest))
+    }
+
+    fn make(&self, digest: &Digest) -> Signature {
         Signature(self.0.sign(&digest.0).to_bytes())
     }
 }
@@ -225,6 +261,10 @@ pub fn verify_all(signatures: &[(PublicKey, Digest, Signature)]) -> bool {
     if signatures.is_empty() {
         return true;
     }
+    remember::verify_all(signatures, || check_all(signatures))
+}
+
+fn check_all(signatures: &[(PublicKey, Digest, Signature)]) -> bool {
     let keys = signatures
         .iter()
         .map(|(key, ..)| VerifyingKey::from_bytes(&key.0));
@@ -255,8 +295,8 @@ pub enum Authenticator {
     /// One MAC for each replica, in the group's order, so that a relayed request can be checked by each. A replica with which
     /// the client has no link has an arbitrary MAC there, and learns from others. None at all: nobody's word.
     Macs(Vec<Mac>),
-    /// The client's signature, the same for all.
-    Signed(Signature),
+    /// The client's signature, the same for all; it may be over several requests.
+    Signed(Box<SharedSignature>),
 }
 
 impl Default for Authenticator {
@@ -311,7 +351,7 @@ impl Decode for Authenticator {
                 let most = crate::ids::Quorum::MAX_REPLICAS;
                 Ok(Authenticator::Macs(bounded(r, most, "MACs")?))
             }
-            2 => Ok(Authenticator::Signed(Signature::decode(r)?)),
+            2 => Ok(Authenticator::Signed(Box::new(SharedSignature::decode(r)?))),
             _ => Err(DecodeError::Invalid("tag of Authenticator")),
         }
     }

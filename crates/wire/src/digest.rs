@@ -44,6 +44,10 @@ pub enum Content {
     TableSeed,
     /// A message between replicas, after its sender's id.
     PeerMessage,
+    /// What a reply says.
+    Reply,
+    /// Two digests that share a signature, or nodes above such.
+    SignedTogether,
 }
 
 impl Content {
@@ -61,6 +65,8 @@ impl Content {
             Content::Group => "quorate v1 group",
             Content::TableSeed => "quorate v1 table seed",
             Content::PeerMessage => "quorate v1 peer message",
+            Content::Reply => "quorate v1 reply",
+            Content::SignedTogether => "quorate v1 signed together",
         }
     }
 
@@ -78,7 +84,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 11] = [
+        const KEYS: [[u8; 32]; 13] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -90,6 +96,8 @@ impl Content {
             key("e2e40932b533a48e95983df88d4292be4de6c0d94a022c70c0f166fcb712e183"),
             key("b1f3b1eca174a39e583abb200b1d6a7596bc751487a7da998727ab9102c41176"),
             key("47769d5d528068f8e344313ae1d5377f6967a67712c97725860f716d645f21ce"),
+            key("3d377ae6ec3de13b8b731903885a317de7d03b038ed08ad0a32de5b70b8458ee"),
+            key("bc944c5e7c2f0301009ffe67ba9b67c946ec84315b99a249ac489daf4c770723"),
         ];
         KEYS[self as usize]
     }
@@ -176,6 +184,8 @@ mod tests {
             Content::Group,
             Content::TableSeed,
             Content::PeerMessage,
+            Content::Reply,
+            Content::SignedTogether,
         ];
         for content in all {
             let derived = blake3::hazmat::hash_derive_key_context(content.context());

@@ -1,6 +1,9 @@
-//! Proof that a replica has contradicted itself: two statements under its key of which a correct replica makes one at most.
+//! Proof that a replica has contradicted itself: two statements under its key of which a correct replica makes one at most. And
+//! that it has contradicted the group: a statement about its state that does not go with what f+1 others have signed.
 //!
 //! Whoever has the group's keys can check it, offline and without trust in who shows it.
+
+mod state;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -14,11 +17,13 @@ use crate::ids::{Quorum, ReplicaId, Seq, View};
 use crate::message::{PeerMessage, SignedMessage, SignedNewView, SignedViewChange};
 use crate::{record, tagged};
 
+pub use state::{Certificate, WrongCheckpoint, WrongPiece};
+
 /// What a file of evidence begins with.
 const MAGIC: &[u8; 20] = b"quorate evidence v1\n";
 
 tagged! {
-    /// Two statements that contradict each other.
+    /// Two statements that contradict each other, or one that contradicts a certificate.
     pub enum Evidence {
         /// Two VIEW-CHANGEs for one view.
         1 => ViewChanges(TwoViewChanges),
@@ -26,6 +31,10 @@ tagged! {
         2 => NewViews(TwoNewViews),
         /// Two votes at one place, where all messages are signed.
         3 => Messages(TwoMessages),
+        /// A CHECKPOINT of another state than the certified one, where all messages are signed.
+        4 => Checkpoint(WrongCheckpoint),
+        /// A piece of state that is not in the certified one, where all messages are signed.
+        5 => Piece(WrongPiece),
     }
 }
 
@@ -66,7 +75,7 @@ record! {
     pub struct Kept {
         /// The group's id.
         pub group: Digest,
-        /// The two statements.
+        /// The statements.
         pub evidence: Evidence,
     }
 }
@@ -91,7 +100,7 @@ impl Kept {
     }
 }
 
-/// What a replica said twice.
+/// What a replica said twice, or wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// How it left a view.
@@ -106,6 +115,8 @@ pub enum Kind {
     Commit,
     /// What its state was after a place.
     Checkpoint,
+    /// The same, or a part of it, where f+1 others say something else.
+    State,
 }
 
 impl Kind {
@@ -118,6 +129,7 @@ impl Kind {
             Kind::Prepare => "prepare",
             Kind::Commit => "commit",
             Kind::Checkpoint => "checkpoint",
+            Kind::State => "state",
         }
     }
 }
@@ -144,23 +156,26 @@ pub struct Subject {
 /// Why something is no evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoProof {
-    /// The two are not about the same thing, or no statements of which there may be one only.
+    /// The statements are not about the same thing, or none of which there may be one only.
     Unrelated,
-    /// The two say the same.
+    /// The statements go with each other.
     Alike,
     /// The group has no such replica.
     UnknownReplica,
     /// The first (or only the second) is not signed by the replica.
     NotSigned,
+    /// Not f+1 other replicas have signed what it is held against.
+    Unvouched,
 }
 
 impl fmt::Display for NoProof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            NoProof::Unrelated => "the two statements are not about the same thing",
-            NoProof::Alike => "the two statements say the same",
+            NoProof::Unrelated => "the statements are not about the same thing",
+            NoProof::Alike => "the statements do not contradict each other",
             NoProof::UnknownReplica => "the group has no such replica",
-            NoProof::NotSigned => "a statement is not signed with the replica's key",
+            NoProof::NotSigned => "a statement is not signed with its replica's key",
+            NoProof::Unvouched => "not enough other replicas have signed what it is held against",
         })
     }
 }
@@ -168,7 +183,7 @@ impl fmt::Display for NoProof {
 impl core::error::Error for NoProof {}
 
 impl Evidence {
-    /// What the two statements are about, and that they say different things of it. Whether the replica has made them, only
+    /// What the statements are about, and that they say different things of it. Whether the replicas have made them, only
     /// [`Evidence::verify`] says.
     ///
     /// # Errors
@@ -188,6 +203,8 @@ impl Evidence {
                 let both = said(&two.first).zip(said(&two.second));
                 both.ok_or(NoProof::Unrelated)?
             }
+            Evidence::Checkpoint(wrong) => return wrong.subject(),
+            Evidence::Piece(wrong) => return wrong.subject(),
         };
         match (first.0 == second.0, first.1 == second.1) {
             (false, _) => Err(NoProof::Unrelated),
@@ -196,7 +213,7 @@ impl Evidence {
         }
     }
 
-    /// Checks that the replica has contradicted itself, against the group's keys.
+    /// Checks that the replica has contradicted itself or the group, against the group's keys.
     ///
     /// # Errors
     /// Why it proves nothing.
@@ -216,6 +233,20 @@ impl Evidence {
             Evidence::Messages(two) => {
                 let check = |m: &SignedMessage| m.verify(two.replica, key);
                 check(&two.first).and(check(&two.second))
+            }
+            Evidence::Checkpoint(WrongCheckpoint {
+                replica,
+                said,
+                certificate,
+            })
+            | Evidence::Piece(WrongPiece {
+                replica,
+                said,
+                certificate,
+                ..
+            }) => {
+                let checked = certificate.verify(quorum, keys, *replica, said);
+                return checked.map(|()| subject);
             }
         };
         signed.map(|()| subject).map_err(|_| NoProof::NotSigned)
@@ -279,6 +310,6 @@ impl SignedMessage {
     /// As [`PublicKey::verify`].
     pub fn verify(&self, sender: ReplicaId, key: &PublicKey) -> Result<(), AuthError> {
         let digest = SignedMessage::digest(sender, &self.content);
-        key.verify(&digest, &self.signature)
+        self.signature.verify(key, &digest)
     }
 }

@@ -6,7 +6,9 @@
 //! - [`digest`]: BLAKE3 with a context for each kind of content.
 //! - [`auth`]: keys, signatures, authenticators (one MAC a replica), and [`Verified`], the proof that a
 //!   check was made.
+//! - [`shared`]: one signature for many digests.
 //! - [`message`]: requests, replies, and all that replicas say to each other.
+//! - [`tree`]: the nodes of the partition tree over a state.
 //! - [`evidence`]: proof that a replica has contradicted itself.
 //! - [`frame`]: checksummed frames of the write-ahead log.
 //! - [`mutants`]: defects that tests can switch on, and nobody else.
@@ -24,6 +26,8 @@ pub mod frame;
 pub mod ids;
 pub mod message;
 pub mod mutants;
+pub mod shared;
+pub mod tree;
 
 pub use auth::{
     Authentication, Authenticator, KeyPair, Mac, MacKey, PublicKey, Signature, Verified,
@@ -31,3 +35,4 @@ pub use auth::{
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use digest::Digest;
 pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
+pub use shared::SharedSignature;

@@ -11,11 +11,12 @@ pub mod transfer;
 pub mod view_change;
 
 pub use agreement::{
-    Batch, BatchBody, Checkpoint, Commit, Committed, Fetch, PeerMessage, PrePrepare, Prepare,
-    SignedMessage, Status,
+    Batch, BatchBody, Checkpoint, Commit, Committed, Estimate, Fetch, PeerMessage, PrePrepare,
+    Prepare, RepliedTo, SignedMessage, Status, Vouchers,
 };
 pub use client::{
-    AuthRequest, ClientMessage, EVERYONE, Read, ReplicaMessage, Reply, ReplyBody, Request,
+    AuthRequest, ClientMessage, EVERYONE, Read, ReplicaMessage, Reply, ReplyBody, Request, Vouched,
+    Voucher,
 };
 pub use report::{LinkReport, Report};
 pub use session::{Control, Outcome};

@@ -50,7 +50,7 @@ fn start(view: u64, root: Digest, by: u8) -> SignedNewView {
 fn said(replica: u8, message: &PeerMessage, by: u8) -> SignedMessage {
     let content = Bytes::from(message.to_bytes());
     let digest = SignedMessage::digest(ReplicaId(replica), &content);
-    let signature = key(by).sign(&digest);
+    let signature = key(by).sign(&digest).into();
     SignedMessage { content, signature }
 }
 

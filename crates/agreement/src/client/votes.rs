@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_wire::message::{Reply, ReplyBody};
+use quorate_wire::message::{Reply, ReplyBody, Voucher};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, View};
 
@@ -13,6 +13,8 @@ struct Answer {
     digest: Digest,
     view: View,
     tentative: bool,
+    /// Whether it came over the replica's own link.
+    direct: bool,
 }
 
 /// Answers by replica: the last of each.
@@ -33,11 +35,28 @@ impl Answers {
             digest,
             view,
             tentative,
+            direct: true,
         };
         self.answers.insert(from, answer);
         if let ReplyBody::Full(result) = reply.body {
             self.full.insert(from, (digest, result));
         }
+    }
+
+    /// A replica's word that another has brought. It may be an old one, so it takes the place of none that the replica has sent
+    /// itself.
+    pub fn add_voucher(&mut self, digest: Digest, voucher: &Voucher) {
+        let known = self.answers.get(&voucher.replica);
+        if known.is_some_and(|answer| answer.direct) {
+            return;
+        }
+        let answer = Answer {
+            digest,
+            view: voucher.view,
+            tentative: voucher.tentative,
+            direct: false,
+        };
+        self.answers.insert(voucher.replica, answer);
     }
 
     pub fn clear(&mut self) {

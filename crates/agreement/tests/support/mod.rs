@@ -18,6 +18,9 @@ pub const TIMEOUT_MS: Millis = 1_500;
 /// The root of the initial state.
 pub const GENESIS: Digest = Digest([9; 32]);
 
+/// The seeds of the clients' keys.
+pub const CLIENTS: [u8; 4] = [50, 51, 52, 53];
+
 pub fn quorum() -> Quorum {
     Quorum::new(4).unwrap()
 }
@@ -54,11 +57,16 @@ pub fn fresh_signing(me: u8) -> Agreement {
 }
 
 fn config(me: u8, authentication: Authentication) -> Config {
+    config_of(quorum(), me, authentication)
+}
+
+fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
     Config {
-        quorum: quorum(),
+        quorum,
         me: ReplicaId(me),
         key: key(me),
-        keys: (0..4).map(|r| key(r).public()).collect(),
+        keys: quorum.replicas().map(|r| key(r.0).public()).collect(),
+        clients: CLIENTS.map(|c| key(c).public()).into(),
         timeout_ms: TIMEOUT_MS,
         clock_bound_ms: 10_000,
         authentication,
@@ -72,6 +80,16 @@ fn config(me: u8, authentication: Authentication) -> Config {
 pub fn fresh(me: u8) -> Agreement {
     let mut replica = restarted(me, (Seq(0), GENESIS), vec![]);
     // Its first record is on disk.
+    let _ = replica.handle(at(0), Input::Persisted(LogIndex(0)));
+    replica
+}
+
+/// The same in a group of seven, of which two may be faulty.
+pub fn fresh_of_seven(me: u8) -> Agreement {
+    let quorum = Quorum::new(7).unwrap();
+    let config = config_of(quorum, me, Authentication::Mac);
+    let start = (Seq(0), GENESIS);
+    let mut replica = Agreement::new(config, start, true, vec![], LogIndex(0), at(0));
     let _ = replica.handle(at(0), Input::Persisted(LogIndex(0)));
     replica
 }
@@ -192,19 +210,26 @@ pub fn status(view: u64, active: bool, committed: u64) -> PeerMessage {
         committed: Seq(committed),
         executed: Seq(0),
         primary_lost: false,
+        recovering: None,
     })
 }
 
 /// A request that its client has signed, as it is when it is repeated.
 pub fn signed_request(number: u64, op: Bytes) -> AuthRequest {
     let mut signed = request(number, op);
-    signed.auth = Authenticator::Signed(key(50).sign(&signed.request.digest()));
+    signed.auth = Authenticator::Signed(key(50).sign(&signed.request.digest()).into());
     signed
 }
 
 /// A request with right MACs for all replicas.
 pub fn request(number: u64, op: Bytes) -> AuthRequest {
-    let request = Request::new(client(), SessionId(1), RequestNumber(number), op);
+    request_of(50, number, op)
+}
+
+/// The same, of the client whose key is made from this seed.
+pub fn request_of(client: u8, number: u64, op: Bytes) -> AuthRequest {
+    let client = key(client).public();
+    let request = Request::new(client, SessionId(1), RequestNumber(number), op);
     let macs = (0..4).map(|r| link_key(r).mac(&request.digest()));
     let auth = Authenticator::Macs(macs.collect());
     AuthRequest {

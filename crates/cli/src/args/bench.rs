@@ -28,6 +28,13 @@ pub enum Benchmark {
     Overhead(Measure),
     /// What parallel execution gains where operations wait: 20 ms each.
     Parallel(Measure),
+    /// What correct clients get while clients, strangers and replicas attack.
+    Attacks(Measure),
+    /// How long clients wait when the primary is killed or stands still.
+    Failover(Measure),
+    /// The attackers of a benchmark.
+    #[command(hide = true)]
+    Attackers { spec: String },
     /// A replica of a benchmark.
     #[command(hide = true)]
     Replica { spec: String },

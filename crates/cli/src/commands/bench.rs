@@ -4,7 +4,8 @@ use anyhow::{Context, Result, bail};
 use quorate_bench::group::Launcher;
 use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
-use quorate_bench::{micro, parallel, replica, run};
+use quorate_bench::{attackers, attacks, failover, micro, parallel, replica, run};
+use serde::Serialize;
 
 use crate::args::{Bench, Benchmark, Measure};
 use crate::commands;
@@ -26,6 +27,21 @@ pub fn run(args: &Bench) -> Result<()> {
             let (tables, plots) = (parallel::tables(&report), parallel::plots(&report));
             show(measure, &report, &tables, &plots)
         }
+        Benchmark::Attacks(measure) => {
+            let report = to_its_end(attacks::run(&options(measure)?))?;
+            let tables = attacks::tables(&report);
+            save(measure, &report, &[])?;
+            tables.iter().for_each(|table| println!("{table}"));
+            Ok(())
+        }
+        Benchmark::Failover(measure) => {
+            let report = to_its_end(failover::run(&options(measure)?))?;
+            let tables = failover::tables(&report);
+            save(measure, &report, &[])?;
+            tables.iter().for_each(|table| println!("{table}"));
+            Ok(())
+        }
+        Benchmark::Attackers { spec } => attackers::run(spec),
         Benchmark::Replica { spec } => replica::run(spec),
     }
 }
@@ -51,7 +67,7 @@ fn options(args: &Measure) -> Result<run::Options> {
 
 /// Runs a benchmark in this one thread; the load is driven by the thread itself. When the process is asked to end,
 /// replicas and files go first.
-fn to_its_end(benchmark: impl Future<Output = Result<Report>>) -> Result<Report> {
+fn to_its_end<R>(benchmark: impl Future<Output = Result<R>>) -> Result<R> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -68,6 +84,17 @@ fn show(args: &Measure, report: &Report, tables: &[Table], plots: &[(String, Plo
     if tables.is_empty() {
         bail!("no case has all of {:?} in its name", args.only);
     }
+    save(args, report, plots)?;
+    println!(
+        "{} processors, Linux {}, load average before {}, {} s each\n",
+        report.processors, report.kernel, report.load_before, report.seconds
+    );
+    tables.iter().for_each(|table| println!("{table}"));
+    Ok(())
+}
+
+/// Writes what is wanted as files.
+fn save(args: &Measure, report: &impl Serialize, plots: &[(String, Plot)]) -> Result<()> {
     if let Some(path) = &args.json {
         let json = serde_json::to_string_pretty(report)?;
         std::fs::write(path, json + "\n")
@@ -80,10 +107,5 @@ fn show(args: &Measure, report: &Report, tables: &[Table], plots: &[(String, Plo
             plot.save(&directory.join(format!("{name}.svg")))?;
         }
     }
-    println!(
-        "{} processors, Linux {}, load average before {}, {} s each\n",
-        report.processors, report.kernel, report.load_before, report.seconds
-    );
-    tables.iter().for_each(|table| println!("{table}"));
     Ok(())
 }

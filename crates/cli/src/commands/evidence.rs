@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use quorate_net::Group;
 use quorate_node::daemon::evidence::{DIRECTORY, files};
-use quorate_wire::evidence::{Evidence, Kept, NoProof, Subject};
+use quorate_wire::Decode;
+use quorate_wire::evidence::{Certificate, Evidence, Kept, Kind, NoProof, Subject};
+use quorate_wire::message::{PeerMessage, SignedMessage};
 use serde_json::{Value, json};
 
 use crate::args;
@@ -124,6 +126,12 @@ fn line_json(path: &Path, judged: Result<(Option<Subject>, Verdict)>) -> Value {
 }
 
 fn about(subject: &Subject) -> String {
+    if subject.kind == Kind::State {
+        return format!(
+            "replica {} signed a state for place {} that is not what f+1 others have signed",
+            subject.replica, subject.seq.0
+        );
+    }
     format!(
         "replica {} signed two different {} messages (view {}, place {})",
         subject.replica, subject.kind, subject.view.0, subject.seq.0
@@ -156,8 +164,6 @@ fn show(args: &args::EvidenceFile) -> Result<ExitCode> {
 
 /// The two statements, for people.
 fn statements(evidence: &Evidence) -> (String, String) {
-    use quorate_wire::Decode;
-    use quorate_wire::message::{PeerMessage, SignedMessage};
     match evidence {
         Evidence::ViewChanges(two) => (
             format!("{:?}", two.first.body),
@@ -167,20 +173,36 @@ fn statements(evidence: &Evidence) -> (String, String) {
             format!("{:?}", two.first.body),
             format!("{:?}", two.second.body),
         ),
-        Evidence::Messages(two) => {
-            let words = |m: &SignedMessage| match PeerMessage::from_bytes(m.content.clone()) {
-                // The requests in it are not what it is about, and may be long.
-                Ok(PeerMessage::PrePrepare(m)) => {
-                    format!(
-                        "PrePrepare {{ view: {:?}, seq: {:?}, batch: {:?} }}",
-                        m.view, m.seq, m.batch
-                    )
-                }
-                Ok(message) => format!("{message:?}"),
-                Err(e) => format!("no message: {e}"),
-            };
-            (words(&two.first), words(&two.second))
+        Evidence::Messages(two) => (words_of(&two.first), words_of(&two.second)),
+        Evidence::Checkpoint(wrong) => {
+            (words_of(&wrong.said), certificate_words(&wrong.certificate))
         }
+        Evidence::Piece(wrong) => {
+            let piece = wrong.piece().map(|(name, bytes)| {
+                let name = name.escape_ascii();
+                format!("{} bytes as what is at {name}, with another digest than the nodes above give it", bytes.len())
+            });
+            let piece = piece.unwrap_or_else(|| "no piece".into());
+            (piece, certificate_words(&wrong.certificate))
+        }
+    }
+}
+
+fn certificate_words(certificate: &Certificate) -> String {
+    let signed = certificate.signed.iter();
+    let words = signed.map(|(replica, m)| format!("replica {replica}: {}", words_of(m)));
+    words.collect::<Vec<_>>().join("; ")
+}
+
+fn words_of(m: &SignedMessage) -> String {
+    match PeerMessage::from_bytes(m.content.clone()) {
+        // The requests in it are not what it is about, and may be long.
+        Ok(PeerMessage::PrePrepare(m)) => format!(
+            "PrePrepare {{ view: {:?}, seq: {:?}, batch: {:?} }}",
+            m.view, m.seq, m.batch
+        ),
+        Ok(message) => format!("{message:?}"),
+        Err(e) => format!("no message: {e}"),
     }
 }
 

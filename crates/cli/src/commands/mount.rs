@@ -15,7 +15,7 @@ use crate::args::Mount;
 use crate::{commands, paths};
 
 pub fn run(args: &Mount) -> Result<()> {
-    let group = Group::load(&args.group)?;
+    let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
     let directory = &args.directory;
     let key = args
         .key

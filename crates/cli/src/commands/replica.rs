@@ -1,19 +1,22 @@
 //! `quorate replica`.
 
 use std::io::Read;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use quorate_files::{FileService, Genesis};
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, Options, Tuning};
+use quorate_node::{Daemon, DaemonError, Options, Stopper, Tuning};
 use quorate_wire::ReplicaId;
 
 use crate::args::Replica;
 use crate::{commands, paths};
 
+/// How often a process mends a damaged state: a disk that damages each is to be replaced.
+const MENDED_AT_MOST: u32 = 3;
+
 pub fn run(args: &Replica) -> Result<()> {
-    let group = Group::load(&args.group)?;
+    let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
     let n = group.quorum().n();
     if usize::from(args.id) >= n {
         bail!(
@@ -28,15 +31,17 @@ pub fn run(args: &Replica) -> Result<()> {
         .clone()
         .unwrap_or_else(|| paths::replica_key(&directory, args.id));
     let service = file_service(&group);
-    let options = Options {
-        group: Arc::new(group),
+    let (group, key) = (Arc::new(group), keys::load(&key)?);
+    let options = |again: bool| Options {
+        group: group.clone(),
         me: ReplicaId(args.id),
-        key: keys::load(&key)?,
+        key: key.clone(),
         data: args
             .data
             .clone()
             .unwrap_or_else(|| paths::replica(&directory, args.id)),
-        first_start: args.first_start,
+        first_start: args.first_start && !again,
+        lost_disk: args.lost_disk && !again,
         listen: args.listen.clone(),
         tuning: Tuning::default(),
         workers: args.workers.into(),
@@ -44,8 +49,11 @@ pub fn run(args: &Replica) -> Result<()> {
     };
     let runtime = commands::runtime()?;
     let stopped = || format!("replica {} stopped", args.id);
-    let replica = Daemon::start(options, service).with_context(stopped)?;
-    let (stopper, with_parent) = (replica.stopper(), args.with_parent);
+    let start = |again| Daemon::start(options(again), service).with_context(stopped);
+    let mut replica = start(false)?;
+    let stop = Stop::default();
+    stop.use_for(replica.stopper());
+    let (to_stop, with_parent) = (stop.clone(), args.with_parent);
     runtime.spawn(async move {
         if with_parent {
             tokio::select! {
@@ -55,9 +63,43 @@ pub fn run(args: &Replica) -> Result<()> {
         } else {
             commands::asked_to_end().await;
         }
-        stopper.stop();
+        to_stop.stop();
     });
-    replica.wait().with_context(stopped)
+    let mut mended = 0;
+    loop {
+        match replica.wait() {
+            Err(DaemonError::StateDamaged(reason)) if mended < MENDED_AT_MOST => {
+                mended += 1;
+                tracing::error!("{reason}");
+                tracing::warn!("replica {} starts again, to fetch the state", args.id);
+                replica = start(true)?;
+                stop.use_for(replica.stopper());
+            }
+            ended => return ended.with_context(stopped),
+        }
+    }
+}
+
+/// What stops the replica that runs now, also when it is asked for before that one has started.
+#[derive(Clone, Debug, Default)]
+struct Stop(Arc<Mutex<(Option<Stopper>, bool)>>);
+
+impl Stop {
+    fn use_for(&self, stopper: Stopper) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.1 {
+            stopper.stop();
+        }
+        inner.0 = Some(stopper);
+    }
+
+    fn stop(&self) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.1 = true;
+        if let Some(stopper) = &inner.0 {
+            stopper.stop();
+        }
+    }
 }
 
 /// The service that the group file describes; the same on all replicas.

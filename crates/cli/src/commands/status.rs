@@ -162,8 +162,15 @@ fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
     if report.fetching {
         notes.push("fetching state".into());
     }
-    if !report.active {
-        notes.push("waiting for a new view".into());
+    match report.recovering {
+        Some(Seq(0)) => notes
+            .push("recovering: it has lost its log, and asks the others how far they are".into()),
+        Some(bound) if report.stable < bound => {
+            notes.push(format!("recovering: silent until {} is stable", bound.0));
+        }
+        Some(_) => notes.push("recovering: silent until a new view begins".into()),
+        None if !report.active => notes.push("waiting for a new view".into()),
+        None => {}
     }
     if odd_root(report, quorum, reports) {
         notes.push("its root differs from the others'".into());
@@ -176,6 +183,10 @@ fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
         .collect();
     if !down.is_empty() {
         notes.push(format!("no link to {}", down.join(", ")));
+    }
+    for link in report.links.iter().filter(|l| l.put_aside > 0) {
+        let (peer, times) = (link.peer, link.put_aside);
+        notes.push(format!("was flooded by {peer} (put aside {times} times)"));
     }
     notes.join("; ")
 }
@@ -239,7 +250,11 @@ fn to_json(group: &Group, reports: &Reports, whole: Health) -> Value {
         let links: Vec<Value> = r
             .links
             .iter()
-            .map(|l| json!({ "peer": l.peer.0, "up": l.up, "dropped": l.dropped }))
+            .map(|l| {
+                json!({
+                    "peer": l.peer.0, "up": l.up, "dropped": l.dropped, "put_aside": l.put_aside
+                })
+            })
             .collect();
         json!({
             "id": id.0,
@@ -255,8 +270,11 @@ fn to_json(group: &Group, reports: &Reports, whole: Health) -> Value {
             "root": r.root.to_string(),
             "root_differs": odd_root(r, quorum, reports),
             "fetching": r.fetching,
+            "recovering": r.recovering.is_some(),
+            "recovering_up_to": r.recovering.map(|bound| bound.0),
             "links": links,
             "clients": r.clients,
+            "clients_put_aside": r.clients_put_aside,
             "view_changes": r.view_changes,
             "uptime_ms": r.uptime_ms,
             "fault": String::from_utf8_lossy(&r.fault),

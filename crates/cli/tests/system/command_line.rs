@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::harness::{
-    Finished, Group, Patience, eventually, finish, free_ports, is_mounted, program, quorate,
+    Finished, Group, Patience, Setup, eventually, finish, free_ports, is_mounted, program, quorate,
     require_fuse, run, scratch,
 };
 
@@ -187,37 +187,56 @@ fn replicas_do_not_get_mixed_up() {
     assert_said(&other, 1, &["belongs to another group", "--data"]);
 }
 
-/// A replica does not come back under its key when its disk has lost what it told the others; the group does without.
+/// A replica whose directory is gone does not begin as a new one, nor by itself as one that has lost it: the directory may be
+/// elsewhere. And where nothing is lost there is nothing to make again.
 #[test]
-fn a_replica_that_has_lost_its_memory_stays_out() {
+fn a_replica_that_has_lost_its_memory_is_not_new() {
     let mut group = Group::start();
     group.kill_all();
     let own = |id: u8| group.directory().join(format!("replica-{id}"));
-    let first_start = |id: u8| ends(replica(group.directory(), id).arg("--first-start"));
-    let refuse = |id: u8, what: &str| {
-        let words = [
-            what,
-            "forgotten",
-            "no more than 1",
-            "--data",
-            "--first-start",
-        ];
-        assert_said(&ends(&mut replica(group.directory(), id)), 1, &words);
-    };
+    let with = |id: u8, option: &str| ends(replica(group.directory(), id).arg(option));
 
-    assert_said(&first_start(0), 1, &["has run", "leave --first-start away"]);
-    fs::remove_file(own(1).join("state.redb")).expect("a store");
-    fs::remove_dir_all(own(1).join("log")).expect("a log");
-    refuse(1, "has no log");
+    assert_said(
+        &with(0, "--first-start"),
+        1,
+        &["has run", "leave --first-start away"],
+    );
+    assert_said(
+        &with(0, "--lost-disk"),
+        1,
+        &["is there", "leave --lost-disk away"],
+    );
+    // What can't be read is not taken for lost.
+    let segment = own(1).join("log/0000000000000001.wal");
+    fs::rename(&segment, own(1).join("log/elsewhere")).expect("a segment");
+    fs::create_dir(&segment).expect("a directory");
+    let words = ["0000000000000001.wal", "Check the disk"];
+    assert_said(&ends(&mut replica(group.directory(), 1)), 1, &words);
     fs::remove_dir_all(own(2).join("log")).expect("a log");
-    refuse(2, "has no log");
-    assert_said(&first_start(2), 1, &["has run"]);
+    assert_said(&with(2, "--first-start"), 1, &["has run"]);
     let key = fs::read(own(3).join("key")).expect("a key");
     fs::remove_dir_all(own(3)).expect("a directory");
     fs::create_dir(own(3)).expect("a directory");
     fs::write(own(3).join("key"), key).expect("a key");
     fs::set_permissions(own(3).join("key"), fs::Permissions::from_mode(0o600)).expect("a mode");
-    refuse(3, "has no mark");
+    let words = [
+        "has no mark",
+        "no more than 1",
+        "--data",
+        "--first-start",
+        "--lost-disk",
+    ];
+    assert_said(&ends(&mut replica(group.directory(), 3)), 1, &words);
+}
+
+/// A group of one has nobody who knows what it has lost.
+#[test]
+fn a_group_of_one_does_not_heal() {
+    let mut group = Setup::new(1).start();
+    group.kill(0);
+    fs::remove_dir_all(group.directory().join("replica-0/log")).expect("a log");
+    let ended = ends(&mut replica(group.directory(), 0));
+    assert_said(&ended, 1, &["is gone", "nobody who could help"]);
 }
 
 /// A replica that is set up by hand, with no more than its key and the group file, is told so once.
@@ -281,6 +300,7 @@ fn status_tells_how_the_group_is() {
         "address",
         "answers",
         "clients",
+        "clients_put_aside",
         "committed",
         "executed",
         "fault",
@@ -289,6 +309,8 @@ fn status_tells_how_the_group_is() {
         "lag",
         "links",
         "primary",
+        "recovering",
+        "recovering_up_to",
         "root",
         "root_differs",
         "stable",

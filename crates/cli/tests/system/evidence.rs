@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::command_line::{assert_said, ends};
 use crate::harness::{Group, Setup, eventually, free_ports, quorate, require_fuse, run, scratch};
 
+/// Enough for a checkpoint, from which a state can be fetched.
+const FILES: usize = 60;
+
 fn evidence(action: &str, group: &Path) -> Command {
     let mut command = quorate();
     command.args(["evidence", action, "--json", "--group"]);
@@ -20,6 +23,40 @@ fn list(group: &Group) -> Vec<Value> {
     let said = run(&mut evidence("list", &group.file()));
     let said: Value = serde_json::from_str(&said).expect("JSON");
     said["evidence"].as_array().expect("a list").clone()
+}
+
+/// A replica gives another, which fetches the state, pieces that are not in it. Where all messages are signed, that is
+/// proof too.
+#[test]
+fn a_donor_that_lies_is_convicted() {
+    if !require_fuse() {
+        return;
+    }
+    let mut group = Setup::new(4).signed().fault(3, "corrupt-state").start();
+    let mount = group.mount();
+    for i in 0..FILES {
+        fs::write(mount.path().join(format!("file-{i}")), b"content").expect("a file");
+    }
+    group.wait_until_they_agree(&[0, 1, 2]);
+    group.kill(2);
+    let state = group.directory().join("replica-2/state.redb");
+    fs::write(&state, b"no store").expect("it is damaged");
+    group.start_replica(2);
+    group.wait_until_they_agree(&[0, 1, 2]);
+    eventually("a proof is found", || !list(&group).is_empty());
+    mount.unmount();
+    let found = list(&group);
+    for one in &found {
+        assert_eq!(one["proved"], true, "{found:#?}");
+        assert_eq!(one["about"]["replica"], 3, "{found:#?}");
+        assert_eq!(one["about"]["kind"], "state", "{found:#?}");
+    }
+    assert!(group.log(2).contains("is not in the certified one"));
+    let file = found[0]["file"].as_str().expect("a file");
+    let shown = run(evidence("show", &group.file()).arg(file));
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    let certificate = shown["statements"][1].as_str().expect("words");
+    assert!(certificate.contains("Checkpoint"), "{certificate}");
 }
 
 /// A primary gives one place to two batches, and has signed both: the others keep the proof. It convicts the primary before

@@ -10,7 +10,7 @@ use quorate_net::{Identity, keys, tls};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
-use crate::harness::{Group, Mount, Random, require_fuse};
+use crate::harness::{Group, Mount, Random, Setup, eventually, require_fuse};
 
 /// More than a replica lets wait for a handshake, and more than a process may have open by default.
 const CONNECTIONS: usize = 3_000;
@@ -142,9 +142,10 @@ fn malformed_messages_cost_the_connection() {
     served_during(&mut group, &mount, |group| {
         as_known_client(group, async |identity| {
             let mut random = Random::new(13);
-            for round in 0..120 {
+            // Each kind to each replica. With more of it the client would be put aside, and its connections would stay unread.
+            for round in 0..24 {
                 let bytes = nonsense(round, &mut random);
-                let closed = say(group, identity, (round % 4) as u8, &bytes).await;
+                let closed = say(group, identity, (round / 6) as u8, &bytes).await;
                 assert!(closed, "round {round}: the connection goes on");
             }
         });
@@ -231,4 +232,24 @@ fn noise_as_operations_is_refused() {
         });
     });
     mount.unmount();
+}
+
+/// A replica sends dozens of valid and useless messages with each of its own, the first primary too: files are served, and the
+/// others put it aside.
+#[test]
+fn a_replica_that_floods_is_put_aside() {
+    if !require_fuse() {
+        return;
+    }
+    for flooding in [3, 0] {
+        let mut group = Setup::new(4).fault(flooding, "flood").start();
+        let mount = group.mount();
+        served_during(&mut group, &mount, |group| {
+            eventually("it is put aside", || {
+                let log = group.log(1);
+                log.contains("sends far more than the others")
+            });
+        });
+        mount.unmount();
+    }
 }

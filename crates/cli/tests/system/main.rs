@@ -9,6 +9,7 @@
 
 mod bench;
 mod blobs;
+mod chaos;
 mod command_line;
 mod detached;
 mod evidence;
@@ -18,6 +19,7 @@ mod hostile;
 mod large;
 mod lost_state;
 mod memory;
+mod nfs;
 mod power_cut;
 mod programs;
 mod tools;

@@ -235,6 +235,9 @@ impl Engine {
             ClientEvent::Message(from, ReplicaMessage::Read(reply)) => {
                 self.client.on_read(from, reply, now);
             }
+            ClientEvent::Message(from, ReplicaMessage::Vouched(vouched)) => {
+                self.client.on_vouched(from, vouched, now);
+            }
             ClientEvent::Message(from, ReplicaMessage::Report(report)) => {
                 self.happened.push_back(Happened::Report(from, report));
             }

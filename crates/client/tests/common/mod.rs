@@ -247,7 +247,8 @@ impl Replica {
                 let (_, key) = self.clients.get(&from)?;
                 match &request.auth {
                     Authenticator::Signed(signature) => {
-                        request.request.client().verify(&digest, signature).ok()?;
+                        let client = request.request.client();
+                        signature.verify(&client, &digest).ok()?;
                     }
                     macs => macs.check_mac(ReplicaId(0), key, &digest).ok()?,
                 }
@@ -295,9 +296,11 @@ fn report(nonce: u64) -> Report {
         fetching: false,
         links: Vec::new(),
         clients: 1,
+        clients_put_aside: 0,
         view_changes: 0,
         uptime_ms: 1,
         fault: bytes::Bytes::new(),
+        recovering: None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_execution::graph::{Scope, Uses};
-use quorate_execution::{Call, Ran, Service};
+use quorate_execution::{Call, Ran, Rest, Service};
 use quorate_state::{Fault, Txn};
 
 /// Arrays of numbers, and a counter that is only touched in settle steps and by those who read it.
@@ -91,9 +91,10 @@ impl Service for Arrays {
         }
     }
 
-    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<(), Fault> {
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
         let value = call.session.0 as u8;
-        Arrays::change(txn, &[1], &[1, 255, 255], value).map(drop)
+        Arrays::change(txn, &[1], &[1, 255, 255], value)?;
+        Ok(Rest::Nothing)
     }
 
     fn uses(&self, _: &Call, op: &Bytes) -> Uses {

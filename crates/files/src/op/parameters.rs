@@ -82,6 +82,22 @@ record! {
 }
 
 record! {
+    /// See [`Action::Make`](super::Action::Make).
+    pub struct Make {
+        /// The directory.
+        pub parent: Ino,
+        /// The name in it.
+        pub name: Bytes,
+        /// Mode bits with the umask already applied.
+        pub mode: u32,
+        /// None: an object that has the name already is answered as it is, whatever it is. Otherwise the name must be new,
+        /// else `EEXIST`; but a file that was made with this verifier, and whose attributes nobody has set since, is
+        /// answered: so who asks again because no answer came is told that the file is his.
+        pub verifier: Option<u64>,
+    }
+}
+
+record! {
     /// See [`Action::Read`](super::Action::Read).
     pub struct Read {
         /// The file.

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_execution::{Call, Service};
+use quorate_execution::{Call, Rest, Service};
 use quorate_files::answer::{Answer, Entry};
 use quorate_files::op::*;
 use quorate_files::{Attr, Errno, FileService, Genesis, Handle, Ino, Nothing, Outcome, check};
@@ -84,7 +84,7 @@ impl World {
         self.log.push((session, None));
         let call = self.call(session);
         let mut txn = self.state.begin();
-        self.service.session_ended(&mut txn, &call).unwrap();
+        while self.service.session_ended(&mut txn, &call).unwrap() == Rest::More {}
         txn.commit();
     }
 

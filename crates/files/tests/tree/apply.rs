@@ -23,6 +23,7 @@ impl Tree {
         };
         let (new, handle) = match actual {
             Ok(Answer::Attr(attr)) => (Some(attr.ino.0), None),
+            Ok(Answer::Made(made)) => (Some(made.attr.ino.0), None),
             Ok(Answer::Opened(opened)) => (Some(opened.attr.ino.0), Some(opened.handle)),
             _ => (None, None),
         };
@@ -48,6 +49,23 @@ impl Tree {
                 let mut node = self.node(who, Kind::Symlink, 0o777);
                 node.content = op.target.to_vec();
                 Expected::Object(self.make(who, op.parent.0, &op.name, node, new))
+            }
+            Action::Make(op) => {
+                self.enter(who, op.parent.0)?;
+                Tree::good(&op.name)?;
+                let found = self.child(op.parent.0, &op.name);
+                let ino = match (found, op.verifier) {
+                    (Some(ino), None) => ino,
+                    (Some(ino), Some(_)) if self.nodes[&ino].verifier == op.verifier => ino,
+                    (Some(_), Some(_)) => return Err(Errno::EEXIST),
+                    (None, verifier) => {
+                        self.may_make(who, op.parent.0, &op.name)?;
+                        let mut node = self.node(who, Kind::Regular, op.mode & 0o7777);
+                        node.verifier = verifier;
+                        self.make(who, op.parent.0, &op.name, node, new)
+                    }
+                };
+                Expected::Object(ino)
             }
             Action::Create(op) => {
                 self.enter(who, op.parent.0)?;
@@ -118,8 +136,11 @@ impl Tree {
             }
             Action::Write(op) => Expected::At(self.write(session, who, op)?),
             Action::Read(op) => {
-                let (ino, flags) = self.aim(session, &op.target)?;
+                let (ino, flags) = self.aim(session, who, &op.target)?;
+                let unopened = matches!(op.target, Target::Unopened(_));
+                let file = self.nodes[&ino].kind == Kind::Regular;
                 match flags {
+                    None if unopened && file && self.must(who, ino, "x").is_ok() => {}
                     None => self.must(who, ino, "r")?,
                     Some(flags) if flags & 1 == 0 => return Err(Errno::EBADF),
                     Some(_) => {}

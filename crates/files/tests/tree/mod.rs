@@ -21,6 +21,7 @@ pub struct Node {
     pub blocks: BTreeSet<usize>,
     pub children: BTreeMap<Vec<u8>, u64>,
     pub parent: u64,
+    pub verifier: Option<u64>,
     rdev: u64,
     atime: Stamp,
     mtime: Stamp,
@@ -90,6 +91,7 @@ impl Tree {
             blocks: BTreeSet::new(),
             children: BTreeMap::new(),
             parent: 0,
+            verifier: None,
             rdev: 0,
             atime: self.now,
             mtime: self.now,
@@ -330,9 +332,14 @@ impl Tree {
     }
 
     /// The object of a target, and whether its handle has the right; without a handle, whether the bits allow it.
-    fn aim(&self, session: u64, target: &Target) -> Result<(u64, Option<u32>)> {
+    fn aim(&self, session: u64, who: &Who, target: &Target) -> Result<(u64, Option<u32>)> {
         match target {
             Target::Ino(ino) => self.get(ino.0).map(|_| (ino.0, None)),
+            Target::Unopened(ino) => {
+                let node = self.get(ino.0)?;
+                let own = node.kind == Kind::Regular && node.uid == who.uid;
+                Ok((ino.0, own.then_some(3)))
+            }
             Target::Handle(handle) => {
                 let open = self.opens.get(&(session, *handle)).ok_or(Errno::EBADF)?;
                 Ok((open.ino, Some(open.flags)))
@@ -365,7 +372,7 @@ impl Tree {
     }
 
     fn write(&mut self, session: u64, who: &Who, op: &Write) -> Result<u64> {
-        let (ino, flags) = self.aim(session, &op.target)?;
+        let (ino, flags) = self.aim(session, who, &op.target)?;
         match self.nodes[&ino].kind {
             Kind::Regular => {}
             Kind::Directory => return Err(Errno::EISDIR),
@@ -395,7 +402,7 @@ impl Tree {
     }
 
     fn set_attr(&mut self, session: u64, who: &Who, op: &SetAttr) -> Result<u64> {
-        let (ino, flags) = self.aim(session, &op.target)?;
+        let (ino, flags) = self.aim(session, who, &op.target)?;
         let node = self.nodes[&ino].clone();
         let owner = who.uid == 0 || who.uid == node.uid;
         if op.size.is_some() {
@@ -435,6 +442,7 @@ impl Tree {
         if !owner && times.iter().any(|time| time.is_some()) {
             self.must(who, ino, "w")?;
         }
+        self.get_mut(ino).verifier = None;
         if let Some(size) = op.size {
             self.resize(ino, size as usize);
             self.strip(who, ino, false);

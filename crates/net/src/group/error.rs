@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use quorate_wire::ReplicaId;
+
 /// Why there is no group.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
@@ -99,6 +101,8 @@ pub enum Problem {
     KeyTwice,
     #[error("`{0}` is not an address: give host:port, for instance 192.0.2.7:7000 or [::1]:7000")]
     BadAddress(String),
+    #[error("there is no replica {0}: give a number that the group file lists")]
+    NoSuchReplica(ReplicaId),
     #[error("the address {0} is listed twice: each replica needs an address of its own")]
     AddressTwice(String),
     #[error("the client name {0} is listed twice: give each client a name of its own")]

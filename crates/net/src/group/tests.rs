@@ -77,6 +77,21 @@ fn everything_counts_for_the_id() {
     assert_ne!(plain.id(), larger.id());
 }
 
+/// Another way to a replica is this process's own affair: the group is the same one.
+#[test]
+fn a_route_is_no_part_of_the_group() {
+    let routed = sample().with_route(ReplicaId(2), "tunnel:7001").unwrap();
+    assert_eq!(routed.id(), sample().id());
+    assert_eq!(routed.to_string(), sample().to_string());
+    let entry = routed.replica(ReplicaId(2)).unwrap();
+    assert_eq!(entry.dialed_at(), "tunnel:7001");
+    assert_eq!(entry.address, "10.0.0.2:7000");
+    assert_eq!(routed.replicas()[1].dialed_at(), "10.0.0.1:7000");
+    let refused = |id, address| sample().with_route(ReplicaId(id), address).unwrap_err();
+    assert_eq!(refused(4, "a:1"), Problem::NoSuchReplica(ReplicaId(4)));
+    assert_eq!(refused(0, "a"), Problem::BadAddress("a".into()));
+}
+
 /// An edit by hand is noticed; layout and comments are free.
 #[test]
 fn an_edited_file_is_refused() {

@@ -130,10 +130,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
             let problem = Problem::OutOfOrder { expected, found };
             return Err(invalid(replica.id.span().start, problem));
         }
-        replicas.push(Replica {
-            address: replica.address.clone(),
-            key: key(&replica.key)?,
-        });
+        replicas.push(Replica::new(replica.address.clone(), key(&replica.key)?));
     }
     let mut clients = Vec::new();
     for entry in &raw.client {

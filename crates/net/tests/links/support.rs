@@ -1,6 +1,6 @@
 //! A group in one process, for tests of links: each member has a thread that drives its links.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,10 @@ pub fn client_key() -> KeyPair {
     KeyPair::from_seed(&[100; 32])
 }
 
+pub fn other_client_key() -> KeyPair {
+    KeyPair::from_seed(&[101; 32])
+}
+
 pub fn stranger_key() -> KeyPair {
     KeyPair::from_seed(&[200; 32])
 }
@@ -37,6 +41,8 @@ pub trait Member: Send + 'static {
     type Event: Send + 'static;
     fn poll(&mut self, timeout: Duration);
     fn next(&mut self) -> Option<Self::Event>;
+    /// What came last was of no use.
+    fn refused(&mut self) {}
     fn flush(&mut self);
     fn waker(&self) -> Waker;
 }
@@ -48,6 +54,9 @@ impl Member for ReplicaLinks {
     }
     fn next(&mut self) -> Option<Event> {
         self.next_event()
+    }
+    fn refused(&mut self) {
+        ReplicaLinks::refused(self);
     }
     fn flush(&mut self) {
         ReplicaLinks::flush(self);
@@ -82,6 +91,8 @@ pub struct Driven<M: Member> {
     waker: Waker,
     /// While this is set, the thread takes nothing from links.
     pub held: Arc<AtomicBool>,
+    /// While this is set, nothing that comes is of use.
+    pub refuses: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -91,7 +102,9 @@ impl<M: Member> Driven<M> {
         let (work, jobs) = mpsc::channel::<Work<M>>();
         let (sender, events) = mpsc::channel();
         let (held, ended) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let refuses = Arc::<AtomicBool>::default();
         let (waker, hold, end) = (links.waker(), held.clone(), ended.clone());
+        let refuse = refuses.clone();
         let thread = std::thread::spawn(move || {
             while !end.load(Ordering::Acquire) {
                 if hold.load(Ordering::Acquire) {
@@ -100,6 +113,9 @@ impl<M: Member> Driven<M> {
                     links.poll(Duration::from_millis(200));
                     while let Some(event) = links.next() {
                         let _ = sender.send(event);
+                        if refuse.load(Ordering::Acquire) {
+                            links.refused();
+                        }
                     }
                 }
                 while let Ok(job) = jobs.try_recv() {
@@ -113,6 +129,7 @@ impl<M: Member> Driven<M> {
             events,
             waker,
             held,
+            refuses,
             ended,
             thread: Some(thread),
         }
@@ -167,7 +184,10 @@ impl Cluster {
         let group = Group::new(
             "test",
             replicas.collect(),
-            vec![("client".to_string(), client_key().public())],
+            vec![
+                ("client".to_string(), client_key().public()),
+                ("other".to_string(), other_client_key().public()),
+            ],
             Files::default(),
             Purpose::Demonstration,
         );
@@ -270,20 +290,30 @@ pub struct Raw(StreamOwned<ClientConnection, TcpStream>);
 impl Raw {
     /// A welcome connection to replica 0.
     pub fn connect(group: &Group, key: &KeyPair) -> Raw {
+        Raw::try_connect(group, key).unwrap()
+    }
+
+    /// The same, where it may not be welcome.
+    pub fn try_connect(group: &Group, key: &KeyPair) -> io::Result<Raw> {
         let replica = &group.replicas()[0];
-        let tcp = TcpStream::connect(&replica.address).unwrap();
-        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        let tcp = TcpStream::connect(&replica.address)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
         let config = Identity::new(key).client_config(replica.key);
         let tls = ClientConnection::new(config, tls::server_name()).unwrap();
         let mut raw = Raw(StreamOwned::new(tls, tcp));
         let mut welcome = [1; 4];
-        raw.0.read_exact(&mut welcome).unwrap();
+        raw.0.read_exact(&mut welcome)?;
         assert_eq!(welcome, [0; 4]);
-        raw
+        Ok(raw)
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
         self.0.flush().unwrap();
+    }
+
+    /// Takes so many bytes of what it is sent.
+    pub fn take(&mut self, bytes: usize) {
+        self.0.read_exact(&mut vec![0; bytes]).unwrap();
     }
 }

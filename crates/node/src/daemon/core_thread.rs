@@ -1,21 +1,28 @@
 //! The thread on which the replica runs, with its links.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate_agreement::{Config, Now, Record};
 use quorate_execution::{Service, Workers};
-use quorate_net::Event;
+use quorate_net::{Event, Group};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
+use quorate_store::Damage;
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
-use quorate_wire::{LogIndex, ReplicaId, Seq, Time};
+use quorate_wire::{ClientId, LogIndex, ReplicaId, Seq, Time};
 
 use super::DaemonError;
+use super::directory;
 use super::evidence::EvidenceKeeper;
 use super::outgoing::Outgoing;
 use super::packed;
 use super::pool::Pool;
+use super::progress::Progress;
+use super::restore;
 use super::store_thread::{StoreEvent, StoreThread};
 use crate::wal::{self, WalEvent, WalThread};
 
@@ -61,6 +68,12 @@ pub(crate) struct Core<S> {
     last_index: LogIndex,
     bytes_in_segment: usize,
     evidence: EvidenceKeeper,
+    data: PathBuf,
+    first_run: Option<Arc<Group>>,
+    damage: Option<Damage>,
+    progress: Progress,
+    /// Clients that have so much open here that nothing is read from them.
+    held: BTreeSet<ClientId>,
 }
 
 /// What a replica writes to.
@@ -69,6 +82,12 @@ pub(crate) struct Files {
     pub log: WalThread,
     pub store: StoreThread,
     pub evidence: EvidenceKeeper,
+    /// The replica's directory.
+    pub data: PathBuf,
+    /// For a replica that has never run: its group, to note with the first record that it has.
+    pub first_run: Option<Arc<Group>>,
+    /// Whether the store has found damage, where others can help.
+    pub damage: Option<Damage>,
 }
 
 impl<S: Service> Core<S> {
@@ -84,6 +103,9 @@ impl<S: Service> Core<S> {
             log,
             store,
             evidence,
+            data,
+            first_run,
+            damage,
         } = files;
         let started = clock_start();
         let me = config.me;
@@ -109,11 +131,37 @@ impl<S: Service> Core<S> {
             last_index,
             bytes_in_segment: 0,
             evidence,
+            data,
+            first_run,
+            damage,
+            progress: Progress::default(),
+            held: BTreeSet::new(),
         }
     }
 
     /// Runs until told to stop, or until the replica can't go on.
     pub fn run(mut self, woken: &Receiver<Wake>) -> Result<(), DaemonError> {
+        let ended = self.work(woken);
+        ended.map_err(|e| self.judge(e))
+    }
+
+    /// Why the replica has to stop: damage of the state is mended at the next start.
+    fn judge(&self, error: DaemonError) -> DaemonError {
+        let reads = self.damage.as_ref().is_some_and(Damage::is_found);
+        let is_damage = match &error {
+            DaemonError::Store(e) => e.is_damage() && self.damage.is_some(),
+            DaemonError::Fatal(_) => reads,
+            _ => false,
+        };
+        if !is_damage {
+            return error;
+        }
+        let reason = error.to_string();
+        restore::note_damaged_state(&self.data, &reason);
+        DaemonError::StateDamaged(reason)
+    }
+
+    fn work(&mut self, woken: &Receiver<Wake>) -> Result<(), DaemonError> {
         self.end_turn()?;
         loop {
             let due = self.replica.next_timeout().min(self.outgoing.next_due());
@@ -145,7 +193,16 @@ impl<S: Service> Core<S> {
         let mut inputs = 0;
         while let Some(event) = self.outgoing.links().next_event() {
             if let Some(input) = self.link_input(event) {
+                let from = match &input {
+                    Input::Client(connection, _) => Some(*connection),
+                    _ => None,
+                };
+                let before = self.replica.refusals();
                 self.replica.take(self.now, input);
+                if self.replica.refusals() > before {
+                    self.outgoing.links().refused();
+                }
+                self.hold(from);
             }
             inputs += 1;
             if inputs % INPUTS_AT_ONCE == 0 {
@@ -156,12 +213,35 @@ impl<S: Service> Core<S> {
         Ok(())
     }
 
+    /// Holds the client at the other end of a connection if it has enough open here.
+    fn hold(&mut self, from: Option<ConnectionId>) {
+        if let Some(client) = from.and_then(|from| self.replica.has_enough_from(from))
+            && self.held.insert(client)
+        {
+            self.outgoing.links().hold(&client, true);
+        }
+    }
+
+    /// Hears those again that were held and have less open now.
+    fn let_go(&mut self) {
+        let (replica, links) = (&self.replica, self.outgoing.links());
+        self.held.retain(|client| {
+            let is_held = replica.has_enough_of(client, true);
+            if !is_held {
+                links.hold(client, false);
+            }
+            is_held
+        });
+    }
+
     /// Has the replica act on what it was given, and does what it wants.
     fn end_turn(&mut self) -> Result<(), DaemonError> {
         self.replica.end_turn(self.now);
+        self.let_go();
+        self.progress.look(&self.replica.standing(), self.now.mono);
         self.carry_out()?;
         self.write_votes();
-        self.outgoing.links().flush();
+        self.outgoing.flush(self.now.mono);
         Ok(())
     }
 
@@ -169,7 +249,13 @@ impl<S: Service> Core<S> {
     fn on_wake(&mut self, wake: Wake) -> Result<bool, DaemonError> {
         let input = match wake {
             Wake::Stop => return Ok(false),
-            Wake::Log(WalEvent::Persisted(index)) => Input::Persisted(index),
+            Wake::Log(WalEvent::Persisted(index)) => {
+                if let Some(group) = self.first_run.take() {
+                    // All that counts waits for a record: from here on a log without one is a log that was lost.
+                    directory::note_run(&self.data, &group)?;
+                }
+                Input::Persisted(index)
+            }
             Wake::Log(WalEvent::Failed(e)) => return Err(e.into()),
             Wake::Store(StoreEvent::Stored {
                 seq,
@@ -213,6 +299,7 @@ impl<S: Service> Core<S> {
                     Ok(message) => Some(Input::Peer(from, message)),
                     Err(reason) => {
                         tracing::debug!(peer = from.0, %reason, "a message was refused");
+                        self.outgoing.links().refused();
                         None
                     }
                 }
@@ -228,12 +315,14 @@ impl<S: Service> Core<S> {
             Event::Client(connection, ClientMessage::ReportPlease(nonce)) => {
                 let report = ReplicaMessage::Report(self.report(nonce));
                 self.outgoing.reply_as_is(id(connection), &report);
+                // It is seldom that people look, and it brings the group nothing.
+                self.outgoing.links().refused();
                 None
             }
             Event::Client(connection, message) => {
                 // A read that is not ordered waits for the batch that is executed tentatively, here and at the others.
                 if matches!(message, ClientMessage::Read(_)) {
-                    self.outgoing.links().hurry();
+                    self.outgoing.hurry();
                 }
                 Some(Input::Client(id(connection), message))
             }
@@ -255,9 +344,13 @@ impl<S: Service> Core<S> {
             fetching: standing.fetching,
             links: self.outgoing.links().reports(),
             clients: self.replica.clients() as u32,
+            clients_put_aside: self.outgoing.links().clients_put_aside(),
             view_changes: standing.view_changes,
             uptime_ms: self.now.mono,
             fault: Bytes::from(self.outgoing.fault_name()),
+            recovering: standing
+                .recovering
+                .map(|r| r.bound.map_or(Seq(0), |bound| bound.seq)),
         }
     }
 
@@ -282,8 +375,23 @@ impl<S: Service> Core<S> {
                     }
                 }
                 Output::Evidence(evidence) => self.evidence.keep(*evidence),
+                Output::Lie(lie) => {
+                    tracing::warn!(
+                        peer = lie.donor.0,
+                        checkpoint = lie.checkpoint.0,
+                        "a replica sent a piece of the state that is not in the certified one: it is asked for elsewhere"
+                    );
+                    let signing = self.outgoing.signing();
+                    signing.convict(&lie);
+                    for evidence in signing.take_evidence() {
+                        self.evidence.keep(evidence);
+                    }
+                }
                 Output::Fatal(reason) => return Err(DaemonError::Fatal(reason)),
             }
+        }
+        for connection in self.outgoing.not_taking() {
+            self.replica.does_not_take(connection);
         }
         Ok(())
     }
@@ -345,11 +453,19 @@ fn clock_start() -> Instant {
     reason = "this is the driver that brings time to the core"
 )]
 fn now(started: Instant) -> Now {
+    Now {
+        mono: started.elapsed().as_millis() as u64,
+        wall: wall(),
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "this is the driver that brings time to the core"
+)]
+pub(super) fn wall() -> Time {
     let wall = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Now {
-        mono: started.elapsed().as_millis() as u64,
-        wall: Time(wall.as_nanos() as u64),
-    }
+    Time(wall.as_nanos() as u64)
 }

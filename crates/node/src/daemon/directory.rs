@@ -2,8 +2,8 @@
 //!
 //! A replica must not forget what it has told the others: with an empty log it could vote a second time, for something
 //! else, and count among the faulty ones without anybody's knowledge. So a directory is marked when the replica is
-//! made, the mark says whether the replica has ever run, and from then on the log must be there. The state need not: the
-//! others have it as well.
+//! made, and the mark says whether the replica has ever run. From then on a log that is not there is lost, and the replica comes
+//! back as one that has forgotten all. The state need not be there: the others have it as well.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -12,6 +12,7 @@ use quorate_net::group::{Durability, Group};
 use quorate_net::{disk, hex};
 
 use super::DaemonError;
+use super::restore::{self, Past};
 
 /// The mark's file. Its first line is the group's id; the second is [`NEW`] until the replica runs.
 const MARK: &str = "group-id";
@@ -37,8 +38,25 @@ pub fn make(data: &Path, group: &Group) -> Result<(), DaemonError> {
     }
 }
 
-/// Sees that the directory is this group's and has lost nothing.
-pub(super) fn check(data: &Path, group: &Group) -> Result<(), DaemonError> {
+/// Makes the directory of a replica again that has run and has lost it.
+///
+/// # Errors
+/// [`DaemonError::NotLost`] and [`DaemonError::OtherGroup`]: it is there. Or those of the disk.
+pub(super) fn make_again(data: &Path, group: &Group) -> Result<(), DaemonError> {
+    std::fs::create_dir_all(data).map_err(io(data))?;
+    match read(data, group)? {
+        Some(Mark { is_ours: true, .. }) => Err(DaemonError::NotLost(data.into())),
+        Some(Mark { is_ours: false, .. }) => Err(DaemonError::OtherGroup(data.into())),
+        None => {
+            // A log without a mark is from who knows when.
+            restore::forget_log(data)?;
+            write(data, group, false)
+        }
+    }
+}
+
+/// Sees that the directory is this group's, and what it may have lost.
+pub(super) fn check(data: &Path, group: &Group) -> Result<Past, DaemonError> {
     let lost = |what| DaemonError::Lost {
         data: data.into(),
         what,
@@ -49,7 +67,7 @@ pub(super) fn check(data: &Path, group: &Group) -> Result<(), DaemonError> {
         return Err(DaemonError::OtherGroup(data.into()));
     }
     if mark.is_new {
-        return Ok(());
+        return Ok(Past::None);
     }
     if group.protocol().durability == Durability::Memory {
         return Err(DaemonError::Forgotten(data.into()));
@@ -61,14 +79,14 @@ pub(super) fn check(data: &Path, group: &Group) -> Result<(), DaemonError> {
                     "the state (`state.redb`) is not there; it is fetched from the others"
                 );
             }
-            Ok(())
+            Ok(Past::Logged)
         }
-        Ok(false) => Err(lost("log (`log/`)")),
+        Ok(false) => Ok(Past::Lost),
         Err(e) => Err(io(&data.join("log"))(e)),
     }
 }
 
-/// Log and state are made: from now on the log must be there. To be called before anything is said to others.
+/// The log has its first record: from now on it must be there. To be called before anything is said to others that counts.
 pub(super) fn note_run(data: &Path, group: &Group) -> Result<(), DaemonError> {
     match read(data, group)? {
         Some(Mark { is_new: false, .. }) => Ok(()),
@@ -135,7 +153,7 @@ mod tests {
         Group::new(name, replicas, Vec::new(), files, Purpose::Service).unwrap()
     }
 
-    /// New: the log may be missing. Once it has run: no more, and it can't be made new again. The state may be.
+    /// New: the log may be missing. Once it has run that is a loss, and it can't be made new again. The state may be missing.
     #[test]
     fn what_has_run_must_be_there() {
         let place = tempfile::tempdir().unwrap();
@@ -144,7 +162,7 @@ mod tests {
         assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
         make(data, &other).unwrap();
         make(data, &ours).unwrap();
-        check(data, &ours).unwrap();
+        assert_eq!(check(data, &ours).unwrap(), Past::None);
         assert!(matches!(
             check(data, &other),
             Err(DaemonError::OtherGroup(_))
@@ -165,12 +183,23 @@ mod tests {
         ));
 
         note_run(data, &ours).unwrap();
-        assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
+        assert_eq!(check(data, &ours).unwrap(), Past::Lost);
         std::fs::create_dir(data.join("log")).unwrap();
         std::fs::write(data.join("log/lock"), b"").unwrap();
-        assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
+        assert_eq!(check(data, &ours).unwrap(), Past::Lost);
         std::fs::write(data.join("log/0000000000000001.wal"), b"").unwrap();
-        check(data, &ours).unwrap();
+        assert_eq!(check(data, &ours).unwrap(), Past::Logged);
+        assert!(matches!(
+            make_again(data, &ours),
+            Err(DaemonError::NotLost(_))
+        ));
+        std::fs::remove_file(data.join(MARK)).unwrap();
+        make_again(data, &ours).unwrap();
+        assert_eq!(
+            check(data, &ours).unwrap(),
+            Past::Lost,
+            "the log is set aside"
+        );
         assert!(matches!(make(data, &ours), Err(DaemonError::HasRun(_))));
         assert!(matches!(
             make(data, &other),

@@ -9,6 +9,8 @@ use quorate_replica::{ConnectionId, Signing};
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
 use quorate_wire::{Encode, KeyPair, Quorum, ReplicaId, Seq};
 
+/// How long a message may wait for others to be signed with.
+const LATER_MS: u64 = 1;
 /// Messages held back at most; a slow replica loses what is beyond.
 const MAX_DELAYED: usize = 64 << 10;
 
@@ -19,6 +21,10 @@ pub(crate) struct Outgoing {
     me: ReplicaId,
     links: ReplicaLinks,
     signing: Signing,
+    /// What waits to be signed, all of it together, where messages are signed.
+    unsigned: Vec<(To, PeerMessage)>,
+    /// When it is to leave.
+    unsigned_due: u64,
     /// Only where the operator of a group that was made for demonstrations has asked for it: `Daemon::start` sees to that.
     faulty: Option<Box<Faulty>>,
     delayed: BinaryHeap<Reverse<Delayed>>,
@@ -27,6 +33,8 @@ pub(crate) struct Outgoing {
     tentative: bool,
     /// The newest place that this replica has voted for.
     newest: Seq,
+    /// Connections that have not taken a reply.
+    not_taking: Vec<ConnectionId>,
 }
 
 #[derive(Debug)]
@@ -35,6 +43,13 @@ struct Delayed {
     order: u64,
     to: Destination,
     frame: Frame,
+}
+
+/// Which replicas something is for.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    One(ReplicaId),
+    All,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,11 +97,14 @@ impl Outgoing {
             me,
             links,
             signing,
+            unsigned: Vec::new(),
+            unsigned_due: u64::MAX,
             faulty,
             delayed: BinaryHeap::new(),
             delays: 0,
             tentative,
             newest: Seq(0),
+            not_taking: Vec::new(),
         }
     }
 
@@ -109,10 +127,8 @@ impl Outgoing {
 
     pub fn send(&mut self, to: ReplicaId, message: PeerMessage, now: u64) {
         match &mut self.faulty {
-            None => {
-                let message = self.signing.seal(message);
-                self.links.send(to, &Frame::encode(&message));
-            }
+            None if self.signing.signs() => self.sign_later(To::One(to), message, now),
+            None => drop(self.links.send(to, &Frame::encode(&message))),
             Some(faulty) => {
                 let sent = faulty.for_peer(to, message).into_iter();
                 let sent = sent
@@ -126,7 +142,11 @@ impl Outgoing {
     pub fn broadcast(&mut self, message: PeerMessage, now: u64) {
         if self.faulty.is_none() {
             let may_wait = self.may_wait(&message);
-            let frame = Frame::encode(&self.signing.seal(message));
+            if self.signing.signs() {
+                let due = now + u64::from(may_wait) * LATER_MS;
+                return self.sign_later(To::All, message, due);
+            }
+            let frame = Frame::encode(&message);
             return match may_wait {
                 true => self.links.broadcast_later(&frame),
                 false => self.links.broadcast(&frame),
@@ -135,6 +155,36 @@ impl Outgoing {
         for to in self.quorum.others(self.me) {
             self.send(to, message.clone(), now);
         }
+    }
+
+    /// A message leaves with the others that do until it is due.
+    fn sign_later(&mut self, to: To, message: PeerMessage, due: u64) {
+        self.unsigned.push((to, message));
+        self.unsigned_due = self.unsigned_due.min(due);
+    }
+
+    /// Has what may wait for others leave with the next [`Outgoing::flush`].
+    pub fn hurry(&mut self) {
+        if !self.unsigned.is_empty() {
+            self.unsigned_due = 0;
+        }
+        self.links.hurry();
+    }
+
+    /// Writes what is to leave, as far as the sockets take it.
+    pub fn flush(&mut self, now: u64) {
+        if self.unsigned_due <= now {
+            self.unsigned_due = u64::MAX;
+            let (to, messages): (Vec<To>, Vec<_>) = self.unsigned.drain(..).unzip();
+            for (to, message) in to.into_iter().zip(self.signing.seal_all(&messages)) {
+                let frame = Frame::encode(&message);
+                match to {
+                    To::One(to) => drop(self.links.send(to, &frame)),
+                    To::All => self.links.broadcast(&frame),
+                }
+            }
+        }
+        self.links.flush();
     }
 
     /// Whether a message may go along with the next one. PBFT 2002, 5.1.2: with tentative execution nobody waits for the COMMITs
@@ -185,9 +235,19 @@ impl Outgoing {
 
     fn deliver(&mut self, to: Destination, frame: &Frame) {
         match to {
-            Destination::Peer(to) => self.links.send(to, frame),
-            Destination::Client(to) => self.links.reply(quorate_net::ConnectionId(to.0), frame),
-        };
+            Destination::Peer(to) => drop(self.links.send(to, frame)),
+            Destination::Client(to) => {
+                let id = quorate_net::ConnectionId(to.0);
+                if !self.links.reply(id, frame) && self.not_taking.last() != Some(&to) {
+                    self.not_taking.push(to);
+                }
+            }
+        }
+    }
+
+    /// Connections that have not taken a reply since the last time.
+    pub fn not_taking(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.not_taking)
     }
 
     /// Sends what was held back long enough.
@@ -199,8 +259,9 @@ impl Outgoing {
         }
     }
 
-    /// When [`Outgoing::send_due`] has something to do.
+    /// When [`Outgoing::send_due`] or [`Outgoing::flush`] has something to do.
     pub fn next_due(&self) -> u64 {
-        self.delayed.peek().map_or(u64::MAX, |Reverse(d)| d.due)
+        let delayed = self.delayed.peek().map_or(u64::MAX, |Reverse(d)| d.due);
+        delayed.min(self.unsigned_due)
     }
 }

@@ -9,6 +9,14 @@ use super::error::blob_error;
 use super::segment::{BodyRef, Found};
 use super::{Record, WalError};
 
+/// Whether bytes that were durable are gone.
+fn is_loss(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof
+    )
+}
+
 #[derive(Debug)]
 pub(super) struct Bodies {
     blobs: Arc<Blobs>,
@@ -42,31 +50,41 @@ impl Bodies {
         Ok(written)
     }
 
-    /// Fetches the bodies of a record.
+    /// Fetches the bodies of a record; none, if one of them is gone or changed: what the record says of the replica stands, and
+    /// its content can be fetched from others.
     pub fn read(&self, found: Found) -> Result<Record, WalError> {
         let blobs = &self.blobs;
         let mut bodies = Vec::with_capacity(found.bodies.len());
+        let mut damaged = false;
         for BodyRef { place, sum } in found.bodies {
-            let damaged = || WalError::DamagedBody {
-                segment: blobs.segment_path(place.segment),
-                offset: place.offset,
-            };
             let body = match blobs.read(place) {
                 Ok(body) if crc32fast::hash(&body) == sum => body,
-                Ok(_) => return Err(damaged()),
-                Err(e) => match e.source.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof => return Err(damaged()),
-                    _ => return Err(blob_error(e)),
-                },
+                Err(e) if !is_loss(&e.source) => return Err(blob_error(e)),
+                Ok(_) | Err(_) => {
+                    let segment = blobs.segment_path(place.segment);
+                    tracing::error!(
+                        "{} is damaged at byte {}, where the write-ahead log has the body of a record: check the disk",
+                        segment.display(),
+                        place.offset
+                    );
+                    damaged = true;
+                    break;
+                }
             };
-            blobs.remember(body.clone(), place, found.seq);
-            bodies.push(body);
+            bodies.push((body, place));
+        }
+        if damaged {
+            bodies.clear();
+        }
+        for (body, place) in &bodies {
+            blobs.remember(body.clone(), *place, found.seq);
         }
         Ok(Record {
             index: found.index,
             seq: found.seq,
             bytes: found.bytes,
-            bodies,
+            bodies: bodies.into_iter().map(|(body, _)| body).collect(),
+            damaged,
         })
     }
 

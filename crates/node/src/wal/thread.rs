@@ -83,6 +83,10 @@ fn run(mut wal: Wal, commands: &Receiver<Command>, mut tell: impl FnMut(WalEvent
             return tell(WalEvent::Failed(e));
         }
     }
+    if let Err(e) = wal.close() {
+        // All that was asked for is durable; only the note is missing.
+        tracing::warn!("the write-ahead log could not be closed: {e}");
+    }
 }
 
 /// Does one command and those that wait behind it, with one sync for all.

@@ -44,7 +44,16 @@ impl Agreement {
     }
 
     /// The content of a batch stands in a correct replica's log.
-    pub fn on_content(&mut self, batch: &Batch, requests: &[Request]) {
+    ///
+    /// `name` is the digest that stands in the record beside it: mostly the batch is known by it, and need not be hashed again.
+    pub fn on_content(&mut self, name: &Digest, batch: &Batch, requests: &[Request]) {
+        if self
+            .contents
+            .get(name)
+            .is_some_and(|(known, _)| known == batch)
+        {
+            return;
+        }
         self.contents
             .entry(batch.digest())
             .or_insert_with(|| (batch.clone(), requests.to_vec()));
@@ -53,10 +62,10 @@ impl Agreement {
     /// The batch executed at a place, once its content is known.
     pub fn content(&self, seq: Seq) -> Option<(Batch, Vec<Request>)> {
         let (_, digest) = self.executed.get(&seq)?;
-        if *digest == Batch::null().digest() {
-            return Some((Batch::null(), Vec::new()));
+        if let Some(content) = self.contents.get(digest) {
+            return Some(content.clone());
         }
-        self.contents.get(digest).cloned()
+        (*digest == Batch::null().digest()).then(|| (Batch::null(), Vec::new()))
     }
 
     /// The last place that any correct replica has executed.

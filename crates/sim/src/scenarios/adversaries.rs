@@ -60,6 +60,20 @@ pub(super) fn slow_primary() -> Outcome {
     Ok(())
 }
 
+/// A replica that sends dozens of valid and useless messages with each of its own, as backup and as primary: the others' work goes on,
+/// and nothing piles up in them.
+pub(super) fn flooding_replica() -> Outcome {
+    for flooding in [0, 3] {
+        let mut w = group(2, |k| {
+            k.adversaries = vec![(ReplicaId(flooding), Adversary::Fault(Fault::Flood))];
+        });
+        append(&mut w, 0, 0..10, 10_000)?;
+        append(&mut w, 1, 10..20, 10_000)?;
+        w.finish()?;
+    }
+    Ok(())
+}
+
 /// Nothing of the agreement's messages reaches one backup. Afterwards the group is idle: no new request brings the backup
 /// up, only what the replicas say of where they stand.
 pub(super) fn kept_in_the_dark() -> Outcome {
@@ -150,6 +164,7 @@ pub(super) fn absurd_messages_are_refused() -> Outcome {
             committed: Seq(u64::MAX),
             executed: Seq(u64::MAX),
             primary_lost: false,
+            recovering: None,
         }),
     ];
     for message in absurd {

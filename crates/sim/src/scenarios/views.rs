@@ -244,3 +244,19 @@ pub(super) fn undone_results_are_not_missed() -> Outcome {
     w.set_filter(None);
     w.finish().map(|_| ())
 }
+
+/// The primary's process stands still in the midst of steady work: its links stand, and it says nothing. Clients go on within half a
+/// second, though the time-out is two and a half.
+pub(super) fn a_paused_primary_is_soon_left() -> Outcome {
+    let mut w = group(2, |k| k.timeout_ms = 2_500);
+    append(&mut w, 0, 0..40, 1000)?;
+    for token in 100..110 {
+        append(&mut w, 1, token..token + 1, 1000)?;
+        w.run_for(150)?;
+    }
+    w.net().cut(&[0].into(), 6, false);
+    append(&mut w, 0, 50..51, 500)?;
+    append(&mut w, 1, 150..151, 200)?;
+    w.net().join();
+    w.finish().map(|_| ())
+}

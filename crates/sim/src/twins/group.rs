@@ -66,6 +66,7 @@ impl Group<'_> {
                 me: id,
                 key: key_of(id),
                 keys: keys.clone(),
+                clients: [client_key(0).public()].into(),
                 timeout_ms: TIMEOUT_MS,
                 clock_bound_ms: 5_000,
                 authentication: Authentication::Mac,

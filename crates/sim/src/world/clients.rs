@@ -164,7 +164,8 @@ impl World {
         let Some((server, connection)) = links.find(|(s, _)| self.servers[*s].id == to) else {
             return;
         };
-        for at in self.net.arrivals(&self.knobs, self.now, node, server) {
+        let arrivals = self.net.arrivals(&self.knobs, self.now, node, server);
+        for at in arrivals.into_iter().flatten() {
             let message = match self.knobs.encode {
                 true => ClientMessage::from_bytes(message.to_bytes().into())
                     .expect("what was encoded decodes"),
@@ -207,7 +208,8 @@ impl World {
         };
         let node = self.client_node(client);
         for (message, delay_ms) in self.servers[server].for_client(message) {
-            for at in self.net.arrivals(&self.knobs, self.now, server, node) {
+            let arrivals = self.net.arrivals(&self.knobs, self.now, server, node);
+            for at in arrivals.into_iter().flatten() {
                 let event = Event::ToClient(connection, message.clone());
                 self.at(at + delay_ms * 1000, event);
             }
@@ -218,9 +220,9 @@ impl World {
         let Some(&Connection { client, server }) = self.connections.get(&connection) else {
             return;
         };
-        let (reply, ordered) = match message {
-            ReplicaMessage::Reply(reply) => (reply, true),
-            ReplicaMessage::Read(reply) => (reply, false),
+        let reply = match &message {
+            ReplicaMessage::Reply(reply) | ReplicaMessage::Read(reply) => reply,
+            ReplicaMessage::Vouched(vouched) => &vouched.reply,
             ReplicaMessage::Report(_) => return,
         };
         self.note(&[26, client as u64, server as u64, reply.number.0], || {
@@ -233,9 +235,11 @@ impl World {
         });
         let (id, now_ms) = (self.servers[server].id, self.now / 1000);
         if let Some(core) = &mut self.clients[client].core {
-            match ordered {
-                true => core.on_reply(id, reply, now_ms),
-                false => core.on_read(id, reply, now_ms),
+            match message {
+                ReplicaMessage::Reply(reply) => core.on_reply(id, reply, now_ms),
+                ReplicaMessage::Read(reply) => core.on_read(id, reply, now_ms),
+                ReplicaMessage::Vouched(vouched) => core.on_vouched(id, vouched, now_ms),
+                ReplicaMessage::Report(_) => {}
             }
         }
         self.carry_out_client(client);

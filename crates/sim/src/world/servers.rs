@@ -19,9 +19,10 @@ impl World {
     /// # Errors
     /// A property that does not hold any more.
     pub fn start(&mut self, server: usize) -> Result<(), Failure> {
-        if self.servers[server].replica.is_some() {
+        if self.servers[server].replica.is_some() || self.servers[server].dead {
             return Ok(());
         }
+        self.damage_disk(server);
         self.note(&[2, server as u64], || format!("server {server} starts"));
         self.servers[server].start(self.service, self.now);
         let it = &self.servers[server];
@@ -38,6 +39,38 @@ impl World {
         }
         self.tell_link(server);
         self.carry_out(server)
+    }
+
+    /// By chance the log of a server that starts is damaged.
+    fn damage_disk(&mut self, server: usize) {
+        let it = &self.servers[server];
+        let may = it.is_correct() && it.incarnation > 0 && self.knobs.forgets > 0;
+        let faulty = self.knobs.adversaries.len();
+        let others = self.forgetful.iter().filter(|s| **s != server).count();
+        if !may || faulty + others >= self.quorum.f() {
+            return;
+        }
+        if self.dice.per_mille(self.knobs.forgets) {
+            let now = it.now(self.now).wall;
+            if self.servers[server].disk.damage(&mut self.dice, now) {
+                self.lost_log(server);
+            }
+        }
+    }
+
+    fn lost_log(&mut self, server: usize) {
+        self.forgetful.insert(server);
+        self.note(&[12, server as u64], || {
+            format!("server {server} has lost its log")
+        });
+    }
+
+    /// A server that is down loses its log.
+    pub fn lose_log(&mut self, server: usize) {
+        assert!(self.servers[server].replica.is_none());
+        let now = self.servers[server].now(self.now).wall;
+        self.servers[server].disk.lose_log(now);
+        self.lost_log(server);
     }
 
     /// The others notice that a server's process has started or is gone.
@@ -120,6 +153,9 @@ impl World {
             replica.invariants();
             let was_fetching = before.is_some_and(|s| s.fetching);
             self.stats.transfers += u64::from(standing.fetching && !was_fetching);
+            if standing.recovering.is_none() && self.forgetful.remove(&server) {
+                self.stats.recoveries += 1;
+            }
         }
         self.carry_out(server)?;
         match before {
@@ -149,7 +185,10 @@ impl World {
         if now.stable.0 <= before.stable.0 || !by_votes {
             return Ok(());
         }
-        let correct = self.announcers.get(&now.stable).map_or(0, BTreeSet::len);
+        let announcers = self.announcers.get(&now.stable);
+        // It has the checkpoint itself, and says so to nobody while it recovers.
+        let silent = !announcers.is_some_and(|all| all.contains(&server));
+        let correct = announcers.map_or(0, BTreeSet::len) + usize::from(silent);
         let faulty = self.servers.iter().filter(|s| !s.is_correct());
         let faulty: BTreeSet<_> = faulty.map(|s| s.id).collect();
         match correct + faulty.len() >= self.quorum.commit() {
@@ -264,6 +303,13 @@ impl World {
                 }
             }
             Output::Evidence(evidence) => self.on_evidence(server, &evidence)?,
+            Output::Lie(lie) => {
+                let signing = &mut self.servers[server].signing;
+                signing.convict(&lie);
+                for evidence in signing.take_evidence() {
+                    self.on_evidence(server, &evidence)?;
+                }
+            }
             Output::Fatal(reason) if correct => {
                 let what = format!("server {server} gives up: {reason}");
                 return Err(Failure::new("correct replicas go on", what));
@@ -306,33 +352,40 @@ impl World {
     }
 
     fn send(&mut self, from: usize, to: ReplicaId, message: PeerMessage) {
-        let id = self.servers[from].id;
         let Some(target) = self.instance(to, from).filter(|_| self.is_seen(from, to)) else {
             return;
         };
-        for (message, delay_ms) in self.servers[from].for_peer(to, message) {
-            let knobs = &self.knobs;
-            let cut =
-                !self.healed && rounds::is_cut(self.seed, knobs.rounds, from, target, &message);
-            if cut
-                || self
-                    .filter
-                    .is_some_and(|drops| drops(from, target, &message))
-            {
-                continue;
-            }
-            for at in self.net.arrivals(knobs, self.now, from, target) {
-                let message = match knobs.encode {
-                    true => {
-                        let bytes = message.to_bytes().into();
-                        PeerMessage::from_bytes(bytes).expect("what was encoded decodes")
-                    }
-                    false => message.clone(),
-                };
-                self.next_event += 1;
-                let key = (at + delay_ms * 1000, self.next_event);
-                self.queue.insert(key, Event::Peer(target, id, message));
-            }
+        let it = &mut self.servers[from];
+        if it.says_as_is() {
+            let sealed = it.signing.seal(message);
+            return self.leave(from, target, sealed, 0);
+        }
+        for (message, delay_ms) in it.for_peer(to, message) {
+            self.leave(from, target, message, delay_ms);
+        }
+    }
+
+    /// A message leaves for another server.
+    fn leave(&mut self, from: usize, to: usize, message: PeerMessage, delay_ms: u64) {
+        let knobs = &self.knobs;
+        let cut = !self.healed && rounds::is_cut(self.seed, knobs.rounds, from, to, &message);
+        if cut || self.filter.is_some_and(|drops| drops(from, to, &message)) {
+            return;
+        }
+        let id = self.servers[from].id;
+        let [first, again] = self.net.arrivals(knobs, self.now, from, to);
+        let Some(first) = first else {
+            return;
+        };
+        let message = match knobs.encode {
+            true => PeerMessage::from_bytes(message.to_bytes().into())
+                .expect("what was encoded decodes"),
+            false => message,
+        };
+        let copy = again.map(|at| (at, message.clone()));
+        for (at, message) in [(first, message)].into_iter().chain(copy) {
+            let event = Event::Peer(to, id, message);
+            self.queue.push(at + delay_ms * 1000, event);
         }
     }
 
@@ -399,6 +452,13 @@ impl World {
         self.note(&[7, server as u64, content.seq.0], || {
             format!("server {server} has stored {:?}", content.seq)
         });
+        let (seq, root) = (content.seq, content.root);
+        let standing = self.servers[server].replica.as_ref().map(|r| r.standing());
+        let recovers = standing.is_some_and(|s| s.recovering.is_some());
+        if recovers && content.complete && self.servers[server].is_correct() {
+            // It says nothing, and counts its own checkpoint all the same once it is back.
+            self.announce(server, seq, root);
+        }
         let input = Input::Stored {
             seq: content.seq,
             complete: content.complete,

@@ -130,6 +130,23 @@ impl World {
         }
     }
 
+    /// f replicas die for ever: the faulty ones, and as many correct ones as are allowed beside them. What is left is a quorum of
+    /// correct replicas, and none of it can be missed.
+    fn leave_a_core(&mut self) {
+        let mut dead: BTreeSet<ReplicaId> =
+            self.knobs.adversaries.iter().map(|(r, _)| *r).collect();
+        while dead.len() < self.quorum.f() {
+            dead.insert(ReplicaId(self.dice.below(self.quorum.n() as u64) as u8));
+        }
+        self.note(&[44, dead.len() as u64], || format!("{dead:?} are dead"));
+        for server in 0..self.servers.len() {
+            if dead.contains(&self.servers[server].id) {
+                self.crash(server);
+                self.servers[server].dead = true;
+            }
+        }
+    }
+
     /// The storm is over: the network is whole, and whoever is down comes back.
     ///
     /// # Errors
@@ -138,6 +155,9 @@ impl World {
         self.note(&[40], || "the storm is over".into());
         self.healed = true;
         self.net.heal();
+        if self.knobs.core_alone {
+            self.leave_a_core();
+        }
         for server in 0..self.servers.len() {
             if self.knobs.silent_after {
                 self.servers[server].fall_silent();

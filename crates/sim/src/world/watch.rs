@@ -19,7 +19,11 @@ impl World {
         if faulty || !self.servers[to].is_correct() {
             return self.handle(to, Input::Peer(from, message));
         }
-        let words = crate::trace::words(&message);
+        // The run is repeated with lines, and then it says which message it was.
+        let words = match self.trace.has_lines() {
+            true => crate::trace::words(&message),
+            false => "message".into(),
+        };
         let before = self.misunderstood(to);
         self.handle(to, Input::Peer(from, message))?;
         match self.misunderstood(to) > before {
@@ -38,13 +42,13 @@ impl World {
     }
 
     pub(super) fn look_at_record(&mut self, server: usize, record: &Record) -> Result<(), Failure> {
-        let (content, executed) = match record {
-            Record::PrePrepared(r) => (&r.content, None),
-            Record::Committed(r) => (&r.content, Some((r.seq, r.digest))),
+        let (name, content, executed) = match record {
+            Record::PrePrepared(r) => (&r.vote.digest, &r.content, None),
+            Record::Committed(r) => (&r.digest, &r.content, Some((r.seq, r.digest))),
             _ => return Ok(()),
         };
         if let Some(Content { batch, requests }) = content {
-            self.agreement.on_content(batch, requests);
+            self.agreement.on_content(name, batch, requests);
         }
         if let Some((seq, digest)) = executed {
             self.note(&[5, server as u64, seq.0], || {

@@ -12,6 +12,29 @@ use crate::layers::Layer;
 use crate::snapshot::{Fault, Snapshot};
 use crate::tree::{self, Child, Entry, Node};
 
+/// A node of the target's tree that was checked, and those above it: what the digests below it are believed for.
+#[derive(Clone, Debug)]
+pub(super) struct Above {
+    bytes: Bytes,
+    parent: Option<Arc<Above>>,
+}
+
+impl Above {
+    /// Copies the node, so that it does not keep a reply alive.
+    pub(super) fn new(node: &[u8], parent: Option<Arc<Above>>) -> Arc<Above> {
+        let bytes = Bytes::copy_from_slice(node);
+        Arc::new(Above { bytes, parent })
+    }
+
+    /// The nodes, from the root down.
+    pub(super) fn nodes(above: Option<&Arc<Above>>) -> Vec<Bytes> {
+        let upwards = core::iter::successors(above, |above| above.parent.as_ref());
+        let mut nodes: Vec<Bytes> = upwards.map(|above| above.bytes.clone()).collect();
+        nodes.reverse();
+        nodes
+    }
+}
+
 /// A node of the target's tree that differs from the own one.
 #[derive(Clone, Debug)]
 pub(super) struct NodeWant {
@@ -19,6 +42,8 @@ pub(super) struct NodeWant {
     pub(super) digest: Digest,
     /// How many entries its parent says it covers; `None` for the root.
     pub(super) count: Option<u64>,
+    /// `None` for the root.
+    pub(super) above: Option<Arc<Above>>,
 }
 
 /// A value of the target that differs from the own one.
@@ -26,6 +51,7 @@ pub(super) struct NodeWant {
 pub(super) struct ValueWant {
     pub(super) key: Bytes,
     pub(super) digest: Digest,
+    pub(super) above: Option<Arc<Above>>,
 }
 
 /// Own entries below `path` are to be deleted, but for those in `keep`.
@@ -66,12 +92,13 @@ impl Diff {
         };
         if root == tree::empty_root() {
             // Nobody needs to be asked what an empty state looks like.
-            diff.compare(&[], Node::EMPTY)?;
+            diff.compare(&[], Node::EMPTY, None)?;
         } else if tree::root(&*diff.base)? != root {
             diff.nodes.push(NodeWant {
                 path: Bytes::new(),
                 digest: root,
                 count: None,
+                above: None,
             });
         }
         Ok(diff)
@@ -113,18 +140,25 @@ impl Diff {
         self.gather(key, Some(value));
     }
 
-    /// A node of the target that was checked: finds what differs below it.
-    pub(super) fn compare(&mut self, path: &[u8], node: Node) -> Result<(), Fault> {
+    /// A node of the target that was checked, as itself and as what is above others: finds what differs below it.
+    pub(super) fn compare(
+        &mut self,
+        path: &[u8],
+        node: Node,
+        above: Option<&Arc<Above>>,
+    ) -> Result<(), Fault> {
         match (node, self.own(path)?) {
             (Node::Leaf(target), Own::Few(own)) => {
                 for entry in &own {
-                    if find(&target, &entry.key).is_none() {
+                    if tree::find_entry(&target, &entry.key).is_none() {
                         self.gather(entry.key.clone(), None);
                     }
                 }
                 for entry in target {
-                    if find(&own, &entry.key).is_none_or(|found| found.value != entry.value) {
-                        self.want_value(entry);
+                    if tree::find_entry(&own, &entry.key)
+                        .is_none_or(|found| found.value != entry.value)
+                    {
+                        self.want_value(entry, above);
                     }
                 }
             }
@@ -136,7 +170,7 @@ impl Diff {
                 });
                 for entry in target {
                     if tree::lookup(&*self.base, &entry.key)? != Some(entry.value) {
-                        self.want_value(entry);
+                        self.want_value(entry, above);
                     }
                 }
             }
@@ -149,7 +183,7 @@ impl Diff {
                     }
                 }
                 for child in target {
-                    self.want_node(path, child);
+                    self.want_node(path, child, above);
                 }
             }
             (Node::Inner(target), Own::Many(own)) => {
@@ -163,7 +197,7 @@ impl Diff {
                 }
                 for child in target {
                     if tree::find_child(&own, child.byte) != Some(&child) {
-                        self.want_node(path, child);
+                        self.want_node(path, child, above);
                     }
                 }
             }
@@ -213,18 +247,20 @@ impl Diff {
         Ok(Own::Few(Vec::new()))
     }
 
-    fn want_node(&mut self, parent: &[u8], child: Child) {
+    fn want_node(&mut self, parent: &[u8], child: Child, above: Option<&Arc<Above>>) {
         self.nodes.push(NodeWant {
             path: tree::child_path(parent, child.byte),
             digest: child.digest,
             count: Some(child.count),
+            above: above.cloned(),
         });
     }
 
-    fn want_value(&mut self, entry: Entry) {
+    fn want_value(&mut self, entry: Entry, above: Option<&Arc<Above>>) {
         self.values.push(ValueWant {
             key: own_bytes(&entry.key),
             digest: entry.value,
+            above: above.cloned(),
         });
     }
 
@@ -234,11 +270,6 @@ impl Diff {
         // Each key is wanted or swept once: target's keys are put, others deleted.
         assert!(before.is_none());
     }
-}
-
-fn find<'a>(entries: &'a [Entry], key: &[u8]) -> Option<&'a Entry> {
-    let found = entries.binary_search_by(|entry| entry.key[..].cmp(key));
-    found.ok().map(|i| &entries[i])
 }
 
 /// A copy, which does not keep a reply alive.

@@ -10,7 +10,7 @@ use quorate_wire::message::transfer::{GetNodes, GetValues, StateMessage};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, ReplicaId, Seq};
 
-use super::diff::{Diff, NodeWant, ValueWant};
+use super::diff::{Above, Diff, NodeWant, ValueWant};
 use super::donors::Donors;
 use super::{MAX_ASK_BYTES, MAX_KEYS, MAX_PATHS, MAX_VALUE_ASKS};
 use crate::layers::Layer;
@@ -29,6 +29,21 @@ pub struct Target {
     pub root: Digest,
 }
 
+/// A piece that does not match the certified root, and what proves it.
+#[derive(Clone, Debug)]
+pub struct Lie {
+    /// Who sent it.
+    pub donor: ReplicaId,
+    /// Of which checkpoint it was said to be.
+    pub checkpoint: Seq,
+    /// The path of the node, or the key of the value.
+    pub name: Bytes,
+    /// As it came.
+    pub piece: Bytes,
+    /// The certified nodes from the root down to the one that has the digest of the right piece.
+    pub nodes: Vec<Bytes>,
+}
+
 /// Fetches what differs between an own snapshot and a target. Times are in milliseconds on any clock that does not go
 /// back. See the [module](super) for the driver's loop.
 #[derive(Debug)]
@@ -37,6 +52,7 @@ pub struct Fetcher {
     diff: Diff,
     donors: Donors,
     in_flight: Vec<Ask>,
+    lies: Vec<Lie>,
     fetched_bytes: u64,
     /// The latest time heard of.
     now: u64,
@@ -71,6 +87,7 @@ impl Fetcher {
             diff: Diff::new(base, target.root)?,
             donors: Donors::new(donors),
             in_flight: Vec::new(),
+            lies: Vec::new(),
             fetched_bytes: 0,
             now: 0,
         })
@@ -89,6 +106,11 @@ impl Fetcher {
     /// The donors that sent what does not match the certified root, and how often.
     pub fn liars(&self) -> impl Iterator<Item = (ReplicaId, u32)> {
         self.donors.liars()
+    }
+
+    /// What donors sent since the last time that does not match the certified root; at most one of each answer.
+    pub fn take_lies(&mut self) -> Vec<Lie> {
+        core::mem::take(&mut self.lies)
     }
 
     /// Whether all donors but those that may be faulty say that they do not keep the checkpoint. The group has probably
@@ -222,13 +244,15 @@ impl Fetcher {
                 continue;
             };
             let length = bytes.len() as u64;
-            let Some(node) = check_node(&want, bytes) else {
+            let Some(node) = check_node(&want, bytes.clone()) else {
                 lied = true;
+                self.note_lie(from, &path, bytes, want.above.as_ref());
                 wanted.insert(path, want);
                 break;
             };
             self.fetched_bytes += length;
-            self.diff.compare(&path, node)?;
+            let above = Above::new(&bytes, want.above);
+            self.diff.compare(&path, node, Some(&above))?;
         }
         self.diff.nodes.extend(wanted.into_values());
         self.judge(from, lied);
@@ -251,6 +275,7 @@ impl Fetcher {
             let wrong = Digest::of(Content::StateValue, &value) != want.digest;
             if wrong && !is_on(Mutant::PiecesUnchecked) {
                 lied = true;
+                self.note_lie(from, &key, value, want.above.as_ref());
                 wanted.insert(key, want);
                 break;
             }
@@ -265,6 +290,22 @@ impl Fetcher {
         if self.drop_asks(|ask| ask.donor == from) {
             self.donors.failed(from, self.now, true);
         }
+    }
+
+    fn note_lie(
+        &mut self,
+        donor: ReplicaId,
+        name: &Bytes,
+        piece: Bytes,
+        above: Option<&Arc<Above>>,
+    ) {
+        self.lies.push(Lie {
+            donor,
+            checkpoint: self.target.checkpoint,
+            name: name.clone(),
+            piece,
+            nodes: Above::nodes(above),
+        });
     }
 
     fn judge(&mut self, donor: ReplicaId, lied: bool) {

@@ -11,8 +11,7 @@ use bytes::Bytes;
 use quorate_wire::Digest;
 use quorate_wire::digest::Content;
 
-use super::node::{Child, Entry, Node};
-use super::{DEPTH, LEAF_MAX, child_path, decode_own, digest, missing, place};
+use super::{Child, DEPTH, Entry, LEAF_MAX, Node, child_path, decode_own, digest, missing, place};
 use crate::layers::Layer;
 use crate::snapshot::{Fault, Snapshot};
 

@@ -9,10 +9,11 @@ use super::MAX_BATCH_REQUESTS;
 use super::client::{AuthRequest, Request};
 use super::transfer::StateMessage;
 use super::view_change::{SignedNewView, SignedViewChange};
-use crate::auth::Signature;
+use crate::auth::Mac;
 use crate::codec::{Decode, DecodeError, Encode, Reader, bounded};
 use crate::digest::{Content, Digest};
-use crate::ids::{Seq, Time, View};
+use crate::ids::{RequestNumber, Seq, SessionId, Time, View};
+use crate::shared::SharedSignature;
 use crate::{record, tagged};
 
 tagged! {
@@ -46,6 +47,39 @@ tagged! {
         13 => State(StateMessage),
         /// Any of the others, where the group wants all of them signed.
         14 => Signed(SignedMessage),
+        /// The sender's word for its replies, for the replica that is to bring them to the clients.
+        15 => Vouchers(Vouchers),
+        /// A replica that has forgotten what it said asks how far the group is. The number comes back.
+        16 => EstimatePlease(u64),
+        /// The answer.
+        17 => Estimate(Estimate),
+    }
+}
+
+record! {
+    /// Replies to requests of one batch that name the receiver as the one to send the result: what their clients need to
+    /// believe that the sender says the same.
+    pub struct Vouchers {
+        /// The batch's place.
+        pub seq: Seq,
+        /// As in [`Reply::view`](super::Reply::view), of all of them.
+        pub view: View,
+        /// As in [`Reply::tentative`](super::Reply::tentative), of all of them.
+        pub tentative: bool,
+        /// One for each reply.
+        pub replies: Vec<RepliedTo> => MAX_BATCH_REQUESTS, "vouchers",
+    }
+}
+
+record! {
+    /// The word for one reply.
+    pub struct RepliedTo {
+        /// The request's session.
+        pub session: SessionId,
+        /// The request's number.
+        pub number: RequestNumber,
+        /// See [`Reply::voucher`](super::Reply::voucher).
+        pub mac: Mac,
     }
 }
 
@@ -55,7 +89,7 @@ record! {
         /// A [`PeerMessage`] that is not itself of this kind.
         pub content: Bytes,
         /// By the sender's key, over its id and the content.
-        pub signature: Signature,
+        pub signature: SharedSignature,
     }
 }
 
@@ -159,8 +193,25 @@ record! {
         pub committed: Seq,
         /// The last place whose batch it has executed; behind `committed` while it fetches bodies.
         pub executed: Seq,
-        /// Its link with the primary of `view` has gone and has not come back.
+        /// Its link with the primary of `view` has gone and has not come back, or the primary is silent although it is asked.
         pub primary_lost: bool,
+        /// It has forgotten what it said, and is silent until it has a stable checkpoint at this place or above; 0 where it does
+        /// not know the place yet. `view` is then the first in which it may vote.
+        pub recovering: Option<Seq>,
+    }
+}
+
+record! {
+    /// How far a replica is, for one that has forgotten what it said. PBFT 2002, 4.3.2 (estimation).
+    pub struct Estimate {
+        /// The number of the question.
+        pub nonce: u64,
+        /// The last checkpoint that it has made.
+        pub checkpoint: Seq,
+        /// The last place at which a batch has prepared there.
+        pub prepared: Seq,
+        /// The view that it is in or moves to.
+        pub view: View,
     }
 }
 

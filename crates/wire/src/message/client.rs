@@ -5,10 +5,10 @@ use bytes::Bytes;
 
 use super::report::Report;
 use super::{MAX_OP_BYTES, MAX_RESULT_BYTES};
-use crate::auth::Authenticator;
+use crate::auth::{AuthError, Authenticator, Mac, MacKey};
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::digest::{Content, Digest};
-use crate::ids::{ClientId, ReplicaId, RequestNumber, SessionId, View};
+use crate::ids::{ClientId, Quorum, ReplicaId, RequestNumber, SessionId, View};
 use crate::{record, tagged};
 
 /// An operation that a client wants executed once.
@@ -222,6 +222,32 @@ tagged! {
         2 => Report(Report),
         /// The outcome of an operation that only read; the number is that of the [`Read`].
         3 => Read(Reply),
+        /// The outcome of an operation, with other replicas' word for it.
+        4 => Vouched(Vouched),
+    }
+}
+
+record! {
+    /// A replica's reply together with vouchers of others, who so need not send replies of their own.
+    pub struct Vouched {
+        /// The sender's own reply.
+        pub reply: Reply,
+        /// Others' word for the same result; each says for itself in which view and how final.
+        pub vouchers: Vec<Voucher> => Quorum::MAX_REPLICAS, "vouchers of a reply",
+    }
+}
+
+record! {
+    /// One replica's word for the result that another sends. Who passes it on can't make or change it.
+    pub struct Voucher {
+        /// Whose word it is.
+        pub replica: ReplicaId,
+        /// As in [`Reply::view`].
+        pub view: View,
+        /// As in [`Reply::tentative`].
+        pub tentative: bool,
+        /// [`Reply::voucher`] of its own reply.
+        pub mac: Mac,
     }
 }
 
@@ -238,6 +264,32 @@ record! {
         pub tentative: bool,
         /// The result or its digest.
         pub body: ReplyBody,
+    }
+}
+
+impl Reply {
+    /// The sender's word for this reply, under the key that it shares with the client alone: whoever brings it to the client.
+    pub fn voucher(&self, key: &MacKey) -> Mac {
+        key.mac(&self.content())
+    }
+
+    /// Checks another replica's word for this reply.
+    ///
+    /// # Errors
+    /// [`AuthError::BadMac`]: by the fault of that replica, or of the one that passed its word on.
+    pub fn check_voucher(&self, key: &MacKey, voucher: &Mac) -> Result<(), AuthError> {
+        key.check(&self.content(), voucher)
+    }
+
+    /// The digest of all that a reply says, whether the result is here in full or by its digest.
+    fn content(&self) -> Digest {
+        let mut bytes = [0; 57];
+        bytes[..8].copy_from_slice(&self.session.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.number.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.view.0.to_le_bytes());
+        bytes[24] = self.tentative.into();
+        bytes[25..].copy_from_slice(&self.body.digest().0);
+        Digest::of(Content::Reply, &bytes)
     }
 }
 

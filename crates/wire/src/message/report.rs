@@ -32,12 +32,17 @@ record! {
         pub links: Vec<LinkReport>,
         /// Clients connected to it.
         pub clients: u32,
+        /// How often it has put a client aside for a while that sent too much of no use.
+        pub clients_put_aside: u64,
         /// How many view changes it has taken part in since it started.
         pub view_changes: u64,
         /// Milliseconds since it started.
         pub uptime_ms: u64,
         /// The name of the fault that was injected for a demonstration; empty in a sound replica.
         pub fault: Bytes,
+        /// While it has forgotten what it said and is silent: the place at which it needs a stable checkpoint, 0 where it does not
+        /// know that yet.
+        pub recovering: Option<Seq>,
     }
 }
 
@@ -50,5 +55,7 @@ record! {
         pub up: bool,
         /// Messages dropped because the peer did not take them in time.
         pub dropped: u64,
+        /// How often nothing was read from it for a while, because it sent far more than the others.
+        pub put_aside: u64,
     }
 }

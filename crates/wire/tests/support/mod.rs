@@ -167,6 +167,15 @@ pub fn signature() -> impl Strategy<Value = Signature> {
     })
 }
 
+/// Alone, or as one of up to 64 that share it.
+pub fn shared_signature() -> impl Strategy<Value = SharedSignature> {
+    let seed = any::<[u8; 32]>();
+    (seed, vec(digest(), 1..64), any::<usize>()).prop_map(|(seed, digests, which)| {
+        let mut all = KeyPair::from_seed(&seed).sign_together(&digests);
+        all.swap_remove(which % digests.len())
+    })
+}
+
 pub fn request() -> impl Strategy<Value = Request> {
     let client = any::<[u8; 32]>().prop_map(PublicKey);
     (
@@ -185,7 +194,7 @@ pub fn auth_request() -> impl Strategy<Value = AuthRequest> {
     let macs = vec(any::<[u8; 16]>().prop_map(Mac), 0..5);
     let auth = prop_oneof![
         macs.prop_map(Authenticator::Macs),
-        signature().prop_map(Authenticator::Signed),
+        shared_signature().prop_map(|s| Authenticator::Signed(Box::new(s))),
     ];
     (request(), auth, replica()).prop_map(|(request, auth, replier)| AuthRequest {
         request,
@@ -267,14 +276,17 @@ fn pre_prepare() -> impl Strategy<Value = PrePrepare> {
 }
 
 fn status() -> impl Strategy<Value = Status> {
-    (view(), any::<(bool, bool)>(), seq(), seq(), seq()).prop_map(
-        |(view, (active, primary_lost), stable, committed, executed)| Status {
+    let flags = any::<(bool, bool)>();
+    let recovering = proptest::option::of(seq());
+    (view(), flags, seq(), seq(), seq(), recovering).prop_map(
+        |(view, (active, primary_lost), stable, committed, executed, recovering)| Status {
             view,
             active,
             stable,
             committed,
             executed,
             primary_lost,
+            recovering,
         },
     )
 }
@@ -305,6 +317,9 @@ pub fn peer_tag(message: &PeerMessage) -> u8 {
         PeerMessage::Body(_) => 12,
         PeerMessage::State(_) => 13,
         PeerMessage::Signed(_) => 14,
+        PeerMessage::Vouchers(_) => 15,
+        PeerMessage::EstimatePlease(_) => 16,
+        PeerMessage::Estimate(_) => 17,
     }
 }
 
@@ -325,10 +340,41 @@ pub fn peer_message() -> impl Strategy<Value = PeerMessage> {
         batch().prop_map(|batch| PeerMessage::Batch(BatchBody { batch })),
         request().prop_map(PeerMessage::Body),
         state_message().prop_map(PeerMessage::State),
-        (bytes(40), signature()).prop_map(|(content, signature)| PeerMessage::Signed(
+        (bytes(40), shared_signature()).prop_map(|(content, signature)| PeerMessage::Signed(
             SignedMessage { content, signature }
         )),
+        vouchers().prop_map(PeerMessage::Vouchers),
+        any::<u64>().prop_map(PeerMessage::EstimatePlease),
+        (any::<u64>(), seq(), seq(), view()).prop_map(|(nonce, checkpoint, prepared, view)| {
+            PeerMessage::Estimate(Estimate {
+                nonce,
+                checkpoint,
+                prepared,
+                view,
+            })
+        }),
     ]
+}
+
+fn mac() -> impl Strategy<Value = Mac> {
+    any::<[u8; 16]>().prop_map(Mac)
+}
+
+fn vouchers() -> impl Strategy<Value = Vouchers> {
+    let replied = (session(), request_number(), mac());
+    let replied = replied.prop_map(|(session, number, mac)| RepliedTo {
+        session,
+        number,
+        mac,
+    });
+    (seq(), view(), any::<bool>(), vec(replied, 0..4)).prop_map(
+        |(seq, view, tentative, replies)| Vouchers {
+            seq,
+            view,
+            tentative,
+            replies,
+        },
+    )
 }
 
 pub fn client_message() -> impl Strategy<Value = ClientMessage> {
@@ -350,20 +396,30 @@ pub fn client_message() -> impl Strategy<Value = ClientMessage> {
 }
 
 fn report() -> impl Strategy<Value = Report> {
-    let link = (replica(), any::<bool>(), number()).prop_map(|(peer, up, dropped)| LinkReport {
+    let link = (replica(), any::<bool>(), number(), number());
+    let link = link.prop_map(|(peer, up, dropped, put_aside)| LinkReport {
         peer,
         up,
         dropped,
+        put_aside,
     });
     let who = (number(), replica(), view(), any::<bool>());
     let places = (seq(), seq(), seq(), digest(), any::<bool>());
-    let rest = (any::<u32>(), number(), number(), bytes(8));
+    let recovering = proptest::option::of(seq());
+    let rest = (
+        any::<u32>(),
+        number(),
+        number(),
+        number(),
+        bytes(8),
+        recovering,
+    );
     (who, places, vec(link, 0..4), rest).prop_map(
         |(
             (nonce, replica, view, active),
             (committed, executed, stable, root, fetching),
             links,
-            (clients, view_changes, uptime_ms, fault),
+            (clients, clients_put_aside, view_changes, uptime_ms, fault, recovering),
         )| Report {
             nonce,
             replica,
@@ -376,9 +432,11 @@ fn report() -> impl Strategy<Value = Report> {
             fetching,
             links,
             clients,
+            clients_put_aside,
             view_changes,
             uptime_ms,
             fault,
+            recovering,
         },
     )
 }
@@ -396,9 +454,17 @@ pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
         tentative,
         body,
     });
-    let reply = (any::<bool>(), reply).prop_map(|(ordered, reply)| match ordered {
-        true => ReplicaMessage::Reply(reply),
-        false => ReplicaMessage::Read(reply),
+    let voucher = (replica(), view(), any::<bool>(), mac());
+    let voucher = voucher.prop_map(|(replica, view, tentative, mac)| Voucher {
+        replica,
+        view,
+        tentative,
+        mac,
+    });
+    let reply = (0..3, reply, vec(voucher, 0..4)).prop_map(|(kind, reply, vouchers)| match kind {
+        0 => ReplicaMessage::Reply(reply),
+        1 => ReplicaMessage::Read(reply),
+        _ => ReplicaMessage::Vouched(Vouched { reply, vouchers }),
     });
     prop_oneof![reply, report().prop_map(ReplicaMessage::Report),]
 }

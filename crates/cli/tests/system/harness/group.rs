@@ -15,7 +15,8 @@ use quorate_wire::Authentication;
 use super::programs::wait;
 use super::watchdog::{Mounts, Watchdog};
 use super::{
-    Mount, Patience, Random, Status, eventually, last_lines, quorate, scratch, scratch_in_memory,
+    Mount, Patience, Random, Status, eventually, finish, last_lines, quorate, scratch,
+    scratch_in_memory,
 };
 
 /// How long a test with a group may take before it counts as hung.
@@ -195,6 +196,11 @@ impl Group {
 
     /// Starts a replica that does not run.
     pub fn start_replica(&mut self, id: u8) {
+        self.start_replica_with(id, &[]);
+    }
+
+    /// The same, with more options.
+    pub fn start_replica_with(&mut self, id: u8, options: &[&str]) {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
@@ -213,7 +219,7 @@ impl Group {
             &id.to_string(),
             "--group",
         ]);
-        command.arg(group_file);
+        command.arg(group_file).args(options);
         if let Some(data) = &replica.data {
             command.arg("--data").arg(data);
         }
@@ -318,6 +324,11 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let status = finish(
+                quorate().arg("status").arg(self.file()),
+                Patience::default(),
+            );
+            eprintln!("  status said:\n{}{}", status.stdout, status.stderr);
             for replica in &self.replicas {
                 let last = last_lines(&self.log_path(replica.id), 12);
                 eprintln!("  replica {} said last:\n{last}", replica.id);

@@ -23,11 +23,21 @@ use std::path::PathBuf;
 
 pub use group::{Group, Setup, free_ports};
 pub use mount::{Mount, is_mounted, require_fuse};
-pub use programs::{Finished, Patience, eventually, finish, program, quorate, run, tool};
+pub use programs::{
+    Finished, Patience, eventually, finish, holds_in_time, program, quorate, run, tool,
+};
 pub use random::Random;
 pub use source::{Source, Times, assert_same};
 pub use status::Status;
 pub use up::Up;
+
+/// As many as people have asked for with `QUORATE_LONG=1`, or enough for every day.
+pub fn long_or(long: usize, usual: usize) -> usize {
+    match std::env::var_os("QUORATE_LONG").is_some_and(|v| v != "0" && !v.is_empty()) {
+        true => long,
+        false => usual,
+    }
+}
 
 /// A directory on the local disk that is removed with its content.
 pub fn scratch() -> tempfile::TempDir {

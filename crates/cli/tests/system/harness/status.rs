@@ -35,6 +35,8 @@ pub struct Said {
     pub stable: u64,
     pub root: String,
     pub fetching: bool,
+    /// Whether it has lost its log and is silent.
+    pub recovering: bool,
     /// The fault that was injected; empty where none was.
     pub fault: String,
     pub links: Vec<Link>,
@@ -119,7 +121,10 @@ impl Status {
     pub fn agree(&self, ids: &[u8]) -> bool {
         let heads = ids.iter().map(|id| {
             let said = self.said(*id)?;
-            let steady = said.active && !said.fetching && said.committed == said.executed;
+            let steady = said.active
+                && !said.fetching
+                && !said.recovering
+                && said.committed == said.executed;
             steady.then(|| (said.executed, said.stable, said.root.clone()))
         });
         match heads.collect::<Option<Vec<_>>>() {

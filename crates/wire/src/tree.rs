@@ -1,11 +1,34 @@
-//! One node and its canonical bytes.
+//! The nodes of the partition tree, over which replicas compare their states: their shape, bytes and digests.
+//!
+//! A key's place is the first 4 bytes of its digest as [`Content::StateKey`]. A node covers the keys whose place
+//! begins with the node's *path* (0 to 4 bytes; the root's is empty). A node that covers at most [`LEAF_MAX`] entries,
+//! or whose path has 4 bytes, is a leaf and lists them; any other is an inner node and lists its children. So the
+//! shape follows from the contents alone, and equal contents have equal trees whatever their histories. PBFT 2002, 5.3.1.
+//!
+//! Bytes of a node, integers little-endian:
+//!
+//! | node | bytes |
+//! |---|---|
+//! | leaf | 1 (`u8`), count (`u32`), then for each entry in rising key order: key length (`u32`), key, digest of the value (32) |
+//! | inner | 2 (`u8`), count (`u32`), then for each child in rising order: its path's last byte (`u8`), its digest (32), how many entries it covers (`u64`) |
+//!
+//! A node's digest is taken over these bytes as [`Content::TreeNode`]. Children without entries are not listed. An
+//! empty state is an empty leaf at the root.
+//!
+//! Absent on purpose: last-modified numbers, as in the paper. Digests alone say what differs, and a tree without
+//! history can be recomputed from the entries.
 
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_wire::{Decode, DecodeError, Digest, Encode, Reader};
 
-use super::{DEPTH, LEAF_MAX, place};
+use crate::codec::{Decode, DecodeError, Encode, Reader};
+use crate::digest::{Content, Digest};
+
+/// The most entries in a leaf above the lowest level. Part of the format.
+pub const LEAF_MAX: usize = 16;
+/// The longest path, in bytes. Part of the format.
+pub const DEPTH: usize = 4;
 
 const LEAF: u8 = 1;
 const INNER: u8 = 2;
@@ -13,6 +36,29 @@ const INNER: u8 = 2;
 const ENTRY_BYTES: usize = 4 + 32;
 /// The bytes of a child.
 const CHILD_BYTES: usize = 1 + 32 + 8;
+
+/// Where in the tree a key belongs.
+pub fn place(key: &[u8]) -> [u8; DEPTH] {
+    let digest = Digest::of(Content::StateKey, key).0;
+    [digest[0], digest[1], digest[2], digest[3]]
+}
+
+/// The digest of a node's bytes.
+pub fn digest(node: &[u8]) -> Digest {
+    Digest::of(Content::TreeNode, node)
+}
+
+/// A child among its siblings, which are in order.
+pub fn find_child(children: &[Child], byte: u8) -> Option<&Child> {
+    let found = children.binary_search_by_key(&byte, |child| child.byte);
+    found.ok().map(|i| &children[i])
+}
+
+/// An entry of a leaf, which is in order.
+pub fn find_entry<'a>(entries: &'a [Entry], key: &[u8]) -> Option<&'a Entry> {
+    let found = entries.binary_search_by(|entry| entry.key[..].cmp(key));
+    found.ok().map(|i| &entries[i])
+}
 
 /// A key and the digest of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]

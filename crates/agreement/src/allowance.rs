@@ -1,0 +1,78 @@
+//! What a client may ask for that costs a replica more than its place in turn: sessions, checks of its signatures, and to be served out of turn
+//! because a backup says so.
+//!
+//! A correct client opens a session when it starts or has lost one, and signs what it repeats or has watched: few a second. Whoever
+//! is over an allowance is refused before anything is done for it.
+
+use quorate_wire::ClientId;
+
+use crate::Millis;
+use crate::budget::Budget;
+use crate::core::Agreement;
+
+/// One, in the parts of which so many come in a millisecond.
+const ONE: u64 = 1_000;
+/// Sessions at once: twice what a client may have.
+const SESSIONS_AT_ONCE: u64 = 32;
+const SESSIONS_IN_A_SECOND: u64 = 8;
+/// Signatures at once: two windows of repeated requests.
+const CHECKS_AT_ONCE: u64 = 128;
+const CHECKS_IN_A_SECOND: u64 = 64;
+/// What is served out of turn: each backup shows a claim when it has waited a while, and the next when that was ordered.
+const URGENT_AT_ONCE: u64 = 4;
+const URGENT_IN_A_SECOND: u64 = 16;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Allowance {
+    sessions: Budget,
+    checks: Budget,
+    urgent: Budget,
+}
+
+impl Allowance {
+    fn new(now: Millis) -> Allowance {
+        Allowance {
+            sessions: Budget::new(SESSIONS_AT_ONCE * ONE, SESSIONS_IN_A_SECOND, now),
+            checks: Budget::new(CHECKS_AT_ONCE * ONE, CHECKS_IN_A_SECOND, now),
+            urgent: Budget::new(URGENT_AT_ONCE * ONE, URGENT_IN_A_SECOND, now),
+        }
+    }
+}
+
+impl Agreement {
+    /// Whether a client may open or close another session.
+    pub(crate) fn allows_session(&mut self, client: &ClientId) -> bool {
+        self.spend_allowance(client, |allowance| &mut allowance.sessions)
+    }
+
+    /// Whether another signature of a client is to be checked.
+    pub(crate) fn allows_check(&mut self, client: &ClientId) -> bool {
+        self.spend_allowance(client, |allowance| &mut allowance.checks)
+    }
+
+    /// Whether something of a client is to be served out of turn.
+    pub(crate) fn allows_urgency(&mut self, client: &ClientId) -> bool {
+        self.spend_allowance(client, |allowance| &mut allowance.urgent)
+    }
+
+    fn spend_allowance(
+        &mut self,
+        client: &ClientId,
+        of: fn(&mut Allowance) -> &mut Budget,
+    ) -> bool {
+        let now = self.now.mono;
+        let allowances = &mut self.allowances;
+        // The group's clients are few; who is none of them is refused for that.
+        if !self.config.clients.contains(client) {
+            return true;
+        }
+        let new = || Allowance::new(now);
+        let budget = of(allowances.entry(*client).or_insert_with(new));
+        let is_open = budget.is_open(now);
+        if is_open {
+            budget.spend(ONE as usize);
+        }
+        is_open
+    }
+}

@@ -1,0 +1,111 @@
+//! What a replica's agreement holds in memory, counted, and the most that it may come to.
+//!
+//! docs/protocol.md, section 11, has the table: which part, its bound, and who can fill it.
+
+use quorate_wire::Quorum;
+use quorate_wire::message::{MAX_BATCH_REQUESTS, SignedNewView, SignedViewChange};
+
+use crate::core::Agreement;
+use crate::normal::MAX_BATCH_WEIGHT;
+use crate::pool::POOL_BYTES;
+use crate::room::NEXT_BYTES;
+use crate::slot::MAX_PREPREPARED;
+use crate::turns::LEAST_CHARGE;
+use crate::{LOG_BYTES, LOG_WINDOW};
+
+/// A request beside its operation: its authenticator and its places in the pool's maps.
+const REQUEST: usize = 512;
+/// A vote, a digest or a number with its place in a map.
+const VOTE: usize = 64;
+
+/// Bytes, about: contents as they are, the rest by the number of entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Requests that are open, or named by a batch in the log.
+    pub requests: usize,
+    /// Places: batches without their requests, votes, certificates.
+    pub places: usize,
+    /// VIEW-CHANGEs and NEW-VIEWs.
+    pub views: usize,
+    /// CHECKPOINTs, STATUS, what waits for the log, and what is known of clients.
+    pub rest: usize,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.requests + self.places + self.views + self.rest
+    }
+
+    /// The most that there may be in a group of this size with so many clients, whatever peers and clients do.
+    pub fn bound(quorum: Quorum, clients: usize) -> Memory {
+        let (n, window) = (quorum.n(), LOG_WINDOW as usize);
+        // Of each place the batches in Q, what is proposed and what committed.
+        let batches = MAX_PREPREPARED + 2;
+        let named = window * batches * MAX_BATCH_REQUESTS;
+        let change = VOTE * (window * (MAX_PREPREPARED + 2) + 8);
+        let new_view = VOTE * (n + window + 4);
+        Memory {
+            requests: POOL_BYTES
+                + LOG_BYTES
+                + NEXT_BYTES
+                + MAX_BATCH_WEIGHT
+                + REQUEST * (POOL_BYTES / LEAST_CHARGE + named),
+            places: window * (VOTE * (3 * n + 2 * batches) + batches * 32 * MAX_BATCH_REQUESTS),
+            // The newest of each replica, those that a NEW-VIEW of each primary names, how the view began, and the own one.
+            views: change * (n + n * n + n + 1) + new_view * (2 * n + 1),
+            rest: VOTE * (n * (window + 1) + window + 4 * n + clients * 14 + named)
+                + VOTE * 3 * 4096
+                + VOTE * 4 * batches * window,
+        }
+    }
+}
+
+fn of_change(m: &SignedViewChange) -> usize {
+    let body = &m.body;
+    VOTE * (body.checkpoints.len() + body.prepared.len() + body.preprepared.len() + 8)
+}
+
+fn of_new_view(m: &SignedNewView) -> usize {
+    VOTE * (m.body.proofs.len() + m.body.selection.len() + 4)
+}
+
+impl Agreement {
+    /// What this replica holds now. It looks at everything, so it is for tests and reports.
+    pub fn memory(&self) -> Memory {
+        let (requests, weight) = self.pool.held();
+        let places = self.slots.values().map(|slot| slot.held(VOTE));
+        let entered = self.entered.iter();
+        let changes = self.view_changes.values();
+        let changes = changes
+            .chain(self.proofs.values())
+            .chain(&self.own_change)
+            .chain(entered.clone().flat_map(|e| &e.proofs));
+        let new_views = self.waiting_new_views.values();
+        let new_views = new_views
+            .chain(self.heard_new_views.values())
+            .chain(entered.map(|e| &e.new_view));
+        let keys: usize = self.mac_keys.values().map(|keys| 2 + keys.len()).sum();
+        let entries = self.checkpoint_votes.len()
+            + self.own_checkpoints.len()
+            + self.statuses.len()
+            + self.budgets.len()
+            + self.stranded.len()
+            + self.accused.len()
+            + 2 * self.shared.len()
+            + self.suspects.len()
+            + 2 * self.allowances.len()
+            + self.asked.len()
+            + self.awaiting.len()
+            + self.held.len()
+            + self.judge.counted()
+            + keys;
+        Memory {
+            requests: weight + REQUEST * requests,
+            places: places.sum(),
+            views: changes.map(of_change).sum::<usize>()
+                + new_views.map(of_new_view).sum::<usize>(),
+            rest: VOTE * entries,
+        }
+    }
+}

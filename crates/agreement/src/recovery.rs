@@ -1,0 +1,439 @@
+//! Coming back without memory: a replica whose log is lost or damaged does not know what it has said, and must not say
+//! anything else. PBFT 2002, 4.3.2 (estimation), with bounds of our own for views; `docs/protocol.md` has the argument.
+//!
+//! 1. *Estimation.* It asks how far the others are. From 2f+1 answers follows a [`Bound`]: no vote of its past was for a place
+//!    above it, and no message of it of the bound's view or a later one.
+//! 2. *Catching up.* It says nothing that counts. It learns what commits, and fetches state, as a replica that lags does. It
+//!    says in STATUS that it recovers and up to where; the primary fills the places with null batches, so that this does
+//!    not wait for clients.
+//! 3. *Coming back.* With a stable checkpoint at the bound or above, nothing that it said about places matters any more. The
+//!    others go on to the bound's view, and with the NEW-VIEW of that one, or of a later one, it is a replica as any other.
+//!
+//! [`Record::Recovering`](crate::Record::Recovering) stands in its log from before its first word until
+//! [`Record::Entered`](crate::Record::Entered), so that a crash on the way leads back to 1.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use quorate_wire::message::{Checkpoint, Estimate, PeerMessage, Status};
+use quorate_wire::mutants::{Mutant, is_on};
+use quorate_wire::{Digest, Quorum, ReplicaId, Seq, View};
+
+use crate::catch_up::MAX_FOLLOWED;
+use crate::core::Agreement;
+use crate::io::{Output, Rejected};
+use crate::{CHECKPOINT_INTERVAL, LOG_WINDOW, Millis};
+
+/// How often in [`HELP_MS`] a replica that says that it recovers is helped anew: a faulty one may say so for ever.
+const HELPS: u32 = 4;
+const HELP_MS: Millis = 60_000;
+/// When nothing has committed for so long although places are to be filled, the primary is left: where no client asks for anything
+/// nobody else would see that it does nothing.
+const STALLED_MS: Millis = 3_000;
+/// Greater numbers are nobody's: views and places are counted from 0, one at a time.
+const MAX_NUMBER: u64 = u64::MAX / 4;
+
+/// Above all that a replica can have said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// It voted for no place above this one.
+    pub seq: Seq,
+    /// It sent nothing of this view or a later one.
+    pub view: View,
+}
+
+/// Where a replica that recovers stands; for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovering {
+    /// None until enough have answered.
+    pub bound: Option<Bound>,
+    /// How many have answered.
+    pub answers: usize,
+    /// More than f replicas say that they recover: not enough are left to vouch for anything.
+    pub too_many: bool,
+}
+
+/// A replica that has forgotten what it said.
+#[derive(Clone, Debug)]
+pub(crate) struct Recovery {
+    nonce: u64,
+    answers: BTreeMap<ReplicaId, Estimate>,
+    bound: Option<Bound>,
+    /// A checkpoint of its own with which it started, if that is all that its low water mark rests on.
+    own: Seq,
+}
+
+/// What this replica does for others that recover.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Help {
+    given: BTreeMap<ReplicaId, Given>,
+    /// As primary it proposes null batches up to here, while nobody asks for anything.
+    fill: Seq,
+    /// As backup it takes them up to here.
+    accepted: Seq,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    since: Millis,
+    fills: u32,
+    views: u32,
+    target: Seq,
+    /// What had committed here, and when that last was more, or another view began.
+    moved: (Seq, View, Millis),
+}
+
+impl Recovery {
+    pub fn new(nonce: u64, own: Seq) -> Recovery {
+        Recovery {
+            nonce,
+            answers: BTreeMap::new(),
+            bound: None,
+            own,
+        }
+    }
+
+    pub fn bound(&self) -> Option<Bound> {
+        self.bound
+    }
+}
+
+/// What a replica that has forgotten all can have said at most; `None` where more must answer.
+///
+/// The place: c + L, where c is a checkpoint that some replica reports such that 2f+1 report none above it, and f+1 have
+/// prepared as far. A checkpoint that was stable here was made by f+1 correct others (one of them among any 2f+1), so c is not
+/// below it; and c is not above what a correct replica has prepared, so that f liars can't drive it up. PBFT 2002, 4.3.2.
+///
+/// The view: a correct replica is seldom ahead of the others, and never far. Where it goes on without them, it is from a
+/// view for which f+1 correct others have said VIEW-CHANGE, by [`MAX_FOLLOWED`] at the most, and then by one for each NEW-VIEW
+/// that a faulty primary has started wrongly.
+pub fn estimate(
+    quorum: Quorum,
+    me: ReplicaId,
+    answers: &BTreeMap<ReplicaId, Estimate>,
+) -> Option<Bound> {
+    let count = |of: &dyn Fn(&Estimate) -> bool| answers.values().filter(|a| of(a)).count();
+    let fits = |c: &Seq| {
+        count(&|a| a.checkpoint <= *c) >= quorum.commit()
+            && count(&|a| a.prepared >= *c) >= quorum.weak()
+    };
+    let checkpoint = answers.values().map(|a| a.checkpoint).filter(fits).min()?;
+    let window = match is_on(Mutant::RecoveryBoundLow) {
+        true => 0,
+        false => LOG_WINDOW,
+    };
+    let seq = Seq(checkpoint.0.saturating_add(window));
+    let mut views: Vec<View> = answers.values().map(|a| a.view).collect();
+    views.sort_unstable_by(|a, b| b.cmp(a));
+    // Of f+1 correct replicas that were near its view two have answered; one other answer may be a lie.
+    let near = views.get(quorum.f().min(2).checked_sub(1)?)?;
+    if is_on(Mutant::RecoveryAnyView) {
+        return Some(Bound { seq, view: *near });
+    }
+    let lead = MAX_FOLLOWED + quorum.f() as u64 + 2;
+    let view = View(near.0.saturating_add(lead));
+    let own = quorum.primary(view) == me;
+    let view = if own { view.next() } else { view };
+    Some(Bound { seq, view })
+}
+
+impl Agreement {
+    /// Whether this replica may not speak yet.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovery.is_some()
+    }
+
+    /// Whether the places that it can have voted for are behind it, so that only the view is left to wait for.
+    pub(crate) fn has_passed_bound(&self) -> bool {
+        let Some(recovery) = &self.recovery else {
+            return false;
+        };
+        let bound = recovery.bound();
+        // Of f+1 that say so one is correct, and to that one it was stable with a quorum.
+        let others = self.statuses.values();
+        let others = others.filter(|(status, _)| status.stable >= self.stable.0);
+        let is_backed = self.stable.0 > recovery.own || others.count() >= self.config.quorum.weak();
+        bound.is_some_and(|bound| self.stable.0 >= bound.seq)
+            && is_backed
+            && self.fetching.is_none()
+    }
+
+    /// What a replica that recovers has no use for: it takes part in nothing, and asks for what it lacks.
+    pub(crate) fn refuse_while_recovering(&self, message: &PeerMessage) -> Result<(), Rejected> {
+        let refused = match message {
+            PeerMessage::Request(_) | PeerMessage::PrePrepare(_) | PeerMessage::Prepare(_) => true,
+            PeerMessage::NewView(_) => !self.has_passed_bound(),
+            PeerMessage::EstimatePlease(_) => true,
+            _ => false,
+        };
+        match refused && self.is_recovering() {
+            true => Err(Rejected::NotActive),
+            false => Ok(()),
+        }
+    }
+
+    /// Asks the others how far they are, as long as too few have said it.
+    pub(crate) fn ask_for_estimates(&mut self) {
+        if let Some(recovery) = &self.recovery
+            && recovery.bound.is_none()
+        {
+            let question = PeerMessage::EstimatePlease(recovery.nonce);
+            self.out.push_back(Output::Broadcast(question));
+        }
+    }
+
+    /// Another replica has forgotten what it said.
+    pub(crate) fn on_estimate_please(
+        &mut self,
+        from: ReplicaId,
+        nonce: u64,
+    ) -> Result<(), Rejected> {
+        let checkpoint = self.newest_checkpoint();
+        let prepared = self.certified.max(self.committed).max(checkpoint);
+        let answer = PeerMessage::Estimate(Estimate {
+            nonce,
+            checkpoint,
+            prepared,
+            view: self.view,
+        });
+        self.out.push_back(Output::Send(from, answer));
+        Ok(())
+    }
+
+    /// The last checkpoint that this replica has made or knows as stable.
+    fn newest_checkpoint(&self) -> Seq {
+        let newest = self.own_checkpoints.keys().next_back();
+        newest.copied().unwrap_or_default().max(self.stable.0)
+    }
+
+    /// An answer.
+    pub(crate) fn on_estimate(&mut self, from: ReplicaId, m: Estimate) -> Result<(), Rejected> {
+        let (quorum, me) = (self.config.quorum, self.config.me);
+        let Some(recovery) = &mut self.recovery else {
+            return Err(Rejected::NotAsked);
+        };
+        if m.nonce != recovery.nonce || recovery.bound.is_some() {
+            return Err(Rejected::NotAsked);
+        }
+        let far = [m.checkpoint.0, m.prepared.0, m.view.0];
+        if far.into_iter().max() > Some(MAX_NUMBER) {
+            return Err(Rejected::Malformed);
+        }
+        let kept = recovery.answers.entry(from).or_insert_with(|| m.clone());
+        kept.checkpoint = kept.checkpoint.min(m.checkpoint);
+        kept.prepared = kept.prepared.max(m.prepared);
+        kept.view = kept.view.max(m.view);
+        recovery.bound = estimate(quorum, me, &recovery.answers);
+        if let Some(bound) = recovery.bound {
+            self.view = bound.view;
+            self.send_status();
+        }
+        Ok(())
+    }
+
+    /// The view that was waited for has been started wrongly. A replica that recovers has no word in that, and waits for the next.
+    pub(crate) fn wait_for_view_after(&mut self, view: View) {
+        let own = self.config.quorum.primary(view.next()) == self.config.me;
+        self.view = if own { view.next().next() } else { view.next() };
+    }
+
+    /// A view has started in which this replica may vote.
+    pub(crate) fn end_recovery(&mut self) {
+        if let Some(bound) = self.recovery.take().and_then(|r| r.bound) {
+            // A client may have been told what a batch up to there gave.
+            self.certified = self.certified.max(bound.seq);
+        }
+    }
+
+    /// Up to where it may have held certificates that it has forgotten.
+    pub(crate) fn may_have_certified(&self) -> Seq {
+        let recovery = self.recovery.as_ref();
+        let bound = recovery.map(|r| r.bound.map_or(Seq(u64::MAX), |bound| bound.seq));
+        bound.unwrap_or_default()
+    }
+
+    pub(crate) fn recovery_invariants(&self) {
+        if self.is_recovering() {
+            // It has said nothing, and means to say nothing.
+            assert!(!self.active && self.own_change.is_none() && self.held.is_empty());
+            assert!(self.slots.values().all(|slot| slot.proposal.is_none()));
+        }
+    }
+
+    /// Where a recovery stands, if there is one.
+    pub(crate) fn recovering(&self) -> Option<Recovering> {
+        let recovery = self.recovery.as_ref()?;
+        let statuses = self.statuses.values();
+        let others = statuses.filter(|(s, _)| s.recovering.is_some()).count();
+        Some(Recovering {
+            bound: recovery.bound,
+            answers: recovery.answers.len(),
+            too_many: 1 + others > self.config.quorum.f(),
+        })
+    }
+
+    /// What STATUS says of it: the place of the bound, 0 where it is not known.
+    pub(crate) fn recovering_up_to(&self) -> Option<Seq> {
+        let recovery = self.recovery.as_ref()?;
+        Some(recovery.bound.map_or(Seq(0), |bound| bound.seq))
+    }
+
+    /// Tells all of a checkpoint that was made here.
+    pub(crate) fn tell_checkpoint(&mut self, seq: Seq, root: Digest) {
+        if !self.is_recovering() {
+            let message = PeerMessage::Checkpoint(Checkpoint { seq, root });
+            self.out.push_back(Output::Broadcast(message));
+        }
+    }
+
+    /// Another replica says that it recovers, up to `bound`: the places before it are to be filled, then its view is to begin.
+    pub(crate) fn help_recovering(&mut self, from: ReplicaId, status: &Status, bound: Seq) {
+        if self.active && self.primary() == from {
+            // It can't lead.
+            return self.start_view_change(self.view.next());
+        }
+        if !self.active {
+            // The others may be in views far apart, and none of them can be missed.
+            self.join_view_change();
+        }
+        let now = self.now.mono;
+        let given = self.help.given.entry(from).or_insert(Given {
+            since: now,
+            fills: 0,
+            views: 0,
+            target: Seq(0),
+            moved: (self.committed, self.view, now),
+        });
+        if now.saturating_sub(given.since) >= HELP_MS {
+            (given.since, given.fills, given.views) = (now, 0, 0);
+        }
+        if bound > Seq(0) && status.stable >= bound {
+            // Not in one leap: how far one replica's word can lead another is what the bound of views rests on.
+            let near = self.view.0.saturating_add(MAX_FOLLOWED);
+            let mut view = View(status.view.0.min(near));
+            if self.config.quorum.primary(view) == from && view.0 > 0 {
+                view = View(view.0 - 1);
+            }
+            let may = self.active && !status.active && given.views < HELPS;
+            if may && view > self.view {
+                given.views += 1;
+                self.start_view_change(view);
+            }
+            return;
+        }
+        let target = Seq(bound.0.div_ceil(CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL);
+        let newest = self.newest_checkpoint();
+        // A right estimate is a window above a checkpoint that somebody has.
+        if bound.0 > newest.0 + LOG_WINDOW || target <= newest {
+            return;
+        }
+        self.help.accepted = self.help.accepted.max(target);
+        let waits =
+            self.active && self.committed < target && self.help.fill >= target && self.has_window();
+        let given = self.help.given.get_mut(&from).expect("just made");
+        let (committed, view, since) = given.moved;
+        if (committed, view) != (self.committed, self.view) || !waits {
+            given.moved = (self.committed, self.view, now);
+        } else if now.saturating_sub(since) >= STALLED_MS && given.views < HELPS {
+            given.views += 1;
+            return self.start_view_change(self.view.next());
+        }
+        if target > given.target && given.fills < HELPS {
+            given.target = target;
+            given.fills += 1;
+            self.help.fill = self.help.fill.max(target);
+        }
+    }
+
+    /// As primary: whether a null batch is to take the place, where nobody asks for anything.
+    pub(crate) fn is_to_be_filled(&self, seq: Seq) -> bool {
+        seq <= self.help.fill
+    }
+
+    /// As backup: whether a null batch may take the place.
+    pub(crate) fn may_be_filled(&self, seq: Seq) -> bool {
+        seq <= self.help.accepted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(all: &[(u64, u64, u64)]) -> BTreeMap<ReplicaId, Estimate> {
+        let answer = |&(checkpoint, prepared, view): &(u64, u64, u64)| Estimate {
+            nonce: 0,
+            checkpoint: Seq(checkpoint),
+            prepared: Seq(prepared),
+            view: View(view),
+        };
+        let ids = (1..).map(ReplicaId);
+        ids.zip(all.iter().map(answer)).collect()
+    }
+
+    fn bound(n: usize, all: &[(u64, u64, u64)]) -> Option<Bound> {
+        estimate(Quorum::new(n).unwrap(), ReplicaId(0), &answers(all))
+    }
+
+    /// 2f+1 must answer, and the bound is a window above the highest of them.
+    #[test]
+    fn enough_must_answer() {
+        let all = [(0, 100, 0), (128, 200, 1), (128, 130, 1)];
+        assert_eq!(bound(4, &all[..2]), None);
+        let bound = bound(4, &all).unwrap();
+        assert_eq!(bound.seq, Seq(128 + LOG_WINDOW));
+        assert!(bound.view > View(1 + MAX_FOLLOWED + 1));
+        assert_ne!(
+            bound.view.0 % 4,
+            0,
+            "it can't lead the view that it comes back with"
+        );
+    }
+
+    /// One liar among six does not drive the bound up, and can't press it down, in whatever order answers come.
+    #[test]
+    fn one_liar_moves_nothing() {
+        let honest = [
+            (256, 300, 3),
+            (256, 310, 3),
+            (128, 256, 3),
+            (256, 257, 2),
+            (256, 290, 3),
+        ];
+        let lies = [
+            (1 << 40, 1 << 40, 1 << 40),
+            (0, 0, 0),
+            (1 << 40, 0, 0),
+            (0, 1 << 40, 9),
+        ];
+        for lie in lies {
+            for at in 0..=honest.len() {
+                let mut all = honest.to_vec();
+                all.insert(at, lie);
+                let bound = bound(7, &all).unwrap();
+                assert_eq!(bound.seq, Seq(256 + LOG_WINDOW), "{lie:?} at {at}");
+                let lead = bound.view.0 - 3;
+                assert!(
+                    (MAX_FOLLOWED + 3..MAX_FOLLOWED + 7).contains(&lead),
+                    "{lie:?} at {at}"
+                );
+            }
+        }
+    }
+
+    /// Where a lie is among the fewest answers that could do, more are waited for.
+    #[test]
+    fn a_far_checkpoint_waits_for_more() {
+        let mut all = Vec::from([(128, 200, 0); 4]);
+        all.push((1 << 40, 1 << 40, 0));
+        assert_eq!(bound(7, &all), None);
+        all.push((128, 128, 0));
+        assert_eq!(bound(7, &all).unwrap().seq, Seq(128 + LOG_WINDOW));
+    }
+
+    /// A group of one has nobody to ask.
+    #[test]
+    fn alone_there_is_no_bound() {
+        assert_eq!(bound(1, &[]), None);
+    }
+}

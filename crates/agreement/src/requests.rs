@@ -1,0 +1,95 @@
+//! What clients ask, as it comes in: over their own links, or passed on by others. PBFT 2002, 4.1.
+
+use alloc::sync::Arc;
+
+use quorate_wire::message::{AuthRequest, PeerMessage};
+use quorate_wire::{Authenticator, SessionId, Verified};
+
+use crate::core::Agreement;
+use crate::io::{Output, Rejected};
+
+impl Agreement {
+    /// A client's request, over its own link.
+    pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
+        let request = request.into_inner();
+        self.check_allowed(&request)?;
+        self.check_linked(&request)?;
+        let is_claim = self.is_claimable(&request);
+        let small = request.request.op().len() <= self.config.tuning.inline_bytes;
+        let repeated = self.pool.get(&request.request.digest()).is_some();
+        // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
+        // comes here only when the client repeats it; a long one comes here anyway, so the first time is no sign.
+        let relayed = self.active && !self.is_primary() && (small || repeated);
+        let relayed = relayed.then(|| PeerMessage::Request(request.clone()));
+        let taken = self.take_request(request, is_claim);
+        if let Some(message) =
+            relayed.filter(|_| matches!(taken, Ok(()) | Err(Rejected::Duplicate)))
+        {
+            self.out.push_back(Output::Send(self.primary(), message));
+        }
+        taken
+    }
+
+    /// A request that its client has sent to the primary as well: it is not relayed, so that the primary can't know what is looked
+    /// at.
+    pub(crate) fn on_watch(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
+        let request = request.into_inner();
+        self.check_allowed(&request)?;
+        self.check_linked(&request)?;
+        if self.pool.has_claim(&request.request.client()) {
+            return Err(Rejected::TooOften);
+        }
+        if !self.is_claimable(&request) {
+            return Err(Rejected::BadAuthentication);
+        }
+        self.take_request(request, true)
+    }
+
+    /// Sessions are opened and closed seldom: whoever does so all the time is refused before it costs anybody else anything.
+    fn check_allowed(&mut self, request: &AuthRequest) -> Result<(), Rejected> {
+        let request = &request.request;
+        let is_new =
+            request.session() == SessionId(0) && self.pool.get(&request.digest()).is_none();
+        match is_new && !self.allows_session(&request.client()) {
+            true => Err(Rejected::TooOften),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes an authentic request in. One that is known already may become a claim all the same.
+    fn take_request(&mut self, request: AuthRequest, is_claim: bool) -> Result<(), Rejected> {
+        let digest = request.request.digest();
+        let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
+        if is_claim {
+            self.pool.claim(&digest, self.now.mono);
+        }
+        taken?;
+        self.accept_proposals();
+        Ok(())
+    }
+
+    /// A client's request, passed on by a backup.
+    pub(crate) fn on_forwarded(&mut self, request: AuthRequest) -> Result<(), Rejected> {
+        // A faulty replica must not make backups wait for requests that it has kept from earlier days.
+        if !self.is_primary() {
+            return Err(Rejected::NotThePrimary);
+        }
+        // Of what is known nothing has to be checked; its client is still there.
+        let known = self.pool.get(&request.request.digest());
+        if let Some(entry) = known.filter(|entry| entry.authentic) {
+            // A backup waits for it, while it waits here for its client's turn.
+            let small = request.request.op().len() <= self.config.tuning.inline_bytes;
+            let waits = entry.is_waiting() && matches!(request.auth, Authenticator::Signed(_));
+            if small && waits && self.allows_urgency(&request.request.client()) {
+                self.pool.hurry(&request.request.digest());
+            }
+            return self.take_request(request, false);
+        }
+        if !self.is_authentic(&request) {
+            return Err(Rejected::BadAuthentication);
+        }
+        self.check_allowed(&request)?;
+        let is_claim = self.is_claimable(&request);
+        self.take_request(request, is_claim)
+    }
+}

@@ -1,0 +1,121 @@
+//! What a group is like: drawn from its seed.
+
+use std::fmt;
+
+use quorate_fault::Fault;
+use quorate_wire::Authentication;
+
+use crate::dice::Dice;
+
+/// A group and those who use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Knobs {
+    /// How many replicas.
+    pub replicas: u8,
+    /// The one that misbehaves, and how.
+    pub byzantine: Option<(u8, Fault)>,
+    /// Whether all messages are signed.
+    pub signed: bool,
+    /// Threads that execute operations.
+    pub workers: u16,
+    /// Clients of the library.
+    pub clients: u8,
+    /// Mounts.
+    pub mounts: u8,
+    /// How long a client rests between two operations, at most, in milliseconds.
+    pub rest_ms: u64,
+    /// Whether the replicas' disks can be filled.
+    pub disks: bool,
+}
+
+/// What this machine allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    /// Whether there is FUSE.
+    pub mounts: bool,
+    /// Whether small file systems can be mounted.
+    pub disks: bool,
+}
+
+impl Knobs {
+    /// The knobs of a seed.
+    pub fn draw(seed: u64, means: Means) -> Knobs {
+        let mut dice = Dice::new(seed, 3);
+        let replicas = if dice.percent(15) { 7 } else { 4 };
+        let faulty = dice.below(u64::from(replicas)) as u8;
+        let kind = dice.pick(&Fault::ALL);
+        Knobs {
+            replicas,
+            byzantine: dice.percent(50).then_some((faulty, kind)),
+            signed: dice.percent(25),
+            workers: dice.pick(&[0, 0, 3]),
+            clients: dice.range(2, 6) as u8,
+            mounts: match means.mounts {
+                true => dice.range(0, 2) as u8,
+                false => 0,
+            },
+            rest_ms: dice.pick(&[5, 20, 60]),
+            disks: means.disks,
+        }
+    }
+
+    /// What requests and votes are believed by.
+    pub fn authentication(&self) -> Authentication {
+        match self.signed {
+            true => Authentication::Signature,
+            false => Authentication::Mac,
+        }
+    }
+
+    /// Everyone who has links through proxies, beside the replicas.
+    pub fn members(&self) -> u8 {
+        self.clients + self.mounts
+    }
+}
+
+impl fmt::Display for Knobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} replicas", self.replicas)?;
+        if let Some((id, fault)) = self.byzantine {
+            write!(f, " (replica {id}: {fault})")?;
+        }
+        let signed = if self.signed { "signed" } else { "MACs" };
+        write!(
+            f,
+            ", {signed}, {} workers, {} clients, {} mounts, rests up to {} ms",
+            self.workers, self.clients, self.mounts, self.rest_ms
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds reach all that there is, and what the machine does not have is not asked for.
+    #[test]
+    fn knobs_are_drawn_from_seeds() {
+        let means = Means {
+            mounts: true,
+            disks: true,
+        };
+        let all: Vec<Knobs> = (0..400).map(|seed| Knobs::draw(seed, means)).collect();
+        for fault in Fault::ALL {
+            let has = |knobs: &Knobs| knobs.byzantine.is_some_and(|(_, f)| f == fault);
+            assert!(all.iter().any(has), "no {fault} in 400 groups");
+        }
+        assert!(
+            all.iter()
+                .any(|k| k.byzantine.is_none() && k.replicas == 7 && k.signed)
+        );
+        assert!(all.iter().any(|k| k.mounts == 2 && k.workers > 0));
+        let none = Means {
+            mounts: false,
+            disks: false,
+        };
+        for seed in 0..50 {
+            let knobs = Knobs::draw(seed, none);
+            assert!(knobs.mounts == 0 && !knobs.disks);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Calls that change something, each done once: the duplicate request cache.
+//!
+//! A client sends a call again when its connection broke before the reply came, under the same number (xid): it gets the reply of
+//! the first. And when the group does not answer in time, it is told to come again (`JUKEBOX`), which it does with a new number;
+//! meanwhile the first goes on, since what was sent to the group can't be called back. If the second were sent too, the first
+//! could be done after it, and after what the client has done since. So a call that says the same as one that is *overdue* takes
+//! its place, and gets its reply.
+//!
+//! A call is known by its client's address and port, its number, and a checksum of what it says. Linux comes back from the same
+//! port; who comes from another port is another client here, so that two clients with the same call are never taken for one.
+//! All this is lost with the process: a call that is sent again to a new front is done again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+/// The most calls that are remembered. Their replies have some 300 bytes each.
+const MAX_CALLS: usize = 8192;
+/// The most calls that are under way: what they hold in memory is bounded elsewhere.
+const MAX_UNDER_WAY: usize = 1024;
+/// How long a reply is remembered for the same number. Clients send again within a minute or so.
+const REMEMBERED: Duration = Duration::from_secs(180);
+/// How long the reply to an overdue call waits for the client to come again: Linux does after 5 s. Not for long: who has given up
+/// and means the same anew would be told that it is done.
+const FETCHED_WITHIN: Duration = Duration::from_secs(15);
+
+/// What a call says, in short, and who says it.
+pub type Checksum = [u8; 16];
+
+/// A reply, from the status on, and when it was there.
+type Done = Option<(Instant, Arc<[u8]>)>;
+
+/// A call that is remembered.
+#[derive(Debug)]
+struct Slot {
+    done: watch::Receiver<Done>,
+    overdue: bool,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By what they say, then by number.
+    calls: BTreeMap<(Checksum, u32), Slot>,
+    /// In the order in which they came.
+    order: VecDeque<(Instant, (Checksum, u32))>,
+    under_way: usize,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub struct Replays(Arc<Mutex<Table>>);
+
+/// What is to be done about a call.
+#[derive(Debug)]
+pub enum Begun {
+    /// Do it.
+    New(Work),
+    /// It is being done, or was.
+    Known(Wait),
+    /// There is no room: nothing was done.
+    Full,
+}
+
+/// A call that is being done. It counts as under way until this goes.
+#[derive(Debug)]
+pub struct Work {
+    table: Replays,
+    done: watch::Sender<Done>,
+}
+
+/// Somebody who waits for a reply.
+#[derive(Debug)]
+pub struct Wait {
+    table: Replays,
+    key: (Checksum, u32),
+    done: watch::Receiver<Done>,
+}
+
+/// What a client says: who it is, as whom it acts, and its call. Not the stamp in its credential, which may be another each time.
+pub fn checksum(peer: SocketAddr, ids: &[u32], procedure: u32, arguments: &[u8]) -> Checksum {
+    let mut hasher = blake3::Hasher::new();
+    let peer = peer.to_string();
+    hasher.update(&(peer.len() as u32).to_be_bytes());
+    hasher.update(peer.as_bytes());
+    hasher.update(&(ids.len() as u32).to_be_bytes());
+    for id in ids {
+        hasher.update(&id.to_be_bytes());
+    }
+    hasher.update(&procedure.to_be_bytes());
+    hasher.update(arguments);
+    let mut out = [0; 16];
+    out.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    out
+}
+
+#[allow(clippy::disallowed_methods, reason = "how long to remember")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Replays {
+    /// Looks whether a call is known. `New` must be done then, and its reply be given to [`Work::finish`].
+    pub fn begin(&self, sum: Checksum, xid: u32) -> Begun {
+        self.begin_at(sum, xid, now())
+    }
+
+    fn begin_at(&self, sum: Checksum, xid: u32, now: Instant) -> Begun {
+        let mut table = self.lock();
+        table.forget(now);
+        let key = (sum, xid);
+        let wait = |done| {
+            Begun::Known(Wait {
+                table: self.clone(),
+                key,
+                done,
+            })
+        };
+        if let Some(slot) = table.calls.get(&key) {
+            return wait(slot.done.clone());
+        }
+        if let Some(old) = table.overdue(sum, now)
+            && let Some(slot) = table.calls.remove(&old)
+        {
+            let done = slot.done.clone();
+            table.keep(key, slot.done, now);
+            return wait(done);
+        }
+        if table.under_way >= MAX_UNDER_WAY || table.calls.len() >= MAX_CALLS {
+            return Begun::Full;
+        }
+        let (sender, done) = watch::channel(None);
+        table.keep(key, done.clone(), now);
+        table.under_way += 1;
+        Begun::New(Work {
+            table: self.clone(),
+            done: sender,
+        })
+    }
+
+    /// Waits for the reply to a call that was begun with this number.
+    pub fn wait(&self, sum: Checksum, xid: u32) -> Option<Wait> {
+        let key = (sum, xid);
+        let done = self.lock().calls.get(&key)?.done.clone();
+        Some(Wait {
+            table: self.clone(),
+            key,
+            done,
+        })
+    }
+
+    /// How many calls are under way.
+    pub fn under_way(&self) -> usize {
+        self.lock().under_way
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // What is held here stays right whoever panics in between.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn keep(&mut self, key: (Checksum, u32), done: watch::Receiver<Done>, now: Instant) {
+        let slot = Slot {
+            done,
+            overdue: false,
+        };
+        self.calls.insert(key, slot);
+        self.order.push_back((now, key));
+    }
+
+    /// Forgets what is old, and the oldest where there is much: of what is done.
+    fn forget(&mut self, now: Instant) {
+        // Those that are under way go to the end, so as many steps find one that is done.
+        for _ in 0..=MAX_UNDER_WAY {
+            let Some((since, key)) = self.order.front().copied() else {
+                return;
+            };
+            let crowded = self.calls.len() >= MAX_CALLS;
+            if !crowded && now.saturating_duration_since(since) < REMEMBERED {
+                return;
+            }
+            self.order.pop_front();
+            let under_way =
+                |slot: &Slot| slot.done.borrow().is_none() && slot.done.has_changed().is_ok();
+            match self.calls.get(&key) {
+                Some(slot) if under_way(slot) => self.order.push_back((now, key)),
+                Some(_) => drop(self.calls.remove(&key)),
+                // It goes on under another number.
+                None => {}
+            }
+        }
+    }
+
+    /// A call that says this, whose client was told to come again.
+    fn overdue(&self, sum: Checksum, now: Instant) -> Option<(Checksum, u32)> {
+        let mut same = self.calls.range((sum, 0)..=(sum, u32::MAX));
+        let good = |slot: &Slot| {
+            let done = slot.done.borrow();
+            let fresh = |since: Instant| now.saturating_duration_since(since) < FETCHED_WITHIN;
+            slot.overdue && done.as_ref().is_none_or(|(since, _)| fresh(*since))
+        };
+        same.find(|(_, slot)| good(slot)).map(|(key, _)| *key)
+    }
+}
+
+impl Work {
+    /// Hands in the reply, for all who wait and will ask.
+    pub fn finish(self, reply: Vec<u8>) {
+        self.done.send_replace(Some((now(), reply.into())));
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.table.lock().under_way -= 1;
+    }
+}
+
+impl Wait {
+    /// The reply; none if it is not there in time, and then the client will come again. Who did the call may also have failed,
+    /// which is an error.
+    pub async fn reply(mut self, patience: Duration) -> Option<Result<Arc<[u8]>, ()>> {
+        let waiting = self.done.wait_for(Option::is_some);
+        let found = match tokio::time::timeout(patience, waiting).await {
+            Ok(Ok(done)) => done.as_ref().map(|(_, reply)| Ok(reply.clone())),
+            Ok(Err(_)) => Some(Err(())),
+            Err(_) => None,
+        };
+        if let Some(slot) = self.table.lock().calls.get_mut(&self.key) {
+            slot.overdue = found.is_none();
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: Checksum = [1; 16];
+    const B: Checksum = [2; 16];
+    const SOON: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn new(replays: &Replays, sum: Checksum, xid: u32) -> Work {
+        match replays.begin(sum, xid) {
+            Begun::New(work) => work,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn known(begun: Begun) -> Wait {
+        match begun {
+            Begun::Known(wait) => wait,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn reply(wait: Wait, patience: Duration) -> Option<Vec<u8>> {
+        wait.reply(patience)
+            .await
+            .map(|reply| reply.unwrap().to_vec())
+    }
+
+    /// The same call gets the same reply, while it is done and after it; another number or another call is done anew.
+    #[tokio::test]
+    async fn a_call_that_comes_again_is_done_once() {
+        let replays = Replays::default();
+        let work = new(&replays, A, 1);
+        let again = known(replays.begin(A, 1));
+        let _other_number = new(&replays, A, 2);
+        let _other_call = new(&replays, B, 1);
+        assert_eq!(replays.under_way(), 3);
+        work.finish(vec![7]);
+        assert_eq!(reply(again, LONG).await, Some(vec![7]));
+        assert_eq!(reply(known(replays.begin(A, 1)), LONG).await, Some(vec![7]));
+        assert_eq!(replays.under_way(), 2);
+    }
+
+    /// A client that was told to come again comes with another number and gets what became of its first call: once.
+    #[tokio::test]
+    async fn an_overdue_call_is_taken_up() {
+        let replays = Replays::default();
+        let work = new(&replays, A, 1);
+        assert_eq!(reply(replays.wait(A, 1).unwrap(), SOON).await, None);
+        assert_eq!(reply(known(replays.begin(A, 2)), SOON).await, None);
+        work.finish(vec![7]);
+        assert_eq!(reply(known(replays.begin(A, 3)), LONG).await, Some(vec![7]));
+        drop(new(&replays, A, 4));
+        // Nobody came for this one in time.
+        let work = new(&replays, B, 1);
+        assert_eq!(reply(replays.wait(B, 1).unwrap(), SOON).await, None);
+        work.finish(vec![8]);
+        let later = now() + FETCHED_WITHIN;
+        assert!(matches!(replays.begin_at(B, 2, later), Begun::New(_)));
+    }
+
+    /// Work that is given up leaves nobody waiting.
+    #[tokio::test]
+    async fn work_that_fails_is_told() {
+        let replays = Replays::default();
+        let work = new(&replays, A, 1);
+        let wait = replays.wait(A, 1).unwrap();
+        drop(work);
+        assert_eq!(wait.reply(LONG).await, Some(Err(())));
+        assert_eq!(replays.under_way(), 0);
+    }
+
+    /// What is remembered is bounded, in number and in time; what is under way is not forgotten.
+    #[test]
+    fn memory_is_bounded() {
+        let replays = Replays::default();
+        let mut works: Vec<Work> = (0..MAX_UNDER_WAY as u32)
+            .map(|n| new(&replays, A, n))
+            .collect();
+        assert!(matches!(replays.begin(A, u32::MAX), Begun::Full));
+        works.truncate(10);
+        for n in 0..3 * MAX_CALLS as u32 {
+            new(&replays, B, n).finish(vec![0]);
+            assert!(replays.lock().calls.len() <= MAX_CALLS);
+            assert!(replays.lock().order.len() <= 2 * MAX_CALLS);
+        }
+        assert!((0..10).all(|n| replays.wait(A, n).is_some()));
+        let later = now() + REMEMBERED;
+        for n in 0..2 * MAX_CALLS as u32 {
+            drop(replays.begin_at([n as u8; 16], u32::MAX - n, later));
+        }
+        assert!(replays.wait(B, 3 * MAX_CALLS as u32 - 1).is_none());
+        assert!((0..10).all(|n| replays.wait(A, n).is_some()));
+    }
+}

@@ -1,0 +1,10 @@
+//! The server over TCP, in front of the real file service in this process; the client's encoding is another hand's.
+
+mod calls;
+mod client;
+mod exports;
+#[path = "../../../client/tests/common/mod.rs"]
+mod group;
+mod hostile;
+mod retries;
+mod same_tree;

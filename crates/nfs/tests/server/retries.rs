@@ -1,0 +1,157 @@
+//! Calls that come again, groups that do not answer, and fronts that are killed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use nfs3_types::nfs3::*;
+
+use crate::client::{Client, NFS, OPEN, Server, mode, ok, place, record, settings, write};
+use crate::group::Group;
+
+/// A removal that was answered and is sent again under its number is not done again; under another number it is.
+#[test]
+fn a_call_that_is_sent_again_is_done_once() {
+    let group = Group::start();
+    let server = Server::open(&group);
+    let mut client = Client::connect(server.address, 0, 0);
+    let root = client.mount("/").unwrap();
+    for name in [b"a", b"b"] {
+        client.file(&root, name);
+    }
+    let remove = |name: &[u8]| REMOVE3args {
+        object: place(&root, name),
+    };
+    let sent = record(1000, NFS, 12, &client.auth, &remove(b"a"));
+    let mut replies = Vec::new();
+    for _ in 0..3 {
+        client.stream.write_all(&sent).unwrap();
+        replies.push(client.receive());
+    }
+    assert!(ok(Client::read::<REMOVE3res>(&replies[0].1)).is_ok());
+    assert!(replies.iter().all(|reply| *reply == replies[0]));
+    let gone = Some(nfsstat3::NFS3ERR_NOENT);
+    assert_eq!(client.remove(&root, b"a").err(), gone);
+    // The number alone does not make it the same call.
+    let sent = record(1000, NFS, 12, &client.auth, &remove(b"b"));
+    client.stream.write_all(&sent).unwrap();
+    assert!(ok(Client::read::<REMOVE3res>(&client.receive().1)).is_ok());
+    assert_eq!(client.lookup(&root, b"b").err(), gone);
+}
+
+/// While the group does not answer, clients are told to come again, in time; what was asked for is done once, and who comes
+/// again gets what became of it.
+#[test]
+fn a_group_that_is_slow_is_waited_for() {
+    let group = Group::start();
+    let mut settings = settings(OPEN);
+    settings.patience = Duration::from_millis(300);
+    let server = Server::start(&group, settings);
+    let mut client = Client::connect(server.address, 0, 0);
+    let root = client.mount("/").unwrap();
+    let file = client.file(&root, b"f");
+    client.file(&root, b"g");
+    let pause = |on| group.paused.store(on, std::sync::atomic::Ordering::Release);
+    let later = Some(nfsstat3::NFS3ERR_JUKEBOX);
+
+    pause(true);
+    assert_eq!(client.getattr(&root).err(), later);
+    assert_eq!(client.lookup(&root, b"f").err(), later);
+    assert_eq!(client.read_file(&file, 0, 10).err(), later);
+    for _ in 0..2 {
+        assert_eq!(client.remove(&root, b"g").err(), later);
+        assert_eq!(client.mkdir(&root, b"d").err(), later);
+        assert_eq!(client.write(&file, 0, b"old").err(), later);
+    }
+    pause(false);
+    let again = |client: &mut Client, what: &mut dyn FnMut(&mut Client) -> Option<nfsstat3>| {
+        for _ in 0..200 {
+            match what(client) {
+                Some(nfsstat3::NFS3ERR_JUKEBOX) => std::thread::sleep(Duration::from_millis(50)),
+                done => return done,
+            }
+        }
+        panic!("no answer");
+    };
+    // Done once each: else the first would find no name, and the second one.
+    let removed = again(&mut client, &mut |c| c.remove(&root, b"g").err());
+    assert_eq!(removed, None);
+    let made = again(&mut client, &mut |c| c.mkdir(&root, b"d").err());
+    assert_eq!(made, None);
+    assert_eq!(
+        again(&mut client, &mut |c| c.write(&file, 0, b"old").err()),
+        None
+    );
+    client.write(&file, 0, b"new").unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(client.read_file(&file, 0, 10).unwrap().0, b"new");
+    // And now they are new calls.
+    assert_eq!(
+        client.remove(&root, b"g").err(),
+        Some(nfsstat3::NFS3ERR_NOENT)
+    );
+    assert_eq!(
+        client.mkdir(&root, b"d").err(),
+        Some(nfsstat3::NFS3ERR_EXIST)
+    );
+}
+
+/// However much waits for a group that does not answer, every client is told so in time.
+#[test]
+fn what_waits_for_the_group_is_bounded() {
+    let group = Group::start();
+    let mut settings = settings(OPEN);
+    settings.patience = Duration::from_millis(300);
+    let server = Server::start(&group, settings);
+    let mut client = Client::connect(server.address, 0, 0);
+    let root = client.mount("/").unwrap();
+    let file = client.file(&root, b"f");
+    group
+        .paused
+        .store(true, std::sync::atomic::Ordering::Release);
+    // Together more than may be at the group.
+    for n in 0..160 {
+        client.send(NFS, 7, &write(&file, n << 20, &vec![n as u8; 1 << 20]));
+    }
+    for n in 0..160 {
+        let (_, reply) = client.receive();
+        let status = ok(Client::read::<WRITE3res>(&reply)).err();
+        assert_eq!(status, Some(nfsstat3::NFS3ERR_JUKEBOX), "{n}");
+    }
+}
+
+/// A new front knows the handles that an old one gave out, if it has the same key; and no handle ever names another object.
+#[test]
+fn handles_outlive_the_front() {
+    let group = Group::start();
+    let server = Server::open(&group);
+    let mut client = Client::connect(server.address, 0, 0);
+    let root = client.mount("/").unwrap();
+    let (kept, removed) = (client.file(&root, b"kept"), client.file(&root, b"removed"));
+    let verf = client.write(&kept, 0, b"text").unwrap().verf;
+    client.remove(&root, b"removed").unwrap();
+    drop(server);
+
+    let server = Server::open(&group);
+    let mut client = Client::connect(server.address, 0, 0);
+    assert_eq!(client.read_file(&kept, 0, 10).unwrap().0, b"text");
+    assert_eq!(client.write(&kept, 0, b"TEXT").unwrap().verf, verf);
+    for n in 0..20 {
+        client.file(&root, format!("new {n}").as_bytes());
+    }
+    let stale = Some(nfsstat3::NFS3ERR_STALE);
+    assert_eq!(client.getattr(&removed).err(), stale);
+    assert_eq!(client.write(&removed, 0, b"x").err(), stale);
+    assert_eq!(client.setattr(&removed, mode(0o777), None).err(), stale);
+    assert_eq!(
+        client
+            .create(&removed, b"x", createhow3::UNCHECKED(mode(0)))
+            .err(),
+        stale
+    );
+
+    let mut others = settings(OPEN);
+    others.secrets = quorate_nfs::Secrets::new(&[9; 32], &quorate_wire::Digest([2; 32]));
+    let other = Server::start(&group, others);
+    let mut client = Client::connect(other.address, 0, 0);
+    assert_eq!(client.getattr(&kept).err(), stale);
+}

@@ -1,0 +1,72 @@
+//! What is told to the operators of a replica's way: the views it goes through, and how it comes back without its log.
+
+use quorate_agreement::{Bound, Standing};
+use quorate_wire::View;
+
+/// How often a recovery that can't come to its end is told.
+const REPEAT_MS: u64 = 30_000;
+
+/// What was told last.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// The view, and whether it had begun.
+    view: Option<(View, bool)>,
+    recovering: bool,
+    bound: Option<Bound>,
+    hopeless_at: Option<u64>,
+}
+
+impl Progress {
+    /// Looks where the replica stands, and tells what has changed.
+    pub fn look(&mut self, standing: &Standing, now_ms: u64) {
+        self.look_at_view(standing);
+        let Some(recovering) = standing.recovering else {
+            if std::mem::take(&mut self.recovering) {
+                tracing::info!(view = standing.view.0, "recovered: the replica votes again");
+                self.bound = None;
+                self.hopeless_at = None;
+            }
+            return;
+        };
+        if !std::mem::replace(&mut self.recovering, true) {
+            tracing::warn!(
+                "recovering: the replica is silent, and asks the others how far they are"
+            );
+        }
+        if self.bound != recovering.bound
+            && let Some(bound) = recovering.bound
+        {
+            self.bound = recovering.bound;
+            tracing::info!(
+                stable = standing.stable.0.0,
+                up_to = bound.seq.0,
+                view = bound.view.0,
+                "recovering: the replica is silent until it has a stable checkpoint at that place, and that view has begun"
+            );
+        }
+        let due = self
+            .hopeless_at
+            .is_none_or(|at| now_ms.saturating_sub(at) >= REPEAT_MS);
+        if recovering.too_many && due {
+            self.hopeless_at = Some(now_ms);
+            tracing::error!(
+                "more replicas than the group bears have lost their logs: it can't go on by itself, and nothing that they do \
+                 will change that. If one of their logs can be brought back, do so (`log.damaged`, or a disk that was not \
+                 mounted); otherwise save the files from a replica's state"
+            );
+        }
+    }
+
+    fn look_at_view(&mut self, standing: &Standing) {
+        let now = (standing.view, standing.active);
+        match self.view.replace(now) {
+            Some(before) if before != now && standing.active => {
+                tracing::info!(view = now.0.0, "a view has begun");
+            }
+            Some(before) if before != now => {
+                tracing::info!(view = now.0.0, "waits for a view to begin");
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Replicas that have lost their logs.
+
+use quorate_wire::message::PeerMessage;
+use quorate_wire::{Seq, View};
+
+use super::*;
+
+fn is_back(w: &World, server: usize) -> bool {
+    let it = standing(w, server);
+    it.active && it.recovering.is_none()
+}
+
+/// A backup has lost its log. It comes back although no client asks for anything, and then is needed: another one goes.
+pub(super) fn a_lost_log_comes_back() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..5, 1000)?;
+    w.crash(2);
+    w.lose_log(2);
+    w.start(2)?;
+    assert!(standing(&w, 2).recovering.is_some());
+    w.run_until("back", 20_000, |w| is_back(w, 2))?;
+    w.crash(1);
+    append(&mut w, 0, 5..10, 5000)?;
+    w.start(1)?;
+    w.finish().map(|_| ())
+}
+
+/// The primary has lost its log, in the midst of work: the others choose another at once, and it leads none before it is back.
+pub(super) fn the_primary_has_lost_its_log() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..5, 1000)?;
+    let open: Vec<usize> = (5..8).map(|token| ask(&mut w, 0, token)).collect();
+    w.run_for(1)?;
+    w.crash(0);
+    w.lose_log(0);
+    w.start(0)?;
+    w.run_until("answered", 5_000, |w| {
+        open.iter().all(|&o| w.operation(o).done.is_some())
+    })?;
+    assert!(standing(&w, 1).view > View(0));
+    w.run_until("back", 20_000, |w| is_back(w, 0))?;
+    append(&mut w, 0, 8..12, 5000)?;
+    w.finish().map(|_| ())
+}
+
+/// A power cut takes all four, and one log with it. They heal, and what clients were told is still so.
+pub(super) fn a_power_cut_takes_a_log() -> Outcome {
+    let mut w = group(2, |_| {});
+    append(&mut w, 0, 0..30, 1000)?;
+    let open: Vec<usize> = (30..36).map(|token| ask(&mut w, 1, token)).collect();
+    w.run_for(1)?;
+    (0..4).for_each(|i| w.crash(i));
+    w.lose_log(3);
+    w.run_for(300)?;
+    (0..4).try_for_each(|i| w.start(i))?;
+    w.run_until("answered", 10_000, |w| {
+        open.iter().all(|&o| w.operation(o).done.is_some())
+    })?;
+    w.run_until("back", 20_000, |w| is_back(w, 3))?;
+    w.finish().map(|_| ())
+}
+
+/// The power goes again while a replica comes back without its log: it begins once more, and says nothing meanwhile.
+pub(super) fn a_recovery_is_cut_short() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..5, 1000)?;
+    w.crash(2);
+    w.lose_log(2);
+    for pause in [0, 2, 20, 60, 150] {
+        w.start(2)?;
+        w.run_for(pause)?;
+        assert!(!is_back(&w, 2) || pause > 100);
+        w.crash(2);
+    }
+    w.start(2)?;
+    append(&mut w, 0, 5..8, 5000)?;
+    w.run_until("back", 20_000, |w| is_back(w, 2))?;
+    w.finish().map(|_| ())
+}
+
+/// More have lost their logs than the group bears. They say so, and nothing that contradicts what they have said.
+pub(super) fn two_lost_logs_are_too_many() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..5, 1000)?;
+    for server in [1, 2] {
+        w.crash(server);
+        w.lose_log(server);
+        w.start(server)?;
+    }
+    w.run_for(10_000)?;
+    for server in [1, 2] {
+        let recovering = standing(&w, server).recovering.expect("it can't come back");
+        assert!(recovering.too_many && recovering.bound.is_none());
+    }
+    Ok(())
+}
+
+/// What replica 2 has committed alone is all that its COMMIT stood for: the others know a certificate. It loses its log, and its
+/// vote for the place that the next view gives again must not come once more, for something else.
+///
+/// Replicas 0, 1 and 2 have prepared a batch that replica 3 has not heard of, and the client has three tentative replies. Then 2
+/// loses its log and 0 is cut off: of 1, 2 and 3 only 1 knows the batch. If 2 had a voice as if nothing had been, the three could start a
+/// view without it.
+pub(super) fn a_lost_vote_is_not_given_again() -> Outcome {
+    let mut w = group(1, |k| k.timeout_ms = 250);
+    append(&mut w, 0, 0..3, 1000)?;
+    // Nothing of the next batch gets to 3, and no COMMIT to anyone.
+    w.set_filter(Some(|_, to, message| match message {
+        PeerMessage::PrePrepare(_) | PeerMessage::Prepare(_) => to == 3,
+        PeerMessage::Commit(_) | PeerMessage::Committed(_) => true,
+        _ => false,
+    }));
+    let told = ask(&mut w, 0, 3);
+    w.run_until("answered", 2000, |w| w.operation(told).done.is_some())?;
+    let at = w.agreed();
+    (0..4).for_each(|i| w.crash(i));
+    w.lose_log(2);
+    w.set_filter(None);
+    // Without 0 nothing may be agreed on: 2 does not count.
+    (1..4).try_for_each(|i| w.start(i))?;
+    w.run_for(5_000)?;
+    assert!(w.agreed() == at && standing(&w, 2).recovering.is_some());
+    w.start(0)?;
+    w.run_until("back", 20_000, |w| is_back(w, 2))?;
+    assert!(w.agreed() > Seq(at.0 + 1));
+    w.finish().map(|_| ())
+}
