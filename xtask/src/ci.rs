@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{deny, fuzz, packages, tools};
+use crate::{deny, fuzz, packages, tests, tools};
 
 /// A step that can fail with a message.
 type Step = (&'static str, fn() -> Result<(), String>);
@@ -73,7 +73,7 @@ pub fn ci() -> Result<(), String> {
         ("sim", sim),
         ("model", model),
         ("mutants", mutants),
-        ("test", test),
+        ("test", tests::all),
     ])
 }
 
@@ -126,10 +126,6 @@ fn clippy() -> Result<(), String> {
         "-D",
         "warnings",
     ])
-}
-
-fn test() -> Result<(), String> {
-    cargo(&["test", "--workspace"])
 }
 
 /// In the dev profile: its checks of overflow and its debug assertions are a part of what is looked for.

@@ -10,6 +10,7 @@ mod mutants;
 mod packages;
 mod runs;
 mod sim;
+mod tests;
 mod tools;
 mod twins;
 mod up;

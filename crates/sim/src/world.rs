@@ -352,11 +352,12 @@ impl World {
         views.len() == 1 && views.iter().all(|(_, active)| *active)
     }
 
-    /// Whether all that clients have the results of was executed for good: a tentative result may be ahead of that.
+    /// Whether the results that clients have were given for good: a tentative one may be ahead of that, and where a read
+    /// is ordered again it is the later of two.
     fn all_committed(&self) -> bool {
-        let ordered = self.operations.iter().filter(|o| o.done.is_some());
-        let mut ordered = ordered.filter_map(|o| o.request);
-        ordered.all(|request| self.reference.outcomes(request) > 0)
+        let ordered = self.operations.iter();
+        let mut ordered = ordered.filter_map(|o| Some((o.request?, &o.done.as_ref()?.1)));
+        ordered.all(|(request, result)| self.reference.first_seq(request, result).is_some())
     }
 
     /// Whether all correct replicas have executed the same and all there is.
