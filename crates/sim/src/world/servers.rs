@@ -186,8 +186,9 @@ impl World {
             return Ok(());
         }
         let announcers = self.announcers.get(&now.stable);
-        // It has the checkpoint itself, and says so to nobody while it recovers.
-        let silent = !announcers.is_some_and(|all| all.contains(&server));
+        // While it recovers it has the checkpoint itself, and says so to nobody.
+        let silent = self.forgetful.contains(&server)
+            && !announcers.is_some_and(|all| all.contains(&server));
         let correct = announcers.map_or(0, BTreeSet::len) + usize::from(silent);
         let faulty = self.servers.iter().filter(|s| !s.is_correct());
         let faulty: BTreeSet<_> = faulty.map(|s| s.id).collect();
