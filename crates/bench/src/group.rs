@@ -15,6 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use crate::files::service::Serving;
 use crate::replica::{Spec, Tunings, key_file};
 
 /// How long a replica may take to start, and to end before it is killed.
@@ -35,6 +36,8 @@ pub struct Setup {
     pub tuning: Tunings,
     /// Threads that execute operations; 0: the replica's own.
     pub workers: usize,
+    /// What is replicated: files in this way, or the service that does nothing.
+    pub files: Option<Serving>,
     /// Which replica misbehaves, and how.
     pub fault: Option<(u8, Fault)>,
 }
@@ -52,7 +55,7 @@ pub struct Launcher {
 #[derive(Debug)]
 pub struct Running {
     group: Arc<Group>,
-    /// The clients' keys; they are nowhere else.
+    /// The clients' keys; they are nowhere else, but for the first one's where files are served.
     clients: Vec<Identity>,
     children: Vec<Child>,
     /// Those of the correct replicas, and of the faulty one.
@@ -81,6 +84,10 @@ impl Running {
         let group = make_group(setup, &clients, directory.path())?;
         let file = group_file(directory.path());
         group.save(&file)?;
+        if let (Some(_), Some(key)) = (setup.files, clients.first()) {
+            // Where the process that mounts looks for it.
+            keys::save(&directory.path().join("client.key"), key)?;
+        }
         let mut running = Running {
             group: Arc::new(group),
             clients: clients.iter().map(Identity::new).collect(),
@@ -96,6 +103,7 @@ impl Running {
                 data: running.replica(id.0),
                 tuning: setup.tuning,
                 workers: setup.workers,
+                files: setup.files,
                 fault: setup
                     .fault
                     .filter(|(at, _)| *at == id.0)

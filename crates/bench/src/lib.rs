@@ -7,6 +7,7 @@
 //! - [`parallel`]: what parallel execution costs and gains. The CBASE paper, DSN 2004, Figures 4 and 5.
 //! - [`attacks`] and [`attackers`]: what correct clients get while others attack. Aardvark, NSDI 2009.
 //! - [`failover`]: what the end of a primary costs.
+//! - [`files`]: whole file systems under the papers' workloads.
 //! - [`run`]: variants in turns, rounds, medians.
 //! - [`paper`]: the papers' figures.
 //! - [`report`] and [`plot`]: what was measured, as JSON, as tables with the paper's figures beside ours, and as SVG.
@@ -20,6 +21,7 @@ pub mod attackers;
 pub mod attacks;
 pub mod cpu;
 pub mod failover;
+pub mod files;
 pub mod group;
 pub mod load;
 pub mod micro;

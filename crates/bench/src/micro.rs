@@ -64,6 +64,7 @@ pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Va
             unordered_reads: true,
             tuning: Tunings::default(),
             workers: 0,
+            files: None,
             fault: None,
         },
         options: ClientOptions::default(),

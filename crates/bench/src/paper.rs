@@ -29,6 +29,19 @@ pub fn throughput(variant: &str, workload: &str) -> String {
     ratio.into()
 }
 
+/// How many times as fast as BASE-FS CBASE-FS was: the CBASE paper (DSN 2004), 6.2 and 6.3, Figure 6.
+/// PostMark and IOzone are from servers with a remote disk, Andrew from 100 copies.
+pub fn files(part: &str, clients: usize, wait_ms: u32) -> &'static str {
+    match (part, clients, wait_ms) {
+        ("Andrew", _, 0) => "0.96",
+        ("PostMark", 1, 0) => "1",
+        ("PostMark", 2.., 0) => "1.20-1.25",
+        ("IOzone", 2.., _) => "2",
+        ("4 KiB writes", 64.., 1..) => "about 20",
+        _ => "",
+    }
+}
+
 /// What killing the primary cost the client that was hit worst, in milliseconds; measured with each system's own client.
 pub const FAILOVER: [[&str; 2]; 3] = [
     ["PBFT library (C++)", "650-1,000"],

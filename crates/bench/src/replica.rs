@@ -1,4 +1,4 @@
-//! A replica of the null service, as a child process of the benchmark.
+//! A replica of the null service or of files, as a child process of the benchmark.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use quorate_node::{Daemon, Options, Tuning};
 use quorate_wire::ReplicaId;
 use serde::{Deserialize, Serialize};
 
+use crate::files::service::{ServedFiles, Serving};
 use crate::null::NullService;
 
 /// What a replica's process is told, as JSON in its last argument.
@@ -25,6 +26,9 @@ pub struct Spec {
     pub tuning: Tunings,
     /// Threads that execute operations beside the replica's own.
     pub workers: usize,
+    /// How files are served, if it is not the null service.
+    #[serde(default)]
+    pub files: Option<Serving>,
     /// The name of the fault that it has, if it is to misbehave.
     #[serde(default)]
     pub fault: Option<String>,
@@ -91,7 +95,11 @@ pub fn run(spec: &str) -> Result<()> {
         workers: spec.workers,
         fault: spec.fault.map(|name| name.parse()).transpose()?,
     };
-    let replica = Daemon::start(options, NullService::default())?;
+    let volume = options.group.files();
+    let replica = match spec.files {
+        None => Daemon::start(options, NullService::default())?,
+        Some(serving) => Daemon::start(options, ServedFiles::new(volume, serving))?,
+    };
     println!("ready");
     std::io::stdout().flush()?;
     let stopper = replica.stopper();

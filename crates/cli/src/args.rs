@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
 
-pub use bench::{Bench, Benchmark, Measure};
+pub use bench::{Bench, Benchmark, Files, Measure};
 
 /// A network file system that stays right when some of its servers lie.
 ///
@@ -195,6 +195,9 @@ pub struct Mount {
     /// Mount options, separated by commas: ro, allow_other, noatime...
     #[arg(short = 'o', long, value_delimiter = ',', value_name = "OPTIONS")]
     pub options: Vec<String>,
+    /// End when standard input ends: so a mount does not outlive the benchmark that started it.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
 }
 
 /// Serve a group's files over NFS version 3, for machines that have no Quorate on them.

@@ -11,6 +11,8 @@ pub mod status;
 pub mod umount;
 pub mod up;
 
+use std::io::Read;
+
 use anyhow::{Context, Result, anyhow};
 use quorate_net::Group;
 use quorate_wire::ReplicaId;
@@ -46,4 +48,20 @@ async fn asked_to_end() {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
+}
+
+/// Done when whoever holds the other end of standard input is gone; never where nobody is to be waited for.
+async fn parent_gone(with_parent: bool) {
+    if !with_parent {
+        return std::future::pending().await;
+    }
+    let (gone, wait) = tokio::sync::oneshot::channel::<()>();
+    // A thread of its own: the runtime would wait for a blocking read when it ends.
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
+        drop(gone);
+    });
+    // It is dropped, never sent.
+    let _ = wait.await;
 }

@@ -13,6 +13,7 @@ use clap::{Args, Subcommand};
 ///   quorate bench micro                                 all of it: about 20 minutes
 ///   quorate bench micro --only latency --only 0/0       a part of it
 ///   quorate bench micro --json r.json --out plots       for other programs, and as pictures
+///   quorate bench files --only PostMark                 whole file systems
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub struct Bench {
@@ -32,6 +33,9 @@ pub enum Benchmark {
     Attacks(Measure),
     /// How long clients wait when the primary is killed or stands still.
     Failover(Measure),
+    /// Whole file systems: the papers' workloads on the local disk, on a FUSE passthrough to it (bindfs, where it is installed), and
+    /// on groups of ours.
+    Files(Files),
     /// The attackers of a benchmark.
     #[command(hide = true)]
     Attackers { spec: String },
@@ -63,6 +67,25 @@ pub struct Measure {
     /// Where the groups keep their files while they run [default: the directory for temporary files].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Files {
+    #[command(flatten)]
+    pub measure: Measure,
+    /// How many copies of the sources Andrew makes: the papers' n, such as 1,10,100.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub copies: Vec<u16>,
+    /// Measure this file system too, such as nfs-ganesha or GlusterFS: a name, and a directory on it. Repeatable.
+    #[arg(long, value_name = "NAME=DIR", value_parser = named)]
+    pub beside: Vec<(String, PathBuf)>,
+}
+
+fn named(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, directory)) if !name.is_empty() => Ok((name.into(), directory.into())),
+        _ => Err("write it as NAME=DIR, for example GlusterFS=/mnt/gluster".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

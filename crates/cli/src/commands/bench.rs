@@ -1,13 +1,13 @@
 //! `quorate bench`.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use quorate_bench::group::Launcher;
 use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
-use quorate_bench::{attackers, attacks, failover, micro, parallel, replica, run};
+use quorate_bench::{attackers, attacks, failover, files, micro, parallel, replica, run};
 use serde::Serialize;
 
-use crate::args::{Bench, Benchmark, Measure};
+use crate::args::{Bench, Benchmark, Files, Measure};
 use crate::commands;
 
 pub fn run(args: &Bench) -> Result<()> {
@@ -39,6 +39,20 @@ pub fn run(args: &Bench) -> Result<()> {
             let tables = failover::tables(&report);
             save(measure, &report, &[])?;
             tables.iter().for_each(|table| println!("{table}"));
+            Ok(())
+        }
+        Benchmark::Files(args) => {
+            let measure = &args.measure;
+            let files = to_its_end(files::run(&files_options(args)?))?;
+            let (tables, plots) = (
+                files::figures::tables(&files),
+                files::figures::plots(&files),
+            );
+            if files.files.is_empty() {
+                return Err(no_case(measure));
+            }
+            save(measure, &files, &plots)?;
+            print(&files.machine, &tables);
             Ok(())
         }
         Benchmark::Attackers { spec } => attackers::run(spec),
@@ -80,17 +94,41 @@ fn to_its_end<R>(benchmark: impl Future<Output = Result<R>>) -> Result<R> {
     })
 }
 
+fn files_options(args: &Files) -> Result<files::Options> {
+    let run = options(&args.measure)?;
+    let launcher = |arguments: &[&str]| Launcher {
+        program: run.launcher.program.clone(),
+        arguments: arguments.iter().map(ToString::to_string).collect(),
+    };
+    Ok(files::Options {
+        mount: launcher(&["mount", "--with-parent"]),
+        umount: launcher(&["umount", "--lazy"]),
+        copies: args.copies.iter().map(|n| usize::from(*n)).collect(),
+        beside: args.beside.clone(),
+        run,
+    })
+}
+
+fn no_case(args: &Measure) -> anyhow::Error {
+    anyhow!("no case has all of {:?} in its name", args.only)
+}
+
 fn show(args: &Measure, report: &Report, tables: &[Table], plots: &[(String, Plot)]) -> Result<()> {
     if tables.is_empty() {
-        bail!("no case has all of {:?} in its name", args.only);
+        return Err(no_case(args));
     }
     save(args, report, plots)?;
+    print(report, tables);
+    Ok(())
+}
+
+/// What is to be known of the machine, and the tables.
+fn print(report: &Report, tables: &[Table]) {
     println!(
         "{} processors, Linux {}, load average before {}, {} s each\n",
         report.processors, report.kernel, report.load_before, report.seconds
     );
     tables.iter().for_each(|table| println!("{table}"));
-    Ok(())
 }
 
 /// Writes what is wanted as files.

@@ -27,6 +27,7 @@ pub fn run(args: &Mount) -> Result<()> {
         eprintln!("mounted {} at {}", group.name(), directory.display());
         tokio::select! {
             () = commands::asked_to_end() => {}
+            () = commands::parent_gone(args.with_parent) => {}
             () = ended(Some(&mounted)) => {}
         }
         finish(&mounted).await

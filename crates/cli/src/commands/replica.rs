@@ -1,6 +1,5 @@
 //! `quorate replica`.
 
-use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
@@ -55,13 +54,9 @@ pub fn run(args: &Replica) -> Result<()> {
     stop.use_for(replica.stopper());
     let (to_stop, with_parent) = (stop.clone(), args.with_parent);
     runtime.spawn(async move {
-        if with_parent {
-            tokio::select! {
-                () = commands::asked_to_end() => {}
-                () = parent_gone() => {}
-            }
-        } else {
-            commands::asked_to_end().await;
+        tokio::select! {
+            () = commands::asked_to_end() => {}
+            () = commands::parent_gone(with_parent) => {}
         }
         to_stop.stop();
     });
@@ -112,16 +107,4 @@ fn file_service(group: &Group) -> FileService {
         root_gid: 0,
         root_mode: 0o1777,
     })
-}
-
-/// Done when whoever holds the other end of standard input is gone.
-async fn parent_gone() {
-    let (gone, wait) = tokio::sync::oneshot::channel();
-    // A thread of its own: the runtime would wait for a blocking read when it ends.
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
-        drop(gone);
-    });
-    let _: Result<(), _> = wait.await;
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Group, quorate, run, scratch};
+use crate::harness::{Group, quorate, require_fuse, run, scratch};
 
 /// Each part of the micro-benchmark has figures for each of its variants, and nothing is left behind.
 #[test]
@@ -72,6 +72,66 @@ fn the_failover_runs() {
         let round = &row["rounds"][0];
         assert!(round["after_ops_per_s"].as_f64() > Some(0.0), "{row:?}");
     }
+}
+
+/// Each workload has figures for each file system, or a word why it was not measured; what was read back was checked by the
+/// benchmark itself. Nothing is left mounted, running or on the disk.
+#[test]
+fn the_files_run() {
+    if !require_fuse() {
+        return;
+    }
+    let _turn = Group::take_turn();
+    let directory = scratch();
+    let (json, data) = (directory.path().join("r.json"), directory.path().join("d"));
+    let beside = directory.path().join("beside");
+    for directory in [&data, &beside] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    let mut command = quorate();
+    command
+        .args(["bench", "files", "--quick", "--json"])
+        .arg(&json);
+    command.arg("--data").arg(&data);
+    command.arg(format!("--beside=other={}", beside.display()));
+    let shown = run(command.arg("--out").arg(directory.path()));
+    assert!(shown.contains("speed to"), "{shown}");
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let left_out = report["left_out"].as_array().unwrap();
+    let rows = report["files"].as_array().unwrap();
+    let systems = |part: &str, wait_ms: u64| -> Vec<&str> {
+        let rows = rows
+            .iter()
+            .filter(|r| r["part"] == part && r["wait_ms"] == wait_ms);
+        rows.filter_map(|r| r["system"].as_str()).collect()
+    };
+    for part in [
+        "Andrew",
+        "PostMark",
+        "small files",
+        "IOzone",
+        "Bonnie",
+        "4 KiB reads",
+        "4 KiB writes",
+    ] {
+        let systems = systems(part, 0);
+        for name in ["local", "other", "NO-REP", "BASE-FS", "CBASE-FS"] {
+            assert!(systems.contains(&name), "{part}: {systems:?}");
+        }
+        let passed = systems.contains(&"passthrough");
+        let skipped = left_out.iter().any(|l| l["system"] == "passthrough");
+        assert!(passed != skipped, "{part}: {systems:?}, {left_out:?}");
+    }
+    assert_eq!(systems("4 KiB writes", 20), ["BASE-FS", "CBASE-FS"]);
+    for row in rows {
+        assert!(row["median"].as_f64() > Some(0.0), "{row:?}");
+    }
+    for directory in [&data, &beside] {
+        assert_eq!(std::fs::read_dir(directory).unwrap().count(), 0);
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(data.to_str().unwrap()), "{mounts}");
 }
 
 /// Those of parallel execution too.
