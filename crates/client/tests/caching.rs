@@ -3,10 +3,11 @@
 mod common;
 
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use common::{Group, can_mount, noise};
@@ -137,6 +138,30 @@ fn unpacking_costs_few_operations() {
         let meta = |directory: &Path| fs::metadata(directory.join(format!("file {n}"))).unwrap();
         let (there, here) = (meta(&tree), meta(&m.path("tree")));
         assert_eq!((there.mode(), there.mtime()), (here.mode(), here.mtime()));
+    }
+}
+
+/// A close sends content and times together. The times are right whichever the group executes first.
+#[test]
+fn times_come_after_content() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    for (name, late) in [("f", false), ("g", true)] {
+        group.late_writes.store(late, Ordering::Release);
+        group.kinds.take();
+        let mut f = File::create(m.path(name)).unwrap();
+        f.write_all(b"content").unwrap();
+        f.set_modified(long_ago).unwrap();
+        drop(f);
+        assert_eq!(group.kinds.take()["SetAttr"], 1 + u64::from(late));
+        group.late_writes.store(false, Ordering::Release);
+        assert_eq!(fs::read(m.path(name)).unwrap(), b"content");
+        let modified = fs::metadata(m.path(name)).unwrap().modified().unwrap();
+        assert_eq!(modified, long_ago, "{name}");
     }
 }
 

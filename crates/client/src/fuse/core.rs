@@ -1,7 +1,9 @@
 //! What the tasks of a mount share.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use quorate_files::op::{Place, Write};
@@ -14,7 +16,7 @@ use super::caller::Callers;
 use super::changes::Changes;
 use super::convert::Result;
 use super::handles::{Handles, OpenFile};
-use super::inode::{At, Inode, Sealed};
+use super::inode::{At, Inode, Pending, Sealed};
 use super::listing::Listings;
 use crate::volume::{CallError, Volume};
 
@@ -42,6 +44,9 @@ pub(super) struct Core {
     /// How many operations are under way.
     busy: watch::Sender<usize>,
 }
+
+/// What a task does.
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An operation under way.
 #[derive(Debug)]
@@ -155,24 +160,32 @@ impl Core {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends what may be sent. What is asked after it is ordered after it, as a rule.
     fn pump(self: &Arc<Core>, inode: &Arc<Inode>) {
         while let Some(sealed) = inode.next() {
-            let (core, inode) = (self.clone(), inode.clone());
-            let busy = self.busy();
-            self.runtime.spawn(async move {
-                let _busy = busy;
-                let number = sealed.number;
-                let sent = core.write_out(&sealed).await;
-                if let Err(errno) = sent {
-                    let (ino, len) = (inode.ino.0, sealed.data.len());
-                    tracing::warn!(ino, len, errno = errno.code(), "data could not be written");
-                }
-                drop(sealed);
-                inode.finished(number, sent.err());
-                core.pump(&inode);
-            });
+            let mut work = self.write_back(inode.clone(), sealed);
+            // Up to where it waits for the answer, here and now: a task would begin at some later time.
+            let first = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if first.is_pending() {
+                self.runtime.spawn(work);
+            }
         }
+    }
+
+    fn write_back(self: &Arc<Core>, inode: Arc<Inode>, sealed: Sealed) -> Work {
+        let (core, busy) = (self.clone(), self.busy());
+        Box::pin(async move {
+            let _busy = busy;
+            let number = sealed.number;
+            let sent = core.write_out(&sealed).await;
+            if let Err(errno) = sent {
+                let (ino, len) = (inode.ino.0, sealed.data.len());
+                tracing::warn!(ino, len, errno = errno.code(), "data could not be written");
+            }
+            drop(sealed);
+            inode.finished(number, sent.err());
+            core.pump(&inode);
+        })
     }
 
     async fn write_out(&self, sealed: &Sealed) -> Result<()> {
@@ -208,7 +221,7 @@ impl Core {
                     Place::At(_) => self.changes.own(&written.attr),
                     Place::End(_) => self.changes.own_elsewhere(&written.attr),
                 }
-                file.inode.learn(&written.attr);
+                file.inode.wrote(&written.attr);
                 Ok(())
             }
             _ => Err(CallError::Garbled.into()),
@@ -220,24 +233,37 @@ impl Core {
         if inode.is_dirty() {
             inode.seal(Duration::ZERO);
             self.pump(inode);
-            inode.drained().await;
-            self.settle(inode).await;
+            if inode.is_queued() {
+                inode.drained().await;
+            }
+            // The last writes and the attributes go together: that is one wait where a small file is closed.
+            tokio::join!(inode.drained(), self.settle(inode));
         }
     }
 
-    /// Sets the attributes that wait. Data that was written before them is at the group.
+    /// Sets the attributes that wait, and waits for the writes under way, which they come after.
     async fn settle(&self, inode: &Inode) {
         let _turn = inode.setting.lock().await;
         let Some(pending) = inode.settle() else {
             return;
         };
         let _changing = self.changing();
-        let set = self.volume.set_attr(&pending.who, pending.op).await;
-        if let Ok(attr) = &set {
-            self.changes.own(attr);
-            inode.learn(attr);
+        let mut set = self.set_pending(inode, &pending).await;
+        inode.drained().await;
+        if set.is_ok_and(|change| inode.was_written_after(change)) {
+            // What is sent together may be ordered otherwise.
+            set = self.set_pending(inode, &pending).await;
         }
-        inode.settled(set.err().map(fuser::Errno::from));
+        inode.settled(set.err());
+    }
+
+    /// The number of the change that it was.
+    async fn set_pending(&self, inode: &Inode, pending: &Pending) -> Result<u64> {
+        let attr = self.volume.set_attr(&pending.who, pending.op.clone());
+        let attr = attr.await?;
+        self.changes.own(&attr);
+        inode.learn(&attr);
+        Ok(attr.change)
     }
 
     /// As [`Core::flush`], for a file that may be open here.

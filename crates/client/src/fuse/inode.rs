@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::handles::OpenFile;
 
-use attributes::Pending;
+pub(super) use attributes::Pending;
 
 /// The most that one operation writes; buffers end at multiples of it.
 pub(super) const BUFFER_BYTES: u64 = 1 << 20;
@@ -68,6 +68,8 @@ struct State {
     failure: Option<fuser::Errno>,
     /// The file's attributes, as the newest answer to an own operation told them.
     known: Option<Attr>,
+    /// The newest change that an own write was.
+    written: u64,
     pending: Option<Pending>,
     settling: bool,
     /// How many open files may write.
@@ -185,6 +187,23 @@ impl Inode {
     pub fn is_dirty(&self) -> bool {
         let state = self.lock();
         state.unfinished().next().is_some() || state.pending.is_some() || state.settling
+    }
+
+    /// Whether something that was sealed has not been sent yet.
+    pub fn is_queued(&self) -> bool {
+        !self.lock().queue.is_empty()
+    }
+
+    /// An own write was answered with these attributes.
+    pub fn wrote(&self, attr: &Attr) {
+        self.learn(attr);
+        let mut state = self.lock();
+        state.written = state.written.max(attr.change);
+    }
+
+    /// Whether an own write came after that change.
+    pub fn was_written_after(&self, change: u64) -> bool {
+        self.lock().written > change
     }
 
     /// Waits until all that was sealed by now is answered.

@@ -28,6 +28,8 @@ pub struct Group {
     pub ahead_ms: Arc<AtomicU64>,
     /// While this is set, nothing is answered.
     pub paused: Arc<AtomicBool>,
+    /// While this is set, a write is executed after the next change of attributes.
+    pub late_writes: Arc<AtomicBool>,
     /// How many sessions were closed by their clients.
     pub closed: Arc<AtomicU64>,
     /// How many operations were executed.
@@ -93,6 +95,7 @@ impl Group {
             contents,
             ahead_ms: Arc::default(),
             paused: Arc::default(),
+            late_writes: Arc::default(),
             closed: Arc::default(),
             executed: Arc::default(),
             kinds: Kinds::default(),
@@ -103,6 +106,8 @@ impl Group {
             clients: BTreeMap::new(),
             ahead_ms: group.ahead_ms.clone(),
             paused: group.paused.clone(),
+            late_writes: group.late_writes.clone(),
+            held: None,
             closed: group.closed.clone(),
             executed: group.executed.clone(),
             kinds: group.kinds.clone(),
@@ -171,6 +176,8 @@ struct Replica {
     clients: BTreeMap<ConnectionId, (ClientId, MacKey)>,
     ahead_ms: Arc<AtomicU64>,
     paused: Arc<AtomicBool>,
+    late_writes: Arc<AtomicBool>,
+    held: Option<(ConnectionId, ClientMessage)>,
     closed: Arc<AtomicU64>,
     executed: Arc<AtomicU64>,
     kinds: Kinds,
@@ -205,9 +212,21 @@ impl Replica {
                         {
                             std::thread::sleep(Duration::from_millis(5));
                         }
-                        if let Some(answer) = self.answer(&mut executor, &mut state, from, message)
+                        let late = self.late_writes.load(Ordering::Acquire);
+                        if late
+                            && self.held.is_none()
+                            && has(&message, |action| matches!(action, Action::Write(_)))
                         {
-                            self.links.reply(from, &Frame::encode(&answer));
+                            self.held = Some((from, message));
+                            continue;
+                        }
+                        let sets = has(&message, |action| matches!(action, Action::SetAttr(_)));
+                        let held = self.held.take_if(|_| sets);
+                        for (from, message) in [(from, message)].into_iter().chain(held) {
+                            let answer = self.answer(&mut executor, &mut state, from, message);
+                            if let Some(answer) = answer {
+                                self.links.reply(from, &Frame::encode(&answer));
+                            }
                         }
                     }
                     _ => {}
@@ -280,6 +299,15 @@ impl Replica {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let ahead = self.ahead_ms.load(Ordering::Acquire) * 1_000_000;
         Time(now.unwrap().as_nanos() as u64 + ahead)
+    }
+}
+
+fn has(message: &ClientMessage, is: impl Fn(&Action) -> bool) -> bool {
+    match message {
+        ClientMessage::Request(request) => {
+            Op::from_slice(request.request.op()).is_ok_and(|op| is(&op.action))
+        }
+        _ => false,
     }
 }
 

@@ -17,7 +17,7 @@ const SPECIAL_BITS: u32 = 0o7000;
 
 /// Attributes that are to be set.
 #[derive(Debug)]
-pub(in super::super) struct Pending {
+pub(in crate::fuse) struct Pending {
     pub who: Who,
     pub op: SetAttr,
     since: Instant,
