@@ -49,6 +49,12 @@ impl Core {
         let _changing = truncates.then(|| self.changing());
         let generation = self.volume.session().generation();
         let opened = self.volume.open(who, Open { ino, flags }).await?;
+        if opened.attr.nlink == 0 && !self.handles.is_open(ino) {
+            // By a name that has become another's: the kernel is to look it up again. A program may open once more what it
+            // has open (/proc/self/fd), with or without a name.
+            let _ = self.volume.release(who, opened.handle).await;
+            return Err(fuser::Errno::ESTALE);
+        }
         let file = self.handles.add(ino, who, flags, generation, opened.handle);
         Ok(self.just_opened(file, opened.attr, how))
     }

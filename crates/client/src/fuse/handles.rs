@@ -156,6 +156,11 @@ impl Handles {
             .ok_or(fuser::Errno::EBADF)
     }
 
+    /// Whether a program of this machine has the file open.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.files().values().any(|file| file.ino() == ino)
+    }
+
     /// Whether a program runs on this machine that has its code in the file: the kernel has it open for that.
     pub fn is_executed(&self, ino: Ino) -> bool {
         let files = self.files();
