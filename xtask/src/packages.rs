@@ -23,6 +23,7 @@ pub const FOR_TESTS: &[Need] = &[
     ("tar", "tar"),
     ("setpriv", "util-linux"),
     ("pkill", "procps"),
+    ("setfacl", "acl"),
 ];
 
 /// Installs the packages whose programs are missing.

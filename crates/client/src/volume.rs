@@ -165,9 +165,9 @@ impl Volume {
         /// Allocates, punches or zeroes; up to where, the answer says.
         fallocate(Fallocate) => Fallocate -> Progress(Progress);
         /// Sets an extended attribute.
-        set_xattr(SetXattr) => SetXattr -> Done(Nothing);
+        set_xattr(SetXattr) => SetXattr -> Attr(Attr);
         /// Removes an extended attribute.
-        remove_xattr(RemoveXattr) => RemoveXattr -> Done(Nothing);
+        remove_xattr(RemoveXattr) => RemoveXattr -> Attr(Attr);
         /// Tests, takes or lets go of a lock.
         lock(Lock) => Lock -> Lock(Option<HeldLock>);
     }

@@ -9,7 +9,7 @@ use crate::fs::{Done, Fs};
 use crate::layout::{BLOCK_BYTES, Inode, MAX_NAME_BYTES};
 use crate::op::{Access, SetAttr, SetTime, Target, access, flags};
 use crate::perm::{self, MODE_BITS, SETGID};
-use crate::types::{Kind, Stamp};
+use crate::types::{Ino, Kind, Stamp};
 
 impl Fs<'_, '_> {
     pub fn get_attr(&mut self, target: &Target) -> Done<Answer> {
@@ -22,7 +22,7 @@ impl Fs<'_, '_> {
             return Err(Errno::EINVAL.into());
         }
         let inode = self.inode(op.ino)?;
-        Ok(Answer::Allowed(perm::allowed(&inode, self.who, op.mask)))
+        Ok(Answer::Allowed(self.allowed(op.ino, &inode, op.mask)?))
     }
 
     pub fn stat_fs(&mut self) -> Done<Answer> {
@@ -38,10 +38,10 @@ impl Fs<'_, '_> {
 
     pub fn set_attr(&mut self, op: &SetAttr) -> Done<Answer> {
         let (ino, mut inode, rights) = self.target(&op.target)?;
-        self.check_size(op, &inode, rights)?;
+        self.check_size(op, ino, &inode, rights)?;
         self.check_owner(op, &inode)?;
         self.check_mode(op, &inode)?;
-        self.check_times(op, &inode)?;
+        self.check_times(op, ino, &inode)?;
 
         if op.size.is_some() {
             self.set_size(ino, &mut inode, op)?;
@@ -61,6 +61,7 @@ impl Fs<'_, '_> {
             if !perm::in_group(self.who, inode.gid) {
                 inode.mode &= !SETGID;
             }
+            self.acl_follows_mode(ino, &mut inode)?;
             self.touch(&mut inode);
         }
         if let Some(time) = &op.atime {
@@ -79,7 +80,7 @@ impl Fs<'_, '_> {
         Ok(self.answer(ino, &inode))
     }
 
-    fn set_size(&mut self, ino: crate::Ino, inode: &mut Inode, op: &SetAttr) -> Done<()> {
+    fn set_size(&mut self, ino: Ino, inode: &mut Inode, op: &SetAttr) -> Done<()> {
         let Some(size) = op.size else { return Ok(()) };
         self.truncate(inode, size)?;
         self.written(ino, inode)
@@ -92,7 +93,7 @@ impl Fs<'_, '_> {
         }
     }
 
-    fn check_size(&self, op: &SetAttr, inode: &Inode, rights: Option<u32>) -> Done<()> {
+    fn check_size(&self, op: &SetAttr, ino: Ino, inode: &Inode, rights: Option<u32>) -> Done<()> {
         if op.size.is_none() {
             return Ok(());
         }
@@ -107,7 +108,7 @@ impl Fs<'_, '_> {
             // ftruncate(2): a handle that does not write.
             Some(rights) if rights & flags::WRITE == 0 => Err(Errno::EINVAL.into()),
             Some(_) => Ok(()),
-            None => Ok(perm::need(inode, self.who, access::WRITE)?),
+            None => self.need(ino, inode, access::WRITE),
         }
     }
 
@@ -143,7 +144,7 @@ impl Fs<'_, '_> {
     }
 
     /// utimensat(2): any time is for the owner to set; now also for those who may write.
-    fn check_times(&self, op: &SetAttr, inode: &Inode) -> Done<()> {
+    fn check_times(&self, op: &SetAttr, ino: Ino, inode: &Inode) -> Done<()> {
         if perm::owns(inode, self.who) {
             return Ok(());
         }
@@ -153,7 +154,7 @@ impl Fs<'_, '_> {
         }
         // Who may set the size sets the modification time with it.
         if times.next().is_some() && op.size.is_none() {
-            perm::need(inode, self.who, access::WRITE)?;
+            self.need(ino, inode, access::WRITE)?;
         }
         Ok(())
     }

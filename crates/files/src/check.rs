@@ -10,6 +10,7 @@ use bytes::Bytes;
 use quorate_state::{Fault, Snapshot, Txn};
 use quorate_wire::Decode;
 
+use crate::acl::{self, Acl};
 use crate::extent::Stored;
 use crate::layout::{
     BLOCK_BYTES, CHUNK_BYTES, Counters, Dead, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode,
@@ -18,7 +19,7 @@ use crate::layout::{
 };
 use crate::names::check_name;
 use crate::op::{LockKind, flags};
-use crate::perm::MODE_BITS;
+use crate::perm::{MODE_BITS, PERMISSION_BITS};
 use crate::types::{Ino, Kind};
 
 /// Checks the state that an operation sees.
@@ -74,6 +75,7 @@ fn check(map: &Map) -> Result<(), String> {
     check_opens(&volume)?;
     check_locks(&volume)?;
     check_xattrs(&volume)?;
+    check_acls(&volume)?;
     check_content(&volume)?;
     let used = volume.entries.len() as u64 * ENTRY_BYTES
         + volume
@@ -344,6 +346,30 @@ fn check_xattrs(v: &Volume) -> Result<(), String> {
         v.xattrs.keys().all(|ino| v.inodes.contains_key(ino)),
         || "extended attributes of nothing".into(),
     )
+}
+
+/// ACLs are in canonical form and where they can be; one for access says more than the mode bits, and nothing else than they do.
+fn check_acls(v: &Volume) -> Result<(), String> {
+    for (ino, list) in &v.xattrs {
+        let inode = v.inodes.get(ino).ok_or("attributes of nothing")?;
+        for (name, value) in list {
+            let can_be = match &name[..] {
+                acl::ACCESS => inode.kind != Kind::Symlink,
+                acl::DEFAULT => inode.kind == Kind::Directory,
+                _ => continue,
+            };
+            let parsed = Acl::parse(value).ok().flatten();
+            let acl = parsed.ok_or_else(|| format!("the ACL of {ino} is none"))?;
+            want(can_be && acl.to_bytes()[..] == value[..], || {
+                format!("an odd ACL of {ino}")
+            })?;
+            let agrees = acl.mode() == inode.mode & PERMISSION_BITS && !acl.is_mode_alone();
+            want(name[..] == *acl::DEFAULT || agrees, || {
+                format!("the ACL of {ino} is not as the mode bits")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Extents belong to one file or are dead; blocks are counted; nothing lies beyond a file's end.

@@ -11,6 +11,7 @@
 use quorate_execution::Call;
 use quorate_execution::graph::{Scope, Uses};
 
+use crate::acl;
 use crate::layout::{CHUNK_BYTES, MAX_FILE_BYTES};
 use crate::op::{Action, Create, MAX_IO_BYTES, Place, ReadDir, SetAttr, Target, Write, flags};
 use crate::types::{Handle, Ino};
@@ -21,7 +22,7 @@ const VOLUME: Scope = Scope::Class(0);
 
 /// Which objects there are. By object: who finds one by its number looks at this; an open one can't go away.
 const EXISTS: u32 = 1;
-/// Owner, group and permission bits, for those who look at nothing else. By object.
+/// Owner, group, permission bits and ACL, for those who look at nothing else. By object.
 const RIGHTS: u32 = 2;
 /// Attributes, and with them all else that can be read of an object: content, entries, extended attributes.
 const ATTR: u32 = 3;
@@ -71,8 +72,8 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
         Action::Write(op) => write(settles, call, op),
         Action::Fallocate(op) => content(settles, object(&op.target)),
         Action::SetAttr(op) => set_attr(settles, op),
-        Action::SetXattr(op) => settles.settle(of(ATTR, op.ino)),
-        Action::RemoveXattr(op) => settles.settle(of(ATTR, op.ino)),
+        Action::SetXattr(op) => xattr(settles, op.ino, &op.name),
+        Action::RemoveXattr(op) => xattr(settles, op.ino, &op.name),
         Action::Lock(op) => settles.settle(of(LOCKS, op.handle.ino)),
 
         Action::Open(op) => {
@@ -133,6 +134,15 @@ fn set_attr(uses: Uses, op: &SetAttr) -> Uses {
     match op.size {
         None => uses,
         Some(_) => content(uses, ino),
+    }
+}
+
+/// Changes an extended attribute.
+fn xattr(uses: Uses, ino: Ino, name: &[u8]) -> Uses {
+    let uses = uses.settle(of(ATTR, ino));
+    match name {
+        acl::ACCESS => uses.settle(of(RIGHTS, ino)),
+        _ => uses,
     }
 }
 

@@ -66,12 +66,12 @@ impl Fs<'_, '_> {
         let (ino, inode, rights) = self.target(target)?;
         let executes = matches!(target, Target::Unopened(_))
             && inode.kind == Kind::Regular
-            && perm::allowed(&inode, self.who, access::EXEC) != 0;
+            && self.may(ino, &inode, access::EXEC)?;
         match rights {
             Some(rights) if rights & flags::READ == 0 => return Err(Errno::EBADF.into()),
             Some(_) => {}
             None if executes => {}
-            None => perm::need(&inode, self.who, access::READ)?,
+            None => self.need(ino, &inode, access::READ)?,
         }
         must_be_file(&inode)?;
         Ok((ino, inode))
@@ -85,7 +85,7 @@ impl Fs<'_, '_> {
             Some(rights) if rights & flags::WRITE == 0 => Err(Errno::EBADF.into()),
             Some(rights) => Ok((ino, inode, rights & flags::APPEND != 0)),
             None => {
-                perm::need(&inode, self.who, access::WRITE)?;
+                self.need(ino, &inode, access::WRITE)?;
                 Ok((ino, inode, false))
             }
         }

@@ -13,7 +13,6 @@ use crate::answer::{Answer, Attr};
 use crate::errno::Errno;
 use crate::layout::{self, BLOCK_BYTES, Counters, ENTRY_BYTES, FIRST_COOKIE, Inode};
 use crate::op::{Target, Who, access, flags};
-use crate::perm;
 use crate::types::{Ino, Kind, Stamp};
 
 /// Why an operation stopped: refused, or this replica's store failed.
@@ -144,7 +143,7 @@ impl<'a, 't> Fs<'a, 't> {
         if dir.kind != Kind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        perm::need(&dir, self.who, access::EXEC)?;
+        self.need(ino, &dir, access::EXEC)?;
         Ok(dir)
     }
 

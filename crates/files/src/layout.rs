@@ -12,7 +12,7 @@
 //! | `13` dir cookie | the name, bare. One for each `12`, with the cookie that stands there |
 //! | `14` data chunk | an extent: 64 KiB of content, see below. `data` is [`Inode::data`] |
 //! | `15` ino | target of a symbolic link, bare |
-//! | `16` ino name | value of an extended attribute, bare |
+//! | `16` ino name | value of an extended attribute, bare. An ACL is one, see below |
 //! | `17` session number | [`OpenFile`] of the handle with this number |
 //! | `18` ino session | `u32`: how many handles the session has on the object; absent for none |
 //! | `19` session | `u32`: how many `17` the session has; absent for none |
@@ -25,6 +25,11 @@
 //! extent is the 64 KiB alone, without a bitmap: a slice of the write that brought them, and no other extent is so long.
 //! An extent without present blocks has no key. So equal content has equal bytes, zeros that were written differ from a hole, and allocated zeros cost two bytes. Bytes
 //! beyond the file's size are zero, and blocks beyond it absent.
+//!
+//! An **ACL** is the attribute `system.posix_acl_access` or, of a directory, `system.posix_acl_default`: version 2 as a
+//! `u32`; then for each entry tag and permissions as `u16` and an id as `u32`, all little-endian: owner (tag 1), users (2),
+//! owning group (4), groups (8), mask (16), others (32), in this order. Ids of those that name nobody are `u32::MAX`. One for access
+//! has a mask (else it would say no more than the mode bits do and not be kept), and its owner, mask and others are as the mode bits.
 //!
 //! The names `.` and `..` have no entries; listing makes them up with the cookies 1 and 2.
 

@@ -3,7 +3,7 @@
 //! - [`op`]: what a client may ask; [`answer`]: what it is told; [`errno`]: why it was refused.
 //! - [`layout`]: the state, byte by byte, and every limit.
 //! - [`FileService`] is the [`Service`](quorate_execution::Service): one `match` hands each operation to the file of its group:
-//!   names, rename, opens, readdir, data, ranges, attr, xattr, locks.
+//!   names, rename, opens, readdir, data, ranges, attr, rights, xattr, locks.
 //! - [`check`]: the whole state judged, for tests and the simulator.
 //!
 //! Every check is made here, on each replica, and none is left to the client. A refused operation leaves
@@ -16,6 +16,7 @@ extern crate alloc;
 
 #[macro_use]
 mod types;
+mod acl;
 pub mod answer;
 mod attr;
 pub mod check;
@@ -33,6 +34,7 @@ mod perm;
 mod ranges;
 mod readdir;
 mod rename;
+mod rights;
 mod service;
 mod xattr;
 

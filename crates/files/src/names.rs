@@ -29,6 +29,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
 pub(crate) struct New {
     pub kind: Kind,
     pub mode: u32,
+    pub umask: u32,
     pub rdev: u64,
     pub size: u64,
 }
@@ -52,6 +53,7 @@ impl Fs<'_, '_> {
         let new = New {
             kind: Kind::Directory,
             mode: op.mode,
+            umask: op.umask,
             rdev: 0,
             size: 0,
         };
@@ -73,6 +75,7 @@ impl Fs<'_, '_> {
         let new = New {
             kind: op.kind,
             mode: op.mode,
+            umask: op.umask,
             rdev: if device { op.rdev } else { 0 },
             size: 0,
         };
@@ -100,6 +103,7 @@ impl Fs<'_, '_> {
         let new = New {
             kind: Kind::Regular,
             mode: op.mode,
+            umask: op.umask,
             rdev: mark,
             size: 0,
         };
@@ -123,6 +127,7 @@ impl Fs<'_, '_> {
         let new = New {
             kind: Kind::Symlink,
             mode: 0,
+            umask: 0,
             rdev: 0,
             size: op.target.len() as u64,
         };
@@ -204,13 +209,13 @@ impl Fs<'_, '_> {
         if dir.nlink == 0 {
             return Err(Errno::ENOENT.into());
         }
-        Ok(perm::need(&dir, self.who, access::WRITE | access::EXEC)?)
+        self.need(parent, &dir, access::WRITE | access::EXEC)
     }
 
     /// Whether the caller may remove a name of `child` (`may_delete` of Linux).
     pub fn may_remove(&self, parent: Ino, child: &Inode, as_directory: bool) -> Done<()> {
         let dir = self.inode(parent)?;
-        perm::need(&dir, self.who, access::WRITE | access::EXEC)?;
+        self.need(parent, &dir, access::WRITE | access::EXEC)?;
         perm::check_sticky(&dir, child, self.who)?;
         match (as_directory, child.kind == Kind::Directory) {
             (true, false) => Err(Errno::ENOTDIR.into()),
@@ -236,7 +241,7 @@ impl Fs<'_, '_> {
         let (mode, gid) = perm::for_new(&dir, self.who, new.kind, new.mode);
         let now = self.now();
         let is_dir = new.kind == Kind::Directory;
-        let inode = Inode {
+        let mut inode = Inode {
             kind: new.kind,
             mode,
             nlink: if is_dir { 2 } else { 1 },
@@ -257,6 +262,7 @@ impl Fs<'_, '_> {
             xattr_list_bytes: 0,
             xattr_bytes: 0,
         };
+        self.inherit((parent, &dir), (ino, &mut inode), new.umask)?;
         self.put_inode(ino, &inode);
         self.add_entry(parent, name, ino, new.kind)?;
         Ok((ino, inode))

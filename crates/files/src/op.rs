@@ -131,7 +131,7 @@ tagged! {
         3 => GetAttr(Target),
         /// Changes attributes. `Attr`; see [`SetAttr::size`] for a size that takes several operations.
         4 => SetAttr(SetAttr),
-        /// Which accesses the caller would be allowed. `Allowed`.
+        /// Which accesses the caller would be allowed, each by itself. `Allowed`.
         5 => Access(Access),
         /// Opens an object. `Opened`.
         6 => Open(Open),
@@ -169,13 +169,13 @@ tagged! {
         22 => Fallocate(Fallocate),
         /// The next data or hole. `Offset`; or `Progress`: none up to there, ask again from there.
         23 => Seek(Seek),
-        /// Sets an extended attribute. `Done`.
+        /// Sets an extended attribute. `Attr`.
         24 => SetXattr(SetXattr),
         /// An extended attribute. `Bytes`, or `Size` for a probe.
         25 => GetXattr(GetXattr),
         /// The names of the extended attributes, each ended by a NUL. `Bytes`, or `Size` for a probe.
         26 => ListXattr(ListXattr),
-        /// Removes an extended attribute. `Done`.
+        /// Removes an extended attribute. `Attr`.
         27 => RemoveXattr(RemoveXattr),
         /// Tests, takes or lets go of a lock. `Lock`.
         28 => Lock(Lock),

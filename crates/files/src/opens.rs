@@ -11,7 +11,6 @@ use crate::fs::{Done, Fs};
 use crate::layout::{self, Inode, MAX_OPENS, OpenFile};
 use crate::names::{New, check_name};
 use crate::op::{Create, Open, access, flags};
-use crate::perm;
 use crate::types::{Handle, Ino, Kind, Nothing};
 
 /// How many handles of an ended session go with one operation. Each costs a few rows.
@@ -47,6 +46,7 @@ impl Fs<'_, '_> {
         let new = New {
             kind: Kind::Regular,
             mode: op.mode,
+            umask: op.umask,
             rdev: 0,
             size: 0,
         };
@@ -81,7 +81,7 @@ impl Fs<'_, '_> {
         if writes {
             mask |= access::WRITE;
         }
-        perm::need(&inode, self.who, mask)?;
+        self.need(ino, &inode, mask)?;
         let handle = self.add_open(ino, wanted)?;
         if wanted & flags::TRUNC != 0 {
             self.truncate(&mut inode, 0)?;

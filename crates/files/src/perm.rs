@@ -1,4 +1,4 @@
-//! Who may do what: permission bits, and the bits that changes take away.
+//! Mode bits: what they grant, and those that changes take away. With ACLs it is [`crate::rights`] that decides.
 
 use crate::errno::Errno;
 use crate::layout::Inode;
@@ -13,12 +13,14 @@ pub const SETGID: u32 = 0o2000;
 pub const STICKY: u32 = 0o1000;
 /// All mode bits.
 pub const MODE_BITS: u32 = 0o7777;
+/// Those of them that say who may do what.
+pub const PERMISSION_BITS: u32 = 0o777;
 
 const GROUP_EXEC: u32 = 0o010;
 const ANY_EXEC: u32 = 0o111;
 
-/// Which of the accesses in `mask` the bits allow.
-pub(crate) fn allowed(inode: &Inode, who: &Who, mask: u32) -> u32 {
+/// What the mode bits alone grant: bits of [`access`].
+pub(crate) fn granted(inode: &Inode, who: &Who) -> u32 {
     let all = access::READ | access::WRITE | access::EXEC;
     let granted = if who.is_root() {
         // Linux, capabilities(7): the superuser passes all but execution of what nobody can execute.
@@ -34,16 +36,7 @@ pub(crate) fn allowed(inode: &Inode, who: &Who, mask: u32) -> u32 {
     } else {
         inode.mode
     };
-    granted & all & mask
-}
-
-/// `EACCES` unless the bits allow all of `mask`.
-pub(crate) fn need(inode: &Inode, who: &Who, mask: u32) -> Result<(), Errno> {
-    if allowed(inode, who, mask) == mask {
-        Ok(())
-    } else {
-        Err(Errno::EACCES)
-    }
+    granted & all
 }
 
 /// Whether the caller is the owner or the superuser.
@@ -90,7 +83,7 @@ fn without_setid(inode: &Inode, who: &Who) -> u32 {
     mode
 }
 
-/// Mode and group of a new object.
+/// Mode, but for the umask, and group of a new object.
 pub(crate) fn for_new(dir: &Inode, who: &Who, kind: Kind, mode: u32) -> (u32, u32) {
     let inherits = dir.mode & SETGID != 0;
     let gid = if inherits { dir.gid } else { who.gid };

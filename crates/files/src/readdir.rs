@@ -8,7 +8,6 @@ use crate::errno::Errno;
 use crate::fs::{Done, Fs};
 use crate::layout::{self, FIRST_COOKIE, Inode};
 use crate::op::{MAX_ENTRIES, ReadDir, access, flags};
-use crate::perm;
 use crate::types::{Ino, Kind};
 
 impl Fs<'_, '_> {
@@ -20,7 +19,7 @@ impl Fs<'_, '_> {
         match rights {
             Some(rights) if rights & flags::READ == 0 => return Err(Errno::EBADF.into()),
             Some(_) => {}
-            None => perm::need(&dir, self.who, access::READ)?,
+            None => self.need(ino, &dir, access::READ)?,
         }
         if op.count == 0 {
             return Err(Errno::EINVAL.into());
@@ -29,7 +28,7 @@ impl Fs<'_, '_> {
             // Removed, but open.
             return Err(Errno::ENOENT.into());
         }
-        let may_search = perm::allowed(&dir, self.who, access::EXEC) != 0;
+        let may_search = self.may(ino, &dir, access::EXEC)?;
         let plus = op.plus && may_search;
         let limit = op.count.min(MAX_ENTRIES) as usize;
         let mut entries = self.dots(ino, &dir, op.cookie, plus)?;

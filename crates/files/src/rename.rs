@@ -6,7 +6,6 @@ use crate::fs::{Done, Fs};
 use crate::layout::{DirEntry, Inode, MAX_DEPTH};
 use crate::names::check_name;
 use crate::op::{Rename, RenameMode, access};
-use crate::perm;
 use crate::types::{Ino, Kind, Nothing};
 
 impl Fs<'_, '_> {
@@ -33,7 +32,8 @@ impl Fs<'_, '_> {
         {
             return Ok(Answer::Done(Nothing));
         }
-        self.check_rename(op, &object, target.as_ref().map(|(_, inode)| inode))?;
+        let replaced = target.as_ref().map(|(entry, inode)| (entry.ino, inode));
+        self.check_rename(op, (source.ino, &object), replaced)?;
         match target {
             None => self.move_name(op, &source)?,
             Some((entry, inode)) if op.mode == RenameMode::Exchange => {
@@ -111,12 +111,17 @@ impl Fs<'_, '_> {
         Err(Errno::ELOOP.into())
     }
 
-    fn check_rename(&self, op: &Rename, object: &Inode, target: Option<&Inode>) -> Done<()> {
-        let is_dir = object.kind == Kind::Directory;
-        self.may_remove(op.parent, object, is_dir)?;
+    fn check_rename(
+        &self,
+        op: &Rename,
+        object: (Ino, &Inode),
+        target: Option<(Ino, &Inode)>,
+    ) -> Done<()> {
+        let is_dir = object.1.kind == Kind::Directory;
+        self.may_remove(op.parent, object.1, is_dir)?;
         match target {
             None => self.may_add(op.new_parent)?,
-            Some(inode) => {
+            Some((_, inode)) => {
                 let as_dir = match op.mode {
                     RenameMode::Exchange => inode.kind == Kind::Directory,
                     RenameMode::Replace | RenameMode::NoReplace => is_dir,
@@ -129,13 +134,13 @@ impl Fs<'_, '_> {
         }
         // Another parent changes the directory's `..`, which is a write to it.
         if is_dir {
-            perm::need(object, self.who, access::WRITE)?;
+            self.need(object.0, object.1, access::WRITE)?;
         }
-        if let Some(inode) = target
+        if let Some((ino, inode)) = target
             && op.mode == RenameMode::Exchange
             && inode.kind == Kind::Directory
         {
-            perm::need(inode, self.who, access::WRITE)?;
+            self.need(ino, inode, access::WRITE)?;
         }
         Ok(())
     }

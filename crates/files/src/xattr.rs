@@ -1,8 +1,10 @@
-//! Extended attributes. Who may do what with which namespace is in xattr(7).
+//! Extended attributes. Who may do what with which namespace is in xattr(7). ACLs are kept here, but set by rules of their own
+//! ([`crate::rights`]).
 
 use alloc::vec::Vec;
 use bytes::Bytes;
 
+use crate::acl::Acl;
 use crate::answer::Answer;
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
@@ -12,9 +14,11 @@ use crate::layout::{
 };
 use crate::op::{GetXattr, ListXattr, RemoveXattr, SetXattr, XattrMode, access};
 use crate::perm::{self, STICKY};
-use crate::types::{Ino, Kind, Nothing};
+use crate::rights::Which;
+use crate::types::{Ino, Kind};
 
 const CAPABILITY: &[u8] = b"security.capability";
+const TRUSTED: &[u8] = b"trusted.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Space {
@@ -23,8 +27,7 @@ enum Space {
     Security,
 }
 
-/// The namespace of a name. `system.` holds what other systems keep there (ACLs), which this one does not interpret and so does
-/// not take.
+/// The namespace of a name. Of `system.` there are the ACLs alone, and they are none of these.
 fn space(name: &[u8]) -> Result<Space, Errno> {
     if name.len() > MAX_NAME_BYTES {
         return Err(Errno::ERANGE);
@@ -34,7 +37,7 @@ fn space(name: &[u8]) -> Result<Space, Errno> {
     }
     let spaces = [
         (&b"user."[..], Space::User),
-        (b"trusted.", Space::Trusted),
+        (TRUSTED, Space::Trusted),
         (b"security.", Space::Security),
     ];
     for (prefix, space) in spaces {
@@ -49,35 +52,43 @@ fn space(name: &[u8]) -> Result<Space, Errno> {
 
 impl Fs<'_, '_> {
     pub fn set_xattr(&mut self, op: &SetXattr) -> Done<Answer> {
+        if let Some(which) = Which::of(&op.name) {
+            let acl = Acl::parse(&op.value)?;
+            return self.set_acl(op.ino, which, acl.as_ref());
+        }
         let space = space(&op.name)?;
         if op.value.len() > MAX_XATTR_VALUE_BYTES {
             return Err(Errno::E2BIG.into());
         }
         let mut inode = self.inode(op.ino)?;
-        self.may_change(&inode, space)?;
+        self.may_change(op.ino, &inode, space)?;
         let key = layout::xattr_key(op.ino, &op.name);
-        let old = self.txn.get(&key)?;
-        match (op.mode, &old) {
+        match (op.mode, self.txn.get(&key)?) {
             (XattrMode::Create, Some(_)) => return Err(Errno::EEXIST.into()),
             (XattrMode::Replace, None) => return Err(Errno::ENODATA.into()),
             (XattrMode::Set | XattrMode::Create | XattrMode::Replace, _) => {}
         }
-        if let Some(old) = old {
-            self.credit_xattr(&mut inode, &op.name, &old);
-        }
-        self.charge_xattr(&mut inode, &op.name, &op.value)?;
+        // A copy, so that the state does not keep the whole request alive.
+        let value = Bytes::copy_from_slice(&op.value);
+        self.replace_xattr(op.ino, &mut inode, &op.name, Some(value))?;
         self.touch(&mut inode);
         self.put_inode(op.ino, &inode);
-        self.txn.put(key, Bytes::copy_from_slice(&op.value));
-        Ok(Answer::Done(Nothing))
+        Ok(self.answer(op.ino, &inode))
     }
 
     pub fn get_xattr(&mut self, op: &GetXattr) -> Done<Answer> {
-        let space = space(&op.name)?;
         let inode = self.inode(op.ino)?;
-        match space {
+        if Which::of(&op.name).is_some() {
+            // Everybody may know who may do what.
+            if inode.kind == Kind::Symlink {
+                return Err(Errno::ENOTSUP.into());
+            }
+            let value = self.txn.get(&layout::xattr_key(op.ino, &op.name))?;
+            return sized(value.ok_or(Errno::ENODATA)?, op.size);
+        }
+        match space(&op.name)? {
             Space::User if !holds_user(&inode) => return Err(Errno::ENODATA.into()),
-            Space::User => perm::need(&inode, self.who, access::READ)?,
+            Space::User => self.need(op.ino, &inode, access::READ)?,
             Space::Trusted if !self.who.is_root() => return Err(Errno::ENODATA.into()),
             Space::Trusted | Space::Security => {}
         }
@@ -92,7 +103,7 @@ impl Fs<'_, '_> {
             let (from, to) = layout::xattr_range(op.ino);
             for (key, _) in self.scan(&from, &to, MAX_XATTRS as usize)? {
                 let name = &key[9..];
-                if space(name)? == Space::Trusted && !self.who.is_root() {
+                if name.starts_with(TRUSTED) && !self.who.is_root() {
                     continue;
                 }
                 names.extend_from_slice(name);
@@ -103,39 +114,62 @@ impl Fs<'_, '_> {
     }
 
     pub fn remove_xattr(&mut self, op: &RemoveXattr) -> Done<Answer> {
+        if let Some(which) = Which::of(&op.name) {
+            return self.set_acl(op.ino, which, None);
+        }
         let space = space(&op.name)?;
         let mut inode = self.inode(op.ino)?;
-        self.may_change(&inode, space)?;
+        self.may_change(op.ino, &inode, space)?;
         let key = layout::xattr_key(op.ino, &op.name);
-        let old = self.txn.get(&key)?.ok_or(Errno::ENODATA)?;
-        self.credit_xattr(&mut inode, &op.name, &old);
+        if self.txn.get(&key)?.is_none() {
+            return Err(Errno::ENODATA.into());
+        }
+        self.replace_xattr(op.ino, &mut inode, &op.name, None)?;
         self.touch(&mut inode);
         self.put_inode(op.ino, &inode);
-        self.txn.delete(key);
-        Ok(Answer::Done(Nothing))
+        Ok(self.answer(op.ino, &inode))
     }
 
     /// A change of a file's content takes its capabilities away, whoever makes it. The caller writes the inode.
     pub fn drop_capabilities(&mut self, ino: Ino, inode: &mut Inode) -> Done<()> {
-        if inode.xattrs == 0 {
-            return Ok(());
+        self.replace_xattr(ino, inode, CAPABILITY, None)
+    }
+
+    /// Gives an attribute this value, or takes it away if there is one. The caller writes the inode.
+    pub fn replace_xattr(
+        &mut self,
+        ino: Ino,
+        inode: &mut Inode,
+        name: &[u8],
+        value: Option<Bytes>,
+    ) -> Done<()> {
+        let key = layout::xattr_key(ino, name);
+        let old = match inode.xattrs {
+            0 => None,
+            _ => self.txn.get(&key)?,
+        };
+        if let Some(old) = &old {
+            self.credit_xattr(inode, name, old);
         }
-        let key = layout::xattr_key(ino, CAPABILITY);
-        if let Some(old) = self.txn.get(&key)? {
-            self.credit_xattr(inode, CAPABILITY, &old);
-            self.txn.delete(key);
+        match value {
+            Some(value) => {
+                self.charge_xattr(inode, name, &value)?;
+                self.txn.put(key, value);
+            }
+            None if old.is_some() => self.txn.delete(key),
+            None => {}
         }
         Ok(())
     }
 
-    fn may_change(&self, inode: &Inode, space: Space) -> Done<()> {
+    fn may_change(&self, ino: Ino, inode: &Inode, space: Space) -> Done<()> {
         match space {
             Space::User => {
                 let sticky_dir = inode.kind == Kind::Directory && inode.mode & STICKY != 0;
                 if !holds_user(inode) || (sticky_dir && !perm::owns(inode, self.who)) {
                     return Err(Errno::EPERM.into());
                 }
-                Ok(perm::need(inode, self.who, access::WRITE)?)
+                self.need(ino, inode, access::WRITE)
             }
             Space::Trusted | Space::Security if self.who.is_root() => Ok(()),
             Space::Trusted | Space::Security => Err(Errno::EPERM.into()),

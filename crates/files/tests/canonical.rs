@@ -99,13 +99,15 @@ fn on_names() -> impl Strategy<Value = Action> {
                 parent,
                 name,
                 mode,
+                umask: 0,
                 flags,
             })
         }),
         (place(), mode()).prop_map(|((parent, name), mode)| Action::Mkdir(Mkdir {
             parent,
             name,
-            mode
+            mode,
+            umask: 0
         })),
         (place(), kind(), mode(), number()).prop_map(|((parent, name), kind, mode, rdev)| {
             Action::Mknod(Mknod {
@@ -113,6 +115,7 @@ fn on_names() -> impl Strategy<Value = Action> {
                 name,
                 kind,
                 mode,
+                umask: 0,
                 rdev,
             })
         }),
@@ -129,6 +132,7 @@ fn on_names() -> impl Strategy<Value = Action> {
                 parent,
                 name,
                 mode,
+                umask: 0,
                 verifier,
             })
         }),

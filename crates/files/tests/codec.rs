@@ -46,6 +46,7 @@ fn samples() -> Vec<Action> {
             parent,
             name: name.clone(),
             mode: 0o600,
+            umask: 0,
             flags: 3,
         }),
         Action::Release(HANDLE),
@@ -63,12 +64,14 @@ fn samples() -> Vec<Action> {
             parent,
             name: name.clone(),
             mode: 0o755,
+            umask: 0,
         }),
         Action::Mknod(Mknod {
             parent,
             name: name.clone(),
             kind: quorate_files::Kind::Fifo,
             mode: 0,
+            umask: 0,
             rdev: 0,
         }),
         Action::Symlink(Symlink {
@@ -143,6 +146,7 @@ fn samples() -> Vec<Action> {
             parent,
             name: name.clone(),
             mode: 0o600,
+            umask: 0,
             verifier: Some(7),
         }),
         Action::WithAttrs(WithAttrs::new(

@@ -24,6 +24,7 @@ fn change(world: &mut World, kind: u8, a: u8, b: u8) {
             parent,
             name,
             mode: 0o644,
+            umask: 0,
             flags: 0,
         }),
         1 => Action::Unlink(Unlink { parent, name }),

@@ -87,11 +87,13 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             parent,
             name: name(4),
             mode,
+            umask: 0,
         }),
         2 | 3 => Action::Create(Create {
             parent,
             name: name(4),
             mode,
+            umask: 0,
             flags: open_flags,
         }),
         4 => Action::Mknod(Mknod {
@@ -99,6 +101,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             name: name(4),
             kind: [Kind::Fifo, Kind::Regular, Kind::Char, Kind::Socket][usize::from(raw[5]) % 4],
             mode,
+            umask: 0,
             rdev: 5,
         }),
         5 => Action::Symlink(Symlink {
@@ -172,6 +175,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             parent,
             name: name(4),
             mode,
+            umask: 0,
             verifier: [None, Some(0), Some(2), Some(3)][usize::from(raw[5]) % 4],
         }),
         _ => Action::Access(Access {

@@ -134,7 +134,25 @@ impl Maker<'_> {
     }
 
     fn xattr(&self, i: usize) -> Bytes {
-        Bytes::from_static(self.pick(&[&b"user.x"[..], b"security.capability"], i))
+        let names = [
+            &b"user.x"[..],
+            b"security.capability",
+            b"system.posix_acl_access",
+            b"system.posix_acl_default",
+        ];
+        Bytes::from_static(self.pick(&names, i))
+    }
+
+    /// One for the caller who is not the superuser, or none.
+    fn acl(&self, i: usize) -> Bytes {
+        let (all, perm) = ([255; 4], self.raw[i] % 8);
+        let mut out = vec![2, 0, 0, 0];
+        let entries = [(1, 6), (2, perm), (4, 4), (16, 7), (32, 0)];
+        for (tag, perm) in entries.iter().take(usize::from(self.raw[i] / 8) % 12) {
+            out.extend_from_slice(&[*tag, 0, *perm, 0]);
+            out.extend_from_slice(&if *tag == 2 { [232, 3, 0, 0] } else { all });
+        }
+        out.into()
     }
 
     fn set_attr(&self) -> SetAttr {
@@ -183,20 +201,28 @@ impl Maker<'_> {
                 parent,
                 name,
                 mode,
+                umask: 0,
                 flags: self.flags(7, 64),
             }),
             4 => Action::Make(Make {
                 parent,
                 name,
                 mode,
+                umask: 0,
                 verifier: self.pick(&[None, Some(0), Some(1)], 7),
             }),
-            5 => Action::Mkdir(Mkdir { parent, name, mode }),
+            5 => Action::Mkdir(Mkdir {
+                parent,
+                name,
+                mode,
+                umask: 0,
+            }),
             6 => Action::Mknod(Mknod {
                 parent,
                 name,
                 kind: Kind::Fifo,
                 mode,
+                umask: 0,
                 rdev: 0,
             }),
             7 => Action::Symlink(Symlink {
@@ -262,7 +288,10 @@ impl Maker<'_> {
             15 | 16 => Action::SetXattr(SetXattr {
                 ino: self.old_ino(3),
                 name: self.xattr(4),
-                value: Bytes::from(vec![7; usize::from(self.raw[5]) * 4]),
+                value: match self.xattr(4).starts_with(b"system.") {
+                    true => self.acl(5),
+                    false => Bytes::from(vec![7; usize::from(self.raw[5]) * 4]),
+                },
                 mode: XattrMode::Set,
             }),
             17 => Action::GetXattr(GetXattr {
@@ -562,4 +591,42 @@ fn a_test_of_locks_waits_for_a_release() {
     let release = graph.take_settleable().unwrap();
     graph.done(release);
     assert!(graph.take_ready().is_some());
+}
+
+/// An ACL says who may write: a write to an object by its number waits until it is set, and for other attributes it does not.
+#[test]
+fn a_write_by_number_waits_for_the_acl() {
+    let by_number = Action::Write(Write {
+        target: Target::Ino(Ino(2)),
+        place: Place::At(0),
+        data: Bytes::from_static(b"some"),
+    });
+    for (name, ino, expected) in [
+        ("system.posix_acl_access", Ino(2), false),
+        ("system.posix_acl_access", Ino(3), true),
+        ("system.posix_acl_default", Ino(2), true),
+        ("user.x", Ino(2), true),
+    ] {
+        let name = Bytes::from_static(name.as_bytes());
+        let set = Action::SetXattr(SetXattr {
+            ino,
+            name: name.clone(),
+            value: Bytes::new(),
+            mode: XattrMode::Set,
+        });
+        let remove = Action::RemoveXattr(RemoveXattr { ino, name });
+        for change in [set, remove] {
+            let service = FileService::new(SMALL);
+            let world = World::with(SMALL);
+            let mut graph = Graph::new(Conflicts::Declared, 8);
+            let mut insert = |action: &Action| {
+                let op = Op::new(Who::root(), action.clone()).to_bytes();
+                graph.insert(service.uses(&world.call(1), &op))
+            };
+            // The first keeps the change from settling.
+            let ids = [&write(4, 0), &change, &by_number].map(&mut insert);
+            let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
+            assert_eq!(runs.contains(&ids[2]), expected, "{change:?}");
+        }
+    }
 }

@@ -283,11 +283,7 @@ fn extended_attributes_are_linux_ones() {
         (other.clone(), set("user.a", 5, Set), Err(Errno::EACCES)),
         (user(), set("trusted.t", 5, Set), Err(Errno::EPERM)),
         (Who::root(), set("trusted.t", 5, Set), ok.clone()),
-        (
-            user(),
-            set("system.posix_acl_access", 5, Set),
-            Err(Errno::ENOTSUP),
-        ),
+        (user(), set("system.nfs4_acl", 5, Set), Err(Errno::ENOTSUP)),
         (user(), set("nothing", 5, Set), Err(Errno::ENOTSUP)),
         (user(), set("user.", 5, Set), Err(Errno::EINVAL)),
         (user(), set("user.big", 65_537, Set), Err(Errno::E2BIG)),
@@ -306,7 +302,11 @@ fn extended_attributes_are_linux_ones() {
         (other.clone(), get("trusted.t", 5), Err(Errno::ENODATA)),
         (other.clone(), get("user.b", 5), Err(Errno::ENODATA)),
     ] {
-        assert_eq!(world.run(1, &who, action.clone()), expected, "{action:?}");
+        let found = match world.run(1, &who, action.clone()) {
+            Ok(Answer::Attr(_)) => ok.clone(),
+            other => other,
+        };
+        assert_eq!(found, expected, "{action:?}");
     }
     let list = |size| Action::ListXattr(ListXattr { ino, size });
     let names = |names: &'static [u8]| Ok(Answer::Bytes(Bytes::from_static(names)));
@@ -316,9 +316,10 @@ fn extended_attributes_are_linux_ones() {
         names(b"trusted.t\0user.a\0")
     );
     assert_eq!(world.run(1, &user(), list(6)), Err(Errno::ERANGE));
-    let mut full = Ok(Answer::Done(Nothing));
+    let mut full = Ok(());
     for n in 0..100 {
-        full = world.run(1, &user(), set(&format!("user.{n}"), 20_000, Set));
+        let set = set(&format!("user.{n}"), 20_000, Set);
+        full = world.run(1, &user(), set).map(drop);
         world.check();
         if full.is_err() {
             break;
@@ -375,6 +376,7 @@ fn a_refusal_undoes_the_operation_alone() {
             parent,
             name: long,
             mode: 0,
+            umask: 0,
             flags,
         }),
         Action::Lookup(Lookup {

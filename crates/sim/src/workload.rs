@@ -85,12 +85,14 @@ impl Asker {
                 parent: ino,
                 name,
                 mode: 0o644,
+                umask: 0,
                 flags: flags::READ | flags::WRITE,
             }),
             2 => Action::Mkdir(Mkdir {
                 parent: ino,
                 name,
                 mode: 0o755,
+                umask: 0,
             }),
             3 => Action::Unlink(Unlink { parent: ino, name }),
             4 => Action::Link(Link {

@@ -34,7 +34,13 @@ impl Layout {
     pub async fn make(volume: &Volume, who: &Who, round: u64) -> Called<Layout> {
         let mkdir = async |parent: Ino, name: &str| {
             let (name, mode) = (Bytes::copy_from_slice(name.as_bytes()), 0o755);
-            let attr = volume.mkdir(who, Mkdir { parent, name, mode }).await?;
+            let mkdir = Mkdir {
+                parent,
+                name,
+                mode,
+                umask: 0,
+            };
+            let attr = volume.mkdir(who, mkdir).await?;
             Called::Ok(attr.ino)
         };
         let name = format!("round-{round}");
@@ -44,6 +50,7 @@ impl Layout {
                 parent: root,
                 name: name.into(),
                 mode: 0o644,
+                umask: 0,
                 flags: flags::WRITE,
             };
             let opened = volume.create(who, create).await?;

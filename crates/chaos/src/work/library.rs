@@ -115,6 +115,7 @@ fn action(layout: &Layout, op: &Op) -> Action {
             name: name(at),
             kind: Kind::Regular,
             mode: 0o644,
+            umask: 0,
             rdev: 0,
         }),
         Op::Remove { at } => Action::Unlink(Unlink {

@@ -7,6 +7,7 @@
     reason = "waits need a clock; no result depends on it"
 )]
 
+mod acl;
 mod bench;
 mod blobs;
 mod chaos;

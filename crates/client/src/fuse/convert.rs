@@ -175,14 +175,15 @@ pub(super) fn bytes(name: &OsStr) -> Bytes {
     Bytes::copy_from_slice(name.as_bytes())
 }
 
-/// Attributes that the kernel and `ls` ask for all the time and that a mount never has. File capabilities count for
-/// nothing on a `nosuid` mount; access control lists are not there yet. Without this each write would cost one more operation.
-pub(super) fn never_there(name: &OsStr) -> Option<fuser::Errno> {
-    match name.as_encoded_bytes() {
-        b"security.capability" => Some(fuser::Errno::ENODATA),
-        name if name.starts_with(b"system.posix_acl_") => Some(fuser::Errno::ENOTSUP),
-        _ => None,
-    }
+/// Whether this is the attribute that the kernel asks for at each write and that a mount never has: file capabilities count
+/// for nothing where it is `nosuid`. Without this each write would cost one more operation.
+pub(super) fn is_never_there(name: &OsStr) -> bool {
+    name == "security.capability"
+}
+
+/// Whether an extended attribute is an ACL, which mode bits follow and which follows them.
+pub(super) fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
 }
 
 #[cfg(test)]

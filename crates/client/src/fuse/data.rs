@@ -15,6 +15,7 @@ use super::convert::{Result, has, open_flags};
 use super::core::Core;
 use super::handles::OpenFile;
 use super::inode::At;
+use super::names::{Bits, MODE_BITS};
 use super::{MAX_REQUEST_BYTES, ahead};
 use crate::volume::CallError;
 
@@ -64,7 +65,7 @@ impl Core {
         who: &Who,
         parent: Ino,
         name: Bytes,
-        mode: u32,
+        bits: Bits,
         how: i32,
     ) -> Result<JustOpened> {
         let _changing = self.changing();
@@ -75,7 +76,8 @@ impl Core {
         let create = Create {
             parent,
             name,
-            mode: mode & 0o7777,
+            mode: bits.mode & MODE_BITS,
+            umask: bits.umask,
             flags,
         };
         let generation = self.volume.session().generation();

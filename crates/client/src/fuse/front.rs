@@ -22,8 +22,9 @@ use fuser::{
 use quorate_files::op::{Rename, SetAttr};
 use quorate_files::{Nothing, Target};
 
-use super::convert::{self, bytes, ino, never_there};
+use super::convert::{self, bytes, ino, is_never_there};
 use super::locking::Wanted;
+use super::names::Bits;
 pub(super) use task::Front;
 
 /// An operation of the core, to be done in a task.
@@ -95,12 +96,13 @@ impl Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
         let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
-        self.answer(req, reply, work!(mknod(&who, parent, name, mode, rdev)));
+        let bits = Bits { mode, umask };
+        self.answer(req, reply, work!(mknod(&who, parent, name, bits, rdev)));
     }
 
     fn mkdir(
@@ -109,11 +111,12 @@ impl Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
         let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
-        self.answer(req, reply, work!(mkdir(&who, parent, name, mode)));
+        let bits = Bits { mode, umask };
+        self.answer(req, reply, work!(mkdir(&who, parent, name, bits)));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -186,12 +189,13 @@ impl Filesystem for Front {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
-        self.answer_opened(req, reply, work!(create(&who, parent, name, mode, flags)));
+        let bits = Bits { mode, umask };
+        self.answer_opened(req, reply, work!(create(&who, parent, name, bits, flags)));
     }
 
     fn read(
@@ -301,7 +305,7 @@ impl Filesystem for Front {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        if never_there(name).is_some() {
+        if is_never_there(name) {
             return reply.error(fuser::Errno::ENOTSUP);
         }
         let (who, number, name) = (self.who(req), ino(number), bytes(name));
@@ -314,8 +318,8 @@ impl Filesystem for Front {
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if let Some(errno) = never_there(name) {
-            return reply.error(errno);
+        if is_never_there(name) {
+            return reply.error(fuser::Errno::ENODATA);
         }
         let (who, number, name) = (self.who(req), ino(number), bytes(name));
         self.answer(req, reply, work!(get_xattr(&who, number, name, size)));

@@ -11,12 +11,23 @@ use quorate_files::op::{
 use quorate_files::{Action, Answer, Attr, Ino, Kind, Target, Who};
 
 use super::TTL;
-use super::convert::{Result, kind_of_mode};
+use super::convert::{Result, is_acl, kind_of_mode};
 use super::core::Core;
 use crate::volume::{CallError, XattrAnswer};
 
 /// How often a truncation that takes several operations goes on, at most.
 const MAX_STEPS: usize = 1 << 20;
+
+/// Set-ID, sticky and permission bits.
+pub(super) const MODE_BITS: u32 = 0o7777;
+
+/// What a new object's mode is to be. The umask counts only where the directory has no default ACL, so it is for the
+/// replicas to apply.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bits {
+    pub mode: u32,
+    pub umask: u32,
+}
 
 impl Core {
     pub async fn lookup(self: &Arc<Core>, who: &Who, parent: Ino, name: Bytes) -> Result<Attr> {
@@ -80,10 +91,7 @@ impl Core {
                     }
                 }
             };
-            self.changes.own(&attr);
-            if let Some(inode) = self.handles.inode(ino) {
-                inode.learn(&attr);
-            }
+            self.changed(&attr);
             if op.size.is_none_or(|size| size == attr.size) {
                 return self.fresh(attr).await;
             }
@@ -108,10 +116,14 @@ impl Core {
         }
     }
 
-    pub async fn mkdir(&self, who: &Who, parent: Ino, name: Bytes, mode: u32) -> Result<Attr> {
+    pub async fn mkdir(&self, who: &Who, parent: Ino, name: Bytes, bits: Bits) -> Result<Attr> {
         let _changing = self.changing();
-        let mode = mode & 0o7777;
-        let mkdir = Mkdir { parent, name, mode };
+        let mkdir = Mkdir {
+            parent,
+            name,
+            mode: bits.mode & MODE_BITS,
+            umask: bits.umask,
+        };
         Ok(self.volume.mkdir(who, mkdir).await?)
     }
 
@@ -120,16 +132,17 @@ impl Core {
         who: &Who,
         parent: Ino,
         name: Bytes,
-        mode: u32,
+        bits: Bits,
         rdev: u32,
     ) -> Result<Attr> {
         let _changing = self.changing();
-        let kind = kind_of_mode(mode).ok_or(fuser::Errno::EINVAL)?;
+        let kind = kind_of_mode(bits.mode).ok_or(fuser::Errno::EINVAL)?;
         let mknod = Mknod {
             parent,
             name,
             kind,
-            mode: mode & 0o7777,
+            mode: bits.mode & MODE_BITS,
+            umask: bits.umask,
             rdev: match kind {
                 Kind::Block | Kind::Char => u64::from(rdev),
                 _ => 0,
@@ -191,7 +204,7 @@ impl Core {
     }
 
     pub async fn set_xattr(
-        &self,
+        self: &Arc<Core>,
         who: &Who,
         ino: Ino,
         name: Bytes,
@@ -206,6 +219,9 @@ impl Core {
             REPLACE => XattrMode::Replace,
             _ => return Err(fuser::Errno::EINVAL),
         };
+        if is_acl(&name) {
+            self.flush_ino(ino).await;
+        }
         let _changing = self.changing();
         let set = SetXattr {
             ino,
@@ -213,17 +229,30 @@ impl Core {
             value,
             mode,
         };
-        self.volume.set_xattr(who, set).await?;
+        let attr = self.volume.set_xattr(who, set).await?;
+        self.changed(&attr);
         Ok(())
     }
 
+    /// An own change has led to these attributes; with an ACL the mode bits change, too.
+    fn changed(&self, attr: &Attr) {
+        self.changes.own(attr);
+        if let Some(inode) = self.handles.inode(attr.ino) {
+            inode.learn(attr);
+        }
+    }
+
     pub async fn get_xattr(
-        &self,
+        self: &Arc<Core>,
         who: &Who,
         ino: Ino,
         name: Bytes,
         size: u32,
     ) -> Result<XattrAnswer> {
+        if is_acl(&name) {
+            // Mode bits that wait to be set are part of it.
+            self.flush_ino(ino).await;
+        }
         let get = GetXattr { ino, name, size };
         Ok(self.volume.get_xattr(who, get).await?)
     }
@@ -232,10 +261,14 @@ impl Core {
         Ok(self.volume.list_xattr(who, ListXattr { ino, size }).await?)
     }
 
-    pub async fn remove_xattr(&self, who: &Who, ino: Ino, name: Bytes) -> Result<()> {
+    pub async fn remove_xattr(self: &Arc<Core>, who: &Who, ino: Ino, name: Bytes) -> Result<()> {
+        if is_acl(&name) {
+            self.flush_ino(ino).await;
+        }
         let _changing = self.changing();
         let remove = RemoveXattr { ino, name };
-        self.volume.remove_xattr(who, remove).await?;
+        let attr = self.volume.remove_xattr(who, remove).await?;
+        self.changed(&attr);
         Ok(())
     }
 }

@@ -74,8 +74,10 @@ record! {
         pub parent: Ino,
         /// The name in it.
         pub name: Bytes,
-        /// Mode bits with the umask already applied. A new file's handle has the rights of `flags` whatever the mode.
+        /// Mode bits. A new file's handle has the rights of `flags` whatever the mode.
         pub mode: u32,
+        /// Bits that `mode` is not to have, unless the directory has a default ACL, which then says so itself.
+        pub umask: u32,
         /// Bits of [`flags`](super::flags).
         pub flags: u32,
     }
@@ -88,8 +90,10 @@ record! {
         pub parent: Ino,
         /// The name in it.
         pub name: Bytes,
-        /// Mode bits with the umask already applied.
+        /// Mode bits.
         pub mode: u32,
+        /// As of [`Create`].
+        pub umask: u32,
         /// None: an object that has the name already is answered as it is, whatever it is. Otherwise the name must be new,
         /// else `EEXIST`; but a file that was made with this verifier, and whose attributes nobody has set since, is
         /// answered: so who asks again because no answer came is told that the file is his.
@@ -138,8 +142,10 @@ record! {
         pub parent: Ino,
         /// Its name.
         pub name: Bytes,
-        /// Mode bits with the umask already applied.
+        /// Mode bits.
         pub mode: u32,
+        /// As of [`Create`].
+        pub umask: u32,
     }
 }
 
@@ -153,8 +159,10 @@ record! {
         /// Regular, fifo, socket; block and character devices by root only (`EPERM`). A directory is `EPERM`, a
         /// symbolic link `EINVAL`.
         pub kind: Kind,
-        /// Mode bits with the umask already applied.
+        /// Mode bits.
         pub mode: u32,
+        /// As of [`Create`].
+        pub umask: u32,
         /// The device number of a device.
         pub rdev: u64,
     }
@@ -315,11 +323,12 @@ record! {
     pub struct SetXattr {
         /// The object.
         pub ino: Ino,
-        /// The attribute, with its namespace: `user.`, `trusted.`, `security.` or `system.`.
+        /// The attribute, with its namespace: `user.`, `trusted.` or `security.`; or one of the two that hold an object's ACLs,
+        /// `system.posix_acl_access` and, of a directory, `system.posix_acl_default`. An ACL without entries is none.
         pub name: Bytes,
-        /// Its value, up to 64 KiB.
+        /// Its value, up to 64 KiB; of an ACL up to 4 KiB, in the form that Linux has for it.
         pub value: Bytes,
-        /// Whether it must be there.
+        /// Whether it must be there. Of ACLs, as in Linux, not looked at.
         pub mode: XattrMode,
     }
 }

@@ -146,6 +146,7 @@ impl World {
             parent,
             name,
             mode,
+            umask: 0,
             flags,
         });
         match self.run(1, who, action)? {
@@ -156,7 +157,16 @@ impl World {
 
     pub fn mkdir(&mut self, who: &Who, parent: Ino, name: &[u8], mode: u32) -> Result<Ino> {
         let name = Bytes::copy_from_slice(name);
-        match self.run(1, who, Action::Mkdir(Mkdir { parent, name, mode }))? {
+        match self.run(
+            1,
+            who,
+            Action::Mkdir(Mkdir {
+                parent,
+                name,
+                mode,
+                umask: 0,
+            }),
+        )? {
             Answer::Attr(attr) => Ok(attr.ino),
             other => panic!("{other:?}"),
         }

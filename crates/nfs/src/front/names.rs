@@ -54,6 +54,7 @@ impl Front {
                     name,
                     kind: Kind::Regular,
                     mode: mode(&attrs, OWN_FILE),
+                    umask: 0,
                     rdev: 0,
                 });
                 return self.make(&dir, action, attrs).await;
@@ -66,6 +67,7 @@ impl Front {
             parent,
             name,
             mode: mode(&attrs, OWN_FILE),
+            umask: 0,
             verifier,
         });
         self.make(&dir, action, attrs).await
@@ -77,6 +79,7 @@ impl Front {
             parent: dir.ino,
             name: place.name,
             mode: mode(&attrs, OWN_DIRECTORY),
+            umask: 0,
         });
         self.make(&dir, action, attrs).await
     }
@@ -107,6 +110,7 @@ impl Front {
             name: place.name,
             kind,
             mode: mode(&special.attrs, OWN_FILE),
+            umask: 0,
             rdev: device(special.device).ok_or(Status::Inval)?,
         });
         self.make(&dir, action, special.attrs).await

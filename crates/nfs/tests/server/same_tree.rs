@@ -75,6 +75,7 @@ impl Pair<'_> {
                         name: new,
                         kind,
                         mode: bits,
+                        umask: 0,
                         rdev: 0,
                     }),
                 )
@@ -93,6 +94,7 @@ impl Pair<'_> {
                         parent,
                         name: new,
                         mode: bits,
+                        umask: 0,
                         verifier,
                     }),
                 )
@@ -109,6 +111,7 @@ impl Pair<'_> {
                         parent,
                         name: new,
                         mode: bits,
+                        umask: 0,
                     }),
                 )
             }

@@ -22,11 +22,15 @@ pub(super) fn on(config: &mut KernelConfig) {
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_MAX_PAGES
+        // The kernel checks permissions by ACLs as the replicas do, and leaves the umask to those who know default ACLs.
+        | InitFlags::FUSE_POSIX_ACL
+        | InitFlags::FUSE_DONT_MASK
         // The service takes set-user-ID bits away at writes itself; asking before each write is spared.
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
         | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
     for flag in wanted.iter() {
-        // Older kernels lack some; all are for speed but the locks, which then hold on this machine only.
+        // Older kernels lack some; all are for speed but the locks, which then hold on this machine only, and the ACLs, which
+        // the replicas alone then keep.
         if config.add_capabilities(flag).is_err() {
             tracing::info!(?flag, "the kernel's FUSE can't do this");
         }
