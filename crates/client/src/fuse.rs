@@ -4,6 +4,7 @@
 //! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way.
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
+//! - `plain`: which objects have no extended attributes, so that none are asked for.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
 //! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
@@ -29,6 +30,7 @@ mod listing;
 mod locking;
 mod mount;
 mod names;
+mod plain;
 
 pub use mount::{MountError, MountOptions, Mounted, UnmountError, check_device, mount, unmount_at};
 

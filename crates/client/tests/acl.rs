@@ -237,3 +237,28 @@ fn modes_that_wait_come_before_acls() {
     assert_eq!(mode(&path), 0o640);
     assert_eq!(getfacl(&path)[3], "mask::r--");
 }
+
+/// What has no ACL costs no question after its attributes: neither who lists it nor who uses what is another's asks the group.
+#[test]
+fn what_has_no_acl_is_not_asked_for() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let dir = owned(&m);
+    for n in 0..50 {
+        fs::write(dir.join(format!("f{n}")), b"text").unwrap();
+    }
+    setfacl(&["-m", &format!("u:{FRIEND}:r")], &dir.join("f7"));
+    // From now on what is known is from attributes alone.
+    std::thread::sleep(Duration::from_millis(1100));
+    group.kinds.take();
+    let listed = run("ls", &["-l"], &dir);
+    assert_eq!(listed.matches('+').count(), 1, "{listed}");
+    assert!(can(STRANGER, &dir, "cat f1 f2 f3"));
+    let asked = group.kinds.take();
+    let (asks, looks) = (asked.get("GetXattr"), asked.get("ListXattr"));
+    let questions = asks.unwrap_or(&0) + looks.unwrap_or(&0);
+    assert!(questions < 10, "{asked:?}");
+}

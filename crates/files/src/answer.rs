@@ -41,6 +41,8 @@ record! {
         pub btime: Stamp,
         /// Counts the changes, by one with each operation that changes the object.
         pub change: u64,
+        /// Whether there are extended attributes, ACLs among them. So who has the attributes need not ask for what is not there.
+        pub has_xattrs: bool,
     }
 }
 

@@ -329,6 +329,7 @@ pub(crate) fn attr(ino: Ino, inode: &Inode) -> Attr {
         ctime: inode.ctime,
         btime: inode.btime,
         change: inode.change,
+        has_xattrs: inode.xattrs > 0,
     }
 }
 

@@ -255,8 +255,8 @@ fn attr() -> impl Strategy<Value = Attr> {
     let words = (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>());
     let sizes = (number(), number(), number(), number());
     let times = (stamp(), stamp(), stamp(), stamp());
-    (ino(), kind(), words, sizes, times).prop_map(
-        |(ino, kind, (mode, nlink, uid, gid), (size, blocks, rdev, change), times)| {
+    (ino(), kind(), words, sizes, times, any::<bool>()).prop_map(
+        |(ino, kind, (mode, nlink, uid, gid), (size, blocks, rdev, change), times, has_xattrs)| {
             let (atime, mtime, ctime, btime) = times;
             Attr {
                 ino,
@@ -273,6 +273,7 @@ fn attr() -> impl Strategy<Value = Attr> {
                 ctime,
                 btime,
                 change,
+                has_xattrs,
             }
         },
     )

@@ -157,6 +157,7 @@ mod tests {
             ctime: Stamp::default(),
             btime: Stamp::default(),
             change,
+            has_xattrs: false,
         }
     }
 

@@ -181,6 +181,11 @@ pub(super) fn is_never_there(name: &OsStr) -> bool {
     name == "security.capability"
 }
 
+/// Whether an extended attribute is one that the kernel and `ls` ask for, whoever uses attributes or not.
+pub(super) fn is_usual(name: &[u8]) -> bool {
+    is_acl(name) || name.starts_with(b"security.")
+}
+
 /// Whether an extended attribute is an ACL, which mode bits follow and which follows them.
 pub(super) fn is_acl(name: &[u8]) -> bool {
     name.starts_with(b"system.posix_acl_")

@@ -10,6 +10,7 @@ use quorate_files::op::{Place, Write};
 use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::time::Instant;
 
 use super::ahead::Room;
 use super::caller::Callers;
@@ -18,6 +19,7 @@ use super::convert::Result;
 use super::handles::{Handles, OpenFile};
 use super::inode::{At, Inode, Pending, Sealed};
 use super::listing::Listings;
+use super::plain::Plain;
 use crate::volume::{CallError, Volume};
 
 /// The most bytes of all files that wait to be written; then writers wait.
@@ -34,6 +36,7 @@ pub(super) struct Core {
     pub runtime: Handle,
     pub handles: Handles,
     pub changes: Changes,
+    pub plain: Plain,
     pub callers: Callers,
     pub listings: Listings,
     pub notifier: OnceCell<fuser::Notifier>,
@@ -74,6 +77,7 @@ impl Core {
             runtime,
             handles: Handles::default(),
             changes: Changes::default(),
+            plain: Plain::default(),
             callers: Callers::default(),
             listings: Listings::default(),
             notifier: OnceCell::new(),
@@ -289,6 +293,7 @@ impl Core {
         if self.changes.is_foreign(&attr) {
             self.drop_pages(attr.ino).await;
         }
+        self.plain.learn(&attr, Instant::now());
         Ok(attr)
     }
 

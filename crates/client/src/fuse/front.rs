@@ -47,6 +47,7 @@ impl Filesystem for Front {
 
     fn forget(&self, _: &Request, number: INodeNo, _: u64) {
         self.core().changes.forget(ino(number));
+        self.core().plain.forget(ino(number));
     }
 
     fn getattr(&self, req: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {

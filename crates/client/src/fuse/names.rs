@@ -9,9 +9,10 @@ use quorate_files::op::{
     SetXattr, Symlink, Unlink, XattrMode,
 };
 use quorate_files::{Action, Answer, Attr, Ino, Kind, Target, Who};
+use tokio::time::Instant;
 
 use super::TTL;
-use super::convert::{Result, is_acl, kind_of_mode};
+use super::convert::{Result, is_acl, is_usual, kind_of_mode};
 use super::core::Core;
 use crate::volume::{CallError, XattrAnswer};
 
@@ -229,8 +230,10 @@ impl Core {
             value,
             mode,
         };
-        let attr = self.volume.set_xattr(who, set).await?;
-        self.changed(&attr);
+        self.plain.change(ino, Instant::now());
+        let set = self.volume.set_xattr(who, set).await;
+        self.plain.change(ino, Instant::now());
+        self.changed(&set?);
         Ok(())
     }
 
@@ -249,6 +252,9 @@ impl Core {
         name: Bytes,
         size: u32,
     ) -> Result<XattrAnswer> {
+        if is_usual(&name) && self.plain.has_none(ino, Instant::now()) {
+            return Err(fuser::Errno::ENODATA);
+        }
         if is_acl(&name) {
             // Mode bits that wait to be set are part of it.
             self.flush_ino(ino).await;
@@ -258,6 +264,12 @@ impl Core {
     }
 
     pub async fn list_xattr(&self, who: &Who, ino: Ino, size: u32) -> Result<XattrAnswer> {
+        if self.plain.has_none(ino, Instant::now()) {
+            return Ok(match size {
+                0 => XattrAnswer::Size(0),
+                _ => XattrAnswer::Bytes(Bytes::new()),
+            });
+        }
         Ok(self.volume.list_xattr(who, ListXattr { ino, size }).await?)
     }
 
@@ -267,8 +279,10 @@ impl Core {
         }
         let _changing = self.changing();
         let remove = RemoveXattr { ino, name };
-        let attr = self.volume.remove_xattr(who, remove).await?;
-        self.changed(&attr);
+        self.plain.change(ino, Instant::now());
+        let removed = self.volume.remove_xattr(who, remove).await;
+        self.plain.change(ino, Instant::now());
+        self.changed(&removed?);
         Ok(())
     }
 }

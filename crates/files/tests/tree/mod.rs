@@ -133,6 +133,7 @@ impl Tree {
             ctime: node.ctime,
             btime: node.btime,
             change: node.change,
+            has_xattrs: false,
         })
     }
 
