@@ -97,7 +97,7 @@ fn pass_on(from: Option<impl Read>, mut to: impl Write) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+mod of_what_is_said {
     use super::*;
 
     const SAID: &str = "test up::one ... ok\ntest up::two ... FAILED\n";
