@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::group::Launcher;
-use crate::report::{Report, median, show};
+use crate::report::{Report, median};
 use crate::{clock, run};
 
 pub mod andrew;
@@ -271,7 +271,7 @@ impl Progress {
         let left = started.elapsed().as_secs_f64() / *done as f64 * (*all - *done) as f64;
         let told: Vec<_> = phases
             .iter()
-            .map(|p| format!("{} {} {}", p.name, show(p.value), p.unit))
+            .map(|p| format!("{} {} {}", p.name, figures::figure(p.unit, p.value), p.unit))
             .collect();
         eprintln!(
             "[{done}/{all}, {left:.0} s left] {name}: {}",

@@ -75,14 +75,14 @@ fn table(part: Vec<&Row>) -> Table {
         let ours = of(CBASE);
         let name = [line.phase, &line.workload].join("");
         let mut cells = vec![format!("{name}, {}", line.clients), line.unit.to_string()];
-        let figure = |row: &Row| show(row.median);
+        let figure = |row: &Row| figure(row.unit, row.median);
         cells.extend(systems.iter().map(|s| of(s).map_or("-".into(), figure)));
         let ratio = |other: &str| match (ours, of(other)) {
             (Some(ours), Some(other)) => format!("{:.2}", speed(ours, other)),
             _ => String::new(),
         };
         cells.extend([ratio(PASSED), ratio(BASE)]);
-        cells.push(paper::files(line.part, line.clients, line.wait_ms).into());
+        cells.push(paper::files(line.part, line.phase, line.clients, line.wait_ms).into());
         let cpu = |of: fn(&Cpu) -> f64| {
             ours.map_or(String::new(), |row| processor_time(row.unit, of(&row.cpu)))
         };
@@ -90,6 +90,14 @@ fn table(part: Vec<&Row>) -> Table {
         table.row(cells);
     }
     table
+}
+
+/// Parts of a second are what most phases take on a local disk.
+pub(super) fn figure(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Seconds if value < 1.0 => format!("{value:.3}"),
+        _ => show(value),
+    }
 }
 
 fn title(row: &Row) -> String {

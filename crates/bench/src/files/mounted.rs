@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::group::Launcher;
 
 /// How long a mount may take to come, and to go before its process is killed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A mount. It goes when this is dropped, and its directory with it.
 #[derive(Debug)]

@@ -109,6 +109,7 @@ impl Service for ServedFiles {
 mod tests {
     use quorate_files::op::Write;
     use quorate_files::{Ino, Nothing, Target, Who};
+    use quorate_wire::{PublicKey, SessionId, Time};
 
     use super::*;
 
@@ -132,5 +133,24 @@ mod tests {
         assert!(!waits(&write(Place::End(Nothing))));
         assert!(!waits(&op(Action::Fsync(Target::Ino(Ino(2))))));
         assert!(!waits(&Bytes::from_static(b"no operation")));
+    }
+
+    /// To BASE all operations conflict; to CBASE writes of two files don't, as the file service says.
+    #[test]
+    fn what_conflicts() {
+        let call = Call {
+            client: PublicKey([7; 32]),
+            session: SessionId(1),
+            now: Time(1),
+        };
+        let uses = |all_conflict| {
+            let serving = Serving {
+                all_conflict,
+                wait_ms: 0,
+            };
+            ServedFiles::new(Files::default(), serving).uses(&call, &write(Place::At(0)))
+        };
+        assert_eq!(uses(true), Uses::everything());
+        assert_ne!(uses(false), Uses::everything());
     }
 }

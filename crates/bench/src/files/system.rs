@@ -269,7 +269,8 @@ async fn replicated(
     let mut command = Command::new(&options.mount.program);
     command.args(&options.mount.arguments).arg(group.file());
     command.arg(mounted::point(&place));
-    let mounted = Mounted::start(&mut command, place, &options.umount).await?;
+    let mounted = Mounted::start(&mut command, place, &options.umount).await;
+    let mounted = mounted.with_context(|| group.last_words())?;
     let processes = Processes {
         replicas: group.pids().to_vec(),
         mount: Some(mounted.pid()),
