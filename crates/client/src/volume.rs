@@ -231,6 +231,7 @@ fn is_repeatable(action: &Action) -> bool {
         | Action::Fsync(_)
         | Action::SetAttr(_)
         | Action::Fallocate(_)
+        | Action::CopyRange(_)
         | Action::Open(_) => true,
         Action::Write(write) => matches!(write.place, Place::At(_)),
         Action::Create(create) => create.flags & flags::EXCLUSIVE == 0,

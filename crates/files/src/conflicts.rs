@@ -71,6 +71,10 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
 
         Action::Write(op) => write(settles, call, op),
         Action::Fallocate(op) => content(settles, object(&op.target)),
+        // What it reads must not be written meanwhile.
+        Action::CopyRange(op) => {
+            content(settles, object(&op.to)).settle(of(CONTENT, object(&op.from)))
+        }
         Action::SetAttr(op) => set_attr(settles, op),
         Action::SetXattr(op) => xattr(settles, op.ino, &op.name),
         Action::RemoveXattr(op) => xattr(settles, op.ino, &op.name),

@@ -6,14 +6,14 @@ use bytes::Bytes;
 use quorate_state::Fault;
 use quorate_wire::record;
 
-use crate::answer::{Answer, Data, Version, Written};
+use crate::answer::{Answer, Attr, Data, Progress, Version, Written};
 use crate::errno::Errno;
 use crate::extent::{self, Extent, Stored};
 use crate::fs::{Done, Fs};
 use crate::layout::{
     self, BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Dead, Inode, MAX_FILE_BYTES, RECLAIM_PER_OP,
 };
-use crate::op::{MAX_IO_BYTES, Place, Read, Target, Write, access, flags};
+use crate::op::{CopyRange, MAX_IO_BYTES, Place, Read, Target, Write, access, flags};
 use crate::perm;
 use crate::types::{Ino, Kind};
 
@@ -97,19 +97,51 @@ impl Fs<'_, '_> {
             return Err(Errno::EINVAL.into());
         }
         let end = op.offset.saturating_add(u64::from(op.len)).min(inode.size);
-        let len = end.saturating_sub(op.offset) as usize;
-        let mut out = vec![0; len];
+        Ok(Answer::Data(Data {
+            data: self.content(inode.data, op.offset, end)?,
+            attr: self.attr(ino, &inode),
+        }))
+    }
+
+    /// The content from `from` up to `to`, which the caller bounds.
+    fn content(&self, number: u64, from: u64, to: u64) -> Done<Bytes> {
+        let mut out = vec![0; to.saturating_sub(from) as usize];
         let mut rest = &mut out[..];
-        for piece in pieces(op.offset, end) {
+        for piece in pieces(from, to) {
             let (part, after) = rest.split_at_mut(piece.to - piece.from);
-            if let Some(stored) = self.stored(inode.data, piece.chunk)? {
+            if let Some(stored) = self.stored(number, piece.chunk)? {
                 stored.copy_to(piece.from, part);
             }
             rest = after;
         }
-        Ok(Answer::Data(Data {
-            data: Bytes::from(out),
-            attr: self.attr(ino, &inode),
+        Ok(Bytes::from(out))
+    }
+
+    /// copy_file_range(2), as `generic_copy_file_checks` of Linux has it.
+    pub fn copy(&mut self, op: &CopyRange) -> Done<Answer> {
+        let (from, source) = self.readable(&op.from)?;
+        let (ino, inode, append) = self.writable(&op.to)?;
+        if append {
+            return Err(Errno::EBADF.into());
+        }
+        let end = op.offset.checked_add(op.len).ok_or(Errno::EOVERFLOW)?;
+        let to_end = op.to_offset.checked_add(op.len).ok_or(Errno::EOVERFLOW)?;
+        let len = end.min(source.size).saturating_sub(op.offset);
+        if len > 0 && op.to_offset >= MAX_FILE_BYTES {
+            return Err(Errno::EFBIG.into());
+        }
+        let len = len.min(to_end.min(MAX_FILE_BYTES).saturating_sub(op.to_offset));
+        let meets = op.to_offset < op.offset + len && op.offset < op.to_offset + len;
+        if from == ino && meets {
+            return Err(Errno::EINVAL.into());
+        }
+        let len = len.min(MAX_IO_BYTES as u64);
+        let data = self.content(source.data, op.offset, op.offset + len)?;
+        let placed = self.place_at(ino, &inode, op.to_offset, &data)?;
+        let (attr, _) = self.settle_placed(inode, &placed)?;
+        Ok(Answer::Progress(Progress {
+            done: op.to_offset + len,
+            attr,
         }))
     }
 
@@ -130,28 +162,43 @@ impl Fs<'_, '_> {
             // The end as it is now, in the agreed order: racing appends never meet.
             Place::At(_) | Place::End(_) => inode.size,
         };
+        let placed = self.place_at(ino, &inode, offset, &op.data)?;
+        Ok((inode, placed))
+    }
+
+    fn place_at(&mut self, ino: Ino, inode: &Inode, offset: u64, data: &Bytes) -> Done<Placed> {
         let mut placed = Placed {
             ino,
             offset,
-            len: op.data.len() as u64,
+            len: data.len() as u64,
             added_blocks: 0,
         };
-        if !op.data.is_empty() {
+        if !data.is_empty() {
             let end = offset
                 .checked_add(placed.len)
                 .filter(|&end| end <= MAX_FILE_BYTES)
                 .ok_or(Errno::EFBIG)?;
-            let mut rest = op.data.clone();
+            let mut rest = data.clone();
             for piece in pieces(offset, end) {
                 let part = rest.split_to(piece.to - piece.from);
                 placed.added_blocks += self.place_piece(inode.data, piece, &part)?;
             }
         }
-        Ok((inode, placed))
+        Ok(placed)
     }
 
     /// The rest of a write: space and attributes.
-    pub fn settle_write(&mut self, mut inode: Inode, placed: &Placed) -> Done<Answer> {
+    pub fn settle_write(&mut self, inode: Inode, placed: &Placed) -> Done<Answer> {
+        let (attr, before) = self.settle_placed(inode, placed)?;
+        Ok(Answer::Written(Written {
+            offset: placed.offset,
+            before,
+            attr,
+        }))
+    }
+
+    /// The attributes after it, and what some of them were before.
+    fn settle_placed(&mut self, mut inode: Inode, placed: &Placed) -> Done<(Attr, Version)> {
         let before = Version {
             size: inode.size,
             mtime: inode.mtime,
@@ -164,11 +211,7 @@ impl Fs<'_, '_> {
             self.written(placed.ino, &mut inode)?;
             self.put_inode(placed.ino, &inode);
         }
-        Ok(Answer::Written(Written {
-            offset: placed.offset,
-            before,
-            attr: self.attr(placed.ino, &inode),
-        }))
+        Ok((self.attr(placed.ino, &inode), before))
     }
 
     /// Writes a piece and says how many blocks came to be present. None ever goes.

@@ -183,6 +183,8 @@ tagged! {
         29 => WithAttrs(WithAttrs),
         /// Makes a regular file without opening it. `Made`.
         30 => Make(Make),
+        /// Copies a range of a file into another. `Progress`.
+        31 => CopyRange(CopyRange),
     }
 }
 
@@ -251,7 +253,8 @@ impl Action {
             | Action::Fallocate(_)
             | Action::SetXattr(_)
             | Action::RemoveXattr(_)
-            | Action::Make(_) => false,
+            | Action::Make(_)
+            | Action::CopyRange(_) => false,
         }
     }
 }

@@ -313,6 +313,7 @@ fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::RemoveXattr(op) => fs.remove_xattr(op),
         Action::Lock(op) => fs.lock(op),
         Action::Make(op) => fs.make_file(op),
+        Action::CopyRange(op) => fs.copy(op),
         // The codec refuses one within another.
         Action::WithAttrs(_) => Err(Errno::EPROTO.into()),
     }

@@ -187,6 +187,21 @@ fn on_objects() -> impl Strategy<Value = Action> {
     ]
 }
 
+/// Boxed: with all kinds of operations side by side, what is large takes the test's stack.
+fn copy_range() -> BoxedStrategy<Action> {
+    let parts = (target(), number(), target(), number(), number());
+    let copy = parts.prop_map(|(from, offset, to, to_offset, len)| {
+        Action::CopyRange(CopyRange {
+            from,
+            offset,
+            to,
+            to_offset,
+            len,
+        })
+    });
+    copy.boxed()
+}
+
 fn on_contents() -> impl Strategy<Value = Action> {
     let place = prop_oneof![number().prop_map(Place::At), Just(Place::End(Nothing))];
     prop_oneof![
@@ -197,6 +212,7 @@ fn on_contents() -> impl Strategy<Value = Action> {
                 len,
             })
         }),
+        copy_range(),
         (target(), place, name()).prop_map(|(target, place, data)| {
             Action::Write(Write {
                 target,

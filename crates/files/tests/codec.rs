@@ -149,6 +149,13 @@ fn samples() -> Vec<Action> {
             umask: 0,
             verifier: Some(7),
         }),
+        Action::CopyRange(CopyRange {
+            from: Target::Handle(HANDLE),
+            offset: 1,
+            to: Target::Ino(ino),
+            to_offset: 1 << 40,
+            len: u64::MAX,
+        }),
         Action::WithAttrs(WithAttrs::new(
             vec![parent, ino],
             Action::Unlink(Unlink { parent, name }),
@@ -251,7 +258,7 @@ proptest! {
     #[test]
     fn hostile_bytes_do_no_harm(
         noise in prop::collection::vec(any::<u8>(), 0..200),
-        hits in prop::collection::vec((0..31usize, any::<u16>(), any::<u8>()), 1..60),
+        hits in prop::collection::vec((0..32usize, any::<u16>(), any::<u8>()), 1..60),
     ) {
         let mut world = World::new();
         world.create(Ino::ROOT, b"n");

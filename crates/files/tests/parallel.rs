@@ -321,12 +321,19 @@ impl Maker<'_> {
     }
 
     fn on_content(&self) -> Action {
-        match self.raw[2] % 16 {
+        match self.raw[2] % 18 {
             0..10 => Action::Write(self.write()),
             10..13 => Action::Read(Read {
                 target: self.target(3),
                 offset: self.offset(5),
                 len: self.pick(&[0, 1, 5000, 70_000], 6),
+            }),
+            16.. => Action::CopyRange(CopyRange {
+                from: self.target(3),
+                offset: self.offset(5),
+                to: self.target(4),
+                to_offset: self.offset(6),
+                len: self.pick(&[0, 1, 5000, 70_000, u64::MAX >> 2], 7),
             }),
             13 => Action::Seek(Seek {
                 target: self.target(3),
@@ -419,6 +426,7 @@ fn owner(action: &Action, known: &Known) -> Option<u64> {
         | Action::Seek(Seek { target, .. })
         | Action::Fallocate(Fallocate { target, .. })
         | Action::ReadDir(ReadDir { target, .. })
+        | Action::CopyRange(CopyRange { to: target, .. })
         | Action::SetAttr(SetAttr { target, .. }) => match target {
             Target::Handle(handle) => handle,
             Target::Ino(_) | Target::Unopened(_) => return None,
@@ -628,5 +636,30 @@ fn a_write_by_number_waits_for_the_acl() {
             let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
             assert_eq!(runs.contains(&ids[2]), expected, "{change:?}");
         }
+    }
+}
+
+/// What a copy reads must not be written before it has settled, nor what it writes.
+#[test]
+fn a_write_waits_for_a_copy() {
+    let service = FileService::new(SMALL);
+    let world = World::with(SMALL);
+    let copy = Action::CopyRange(CopyRange {
+        from: Target::Ino(Ino(2)),
+        offset: 0,
+        to: Target::Ino(Ino(3)),
+        to_offset: 0,
+        len: 10,
+    });
+    for (ino, expected) in [(2, false), (3, false), (5, true)] {
+        let mut graph = Graph::new(Conflicts::Declared, 8);
+        let mut insert = |action: &Action| {
+            let op = Op::new(Who::root(), action.clone()).to_bytes();
+            graph.insert(service.uses(&world.call(1), &op))
+        };
+        // The first keeps the copy from settling.
+        let ids = [&write(4, 0), &copy, &write(ino, 0)].map(&mut insert);
+        let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
+        assert_eq!(runs.contains(&ids[2]), expected, "a write to {ino}");
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use fuser::FopenFlags;
 use quorate_files::answer::{Data, Progress};
-use quorate_files::op::{Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags};
+use quorate_files::op::{
+    CopyRange, Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags,
+};
 use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
 use rustix::fs::OFlags;
 
@@ -21,6 +23,8 @@ use crate::volume::CallError;
 
 /// For how long handles that nobody has any more are gathered.
 const RELEASE_AFTER: Duration = Duration::from_millis(10);
+/// The most that one request of the kernel copies: so it is known soon how far it came, and a killed program ends.
+const MAX_COPY_BYTES: u64 = 64 << 20;
 
 /// A file that was opened, and what the kernel is told with it.
 #[derive(Debug)]
@@ -296,6 +300,54 @@ impl Core {
             }
             from = done;
         }
+    }
+
+    /// Copies a range of one open file into another; how much of it.
+    pub async fn copy(
+        self: &Arc<Core>,
+        (from, offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        len: u64,
+    ) -> Result<u32> {
+        let (source, file) = (self.handles.get(from)?, self.handles.get(to)?);
+        self.flush(&source.inode).await;
+        self.flush(&file.inode).await;
+        if let Some(errno) = file.inode.failure(&file, false) {
+            return Err(errno);
+        }
+        let len = len.min(MAX_COPY_BYTES);
+        let mut copied = 0;
+        while copied < len {
+            let _changing = self.changing();
+            let at = to_offset + copied;
+            let copy = |to, from| {
+                Action::CopyRange(CopyRange {
+                    from: Target::Handle(from),
+                    offset: offset + copied,
+                    to: Target::Handle(to),
+                    to_offset: at,
+                    len: len - copied,
+                })
+            };
+            let answer = match file.with_both(&source, &self.volume, copy).await {
+                Ok(answer) => answer,
+                // What was copied before is told first, as write(2) does.
+                Err(_) if copied > 0 => break,
+                Err(errno) => return Err(errno),
+            };
+            let Answer::Progress(Progress { done, attr }) = answer else {
+                return Err(CallError::Garbled.into());
+            };
+            self.changes.own(&attr);
+            file.inode.learn(&attr);
+            let step = done.checked_sub(at).filter(|step| *step <= len - copied);
+            match step {
+                Some(0) => break,
+                Some(step) => copied += step,
+                None => return Err(CallError::Garbled.into()),
+            }
+        }
+        Ok(copied as u32)
     }
 
     pub async fn seek(self: &Arc<Core>, number: u64, offset: i64, whence: i32) -> Result<i64> {

@@ -1,8 +1,8 @@
 //! What the kernel asks, decoded. The threads of the FUSE library do no more than that: each request becomes a task.
 //!
 //! `task` runs them, `reply` turns what they bring into the kernel's values, `agree` says what the front can do. What is
-//! not here the FUSE library refuses as unknown: the kernel knows by itself that files are always ready (poll), and
-//! copies by reading and writing (copy_file_range).
+//! not here the FUSE library refuses as unknown: the kernel knows by itself that files are always ready (poll), and that
+//! content is not shared between files (FICLONE).
 
 mod agree;
 mod reply;
@@ -14,8 +14,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{
-    AccessFlags, BsdFileFlags, FileHandle, Filesystem, FopenFlags, INodeNo, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -399,6 +399,26 @@ impl Filesystem for Front {
         reply: ReplyEmpty,
     ) {
         self.answer(req, reply, work!(fallocate(fh.0, offset, len, mode)));
+    }
+
+    fn copy_file_range(
+        &self,
+        req: &Request,
+        _: INodeNo,
+        from: FileHandle,
+        offset: u64,
+        _: INodeNo,
+        to: FileHandle,
+        to_offset: u64,
+        len: u64,
+        flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        if !flags.is_empty() {
+            return reply.error(fuser::Errno::EINVAL);
+        }
+        let (from, to) = ((from.0, offset), (to.0, to_offset));
+        self.answer(req, reply, work!(copy(from, to, len)));
     }
 
     fn lseek(

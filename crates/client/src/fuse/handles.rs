@@ -87,6 +87,30 @@ impl OpenFile {
         Err(fuser::Errno::EIO)
     }
 
+    /// As [`OpenFile::with`], with the handle of another file, too: what is done can be repeated.
+    pub async fn with_both(
+        &self,
+        other: &OpenFile,
+        volume: &Volume,
+        action: impl Fn(Handle, Handle) -> Action,
+    ) -> Result<Answer> {
+        for _ in 0..ATTEMPTS {
+            let (generation, own) = self.handle(volume).await?;
+            let (same, others) = other.handle(volume).await?;
+            if same != generation {
+                continue;
+            }
+            match volume.once(&self.who, action(own, others)).await {
+                Ok(answer) => return Ok(answer),
+                Err(CallError::Refused(Errno::EBADF))
+                    if volume.session().generation() != generation => {}
+                Err(CallError::Lost) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(fuser::Errno::EIO)
+    }
+
     /// Lets the service's handle go, if its session still is.
     pub async fn release(&self, volume: &Volume) {
         let (generation, handle) = *self.handle.lock().await;

@@ -254,6 +254,25 @@ record! {
     }
 }
 
+record! {
+    /// See [`Action::CopyRange`](super::Action::CopyRange). As a read and a write of what was read, with nothing in between; the bytes don't leave
+    /// the replicas.
+    pub struct CopyRange {
+        /// The file that is read.
+        pub from: Target,
+        /// From where.
+        pub offset: u64,
+        /// The file that is written to. By a handle that appends it is `EBADF`.
+        pub to: Target,
+        /// Where.
+        pub to_offset: u64,
+        /// How much. Less is copied where the file that is read ends, and no more than
+        /// [`MAX_IO_BYTES`](super::MAX_IO_BYTES) at once: the answer says up to where in the other one; ask for the rest again. Where the
+        /// two ranges are of one file and meet it is `EINVAL`.
+        pub len: u64,
+    }
+}
+
 codes! {
     /// What [`Fallocate`] does with the range.
     pub enum FallocateMode {
