@@ -14,17 +14,17 @@ use crate::harness::{
 use crate::workload::{self, Step};
 
 /// Enough files for a replica to miss more than the others' logs have.
-const SOME_FILES: usize = 800;
+const SOME_FILES: usize = 400;
 /// The batches that a replica keeps for those that are behind.
 const LOG_WINDOW: u64 = 256;
 
-/// A source tree of a thousand files, or two thousand, with four sound replicas.
+/// A source tree of 500 files, or 2,000, with four sound replicas.
 #[test]
 fn programs_work_on_a_mount() {
     if !require_fuse() {
         return;
     }
-    let files = long_or(2_000, 1_000);
+    let files = long_or(2_000, 500);
     let source = Source::new(files);
     let packed = fs::metadata(source.packed()).expect("the archive");
     assert!(
