@@ -10,14 +10,14 @@
 //! them alike.
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::group::Launcher;
+use crate::progress::Progress;
 use crate::report::{Report, median};
-use crate::{clock, run};
+use crate::run;
 
 pub mod andrew;
 pub mod blocks;
@@ -204,7 +204,7 @@ async fn measure(
                 started.calm_down().await?;
                 let phases = case.work.measure(&started.site, scale).await;
                 let phases = phases.with_context(|| format!("{name}; {}", started.last_words()))?;
-                progress.tell(&name, &phases);
+                progress.tell(&name, &told(&phases));
                 rounds.push(phases);
             }
         }
@@ -248,36 +248,13 @@ fn rows(case: Case, system: &System, rounds: &[Vec<Phase>]) -> Vec<Row> {
     first.iter().enumerate().map(row).collect()
 }
 
-/// Tells people how far it is.
-#[derive(Debug)]
-struct Progress {
-    started: Instant,
-    done: usize,
-    all: usize,
-}
-
-impl Progress {
-    fn new(all: usize) -> Progress {
-        Progress {
-            started: clock(),
-            done: 0,
-            all,
-        }
-    }
-
-    fn tell(&mut self, name: &str, phases: &[Phase]) {
-        self.done += 1;
-        let Progress { done, all, started } = self;
-        let left = started.elapsed().as_secs_f64() / *done as f64 * (*all - *done) as f64;
-        let told: Vec<_> = phases
-            .iter()
-            .map(|p| format!("{} {} {}", p.name, figures::figure(p.unit, p.value), p.unit))
-            .collect();
-        eprintln!(
-            "[{done}/{all}, {left:.0} s left] {name}: {}",
-            told.join(", ")
-        );
-    }
+/// The figures of phases, for people who wait.
+fn told(phases: &[Phase]) -> String {
+    let told: Vec<_> = phases
+        .iter()
+        .map(|p| format!("{} {} {}", p.name, figures::figure(p.unit, p.value), p.unit))
+        .collect();
+    told.join(", ")
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub mod null;
 pub mod paper;
 pub mod parallel;
 pub mod plot;
+mod progress;
 pub mod replica;
 pub mod report;
 pub mod run;

@@ -1,15 +1,15 @@
 //! Runs cases: all groups up at once, their variants in turns, medians over the rounds.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use quorate_agreement::client::ClientOptions;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::clock;
 use crate::group::{Launcher, Running, Setup};
 use crate::load::{Fleet, Load, Parallelism, Window};
+use crate::progress::Progress;
 use crate::report::{Figures, Report, Row, show};
 
 /// What is run, and for how long.
@@ -118,7 +118,7 @@ pub async fn measure(
                 };
                 let sample = fleet.measure(group, &case.load, options.window());
                 let figures = Figures::of(&sample.with_context(|| name.clone())?);
-                progress.tell(&name, &figures);
+                progress.tell(&name, &told(&figures));
                 rounds.push(figures);
                 // So that a benchmark that is to end does.
                 tokio::task::yield_now().await;
@@ -178,32 +178,12 @@ impl Options {
     }
 }
 
-/// Tells people how far it is.
-#[derive(Debug)]
-struct Progress {
-    started: Instant,
-    done: usize,
-    all: usize,
-}
-
-impl Progress {
-    fn new(all: usize) -> Progress {
-        Progress {
-            started: clock(),
-            done: 0,
-            all,
-        }
-    }
-
-    fn tell(&mut self, name: &str, figures: &Figures) {
-        self.done += 1;
-        let Progress { done, all, started } = self;
-        let left = started.elapsed().as_secs_f64() / *done as f64 * (*all - *done) as f64;
-        eprintln!(
-            "[{done}/{all}, {left:.0} s left] {name}: p50 {} us, {} ops/s, replicas' CPU {} us",
-            show(figures.p50_us),
-            show(figures.ops_per_s),
-            show(figures.replica_cpu_us)
-        );
-    }
+/// Figures for people who wait.
+fn told(figures: &Figures) -> String {
+    format!(
+        "p50 {} us, {} ops/s, replicas' CPU {} us",
+        show(figures.p50_us),
+        show(figures.ops_per_s),
+        show(figures.replica_cpu_us)
+    )
 }
