@@ -29,6 +29,7 @@ use crate::cpu;
 use crate::group::{Launcher, Running, Setup};
 use crate::load::{Fleet, Load, Sample, Window};
 use crate::micro;
+use crate::progress::Progress;
 use crate::report::{Figures, Report, show};
 use crate::run::{self, Options};
 
@@ -126,9 +127,7 @@ struct Bench<'a> {
     /// The one that is left in peace.
     sound: Attacked,
     attacked: BTreeMap<String, Attacked>,
-    started: Instant,
-    done: usize,
-    all: usize,
+    progress: Progress,
 }
 
 /// A group and its correct clients.
@@ -154,9 +153,7 @@ impl<'a> Bench<'a> {
             options,
             sound: Attacked::start(options, Case::Peace).await?,
             attacked: BTreeMap::new(),
-            started: clock(),
-            done: 0,
-            all: (cases.len() + 1) * options.rounds,
+            progress: Progress::new((cases.len() + 1) * options.rounds),
         };
         // All of them up from the start on; but to see whether everything runs they need not be.
         for case in cases.iter().filter(|_| !options.quick) {
@@ -311,18 +308,15 @@ impl<'a> Bench<'a> {
     }
 
     fn tell(&mut self, case: Case, round: usize, measured: &Round) {
-        self.done += 1;
-        let Bench { done, all, .. } = *self;
-        let left = self.started.elapsed().as_secs_f64() / done as f64 * (all - done) as f64;
+        let name = format!("{}, round {}", case.name(), round + 1);
         let share = measured.share_of_control.unwrap_or(f64::NAN);
-        eprintln!(
-            "[{done}/{all}, {left:.0} s left] {}, round {}: {} ops/s, {} of peace, {} of control",
-            case.name(),
-            round + 1,
+        let figures = format!(
+            "{} ops/s, {} of peace, {} of control",
             show(measured.figures.ops_per_s),
             percent(measured.share),
             percent(share),
         );
+        self.progress.tell(&name, &figures);
     }
 }
 
