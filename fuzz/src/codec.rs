@@ -8,7 +8,9 @@ use quorate_files::Op;
 use quorate_state::tree::Node;
 use quorate_wire::evidence::Kept;
 use quorate_wire::message::{ClientMessage, Outcome, PeerMessage, ReplicaMessage};
-use quorate_wire::{Decode, Encode, KeyPair, Quorum};
+use quorate_wire::{
+    Decode, Digest, Encode, EpochCertificate, KeyPair, Quorum, RecoveryStatement, ReplicaId,
+};
 
 /// For each byte that came, as much as the dearest list of empty items takes up while it grows.
 const MEMORY_PER_BYTE: usize = 64;
@@ -71,6 +73,34 @@ pub fn evidence(data: &[u8]) {
         assert_eq!(subject, Ok(proved));
     }
     assert!(kept.evidence.verify(quorum, &others).is_err());
+}
+
+/// Statements of identity keys. The first byte says which kind; none passes for that of a replica that has signed nothing.
+pub fn statement(data: &[u8]) {
+    let Some((&kind, rest)) = data.split_first() else {
+        return;
+    };
+    let identity = KeyPair::from_seed(&[1; 32]);
+    let (group, identities) = (Digest([7; 32]), [identity.public()]);
+    let me = ReplicaId(0);
+    if kind & 1 == 0 {
+        one_form::<EpochCertificate>(rest);
+        if let Ok(read) = EpochCertificate::from_slice(rest)
+            && read.verify(&group, &identities).is_ok()
+        {
+            let (counter, epoch) = (read.counter, read.epoch);
+            let again = EpochCertificate::sign(&identity, group, me, counter, epoch);
+            assert_eq!(read, again);
+        }
+    } else {
+        one_form::<RecoveryStatement>(rest);
+        if let Ok(read) = RecoveryStatement::from_slice(rest)
+            && read.verify(&group, &identities).is_ok()
+        {
+            let again = RecoveryStatement::sign(&identity, group, me, read.counter);
+            assert_eq!(read, again);
+        }
+    }
 }
 
 /// Nodes of the partition tree. The first byte says how many of the next ones are the path.

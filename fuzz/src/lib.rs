@@ -45,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     target("op", codec::op, 1),
     target("outcome", codec::outcome, 1),
     target("evidence", codec::evidence, 20),
+    target("statement", codec::statement, 10),
     target("tree_node", codec::tree_node, 1),
     target("frame", codec::frame, 1),
     target("nfs", links::nfs, 1),

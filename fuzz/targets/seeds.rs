@@ -18,7 +18,9 @@ use quorate_wire::frame;
 use quorate_wire::message::{
     NewView, PeerMessage, Prepare, SignedMessage, SignedNewView, SignedViewChange, ViewChange,
 };
-use quorate_wire::{Digest, Encode, KeyPair, LogIndex, ReplicaId, Seq, View};
+use quorate_wire::{
+    Digest, Encode, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, View,
+};
 
 #[path = "../../crates/wire/tests/support/mod.rs"]
 mod support;
@@ -77,10 +79,32 @@ fn main() -> std::io::Result<()> {
     machines()?;
     links()?;
     evidence()?;
+    statements()?;
     disks()
 }
 
 /// Genuine contradictions, and two that are none.
+/// Statements that are right.
+fn statements() -> std::io::Result<()> {
+    let (identity, epoch) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
+    let (group, me) = (Digest([7; 32]), ReplicaId(0));
+    for (i, counter) in [1, 2, u64::MAX].into_iter().enumerate() {
+        let certificate = EpochCertificate::sign(&identity, group, me, counter, epoch.public());
+        let recovery = RecoveryStatement::sign(&identity, group, me, counter);
+        write(
+            "statement",
+            2 * i,
+            &[&[0], &certificate.to_bytes()[..]].concat(),
+        )?;
+        write(
+            "statement",
+            2 * i + 1,
+            &[&[1], &recovery.to_bytes()[..]].concat(),
+        )?;
+    }
+    Ok(())
+}
+
 fn evidence() -> std::io::Result<()> {
     let key = |replica: u8| KeyPair::from_seed(&[replica + 1; 32]);
     let change = |view: u64, stable: u64| {

@@ -48,6 +48,10 @@ pub enum Content {
     Reply,
     /// Two digests that share a signature, or nodes above such.
     SignedTogether,
+    /// The certificate of an epoch key without its signature.
+    EpochCertificate,
+    /// A replica's word that it recovers, without its signature.
+    RecoveryStatement,
 }
 
 impl Content {
@@ -67,6 +71,8 @@ impl Content {
             Content::PeerMessage => "quorate v1 peer message",
             Content::Reply => "quorate v1 reply",
             Content::SignedTogether => "quorate v1 signed together",
+            Content::EpochCertificate => "quorate v1 epoch certificate",
+            Content::RecoveryStatement => "quorate v1 recovery statement",
         }
     }
 
@@ -84,7 +90,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 13] = [
+        const KEYS: [[u8; 32]; 15] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -98,6 +104,8 @@ impl Content {
             key("47769d5d528068f8e344313ae1d5377f6967a67712c97725860f716d645f21ce"),
             key("3d377ae6ec3de13b8b731903885a317de7d03b038ed08ad0a32de5b70b8458ee"),
             key("bc944c5e7c2f0301009ffe67ba9b67c946ec84315b99a249ac489daf4c770723"),
+            key("69756fd5f8e53977e47c3bf6d0621e9f47b187a1f3d852f835e693786715afb3"),
+            key("6abd481183d12edbdd427a3eba2ebecd000b9ce5881088675747e33b60c4c2ef"),
         ];
         KEYS[self as usize]
     }
@@ -186,6 +194,8 @@ mod tests {
             Content::PeerMessage,
             Content::Reply,
             Content::SignedTogether,
+            Content::EpochCertificate,
+            Content::RecoveryStatement,
         ];
         for content in all {
             let derived = blake3::hazmat::hash_derive_key_context(content.context());

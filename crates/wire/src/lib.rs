@@ -9,6 +9,7 @@
 //! - [`shared`]: one signature for many digests.
 //! - [`message`]: requests, replies, and all that replicas say to each other.
 //! - [`tree`]: the nodes of the partition tree over a state.
+//! - [`statement`]: what a replica's identity signs, and how old that may be.
 //! - [`evidence`]: proof that a replica has contradicted itself.
 //! - [`frame`]: checksummed frames of the write-ahead log.
 //! - [`mutants`]: defects that tests can switch on, and nobody else.
@@ -27,6 +28,7 @@ pub mod ids;
 pub mod message;
 pub mod mutants;
 pub mod shared;
+pub mod statement;
 pub mod tree;
 
 pub use auth::{
@@ -36,3 +38,4 @@ pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use digest::Digest;
 pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
 pub use shared::SharedSignature;
+pub use statement::{Counters, EpochCertificate, RecoveryStatement, StatementError};

@@ -22,6 +22,8 @@ canonical! {
     signed_new_view: codec::<SignedNewView>(), support::new_view();
     outcome: codec::<Outcome>(), support::outcome();
     control: codec::<Control>(), support::control();
+    certificate: codec::<EpochCertificate>(), support::certificate();
+    recovery: codec::<RecoveryStatement>(), support::recovery();
 }
 
 /// The strategy for messages between replicas leaves no variant out, and tags are what the format says.

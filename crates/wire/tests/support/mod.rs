@@ -167,6 +167,29 @@ pub fn signature() -> impl Strategy<Value = Signature> {
     })
 }
 
+pub fn certificate() -> impl Strategy<Value = EpochCertificate> {
+    let parts = (digest(), replica(), number(), digest(), signature());
+    parts.prop_map(
+        |(group, replica, counter, epoch, signature)| EpochCertificate {
+            group,
+            replica,
+            counter,
+            epoch: PublicKey(epoch.0),
+            signature,
+        },
+    )
+}
+
+pub fn recovery() -> impl Strategy<Value = RecoveryStatement> {
+    let parts = (digest(), replica(), number(), signature());
+    parts.prop_map(|(group, replica, counter, signature)| RecoveryStatement {
+        group,
+        replica,
+        counter,
+        signature,
+    })
+}
+
 /// Alone, or as one of up to 64 that share it.
 pub fn shared_signature() -> impl Strategy<Value = SharedSignature> {
     let seed = any::<[u8; 32]>();

@@ -1,0 +1,336 @@
+//! What a replica's identity key signs: certificates of epoch keys, and that the replica recovers. Nothing else.
+//!
+//! The key is in the hands of a process apart from the replica's (Castro and Liskov, TOCS 2002, sect. 5.2 has a secure co-processor
+//! there), which gives each statement a number of its own. Numbers only grow, so who has heard a newer statement knows an old one for
+//! what it is, whoever shows it.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::auth::{KeyPair, PublicKey, Signature};
+use crate::codec::Encode;
+use crate::digest::{Content, Digest};
+use crate::ids::ReplicaId;
+use crate::record;
+
+record! {
+    /// A replica's word for the key under which it speaks for a while.
+    pub struct EpochCertificate {
+        /// The group's id.
+        pub group: Digest,
+        /// Whose key it is.
+        pub replica: ReplicaId,
+        /// The statement's number, from 1 up.
+        pub counter: u64,
+        /// The key of the epoch.
+        pub epoch: PublicKey,
+        /// The identity's, over all of the above.
+        pub signature: Signature,
+    }
+}
+
+record! {
+    /// A replica's word that it recovers: what it certified before is void.
+    pub struct RecoveryStatement {
+        /// The group's id.
+        pub group: Digest,
+        /// Who recovers.
+        pub replica: ReplicaId,
+        /// The statement's number, from 1 up.
+        pub counter: u64,
+        /// The identity's, over all of the above.
+        pub signature: Signature,
+    }
+}
+
+impl EpochCertificate {
+    /// The length of the canonical form.
+    pub const BYTES: usize = 32 + 1 + 8 + 32 + 64;
+
+    /// Signs one.
+    pub fn sign(
+        identity: &KeyPair,
+        group: Digest,
+        replica: ReplicaId,
+        counter: u64,
+        epoch: PublicKey,
+    ) -> EpochCertificate {
+        let mut certificate = EpochCertificate {
+            group,
+            replica,
+            counter,
+            epoch,
+            signature: Signature([0; 64]),
+        };
+        certificate.signature = identity.sign(&certificate.digest());
+        certificate
+    }
+
+    /// What is signed.
+    pub fn digest(&self) -> Digest {
+        let mut said = said(&self.group, self.replica, self.counter);
+        self.epoch.encode(&mut said);
+        Digest::of(Content::EpochCertificate, &said)
+    }
+
+    /// Checks it for the group `group`, whose replicas have these identity keys, in order of their ids.
+    ///
+    /// # Errors
+    /// Any [`StatementError`] but [`StatementError::Old`], for which [`Counters`] are there.
+    pub fn verify(&self, group: &Digest, identities: &[PublicKey]) -> Result<(), StatementError> {
+        let identity = identity(group, identities, &self.group, self.replica)?;
+        let signed = identity.verify(&self.digest(), &self.signature);
+        signed.map_err(|_| StatementError::NotSigned)
+    }
+}
+
+impl RecoveryStatement {
+    /// The length of the canonical form.
+    pub const BYTES: usize = 32 + 1 + 8 + 64;
+
+    /// Signs one.
+    pub fn sign(
+        identity: &KeyPair,
+        group: Digest,
+        replica: ReplicaId,
+        counter: u64,
+    ) -> RecoveryStatement {
+        let mut statement = RecoveryStatement {
+            group,
+            replica,
+            counter,
+            signature: Signature([0; 64]),
+        };
+        statement.signature = identity.sign(&statement.digest());
+        statement
+    }
+
+    /// What is signed.
+    pub fn digest(&self) -> Digest {
+        let said = said(&self.group, self.replica, self.counter);
+        Digest::of(Content::RecoveryStatement, &said)
+    }
+
+    /// Checks it for the group `group`, whose replicas have these identity keys, in order of their ids.
+    ///
+    /// # Errors
+    /// Any [`StatementError`] but [`StatementError::Old`].
+    pub fn verify(&self, group: &Digest, identities: &[PublicKey]) -> Result<(), StatementError> {
+        let identity = identity(group, identities, &self.group, self.replica)?;
+        let signed = identity.verify(&self.digest(), &self.signature);
+        signed.map_err(|_| StatementError::NotSigned)
+    }
+}
+
+/// What both statements begin with.
+fn said(group: &Digest, replica: ReplicaId, counter: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    group.encode(&mut out);
+    replica.encode(&mut out);
+    counter.encode(&mut out);
+    out
+}
+
+fn identity<'a>(
+    ours: &Digest,
+    identities: &'a [PublicKey],
+    theirs: &Digest,
+    replica: ReplicaId,
+) -> Result<&'a PublicKey, StatementError> {
+    if ours != theirs {
+        return Err(StatementError::AnotherGroup);
+    }
+    let identity = identities.get(usize::from(replica.0));
+    identity.ok_or(StatementError::NoSuchReplica(replica))
+}
+
+/// Why a statement was refused. The fault of who showed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatementError {
+    /// It is of a group with another id.
+    AnotherGroup,
+    /// The group has no replica of this number.
+    NoSuchReplica(ReplicaId),
+    /// The signature is not the identity's over what it says.
+    NotSigned,
+    /// Newer ones were seen, so the key may be one that was stolen long ago.
+    Old {
+        /// Its number.
+        counter: u64,
+        /// The least that would do.
+        least: u64,
+    },
+}
+
+impl fmt::Display for StatementError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StatementError::AnotherGroup => f.write_str("it is of another group"),
+            StatementError::NoSuchReplica(id) => {
+                write!(f, "it is of replica {}, which is not in the group", id.0)
+            }
+            StatementError::NotSigned => {
+                f.write_str("the replica's identity key has not signed it")
+            }
+            StatementError::Old { counter, least } => write!(
+                f,
+                "it is old: its number is {counter}, and newer ones make {least} the least"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for StatementError {}
+
+/// The highest number of a certificate that was seen of each replica.
+///
+/// A certificate is good until there are two newer ones: so links under the last key stand while those under the new one are
+/// made, and a key that was stolen is worth nothing after two renewals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters(Vec<u64>);
+
+impl Counters {
+    /// Of `n` replicas of which nothing was seen.
+    pub fn new(n: usize) -> Counters {
+        Counters(alloc::vec![0; n])
+    }
+
+    /// Those that were seen, in order of the replicas' ids.
+    pub fn from_highest(highest: Vec<u64>) -> Counters {
+        Counters(highest)
+    }
+
+    /// The highest of each replica, in order of their ids; 0 where there is none.
+    pub fn highest(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// Whether a certificate of this number may still be used.
+    ///
+    /// # Errors
+    /// [`StatementError::Old`] or [`StatementError::NoSuchReplica`].
+    pub fn check(&self, replica: ReplicaId, counter: u64) -> Result<(), StatementError> {
+        let highest = self.0.get(usize::from(replica.0));
+        let highest = *highest.ok_or(StatementError::NoSuchReplica(replica))?;
+        let least = highest.saturating_sub(1).max(1);
+        match counter < least {
+            true => Err(StatementError::Old { counter, least }),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes note of a certificate that was verified; whether its number is the highest by now.
+    pub fn saw(&mut self, replica: ReplicaId, counter: u64) -> bool {
+        match self.0.get_mut(usize::from(replica.0)) {
+            Some(highest) if *highest < counter => {
+                *highest = counter;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Decode;
+    use bytes::Bytes;
+
+    const GROUP: Digest = Digest([7; 32]);
+
+    fn key(seed: u8) -> KeyPair {
+        KeyPair::from_seed(&[seed; 32])
+    }
+
+    fn identities() -> Vec<PublicKey> {
+        (0..4).map(|seed| key(seed).public()).collect()
+    }
+
+    /// A statement holds for its group, its replica and what it says; no part of it can be changed, whoever it is of.
+    #[test]
+    fn no_bit_of_a_statement_can_be_changed() {
+        let certificate = EpochCertificate::sign(&key(2), GROUP, ReplicaId(2), 9, key(50).public());
+        let recovery = RecoveryStatement::sign(&key(2), GROUP, ReplicaId(2), 9);
+        assert_eq!(certificate.verify(&GROUP, &identities()), Ok(()));
+        assert_eq!(recovery.verify(&GROUP, &identities()), Ok(()));
+        let (good, other) = (certificate.to_bytes(), recovery.to_bytes());
+        assert_eq!(good.len(), EpochCertificate::BYTES);
+        assert_eq!(other.len(), RecoveryStatement::BYTES);
+        let flipped = |bytes: &[u8], bit: usize| {
+            let mut bytes = bytes.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            Bytes::from(bytes)
+        };
+        for bit in 0..good.len() * 8 {
+            let bad = EpochCertificate::from_bytes(flipped(&good, bit)).expect("fixed lengths");
+            assert!(bad.verify(&GROUP, &identities()).is_err(), "bit {bit}");
+        }
+        for bit in 0..other.len() * 8 {
+            let bad = RecoveryStatement::from_bytes(flipped(&other, bit)).expect("fixed lengths");
+            assert!(bad.verify(&GROUP, &identities()).is_err(), "bit {bit}");
+        }
+    }
+
+    /// Each thing that can be wrong has its own name.
+    #[test]
+    fn refusals_are_named() {
+        let sign = |by: u8, group, of: u8| {
+            EpochCertificate::sign(&key(by), group, ReplicaId(of), 1, key(50).public())
+        };
+        let judge = |c: EpochCertificate| c.verify(&GROUP, &identities());
+        let another = sign(1, Digest([8; 32]), 1);
+        assert_eq!(judge(another), Err(StatementError::AnotherGroup));
+        let none = StatementError::NoSuchReplica(ReplicaId(4));
+        assert_eq!(judge(sign(1, GROUP, 4)), Err(none));
+        assert_eq!(judge(sign(1, GROUP, 2)), Err(StatementError::NotSigned));
+    }
+
+    /// The two statements, and messages of the protocol, can't stand for each other even where their bytes are alike.
+    #[test]
+    fn kinds_are_kept_apart() {
+        let recovery = RecoveryStatement::sign(&key(2), GROUP, ReplicaId(2), 9);
+        let bytes = said(&GROUP, ReplicaId(2), 9);
+        let contents = [
+            Content::EpochCertificate,
+            Content::ViewChange,
+            Content::PeerMessage,
+        ];
+        for content in contents {
+            let digest = Digest::of(content, &bytes);
+            assert!(
+                key(2)
+                    .public()
+                    .verify(&digest, &recovery.signature)
+                    .is_err()
+            );
+        }
+    }
+
+    /// A certificate outlives one newer one, and not two; those of one replica say nothing of another's.
+    #[test]
+    fn the_last_but_one_is_the_oldest_that_counts() {
+        let mut counters = Counters::new(4);
+        let (a, b) = (ReplicaId(1), ReplicaId(2));
+        assert!(counters.check(a, 0).is_err(), "numbers begin with 1");
+        assert_eq!(counters.check(a, 1), Ok(()));
+        for counter in [1, 2, 9] {
+            assert!(counters.saw(a, counter));
+            assert!(!counters.saw(a, counter), "not higher than itself");
+            assert_eq!(counters.check(a, counter), Ok(()));
+            assert_eq!(counters.check(a, counter + 1), Ok(()));
+            assert_eq!(counters.check(b, 1), Ok(()));
+        }
+        assert_eq!(counters.check(a, 8), Ok(()));
+        let old = StatementError::Old {
+            counter: 7,
+            least: 8,
+        };
+        assert_eq!(counters.check(a, 7), Err(old));
+        assert!(!counters.saw(a, 3));
+        assert_eq!(counters.highest(), [0, 9, 0, 0]);
+        assert!(counters.saw(a, u64::MAX) && counters.check(a, u64::MAX).is_ok());
+        assert!(counters.check(ReplicaId(4), 1).is_err());
+        assert!(!counters.saw(ReplicaId(4), 1));
+    }
+}
