@@ -32,6 +32,7 @@ pub enum Command {
     Up(Up),
     Init(Init),
     Keygen(Keygen),
+    Keyholder(Keyholder),
     Replica(Replica),
     Mount(Mount),
     #[command(visible_alias = "unmount")]
@@ -126,6 +127,45 @@ pub struct Keygen {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Hold a replica's identity key, apart from the replica.
+///
+/// Signs two kinds of statements for the replica, each with a number of its own: that a key is the replica's for a while, and that the
+/// replica recovers. It signs nothing else, and gives the key to nobody. So who breaks into the replica can have statements signed
+/// while it is there, and is left with nothing when the replica has renewed its keys twice.
+///
+/// That is worth what the separation is worth: run it as a user of its own, and name the replica's user. Of the files only
+/// the group file is the replica's to read. The counter must never be brought back from a backup: then the same numbers would be
+/// signed again. A key whose counter is lost or damaged is to be replaced.
+///
+/// Example, in a service that runs as the user `quorate-key`, for a replica that runs as `quorate`:
+///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user $(id -u quorate)
+///       --key /var/lib/quorate-key/key --counter /var/lib/quorate-key/counter --socket /run/quorate-key/socket
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Keyholder {
+    /// The replica's number in the group file.
+    #[arg(long, value_name = "N")]
+    pub id: u8,
+    /// The group file.
+    #[arg(long, value_name = "FILE")]
+    pub group: PathBuf,
+    /// The identity key [default: holder-N/key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// How many statements the key has signed [default: holder-N/counter beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub counter: Option<PathBuf>,
+    /// Where to listen [default: holder-N/socket beside the group file].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// The number of the user that the replica runs as; all others are refused [default: this process's own].
+    #[arg(long, value_name = "UID")]
+    pub user: Option<u32>,
+    /// End when standard input ends: so a key holder does not outlive the `quorate up` that started it.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
 }
 
 /// Run one replica of a group.

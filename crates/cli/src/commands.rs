@@ -4,6 +4,7 @@ pub mod bench;
 pub mod evidence;
 pub mod init;
 pub mod keygen;
+pub mod keyholder;
 pub mod mount;
 pub mod nfs;
 pub mod replica;

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Command::Up(args) => commands::up::run(&args),
         Command::Init(args) => commands::init::run(&args),
         Command::Keygen(args) => commands::keygen::run(&args),
+        Command::Keyholder(args) => commands::keyholder::run(&args),
         Command::Replica(args) => commands::replica::run(&args),
         Command::Mount(args) => commands::mount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),

@@ -34,6 +34,26 @@ pub fn replica_key(directory: &Path, id: u8) -> PathBuf {
     replica(directory, id).join("key")
 }
 
+/// The directory of a replica's key holder.
+pub fn holder(directory: &Path, id: u8) -> PathBuf {
+    directory.join(format!("holder-{id}"))
+}
+
+/// The identity key that a key holder has.
+pub fn holder_key(directory: &Path, id: u8) -> PathBuf {
+    holder(directory, id).join("key")
+}
+
+/// How many statements that key has signed.
+pub fn holder_counter(directory: &Path, id: u8) -> PathBuf {
+    holder(directory, id).join("counter")
+}
+
+/// Where the key holder listens.
+pub fn holder_socket(directory: &Path, id: u8) -> PathBuf {
+    holder(directory, id).join("socket")
+}
+
 /// The key file of the group's first client.
 pub fn client_key(directory: &Path) -> PathBuf {
     directory.join("client.key")

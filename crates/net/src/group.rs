@@ -35,6 +35,7 @@ pub struct Group {
     clients: Vec<Client>,
     quorum: Quorum,
     members: BTreeMap<PublicKey, Member>,
+    identities: Option<Vec<PublicKey>>,
     id: Digest,
 }
 
@@ -104,6 +105,8 @@ pub struct Replica {
     pub address: String,
     /// Its long-lived key.
     pub key: PublicKey,
+    /// The key that its key holder has, where the group has key holders: it certifies the keys of links.
+    pub identity: Option<PublicKey>,
     /// Where this process reaches it instead; nothing that the file says.
     route: Option<String>,
 }
@@ -113,6 +116,7 @@ impl Replica {
         Replica {
             address,
             key,
+            identity: None,
             route: None,
         }
     }
@@ -181,6 +185,27 @@ impl Group {
         self.protocol = protocol;
         self.id = Digest::of(Content::Group, &self.canonical());
         self
+    }
+
+    /// The same members, whose replicas have key holders with these identity keys, in order of their ids. It is another group, with
+    /// another id.
+    ///
+    /// # Errors
+    /// What keeps it from being one; the caller's fault.
+    pub fn with_identities(mut self, identities: &[PublicKey]) -> Result<Group, Problem> {
+        for (at, replica) in self.replicas.iter_mut().enumerate() {
+            replica.identity = identities.get(at).copied();
+        }
+        let (replicas, clients) = (self.replicas, self.clients);
+        Group::check(
+            self.name,
+            self.purpose,
+            self.protocol,
+            self.files,
+            replicas,
+            clients,
+        )
+        .map_err(|(problem, _)| problem)
     }
 
     /// The same group, of which this process reaches one replica at another address: by another network, or through a tunnel.
@@ -266,6 +291,12 @@ impl Group {
         self.replicas.iter().map(|r| r.key).collect()
     }
 
+    /// The keys that the replicas' key holders have, in order of the replicas' ids; `None` in a group without key holders, where
+    /// the replicas' own keys speak on links.
+    pub fn identities(&self) -> Option<&[PublicKey]> {
+        self.identities.as_deref()
+    }
+
     /// Who has this key.
     pub fn member(&self, key: &PublicKey) -> Option<Member> {
         self.members.get(key).copied()
@@ -325,6 +356,8 @@ impl Group {
             }
             admit(&mut members, client.key, Member::Client(at)).map_err(here)?;
         }
+        let identities = check_identities(&replicas, &members)
+            .map_err(|(problem, at)| (problem, Place::Replica(at)))?;
         let mut group = Group {
             name,
             purpose,
@@ -334,6 +367,7 @@ impl Group {
             clients,
             quorum,
             members,
+            identities,
             id: Digest::ZERO,
         };
         group.id = Digest::of(Content::Group, &group.canonical());
@@ -355,6 +389,9 @@ impl Group {
         replicas.collect::<Vec<_>>().encode(&mut out);
         let clients = self.clients.iter().map(|c| (text(&c.name), c.key));
         clients.collect::<Vec<_>>().encode(&mut out);
+        if let Some(identities) = &self.identities {
+            identities.encode(&mut out);
+        }
         out
     }
 }
@@ -375,6 +412,28 @@ fn check_replica(replicas: &[Replica], at: usize) -> Result<(), Problem> {
         return Err(Problem::AddressTwice(address.clone()));
     }
     Ok(())
+}
+
+/// All replicas have key holders, or none; and an identity key is nobody's other key.
+fn check_identities(
+    replicas: &[Replica],
+    members: &BTreeMap<PublicKey, Member>,
+) -> Result<Option<Vec<PublicKey>>, (Problem, usize)> {
+    let first = replicas.first().and_then(|r| r.identity);
+    let mut seen = members.clone();
+    let mut identities = Vec::new();
+    for (at, replica) in replicas.iter().enumerate() {
+        match replica.identity {
+            Some(identity) if first.is_some() => {
+                // Whose it is has no meaning among these.
+                admit(&mut seen, identity, Member::Client(at)).map_err(|p| (p, at))?;
+                identities.push(identity);
+            }
+            None if first.is_none() => {}
+            _ => return Err((Problem::SomeIdentities, at)),
+        }
+    }
+    Ok(first.map(|_| identities))
 }
 
 fn admit(

@@ -1,6 +1,7 @@
 //! Who belongs to a group, and the links between its members.
 //!
-//! - [`group`]: the group file, which says who belongs to a group. [`keys`]: key files.
+//! - [`group`]: the group file, which says who belongs to a group. [`keys`]: key files. [`holder`]: the process that has a
+//!   replica's identity key.
 //! - [`tls`]: links are TLS 1.3 between raw public keys; who is not in the group is refused in the handshake.
 //! - [`Frame`]: a message as links carry it.
 //! - [`ReplicaLinks`] and [`ClientLinks`]: all links of a replica and of a client, driven by the thread that owns them.
@@ -30,6 +31,7 @@ mod frame;
 pub mod fuzzing;
 pub mod group;
 pub mod hex;
+pub mod holder;
 mod hub;
 pub mod keys;
 mod link;

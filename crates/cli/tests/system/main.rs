@@ -17,6 +17,7 @@ mod evidence;
 mod full_disk;
 mod harness;
 mod hostile;
+mod keyholder;
 mod large;
 mod lost_state;
 mod memory;

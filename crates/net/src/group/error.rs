@@ -99,6 +99,8 @@ pub enum Problem {
     BadId(String),
     #[error("this key is listed twice: each replica and client needs a key of its own")]
     KeyTwice,
+    #[error("either all replicas have an identity, the key of their key holder, or none has")]
+    SomeIdentities,
     #[error("`{0}` is not an address: give host:port, for instance 192.0.2.7:7000 or [::1]:7000")]
     BadAddress(String),
     #[error("there is no replica {0}: give a number that the group file lists")]

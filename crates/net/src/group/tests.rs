@@ -257,3 +257,32 @@ fn the_protocol_is_part_of_the_group() {
     let text = text.replace("\"memory\"", "\"tape\"");
     assert_eq!(refusal(&text).0, Problem::BadDurability("tape".into()));
 }
+
+/// Key holders' keys survive the file and count for the id; all replicas have one or none, and each has its own.
+#[test]
+fn identities_are_for_all_or_none() {
+    let plain = sample();
+    let identities: Vec<PublicKey> = (50..54).map(key).collect();
+    let group = sample().with_identities(&identities).unwrap();
+    assert_eq!(plain.identities(), None);
+    assert_eq!(group.identities(), Some(&identities[..]));
+    assert_ne!(group.id(), plain.id());
+    assert_eq!(parse(&group.to_string()).unwrap(), group);
+    assert_eq!(group.member(&key(50)), None, "it opens no link by itself");
+    let with = |list: &[PublicKey]| sample().with_identities(list).unwrap_err();
+    assert_eq!(with(&identities[..3]), Problem::SomeIdentities);
+    let twice = [key(50), key(51), key(52), key(51)];
+    assert_eq!(with(&twice), Problem::KeyTwice);
+    let a_members = [key(50), key(51), key(52), key(100)];
+    assert_eq!(with(&a_members), Problem::KeyTwice);
+    let text = group.to_string();
+    let line = text.lines().position(|l| l.contains("identity")).unwrap();
+    let without: Vec<&str> = text
+        .lines()
+        .enumerate()
+        .filter(|(at, _)| *at != line)
+        .map(|(_, l)| l)
+        .collect();
+    let problem = refusal(&without.join("\n")).0;
+    assert_eq!(problem, Problem::SomeIdentities);
+}

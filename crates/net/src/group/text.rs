@@ -50,6 +50,7 @@ struct ReplicaText {
     id: Spanned<u64>,
     address: String,
     key: Spanned<String>,
+    identity: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -130,7 +131,9 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
             let problem = Problem::OutOfOrder { expected, found };
             return Err(invalid(replica.id.span().start, problem));
         }
-        replicas.push(Replica::new(replica.address.clone(), key(&replica.key)?));
+        let mut read = Replica::new(replica.address.clone(), key(&replica.key)?);
+        read.identity = replica.identity.as_ref().map(&key).transpose()?;
+        replicas.push(read);
     }
     let mut clients = Vec::new();
     for entry in &raw.client {
@@ -198,6 +201,9 @@ pub(super) fn write(group: &Group, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n[[replica]]\nid = {id}")?;
         writeln!(f, "address = \"{}\"", replica.address)?;
         writeln!(f, "key = \"{}\"", replica.key)?;
+        if let Some(identity) = replica.identity {
+            writeln!(f, "identity = \"{identity}\"")?;
+        }
     }
     for client in group.clients() {
         writeln!(f, "\n[[client]]\nname = \"{}\"", client.name)?;

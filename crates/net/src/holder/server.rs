@@ -1,0 +1,166 @@
+//! The key holder's side.
+
+use std::convert::Infallible;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use quorate_wire::{
+    Decode, Digest, Encode, EpochCertificate, KeyPair, RecoveryStatement, ReplicaId,
+};
+
+use super::talk::{Answer, Ask, Wanted, Whose};
+use super::{ANSWER_TIMEOUT, ASK_TIMEOUT, CounterError, CounterFile, read_whole};
+use crate::util::LogLimit;
+
+/// Why a key holder can't go on.
+#[derive(Debug, thiserror::Error)]
+pub enum HolderError {
+    /// The operator's mistake.
+    #[error("{0} is there and is no socket: name another place for the socket (--socket)")]
+    NotASocket(PathBuf),
+    /// The operator's mistake.
+    #[error("the path of the socket is too long, {0}: the system allows some 100 bytes (--socket)")]
+    LongPath(PathBuf),
+    /// See [`CounterError`].
+    #[error(transparent)]
+    Counter(#[from] CounterError),
+    /// The environment's fault.
+    #[error("{path}: {source}")]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// A key and its counter, behind a socket.
+#[derive(Debug)]
+pub struct Holder {
+    listener: UnixListener,
+    path: PathBuf,
+    identity: KeyPair,
+    group: Digest,
+    replica: ReplicaId,
+    counter: CounterFile,
+    user: u32,
+    log: LogLimit,
+}
+
+impl Holder {
+    /// Listens at `path` for processes of the user `user`, in the place of a key holder that has ended. The socket itself is open to others
+    /// only where that is another user than this process's; who connects is asked of the kernel (`SO_PEERCRED`).
+    ///
+    /// # Errors
+    /// Any [`HolderError`] but `Counter`.
+    pub fn bind(
+        path: &Path,
+        identity: KeyPair,
+        (group, replica): (Digest, ReplicaId),
+        counter: CounterFile,
+        user: u32,
+    ) -> Result<Holder, HolderError> {
+        let io_error = |source: io::Error| match source.kind() {
+            io::ErrorKind::InvalidInput => HolderError::LongPath(path.into()),
+            _ => HolderError::Io {
+                path: path.into(),
+                source,
+            },
+        };
+        match fs::symlink_metadata(path) {
+            // Its owner has ended: this process has the counter's lock.
+            Ok(there) if there.file_type().is_socket() => {
+                fs::remove_file(path).map_err(io_error)?;
+            }
+            Ok(_) => return Err(HolderError::NotASocket(path.into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(io_error(e)),
+        }
+        let listener = UnixListener::bind(path).map_err(io_error)?;
+        let own = rustix::process::getuid().as_raw();
+        let mode = if user == own { 0o600 } else { 0o666 };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error)?;
+        Ok(Holder {
+            listener,
+            path: path.into(),
+            identity,
+            group,
+            replica,
+            counter,
+            user,
+            log: LogLimit::default(),
+        })
+    }
+
+    /// Answers for ever, one ask after the other.
+    ///
+    /// # Errors
+    /// When the counter fails, or the socket. Whoever asks badly costs at most a second.
+    pub fn serve(mut self) -> Result<Infallible, HolderError> {
+        loop {
+            let (stream, _) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(source) => {
+                    return Err(HolderError::Io {
+                        path: self.path.clone(),
+                        source,
+                    });
+                }
+            };
+            match self.on_connection(stream) {
+                Ok(()) => {}
+                Err(Refusal::Theirs(what)) => {
+                    if let Some(more) = self.log.pass() {
+                        tracing::warn!(more, "an ask was refused: {what}");
+                    }
+                }
+                Err(Refusal::Ours(e)) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn on_connection(&mut self, mut stream: UnixStream) -> Result<(), Refusal> {
+        let theirs = |e: io::Error| Refusal::Theirs(e.to_string());
+        let peer = rustix::net::sockopt::socket_peercred(&stream);
+        let uid = peer.map_err(|e| theirs(e.into()))?.uid.as_raw();
+        if uid != self.user {
+            let user = self.user;
+            let what = format!("it came from user {uid}, and this key works for user {user}");
+            return Err(Refusal::Theirs(what));
+        }
+        let ask = read_whole(&mut stream, ASK_TIMEOUT).map_err(theirs)?;
+        let ask = Ask::from_slice(&ask).map_err(|e| Refusal::Theirs(e.to_string()))?;
+        let answer = self.answer(&ask)?;
+        stream
+            .set_write_timeout(Some(ANSWER_TIMEOUT))
+            .map_err(theirs)?;
+        stream.write_all(&answer.to_bytes()).map_err(theirs)
+    }
+
+    fn answer(&mut self, ask: &Ask) -> Result<Answer, Refusal> {
+        let (group, replica) = (self.group, self.replica);
+        if (ask.group, ask.replica) != (group, replica) {
+            return Ok(Answer::NotMine(Whose { group, replica }));
+        }
+        let counter = self.counter.advance().map_err(Refusal::Ours)?;
+        let identity = &self.identity;
+        Ok(match ask.statement {
+            Wanted::Certificate(epoch) => Answer::Certificate(EpochCertificate::sign(
+                identity, group, replica, counter, epoch,
+            )),
+            Wanted::Recovery(()) => {
+                Answer::Recovery(RecoveryStatement::sign(identity, group, replica, counter))
+            }
+        })
+    }
+}
+
+enum Refusal {
+    Theirs(String),
+    Ours(CounterError),
+}

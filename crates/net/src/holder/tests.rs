@@ -1,0 +1,192 @@
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use quorate_wire::{Digest, Encode, KeyPair, PublicKey, ReplicaId};
+
+use super::talk::{Ask, Wanted};
+use super::*;
+use crate::group::{Files, Group, Purpose};
+
+const ME: ReplicaId = ReplicaId(2);
+
+fn key(seed: u8) -> KeyPair {
+    KeyPair::from_seed(&[seed; 32])
+}
+
+fn group() -> Group {
+    let replicas = (0..4).map(|i| (format!("127.0.0.1:{}", 7000 + i), key(i as u8).public()));
+    let identities: Vec<PublicKey> = (50..54).map(|i| key(i).public()).collect();
+    let (replicas, files) = (replicas.collect(), Files::default());
+    let group = Group::new("test", replicas, Vec::new(), files, Purpose::Service);
+    group.unwrap().with_identities(&identities).unwrap()
+}
+
+fn own_user() -> u32 {
+    rustix::process::getuid().as_raw()
+}
+
+/// A key holder of replica 2 in a thread of its own, which ends with the test's process.
+fn start(directory: &Path, user: u32) -> PathBuf {
+    let (socket, counter) = (directory.join("socket"), directory.join("counter"));
+    let identity = key(52);
+    CounterFile::create(&counter, &identity.public()).unwrap();
+    let counter = CounterFile::open(&counter, &identity.public()).unwrap();
+    let whose = (group().id(), ME);
+    let holder = Holder::bind(&socket, identity, whose, counter, user).unwrap();
+    std::thread::spawn(|| holder.serve());
+    socket
+}
+
+/// Both kinds of statements come, right and with numbers that grow.
+#[test]
+fn statements_are_signed_and_numbered() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = start(directory.path(), own_user());
+    let group = group();
+    let client = HolderClient::new(&socket, &group, ME).unwrap();
+    for round in 0..3 {
+        let epoch = key(100 + round).public();
+        let certificate = client.certify(epoch).unwrap();
+        let recovery = client.recover().unwrap();
+        assert_eq!(certificate.counter, 2 * u64::from(round) + 1);
+        assert_eq!(recovery.counter, 2 * u64::from(round) + 2);
+        assert_eq!(certificate.epoch, epoch);
+    }
+}
+
+/// Another replica, another group and another user get nothing, and are told which it was.
+#[test]
+fn others_get_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = start(directory.path(), own_user());
+    let other = HolderClient::new(&socket, &group(), ReplicaId(1)).unwrap();
+    let refused = other.recover().unwrap_err();
+    assert!(matches!(refused, AskError::AnotherReplica { replica, .. } if replica == ME));
+    let counter = fs::read_to_string(directory.path().join("counter")).unwrap();
+    assert!(counter.contains("counter 0\n"), "{counter}");
+
+    let elsewhere = tempfile::tempdir().unwrap();
+    let socket = start(elsewhere.path(), own_user() + 1);
+    let client = HolderClient::new(&socket, &group(), ME).unwrap();
+    assert!(matches!(client.recover(), Err(AskError::NotAllowed(_))));
+    let missing = HolderClient::new(&elsewhere.path().join("no"), &group(), ME).unwrap();
+    assert!(matches!(missing.recover(), Err(AskError::NotThere(_))));
+}
+
+/// Whatever comes that is no ask costs its connection alone, and no number.
+#[test]
+fn what_is_no_ask_is_refused() {
+    use std::io::Write;
+    let directory = tempfile::tempdir().unwrap();
+    let socket = start(directory.path(), own_user());
+    let good = Ask {
+        group: group().id(),
+        replica: ME,
+        statement: Wanted::Recovery(()),
+    };
+    let good = good.to_bytes();
+    let mut bad: Vec<Vec<u8>> = (0..good.len()).map(|n| good[..n].to_vec()).collect();
+    bad.push([&good[..], &[0]].concat());
+    bad.push(vec![7; 100_000]);
+    let mut unknown = good.clone();
+    unknown[33] = 9;
+    bad.push(unknown);
+    for bytes in bad {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        // It may have been closed before all of it was written.
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let answer = read_whole(&mut stream, ANSWER_TIMEOUT).unwrap_or_default();
+        assert!(answer.is_empty(), "{} bytes", bytes.len());
+    }
+    // Who says nothing at all is waited for, and not for ever.
+    let silent = UnixStream::connect(&socket).unwrap();
+    let client = HolderClient::new(&socket, &group(), ME).unwrap();
+    assert_eq!(client.recover().unwrap().counter, 1);
+    drop(silent);
+}
+
+/// A counter goes on where it was; what is missing, damaged, another's or in use is refused by name.
+#[test]
+fn a_counter_only_grows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("counter");
+    let ours = key(1).public();
+    let open = || CounterFile::open(&path, &ours);
+    assert!(matches!(open(), Err(CounterError::Missing(_))));
+    CounterFile::create(&path, &ours).unwrap();
+    let again = CounterFile::create(&path, &ours);
+    assert!(matches!(again, Err(CounterError::Exists(_))));
+    let mut counter = open().unwrap();
+    assert_eq!(
+        (counter.advance().unwrap(), counter.advance().unwrap()),
+        (1, 2)
+    );
+    assert!(matches!(open(), Err(CounterError::InUse(_))));
+    drop(counter);
+    let of_another = CounterFile::open(&path, &key(2).public());
+    assert!(matches!(of_another, Err(CounterError::OtherKey(_))));
+    assert_eq!(open().unwrap().advance().unwrap(), 3);
+
+    let good = fs::read(&path).unwrap();
+    for at in 0..good.len() {
+        for bit in 0..8 {
+            let mut bad = good.clone();
+            bad[at] ^= 1 << bit;
+            fs::write(&path, &bad).unwrap();
+            assert!(open().is_err(), "bit {bit} of byte {at}");
+        }
+        fs::write(&path, &good[..at]).unwrap();
+        assert!(
+            matches!(open(), Err(CounterError::Corrupt(_))),
+            "{at} bytes"
+        );
+    }
+}
+
+/// An older file that is put in the place of a counter at work stops it.
+#[test]
+fn a_counter_that_shrinks_is_not_believed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("counter");
+    let ours = key(1).public();
+    CounterFile::create(&path, &ours).unwrap();
+    let old = fs::read(&path).unwrap();
+    let mut counter = CounterFile::open(&path, &ours).unwrap();
+    assert_eq!(counter.advance().unwrap(), 1);
+    fs::write(&path, &old).unwrap();
+    let refused = counter.advance().unwrap_err();
+    assert!(matches!(
+        refused,
+        CounterError::Changed {
+            written: 1,
+            found: 0,
+            ..
+        }
+    ));
+    assert!(refused.to_string().contains("Nothing is signed"));
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(counter.advance(), Err(CounterError::Missing(_))));
+}
+
+/// The socket takes the place of one that a dead key holder left, and of nothing else.
+#[test]
+fn only_a_socket_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let bind = || {
+        let counter = directory.path().join("counter");
+        let _ = CounterFile::create(&counter, &key(52).public());
+        let counter = CounterFile::open(&counter, &key(52).public()).unwrap();
+        let whose = (Digest::ZERO, ME);
+        Holder::bind(&path, key(52), whose, counter, own_user())
+    };
+    drop(bind().unwrap());
+    assert!(path.exists());
+    drop(bind().unwrap());
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "precious").unwrap();
+    assert!(matches!(bind(), Err(HolderError::NotASocket(_))));
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
