@@ -1,10 +1,11 @@
 //! What the fuzz targets do with their input. Each takes any bytes, and panics where Quorate does what it must not.
 //!
-//! [`codec`]: encodings. [`links`]: frames, handshakes and calls over NFS. [`disk`]: files. [`transfer`]: pieces of a state. [`service`]:
+//! [`codec`]: encodings. [`credential`]: credentials. [`links`]: frames, handshakes and calls over NFS. [`disk`]: files. [`transfer`]: pieces of a state. [`service`]:
 //! operations. [`replica`] and [`group`]: sequences of inputs to agreement cores.
 
 mod choices;
 pub mod codec;
+pub mod credential;
 pub mod disk;
 pub mod group;
 mod host;
@@ -46,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     target("outcome", codec::outcome, 1),
     target("evidence", codec::evidence, 20),
     target("statement", codec::statement, 10),
+    target("credential", credential::credential, 20),
     target("tree_node", codec::tree_node, 1),
     target("frame", codec::frame, 1),
     target("nfs", links::nfs, 1),

@@ -9,8 +9,10 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use quorate_agreement::Record;
 use quorate_agreement::durable::{CommittedRecord, Content, Entered, PrePrepared, StableRecord};
+use quorate_credential::{Chain, armour};
 use quorate_files::op::{Lookup, Place, SetAttr, Target, Write};
 use quorate_files::{Action, Answer, Ino, Nothing, Op, Who};
+use quorate_fuzz::credential::support::{Raw, assemble};
 use quorate_net::group::{Files, Group, Purpose};
 use quorate_state::tree::{Child, Entry, Node};
 use quorate_wire::evidence::{Evidence, Kept, TwoMessages, TwoNewViews, TwoViewChanges};
@@ -80,10 +82,32 @@ fn main() -> std::io::Result<()> {
     links()?;
     evidence()?;
     statements()?;
+    credentials()?;
     disks()
 }
 
-/// Genuine contradictions, and two that are none.
+/// Right chains with caveats of each kind, one that widens, and a text.
+fn credentials() -> std::io::Result<()> {
+    let kinds = [
+        (1, b"report-".to_vec()),
+        (2, vec![9; 8]),
+        (3, vec![2]),
+        (4, b"project 7".to_vec()),
+        (5, vec![1; 8]),
+    ];
+    for n in [1_u8, 2, 3, 5, 16] {
+        let mut links: Vec<Raw> = (0..n).map(Raw::link).collect();
+        links[0].caveats = kinds[..usize::from(n).min(5)].to_vec();
+        write("credential", n.into(), &assemble(&links))?;
+    }
+    let mut wide = [Raw::link(0), Raw::link(1)];
+    wide[0].rights &= !1;
+    let bytes = assemble(&wide);
+    write("credential", 20, &bytes)?;
+    let chain = Chain::from_bytes(bytes.into()).expect("it has the form");
+    write("credential", 21, armour::write(&chain).as_bytes())
+}
+
 /// Statements that are right.
 fn statements() -> std::io::Result<()> {
     let (identity, epoch) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
@@ -105,6 +129,7 @@ fn statements() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Genuine contradictions, and two that are none.
 fn evidence() -> std::io::Result<()> {
     let key = |replica: u8| KeyPair::from_seed(&[replica + 1; 32]);
     let change = |view: u64, stable: u64| {

@@ -9,7 +9,7 @@ use crate::{deny, fuzz, packages, tests, tools};
 type Step = (&'static str, fn() -> Result<(), String>);
 
 /// Crates without input, output, clock, threads or randomness.
-const CORES: [&str; 7] = [
+const CORES: [&str; 8] = [
     "wire",
     "state",
     "execution",
@@ -17,6 +17,7 @@ const CORES: [&str; 7] = [
     "replica",
     "files",
     "fault",
+    "credential",
 ];
 
 /// All that a core may be built on, its own and other cores aside. A new line here needs a reason in a review: each of
