@@ -36,6 +36,43 @@ pub enum Status {
     Jukebox = 10008,
 }
 
+impl Status {
+    const ALL: [Status; 26] = [
+        Status::Ok,
+        Status::Perm,
+        Status::NoEnt,
+        Status::Io,
+        Status::NxIo,
+        Status::Acces,
+        Status::Exist,
+        Status::XDev,
+        Status::NotDir,
+        Status::IsDir,
+        Status::Inval,
+        Status::FBig,
+        Status::NoSpc,
+        Status::RoFs,
+        Status::MLink,
+        Status::NameTooLong,
+        Status::NotEmpty,
+        Status::DQuot,
+        Status::Stale,
+        Status::BadHandle,
+        Status::NotSync,
+        Status::NotSupp,
+        Status::TooSmall,
+        Status::ServerFault,
+        Status::BadType,
+        Status::Jukebox,
+    ];
+
+    /// The status with a number, as another server has sent it; `ServerFault` for numbers that the standard does not have.
+    pub fn of(number: u32) -> Status {
+        let found = Status::ALL.into_iter().find(|s| *s as u32 == number);
+        found.unwrap_or(Status::ServerFault)
+    }
+}
+
 impl From<Errno> for Status {
     fn from(errno: Errno) -> Status {
         match errno {

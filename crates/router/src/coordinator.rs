@@ -1,0 +1,536 @@
+//! What touches two volumes, done whole or not at all.
+//!
+//! A name whose object lies on another volume is a *stub* there: a directory that belongs to [`STUB_OWNER`], with the volume as its
+//! group. The object lies on that volume in the hidden directory `placed`, under the stub's volume and handle. So a name stands for something if and only if
+//! both are there, and what makes or ends that is one order to one server, which is atomic: the *commit* of each operation. What
+//! comes before can be undone, and what comes after can be done at any time; a stub without a target is no name.
+//!
+//! - `steps`: the parts that operations are made of. Each can be done again.
+//! - `settle`: after a crash or a failure, from what is on the servers: finish, or undo.
+//!
+//! Callers hold the names that they pass, and those of intentions that are not settled.
+
+mod settle;
+mod steps;
+
+use bytes::Bytes;
+use quorate_files::Who;
+use quorate_nfs::call::{Fh, NewAttrs, Place};
+use quorate_nfs::status::Status;
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use crate::ask::{Ask, Given, Object, Servers};
+use crate::attrs::{Attrs, STUB_OWNER};
+use crate::handle::{Handle, stub_of, target_name};
+use crate::intent::{Intent, Log, Name, Number, Thing};
+use crate::layout::Volume;
+
+/// `ACCESS3_MODIFY` and `ACCESS3_EXTEND`.
+const CHANGE: u32 = 0x4 | 0x8;
+/// The sticky bit of a directory: names are their owners'.
+const STICKY: u32 = 0o1000;
+/// What is made in such a directory gets its group, and so on down.
+const SET_GID: u32 = 0o2000;
+/// How deep a directory can lie where its ancestors are looked at.
+const MAX_DEPTH: usize = 4096;
+
+/// The hidden directories of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hidden {
+    /// Stubs that are being made or taken away.
+    pub staging: Fh,
+    /// Targets of stubs on other volumes.
+    pub placed: Fh,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Coordinator<S, L> {
+    /// The servers.
+    pub servers: S,
+    log: L,
+    hidden: Vec<Hidden>,
+    root: Handle,
+    /// Directories change their parents one at a time: two that do so at once could make a circle.
+    moves: std::sync::Arc<Mutex<()>>,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// Nothing; there may be a stub without a target.
+    Nothing {
+        /// That stub.
+        stub: Option<Fh>,
+    },
+    /// Something.
+    Thing(Thing, Attrs),
+}
+
+/// What is to be done about a RENAME.
+#[derive(Debug)]
+pub enum Renamed {
+    /// Its server can do it by itself; this is to be kept until it has.
+    Straight(Option<OwnedMutexGuard<()>>),
+    /// It is done.
+    Done,
+}
+
+impl<S: Servers, L: Log> Coordinator<S, L> {
+    /// A coordinator of volumes with these hidden directories, below a root.
+    pub fn new(servers: S, log: L, hidden: Vec<Hidden>, root: Handle) -> Coordinator<S, L> {
+        Coordinator {
+            servers,
+            log,
+            hidden,
+            root,
+            moves: Default::default(),
+        }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> &Handle {
+        &self.root
+    }
+
+    fn hidden(&self, volume: Volume) -> Result<&Hidden, Status> {
+        self.hidden.get(usize::from(volume.0)).ok_or(Status::Stale)
+    }
+
+    async fn as_root(&self, volume: Volume, ask: Ask) -> Result<Given, Status> {
+        self.servers.ask(volume, &Who::root(), ask).await
+    }
+
+    /// The attributes of an object.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn attrs(&self, object: &Handle) -> Result<Attrs, Status> {
+        let ask = Ask::GetAttr(object.server.clone());
+        match self.as_root(object.volume, ask).await? {
+            Given::Attrs(attrs) => Ok(attrs),
+            _ => Err(Status::ServerFault),
+        }
+    }
+
+    /// What a name in a directory of a volume is there, on that volume.
+    async fn look(
+        &self,
+        volume: Volume,
+        dir: &Fh,
+        name: &Bytes,
+    ) -> Result<Option<(Fh, Attrs)>, Status> {
+        let place = Place {
+            dir: dir.clone(),
+            name: name.clone(),
+        };
+        match self.as_root(volume, Ask::Lookup(place)).await {
+            Ok(Given::Object(object)) => self.whole(volume, object).await.map(Some),
+            Ok(_) => Err(Status::ServerFault),
+            // The directory may be gone as well.
+            Err(Status::NoEnt | Status::Stale) => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    async fn whole(&self, volume: Volume, object: Object) -> Result<(Fh, Attrs), Status> {
+        let attrs = match object.attrs {
+            Some(attrs) => attrs,
+            None => {
+                let server = object.handle.clone();
+                self.attrs(&Handle { volume, server }).await?
+            }
+        };
+        Ok((object.handle, attrs))
+    }
+
+    /// The target of a stub.
+    ///
+    /// # Errors
+    /// [`Status::NoEnt`] if it has none; the server's.
+    pub async fn target(
+        &self,
+        stub_volume: Volume,
+        stub: &[u8],
+        volume: Volume,
+    ) -> Result<(Handle, Attrs), Status> {
+        let name = target_name(stub_volume, stub);
+        let placed = &self.hidden(volume)?.placed;
+        let (server, attrs) = self
+            .look(volume, placed, &name)
+            .await?
+            .ok_or(Status::NoEnt)?;
+        Ok((Handle { volume, server }, attrs))
+    }
+
+    /// What a name stands for, whoever may see it.
+    ///
+    /// # Errors
+    /// The servers'.
+    pub async fn find(&self, at: &Name) -> Result<Found, Status> {
+        let volume = at.dir.volume;
+        let Some((server, attrs)) = self.look(volume, &at.dir.server, &at.name).await? else {
+            return Ok(Found::Nothing { stub: None });
+        };
+        let Some(elsewhere) = attrs.stub() else {
+            let thing = Thing {
+                stub: None,
+                object: Handle { volume, server },
+                is_dir: attrs.is_dir(),
+            };
+            return Ok(Found::Thing(thing, attrs));
+        };
+        match self.target(volume, &server, elsewhere).await {
+            Ok((object, attrs)) => {
+                let thing = Thing {
+                    stub: Some(server),
+                    object,
+                    is_dir: attrs.is_dir(),
+                };
+                Ok(Found::Thing(thing, attrs))
+            }
+            Err(Status::NoEnt) => Ok(Found::Nothing { stub: Some(server) }),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// A directory's attributes, if somebody may change what is in it.
+    async fn may_change(&self, who: &Who, dir: &Handle) -> Result<Attrs, Status> {
+        let ask = Ask::Access(dir.server.clone(), CHANGE);
+        let Given::Allowed(mask) = self.servers.ask(dir.volume, who, ask).await? else {
+            return Err(Status::ServerFault);
+        };
+        let attrs = self.attrs(dir).await?;
+        match (attrs.is_dir(), mask & CHANGE == CHANGE) {
+            (false, _) => Err(Status::NotDir),
+            (true, false) => Err(Status::Acces),
+            (true, true) => Ok(attrs),
+        }
+    }
+
+    /// MKDIR of a directory that is to lie on another volume.
+    ///
+    /// # Errors
+    /// As MKDIR has them.
+    pub async fn mkdir(
+        &self,
+        who: &Who,
+        at: Name,
+        volume: Volume,
+        new: NewAttrs,
+    ) -> Result<(Handle, Attrs), Status> {
+        let parent = self.may_change(who, &at.dir).await?;
+        self.must_be_free(&at).await?;
+        if new.uid.is_some_and(|uid| uid != who.uid) && who.uid != 0 {
+            return Err(Status::Perm);
+        }
+        let inherits = parent.mode() & SET_GID;
+        let own_group = if inherits == 0 { who.gid } else { parent.gid() };
+        let attrs = NewAttrs {
+            mode: Some(new.mode.unwrap_or(0o755) & 0o7777 | inherits),
+            uid: Some(new.uid.unwrap_or(who.uid)),
+            gid: Some(new.gid.unwrap_or(own_group)),
+            ..new
+        };
+        let intent = Intent::Mkdir {
+            at: at.clone(),
+            volume,
+        };
+        let number = self.log.begin(&intent).await?;
+        let made = self.mkdir_steps(number, &at, volume, attrs).await;
+        self.end(number, &intent, made).await?;
+        // It is made: no failure of this look may say that it is not.
+        loop {
+            match self.find(&at).await {
+                Ok(Found::Thing(thing, attrs)) => return Ok((thing.object, attrs)),
+                Ok(Found::Nothing { .. }) => return Err(Status::Stale),
+                Err(_) => self.servers.pause().await,
+            }
+        }
+    }
+
+    /// RMDIR or REMOVE of a name whose object lies elsewhere.
+    ///
+    /// # Errors
+    /// As they have them; [`Status::NoEnt`] for a stub without a target, which goes.
+    pub async fn remove(&self, who: &Who, at: Name, dir_wanted: bool) -> Result<(), Status> {
+        let parent = self.may_change(who, &at.dir).await?;
+        let (thing, attrs) = match self.find(&at).await? {
+            Found::Thing(thing, attrs) => (thing, attrs),
+            Found::Nothing { stub } => {
+                self.must_be_free_of(&at, stub).await?;
+                return Err(Status::NoEnt);
+            }
+        };
+        may_unlink(who, &parent, &attrs)?;
+        match (dir_wanted, thing.is_dir) {
+            (true, false) => return Err(Status::NotDir),
+            (false, true) => return Err(Status::IsDir),
+            (true, true) | (false, false) => {}
+        }
+        let intent = Intent::Remove { at, thing };
+        let number = self.log.begin(&intent).await?;
+        let Intent::Remove { at, thing } = &intent else {
+            return Err(Status::ServerFault);
+        };
+        let removed = self.remove_steps(number, at, thing).await;
+        self.end(number, &intent, removed).await
+    }
+
+    /// RENAME.
+    ///
+    /// # Errors
+    /// As RENAME has them.
+    pub async fn rename(&self, who: &Who, from: Name, to: Name) -> Result<Renamed, Status> {
+        for name in [&from.name, &to.name] {
+            if matches!(&name[..], b"." | b"..") {
+                return Err(Status::Inval);
+            }
+        }
+        let Found::Thing(thing, attrs) = self.find(&from).await? else {
+            return Err(Status::NoEnt);
+        };
+        let across = thing.is_dir && from.dir != to.dir;
+        let guard = match across {
+            true => Some(self.moves.clone().lock_owned().await),
+            false => None,
+        };
+        if across && self.lies_in(&to.dir, &thing.object).await? {
+            return Err(Status::Inval);
+        }
+        let (replaced, other) = match self.find(&to).await? {
+            Found::Thing(replaced, attrs) => (Some(replaced), Some(attrs)),
+            Found::Nothing { stub } => {
+                if stub.is_some() {
+                    self.may_change(who, &to.dir).await?;
+                    self.must_be_free_of(&to, stub).await?;
+                }
+                (None, None)
+            }
+        };
+        let own = |thing: &Thing| thing.stub.is_none();
+        let one_volume = from.dir.volume == to.dir.volume;
+        if one_volume && own(&thing) && replaced.as_ref().is_none_or(own) {
+            return Ok(Renamed::Straight(guard));
+        }
+        let (dir, other_dir) = (
+            self.may_change(who, &from.dir).await?,
+            self.may_change(who, &to.dir).await?,
+        );
+        may_unlink(who, &dir, &attrs)?;
+        if across {
+            // Its `..` changes.
+            self.may_change(who, &thing.object).await?;
+        }
+        if let (Some(replaced), Some(other)) = (&replaced, &other) {
+            let same = (thing.object.volume, attrs.fileid());
+            if (replaced.object.volume, other.fileid()) == same {
+                return Ok(Renamed::Done);
+            }
+            may_unlink(who, &other_dir, other)?;
+            match (thing.is_dir, replaced.is_dir) {
+                (true, false) => return Err(Status::NotDir),
+                (false, true) => return Err(Status::IsDir),
+                (true, true) | (false, false) => {}
+            }
+        }
+        self.attach(Some(from), thing, to, replaced).await?;
+        Ok(Renamed::Done)
+    }
+
+    /// LINK of a file into a directory on another volume.
+    ///
+    /// # Errors
+    /// As LINK has them.
+    pub async fn link(&self, who: &Who, file: Handle, to: Name) -> Result<(), Status> {
+        self.may_change(who, &to.dir).await?;
+        if self.attrs(&file).await?.is_dir() {
+            return Err(Status::Perm);
+        }
+        self.must_be_free(&to).await?;
+        let thing = Thing {
+            stub: None,
+            object: file,
+            is_dir: false,
+        };
+        self.attach(None, thing, to, None).await
+    }
+
+    async fn attach(
+        &self,
+        from: Option<Name>,
+        thing: Thing,
+        to: Name,
+        replaced: Option<Thing>,
+    ) -> Result<(), Status> {
+        let intent = Intent::Attach {
+            from,
+            thing,
+            to,
+            replaced,
+        };
+        let number = self.log.begin(&intent).await?;
+        let Intent::Attach {
+            from,
+            thing,
+            to,
+            replaced,
+        } = &intent
+        else {
+            return Err(Status::ServerFault);
+        };
+        let attached = self
+            .attach_steps(number, from.as_ref(), thing, to, replaced.as_ref())
+            .await;
+        self.end(number, &intent, attached).await
+    }
+
+    /// Ends an operation: what did not go to its end is settled first, however long that takes.
+    async fn end(
+        &self,
+        number: Number,
+        intent: &Intent,
+        done: Result<(), Status>,
+    ) -> Result<(), Status> {
+        let Err(status) = done else {
+            return self.log.end(number).await;
+        };
+        let done = self.settle_at_last(number, intent).await;
+        self.log.end(number).await?;
+        if done { Ok(()) } else { Err(status) }
+    }
+
+    /// Settles an intention that was found without its end: true if it was carried out.
+    ///
+    /// # Errors
+    /// If its end can't be written.
+    pub async fn recover(&self, number: Number, intent: &Intent) -> Result<bool, Status> {
+        let done = self.settle_at_last(number, intent).await;
+        self.log.end(number).await?;
+        Ok(done)
+    }
+
+    async fn settle_at_last(&self, number: Number, intent: &Intent) -> bool {
+        loop {
+            match self.settle(number, intent).await {
+                Ok(done) => return done,
+                Err(status) => {
+                    tracing::warn!(number = number.0, ?status, "can't settle an operation yet");
+                    self.servers.pause().await;
+                }
+            }
+        }
+    }
+
+    async fn must_be_free(&self, at: &Name) -> Result<(), Status> {
+        match self.find(at).await? {
+            Found::Thing(..) => Err(Status::Exist),
+            Found::Nothing { stub } => self.must_be_free_of(at, stub).await,
+        }
+    }
+
+    /// A stub without a target goes: whoever left it there is done with it.
+    async fn must_be_free_of(&self, at: &Name, stub: Option<Fh>) -> Result<(), Status> {
+        let Some(stub) = stub else { return Ok(()) };
+        let staged = Bytes::from(format!("{}-left", &stub_name(at.dir.volume, &stub)));
+        self.drop_stub(at, &stub, &staged).await
+    }
+
+    /// Whether a directory is another, or lies below it.
+    async fn lies_in(&self, dir: &Handle, above: &Handle) -> Result<bool, Status> {
+        let wanted = (above.volume, self.attrs(above).await?.fileid());
+        let top = (self.root.volume, self.attrs(&self.root).await?.fileid());
+        let mut dir = dir.clone();
+        for _ in 0..MAX_DEPTH {
+            let number = (dir.volume, self.attrs(&dir).await?.fileid());
+            if number == wanted {
+                return Ok(true);
+            }
+            if number == top {
+                return Ok(false);
+            }
+            dir = self.parent(&dir).await?;
+        }
+        Err(Status::Inval)
+    }
+
+    /// The directory above a directory.
+    ///
+    /// # Errors
+    /// [`Status::Stale`] if there is none any more; the servers'.
+    pub async fn parent(&self, dir: &Handle) -> Result<Handle, Status> {
+        if *dir == self.root {
+            return Ok(dir.clone());
+        }
+        let up = Bytes::from_static(b"..");
+        let volume = dir.volume;
+        let found = self.look(volume, &dir.server, &up).await?;
+        let (server, attrs) = found.ok_or(Status::Stale)?;
+        let placed = Handle {
+            volume,
+            server: self.hidden(volume)?.placed.clone(),
+        };
+        if attrs.fileid() != self.attrs(&placed).await?.fileid() {
+            return Ok(Handle { volume, server });
+        }
+        let own = self.attrs(dir).await?.fileid();
+        let (volume, stub) = self.stub_of_target(&placed, own).await?;
+        let found = self.look(volume, &stub, &up).await?;
+        let (server, _) = found.ok_or(Status::Stale)?;
+        Ok(Handle { volume, server })
+    }
+
+    /// Whose target an object is: found by its number among all that lie there.
+    async fn stub_of_target(&self, placed: &Handle, own: u64) -> Result<(Volume, Fh), Status> {
+        let (mut cookie, mut verifier) = (0, 0);
+        loop {
+            let ask = Ask::ReadDir {
+                dir: placed.server.clone(),
+                cookie,
+                verifier,
+            };
+            let given = self.as_root(placed.volume, ask).await?;
+            let Given::Entries {
+                verifier: next,
+                entries,
+                end,
+            } = given
+            else {
+                return Err(Status::ServerFault);
+            };
+            let found = entries.iter().find(|entry| entry.fileid == own);
+            if let Some(stub) = found.and_then(|entry| stub_of(&entry.name)) {
+                return Ok(stub);
+            }
+            match entries.last() {
+                Some(last) if !end => (cookie, verifier) = (last.cookie, next),
+                _ => return Err(Status::Stale),
+            }
+        }
+    }
+}
+
+fn stub_name(volume: Volume, stub: &[u8]) -> String {
+    // Short: a handle may be longer than what is left of a name.
+    let hash = blake3::hash(stub);
+    format!("{:04x}-{}", volume.0, &hash.to_hex()[..16])
+}
+
+/// A directory whose names are their owners' (sticky) lets nobody else take them away.
+fn may_unlink(who: &Who, dir: &Attrs, object: &Attrs) -> Result<(), Status> {
+    let owns = who.uid == 0 || who.uid == dir.uid() || who.uid == object.uid();
+    match dir.mode() & STICKY == 0 || owns {
+        true => Ok(()),
+        false => Err(Status::Perm),
+    }
+}
+
+/// The attributes that make a stub of a directory.
+fn stub_attrs(volume: Volume) -> NewAttrs {
+    NewAttrs {
+        mode: Some(0),
+        uid: Some(STUB_OWNER),
+        gid: Some(volume.0.into()),
+        ..NewAttrs::default()
+    }
+}

@@ -1,0 +1,183 @@
+//! Finishing or undoing what did not go to its end, from what is on the servers.
+
+use bytes::Bytes;
+use quorate_nfs::call::Fh;
+use quorate_nfs::status::Status;
+
+use super::steps::{coming, going, going_replaced};
+use super::{Coordinator, steps};
+use crate::ask::Servers;
+use crate::intent::{Intent, Log, Name, Number, Thing};
+use crate::layout::Volume;
+
+/// Where the stub of a new name is.
+enum Stub {
+    /// It was not made, or is gone.
+    None,
+    /// Nobody sees it yet.
+    Staged(Fh),
+    /// Under its name.
+    Installed(Fh),
+}
+
+impl<S: Servers, L: Log> Coordinator<S, L> {
+    /// Settles an intention: true if it was carried out, false if nothing is left of it. Can be done again.
+    pub(super) async fn settle(&self, number: Number, intent: &Intent) -> Result<bool, Status> {
+        match intent {
+            Intent::Mkdir { at, volume } => self.settle_mkdir(number, at, *volume).await,
+            Intent::Remove { at, thing } => self.settle_remove(number, at, thing).await,
+            Intent::Attach {
+                from,
+                thing,
+                to,
+                replaced,
+            } => {
+                self.settle_attach(number, from.as_ref(), thing, to, replaced.as_ref())
+                    .await
+            }
+        }
+    }
+
+    async fn settle_mkdir(
+        &self,
+        number: Number,
+        at: &Name,
+        volume: Volume,
+    ) -> Result<bool, Status> {
+        match self.stub(number, at, None).await? {
+            Stub::None => Ok(false),
+            Stub::Installed(_) => Ok(true),
+            Stub::Staged(stub) => {
+                self.unmake(at.dir.volume, &stub, volume).await?;
+                self.scrap(at.dir.volume, &coming(number)).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn settle_remove(
+        &self,
+        number: Number,
+        at: &Name,
+        thing: &Thing,
+    ) -> Result<bool, Status> {
+        if self.is_there(at, thing).await? {
+            return Ok(false);
+        }
+        if let Some(stub) = &thing.stub {
+            self.drop_stub(at, stub, &going(number)).await?;
+        }
+        Ok(true)
+    }
+
+    async fn settle_attach(
+        &self,
+        number: Number,
+        from: Option<&Name>,
+        thing: &Thing,
+        to: &Name,
+        replaced: Option<&Thing>,
+    ) -> Result<bool, Status> {
+        let replaced_is_gone = match replaced {
+            Some(replaced) => !self.is_there(to, replaced).await?,
+            None => false,
+        };
+        if !self.is_across(from, to) {
+            return match (from, replaced_is_gone) {
+                (Some(from), true) => {
+                    if let Some(stub) = replaced.and_then(|replaced| replaced.stub.as_ref()) {
+                        self.drop_stub(to, stub, &going_replaced(number)).await?;
+                    }
+                    if !self.has_source(from, thing).await? {
+                        return Ok(true);
+                    }
+                    match self.bind(Some(from), thing, to, None).await {
+                        Ok(()) => Ok(true),
+                        Err(Status::NoEnt | Status::Stale) => Ok(false),
+                        Err(status) => Err(status),
+                    }
+                }
+                (Some(from), false) if replaced.is_none() => {
+                    Ok(!self.has_source(from, thing).await?)
+                }
+                _ => Ok(false),
+            };
+        }
+        let volume = thing.object.volume;
+        let not_ours = replaced.and_then(|replaced| replaced.stub.as_ref());
+        let stub = match self.stub(number, to, not_ours).await? {
+            Stub::None => return Ok(false),
+            Stub::Staged(stub) => {
+                if !replaced_is_gone {
+                    self.scrap(to.dir.volume, &coming(number)).await?;
+                    return Ok(false);
+                }
+                if let Some(stub) = not_ours {
+                    self.drop_stub(to, stub, &going_replaced(number)).await?;
+                }
+                match self.install(number, to).await {
+                    Ok(()) => stub,
+                    // The directory is gone as well: what was to come there stays where it is.
+                    Err(Status::NoEnt | Status::Stale) => {
+                        self.scrap(to.dir.volume, &coming(number)).await?;
+                        return Ok(false);
+                    }
+                    Err(status) => return Err(status),
+                }
+            }
+            Stub::Installed(stub) => stub,
+        };
+        let bound = self.placed(to.dir.volume, &stub, volume).await?.is_some();
+        if !bound {
+            let possible = match from {
+                Some(from) => self.has_source(from, thing).await?,
+                None => false,
+            };
+            // Where something was replaced, back is no way.
+            if !(possible && replaced_is_gone) {
+                self.drop_stub(to, &stub, &coming(number)).await?;
+                return Ok(false);
+            }
+            self.bind(from, thing, to, Some(&stub)).await?;
+        }
+        self.drop_source(number, from, thing, true).await?;
+        Ok(true)
+    }
+
+    /// Where the stub of an operation is. `not_ours`: a stub that may be under the name from before.
+    async fn stub(&self, number: Number, at: &Name, not_ours: Option<&Fh>) -> Result<Stub, Status> {
+        let on = at.dir.volume;
+        let staging = self.hidden(on)?.staging.clone();
+        let staged: Bytes = steps::coming(number);
+        if let Some((stub, _)) = self.look(on, &staging, &staged).await? {
+            return Ok(Stub::Staged(stub));
+        }
+        Ok(match self.look(on, &at.dir.server, &at.name).await? {
+            Some((stub, attrs)) if attrs.stub().is_some() && Some(&stub) != not_ours => {
+                Stub::Installed(stub)
+            }
+            _ => Stub::None,
+        })
+    }
+
+    /// Whether a name still stands for what it stood for.
+    async fn is_there(&self, at: &Name, thing: &Thing) -> Result<bool, Status> {
+        let volume = thing.object.volume;
+        match &thing.stub {
+            Some(stub) => Ok(self.placed(at.dir.volume, stub, volume).await?.is_some()),
+            None => {
+                let found = self.look(volume, &at.dir.server, &at.name).await?;
+                Ok(found.is_some_and(|(handle, _)| handle == thing.object.server))
+            }
+        }
+    }
+
+    /// Whether the old name of what is moved is still its name.
+    async fn has_source(&self, from: &Name, thing: &Thing) -> Result<bool, Status> {
+        let expected = thing.stub.as_ref().unwrap_or(&thing.object.server);
+        let found = self
+            .look(from.dir.volume, &from.dir.server, &from.name)
+            .await?;
+        Ok(found.is_some_and(|(handle, _)| handle == *expected))
+    }
+}

@@ -1,0 +1,275 @@
+//! The parts that operations are made of.
+
+use bytes::Bytes;
+use quorate_nfs::call::{Fh, NewAttrs, Place};
+use quorate_nfs::status::Status;
+
+use super::{Coordinator, stub_attrs};
+use crate::ask::{Ask, Given, Servers};
+use crate::handle::{Handle, target_name};
+use crate::intent::{Log, Name, Number, Thing};
+use crate::layout::Volume;
+
+/// What keeps a stub from being empty: no server takes it away, or puts a directory in its place, by an order that was meant for something else.
+const KEEPER: Bytes = Bytes::from_static(b"elsewhere");
+
+/// The names in `staging` of an operation: of a stub that comes, and of stubs that go.
+pub(super) fn coming(number: Number) -> Bytes {
+    format!("{:016x}-new", number.0).into()
+}
+
+pub(super) fn going(number: Number) -> Bytes {
+    format!("{:016x}-old", number.0).into()
+}
+
+pub(super) fn going_replaced(number: Number) -> Bytes {
+    format!("{:016x}-gone", number.0).into()
+}
+
+/// An order that was carried out already, or whose object is gone with all that it was to change.
+fn or_gone(given: Result<Given, Status>) -> Result<(), Status> {
+    match given {
+        Ok(_) | Err(Status::NoEnt | Status::Stale) => Ok(()),
+        Err(status) => Err(status),
+    }
+}
+
+impl<S: Servers, L: Log> Coordinator<S, L> {
+    pub(super) async fn mkdir_steps(
+        &self,
+        number: Number,
+        at: &Name,
+        volume: Volume,
+        attrs: NewAttrs,
+    ) -> Result<(), Status> {
+        let stub = self.stage(number, at.dir.volume, volume).await?;
+        let place = self.target_place(at.dir.volume, &stub, volume)?;
+        self.as_root(volume, Ask::Mkdir(place, attrs)).await?;
+        // The commit.
+        self.install(number, at).await
+    }
+
+    pub(super) async fn remove_steps(
+        &self,
+        number: Number,
+        at: &Name,
+        thing: &Thing,
+    ) -> Result<(), Status> {
+        // The commit.
+        self.remove_thing(at, thing).await?;
+        match &thing.stub {
+            Some(stub) => self.drop_stub(at, stub, &going(number)).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn attach_steps(
+        &self,
+        number: Number,
+        from: Option<&Name>,
+        thing: &Thing,
+        to: &Name,
+        replaced: Option<&Thing>,
+    ) -> Result<(), Status> {
+        let stub = match self.is_across(from, to) {
+            true => Some(
+                self.stage(number, to.dir.volume, thing.object.volume)
+                    .await?,
+            ),
+            false => None,
+        };
+        if let Some(replaced) = replaced {
+            self.remove_thing(to, replaced).await?;
+        }
+        self.after_replaced(number, from, thing, to, replaced, stub)
+            .await
+    }
+
+    /// From where nothing is under the new name any more.
+    pub(super) async fn after_replaced(
+        &self,
+        number: Number,
+        from: Option<&Name>,
+        thing: &Thing,
+        to: &Name,
+        replaced: Option<&Thing>,
+        stub: Option<Fh>,
+    ) -> Result<(), Status> {
+        if let Some(stub) = replaced.and_then(|replaced| replaced.stub.as_ref()) {
+            self.drop_stub(to, stub, &going_replaced(number)).await?;
+        }
+        if stub.is_some() {
+            self.install(number, to).await?;
+        }
+        self.bind(from, thing, to, stub.as_ref()).await?;
+        self.drop_source(number, from, thing, stub.is_some()).await
+    }
+
+    /// Whether the new name is a stub: it is not where the old one is.
+    pub(super) fn is_across(&self, from: Option<&Name>, to: &Name) -> bool {
+        from.is_none_or(|from| from.dir.volume != to.dir.volume)
+    }
+
+    /// Makes a stub that nobody sees yet.
+    async fn stage(&self, number: Number, on: Volume, volume: Volume) -> Result<Fh, Status> {
+        let staging = self.hidden(on)?.staging.clone();
+        let name = coming(number);
+        let closed = || NewAttrs {
+            mode: Some(0),
+            ..NewAttrs::default()
+        };
+        let place = Place {
+            dir: staging.clone(),
+            name: name.clone(),
+        };
+        self.as_root(on, Ask::Mkdir(place, closed())).await?;
+        let (stub, _) = self
+            .look(on, &staging, &name)
+            .await?
+            .ok_or(Status::ServerFault)?;
+        let keeper = Place {
+            dir: stub.clone(),
+            name: KEEPER,
+        };
+        self.as_root(on, Ask::Mkdir(keeper, closed())).await?;
+        let ask = Ask::SetAttr(stub.clone(), stub_attrs(volume));
+        self.as_root(on, ask).await?;
+        Ok(stub)
+    }
+
+    /// Gives a staged stub its name, if it does not have it yet.
+    pub(super) async fn install(&self, number: Number, to: &Name) -> Result<(), Status> {
+        let staged = Place {
+            dir: self.hidden(to.dir.volume)?.staging.clone(),
+            name: coming(number),
+        };
+        let ask = Ask::Rename(staged, to.place());
+        self.as_root(to.dir.volume, ask).await.map(|_| ())
+    }
+
+    fn target_place(&self, on: Volume, stub: &[u8], volume: Volume) -> Result<Place, Status> {
+        Ok(Place {
+            dir: self.hidden(volume)?.placed.clone(),
+            name: target_name(on, stub),
+        })
+    }
+
+    /// The commit of RENAME and LINK.
+    pub(super) async fn bind(
+        &self,
+        from: Option<&Name>,
+        thing: &Thing,
+        to: &Name,
+        stub: Option<&Fh>,
+    ) -> Result<(), Status> {
+        let volume = thing.object.volume;
+        let target = match stub {
+            Some(stub) => self.target_place(to.dir.volume, stub, volume)?,
+            None => to.place(),
+        };
+        let (on, ask) = match (from, &thing.stub) {
+            (None, _) => (volume, Ask::Link(thing.object.server.clone(), target)),
+            (Some(from), Some(old)) if stub.is_some() => {
+                let source = self.target_place(from.dir.volume, old, volume)?;
+                (volume, Ask::Rename(source, target))
+            }
+            (Some(from), _) => (from.dir.volume, Ask::Rename(from.place(), target)),
+        };
+        self.as_root(on, ask).await.map(|_| ())
+    }
+
+    /// The old name's stub, which has no target any more.
+    pub(super) async fn drop_source(
+        &self,
+        number: Number,
+        from: Option<&Name>,
+        thing: &Thing,
+        across: bool,
+    ) -> Result<(), Status> {
+        match (from, &thing.stub) {
+            (Some(from), Some(stub)) if across => self.drop_stub(from, stub, &going(number)).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes away what a name stands for, and only if it may be: a directory must be empty. Its stub stays.
+    async fn remove_thing(&self, at: &Name, thing: &Thing) -> Result<(), Status> {
+        let (on, place) = match &thing.stub {
+            Some(stub) => {
+                let volume = thing.object.volume;
+                (volume, self.target_place(at.dir.volume, stub, volume)?)
+            }
+            None => (at.dir.volume, at.place()),
+        };
+        let ask = match thing.is_dir {
+            true => Ask::Rmdir(place),
+            false => Ask::Remove(place),
+        };
+        match self.as_root(on, ask).await {
+            Ok(_) => Ok(()),
+            // As some servers say it.
+            Err(Status::Exist) if thing.is_dir => Err(Status::NotEmpty),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Takes away a stub, if it is still there: first its name, at once.
+    pub(super) async fn drop_stub(
+        &self,
+        at: &Name,
+        stub: &Fh,
+        staged: &Bytes,
+    ) -> Result<(), Status> {
+        let on = at.dir.volume;
+        if self
+            .look(on, &at.dir.server, &at.name)
+            .await?
+            .is_some_and(|(found, _)| found == *stub)
+        {
+            let place = Place {
+                dir: self.hidden(on)?.staging.clone(),
+                name: staged.clone(),
+            };
+            or_gone(self.as_root(on, Ask::Rename(at.place(), place)).await)?;
+        }
+        self.scrap(on, staged).await
+    }
+
+    /// Takes away what lies in `staging` under a name.
+    pub(super) async fn scrap(&self, on: Volume, staged: &Bytes) -> Result<(), Status> {
+        let staging = self.hidden(on)?.staging.clone();
+        let Some((stub, _)) = self.look(on, &staging, staged).await? else {
+            return Ok(());
+        };
+        let keeper = Place {
+            dir: stub,
+            name: KEEPER,
+        };
+        or_gone(self.as_root(on, Ask::Rmdir(keeper)).await)?;
+        let place = Place {
+            dir: staging,
+            name: staged.clone(),
+        };
+        or_gone(self.as_root(on, Ask::Rmdir(place)).await)
+    }
+
+    /// The object that lies under a stub's name on a volume.
+    pub(super) async fn placed(
+        &self,
+        on: Volume,
+        stub: &[u8],
+        volume: Volume,
+    ) -> Result<Option<Handle>, Status> {
+        match self.target(on, stub, volume).await {
+            Ok((target, _)) => Ok(Some(target)),
+            Err(Status::NoEnt) => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Takes away an empty directory that was made for a stub that never got its name.
+    pub(super) async fn unmake(&self, on: Volume, stub: &Fh, volume: Volume) -> Result<(), Status> {
+        let place = self.target_place(on, stub, volume)?;
+        or_gone(self.as_root(volume, Ask::Rmdir(place)).await)
+    }
+}

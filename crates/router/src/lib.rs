@@ -1,0 +1,14 @@
+//! One volume of many NFS version 3 servers: a router between clients and the servers that people have.
+//!
+//! - [`handle`], [`layout`], [`attrs`]: what clients see: handles, where new directories go, one space of file numbers.
+//! - [`ask`]: the few things that the coordinator asks of servers; [`coordinator`]: what touches two of them, done whole or not
+//!   at all; [`intent`]: its log. None of these knows a socket, a clock or a disk; tests drive them over servers in memory.
+//!
+//! docs/router.md is the design, and says what of it is not built.
+
+pub mod ask;
+pub mod attrs;
+pub mod coordinator;
+pub mod handle;
+pub mod intent;
+pub mod layout;

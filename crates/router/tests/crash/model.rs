@@ -1,0 +1,350 @@
+//! NFS servers in memory, which fail and lose answers where they are told to.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use bytes::Bytes;
+use quorate_files::Who;
+use quorate_nfs::call::{Fh, NewAttrs, Place};
+use quorate_nfs::status::Status;
+use quorate_router::ask::{Ask, Entry, Given, Object, Servers};
+use quorate_router::attrs::{ATTR_BYTES, Attrs, DIRECTORY};
+use quorate_router::intent::{Intent, Log, Number};
+use quorate_router::layout::Volume;
+
+/// `ftype3` of a symbolic link: the only other kind that is needed.
+const LINK: u32 = 5;
+/// The number of each server's root.
+pub const ROOT: u64 = 1;
+
+#[derive(Clone, Debug)]
+struct Node {
+    parent: u64,
+    /// Of a directory.
+    names: Option<BTreeMap<Bytes, u64>>,
+    text: Bytes,
+    nlink: u32,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct Server {
+    nodes: BTreeMap<u64, Node>,
+    next: u64,
+}
+
+pub fn fh(number: u64) -> Fh {
+    Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+impl Default for Server {
+    fn default() -> Server {
+        let root = Node {
+            parent: ROOT,
+            names: Some(BTreeMap::new()),
+            text: Bytes::new(),
+            nlink: 2,
+            mode: 0o777,
+            uid: 0,
+            gid: 0,
+        };
+        Server {
+            nodes: BTreeMap::from([(ROOT, root)]),
+            next: ROOT + 1,
+        }
+    }
+}
+
+impl Server {
+    fn number(&self, handle: &Fh) -> Result<u64, Status> {
+        let bytes = handle[..].try_into().map_err(|_| Status::BadHandle)?;
+        let number = u64::from_be_bytes(bytes);
+        match self.nodes.contains_key(&number) {
+            true => Ok(number),
+            false => Err(Status::Stale),
+        }
+    }
+
+    fn names(&mut self, dir: u64) -> Result<&mut BTreeMap<Bytes, u64>, Status> {
+        let node = self.nodes.get_mut(&dir).ok_or(Status::Stale)?;
+        node.names.as_mut().ok_or(Status::NotDir)
+    }
+
+    fn is_dir(&self, number: u64) -> bool {
+        self.nodes[&number].names.is_some()
+    }
+
+    fn attrs(&self, number: u64) -> Attrs {
+        let node = &self.nodes[&number];
+        let mut out = Vec::new();
+        let kind = if node.names.is_some() {
+            DIRECTORY
+        } else {
+            LINK
+        };
+        for word in [kind, node.mode, node.nlink, node.uid, node.gid] {
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        out.resize(52, 0);
+        out.extend_from_slice(&number.to_be_bytes());
+        out.resize(ATTR_BYTES, 0);
+        Attrs(out.try_into().unwrap())
+    }
+
+    fn object(&self, number: u64) -> Given {
+        Given::Object(Object {
+            handle: fh(number),
+            attrs: Some(self.attrs(number)),
+        })
+    }
+
+    fn make(&mut self, at: Place, text: Option<Bytes>, new: NewAttrs) -> Result<Given, Status> {
+        let dir = self.number(&at.dir)?;
+        if self.names(dir)?.contains_key(&at.name) {
+            return Err(Status::Exist);
+        }
+        let number = self.next;
+        self.next += 1;
+        self.names(dir)?.insert(at.name, number);
+        let node = Node {
+            parent: dir,
+            names: text.is_none().then(BTreeMap::new),
+            text: text.unwrap_or_default(),
+            nlink: 1,
+            mode: new.mode.unwrap_or(0o755),
+            uid: new.uid.unwrap_or(0),
+            gid: new.gid.unwrap_or(0),
+        };
+        self.nodes.insert(number, node);
+        Ok(self.object(number))
+    }
+
+    fn take(&mut self, at: &Place, dir_wanted: bool) -> Result<Given, Status> {
+        let dir = self.number(&at.dir)?;
+        let number = *self.names(dir)?.get(&at.name).ok_or(Status::NoEnt)?;
+        match (dir_wanted, self.is_dir(number)) {
+            (true, false) => return Err(Status::NotDir),
+            (false, true) => return Err(Status::IsDir),
+            (true, true) if !self.names(number)?.is_empty() => return Err(Status::NotEmpty),
+            _ => {}
+        }
+        self.names(dir)?.remove(&at.name);
+        self.drop_name(number);
+        Ok(Given::Done)
+    }
+
+    fn drop_name(&mut self, number: u64) {
+        let node = self.nodes.get_mut(&number).unwrap();
+        node.nlink -= 1;
+        if node.nlink == 0 {
+            self.nodes.remove(&number);
+        }
+    }
+
+    fn rename(&mut self, from: &Place, to: &Place) -> Result<Given, Status> {
+        let (dir, new_dir) = (self.number(&from.dir)?, self.number(&to.dir)?);
+        let number = *self.names(dir)?.get(&from.name).ok_or(Status::NoEnt)?;
+        let mut above = new_dir;
+        while self.is_dir(number) && above != ROOT {
+            if above == number {
+                return Err(Status::Inval);
+            }
+            above = self.nodes[&above].parent;
+        }
+        if let Some(&other) = self.names(new_dir)?.get(&to.name) {
+            if other == number {
+                return Ok(Given::Done);
+            }
+            match (self.is_dir(number), self.is_dir(other)) {
+                (true, false) => return Err(Status::NotDir),
+                (false, true) => return Err(Status::IsDir),
+                (true, true) if !self.names(other)?.is_empty() => return Err(Status::NotEmpty),
+                _ => {}
+            }
+            self.drop_name(other);
+        }
+        self.names(dir)?.remove(&from.name);
+        self.names(new_dir)?.insert(to.name.clone(), number);
+        self.nodes.get_mut(&number).unwrap().parent = new_dir;
+        Ok(Given::Done)
+    }
+
+    pub fn ask(&mut self, ask: Ask) -> Result<Given, Status> {
+        Ok(match ask {
+            Ask::GetAttr(fh) => {
+                let number = self.number(&fh)?;
+                Given::Attrs(self.attrs(number))
+            }
+            Ask::SetAttr(fh, new) => {
+                let number = self.number(&fh)?;
+                let node = self.nodes.get_mut(&number).unwrap();
+                node.mode = new.mode.unwrap_or(node.mode);
+                node.uid = new.uid.unwrap_or(node.uid);
+                node.gid = new.gid.unwrap_or(node.gid);
+                Given::Done
+            }
+            Ask::Lookup(at) => {
+                let dir = self.number(&at.dir)?;
+                let names = self.names(dir)?;
+                let number = match &at.name[..] {
+                    b".." => self.nodes[&dir].parent,
+                    _ => *names.get(&at.name).ok_or(Status::NoEnt)?,
+                };
+                self.object(number)
+            }
+            Ask::Access(fh, mask) => {
+                self.number(&fh)?;
+                Given::Allowed(mask)
+            }
+            Ask::Readlink(fh) => {
+                let number = self.number(&fh)?;
+                Given::Text(self.nodes[&number].text.clone())
+            }
+            Ask::Mkdir(at, new) => self.make(at, None, new)?,
+            Ask::Symlink(at, text) => self.make(at, Some(text), NewAttrs::default())?,
+            Ask::Remove(at) => self.take(&at, false)?,
+            Ask::Rmdir(at) => self.take(&at, true)?,
+            Ask::Rename(from, to) => self.rename(&from, &to)?,
+            Ask::Link(fh, at) => {
+                let (number, dir) = (self.number(&fh)?, self.number(&at.dir)?);
+                if self.is_dir(number) {
+                    return Err(Status::Perm);
+                }
+                if self.names(dir)?.contains_key(&at.name) {
+                    return Err(Status::Exist);
+                }
+                self.names(dir)?.insert(at.name, number);
+                self.nodes.get_mut(&number).unwrap().nlink += 1;
+                Given::Done
+            }
+            Ask::ReadDir { dir, cookie, .. } => {
+                let dir = self.number(&dir)?;
+                // Few at a time, so that listings have to go on.
+                let skip = cookie as usize;
+                let names = self.names(dir)?;
+                let entries: Vec<Entry> = names
+                    .iter()
+                    .enumerate()
+                    .skip(skip)
+                    .take(3)
+                    .map(|(n, (name, &fileid))| Entry {
+                        fileid,
+                        name: name.clone(),
+                        cookie: n as u64 + 1,
+                    })
+                    .collect();
+                Given::Entries {
+                    verifier: 0,
+                    end: skip + entries.len() >= names.len(),
+                    entries,
+                }
+            }
+        })
+    }
+}
+
+/// What happens at an order or a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The router dies before it.
+    CrashBefore,
+    /// The router dies after it.
+    CrashAfter,
+    /// It is not carried out, and nobody knows.
+    LostOrder,
+    /// It is carried out, and nobody knows.
+    LostAnswer,
+    /// It fails.
+    Refused,
+}
+
+pub const FAULTS: [Fault; 5] = [
+    Fault::CrashBefore,
+    Fault::CrashAfter,
+    Fault::LostOrder,
+    Fault::LostAnswer,
+    Fault::Refused,
+];
+
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    pub servers: Vec<Server>,
+    pub open: BTreeMap<u64, Intent>,
+    pub next: u64,
+    /// How many orders and records there were.
+    pub steps: u64,
+    /// At which of them what is to happen.
+    pub fault: Option<(u64, Fault)>,
+}
+
+/// All servers, and the log.
+#[derive(Debug, Default)]
+pub struct World(pub Mutex<State>);
+
+impl World {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    async fn step<T>(
+        &self,
+        can_be_lost: bool,
+        act: impl FnOnce(&mut State) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        let (fault, done) = {
+            let mut state = self.lock();
+            state.steps += 1;
+            let fault = match state.fault {
+                Some((at, fault)) if at == state.steps => Some(fault),
+                _ => None,
+            };
+            let skipped = match fault {
+                Some(Fault::CrashBefore) => true,
+                Some(Fault::LostOrder | Fault::Refused) => can_be_lost,
+                _ => false,
+            };
+            (fault, (!skipped).then(|| act(&mut state)))
+        };
+        match (fault, done) {
+            (Some(Fault::CrashBefore | Fault::CrashAfter), _) => std::future::pending().await,
+            (Some(Fault::LostAnswer), Some(_)) if can_be_lost => Err(Status::Jukebox),
+            (Some(Fault::Refused), None) => Err(Status::NoSpc),
+            (_, Some(done)) => done,
+            (_, None) => Err(Status::Jukebox),
+        }
+    }
+}
+
+impl Servers for &World {
+    async fn ask(&self, volume: Volume, _: &Who, ask: Ask) -> Result<Given, Status> {
+        self.step(true, |state| state.servers[usize::from(volume.0)].ask(ask))
+            .await
+    }
+
+    async fn pause(&self) {}
+}
+
+impl Log for &World {
+    async fn begin(&self, intent: &Intent) -> Result<Number, Status> {
+        // As it comes back from a disk.
+        let intent = Intent::read(intent.write().into()).unwrap();
+        self.step(false, |state| {
+            state.next += 1;
+            let number = state.next;
+            state.open.insert(number, intent);
+            Ok(Number(number))
+        })
+        .await
+    }
+
+    async fn end(&self, number: Number) -> Result<(), Status> {
+        self.step(false, |state| {
+            state.open.remove(&number.0);
+            Ok(())
+        })
+        .await
+    }
+}
