@@ -175,7 +175,7 @@ impl Agreement {
         self.stable = (seq, root);
         self.slots = self.slots.split_off(&seq.next());
         self.unstable_weight = self.slots.values().map(|slot| slot.weight).sum();
-        self.judge.on_stable(seq);
+        self.judge.pipeline.on_stable(seq);
         self.own_checkpoints = self.own_checkpoints.split_off(&seq);
         self.checkpoint_votes.forget_below(seq.next());
         self.collect_garbage();

@@ -19,6 +19,8 @@
 //! before that, unless that is so with most clients. A long request, which nobody can have out of turn, is held against the primary
 //! only from when its client was last served.
 
+mod pipeline;
+
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -34,6 +36,8 @@ use crate::core::Agreement;
 use crate::io::Output;
 use crate::pool::WaitingClaim;
 use crate::primary::EAGER_BATCHES;
+
+use pipeline::Pipeline;
 
 /// The shortest patience, where the configured time-out is not shorter still.
 const LEAST_PATIENCE_MS: Millis = 250;
@@ -72,14 +76,8 @@ const COUNTED_SESSIONS: usize = 4096;
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    /// When proposals that have not committed were accepted, and when they had prepared.
-    accepted: BTreeMap<Seq, (Millis, Option<Millis>)>,
-    /// The slowest batch of late, from its acceptance to its commitment here, and when that was.
-    slowest: (Millis, Millis),
-    /// The quickest, from when it had prepared: about what a message and a vote take. A primary that tells one backup of
-    /// its proposals before the others has no part in this.
-    quickest: Option<(Millis, Millis)>,
-    batches: u32,
+    /// How far proposals have come.
+    pub(crate) pipeline: Pipeline,
     /// When each replica was last heard.
     heard: BTreeMap<ReplicaId, Millis>,
     /// The longest that a primary of late was silent while a claim waited, and then spoke; and when that was.
@@ -88,9 +86,6 @@ pub(crate) struct Judge {
     relayed: u64,
     /// The oldest claim, and since when it has been that.
     oldest: Option<(u64, Millis)>,
-    /// The last place that the primary has proposed, and when it did.
-    proposed: Seq,
-    proposed_at: Millis,
     /// When the pipeline last had no room.
     full_at: Millis,
     looked_at: Millis,
@@ -112,16 +107,11 @@ pub(crate) struct Judge {
 impl Judge {
     pub fn new(seed: u64, now: Millis) -> Judge {
         Judge {
-            accepted: BTreeMap::new(),
-            slowest: (0, now),
-            quickest: None,
-            batches: 0,
+            pipeline: Pipeline::new(now),
             heard: BTreeMap::new(),
             silence: (0, now),
             relayed: 0,
             oldest: None,
-            proposed: Seq(0),
-            proposed_at: now,
             full_at: now,
             looked_at: now,
             blame: 0,
@@ -137,50 +127,11 @@ impl Judge {
 
     /// Another view has begun, or this one was left: nothing is held against its primary.
     pub fn begin_view(&mut self, start: Seq, now: Millis) {
-        self.accepted.clear();
+        self.pipeline.begin_view(start, now);
         self.relayed = 0;
         self.oldest = None;
-        (self.proposed, self.proposed_at) = (start, now);
         (self.full_at, self.blame) = (now, 0);
         (self.overtaken, self.is_unfair) = (None, false);
-    }
-
-    /// This replica votes for a proposal.
-    pub fn on_accepted(&mut self, seq: Seq, now: Millis) {
-        self.accepted.insert(seq, (now, None));
-    }
-
-    /// 2f+1 replicas have voted for it.
-    pub fn on_prepared(&mut self, seq: Seq, now: Millis) {
-        if let Some((_, prepared)) = self.accepted.get_mut(&seq) {
-            *prepared = Some(now);
-        }
-    }
-
-    /// Whether a proposal waits for votes, or for what it takes to vote here.
-    fn is_on_its_way(&self, seq: Seq) -> bool {
-        let accepted = self.accepted.get(&seq);
-        accepted.is_none_or(|(_, prepared)| prepared.is_none())
-    }
-
-    pub fn on_committed(&mut self, seq: Seq, now: Millis) {
-        let Some((since, prepared)) = self.accepted.remove(&seq) else {
-            return;
-        };
-        if let Some(prepared) = prepared {
-            let took = now.saturating_sub(prepared);
-            let is_true = |&(quickest, at): &(Millis, Millis)| {
-                took > quickest && now.saturating_sub(at) < REMEMBERED_MS
-            };
-            self.quickest = self.quickest.filter(is_true).or(Some((took, now)));
-        }
-        remember(&mut self.slowest, now.saturating_sub(since), now);
-        self.batches = self.batches.saturating_add(1);
-    }
-
-    /// Nothing up to here will be told to have committed.
-    pub fn on_stable(&mut self, seq: Seq) {
-        self.accepted = self.accepted.split_off(&seq.next());
     }
 
     /// The primary has proposed something at this place; it holds these sessions' requests.
@@ -190,9 +141,7 @@ impl Judge {
         sessions: impl Iterator<Item = SessionId>,
         now: Millis,
     ) {
-        if seq > self.proposed {
-            (self.proposed, self.proposed_at) = (seq, now);
-        }
+        self.pipeline.on_proposed(seq, now);
         let Some((_, counts)) = &mut self.overtaken else {
             return;
         };
@@ -256,21 +205,25 @@ impl Judge {
             .overtaken
             .as_ref()
             .map_or(0, |(_, counts)| counts.len());
-        self.accepted.len() + self.heard.len() + self.lost.len() + self.shown.len() + sessions
+        self.pipeline.len() + self.heard.len() + self.lost.len() + self.shown.len() + sessions
     }
 
     /// How long a primary may be silent.
     fn silence(&self, most: Millis) -> Millis {
-        let (longest, slowest) = (self.silence.0, self.slowest.0);
+        let (longest, slowest) = (self.silence.0, self.pipeline.slowest().0);
         (SILENCE_MS + 2 * longest.max(slowest)).min(most)
     }
 
     /// How long a batch may take, going by the slowest of late.
     fn patience(&self, most: Millis) -> Millis {
-        match self.batches >= ENOUGH_BATCHES {
-            true => (LEAST_PATIENCE_MS + 8 * self.slowest.0).min(most),
+        match self.knows_enough() {
+            true => (LEAST_PATIENCE_MS + 8 * self.pipeline.slowest().0).min(most),
             false => most,
         }
+    }
+
+    fn knows_enough(&self) -> bool {
+        self.pipeline.slowest().1 >= ENOUGH_BATCHES
     }
 }
 
@@ -336,7 +289,7 @@ impl Agreement {
     /// When the primary will have been silent for too long, if it says nothing until then.
     fn silent_from(&self) -> Option<Millis> {
         let may = self.active && !self.is_primary() && self.fetching.is_none();
-        if !may || self.judge.batches < ENOUGH_BATCHES || !self.has_window() {
+        if !may || !self.judge.knows_enough() || !self.has_window() {
             return None;
         }
         let (number, since) = self.pool.oldest_claim()?;
@@ -396,12 +349,19 @@ impl Agreement {
     pub(crate) fn is_primary_bad(&mut self) -> bool {
         let now = self.now.mono;
         let has_window = self.has_window();
-        let in_flight = self.judge.proposed.0.saturating_sub(self.committed.0);
+        let has_proposal = |seq: Seq| {
+            let slot = self.slots.get(&seq);
+            slot.is_some_and(|s| s.proposal.is_some() || s.committed.is_some())
+        };
+        let pipeline = &mut self.judge.pipeline;
+        pipeline.follow(self.committed, has_proposal, now);
+        let in_flight = pipeline.in_flight(self.committed);
+        let (proposed_at, is_on_its_way) = pipeline.last();
         let claim = self.pool.oldest_claim().map(|(number, _)| number);
         let waiting = self.pool.waiting_claims().next().map(|claim| claim.number);
         let blamed_from = self.judge.blamed_from(self.pool.waiting_claims());
         // Then it is this replica that is slow.
-        let is_behind = waiting.is_some() && self.others_are_ahead();
+        let is_behind = claim.is_some() && self.others_are_ahead();
         let judge = &mut self.judge;
         // What passed while this replica did not look says little.
         let passed = now.saturating_sub(judge.looked_at).min(LATE_MS);
@@ -414,14 +374,17 @@ impl Agreement {
             judge.oldest = claim.map(|number| (number, now));
         }
         let most = self.config.timeout_ms / 8;
-        let quickest = judge.quickest.map_or(most, |(took, _)| 2 * took);
+        let quickest = judge.pipeline.quickest().map_or(most, |took| 2 * took);
         let allowance = ALLOWANCE_MS + quickest.min(most);
         let is_full = in_flight >= EAGER_BATCHES.min(self.config.tuning.batches);
         // What came after a batch waits until that has prepared. What was there before should be in it.
-        let came_after = blamed_from.is_none_or(|since| since + allowance >= judge.proposed_at);
-        let is_next = in_flight > 0 && came_after && judge.is_on_its_way(judge.proposed);
+        let came_after = blamed_from.is_none_or(|since| since + allowance >= proposed_at);
+        let is_next = in_flight > 0 && came_after && is_on_its_way;
         if is_full || is_next || !has_window || is_behind {
             judge.full_at = now;
+        }
+        if !has_window || is_behind {
+            judge.pipeline.excuse_gap(now);
         }
         match (waiting, &judge.overtaken) {
             (None, _) => judge.overtaken = None,
@@ -435,10 +398,11 @@ impl Agreement {
             judge.left = (judge.left.0.saturating_sub(1), now);
         }
         judge.blame = judge.blame.saturating_sub(passed * 10 / FADING);
-        if let Some(since) = blamed_from
-            && judge.batches >= ENOUGH_BATCHES
-            && now.saturating_sub(since.max(judge.full_at)) > allowance
-        {
+        // What has a place beyond a gap waits as well.
+        let gap_since = judge.pipeline.gap_since().filter(|_| claim.is_some());
+        let waits = |since: Millis| now.saturating_sub(since) > allowance;
+        let is_slow = blamed_from.is_some_and(|since| waits(since.max(judge.full_at)));
+        if judge.knows_enough() && (is_slow || gap_since.is_some_and(waits)) {
             judge.blame += passed * 10;
         }
         if !self.active || self.is_primary() || self.fetching.is_some() {

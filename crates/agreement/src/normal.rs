@@ -249,7 +249,7 @@ impl Agreement {
         if !kept {
             batch.requests.iter().for_each(|d| self.pool.keep(d));
         }
-        self.judge.on_accepted(seq, self.now.mono);
+        self.judge.pipeline.on_accepted(seq, self.now.mono);
         self.set_stage(seq, Stage::Accepted);
         self.vote(seq, proposal.digest);
     }
@@ -323,6 +323,7 @@ impl Agreement {
                 .or_default()
                 .prepares
                 .add(from, m.view, m.digest);
+            self.judge.pipeline.on_voted(m.seq, self.now.mono);
             self.advance_slot(m.seq);
         }
     }
@@ -379,7 +380,7 @@ impl Agreement {
             let (view, digest) = (proposal.view, proposal.digest);
             let vote = Vote { seq, view, digest };
             slot.prepared = Some(vote.clone());
-            self.judge.on_prepared(seq, self.now.mono);
+            self.judge.pipeline.on_prepared(seq, self.now.mono);
             self.certified = self.certified.max(seq);
             let commit = PeerMessage::Commit(Commit { view, seq, digest });
             self.persist_then_tell(Record::Prepared(vote), commit);
@@ -401,7 +402,7 @@ impl Agreement {
         };
         if slot.committed.is_none() {
             slot.committed = Some(digest);
-            self.judge.on_committed(seq, self.now.mono);
+            self.judge.pipeline.on_committed(seq, self.now.mono);
             // An equivocating primary gave this replica another batch than the one that committed.
             slot.proposal = slot.proposal.filter(|p| p.digest == digest);
             if self

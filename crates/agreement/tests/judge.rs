@@ -163,6 +163,65 @@ fn a_slow_primary_is_left() {
     }
 }
 
+/// A primary that puts requests far ahead at once, and what leads there late, is as slow as one that delays them.
+#[test]
+fn a_gap_is_slowness() {
+    for with_claims in [false, true] {
+        let (mut replica, mut now) = acquainted(5);
+        let start = now;
+        let far = [op_of(51, 1)];
+        let ahead = PeerMessage::PrePrepare(pre_prepare(now, 256, &far));
+        from_peer(&mut replica, now, 0, ahead).unwrap();
+        let mut left = None;
+        for number in 100..150 {
+            watch(&mut replica, now, op(number)).unwrap();
+            if with_claims {
+                // Each has a place at once: nothing waits to be ordered.
+                let ahead = PeerMessage::PrePrepare(pre_prepare(now, 300 - number, &[op(number)]));
+                let _ = from_peer(&mut replica, now, 0, ahead);
+            }
+            left = leaves(&mut replica, now, now + 240);
+            now += 240;
+            if left.is_some() {
+                break;
+            }
+            order(&mut replica, now, 5, number - 79, &[op(number)]);
+            now += 5;
+        }
+        let left = left.expect("it is slow");
+        assert!(left - start < 3_000, "{}", left - start);
+    }
+}
+
+/// A primary that shows one backup its proposals long before the others does not make that one patient.
+#[test]
+fn what_is_shown_early_makes_nobody_patient() {
+    let (mut replica, mut now) = acquainted(5);
+    for seq in 21..31 {
+        let proposal = pre_prepare(now, seq, &[op(seq)]);
+        let (view, seq, digest) = (View(0), Seq(seq), proposal.batch.digest());
+        from_peer(&mut replica, now, 0, PeerMessage::PrePrepare(proposal)).unwrap();
+        // Its own vote and the primary's.
+        sync(&mut replica, now);
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        from_peer(&mut replica, now, 0, vote.clone()).unwrap();
+        wait(&mut replica, now, now + 2_000);
+        now += 2_000;
+        for from in [2, 3] {
+            let _ = from_peer(&mut replica, now, from, vote.clone());
+        }
+        sync(&mut replica, now);
+        for from in [0, 2, 3] {
+            let vote = PeerMessage::Commit(Commit { view, seq, digest });
+            from_peer(&mut replica, now + 5, from, vote).unwrap();
+        }
+        now += 10;
+    }
+    from_client(&mut replica, now, op(1_000)).unwrap();
+    let left = leaves(&mut replica, now + 10, now + 10_000).unwrap() - now;
+    assert!(left < 500, "{left}");
+}
+
 /// Load is no slowness: a request may wait as long as the pipeline is full of others. Where it is not, the same delay is.
 #[test]
 fn a_full_pipeline_is_no_slowness() {

@@ -61,12 +61,17 @@ enum Case {
     ByClients(Attack),
     FloodingReplica,
     SlowPrimary,
+    LeapingPrimary,
 }
 
 impl Case {
     fn all() -> Vec<Case> {
         let by_clients = Attack::ALL.into_iter().map(Case::ByClients);
-        let others = [Case::FloodingReplica, Case::SlowPrimary];
+        let others = [
+            Case::FloodingReplica,
+            Case::SlowPrimary,
+            Case::LeapingPrimary,
+        ];
         by_clients.chain(others).collect()
     }
 
@@ -83,6 +88,7 @@ impl Case {
             Case::ByClients(attack) => format!("clients: {}", attack.name()),
             Case::FloodingReplica => "replica: floods".into(),
             Case::SlowPrimary => "primary: slow".into(),
+            Case::LeapingPrimary => "primary: leaps".into(),
         }
     }
 }
@@ -163,7 +169,8 @@ impl<'a> Bench<'a> {
     }
 
     async fn group_of(&mut self, case: Case) -> Result<()> {
-        if case != Case::SlowPrimary && !self.attacked.contains_key(&case.name()) {
+        let is_primary = matches!(case, Case::SlowPrimary | Case::LeapingPrimary);
+        if !is_primary && !self.attacked.contains_key(&case.name()) {
             let group = Attacked::start(self.options, case).await?;
             self.attacked.insert(case.name(), group);
         }
@@ -212,7 +219,7 @@ impl<'a> Bench<'a> {
             Case::Peace => self.in_peace(round),
             Case::ByClients(attack) => self.by_clients(attack, round, peace).await,
             Case::FloodingReplica => self.flooding_replica(peace).await,
-            Case::SlowPrimary => self.slow_primary(peace).await,
+            Case::SlowPrimary | Case::LeapingPrimary => self.slow_primary(case, peace).await,
         };
         let measured = result.with_context(|| case.name())?;
         self.tell(case, round, &measured);
@@ -272,8 +279,8 @@ impl<'a> Bench<'a> {
 
     /// A group of its own, whose first primary is slow from the start on; what it does after ten seconds, and when it had come
     /// back.
-    async fn slow_primary(&mut self, peace: &Round) -> Result<Round> {
-        let mut attacked = Attacked::start(self.options, Case::SlowPrimary).await?;
+    async fn slow_primary(&mut self, case: Case, peace: &Round) -> Result<Round> {
+        let mut attacked = Attacked::start(self.options, case).await?;
         let (began, within) = (clock(), self.quick_or(LEFT_WITHIN));
         let short = Window {
             warm_up: Duration::ZERO,
@@ -326,6 +333,7 @@ impl Attacked {
             Case::Peace | Case::ByClients(_) => None,
             Case::FloodingReplica => Some((FLOODER, Fault::Flood)),
             Case::SlowPrimary => Some((0, Fault::Slow)),
+            Case::LeapingPrimary => Some((0, Fault::Leap)),
         };
         let attackers = match case {
             Case::ByClients(_) => ATTACKERS * options.rounds,

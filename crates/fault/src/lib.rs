@@ -12,6 +12,7 @@ extern crate alloc;
 mod corrupt;
 mod equivocate;
 mod flood;
+mod leap;
 mod lie;
 mod mutate;
 
@@ -27,6 +28,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use equivocate::Equivocator;
 use flood::Flooder;
+use leap::Leaper;
 use mutate::Mutator;
 
 /// How a replica misbehaves.
@@ -48,11 +50,13 @@ pub enum Fault {
     Restless,
     /// Follows the protocol, and sends many valid and useless messages with each of its own.
     Flood,
+    /// As primary puts the requests of one batch far ahead at once, and what leads there a fifth of a second late.
+    Leap,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 8] = [
+    pub const ALL: [Fault; 9] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -61,6 +65,7 @@ impl Fault {
         Fault::Mutate,
         Fault::Restless,
         Fault::Flood,
+        Fault::Leap,
     ];
 
     /// The name on the command line and in reports.
@@ -74,6 +79,7 @@ impl Fault {
             Fault::Mutate => "mutate",
             Fault::Restless => "restless",
             Fault::Flood => "flood",
+            Fault::Leap => "leap",
         }
     }
 }
@@ -134,6 +140,7 @@ pub struct Faulty {
     equivocator: Equivocator,
     mutator: Mutator,
     flooder: Flooder,
+    leaper: Leaper,
 }
 
 impl Faulty {
@@ -146,6 +153,7 @@ impl Faulty {
             equivocator: Equivocator::default(),
             mutator: Mutator::default(),
             flooder: Flooder::default(),
+            leaper: Leaper::default(),
         }
     }
 
@@ -169,6 +177,7 @@ impl Faulty {
             Fault::Flood => self
                 .flooder
                 .for_peer(&self.identity, &mut self.rng, message),
+            Fault::Leap => self.leaper.for_peer(to, message),
         }
     }
 
@@ -176,9 +185,11 @@ impl Faulty {
     pub fn for_client(&mut self, message: ReplicaMessage) -> Sent<ReplicaMessage> {
         match self.fault {
             Fault::Lie => now(lie::for_client(message)),
-            Fault::Equivocate | Fault::CorruptState | Fault::Restless | Fault::Flood => {
-                now(message)
-            }
+            Fault::Equivocate
+            | Fault::CorruptState
+            | Fault::Restless
+            | Fault::Flood
+            | Fault::Leap => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),

@@ -174,6 +174,43 @@ fn a_restless_one_asks_for_the_next_view() {
     assert!(change.clone().verify(&keys).is_ok());
 }
 
+/// One that leaps names a far place at once and the next one late, to each; its votes are in time.
+#[test]
+fn a_leaper_goes_far_ahead() {
+    let mut it = faulty(Fault::Leap);
+    for to in [1, 2] {
+        for seq in 1..=3 {
+            let batch = Batch {
+                time: Time(1),
+                requests: vec![digest("a")],
+            };
+            let m = PrePrepare {
+                view: View(0),
+                seq: Seq(seq),
+                batch,
+                bodies: vec![],
+            };
+            let sent = it.for_peer(ReplicaId(to), PeerMessage::PrePrepare(m.clone()));
+            let places: Vec<(u64, u64)> = sent
+                .iter()
+                .map(|(m, late)| match m {
+                    PeerMessage::PrePrepare(m) => (m.seq.0, *late),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            let far = (seq == 1).then_some((129, 0));
+            let wanted: Vec<(u64, u64)> = far.into_iter().chain([(seq, 200)]).collect();
+            assert_eq!(places, wanted);
+        }
+    }
+    let vote = PeerMessage::Prepare(Prepare {
+        view: View(0),
+        seq: Seq(1),
+        digest: digest("a"),
+    });
+    assert_eq!(it.for_peer(ReplicaId(1), vote.clone()), [(vote, 0)]);
+}
+
 /// A flooder says all that it should, and with it much that was said before or asks for nothing.
 #[test]
 fn a_flooder_says_what_it_should_and_more() {

@@ -291,6 +291,12 @@ impl Knobs {
                 *adversary = Adversary::ByRound(d.pick(&[50, 200, 600]));
             }
         }
+        let mut d = Dice::new(seed, 12);
+        for (_, adversary) in &mut k.adversaries {
+            if d.per_mille(60) {
+                *adversary = Adversary::Fault(Fault::Leap);
+            }
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

@@ -77,6 +77,7 @@ scenarios! {
     recovery::a_recovery_is_cut_short
     recovery::two_lost_logs_are_too_many
     recovery::a_lost_vote_is_not_given_again
+    adversaries::leaping_primary
 }
 
 fn group(clients: usize, change: impl FnOnce(&mut Knobs)) -> World {

@@ -61,4 +61,5 @@ tests! {
     a_recovery_is_cut_short
     two_lost_logs_are_too_many
     a_lost_vote_is_not_given_again
+    leaping_primary
 }
