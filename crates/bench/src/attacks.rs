@@ -97,7 +97,7 @@ impl Case {
 ///
 /// # Errors
 /// Where a group does not start or does not answer.
-pub async fn run(options: &Options) -> Result<Attacks> {
+pub async fn run(options: &Options, attacks: &mut Attacks) -> Result<()> {
     run::allow_many_links();
     let mut cases = Case::all();
     cases.retain(|case| options.only.iter().all(|word| case.name().contains(word)));
@@ -109,23 +109,40 @@ pub async fn run(options: &Options) -> Result<Attacks> {
     for round in 0..options.rounds {
         let peace = bench.in_peace(round)?;
         rounds[0].push(peace);
-        for (case, rounds) in cases.iter().zip(&mut rounds[1..]) {
-            rounds.push(bench.case(*case, round, &peace).await?);
+        attacks.attacks = rows(&cases, &rounds);
+        for (at, case) in cases.iter().enumerate() {
+            let measured = bench.case(*case, round, &peace).await?;
+            rounds[at + 1].push(measured);
+            attacks.attacks = rows(&cases, &rounds);
+            // So that a benchmark that is to end does.
+            tokio::task::yield_now().await;
         }
     }
-    bench.stop().await?;
-    let names = [Case::Peace].into_iter().chain(cases).map(Case::name);
-    let attacks = names.zip(rounds).map(|(attack, rounds)| Row {
-        attack,
-        median: medians(&rounds),
-        rounds,
-    });
-    Ok(Attacks {
-        machine: Report::new("attacks", options.seconds),
-        clients: CLIENTS,
-        attackers: ATTACKERS,
-        attacks: attacks.collect(),
-    })
+    bench.stop().await
+}
+
+/// The rows of peace and of the attacks that have been measured.
+fn rows(cases: &[Case], rounds: &[Vec<Round>]) -> Vec<Row> {
+    let cases = [Case::Peace].into_iter().chain(cases.iter().copied());
+    let measured = cases.zip(rounds).filter(|(_, r)| !r.is_empty());
+    let row = |(case, rounds): (Case, &Vec<Round>)| Row {
+        attack: case.name(),
+        median: medians(rounds),
+        rounds: rounds.clone(),
+    };
+    measured.map(row).collect()
+}
+
+impl Attacks {
+    /// Nothing yet.
+    pub fn new(options: &Options) -> Attacks {
+        Attacks {
+            machine: Report::new("attacks", options.seconds),
+            clients: CLIENTS,
+            attackers: ATTACKERS,
+            attacks: Vec::new(),
+        }
+    }
 }
 
 struct Bench<'a> {

@@ -112,7 +112,7 @@ pub struct Failover {
 ///
 /// # Errors
 /// Where a group does not start, or does not answer any more.
-pub async fn run(options: &Options) -> Result<Failover> {
+pub async fn run(options: &Options, failover: &mut Failover) -> Result<()> {
     run::allow_many_links();
     let mut cases = Case::all();
     cases.retain(|case| options.only.iter().all(|word| case.name().contains(word)));
@@ -129,18 +129,31 @@ pub async fn run(options: &Options) -> Result<Failover> {
                 show(measured.longest_ms),
             );
             rounds[at].push(measured);
+            failover.failover = rows(&cases, &rounds);
         }
     }
-    let rows = cases.into_iter().zip(rounds);
-    let rows = rows.map(|(case, rounds)| Row {
+    Ok(())
+}
+
+/// The rows of the cases that have been measured.
+fn rows(cases: &[Case], rounds: &[Vec<Round>]) -> Vec<Row> {
+    let measured = cases.iter().zip(rounds).filter(|(_, r)| !r.is_empty());
+    let row = |(case, rounds): (&Case, &Vec<Round>)| Row {
         primary: case.name(),
-        rounds,
-    });
-    Ok(Failover {
-        machine: Report::new("failover", options.seconds),
-        clients: CLIENTS,
-        failover: rows.collect(),
-    })
+        rounds: rounds.clone(),
+    };
+    measured.map(row).collect()
+}
+
+impl Failover {
+    /// Nothing yet.
+    pub fn new(options: &Options) -> Failover {
+        Failover {
+            machine: Report::new("failover", options.seconds),
+            clients: CLIENTS,
+            failover: Vec::new(),
+        }
+    }
 }
 
 async fn measure(options: &Options, case: Case) -> Result<Round> {

@@ -119,22 +119,28 @@ impl Case {
 ///
 /// # Errors
 /// Where a file system does not start, fails, or does not hold what was written.
-pub async fn run(options: &Options) -> Result<Files> {
+pub async fn run(options: &Options, files: &mut Files) -> Result<()> {
     run::allow_many_links();
     let (systems, left_out) = system::all(&options.beside);
     for LeftOut { system, reason } in &left_out {
         eprintln!("{system} is left out: {reason}");
     }
-    let mut files = Files {
-        machine: Report::new("files", options.run.seconds),
-        files: Vec::new(),
-        left_out,
-    };
+    files.left_out = left_out;
     let cases = cases(options);
     let (quick, slow): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.wait_ms == 0);
-    measure(options, &systems, &quick, &mut files).await?;
-    measure(options, &system::waiting(WAIT_MS), &slow, &mut files).await?;
-    Ok(files)
+    measure(options, &systems, &quick, files).await?;
+    measure(options, &system::waiting(WAIT_MS), &slow, files).await
+}
+
+impl Files {
+    /// Nothing yet.
+    pub fn new(options: &Options) -> Files {
+        Files {
+            machine: Report::new("files", options.run.seconds),
+            files: Vec::new(),
+            left_out: Vec::new(),
+        }
+    }
 }
 
 fn cases(options: &Options) -> Vec<Case> {
@@ -197,19 +203,21 @@ async fn measure(
         seconds: options.run.seconds,
     };
     for case in cases {
+        let first = files.files.len();
         let mut rounds = vec![Vec::new(); turns(*case).count()];
         for _ in 0..options.run.rounds {
-            for ((system, started), rounds) in turns(*case).zip(&mut rounds) {
+            for (at, (system, started)) in turns(*case).enumerate() {
                 let name = case.name(system);
                 started.calm_down().await?;
                 let phases = case.work.measure(&started.site, scale).await;
                 let phases = phases.with_context(|| format!("{name}; {}", started.last_words()))?;
                 progress.tell(&name, &told(&phases));
-                rounds.push(phases);
+                rounds[at].push(phases);
+                files.files.truncate(first);
+                for ((system, _), rounds) in turns(*case).zip(&rounds) {
+                    files.files.extend(rows(*case, system, rounds));
+                }
             }
-        }
-        for ((system, _), rounds) in turns(*case).zip(rounds) {
-            files.files.extend(rows(*case, system, &rounds));
         }
     }
     for (_, started) in started {

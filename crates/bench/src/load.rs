@@ -26,6 +26,9 @@ use crate::null::{Conflicts, NullOp};
 const TICK: Duration = Duration::from_millis(20);
 /// How long clients may take to get their first answers, or their last.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the next answer is waited for where a measurement is to begin and end with one; and how long the last answers are
+/// waited for before others take their turn. Those that take longer come meanwhile.
+const PAUSE: Duration = Duration::from_millis(250);
 /// Clients that are looked at for one question to the kernel.
 const AT_ONCE: usize = 64;
 
@@ -79,7 +82,7 @@ pub struct Window {
 pub struct Sample {
     /// Each operation's time from its request to its result, in nanoseconds, in rising order.
     pub latencies_ns: Vec<u32>,
-    /// How long was counted.
+    /// How long was counted: from one answer to another, so that the rate is right also where few come, or many at once.
     pub seconds: f64,
     /// CPU time of all replicas meanwhile, in seconds.
     pub replica_cpu: f64,
@@ -113,6 +116,8 @@ pub struct Fleet {
 #[derive(Debug, Default)]
 struct Records {
     counts: bool,
+    /// How many were answered since the clients connected.
+    answers: usize,
     latencies_ns: Vec<u32>,
     /// Results of another length than was asked for.
     wrong: usize,
@@ -206,30 +211,35 @@ impl Fleet {
     /// Where the group does not answer, or answers wrongly.
     pub fn measure(&mut self, group: &Running, load: &Load, window: Window) -> Result<Sample> {
         self.connect(group, load.clients)?;
+        // What was left of the load before.
+        self.finish(group)?;
         let work = Work::new(load, self.parallelism);
         let clients = &mut self.clients[..load.clients];
         for client in &mut *clients {
             client.start(&work, load.in_flight, &mut self.records);
         }
         let mut drive = Drive::new(clients, &mut self.records)?;
-        drive
-            .until(|client| client.answered)
-            .with_context(|| format!("no answers{}", group.last_words()))?;
+        // Where operations wait and conflict, the last client's turn comes long after the load is steady.
+        if load.wait_ms == 0 {
+            drive
+                .until(|client| client.answered)
+                .with_context(|| format!("no answers{}", group.last_words()))?;
+        }
         drive.during(window.warm_up)?;
 
-        let (replicas, own) = (cpu::total(group.pids())?, cpu::seconds(std::process::id())?);
+        drive.until_an_answer()?;
         let since = clock();
+        let (replicas, own) = (cpu::total(group.pids())?, cpu::seconds(std::process::id())?);
         drive.records.counts = true;
         drive.during(window.measured)?;
+        drive.until_an_answer()?;
         drive.records.counts = false;
         let seconds = since.elapsed().as_secs_f64();
         let replica_cpu = cpu::total(group.pids())? - replicas;
         let client_cpu = cpu::seconds(std::process::id())? - own;
 
         drive.clients.iter_mut().for_each(|c| c.work = None);
-        drive
-            .until(|client| client.open == 0)
-            .with_context(|| format!("the last answers are missing{}", group.last_words()))?;
+        drive.for_at_most(PAUSE, |client| client.open == 0)?;
         let Records {
             mut latencies_ns,
             wrong,
@@ -257,9 +267,22 @@ impl Fleet {
         most.map_or(ReplicaId(0), |(primary, _)| primary)
     }
 
-    /// Sees that there are this many clients.
+    /// Waits for all that is still to be answered.
+    fn finish(&mut self, group: &Running) -> Result<()> {
+        if self.clients.iter().all(|client| client.open == 0) {
+            return Ok(());
+        }
+        let mut drive = Drive::new(&mut self.clients, &mut self.records)?;
+        drive
+            .until(|client| client.open == 0)
+            .with_context(|| format!("the last answers are missing{}", group.last_words()))
+    }
+
+    /// Sees that there are this many clients. New ones open their sessions with an operation that does nothing, so that no load
+    /// is held up by that.
     fn connect(&mut self, group: &Running, count: usize) -> Result<()> {
-        for at in self.clients.len()..count {
+        let known = self.clients.len();
+        for at in known..count {
             let me = group.client(at).context("the group has too few clients")?;
             let mut nonce = [0; 8];
             getrandom::fill(&mut nonce)?;
@@ -279,7 +302,12 @@ impl Fleet {
                 random: Random(at as u64),
             });
         }
-        Ok(())
+        let nothing = Work::new(&Load::of(Workload::of(0, 0), 1, 1), Parallelism::Infinite);
+        for client in &mut self.clients[known..] {
+            client.start(&nothing, 1, &mut self.records);
+            client.work = None;
+        }
+        self.finish(group)
     }
 }
 
@@ -306,24 +334,42 @@ impl<'a> Drive<'a> {
 
     /// Goes on until something holds for all clients.
     fn until(&mut self, holds: impl Fn(&Machine) -> bool) -> Result<()> {
-        let end = clock() + PATIENCE;
-        while !self.clients.iter().all(&holds) {
-            if clock() > end {
-                let missing = self.clients.iter().filter(|c| !holds(c)).count();
-                bail!("{missing} of {} clients wait in vain", self.clients.len());
-            }
-            self.during(TICK)?;
+        if !self.for_at_most(PATIENCE, &holds)? {
+            let missing = self.clients.iter().filter(|c| !holds(c)).count();
+            bail!("{missing} of {} clients wait in vain", self.clients.len());
         }
         Ok(())
     }
 
+    /// The same, but not for longer than this. Whether it holds.
+    fn for_at_most(&mut self, time: Duration, holds: impl Fn(&Machine) -> bool) -> Result<bool> {
+        let end = clock() + time;
+        while !self.clients.iter().all(&holds) {
+            if clock() > end {
+                return Ok(false);
+            }
+            self.during(TICK)?;
+        }
+        Ok(true)
+    }
+
+    /// Goes on until something is answered, as far as that does not take too long.
+    fn until_an_answer(&mut self) -> Result<()> {
+        let answers = self.records.answers;
+        self.go_on(PAUSE, |records| records.answers > answers)
+    }
+
     /// Goes on for a while.
     fn during(&mut self, time: Duration) -> Result<()> {
+        self.go_on(time, |_| false)
+    }
+
+    fn go_on(&mut self, time: Duration, is_done: impl Fn(&Records) -> bool) -> Result<()> {
         let mut now = clock();
         let end = now + time;
         let mut tick = now;
         let mut events = Vec::with_capacity(AT_ONCE);
-        while now < end {
+        while now < end && !is_done(self.records) {
             if tick <= now {
                 for client in &mut *self.clients {
                     client.tick(self.records)?;
@@ -408,12 +454,14 @@ impl Machine {
     }
 
     fn tick(&mut self, records: &mut Records) -> Result<()> {
+        // Dialing has time-outs of its own; and what has come is late no more, however long nobody has looked.
+        self.turn(Duration::ZERO, records)?;
         let now = self.now_ms();
         if self.client.next_timeout().is_some_and(|at| at <= now) {
             self.client.on_tick(now);
+            self.put_out(records);
         }
-        // Dialing has time-outs of its own.
-        self.turn(Duration::ZERO, records)
+        Ok(())
     }
 
     fn put_out(&mut self, records: &mut Records) {
@@ -449,6 +497,7 @@ impl Machine {
         self.open -= 1;
         if let Some(result) = result {
             self.answered = true;
+            records.answers += 1;
             if self
                 .work
                 .as_ref()

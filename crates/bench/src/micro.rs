@@ -26,18 +26,16 @@ const MANY: usize = 100;
 ///
 /// # Errors
 /// Where a group does not start or answer.
-pub async fn run(options: &Options) -> Result<Report> {
-    let mut report = Report::new("micro", options.seconds);
+pub async fn run(options: &Options, report: &mut Report) -> Result<()> {
     let variants = variants();
     let cases = cases(options, &variants);
-    run::measure(options, &variants, &cases, &mut report).await?;
+    run::measure(options, &variants, &cases, report).await?;
     let mut switches = switches();
     if options.quick {
         switches.truncate(3);
     }
     let cases = switch_cases(options, &switches);
-    run::measure(options, &switches, &cases, &mut report).await?;
-    Ok(report)
+    run::measure(options, &switches, &cases, report).await
 }
 
 /// The systems that the paper compares.

@@ -29,6 +29,25 @@ pub fn throughput(variant: &str, workload: &str) -> String {
     ratio.into()
 }
 
+/// The highest throughput in Figure 5 (a) and (b) of the CBASE paper (DSN 2004, 6.1.2), where its text gives it: operations/s, and of the ideal.
+pub fn parallel(part: &str, variant: &str) -> &'static str {
+    match (part, variant) {
+        ("figure-5a", "BASE" | "CBASE, 1 threads") | ("figure-5b", "BASE" | "CBASE, factor 1") => {
+            "50 (100 %)"
+        }
+        ("figure-5a", "CBASE, 128 threads") => "4700 (73 %)",
+        _ => "",
+    }
+}
+
+/// CPU time of a request in Figure 4 of the same (6.1.1), beyond that of BASE: microseconds.
+pub fn overhead(part: &str, variant: &str) -> &'static str {
+    match (part, variant) {
+        ("figure-4", "CBASE") => "under 100",
+        _ => "",
+    }
+}
+
 /// How many times as fast as BASE-FS CBASE-FS was: the CBASE paper (DSN 2004), 6.2 and 6.3, Figure 6.
 /// PostMark and IOzone are from servers with a remote disk, Andrew from 100 copies.
 pub fn files(part: &str, phase: &str, clients: usize, wait_ms: u32) -> &'static str {

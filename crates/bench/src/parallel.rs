@@ -9,6 +9,7 @@ use quorate_net::group::Durability;
 use crate::Workload;
 use crate::load::{Load, Parallelism, Random};
 use crate::micro::variant;
+use crate::paper;
 use crate::plot::Plot;
 use crate::report::{Report, Row, Table, show};
 use crate::run::{self, Options, Variant, all_cases};
@@ -26,30 +27,27 @@ const DISKS: usize = 100;
 ///
 /// # Errors
 /// Where a group does not start or answer.
-pub async fn overhead(options: &Options) -> Result<Report> {
-    let mut report = Report::new("overhead", options.seconds);
+pub async fn overhead(options: &Options, report: &mut Report) -> Result<()> {
     let inline = variant("inline", 4, Durability::Memory);
     let variants = [
         base(),
         cbase("CBASE".into(), 16, Parallelism::Infinite),
         inline,
     ];
-    figure(options, "figure-4", 0, &variants, &mut report).await?;
-    Ok(report)
+    figure(options, "figure-4", 0, &variants, report).await
 }
 
 /// Figure 5, (a) and (b): operations of 20 ms.
 ///
 /// # Errors
 /// Where a group does not start or answer.
-pub async fn scalability(options: &Options) -> Result<Report> {
-    let mut report = Report::new("parallel", options.seconds);
+pub async fn scalability(options: &Options, report: &mut Report) -> Result<()> {
     let threads = THREADS.map(|n| {
         let name = format!("CBASE, {n} threads");
         cbase(name, n, Parallelism::Infinite)
     });
     let variants = [base()].into_iter().chain(threads).collect::<Vec<_>>();
-    figure(options, "figure-5a", WAIT_MS, &variants, &mut report).await?;
+    figure(options, "figure-5a", WAIT_MS, &variants, report).await?;
 
     let factors = FACTORS.map(|p| {
         let name = format!("CBASE, factor {p}");
@@ -58,8 +56,7 @@ pub async fn scalability(options: &Options) -> Result<Report> {
     let infinite = cbase("CBASE, factor inf".into(), DISKS, Parallelism::Infinite);
     let variants = [base()].into_iter().chain(factors).chain([infinite]);
     let variants: Vec<_> = variants.collect();
-    figure(options, "figure-5b", WAIT_MS, &variants, &mut report).await?;
-    Ok(report)
+    figure(options, "figure-5b", WAIT_MS, &variants, report).await
 }
 
 /// One thread, and a graph in which all conflict.
@@ -98,16 +95,14 @@ async fn figure(
         in_flight: 1,
     };
     let loads: Vec<_> = clients.iter().map(|c| (part, load(c))).collect();
-    let first = report.rows.len();
-    let cases = all_cases(options, variants, &loads);
-    run::measure(options, variants, &cases, report).await?;
+    let mut cases = all_cases(options, variants, &loads);
     if wait_ms > 0 {
-        for row in &mut report.rows[first..] {
-            let variant = variants.iter().find(|v| v.name == row.variant);
-            row.ideal_ops_per_s = variant.map(|v| ideal(v, row.clients));
+        for case in &mut cases {
+            let ideal = ideal(&variants[case.variant], case.load.clients);
+            case.ideal_ops_per_s = Some(ideal);
         }
     }
-    Ok(())
+    run::measure(options, variants, &cases, report).await
 }
 
 /// Operations in a second where nothing but waiting takes time: rounds of [`WAIT_MS`] in which each thread serves one
@@ -149,13 +144,10 @@ fn per_second(at_once: f64) -> f64 {
 pub fn tables(report: &Report) -> Vec<Table> {
     let mut tables = Vec::new();
     for (part, title) in [
-        (
-            "figure-4",
-            "Null operations (CBASE paper, Figure 4: under 100 us of CPU a request more than BASE)",
-        ),
+        ("figure-4", "Null operations (CBASE paper, Figure 4)"),
         (
             "figure-5a",
-            "20 ms operations, threads (CBASE paper, Figure 5 a: BASE 50 ops/s, 128 threads 4700 of 6400)",
+            "20 ms operations, threads (CBASE paper, Figure 5 a)",
         ),
         (
             "figure-5b",
@@ -166,9 +158,12 @@ pub fn tables(report: &Report) -> Vec<Table> {
             "variant, clients",
             "ops/s",
             "of ideal",
+            "paper: ops/s at most",
             "p50 us",
+            "CPU us/op, clients",
             "CPU us/op, replicas",
             "more than BASE",
+            "paper",
         ];
         let mut table = Table::new(title, &heads);
         for row in report.part(part) {
@@ -183,9 +178,12 @@ pub fn tables(report: &Report) -> Vec<Table> {
                 format!("{}, {}", row.variant, row.clients),
                 show(row.median.ops_per_s),
                 share.map_or(String::new(), |s| format!("{s:.1} %")),
+                paper::parallel(part, &row.variant).into(),
                 show(row.median.p50_us),
+                show(row.median.client_cpu_us),
                 show(row.median.replica_cpu_us),
                 more.unwrap_or_default(),
+                paper::overhead(part, &row.variant).into(),
             ]);
         }
         tables.push(table);

@@ -22,7 +22,7 @@ const SIZE: (u32, u32) = (900, 480);
 /// For the lines' names, beside the plot: in it they would hide points.
 const NAMES: i32 = 190;
 /// Told apart on white paper, the first ones also in grey.
-const COLORS: [RGBColor; 8] = [
+const COLORS: [RGBColor; 9] = [
     RGBColor(0x1b, 0x5e, 0xa8),
     RGBColor(0xd0, 0x58, 0x1a),
     RGBColor(0x2f, 0x85, 0x3a),
@@ -31,6 +31,7 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(0x22, 0x22, 0x22),
     RGBColor(0xb8, 0x24, 0x6b),
     RGBColor(0x0f, 0x80, 0x88),
+    RGBColor(0x9a, 0xa4, 0x1c),
 ];
 
 /// The label of a place on an axis: where there is little room below it, places have fractions.

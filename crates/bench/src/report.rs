@@ -55,6 +55,8 @@ pub struct Report {
     pub load_before: f64,
     /// How long each measurement was.
     pub seconds: f64,
+    /// Why the run ended before it was done, if it did: what was measured until then is there.
+    pub cut_short: Option<String>,
     /// What was measured.
     pub rows: Vec<Row>,
 }
@@ -73,6 +75,7 @@ impl Report {
                 .into_owned(),
             load_before: load.unwrap_or_default(),
             seconds,
+            cut_short: None,
             rows: Vec::new(),
         }
     }

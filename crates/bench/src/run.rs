@@ -51,6 +51,8 @@ pub struct Case {
     pub variant: usize,
     /// What is asked of it.
     pub load: Load,
+    /// See [`Row::ideal_ops_per_s`].
+    pub ideal_ops_per_s: Option<f64>,
 }
 
 /// Each load on each variant, as far as they are wanted.
@@ -64,6 +66,7 @@ pub fn all_cases(
             part,
             variant,
             load,
+            ideal_ops_per_s: None,
         })
     };
     let wanted = |case: &Case| {
@@ -87,7 +90,8 @@ impl Case {
 }
 
 /// Measures all cases, with all their groups up at once. The variants of one load take turns within each round, so that what
-/// else happens on the machine hits them alike.
+/// else happens on the machine hits them alike; each round begins with another of them, and a short one that is not reported
+/// comes first, so that none is always the cold one. What is done is in the report after each measurement.
 ///
 /// # Errors
 /// Where a group does not start or answer.
@@ -109,32 +113,25 @@ pub async fn measure(
     let mut progress = Progress::new(cases.len() * options.rounds);
     // Runs of cases under the same load.
     for turn in cases.chunk_by(|a, b| a.part == b.part && a.load == b.load) {
+        let first = report.rows.len();
         let mut rounds = vec![Vec::new(); turn.len()];
-        for _ in 0..options.rounds {
-            for (case, rounds) in turn.iter().zip(&mut rounds) {
-                let name = case.name(variants);
-                let Some((group, fleet)) = &mut groups[case.variant] else {
-                    continue;
-                };
-                let sample = fleet.measure(group, &case.load, options.window());
-                let figures = Figures::of(&sample.with_context(|| name.clone())?);
+        for (round, at) in order(options.rounds, turn.len()) {
+            let case = &turn[at];
+            let name = case.name(variants);
+            let Some((group, fleet)) = &mut groups[case.variant] else {
+                continue;
+            };
+            let window = options.window(round);
+            let sample = fleet.measure(group, &case.load, window);
+            let figures = Figures::of(&sample.with_context(|| name.clone())?);
+            if round > 0 {
                 progress.tell(&name, &told(&figures));
-                rounds.push(figures);
-                // So that a benchmark that is to end does.
-                tokio::task::yield_now().await;
+                rounds[at].push(figures);
+                report.rows.truncate(first);
+                report.rows.extend(rows(variants, turn, &rounds));
             }
-        }
-        for (case, rounds) in turn.iter().zip(rounds) {
-            report.rows.push(Row {
-                part: case.part,
-                workload: case.load.workload.to_string(),
-                variant: variants[case.variant].name.clone(),
-                clients: case.load.clients,
-                in_flight: case.load.in_flight,
-                ideal_ops_per_s: None,
-                median: Figures::medians(&rounds),
-                rounds,
-            });
+            // So that a benchmark that is to end does.
+            tokio::task::yield_now().await;
         }
     }
     for (group, fleet) in groups.into_iter().flatten() {
@@ -142,6 +139,31 @@ pub async fn measure(
         group.stop().await?;
     }
     Ok(())
+}
+
+/// Which case of a turn is measured in which round. Round 0 is the one that is not reported.
+fn order(rounds: usize, cases: usize) -> impl Iterator<Item = (usize, usize)> {
+    let in_round = move |round: usize| {
+        let first = round.saturating_sub(1);
+        (0..cases).map(move |at| (round, (first + at) % cases))
+    };
+    (0..=rounds).flat_map(in_round)
+}
+
+/// The rows of the cases that have been measured.
+fn rows(variants: &[Variant], turn: &[Case], rounds: &[Vec<Figures>]) -> Vec<Row> {
+    let measured = turn.iter().zip(rounds).filter(|(_, r)| !r.is_empty());
+    let row = |(case, rounds): (&Case, &Vec<Figures>)| Row {
+        part: case.part,
+        workload: case.load.workload.to_string(),
+        variant: variants[case.variant].name.clone(),
+        clients: case.load.clients,
+        in_flight: case.load.in_flight,
+        ideal_ops_per_s: case.ideal_ops_per_s,
+        median: Figures::medians(rounds),
+        rounds: rounds.clone(),
+    };
+    measured.map(row).collect()
 }
 
 async fn start(variant: &Variant, clients: usize, options: &Options) -> Result<(Running, Fleet)> {
@@ -170,10 +192,14 @@ pub(crate) fn allow_many_links() {
 }
 
 impl Options {
-    fn window(&self) -> Window {
+    fn window(&self, round: usize) -> Window {
+        let warm_up = Duration::from_secs_f64(self.seconds / 8.0);
         Window {
-            warm_up: Duration::from_secs_f64(self.seconds / 4.0),
-            measured: Duration::from_secs_f64(self.seconds),
+            warm_up,
+            measured: match round {
+                0 => warm_up,
+                _ => Duration::from_secs_f64(self.seconds),
+            },
         }
     }
 }
@@ -186,4 +212,23 @@ fn told(figures: &Figures) -> String {
         show(figures.ops_per_s),
         show(figures.replica_cpu_us)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each case is measured once a round, and comes first as often as the others; rows stand in the order of the cases.
+    #[test]
+    fn each_comes_first_in_turn() {
+        let of = |round| {
+            let cases = order(3, 3).filter(move |(r, _)| *r == round);
+            cases.map(|(_, at)| at).collect::<Vec<_>>()
+        };
+        assert_eq!(of(0), [0, 1, 2]);
+        assert_eq!(of(1), [0, 1, 2]);
+        assert_eq!(of(2), [1, 2, 0]);
+        assert_eq!(of(3), [2, 0, 1]);
+        assert_eq!(order(3, 3).count(), 12);
+    }
 }

@@ -9,9 +9,13 @@ use clap::{Args, Subcommand};
 /// Starts replicas as child processes on loopback, puts clients' load on them, and prints tables. Clients and replicas share the
 /// machine: compare variants of one run with each other. Takes care of its own files and processes.
 ///
+/// Each case says how many seconds are left of the whole. Ctrl-C ends a run early: the rounds that are done are shown and
+/// written, marked incomplete, and the exit code is not 0.
+///
 /// Examples:
 ///   quorate bench micro                                 all of it: about 20 minutes
 ///   quorate bench micro --only latency --only 0/0       a part of it
+///   quorate bench parallel --only 5a --only "200 clients"   where the threads are full
 ///   quorate bench micro --json r.json --out plots       for other programs, and as pictures
 ///   quorate bench files --only PostMark                 whole file systems
 #[derive(Debug, Args)]
@@ -25,9 +29,9 @@ pub struct Bench {
 pub enum Benchmark {
     /// Latency and throughput of operations that do nothing: BFT beside a server that is not replicated.
     Micro(Measure),
-    /// What parallel execution costs where it gains nothing: null operations.
+    /// What parallel execution costs where it gains nothing: null operations. About 2 minutes.
     Overhead(Measure),
-    /// What parallel execution gains where operations wait: 20 ms each.
+    /// What parallel execution gains where operations wait: 20 ms each. 128 cases: about 10 minutes.
     Parallel(Measure),
     /// What correct clients get while clients, strangers and replicas attack.
     Attacks(Measure),
@@ -52,7 +56,7 @@ pub struct Measure {
     /// How often each case is measured; medians are shown.
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub rounds: u16,
-    /// How long each measurement is; a quarter of it comes before as warm-up.
+    /// How long each measurement is; an eighth of it comes before as warm-up.
     #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
     pub seconds: f64,
     /// Few and short measurements, to see that everything runs. The figures mean nothing.

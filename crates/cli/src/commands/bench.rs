@@ -13,51 +13,87 @@ use crate::commands;
 pub fn run(args: &Bench) -> Result<()> {
     match &args.benchmark {
         Benchmark::Micro(measure) => {
-            let report = to_its_end(micro::run(&options(measure)?))?;
+            let options = options(measure)?;
+            let mut report = Report::new("micro", options.seconds);
+            let ended = to_its_end(micro::run(&options, &mut report));
+            report.cut_short = why(&ended);
             let (tables, plots) = (micro::tables(&report), micro::plots(&report));
-            show(measure, &report, &tables, &plots)
+            show(measure, &report, &report, &tables, plots, ended)
         }
         Benchmark::Overhead(measure) => {
-            let report = to_its_end(parallel::overhead(&options(measure)?))?;
+            let options = options(measure)?;
+            let mut report = Report::new("overhead", options.seconds);
+            let ended = to_its_end(parallel::overhead(&options, &mut report));
+            report.cut_short = why(&ended);
             let (tables, plots) = (parallel::tables(&report), parallel::plots(&report));
-            show(measure, &report, &tables, &plots)
+            show(measure, &report, &report, &tables, plots, ended)
         }
         Benchmark::Parallel(measure) => {
-            let report = to_its_end(parallel::scalability(&options(measure)?))?;
+            let options = options(measure)?;
+            let mut report = Report::new("parallel", options.seconds);
+            let ended = to_its_end(parallel::scalability(&options, &mut report));
+            report.cut_short = why(&ended);
             let (tables, plots) = (parallel::tables(&report), parallel::plots(&report));
-            show(measure, &report, &tables, &plots)
+            show(measure, &report, &report, &tables, plots, ended)
         }
         Benchmark::Attacks(measure) => {
-            let report = to_its_end(attacks::run(&options(measure)?))?;
-            let tables = attacks::tables(&report);
-            save(measure, &report, &[])?;
-            tables.iter().for_each(|table| println!("{table}"));
-            Ok(())
+            let options = options(measure)?;
+            let mut report = attacks::Attacks::new(&options);
+            let ended = to_its_end(attacks::run(&options, &mut report));
+            report.machine.cut_short = why(&ended);
+            let tables = match report.attacks.is_empty() {
+                true => Vec::new(),
+                false => attacks::tables(&report),
+            };
+            show(
+                measure,
+                &report,
+                &report.machine,
+                &tables,
+                Vec::new(),
+                ended,
+            )
         }
         Benchmark::Failover(measure) => {
-            let report = to_its_end(failover::run(&options(measure)?))?;
-            let tables = failover::tables(&report);
-            save(measure, &report, &[])?;
-            tables.iter().for_each(|table| println!("{table}"));
-            Ok(())
+            let options = options(measure)?;
+            let mut report = failover::Failover::new(&options);
+            let ended = to_its_end(failover::run(&options, &mut report));
+            report.machine.cut_short = why(&ended);
+            let tables = match report.failover.is_empty() {
+                true => Vec::new(),
+                false => failover::tables(&report),
+            };
+            show(
+                measure,
+                &report,
+                &report.machine,
+                &tables,
+                Vec::new(),
+                ended,
+            )
         }
         Benchmark::Files(args) => {
-            let measure = &args.measure;
-            let files = to_its_end(files::run(&files_options(args)?))?;
-            let (tables, plots) = (
-                files::figures::tables(&files),
-                files::figures::plots(&files),
-            );
-            if files.files.is_empty() {
-                return Err(no_case(measure));
-            }
-            save(measure, &files, &plots)?;
-            print(&files.machine, &tables);
-            Ok(())
+            let (measure, options) = (&args.measure, files_options(args)?);
+            let mut report = files::Files::new(&options);
+            let ended = to_its_end(files::run(&options, &mut report));
+            report.machine.cut_short = why(&ended);
+            let (tables, plots) = match report.files.is_empty() {
+                true => (Vec::new(), Vec::new()),
+                false => (
+                    files::figures::tables(&report),
+                    files::figures::plots(&report),
+                ),
+            };
+            show(measure, &report, &report.machine, &tables, plots, ended)
         }
         Benchmark::Attackers { spec } => attackers::run(spec),
         Benchmark::Replica { spec } => replica::run(spec),
     }
+}
+
+/// Why a benchmark did not come to its end.
+fn why(ended: &Result<()>) -> Option<String> {
+    ended.as_ref().err().map(|e| format!("{e:#}"))
 }
 
 fn options(args: &Measure) -> Result<run::Options> {
@@ -81,15 +117,15 @@ fn options(args: &Measure) -> Result<run::Options> {
 
 /// Runs a benchmark in this one thread; the load is driven by the thread itself. When the process is asked to end,
 /// replicas and files go first.
-fn to_its_end<R>(benchmark: impl Future<Output = Result<R>>) -> Result<R> {
+fn to_its_end(benchmark: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("can't start the asynchronous runtime")?;
     runtime.block_on(async {
         tokio::select! {
-            report = benchmark => report,
-            () = commands::asked_to_end() => bail!("ended before it was done"),
+            ended = benchmark => ended,
+            () = commands::asked_to_end() => bail!("asked to end before it was done"),
         }
     })
 }
@@ -113,22 +149,33 @@ fn no_case(args: &Measure) -> anyhow::Error {
     anyhow!("no case has all of {:?} in its name", args.only)
 }
 
-fn show(args: &Measure, report: &Report, tables: &[Table], plots: &[(String, Plot)]) -> Result<()> {
+/// Shows and writes what was measured, also where the benchmark did not come to its end.
+fn show(
+    args: &Measure,
+    report: &impl Serialize,
+    machine: &Report,
+    tables: &[Table],
+    mut plots: Vec<(String, Plot)>,
+    ended: Result<()>,
+) -> Result<()> {
     if tables.is_empty() {
-        return Err(no_case(args));
+        return ended.and(Err(no_case(args)));
     }
-    save(args, report, plots)?;
-    print(report, tables);
-    Ok(())
-}
-
-/// What is to be known of the machine, and the tables.
-fn print(report: &Report, tables: &[Table]) {
+    if machine.cut_short.is_some() {
+        for (_, plot) in &mut plots {
+            plot.title.push_str(" - incomplete");
+        }
+    }
+    save(args, report, &plots)?;
     println!(
         "{} processors, Linux {}, load average before {}, {} s each\n",
-        report.processors, report.kernel, report.load_before, report.seconds
+        machine.processors, machine.kernel, machine.load_before, machine.seconds
     );
+    if let Some(why) = &machine.cut_short {
+        println!("INCOMPLETE: {why}. Medians are over the rounds that were measured.\n");
+    }
     tables.iter().for_each(|table| println!("{table}"));
+    ended
 }
 
 /// Writes what is wanted as files.

@@ -1,8 +1,12 @@
 //! The benchmarks run: with real processes, to their end. How fast is not looked at.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{Group, quorate, require_fuse, run, scratch};
+use crate::harness::{Group, Patience, quorate, require_fuse, run, scratch, wait};
 
 /// Each part of the micro-benchmark has figures for each of its variants, and nothing is left behind.
 #[test]
@@ -142,4 +146,47 @@ fn the_other_benchmarks_run() {
         let shown = run(quorate().args(["bench", name, "--quick"]));
         assert!(shown.contains("BASE, 4"), "{shown}");
     }
+}
+
+/// What was measured is not lost when the run is ended: the rounds that are done are shown and written, with a word that they are
+/// not all. That is a failure to whoever waits, and leaves nothing behind.
+#[test]
+fn a_benchmark_that_is_interrupted_keeps_what_is_done() {
+    const ROUNDS: usize = 1_000;
+    let _turn = Group::take_turn();
+    let directory = scratch();
+    let (json, data) = (directory.path().join("r.json"), directory.path().join("d"));
+    std::fs::create_dir(&data).unwrap();
+    let mut command = quorate();
+    command.args(["bench", "parallel", "--seconds", "0.05"]);
+    command.arg(format!("--rounds={ROUNDS}"));
+    command.args(["--only", "figure-5a, 0/0, BASE, 1 clients"]);
+    command.arg("--json").arg(&json).arg("--data").arg(&data);
+    command.arg("--out").arg(directory.path());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut bench = command.spawn().unwrap();
+    let mut told = BufReader::new(bench.stderr.take().unwrap()).lines();
+    let is_measured = |line: &String| line.starts_with(&format!("[2/{ROUNDS}"));
+    assert!(told.any(|line| is_measured(&line.unwrap())));
+    kill_process(Pid::from_child(&bench), Signal::INT).expect("it lives");
+    let rest: Vec<_> = told.map(|line| line.unwrap()).collect();
+    let mut shown = String::new();
+    let mut stdout = bench.stdout.take().unwrap();
+    stdout.read_to_string(&mut shown).unwrap();
+    let status = wait(&mut bench, Patience::default()).expect("it ends");
+    assert!(!status.success(), "{rest:?}");
+    assert!(
+        shown.contains("INCOMPLETE") && shown.contains("BASE, 1"),
+        "{shown}"
+    );
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert!(report["cut_short"].is_string(), "{report}");
+    let row = &report["rows"][0];
+    let rounds = row["rounds"].as_array().unwrap().len();
+    assert!((2..ROUNDS).contains(&rounds), "{rounds}");
+    assert_eq!(row["ideal_ops_per_s"].as_f64(), Some(50.0));
+    let svg = std::fs::read_to_string(directory.path().join("figure-5a.svg")).unwrap();
+    assert!(svg.contains("incomplete"), "{svg}");
+    assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
 }

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 pub use group::{Group, Setup, free_ports};
 pub use mount::{Mount, is_mounted, require_fuse};
 pub use programs::{
-    Finished, Patience, eventually, finish, holds_in_time, program, quorate, run, tool,
+    Finished, Patience, eventually, finish, holds_in_time, program, quorate, run, tool, wait,
 };
 pub use random::Random;
 pub use source::{Source, Times, assert_same};
