@@ -87,6 +87,7 @@ pub fn run(spec: &str) -> Result<()> {
         group: Arc::new(Group::load(&spec.group)?),
         me: ReplicaId(spec.id),
         key: keys::load(&key_file(&spec.data))?,
+        key_holder: None,
         data: spec.data,
         first_start: true,
         lost_disk: false,

@@ -4,6 +4,7 @@ mod bench;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
@@ -75,6 +76,9 @@ pub struct Up {
     /// flood. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
+    /// Give the replicas of a new group key holders, processes of their own, and renew the keys of all links every 15 s.
+    #[arg(long)]
+    pub key_holders: bool,
     /// Leave replicas that die dead.
     #[arg(long)]
     pub no_restart: bool,
@@ -114,6 +118,10 @@ pub struct Init {
     /// Clients beside the one whose key is made here, as NAME=PUBLIC-KEY (see `quorate keygen`). Repeatable.
     #[arg(long, value_name = "NAME=KEY")]
     pub client: Vec<String>,
+    /// Give each replica a key holder: a process apart from it that has its identity key (see `quorate keyholder --help`). Writes
+    /// DIR/holder-N with that key for each replica; it is for the key holder's user alone.
+    #[arg(long)]
+    pub key_holders: bool,
     /// Bytes of content that the volume holds.
     #[arg(long, default_value_t = 1 << 40, value_name = "BYTES")]
     pub capacity: u64,
@@ -185,6 +193,13 @@ pub struct Replica {
     /// The replica's key file [default: replica-N/key beside the group file].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// The socket of its key holder, in a group whose replicas have any [default: holder-N/socket beside the group file].
+    #[arg(long, value_name = "PATH")]
+    pub key_holder: Option<PathBuf>,
+    /// Take another key for links, and make all links anew, each time that so long has passed, such as 15s; 0: never. What was stolen
+    /// with a replica's memory is of use for two such periods.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_time)]
+    pub key_refresh: Duration,
     /// The replica's directory [default: replica-N beside the group file].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -358,6 +373,25 @@ fn parse_route(text: &str) -> Result<(u8, String), String> {
     Ok((parse_id(id)?, address.into()))
 }
 
+/// A time such as `500ms`, `15s` or `2m`; 0 needs no unit. An hour at most, a tenth of a second at least.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let said = "write it as 500ms, 15s or 2m; from 100ms to 60m, or 0 for never";
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let units = [("ms", 1), ("s", 1_000), ("m", 60_000)];
+    let mut read = units.iter().filter_map(|(unit, ms)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        number.checked_mul(*ms)
+    });
+    let ms = read.next().ok_or(said)?;
+    match ms {
+        0 => Ok(Duration::ZERO),
+        100..=3_600_000 => Ok(Duration::from_millis(ms)),
+        _ => Err(said.into()),
+    }
+}
+
 fn parse_id(text: &str) -> Result<u8, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no replica's number"))
@@ -366,6 +400,34 @@ fn parse_id(text: &str) -> Result<u8, String> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    /// Times have a unit and bounds.
+    #[test]
+    fn times_have_units() {
+        let ms = |text| super::parse_time(text).map(|time| time.as_millis());
+        let good = [
+            ("0", 0),
+            ("0s", 0),
+            ("100ms", 100),
+            ("15s", 15_000),
+            ("60m", 3_600_000),
+        ];
+        for (text, expected) in good {
+            assert_eq!(ms(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "15",
+            "",
+            "s",
+            "-1s",
+            "99ms",
+            "61m",
+            "1.5s",
+            "99999999999999999999s",
+        ] {
+            assert!(ms(text).is_err(), "{text}");
+        }
+    }
 
     /// The command line is consistent in itself.
     #[test]

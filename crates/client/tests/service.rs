@@ -69,6 +69,7 @@ fn options(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool
         group: group.clone(),
         me: ReplicaId(id),
         key: key(id),
+        key_holder: None,
         data: data.join(id.to_string()),
         first_start,
         lost_disk: false,

@@ -10,11 +10,13 @@ use quorate_wire::message::{MAX_RESULT_BYTES, ReplicaMessage};
 use quorate_wire::{Decode, MacKey, ReplicaId};
 
 use crate::dial::Dialer;
+use crate::epochs::Epochs;
 use crate::frame::{Frame, LinkEnd};
 use crate::group::Group;
 use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
 use crate::outbox::OutboxLimits;
+use crate::replica::FORMER_HEARD;
 use crate::tls::Identity;
 use crate::util::{self, LogLimit};
 
@@ -33,7 +35,7 @@ const FIRST_DIALER: usize = usize::MAX / 2;
 /// What happens on a client's links.
 #[derive(Debug)]
 pub enum ClientEvent {
-    /// A link stands. Requests sent to any replica from now on need this key for this replica's MAC.
+    /// A link stands, perhaps in the place of another. Requests sent to any replica from now on need this key for this replica's MAC.
     Up(ReplicaId, MacKey),
     /// A link has ended.
     Down(ReplicaId),
@@ -48,6 +50,8 @@ pub enum ClientEvent {
 pub struct ClientLinks {
     hub: Hub<ReplicaId>,
     slots: Vec<Slot>,
+    /// Where replicas have epoch keys.
+    epochs: Option<Epochs>,
     /// Comings and goings that were not told yet.
     told: VecDeque<ClientEvent>,
 }
@@ -57,6 +61,8 @@ struct Slot {
     dialer: Dialer,
     source: SourceId,
     link: Option<usize>,
+    /// The link before it, while it is heard, and until when.
+    former: Option<(usize, Instant)>,
     log: LogLimit,
 }
 
@@ -79,20 +85,22 @@ impl ClientLinks {
             waiting_bytes: usize::MAX,
             partial_bytes: usize::MAX,
         })?;
-        let dial = |(at, entry): (usize, &crate::group::Replica)| Slot {
+        let dial = |id: ReplicaId| Slot {
             source: hub.source(Lane::First),
             dialer: Dialer::new(
-                entry.dialed_at(),
-                identity.client_config(entry.key),
+                (group, id),
+                identity,
                 LIMITS,
-                Token(FIRST_DIALER + at),
+                Token(FIRST_DIALER + usize::from(id.0)),
                 hub.waker().clone(),
             ),
             link: None,
+            former: None,
             log: LogLimit::default(),
         };
         Ok(ClientLinks {
-            slots: group.replicas().iter().enumerate().map(dial).collect(),
+            slots: group.quorum().replicas().map(dial).collect(),
+            epochs: Epochs::of(group),
             hub,
             told: VecDeque::new(),
         })
@@ -120,8 +128,14 @@ impl ClientLinks {
                 slot.dialer.on_ready(event);
             }
         })?;
-        if self.slots.iter().any(|slot| slot.link.is_none()) {
-            self.dial(util::now())?;
+        if self
+            .slots
+            .iter()
+            .any(|s| !s.dialer.rests() || s.former.is_some())
+        {
+            let now = util::now();
+            self.end_formers(now);
+            self.dial(now)?;
         }
         Ok(())
     }
@@ -130,7 +144,10 @@ impl ClientLinks {
         for at in 0..self.slots.len() {
             let slot = &mut self.slots[at];
             let (registry, scratch) = self.hub.parts();
-            if let Some(link) = slot.dialer.advance(registry, now, scratch) {
+            if let Some(link) = slot
+                .dialer
+                .advance(registry, now, scratch, &mut self.epochs)
+            {
                 self.on_link(ReplicaId(at as u8), link, now)?;
             }
         }
@@ -145,11 +162,18 @@ impl ClientLinks {
             }
             let (token, id, item) = self.hub.next()?;
             match item {
+                // The replica has a new key: a link under it takes this one's place.
+                Item::Frame(frame) if frame.is_empty() => {
+                    let slot = &mut self.slots[usize::from(id.0)];
+                    if slot.link == Some(token) {
+                        slot.dialer.again(util::now());
+                    }
+                }
                 Item::Frame(frame) => match ReplicaMessage::from_bytes(frame) {
                     Ok(message) => return Some(ClientEvent::Message(id, message)),
                     Err(e) => self.hub.fail(token, LinkEnd::Malformed(e)),
                 },
-                Item::End(end) => self.on_end(id, &end),
+                Item::End(end) => self.on_end(token, id, &end),
             }
         }
     }
@@ -169,7 +193,13 @@ impl ClientLinks {
         let slot = &mut self.slots[usize::from(id.0)];
         match link.mac_key() {
             Ok(key) => {
-                slot.link = Some(self.hub.insert(link, id, slot.source)?);
+                let token = self.hub.insert(link, id, slot.source)?;
+                if let Some(older) = slot.link.replace(token) {
+                    let former = (older, now + FORMER_HEARD);
+                    if let Some((oldest, _)) = slot.former.replace(former) {
+                        self.hub.remove(oldest);
+                    }
+                }
                 self.told.push_back(ClientEvent::Up(id, key));
             }
             Err(e) => {
@@ -180,8 +210,24 @@ impl ClientLinks {
         Ok(())
     }
 
-    fn on_end(&mut self, id: ReplicaId, end: &LinkEnd) {
+    /// Ends older links whose time is over.
+    fn end_formers(&mut self, now: Instant) {
+        for slot in &mut self.slots {
+            if let Some((former, _)) = slot.former.take_if(|(_, until)| *until <= now) {
+                self.hub.remove(former);
+            }
+        }
+    }
+
+    fn on_end(&mut self, token: usize, id: ReplicaId, end: &LinkEnd) {
         let slot = &mut self.slots[usize::from(id.0)];
+        if slot
+            .former
+            .take_if(|(former, _)| *former == token)
+            .is_some()
+        {
+            return;
+        }
         slot.link = None;
         slot.dialer.ended(util::now());
         if let Some(more) = slot.log.pass() {

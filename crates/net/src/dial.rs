@@ -8,11 +8,15 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use quorate_wire::ReplicaId;
 use rustls::ClientConfig;
 
+use crate::epochs::Epochs;
 use crate::frame::LinkEnd;
+use crate::group::Group;
 use crate::hub::Waker;
-use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits};
+use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits, Opening};
+use crate::tls::Identity;
 use crate::util;
 
 /// The wait after the first failure.
@@ -22,11 +26,16 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// A connection that lasted this long starts the waits anew when it ends.
 const GOOD_AFTER: Duration = Duration::from_secs(1);
 
+/// A link is not made anew sooner than this after it was begun, whoever asks for it.
+const LEAST_AGE: Duration = Duration::from_millis(250);
+
 /// Dials one address, as a part of a loop that its owner runs.
 #[derive(Debug)]
 pub(crate) struct Dialer {
+    replica: ReplicaId,
     address: String,
     config: Arc<ClientConfig>,
+    opening: Opening,
     limits: LinkLimits,
     token: Token,
     waker: Waker,
@@ -50,18 +59,21 @@ enum State {
 }
 
 impl Dialer {
-    /// Starts to dial. What happens under `token` is to be told with [`Dialer::on_ready`]; `waker` is of the same loop.
+    /// Starts to dial a replica. What happens under `token` is to be told with [`Dialer::on_ready`]; `waker` is of the same loop.
     pub fn new(
-        address: &str,
-        config: Arc<ClientConfig>,
+        (group, replica): (&Group, ReplicaId),
+        identity: &Identity,
         limits: LinkLimits,
         token: Token,
         waker: Waker,
     ) -> Dialer {
         let now = util::now();
+        let entry = &group.replicas()[usize::from(replica.0)];
         Dialer {
-            address: address.into(),
-            config,
+            replica,
+            address: entry.dialed_at().into(),
+            config: identity.dialing_config(group, entry),
+            opening: Opening::dialing(identity, group),
             limits,
             token,
             waker,
@@ -96,18 +108,45 @@ impl Dialer {
         self.wait_from(now);
     }
 
-    /// Goes on as far as that is possible now; gives the link when it stands.
+    /// Makes the link anew, while the one that was given away still stands.
+    pub fn again(&mut self, now: Instant) {
+        match &self.state {
+            State::Up => self.state = State::Waiting(now.max(self.started + LEAST_AGE)),
+            // It is being made.
+            State::Waiting(_) | State::Resolving(_) => {}
+            State::Connecting(..) | State::Shaking(_) => {}
+        }
+    }
+
+    /// Makes the link anew with another key of this side.
+    pub fn renew(&mut self, group: &Group, identity: &Identity, now: Instant) {
+        let entry = &group.replicas()[usize::from(self.replica.0)];
+        self.config = identity.dialing_config(group, entry);
+        self.opening = Opening::dialing(identity, group);
+        if matches!(self.state, State::Shaking(_)) {
+            self.state = State::Waiting(now);
+        }
+        self.again(now);
+    }
+
+    /// Whether the link was given away and none is being made.
+    pub fn rests(&self) -> bool {
+        matches!(self.state, State::Up)
+    }
+
+    /// Goes on as far as that is possible now; gives the link when it stands. Certificates are judged by `epochs`, where replicas have any.
     pub fn advance(
         &mut self,
         registry: &Registry,
         now: Instant,
         scratch: &mut [u8],
+        epochs: &mut Option<Epochs>,
     ) -> Option<Box<Link>> {
         if matches!(self.state, State::Up) {
             return None;
         }
         loop {
-            match self.step(registry, now, scratch) {
+            match self.step(registry, now, scratch, epochs) {
                 Ok(Step::Forward) => {}
                 Ok(Step::Rest) => return None,
                 Ok(Step::Done(link)) => return Some(link),
@@ -125,6 +164,7 @@ impl Dialer {
         registry: &Registry,
         now: Instant,
         scratch: &mut [u8],
+        epochs: &mut Option<Epochs>,
     ) -> Result<Step, LinkEnd> {
         if !matches!(self.state, State::Waiting(_)) && now >= self.started + HANDSHAKE_TIMEOUT {
             return Err(LinkEnd::TooSlow);
@@ -149,7 +189,12 @@ impl Dialer {
             },
             State::Connecting(stream, others) => match is_connected(&stream) {
                 Ok(true) => {
-                    let link = Link::dialed(stream, self.config.clone(), self.limits)?;
+                    let link = Link::dialed(
+                        stream,
+                        self.config.clone(),
+                        self.limits,
+                        self.opening.clone(),
+                    )?;
                     self.state = State::Shaking(Box::new(link));
                     Ok(Step::Forward)
                 }
@@ -162,6 +207,12 @@ impl Dialer {
             },
             State::Shaking(mut link) => {
                 if link.shake(scratch)? {
+                    if let Some(epochs) = epochs {
+                        let key = link.peer_key().ok_or(LinkEnd::AnotherProtocol)?;
+                        let shown = link.inbox.pop_front().unwrap_or_default();
+                        let judged = epochs.judge_called(self.replica, &key, shown);
+                        judged.map_err(LinkEnd::Certificate)?;
+                    }
                     registry.deregister(link.stream()).map_err(LinkEnd::Io)?;
                     self.reported = None;
                     return Ok(Step::Done(link));

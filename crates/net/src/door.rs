@@ -5,29 +5,39 @@
 //! budget: a quarter of a second of work at once, and a fortieth of one processor in the long run. Addresses have it in turn, so who
 //! knocks without end keeps waiting who comes from there, and others little. Dialing waits for none of this.
 //!
+//! Where replicas have epoch keys, who shows a key that is no client's is a stranger until the certificate of it has come and was judged,
+//! and that is done here as well.
+//!
 //! When all places for handshakes are taken, the oldest goes of the address that has most. So who holds places without
 //! saying anything has each of them until others come, and one address can't keep out another.
 
-use std::collections::{BTreeMap, VecDeque};
+mod fairness;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use quorate_wire::{PublicKey, ReplicaId};
+use quorate_wire::ReplicaId;
 use rustls::ServerConfig;
 
 use crate::dial::Dialer;
+use crate::epochs::Epochs;
 use crate::frame::LinkEnd;
+use crate::group::{Group, Member};
 use crate::hub::Waker;
-use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits};
+use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits, Opening};
+use crate::replica::Who;
+use crate::tls::Identity;
 use crate::util::{self, LogLimit};
+use fairness::{Turns, Work};
 
 /// How much is read from a connection at a time. Also bounds what a stranger can make this process keep.
 const READ_BYTES: usize = 16 << 10;
@@ -35,37 +45,31 @@ const READ_BYTES: usize = 16 << 10;
 const BREATH: Duration = Duration::from_millis(100);
 /// How many connections are accepted, and moved on, before others have their turn.
 const RECEIVED_AT_ONCE: usize = 32;
-/// Work that is done for those who knock at once: a thousand clients that come back together, with a fifth of a millisecond each,
-/// are let in without a pause.
-const WORK_AT_ONCE: Duration = Duration::from_millis(250);
-/// Beyond that, for so much time that passes one part of work.
-const WORK_SHARE: u32 = 40;
-/// Work that is waited for when there is none left.
-const LEAST_WORK: Duration = Duration::from_micros(500);
 /// Tokens: of the listener, of dialers by replica, and of connections that were accepted.
 const LISTENER: usize = 0;
 const FIRST_DIALER: usize = 1;
 const FIRST_GUEST: usize = FIRST_DIALER + 256;
 
-/// What bounds a link with the holder of a key; `None` for who may not come in.
-type LimitsOf = Box<dyn Fn(&PublicKey) -> Option<LinkLimits> + Send>;
+/// What bounds a link with somebody; `None` for who may not come in.
+type LimitsOf = Box<dyn Fn(Who) -> Option<LinkLimits> + Send>;
 
 /// What the thread needs.
 pub(crate) struct DoorOptions {
     pub listener: std::net::TcpListener,
-    pub config: Arc<ServerConfig>,
+    pub group: Arc<Group>,
+    pub identity: Identity,
+    /// What judges certificates, where replicas have epoch keys.
+    pub epochs: Option<Epochs>,
     pub limits: LimitsOf,
     /// How many connections may be on their way in.
     pub handshakes: usize,
-    /// How many replicas the group has.
-    pub replicas: usize,
 }
 
 /// A connection that stands.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     /// Somebody has dialed.
-    Accepted(PublicKey, Box<Link>),
+    Accepted(Who, Box<Link>),
     /// A replica that was dialed has let us in.
     Dialed(ReplicaId, Box<Link>),
 }
@@ -75,11 +79,21 @@ pub(crate) enum Arrival {
 pub(crate) struct Door {
     arrivals: Receiver<Arrival>,
     ended: SyncSender<ReplicaId>,
+    orders: Arc<Mutex<Orders>>,
     stop: Arc<AtomicBool>,
     /// Connections that are on their way in, up to when they are taken.
     pending: Arc<AtomicUsize>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the owner of the links wants beside.
+#[derive(Debug, Default)]
+struct Orders {
+    /// The key for all connections from now on.
+    identity: Option<Identity>,
+    /// Replicas to which another link is to be made.
+    again: BTreeSet<ReplicaId>,
 }
 
 impl Door {
@@ -98,8 +112,10 @@ impl Door {
         let registry = poll.registry();
         registry.register(&mut listener, Token(LISTENER), Interest::READABLE)?;
         // A place for each handshake, and for each replica that is dialed: it is dialed again when its link has ended.
-        let (sender, arrivals) = mpsc::sync_channel(options.handshakes + options.replicas);
-        let (ended, has_ended) = mpsc::sync_channel(options.replicas);
+        let replicas = options.group.quorum().n();
+        let (sender, arrivals) = mpsc::sync_channel(options.handshakes + replicas);
+        let (ended, has_ended) = mpsc::sync_channel(replicas);
+        let orders = Arc::<Mutex<Orders>>::default();
         let (stop, pending) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let token = |id: ReplicaId| Token(FIRST_DIALER + usize::from(id.0));
         let keeper = Keeper {
@@ -107,7 +123,11 @@ impl Door {
             listener,
             accepting: true,
             pause_until: None,
-            config: options.config,
+            config: options.identity.server_config(&options.group),
+            opening: Opening::accepting(&options.identity),
+            group: options.group,
+            epochs: options.epochs,
+            orders: orders.clone(),
             limits: options.limits,
             handshakes: options.handshakes,
             guests: BTreeMap::new(),
@@ -130,6 +150,7 @@ impl Door {
         Ok(Door {
             arrivals,
             ended,
+            orders,
             stop,
             pending,
             waker,
@@ -152,6 +173,22 @@ impl Door {
         let _ = self.ended.try_send(replica);
         self.waker.wake();
     }
+
+    /// From now on connections are made with another key; and all that were dialed once more.
+    pub fn renew(&self, identity: Identity) {
+        self.orders().identity = Some(identity);
+        self.waker.wake();
+    }
+
+    /// Another link is to be made to a replica that is dialed.
+    pub fn again(&self, replica: ReplicaId) {
+        self.orders().again.insert(replica);
+        self.waker.wake();
+    }
+
+    fn orders(&self) -> std::sync::MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Door {
@@ -160,50 +197,6 @@ impl Drop for Door {
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-    }
-}
-
-/// How long the thread may still work for those who knock.
-#[derive(Debug)]
-struct Work {
-    left: Duration,
-    owed: Duration,
-    at: Instant,
-}
-
-impl Work {
-    fn new(now: Instant) -> Work {
-        Work {
-            left: WORK_AT_ONCE,
-            owed: Duration::ZERO,
-            at: now,
-        }
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let came = now.saturating_duration_since(self.at) / WORK_SHARE;
-        self.at = self.at.max(now);
-        let paid = came.min(self.owed);
-        self.owed -= paid;
-        self.left = (self.left + came - paid).min(WORK_AT_ONCE);
-    }
-
-    fn spend(&mut self, took: Duration) {
-        let taken = took.min(self.left);
-        self.left -= taken;
-        self.owed += took - taken;
-    }
-
-    fn is_there(&self) -> bool {
-        self.owed.is_zero() && !self.left.is_zero()
-    }
-
-    /// When there is some again.
-    fn due(&self) -> Instant {
-        match self.is_there() {
-            true => self.at,
-            false => self.at + (self.owed + LEAST_WORK) * WORK_SHARE,
         }
     }
 }
@@ -217,56 +210,17 @@ struct Guest {
     queued: bool,
 }
 
-/// Guests that have something to say, by address; addresses in turn.
-#[derive(Debug, Default)]
-struct Turns {
-    order: VecDeque<IpAddr>,
-    guests: BTreeMap<IpAddr, VecDeque<usize>>,
-}
-
-impl Turns {
-    fn push(&mut self, from: IpAddr, token: usize) {
-        let guests = self.guests.entry(from).or_default();
-        if guests.is_empty() {
-            self.order.push_back(from);
-        }
-        guests.push_back(token);
-    }
-
-    fn pop(&mut self) -> Option<usize> {
-        let from = self.order.pop_front()?;
-        let guests = self.guests.get_mut(&from)?;
-        let token = guests.pop_front();
-        match guests.is_empty() {
-            true => drop(self.guests.remove(&from)),
-            false => self.order.push_back(from),
-        }
-        token
-    }
-
-    fn remove(&mut self, from: IpAddr, token: usize) {
-        let Some(guests) = self.guests.get_mut(&from) else {
-            return;
-        };
-        guests.retain(|t| *t != token);
-        if guests.is_empty() {
-            self.guests.remove(&from);
-            self.order.retain(|address| *address != from);
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-}
-
 struct Keeper {
     poll: Poll,
     listener: TcpListener,
     /// Whether somebody may wait to be accepted.
     accepting: bool,
     pause_until: Option<Instant>,
+    group: Arc<Group>,
     config: Arc<ServerConfig>,
+    opening: Opening,
+    epochs: Option<Epochs>,
+    orders: Arc<Mutex<Orders>>,
     limits: LimitsOf,
     handshakes: usize,
     guests: BTreeMap<usize, Guest>,
@@ -372,11 +326,34 @@ impl Keeper {
                 dialer.ended(now);
             }
         }
+        self.take_orders(now);
+        let (registry, scratch) = (self.poll.registry(), &mut self.scratch[..]);
         for (id, dialer) in &mut self.dialers {
-            if let Some(link) = dialer.advance(self.poll.registry(), now, &mut self.scratch) {
-                let _ = self.arrivals.try_send(Arrival::Dialed(*id, link));
-                self.wake.wake();
+            if let Some(link) = dialer.advance(registry, now, scratch, &mut self.epochs) {
+                match self.arrivals.try_send(Arrival::Dialed(*id, link)) {
+                    Ok(()) => self.wake.wake(),
+                    // The owner is slow, and has a link already.
+                    Err(_) => dialer.ended(now),
+                }
             }
+        }
+    }
+
+    fn take_orders(&mut self, now: Instant) {
+        let orders = {
+            let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *orders)
+        };
+        for (id, dialer) in &mut self.dialers {
+            if let Some(identity) = &orders.identity {
+                dialer.renew(&self.group, identity, now);
+            } else if orders.again.contains(id) {
+                dialer.again(now);
+            }
+        }
+        if let Some(identity) = orders.identity {
+            self.config = identity.server_config(&self.group);
+            self.opening = Opening::accepting(&identity);
         }
     }
 
@@ -408,6 +385,8 @@ impl Keeper {
         if self.pending.load(Ordering::Acquire) >= self.handshakes && !self.make_room() {
             return self.grumble(Some(from), "too many connections without a known peer");
         }
+        // Who was asked to come anew finds the new key.
+        self.take_orders(now);
         let token = self.next_guest;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self
@@ -418,7 +397,7 @@ impl Keeper {
         let limits = LinkLimits::of_strangers();
         let link = registered
             .map_err(LinkEnd::Io)
-            .and_then(|()| Link::accepted(tcp, self.config.clone(), limits));
+            .and_then(|()| Link::accepted(tcp, self.config.clone(), limits, self.opening.clone()));
         match link {
             Ok(link) => {
                 self.next_guest += 1;
@@ -464,9 +443,15 @@ impl Keeper {
             return;
         };
         guest.queued = false;
-        let done = match guest.link.shake(&mut self.scratch) {
+        let (link, scratch) = (&mut guest.link, &mut self.scratch[..]);
+        let known = match link.shake(scratch) {
             Ok(false) => return,
-            Ok(true) => self.identify(token),
+            Ok(true) => identify(link, scratch, &self.group, &mut self.epochs),
+            Err(end) => Err(end),
+        };
+        let done = match known {
+            Ok(None) => return,
+            Ok(Some(who)) => self.let_in(token, who),
             Err(end) => Err(end),
         };
         let guest = self.guests.remove(&token);
@@ -479,25 +464,22 @@ impl Keeper {
         }
     }
 
-    /// Hands over a guest whose handshake is done.
-    fn identify(&mut self, token: usize) -> Result<(), LinkEnd> {
+    /// Hands over a guest that is known.
+    fn let_in(&mut self, token: usize, who: Who) -> Result<(), LinkEnd> {
         let Some(mut guest) = self.guests.remove(&token) else {
             return Ok(());
         };
         let mut arrive = || {
-            let key = guest.link.peer_key().ok_or(LinkEnd::AnotherProtocol)?;
-            // The handshake has let in members only; the group does not change while the process runs.
-            let limits = (self.limits)(&key).ok_or(LinkEnd::AnotherProtocol)?;
+            let limits = (self.limits)(who).ok_or(LinkEnd::AnotherProtocol)?;
             guest.link.promote(limits)?;
             let registry = self.poll.registry();
             registry
                 .deregister(guest.link.stream())
-                .map_err(LinkEnd::Io)?;
-            Ok(key)
+                .map_err(LinkEnd::Io)
         };
         match arrive() {
-            Ok(key) => {
-                let _ = self.arrivals.try_send(Arrival::Accepted(key, guest.link));
+            Ok(()) => {
+                let _ = self.arrivals.try_send(Arrival::Accepted(who, guest.link));
                 self.wake.wake();
                 Ok(())
             }
@@ -526,5 +508,28 @@ impl Keeper {
             let from = from.map(|f| f.to_string()).unwrap_or_default();
             tracing::warn!(%from, more, "{what}");
         }
+    }
+}
+
+/// Who is at the other end of a finished handshake; `None` as long as its certificate has not come.
+fn identify(
+    link: &mut Link,
+    scratch: &mut [u8],
+    group: &Group,
+    epochs: &mut Option<Epochs>,
+) -> Result<Option<Who>, LinkEnd> {
+    let key = link.peer_key().ok_or(LinkEnd::AnotherProtocol)?;
+    match (group.member(&key), epochs) {
+        (Some(Member::Client(_)), _) => Ok(Some(Who::Client(key))),
+        (Some(Member::Replica(id)), None) => Ok(Some(Who::Peer(id))),
+        // The handshake lets in members only; the group does not change while the process runs.
+        (None, None) => Err(LinkEnd::AnotherProtocol),
+        (_, Some(epochs)) => match link.introduction(scratch)? {
+            None => Ok(None),
+            Some(shown) => {
+                let judged = epochs.judge(&key, shown);
+                Ok(Some(Who::Peer(judged.map_err(LinkEnd::Certificate)?)))
+            }
+        },
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! A length of 0 is no message. Once, at the start, the accepting side sends it as a welcome, so that the
 //! dialer knows that it was let in: in TLS 1.3 a client's handshake ends before the server has judged its key.
+//!
+//! Where replicas have epoch keys, a replica's first frame is the certificate of its key, which is the welcome as well where it
+//! accepts. There a length of 0 comes later, from the accepting side: it has a new key, and asks that the link be made anew.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,6 +13,8 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use quorate_wire::message::MAX_FRAME_BYTES;
 use quorate_wire::{DecodeError, Encode};
+
+use crate::epochs::CertificateError;
 
 /// Bytes of the length before each message.
 const LENGTH_BYTES: usize = 4;
@@ -38,6 +43,11 @@ impl Frame {
     /// What tells a dialer that it is let in.
     pub(crate) fn welcome() -> Frame {
         Frame(Bytes::from_static(&[0; LENGTH_BYTES]))
+    }
+
+    /// What asks the dialer to make the link anew.
+    pub(crate) fn notice() -> Frame {
+        Frame::welcome()
     }
 
     /// Bytes on the link, its length included.
@@ -73,6 +83,8 @@ pub(crate) enum LinkEnd {
     BadLength(usize),
     /// The peer sent bytes that are no message.
     Malformed(DecodeError),
+    /// The peer's certificate does not make its key a replica's.
+    Certificate(CertificateError),
 }
 
 impl LinkEnd {
@@ -83,6 +95,7 @@ impl LinkEnd {
             LinkEnd::Truncated | LinkEnd::TooSlow | LinkEnd::TooMuch => false,
             LinkEnd::Tls(_) | LinkEnd::AnotherProtocol => true,
             LinkEnd::BadLength(_) | LinkEnd::Malformed(_) => true,
+            LinkEnd::Certificate(e) => !matches!(e, CertificateError::NotKept(_)),
         }
     }
 }
@@ -102,6 +115,7 @@ impl fmt::Display for LinkEnd {
             LinkEnd::AnotherProtocol => write!(f, "the peer speaks another protocol"),
             LinkEnd::BadLength(n) => write!(f, "the peer announced a message of {n} bytes"),
             LinkEnd::Malformed(e) => write!(f, "the peer sent a malformed message: {e}"),
+            LinkEnd::Certificate(e) => write!(f, "the peer's certificate is refused: {e}"),
         }
     }
 }
@@ -110,8 +124,10 @@ impl fmt::Display for LinkEnd {
 #[derive(Debug)]
 pub(crate) struct Deframer {
     max_bytes: usize,
-    /// Whether the first length must be 0.
-    pub awaits_welcome: bool,
+    /// What the first length must be, until that frame is there.
+    pub opening: Option<usize>,
+    /// Whether a length of 0 may come later; an empty message tells of it.
+    pub takes_notices: bool,
     /// The first bytes of a length that is not whole.
     head: [u8; LENGTH_BYTES],
     head_bytes: usize,
@@ -121,10 +137,11 @@ pub(crate) struct Deframer {
 }
 
 impl Deframer {
-    pub fn new(max_bytes: usize, awaits_welcome: bool) -> Deframer {
+    pub fn new(max_bytes: usize, opening: Option<usize>) -> Deframer {
         Deframer {
             max_bytes,
-            awaits_welcome,
+            opening,
+            takes_notices: false,
             head: [0; LENGTH_BYTES],
             head_bytes: 0,
             body: BytesMut::new(),
@@ -163,6 +180,7 @@ impl Deframer {
                 input = rest;
                 if self.missing == 0 {
                     out.push_back(std::mem::take(&mut self.body).freeze());
+                    self.opening = None;
                 }
                 continue;
             }
@@ -175,15 +193,25 @@ impl Deframer {
             }
             self.head_bytes = 0;
             let length = u32::from_le_bytes(self.head) as usize;
-            if self.awaits_welcome && length == 0 {
-                self.awaits_welcome = false;
-                continue;
-            }
-            if self.awaits_welcome || length == 0 || length > self.max_bytes {
+            let is_good = match self.opening {
+                Some(first) => length == first,
+                None if length == 0 => self.takes_notices,
+                None => length <= self.max_bytes,
+            };
+            if !is_good {
                 return Err(LinkEnd::BadLength(length));
+            }
+            if length == 0 {
+                let is_welcome = self.opening.take().is_some();
+                // Several in a row say no more than one.
+                if !is_welcome && out.back().is_none_or(|last| !last.is_empty()) {
+                    out.push_back(Bytes::new());
+                }
+                continue;
             }
             if let Some((whole, rest)) = input.split_at_checked(length) {
                 out.push_back(Bytes::copy_from_slice(whole));
+                self.opening = None;
                 input = rest;
             } else {
                 // What is announced and does not come costs address space, not memory.
@@ -211,14 +239,14 @@ mod tests {
         let messages: Vec<Vec<u8>> = [1, 5, 300, 2].map(|n| vec![n as u8; n]).to_vec();
         let stream: Vec<u8> = messages.iter().flat_map(|m| framed(m)).collect();
         for step in 1..stream.len() {
-            let (mut deframer, mut out) = (Deframer::new(300, false), VecDeque::new());
+            let (mut deframer, mut out) = (Deframer::new(300, None), VecDeque::new());
             for piece in stream.chunks(step) {
                 deframer.feed(piece, &mut out).unwrap();
             }
             assert!(deframer.is_between());
             assert!(out.iter().eq(messages.iter()), "in steps of {step}");
         }
-        let (mut deframer, mut out) = (Deframer::new(300, false), VecDeque::new());
+        let (mut deframer, mut out) = (Deframer::new(300, None), VecDeque::new());
         deframer.feed(&stream[..3], &mut out).unwrap();
         assert!(!deframer.is_between() && out.is_empty());
         deframer.feed(&stream[3..8], &mut out).unwrap();
@@ -229,16 +257,47 @@ mod tests {
     #[test]
     fn bad_lengths_are_refused() {
         for length in [0u32, 301, u32::MAX] {
-            let mut deframer = Deframer::new(300, false);
+            let mut deframer = Deframer::new(300, None);
             let end = deframer.feed(&length.to_le_bytes(), &mut VecDeque::new());
             assert!(matches!(end, Err(LinkEnd::BadLength(n)) if n == length as usize));
         }
-        let mut deframer = Deframer::new(300, true);
+        let mut deframer = Deframer::new(300, Some(0));
         let mut out = VecDeque::new();
         deframer.feed(&[0; 4], &mut out).unwrap();
-        assert!(!deframer.awaits_welcome && out.is_empty());
+        assert!(deframer.opening.is_none() && out.is_empty());
         assert!(deframer.feed(&[0; 4], &mut out).is_err());
-        let mut deframer = Deframer::new(300, true);
+        let mut deframer = Deframer::new(300, Some(0));
         assert!(deframer.feed(&framed(b"hello"), &mut out).is_err());
+    }
+
+    /// A first frame of a certain length comes whole before all others, whatever the bound on those is; and notices are told of once.
+    #[test]
+    fn an_opening_has_its_length() {
+        for step in 1..20 {
+            let mut deframer = Deframer::new(2, Some(5));
+            deframer.takes_notices = true;
+            let stream = [
+                &framed(b"hello")[..],
+                &framed(b"a"),
+                &[0; 12],
+                &framed(b"b"),
+            ]
+            .concat();
+            let mut out = VecDeque::new();
+            for piece in stream.chunks(step) {
+                deframer.feed(piece, &mut out).unwrap();
+            }
+            let expected: [&[u8]; 4] = [b"hello", b"a", b"", b"b"];
+            assert!(out.iter().eq(expected.iter()), "in steps of {step}");
+        }
+        for first in [&[0; 4][..], &framed(b"hell"), &framed(b"hello!")] {
+            let mut deframer = Deframer::new(300, Some(5));
+            assert!(deframer.feed(first, &mut VecDeque::new()).is_err());
+            assert!(deframer.opening.is_some());
+        }
+        // Nothing may follow where nobody has been let in.
+        let mut deframer = Deframer::new(0, Some(5));
+        let two = [framed(b"hello"), framed(b"x")].concat();
+        assert!(deframer.feed(&two, &mut VecDeque::new()).is_err());
     }
 }

@@ -12,7 +12,7 @@ pub fn cut<'a>(
     awaits_welcome: bool,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Bytes>, bool) {
-    let mut deframer = Deframer::new(max_bytes, awaits_welcome);
+    let mut deframer = Deframer::new(max_bytes, awaits_welcome.then_some(0));
     let mut out = VecDeque::new();
     let fed = pieces
         .into_iter()

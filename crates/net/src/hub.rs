@@ -251,6 +251,11 @@ impl<N: Copy> Hub<N> {
         self.links.len()
     }
 
+    /// The token of the next link: those of all links that are here are below it.
+    pub fn next_token(&self) -> usize {
+        self.next
+    }
+
     /// Makes a source, which stays as long as the hub does.
     pub fn source(&mut self, lane: Lane) -> SourceId {
         self.sources.push(Source {

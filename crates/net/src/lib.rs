@@ -6,6 +6,8 @@
 //! - [`Frame`]: a message as links carry it.
 //! - [`ReplicaLinks`] and [`ClientLinks`]: all links of a replica and of a client, driven by the thread that owns them.
 //!
+//! Where replicas have key holders, links are made with epoch keys, and the first frame of a replica is the certificate of its own (`epochs.rs`).
+//!
 //! A link has no thread, task or lock of its own. Its owner waits for all of its links at once, takes the messages that
 //! came, works on them in the same thread, and then has what it queued written, with one system call for each link
 //! that has something to send. So a message costs no change of threads. What strangers can cause, handshakes, is work
@@ -26,6 +28,7 @@ mod conduct;
 mod dial;
 pub mod disk;
 mod door;
+mod epochs;
 mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -41,6 +44,7 @@ pub mod tls;
 mod util;
 
 pub use client::{ClientEvent, ClientLinks};
+pub use epochs::Epochs;
 pub use frame::Frame;
 pub use group::{Group, GroupError};
 pub use hub::Waker;

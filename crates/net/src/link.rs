@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mio::net::TcpStream;
-use quorate_wire::{MacKey, PublicKey};
+use quorate_wire::{EpochCertificate, MacKey, PublicKey};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
 use crate::frame::{Deframer, Frame, LinkEnd};
+use crate::group::Group;
 use crate::outbox::{Outbox, OutboxLimits};
-use crate::tls;
+use crate::tls::{self, Identity};
 
 /// How long a connection may take until both sides know each other.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,6 +53,33 @@ impl LinkLimits {
     }
 }
 
+/// How a link's two sides make themselves known once TLS stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    /// What this side says first: at once if it dials, and when it lets the other in if it accepts.
+    pub says: Option<Frame>,
+    /// The length of the other side's first frame, where there is one; a dialer's link stands when that has come.
+    pub awaits: Option<usize>,
+}
+
+impl Opening {
+    /// Of a side that accepts with the key of `identity`.
+    pub fn accepting(identity: &Identity) -> Opening {
+        Opening {
+            says: Some(identity.certificate().unwrap_or_else(Frame::welcome)),
+            awaits: identity.certificate().map(|_| EpochCertificate::BYTES),
+        }
+    }
+
+    /// Of a side that dials a replica of the group with the key of `identity`.
+    pub fn dialing(identity: &Identity, group: &Group) -> Opening {
+        Opening {
+            says: identity.certificate(),
+            awaits: Some(group.identities().map_or(0, |_| EpochCertificate::BYTES)),
+        }
+    }
+}
+
 /// Bytes that a link has given back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dropped {
@@ -67,6 +95,9 @@ pub(crate) struct Link {
     /// Frames that came, in order.
     pub inbox: VecDeque<Bytes>,
     outbox: Outbox,
+    dials: bool,
+    /// What is to be said first.
+    greeting: Option<Frame>,
     /// Whether the socket may have bytes, as far as is known.
     pub readable: bool,
     /// Whether the other side has closed it: it is read until it says so.
@@ -94,9 +125,10 @@ impl Link {
         stream: TcpStream,
         config: Arc<ServerConfig>,
         limits: LinkLimits,
+        opening: Opening,
     ) -> Result<Link, LinkEnd> {
         let tls = ServerConnection::new(config).map_err(LinkEnd::Tls)?;
-        Link::new(stream, tls.into(), limits, false)
+        Link::new(stream, tls.into(), limits, opening, false)
     }
 
     /// The side that dials, once its socket is connected.
@@ -104,24 +136,34 @@ impl Link {
         stream: TcpStream,
         config: Arc<ClientConfig>,
         limits: LinkLimits,
+        opening: Opening,
     ) -> Result<Link, LinkEnd> {
         let tls = ClientConnection::new(config, tls::server_name()).map_err(LinkEnd::Tls)?;
-        Link::new(stream, tls.into(), limits, true)
+        let mut link = Link::new(stream, tls.into(), limits, opening, true)?;
+        if let Some(greeting) = link.greeting.take() {
+            link.outbox.push(&greeting);
+        }
+        Ok(link)
     }
 
     fn new(
         stream: TcpStream,
         mut tls: Connection,
         limits: LinkLimits,
-        awaits_welcome: bool,
+        opening: Opening,
+        dials: bool,
     ) -> Result<Link, LinkEnd> {
         tune(&stream).map_err(LinkEnd::Io)?;
         // Bounded here: no more than `SEAL_BYTES` are sealed at a time.
         tls.set_buffer_limit(None);
+        let mut deframer = Deframer::new(limits.max_frame_bytes, opening.awaits);
+        deframer.takes_notices = dials && opening.awaits.is_some_and(|bytes| bytes > 0);
         Ok(Link {
             stream,
             tls,
-            deframer: Deframer::new(limits.max_frame_bytes, awaits_welcome),
+            deframer,
+            dials,
+            greeting: opening.says,
             inbox: VecDeque::new(),
             outbox: Outbox::new(limits.outbox),
             readable: true,
@@ -149,12 +191,28 @@ impl Link {
     /// Replaces the limits of a stranger by those of a member.
     pub fn promote(&mut self, limits: LinkLimits) -> Result<(), LinkEnd> {
         // Nobody speaks before they were welcomed.
-        if !self.deframer.is_between() {
+        if !self.deframer.is_between() || !self.inbox.is_empty() {
             return Err(LinkEnd::AnotherProtocol);
         }
-        self.deframer = Deframer::new(limits.max_frame_bytes, false);
+        self.deframer = Deframer::new(limits.max_frame_bytes, None);
         self.outbox = Outbox::new(limits.outbox);
         Ok(())
+    }
+
+    /// What this side is to say when it lets the other in.
+    pub fn take_greeting(&mut self) -> Option<Frame> {
+        self.greeting.take()
+    }
+
+    /// The other side's first frame, when it has come whole.
+    pub fn introduction(&mut self, scratch: &mut [u8]) -> Result<Option<Bytes>, LinkEnd> {
+        while self.readable && self.deframer.opening.is_some() {
+            self.read(scratch)?;
+        }
+        match self.deframer.opening {
+            Some(_) => Ok(None),
+            None => Ok(self.inbox.pop_front()),
+        }
     }
 
     /// Takes note of what the poll says.
@@ -175,7 +233,8 @@ impl Link {
     }
 
     fn is_established(&self) -> bool {
-        !self.tls.is_handshaking() && !self.tls.wants_write() && !self.deframer.awaits_welcome
+        let is_let_in = !self.dials || self.deframer.opening.is_none();
+        !self.tls.is_handshaking() && !self.tls.wants_write() && is_let_in
     }
 
     /// Reads once, up to the length of `scratch`, and puts the frames that are whole into the inbox.

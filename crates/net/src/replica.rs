@@ -3,6 +3,8 @@
 //! Of two replicas the one with the higher id dials the other. A newer connection of a replica takes the place of
 //! the older, whose end may not have been noticed yet. Events of one replica or client come in order: up,
 //! messages, down.
+//!
+//! Where replicas have epoch keys, the older link is heard for another second: what was sent on it before the newer one stood is not lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,13 +15,14 @@ use std::time::{Duration, Instant};
 use quorate_wire::message::{
     ClientMessage, LinkReport, MAX_FRAME_BYTES, MAX_OP_BYTES, PeerMessage,
 };
-use quorate_wire::{ClientId, Decode, MacKey, PublicKey, ReplicaId};
+use quorate_wire::{ClientId, Decode, MacKey, ReplicaId};
 
 use crate::conduct::{self, Ledger, Verdict};
 use crate::dial::Dialer;
 use crate::door::{Arrival, Door, DoorOptions};
+use crate::epochs::Epochs;
 use crate::frame::{Frame, LinkEnd};
-use crate::group::{Group, Member};
+use crate::group::Group;
 use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
 use crate::outbox::OutboxLimits;
@@ -64,6 +67,9 @@ impl Default for Limits {
 
 /// The longest frame of a client: an operation, its MACs and its head.
 const MAX_CLIENT_FRAME_BYTES: usize = MAX_OP_BYTES + (4 << 10);
+
+/// How long an older link is heard beside the newer one that has taken its place.
+pub(crate) const FORMER_HEARD: Duration = Duration::from_secs(1);
 
 /// One connection of a client. Numbers are not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -160,12 +166,16 @@ pub struct ReplicaLinks {
     /// Comings and goings that were not told yet.
     told: VecDeque<Event>,
     dropped_replies: u64,
+    /// Whether an older link is heard beside a newer one.
+    hears_former: bool,
+    /// Links below this were there when keys were renewed last.
+    renewed_below: usize,
     log: LogLimit,
 }
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+pub(crate) enum Who {
     Peer(ReplicaId),
     Client(ClientId),
 }
@@ -175,6 +185,8 @@ struct Peer {
     source: SourceId,
     /// The newest link.
     link: Option<usize>,
+    /// The one before it, while it is heard, and until when.
+    former: Option<(usize, Instant)>,
     dropped: u64,
     put_aside: u64,
     log: LogLimit,
@@ -188,7 +200,8 @@ struct Client {
 }
 
 impl ReplicaLinks {
-    /// Starts to accept and to dial, as the group's replica `me` whose key `identity` holds.
+    /// Starts to accept and to dial, as the group's replica `me` whose key `identity` holds. What was seen of others' certificates is not
+    /// kept.
     ///
     /// # Errors
     /// If the system gives no more threads or file descriptors.
@@ -199,38 +212,56 @@ impl ReplicaLinks {
         listener: TcpListener,
         limits: Limits,
     ) -> io::Result<ReplicaLinks> {
+        let epochs = Epochs::of(&group);
+        ReplicaLinks::start_with(group, me, identity, epochs, listener, limits)
+    }
+
+    /// The same, where `epochs` knows what was seen of others' certificates; it is there exactly where the group has key holders.
+    ///
+    /// # Errors
+    /// If the system gives no more threads or file descriptors.
+    pub fn start_with(
+        group: Arc<Group>,
+        me: ReplicaId,
+        identity: &Identity,
+        epochs: Option<Epochs>,
+        listener: TcpListener,
+        limits: Limits,
+    ) -> io::Result<ReplicaLinks> {
         assert_eq!(
-            group.replica_of_key(&identity.public()),
+            identity.replica_of(&group),
             Some(me),
             "the key is not that of {me:?}"
         );
+        assert_eq!(epochs.is_some(), group.identities().is_some());
         let mut hub = Hub::new(HubLimits {
             waiting_bytes: limits.clients_queue_bytes,
             partial_bytes: limits.clients_partial_bytes,
         })?;
-        let members = group.clone();
         let options = DoorOptions {
             listener,
-            config: identity.server_config(&group),
-            limits: Box::new(move |key| match members.member(key)? {
-                Member::Replica(peer) if peer > me => Some(peer_limits(&limits)),
+            group: group.clone(),
+            identity: identity.clone(),
+            epochs,
+            limits: Box::new(move |who| match who {
+                Who::Peer(peer) if peer > me => Some(peer_limits(&limits)),
                 // Not how a correct replica behaves: it waits for our call, or is this very replica.
-                Member::Replica(_) => None,
-                Member::Client(_) => Some(client_limits(&limits)),
+                Who::Peer(_) => None,
+                Who::Client(_) => Some(client_limits(&limits)),
             }),
             handshakes: limits.handshakes,
-            replicas: group.quorum().n(),
         };
         let lower = group.quorum().replicas().filter(|&peer| peer < me);
         let door = Door::open(
             options,
             |token, waker| {
                 let dial = |peer: ReplicaId| {
-                    let entry = &group.replicas()[usize::from(peer.0)];
-                    let config = identity.client_config(entry.key);
                     let (limits, waker) = (peer_limits(&limits), waker.clone());
-                    let dialer = Dialer::new(entry.dialed_at(), config, limits, token(peer), waker);
-                    (peer, dialer)
+                    let whom = (&*group, peer);
+                    (
+                        peer,
+                        Dialer::new(whom, identity, limits, token(peer), waker),
+                    )
                 };
                 lower.map(dial).collect()
             },
@@ -240,6 +271,7 @@ impl ReplicaLinks {
         let peer = |_| Peer {
             source: hub.source(Lane::First),
             link: None,
+            former: None,
             dropped: 0,
             put_aside: 0,
             log: LogLimit::default(),
@@ -252,6 +284,8 @@ impl ReplicaLinks {
             client_costs: Ledger::of_clients(now),
             clients_put_aside: 0,
             last: None,
+            hears_former: group.identities().is_some(),
+            renewed_below: 0,
             group,
             limits,
             hub,
@@ -274,6 +308,7 @@ impl ReplicaLinks {
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let now = util::now();
         self.judge(now);
+        self.end_formers(now);
         let releases = [&self.peer_costs, &self.client_costs].map(Ledger::next_release);
         let release = releases.into_iter().flatten().min();
         let release = release.map(|at| at.saturating_duration_since(now));
@@ -282,7 +317,8 @@ impl ReplicaLinks {
         while let Some(arrival) = self.door.next() {
             match arrival {
                 Arrival::Dialed(peer, link) => self.on_peer(peer, link)?,
-                Arrival::Accepted(key, link) => self.on_accepted(key, link)?,
+                Arrival::Accepted(Who::Peer(peer), link) => self.on_peer(peer, link)?,
+                Arrival::Accepted(Who::Client(client), link) => self.on_client(client, link)?,
             }
         }
         Ok(())
@@ -303,6 +339,10 @@ impl ReplicaLinks {
                 }
             };
             self.last = Some((who, frame.len()));
+            if frame.is_empty() {
+                self.on_notice(token, who);
+                continue;
+            }
             let decoded = match who {
                 Who::Peer(peer) => PeerMessage::from_bytes(frame).map(|m| {
                     self.charge(who, conduct::of_peer(&m));
@@ -435,6 +475,47 @@ impl ReplicaLinks {
         }
     }
 
+    /// Makes all links anew with another key of this replica's, beside those that there are. Whoever dials this replica is asked to do so
+    /// anew; a link that was asked for so one renewal ago, and is still there, ends.
+    pub fn renew_keys(&mut self, identity: &Identity) {
+        assert_eq!(identity.replica_of(&self.group), Some(self.me));
+        self.door.renew(identity.clone());
+        let links: Vec<_> = self.hub.notes().collect();
+        for (token, who) in links {
+            let is_former = |p: &Peer| p.former.is_some_and(|(former, _)| former == token);
+            let asks = match who {
+                Who::Peer(id) if is_former(&self.peers[usize::from(id.0)]) => continue,
+                Who::Peer(id) => id > self.me,
+                Who::Client(_) => true,
+            };
+            if token < self.renewed_below {
+                self.hub.close(token);
+            } else if asks {
+                self.hub.push(token, &Frame::notice());
+            }
+        }
+        self.renewed_below = self.hub.next_token();
+    }
+
+    /// A replica that was dialed has a new key.
+    fn on_notice(&mut self, token: usize, who: Who) {
+        self.refused();
+        if let Who::Peer(id) = who
+            && self.peers[usize::from(id.0)].link == Some(token)
+        {
+            self.door.again(id);
+        }
+    }
+
+    /// Ends older links whose time is over.
+    fn end_formers(&mut self, now: Instant) {
+        for peer in &mut self.peers {
+            if let Some((former, _)) = peer.former.take_if(|(_, until)| *until <= now) {
+                self.hub.remove(former);
+            }
+        }
+    }
+
     /// Nothing is read from a client as long as it is held, on any of its connections: what it sends waits on its side.
     pub fn hold(&mut self, client: &ClientId, is_held: bool) {
         if let Some(client) = self.clients.get(client) {
@@ -463,7 +544,8 @@ impl ReplicaLinks {
 
     /// How many connections clients have.
     pub fn client_connections(&self) -> usize {
-        self.hub.len() - self.peers.iter().filter(|p| p.link.is_some()).count()
+        let of_peer = |p: &Peer| usize::from(p.link.is_some()) + usize::from(p.former.is_some());
+        self.hub.len() - self.peers.iter().map(of_peer).sum::<usize>()
     }
 
     /// How often a client was put aside because it sent too much of no use.
@@ -476,29 +558,32 @@ impl ReplicaLinks {
         self.dropped_replies
     }
 
-    fn on_accepted(&mut self, key: PublicKey, link: Box<Link>) -> io::Result<()> {
-        match self.group.member(&key) {
-            Some(Member::Replica(peer)) => self.on_peer(peer, link),
-            Some(Member::Client(_)) => self.on_client(key, link),
-            None => Ok(()),
-        }
-    }
-
-    fn on_peer(&mut self, id: ReplicaId, link: Box<Link>) -> io::Result<()> {
+    fn on_peer(&mut self, id: ReplicaId, mut link: Box<Link>) -> io::Result<()> {
         let peer = &mut self.peers[usize::from(id.0)];
+        let greeting = link.take_greeting();
         let token = self.hub.insert(link, Who::Peer(id), peer.source)?;
         if let Some(older) = peer.link.replace(token) {
-            self.hub.remove(older);
+            let former = self.hears_former.then_some(older);
+            let ends = match former {
+                Some(former) => {
+                    let until = util::now() + FORMER_HEARD;
+                    peer.former.replace((former, until)).map(|(token, _)| token)
+                }
+                None => Some(older),
+            };
+            if let Some(ends) = ends {
+                self.hub.remove(ends);
+            }
             self.told.push_back(Event::PeerDown(id));
         }
         self.told.push_back(Event::PeerUp(id));
-        if id > self.me {
-            self.hub.push(token, &Frame::welcome());
+        if let Some(greeting) = greeting {
+            self.hub.push(token, &greeting);
         }
         Ok(())
     }
 
-    fn on_client(&mut self, client: ClientId, link: Box<Link>) -> io::Result<()> {
+    fn on_client(&mut self, client: ClientId, mut link: Box<Link>) -> io::Result<()> {
         if self.client_connections() >= self.limits.clients {
             self.grumble("too many connections of clients");
             return Ok(());
@@ -530,6 +615,7 @@ impl ReplicaLinks {
             self.told
                 .push_back(Event::ClientDown(ConnectionId(oldest as u64)));
         }
+        let greeting = link.take_greeting().unwrap_or_else(Frame::welcome);
         let token = self.hub.insert(link, Who::Client(client), known.source)?;
         // The core knows the key before the client can send anything that it speaks for.
         self.told.push_back(Event::ClientUp {
@@ -537,7 +623,7 @@ impl ReplicaLinks {
             client,
             mac_key,
         });
-        self.hub.push(token, &Frame::welcome());
+        self.hub.push(token, &greeting);
         Ok(())
     }
 
@@ -548,6 +634,13 @@ impl ReplicaLinks {
         match who {
             Who::Peer(id) => {
                 let peer = &mut self.peers[usize::from(id.0)];
+                if peer
+                    .former
+                    .take_if(|(former, _)| *former == token)
+                    .is_some()
+                {
+                    return;
+                }
                 peer.link = None;
                 if let Some(more) = peer.log.pass() {
                     if end.is_misbehaviour() {

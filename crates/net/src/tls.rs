@@ -3,13 +3,16 @@
 //! There are no certificates and no names: the group file lists the keys, a server takes whoever is in it, and
 //! a client expects one certain key. A stranger is refused within the handshake.
 //!
+//! Where replicas have key holders, their keys in handshakes are epoch keys, which the group file does not list. So any key will do
+//! for the handshake, and whose it is follows from the certificate that comes after it (`epochs.rs`).
+//!
 //! Absent on purpose: TLS 1.2, session tickets and early data. A resumed session would outlive the keys that
 //! made it, and early data can be replayed.
 
 use std::fmt;
 use std::sync::Arc;
 
-use quorate_wire::{KeyPair, MacKey, PublicKey};
+use quorate_wire::{EpochCertificate, KeyPair, MacKey, PublicKey, ReplicaId};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
@@ -24,7 +27,8 @@ use rustls::{
     ServerConfig, SignatureScheme, version,
 };
 
-use crate::group::Group;
+use crate::frame::Frame;
+use crate::group::{Group, Replica};
 
 /// The protocol's name in the handshake (ALPN).
 pub const PROTOCOL: &[u8] = b"quorate/1";
@@ -48,6 +52,7 @@ pub struct Identity {
     key: KeyPair,
     certified: Arc<CertifiedKey>,
     provider: Arc<CryptoProvider>,
+    certificate: Option<EpochCertificate>,
 }
 
 impl fmt::Debug for Identity {
@@ -68,6 +73,29 @@ impl Identity {
             key: key.clone(),
             certified: Arc::new(CertifiedKey::new(vec![spki], signer)),
             provider: Arc::new(provider()),
+            certificate: None,
+        }
+    }
+
+    /// Prepares a replica's epoch key, with the certificate of it.
+    pub fn of_epoch(key: &KeyPair, certificate: EpochCertificate) -> Identity {
+        Identity {
+            certificate: Some(certificate),
+            ..Identity::new(key)
+        }
+    }
+
+    /// What says whose key it is, where the group file does not.
+    pub(crate) fn certificate(&self) -> Option<Frame> {
+        self.certificate.as_ref().map(Frame::encode)
+    }
+
+    /// Whose key it is.
+    pub(crate) fn replica_of(&self, group: &Group) -> Option<ReplicaId> {
+        match (&self.certificate, group.identities()) {
+            (Some(certificate), Some(_)) => Some(certificate.replica),
+            (None, None) => group.replica_of_key(&self.public()),
+            _ => None,
         }
     }
 
@@ -103,6 +131,15 @@ impl Identity {
 
     /// What it takes to connect to the holder of the key `expected`, and to nobody else.
     pub fn client_config(&self, expected: PublicKey) -> Arc<ClientConfig> {
+        self.dialing(Some(expected))
+    }
+
+    /// What it takes to connect to a replica: to the holder of its key, or to whoever answers and shows its certificate then.
+    pub(crate) fn dialing_config(&self, group: &Group, entry: &Replica) -> Arc<ClientConfig> {
+        self.dialing(group.identities().is_none().then_some(entry.key))
+    }
+
+    fn dialing(&self, expected: Option<PublicKey>) -> Arc<ClientConfig> {
         let verifier = ExactlyThisKey {
             expected,
             algorithms: self.provider.signature_verification_algorithms,
@@ -207,7 +244,7 @@ fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
     ))
 }
 
-/// A server's view: whoever is in the group may come in.
+/// A server's view: whoever is in the group may come in, and who may have a certificate.
 #[derive(Debug)]
 struct MembersOnly {
     group: Arc<Group>,
@@ -228,6 +265,7 @@ impl ClientCertVerifier for MembersOnly {
         let key = shown_key(end_entity, intermediates)?;
         match self.group.member(&key) {
             Some(_) => Ok(ClientCertVerified::assertion()),
+            None if self.group.identities().is_some() => Ok(ClientCertVerified::assertion()),
             None => Err(CertificateError::UnknownIssuer.into()),
         }
     }
@@ -259,10 +297,10 @@ impl ClientCertVerifier for MembersOnly {
     }
 }
 
-/// A dialer's view: one replica was called, and only that one may answer.
+/// A dialer's view: one replica was called, and only that one may answer. Where its key is not known before, anyone may.
 #[derive(Debug)]
 struct ExactlyThisKey {
-    expected: PublicKey,
+    expected: Option<PublicKey>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -275,7 +313,8 @@ impl ServerCertVerifier for ExactlyThisKey {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if shown_key(end_entity, intermediates)? == self.expected {
+        let shown = shown_key(end_entity, intermediates)?;
+        if self.expected.is_none_or(|expected| expected == shown) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(CertificateError::NotValidForName.into())

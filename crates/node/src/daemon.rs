@@ -14,6 +14,7 @@
 
 mod core_thread;
 pub mod directory;
+mod epoch;
 pub mod evidence;
 mod outgoing;
 mod packed;
@@ -31,13 +32,17 @@ use quorate_agreement::{CHECKPOINT_BYTES, Config, Tuning};
 use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
-use quorate_net::{Group, Identity, Limits, ListenError, ReplicaLinks, Waker, bind};
+use quorate_net::holder::AskError;
+use quorate_net::{
+    Epochs, Group, Identity, KeyError, Limits, ListenError, ReplicaLinks, Waker, bind,
+};
 use quorate_replica::Signing;
 use quorate_store::StoreError;
 use quorate_wire::{KeyPair, ReplicaId};
 
 use crate::wal::{WalError, WalThread};
 use core_thread::{Core, Files, Wake};
+pub use epoch::KeyHolder;
 use evidence::EvidenceKeeper;
 use outgoing::Outgoing;
 use pool::Pool;
@@ -57,6 +62,8 @@ pub struct Options {
     pub me: ReplicaId,
     /// The replica's key.
     pub key: KeyPair,
+    /// Its key holder, where the group has them; else it is not asked.
+    pub key_holder: Option<KeyHolder>,
     /// The directory that is this replica's alone.
     pub data: PathBuf,
     /// Whether this replica has never run: then its directory is made. Else it must be there, with all that was in it.
@@ -134,6 +141,17 @@ pub enum DaemonError {
          definition it would let a replica come back that has lost its disk"
     )]
     HasRun(PathBuf),
+    /// The operator's mistake.
+    #[error(
+        "the replicas of this group have key holders: start this one's (`quorate keyholder`), and say where its socket is (--key-holder)"
+    )]
+    NoKeyHolder,
+    /// See [`AskError`].
+    #[error(transparent)]
+    KeyHolder(#[from] AskError),
+    /// See [`KeyError`].
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// Faults are for demonstrations.
     #[error(
         "faults may only be injected into a group that `quorate up` made for demonstrations; \
@@ -209,6 +227,7 @@ impl Daemon {
             group,
             me,
             key,
+            key_holder,
             data,
             first_start,
             lost_disk,
@@ -246,9 +265,18 @@ impl Daemon {
         if is_new && !durable {
             directory::note_run(&data, &group)?;
         }
-        let (limits, identity) = (Limits::default(), Identity::new(&key));
+        let epochs = Epochs::kept(&group, &data.join(epoch::SEEN)).map_err(io)?;
+        let (identity, holder) = match epochs {
+            None => (Identity::new(&key), None),
+            Some(_) => {
+                let (identity, holder) = epoch::first(key_holder.as_ref(), &group, me)?;
+                (identity, Some(holder))
+            }
+        };
+        let limits = Limits::default();
         let links =
-            ReplicaLinks::start(group.clone(), me, &identity, listener, limits).map_err(io)?;
+            ReplicaLinks::start_with(group.clone(), me, &identity, epochs, listener, limits)
+                .map_err(io)?;
         // Bounded by what this thread has asked for: a completion for each record that the protocol's window lets be open, a layer for
         // each that the store was given (`MAX_LAYERS`), a word for each job of the workers; and the one that stops it.
         let (sender, woken) = mpsc::channel();
@@ -301,10 +329,17 @@ impl Daemon {
             data: data.clone(),
             damage,
         };
+        let refresh = key_holder.map(|k| k.refresh).unwrap_or_default();
+        let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));
+        let renewals = renewals.transpose().map_err(io)?;
         let core = Core::new(config, service, restored, files, pool, outgoing);
         let core = std::thread::Builder::new()
             .name("replica".into())
-            .spawn(move || core.run(&woken))
+            .spawn(move || {
+                let ended = core.run(&woken);
+                drop(renewals);
+                ended
+            })
             .map_err(io)?;
         let stopper = Stopper(mailbox);
         Ok(Daemon { stopper, core })

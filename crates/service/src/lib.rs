@@ -86,6 +86,7 @@
 //!         group: Group::load("group.toml".as_ref())?.into(),
 //!         me: ReplicaId(0),
 //!         key: keys::load("replica-0/key".as_ref())?,
+//!         key_holder: None,
 //!         data: "replica-0".into(),
 //!         first_start: false, // `quorate init` has made the directory
 //!         lost_disk: false,
@@ -145,6 +146,6 @@ pub use quorate_execution::graph::{Scope, Uses};
 pub use quorate_execution::{Call, Ran, Rest, Service};
 pub use quorate_net::group::{Files, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, keys};
-pub use quorate_node::{Daemon, DaemonError, Options, Stopper, Tuning};
+pub use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Tuning};
 pub use quorate_state::{Fault, Txn};
 pub use quorate_wire::{ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

@@ -73,6 +73,7 @@ impl Local {
                 group: group.clone(),
                 me,
                 key,
+                key_holder: None,
                 data: local.directory.path().join(me.to_string()),
                 first_start: true,
                 lost_disk: false,

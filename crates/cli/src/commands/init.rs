@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use quorate_net::group::{Files, Group, Purpose};
+use quorate_net::holder::{CounterError, CounterFile};
 use quorate_net::{hex, keys};
 use quorate_node::daemon::directory::make as make_directory;
 use quorate_wire::{KeyPair, PublicKey};
@@ -33,6 +34,7 @@ pub fn run(args: &Init) -> Result<()> {
         clients,
         files,
         Purpose::Service,
+        args.key_holders,
     )?;
     println!(
         "Made a group of {} in {}.",
@@ -41,6 +43,10 @@ pub fn run(args: &Init) -> Result<()> {
     );
     println!("On each server N, with group.toml and the directory replica-N:");
     println!("                   quorate replica --id N --group group.toml");
+    if args.key_holders {
+        println!("and, as another user, with group.toml and the directory holder-N:");
+        println!("                   quorate keyholder --id N --group group.toml --user UID");
+    }
     println!("On each client:    quorate mount group.toml DIR --key client.key");
     Ok(())
 }
@@ -53,6 +59,7 @@ pub fn create(
     more_clients: Vec<(String, PublicKey)>,
     files: Files,
     purpose: Purpose,
+    key_holders: bool,
 ) -> Result<Group> {
     let group_file = paths::group_file(directory);
     if group_file.exists() {
@@ -74,6 +81,19 @@ pub fn create(
     clients.extend(more_clients);
     let group = Group::new(name, replicas, clients, files, purpose)
         .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?;
+    let mut holders = Vec::new();
+    if key_holders {
+        for id in group.quorum().replicas() {
+            holders.push(Key::find_or_generate(paths::holder_key(directory, id.0))?);
+        }
+    }
+    let identities: Vec<PublicKey> = holders.iter().map(|key| key.pair.public()).collect();
+    let group = match key_holders {
+        true => group
+            .with_identities(&identities)
+            .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?,
+        false => group,
+    };
     // Nothing is left behind of a group that can't be.
     let make = |directory: &Path| {
         std::fs::create_dir_all(directory)
@@ -82,6 +102,16 @@ pub fn create(
     make(directory)?;
     for id in group.quorum().replicas() {
         make(&paths::replica(directory, id.0))?;
+    }
+    for (id, key) in (0..).zip(&holders) {
+        make(&paths::holder(directory, id))?;
+        key.save()?;
+        let counter = paths::holder_counter(directory, id);
+        match CounterFile::create(&counter, &key.pair.public()) {
+            // Of an earlier attempt, as the key.
+            Err(CounterError::Exists(_)) if !key.is_new => {}
+            made => made?,
+        }
     }
     for key in &keys {
         key.save()?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use quorate_files::{FileService, Genesis};
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, DaemonError, Options, Stopper, Tuning};
+use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Tuning};
 use quorate_wire::ReplicaId;
 
 use crate::args::Replica;
@@ -29,12 +29,26 @@ pub fn run(args: &Replica) -> Result<()> {
         .key
         .clone()
         .unwrap_or_else(|| paths::replica_key(&directory, args.id));
+    let has_holders = group.identities().is_some();
+    if !has_holders && (args.key_holder.is_some() || !args.key_refresh.is_zero()) {
+        bail!(
+            "the replicas of this group have no key holders: leave --key-holder and --key-refresh away, or make a group with \
+             them (`quorate init --key-holders`)"
+        );
+    }
     let service = file_service(&group);
     let (group, key) = (Arc::new(group), keys::load(&key)?);
     let options = |again: bool| Options {
         group: group.clone(),
         me: ReplicaId(args.id),
         key: key.clone(),
+        key_holder: has_holders.then(|| KeyHolder {
+            socket: args
+                .key_holder
+                .clone()
+                .unwrap_or_else(|| paths::holder_socket(&directory, args.id)),
+            refresh: args.key_refresh,
+        }),
         data: args
             .data
             .clone()

@@ -78,6 +78,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         Vec::new(),
         Files::default(),
         purpose,
+        args.key_holders,
     )
 }
 
@@ -109,6 +110,12 @@ fn check_existing(args: &Up, data: &Path, group: &Group) -> Result<()> {
     if args.replicas.is_some_and(|replicas| replicas != n) {
         bail!(
             "the group in {} has {n} replicas: leave --replicas away, or choose another --data",
+            data.display()
+        );
+    }
+    if args.key_holders && group.identities().is_none() {
+        bail!(
+            "the group in {} has no key holders: leave --key-holders away, or choose another --data",
             data.display()
         );
     }

@@ -2,9 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use quorate_net::{
     Waker, bind, tls,
 };
 use quorate_wire::message::PeerMessage;
-use quorate_wire::{KeyPair, ReplicaId};
+use quorate_wire::{Encode, EpochCertificate, KeyPair, PublicKey, ReplicaId};
 use rustls::{ClientConnection, StreamOwned};
 
 /// Generous: tests share their processors.
@@ -22,6 +22,24 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn replica_key(id: u8) -> KeyPair {
     KeyPair::from_seed(&[id + 1; 32])
+}
+
+/// The key that a replica's key holder has.
+pub fn identity_key(id: u8) -> KeyPair {
+    KeyPair::from_seed(&[id + 50; 32])
+}
+
+/// A replica's key in the epoch with this number.
+pub fn epoch_key(id: u8, counter: u64) -> KeyPair {
+    let mut seed = [id + 1; 32];
+    seed[..8].copy_from_slice(&counter.to_le_bytes());
+    KeyPair::from_seed(&seed)
+}
+
+/// The certificate of that key.
+pub fn certificate(group: &Group, id: u8, counter: u64) -> EpochCertificate {
+    let (identity, epoch) = (identity_key(id), epoch_key(id, counter).public());
+    EpochCertificate::sign(&identity, group.id(), ReplicaId(id), counter, epoch)
 }
 
 pub fn client_key() -> KeyPair {
@@ -170,10 +188,21 @@ pub struct Cluster {
     pub group: Arc<Group>,
     limits: Limits,
     nodes: Vec<Option<Driven<ReplicaLinks>>>,
+    /// The number of each replica's epoch, where replicas have key holders.
+    epochs: Mutex<Vec<u64>>,
 }
 
 impl Cluster {
     pub fn start(n: u8, limits: Limits) -> Cluster {
+        Cluster::start_with(n, limits, false)
+    }
+
+    /// A group whose replicas have key holders.
+    pub fn start_with_epochs(n: u8) -> Cluster {
+        Cluster::start_with(n, Limits::default(), true)
+    }
+
+    fn start_with(n: u8, limits: Limits, key_holders: bool) -> Cluster {
         let listeners: Vec<_> = (0..n)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -191,10 +220,16 @@ impl Cluster {
             Files::default(),
             Purpose::Demonstration,
         );
+        let mut group = group.unwrap();
+        if key_holders {
+            let identities: Vec<_> = (0..n).map(|id| identity_key(id).public()).collect();
+            group = group.with_identities(&identities).unwrap();
+        }
         let mut cluster = Cluster {
-            group: Arc::new(group.unwrap()),
+            group: Arc::new(group),
             limits,
             nodes: Vec::new(),
+            epochs: Mutex::new(vec![0; usize::from(n)]),
         };
         for (id, listener) in (0..n).zip(listeners) {
             let node = cluster.make(id, listener);
@@ -204,10 +239,33 @@ impl Cluster {
     }
 
     fn make(&self, id: u8, listener: TcpListener) -> Driven<ReplicaLinks> {
-        let identity = Identity::new(&replica_key(id));
+        let identity = self.new_identity(id);
         let group = self.group.clone();
         let links = ReplicaLinks::start(group, ReplicaId(id), &identity, listener, self.limits);
         Driven::new(links.unwrap())
+    }
+
+    /// A replica's key: the one in the group file, or that of its next epoch.
+    fn new_identity(&self, id: u8) -> Identity {
+        if self.group.identities().is_none() {
+            return Identity::new(&replica_key(id));
+        }
+        let mut epochs = self.epochs.lock().unwrap();
+        let counter = &mut epochs[usize::from(id)];
+        *counter += 1;
+        let certificate = certificate(&self.group, id, *counter);
+        Identity::of_epoch(&epoch_key(id, *counter), certificate)
+    }
+
+    /// The number of a replica's epoch.
+    pub fn epoch(&self, id: u8) -> u64 {
+        self.epochs.lock().unwrap()[usize::from(id)]
+    }
+
+    /// Gives a replica its next epoch's key.
+    pub fn renew(&self, id: u8) {
+        let identity = self.new_identity(id);
+        self.node(id).with(move |links| links.renew_keys(&identity));
     }
 
     pub fn stop(&mut self, id: u8) {
@@ -305,6 +363,29 @@ impl Raw {
         raw.0.read_exact(&mut welcome)?;
         assert_eq!(welcome, [0; 4]);
         Ok(raw)
+    }
+
+    /// A connection to replica 0, which has this key, whose first frame is `shown`; with what comes first from there.
+    pub fn introduce(
+        group: &Group,
+        key: &KeyPair,
+        called: PublicKey,
+        shown: Option<&EpochCertificate>,
+    ) -> io::Result<(Raw, Vec<u8>)> {
+        let tcp = TcpStream::connect(&group.replicas()[0].address)?;
+        tcp.set_read_timeout(Some(PATIENCE))?;
+        let config = Identity::new(key).client_config(called);
+        let tls = ClientConnection::new(config, tls::server_name()).unwrap();
+        let mut raw = Raw(StreamOwned::new(tls, tcp));
+        if let Some(shown) = shown {
+            let frame = shown.to_bytes();
+            raw.0.write_all(&(frame.len() as u32).to_le_bytes())?;
+            raw.0.write_all(&frame)?;
+        }
+        raw.0.flush()?;
+        let mut first = vec![0; 4 + EpochCertificate::BYTES];
+        raw.0.read_exact(&mut first)?;
+        Ok((raw, first))
     }
 
     pub fn send(&mut self, bytes: &[u8]) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use quorate_agreement::{Config, Now, Record};
 use quorate_execution::{Service, Workers};
-use quorate_net::{Event, Group};
+use quorate_net::{Event, Group, Identity};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_store::Damage;
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
@@ -42,6 +42,8 @@ pub(crate) enum Wake {
     Store(StoreEvent),
     /// Workers have run operations.
     Ran,
+    /// Links are to be made with another key.
+    Keys(Box<Identity>),
     /// The process is to end.
     Stop,
 }
@@ -269,6 +271,10 @@ impl<S: Service> Core<S> {
                 snapshot,
             },
             Wake::Store(StoreEvent::Failed(e)) => return Err(e.into()),
+            Wake::Keys(identity) => {
+                self.outgoing.links().renew_keys(&identity);
+                return Ok(true);
+            }
             Wake::Ran => match &self.pool {
                 Some(pool) => Input::Ran(pool.take_done()),
                 None => return Ok(true),

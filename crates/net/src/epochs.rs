@@ -1,0 +1,250 @@
+//! Whose key a link has been made with, where replicas have epoch keys.
+//!
+//! TLS establishes that the other side has a key; the certificate that comes as its first frame says whose that key is. Of each replica the
+//! highest number of a certificate is remembered, on disk as well where there is one, before a link counts.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use quorate_wire::{
+    Counters, Decode, DecodeError, Digest, EpochCertificate, PublicKey, ReplicaId, StatementError,
+};
+
+use crate::disk;
+use crate::group::Group;
+
+const TITLE: &str =
+    "quorate epochs: the highest number of a certificate that was seen of each replica";
+/// A line for each of 64 replicas has some 60 bytes.
+const MAX_FILE_BYTES: u64 = 16 << 10;
+
+/// Why a link's certificate was refused.
+#[derive(Debug)]
+pub(crate) enum CertificateError {
+    /// The first frame is none.
+    NotOne(DecodeError),
+    /// The identity has not signed it for this group, or has signed newer ones.
+    Statement(StatementError),
+    /// It is that of another key than the one that TLS has established: somebody else's.
+    AnotherKey,
+    /// Another replica answers than the one that was called.
+    AnotherReplica(ReplicaId),
+    /// It is right, and its number can't be written down here.
+    NotKept(io::Error),
+}
+
+impl fmt::Display for CertificateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CertificateError::NotOne(e) => write!(f, "it is none: {e}"),
+            CertificateError::Statement(e) => write!(f, "{e}"),
+            CertificateError::AnotherKey => f.write_str("it is not that of the key of this link"),
+            CertificateError::AnotherReplica(id) => {
+                write!(f, "it is of replica {}, and another one was called", id.0)
+            }
+            CertificateError::NotKept(e) => write!(f, "its number can't be kept: {e}"),
+        }
+    }
+}
+
+/// What is known of the replicas' epoch keys.
+#[derive(Debug)]
+pub struct Epochs {
+    group: Digest,
+    identities: Vec<PublicKey>,
+    seen: Counters,
+    file: Option<PathBuf>,
+}
+
+impl Epochs {
+    /// Of a group of whose replicas nothing was seen; `None` in a group without key holders.
+    pub fn of(group: &Group) -> Option<Epochs> {
+        let identities = group.identities()?.to_vec();
+        Some(Epochs {
+            group: group.id(),
+            seen: Counters::new(identities.len()),
+            identities,
+            file: None,
+        })
+    }
+
+    /// The same, with what is written down in the file `path`, and will be. A file that is not there or not whole is as good as empty: old
+    /// certificates pass once more, until newer ones are seen.
+    ///
+    /// # Errors
+    /// If the file is there and can't be read.
+    pub fn kept(group: &Group, path: &Path) -> io::Result<Option<Epochs>> {
+        let Some(mut epochs) = Epochs::of(group) else {
+            return Ok(None);
+        };
+        epochs.file = Some(path.into());
+        match read(path)? {
+            None => {}
+            Some(text) => match epochs.parse(&text) {
+                Some(highest) => epochs.seen = Counters::from_highest(highest),
+                None => tracing::warn!(
+                    "{} is damaged, or of another group: which certificates of the others are old is learnt anew",
+                    path.display()
+                ),
+            },
+        }
+        Ok(Some(epochs))
+    }
+
+    /// Whose key `key` is, by the certificate in `bytes`.
+    pub(crate) fn judge(
+        &mut self,
+        key: &PublicKey,
+        bytes: Bytes,
+    ) -> Result<ReplicaId, CertificateError> {
+        let certificate = EpochCertificate::from_bytes(bytes).map_err(CertificateError::NotOne)?;
+        let (replica, counter) = (certificate.replica, certificate.counter);
+        if certificate.epoch != *key {
+            return Err(CertificateError::AnotherKey);
+        }
+        // The signature comes last: it costs most, and strangers can ask for it.
+        let is_new = self.seen.check(replica, counter);
+        is_new.map_err(CertificateError::Statement)?;
+        let signed = certificate.verify(&self.group, &self.identities);
+        signed.map_err(CertificateError::Statement)?;
+        let mut seen = self.seen.clone();
+        if seen.saw(replica, counter) {
+            if let Some(file) = &self.file {
+                disk::replace(file, self.text(&seen).as_bytes(), 0o600)
+                    .map_err(CertificateError::NotKept)?;
+            }
+            self.seen = seen;
+        }
+        Ok(replica)
+    }
+
+    /// As [`Epochs::judge`], of the replica that was called.
+    pub(crate) fn judge_called(
+        &mut self,
+        called: ReplicaId,
+        key: &PublicKey,
+        bytes: Bytes,
+    ) -> Result<(), CertificateError> {
+        match self.judge(key, bytes)? {
+            id if id == called => Ok(()),
+            id => Err(CertificateError::AnotherReplica(id)),
+        }
+    }
+
+    /// Each number stands there twice, the second time as what is missing to the highest, so that no damage makes it another one.
+    fn text(&self, seen: &Counters) -> String {
+        let lines = seen
+            .highest()
+            .iter()
+            .map(|n| format!("{n} {}\n", u64::MAX - n));
+        format!("{TITLE}\n{}\n{}", self.group, lines.collect::<String>())
+    }
+
+    fn parse(&self, text: &str) -> Option<Vec<u64>> {
+        let lines = text.lines().skip(2);
+        let highest = lines.map(|line| line.split(' ').next()?.parse().ok());
+        let highest: Vec<u64> = highest.collect::<Option<_>>()?;
+        let fits = highest.len() == self.identities.len();
+        let again = self.text(&Counters::from_highest(highest.clone()));
+        (fits && again == text).then_some(highest)
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<String>> {
+    use std::io::Read;
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::{Files, Purpose};
+    use quorate_wire::{Encode, KeyPair};
+
+    fn key(seed: u8) -> KeyPair {
+        KeyPair::from_seed(&[seed; 32])
+    }
+
+    fn group() -> Group {
+        let replicas = (0..4).map(|i| (format!("127.0.0.1:{}", 7000 + i), key(i as u8).public()));
+        let identities: Vec<PublicKey> = (50..54).map(|i| key(i).public()).collect();
+        let (replicas, files) = (replicas.collect(), Files::default());
+        let group = Group::new("test", replicas, Vec::new(), files, Purpose::Service);
+        group.unwrap().with_identities(&identities).unwrap()
+    }
+
+    fn certificate(replica: u8, counter: u64, epoch: u8) -> Bytes {
+        let (identity, me) = (key(50 + replica), ReplicaId(replica));
+        let epoch = key(epoch).public();
+        EpochCertificate::sign(&identity, group().id(), me, counter, epoch)
+            .to_bytes()
+            .into()
+    }
+
+    fn old(counter: u64, least: u64) -> String {
+        StatementError::Old { counter, least }.to_string()
+    }
+
+    /// A certificate counts for its own key, for the replica that was called, and until there are two newer ones.
+    #[test]
+    fn a_certificate_is_for_a_key_and_a_while() {
+        let mut epochs = Epochs::of(&group()).unwrap();
+        let mut judge = |key_of: u8, bytes| {
+            let judged = epochs.judge(&key(key_of).public(), bytes);
+            judged.map_err(|e| e.to_string())
+        };
+        assert_eq!(judge(100, certificate(1, 5, 100)), Ok(ReplicaId(1)));
+        let another = CertificateError::AnotherKey.to_string();
+        assert_eq!(judge(101, certificate(1, 5, 100)), Err(another));
+        assert_eq!(judge(101, certificate(1, 6, 101)), Ok(ReplicaId(1)));
+        assert_eq!(judge(100, certificate(1, 5, 100)), Ok(ReplicaId(1)));
+        assert_eq!(judge(102, certificate(1, 7, 102)), Ok(ReplicaId(1)));
+        assert_eq!(judge(100, certificate(1, 5, 100)), Err(old(5, 6)));
+        assert!(judge(100, Bytes::from_static(b"short")).is_err());
+        let called = epochs.judge_called(ReplicaId(2), &key(102).public(), certificate(1, 7, 102));
+        assert!(matches!(
+            called,
+            Err(CertificateError::AnotherReplica(ReplicaId(1)))
+        ));
+    }
+
+    /// What nobody signed raises no number: else a stranger could shut a replica out.
+    #[test]
+    fn forged_numbers_are_not_remembered() {
+        let mut epochs = Epochs::of(&group()).unwrap();
+        let (stranger, epoch) = (key(99), key(100).public());
+        let id = group().id();
+        let forged = EpochCertificate::sign(&stranger, id, ReplicaId(1), 1 << 60, epoch);
+        assert!(epochs.judge(&epoch, forged.to_bytes().into()).is_err());
+        assert!(epochs.judge(&epoch, certificate(1, 1, 100)).is_ok());
+    }
+
+    /// What was seen outlives the process; damage is noticed, and makes nothing worse than it was at the beginning.
+    #[test]
+    fn what_was_seen_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("epochs");
+        let open = || Epochs::kept(&group(), &path).unwrap().unwrap();
+        let epoch = key(100).public();
+        assert!(open().judge(&epoch, certificate(3, 9, 100)).is_ok());
+        assert!(open().judge(&epoch, certificate(0, 4, 100)).is_ok());
+        let refused = open().judge(&epoch, certificate(3, 7, 100)).unwrap_err();
+        assert_eq!(refused.to_string(), old(7, 8));
+        let good = std::fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            std::fs::write(&path, &bad).unwrap();
+            assert_eq!(open().seen, Counters::new(4), "byte {at}");
+        }
+    }
+}

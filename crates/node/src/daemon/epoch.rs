@@ -1,0 +1,96 @@
+//! The replica's keys on links where it has a key holder: one that is certified at the start, and a new one every so often.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use quorate_net::holder::{AskError, HolderClient};
+use quorate_net::{Group, Identity, generate};
+use quorate_wire::ReplicaId;
+
+use super::core_thread::Wake;
+use super::{DaemonError, Mailbox};
+
+/// Which certificates of the others were seen, in the replica's directory.
+pub(super) const SEEN: &str = "epochs";
+/// How long a key holder that is started together with the replica may take to listen.
+const STARTS_IN: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(100);
+/// A certificate that was not to be had is asked for again after this, or sooner where keys are renewed more often.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How a replica's process has the keys of its links certified.
+#[derive(Clone, Debug)]
+pub struct KeyHolder {
+    /// The socket of its key holder.
+    pub socket: PathBuf,
+    /// After how long it takes another key; 0: never.
+    pub refresh: Duration,
+}
+
+/// Keys that follow the first one. The thread that makes them ends some time after this is dropped.
+#[derive(Debug)]
+pub(super) struct Renewals {
+    _stop: Sender<()>,
+}
+
+/// The first key, certified. Waits for a key holder that starts at the same time.
+pub(super) fn first(
+    holder: Option<&KeyHolder>,
+    group: &Group,
+    me: ReplicaId,
+) -> Result<(Identity, HolderClient), DaemonError> {
+    let holder = holder.ok_or(DaemonError::NoKeyHolder)?;
+    let client = HolderClient::new(&holder.socket, group, me).ok_or(DaemonError::NoKeyHolder)?;
+    let mut left = STARTS_IN;
+    loop {
+        match next(&client) {
+            Err(DaemonError::KeyHolder(AskError::NotThere(_))) if !left.is_zero() => {
+                std::thread::sleep(LOOK);
+                left = left.saturating_sub(LOOK);
+            }
+            Ok(identity) => return Ok((identity, client)),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A new key, certified.
+fn next(client: &HolderClient) -> Result<Identity, DaemonError> {
+    let key = generate()?;
+    let certificate = client.certify(key.public())?;
+    Ok(Identity::of_epoch(&key, certificate))
+}
+
+/// Takes another key each time that `refresh` has passed. A key holder that fails is told in the log, and asked again; meanwhile the
+/// replica goes on with the key that it has.
+pub(super) fn renew(
+    client: HolderClient,
+    refresh: Duration,
+    mailbox: Mailbox,
+) -> std::io::Result<Option<Renewals>> {
+    if refresh.is_zero() {
+        return Ok(None);
+    }
+    let (stop, stopped) = mpsc::channel();
+    let mut wait = refresh;
+    let work = move || {
+        while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            wait = match next(&client) {
+                Ok(identity) => {
+                    tracing::debug!("the keys of links are renewed");
+                    mailbox.put(Wake::Keys(Box::new(identity)));
+                    refresh
+                }
+                Err(e) => {
+                    tracing::warn!("the keys of links are not renewed: {e}");
+                    refresh.min(AGAIN)
+                }
+            };
+        }
+    };
+    std::thread::Builder::new()
+        .name("keys".into())
+        .spawn(work)?;
+    Ok(Some(Renewals { _stop: stop }))
+}
