@@ -6,9 +6,11 @@
 //!
 //! Where replicas have epoch keys, the older link is heard for another second: what was sent on it before the newer one stood is not lost.
 
+mod renewal;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,51 +99,6 @@ pub enum Event {
     Client(ConnectionId, ClientMessage),
     /// A client's connection has ended.
     ClientDown(ConnectionId),
-}
-
-/// Why a replica can't take connections. The operator's fault, or the environment's.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// Another program has the port.
-    #[error(
-        "the address {0} is in use: stop the program that listens there (another run of this \
-         replica?), or give this replica another address in a new group file"
-    )]
-    InUse(String),
-    /// The address belongs to another machine.
-    #[error(
-        "the address {0} is not one of this machine: check the replica's address in the group file, \
-         or say on which address to listen"
-    )]
-    NotHere(String),
-    /// Low ports are not for everyone.
-    #[error("this user may not listen on {0}: choose a port from 1024 up")]
-    NotAllowed(String),
-    /// Anything else.
-    #[error("can't listen on {address}: {source}")]
-    Io {
-        /// The address.
-        address: String,
-        /// What the operating system said.
-        source: io::Error,
-    },
-}
-
-/// Takes the address on which a replica listens. May ask for the address of a name, and wait for that.
-///
-/// # Errors
-/// Any [`ListenError`].
-pub fn bind(address: &str) -> Result<TcpListener, ListenError> {
-    let bind = || TcpListener::bind(address.to_socket_addrs()?.collect::<Vec<_>>().as_slice());
-    bind().map_err(|source| match source.kind() {
-        io::ErrorKind::AddrInUse => ListenError::InUse(address.into()),
-        io::ErrorKind::AddrNotAvailable => ListenError::NotHere(address.into()),
-        io::ErrorKind::PermissionDenied => ListenError::NotAllowed(address.into()),
-        _ => ListenError::Io {
-            address: address.into(),
-            source,
-        },
-    })
 }
 
 /// A replica's links, driven by the thread that owns them: [`poll`](Self::poll), then
@@ -472,47 +429,6 @@ impl ReplicaLinks {
     pub fn renew(&mut self, peer: ReplicaId) {
         if let Some(link) = self.peers.get(usize::from(peer.0)).and_then(|p| p.link) {
             self.hub.close(link);
-        }
-    }
-
-    /// Makes all links anew with another key of this replica's, beside those that there are. Whoever dials this replica is asked to do so
-    /// anew; a link that was asked for so one renewal ago, and is still there, ends.
-    pub fn renew_keys(&mut self, identity: &Identity) {
-        assert_eq!(identity.replica_of(&self.group), Some(self.me));
-        self.door.renew(identity.clone());
-        let links: Vec<_> = self.hub.notes().collect();
-        for (token, who) in links {
-            let is_former = |p: &Peer| p.former.is_some_and(|(former, _)| former == token);
-            let asks = match who {
-                Who::Peer(id) if is_former(&self.peers[usize::from(id.0)]) => continue,
-                Who::Peer(id) => id > self.me,
-                Who::Client(_) => true,
-            };
-            if token < self.renewed_below {
-                self.hub.close(token);
-            } else if asks {
-                self.hub.push(token, &Frame::notice());
-            }
-        }
-        self.renewed_below = self.hub.next_token();
-    }
-
-    /// A replica that was dialed has a new key.
-    fn on_notice(&mut self, token: usize, who: Who) {
-        self.refused();
-        if let Who::Peer(id) = who
-            && self.peers[usize::from(id.0)].link == Some(token)
-        {
-            self.door.again(id);
-        }
-    }
-
-    /// Ends older links whose time is over.
-    fn end_formers(&mut self, now: Instant) {
-        for peer in &mut self.peers {
-            if let Some((former, _)) = peer.former.take_if(|(_, until)| *until <= now) {
-                self.hub.remove(former);
-            }
         }
     }
 

@@ -1,6 +1,8 @@
-//! The process that has a replica's identity key: it never says a number twice, however it ends.
+//! The process that has a replica's identity key: it never says a number twice, however it ends. And a group whose replicas have such
+//! processes, and new keys all the time.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +15,7 @@ use quorate_net::{Group, keys};
 use quorate_wire::{KeyPair, PublicKey, ReplicaId};
 
 use crate::command_line::{assert_said, ends};
-use crate::harness::{Random, eventually, quorate, scratch};
+use crate::harness::{Random, Setup, eventually, free_ports, quorate, require_fuse, run, scratch};
 
 /// How often the process is killed in the midst of its work.
 const KILLS: usize = 25;
@@ -165,4 +167,118 @@ fn no_counter_no_signature() {
     other.arg(place.path().join("holder-2/key"));
     let said = ["not the identity key of replica 1", "--key", "--id"];
     assert_said(&ends(&mut other), 1, &said);
+}
+
+/// The number of a key holder's newest statement.
+fn counted(directory: &Path, id: u8) -> u64 {
+    let path = directory.join(format!("holder-{id}/counter"));
+    let text = fs::read_to_string(path).expect("a counter");
+    let number = text.lines().find_map(|l| l.strip_prefix("counter "));
+    number.expect("a line").parse().expect("a number")
+}
+
+/// The sockets of a process.
+fn sockets(pid: u32) -> usize {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process's files");
+    let target = |entry: std::io::Result<fs::DirEntry>| fs::read_link(entry.ok()?.path()).ok();
+    let names = open.filter_map(target);
+    names
+        .filter(|name| name.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+/// Files are written and read while all keys of links are renewed every second: nobody who uses them notices, links don't
+/// pile up, and neither a key holder that is killed nor a replica that is does harm.
+#[test]
+fn keys_are_renewed_under_load() {
+    if !require_fuse() {
+        return;
+    }
+    let mut group = Setup::new(4).key_holders().start();
+    let mount = group.mount();
+    let before: Vec<u64> = (0..4).map(|id| counted(group.directory(), id)).collect();
+    let mut random = Random::new(3);
+    let mut written = 0;
+    let mut work = |rounds: &mut dyn FnMut() -> bool| {
+        while rounds() {
+            let content = random.bytes(20_000);
+            let path = mount.path().join(format!("file {}", written % 50));
+            fs::write(&path, &content).expect("a file is written");
+            assert_eq!(fs::read(&path).expect("a file is read"), content);
+            written += 1;
+        }
+    };
+    let directory = group.directory().to_path_buf();
+    let renewed = |times: u64| {
+        let (directory, before) = (directory.clone(), before.clone());
+        move || (0..4u8).any(|id| counted(&directory, id) < before[usize::from(id)] + times)
+    };
+    work(&mut renewed(5));
+    // Without its key holder a replica goes on with the key that it has; the others close nothing for that.
+    group.kill_holder(1);
+    let at = counted(group.directory(), 1);
+    let others = || (0..4u8).filter(|id| *id != 1);
+    let far = |times| {
+        let (directory, before) = (directory.clone(), before.clone());
+        move || others().any(|id| counted(&directory, id) < before[usize::from(id)] + times)
+    };
+    work(&mut far(9));
+    assert_eq!(counted(group.directory(), 1), at);
+    group.start_holder(1);
+    work(&mut renewed(8));
+    // A replica that is killed comes back with a key of its next epoch, and is let in.
+    group.kill(2);
+    group.start_replica(2);
+    work(&mut renewed(14));
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    let pids: Vec<u32> = (0..4).map(|id| group.pid(id)).collect();
+    // Three other replicas, the mount, a question about the status now and then; the one that listens, and former links for a second.
+    for pid in pids {
+        eventually("old links are closed", || sockets(pid) <= 12);
+    }
+    assert!(group.all_run());
+    println!("{written} files were written and read");
+}
+
+/// A group with key holders is made by a command, their files are their owner's alone, and a replica does not go without.
+#[test]
+fn key_holders_are_not_left_out() {
+    let place = scratch();
+    let ports = free_ports(4);
+    let addresses: Vec<String> = ports.iter().map(|p| format!("127.0.0.1:{p}")).collect();
+    let init = |directory: &Path, option: &[&str]| {
+        let mut command = quorate();
+        command.args(["init", "--replicas", &addresses.join(",")]);
+        run(command.args(option).arg(directory));
+    };
+    let replica = |directory: &Path, options: &[&str]| {
+        let mut command = quorate();
+        command.args(["replica", "--id", "0", "--group"]);
+        command.arg(directory.join("group.toml")).args(options);
+        ends(&mut command)
+    };
+    let with = place.path().join("with");
+    init(&with, &["--key-holders"]);
+    let group = Group::load(&with.join("group.toml")).expect("a group");
+    assert!(group.identities().is_some());
+    for id in 0..4 {
+        for name in ["key", "counter"] {
+            let file = with.join(format!("holder-{id}/{name}"));
+            let mode = fs::metadata(&file).expect("a file").permissions().mode();
+            assert_eq!(mode & 0o7777, 0o600, "{}", file.display());
+        }
+        assert_eq!(counted(&with, id), 0);
+    }
+    let alone = replica(&with, &["--key-refresh", "15s"]);
+    let words = ["no key holder answers", "quorate keyholder", "--key-holder"];
+    assert_said(&alone, 1, &words);
+
+    let without = place.path().join("without");
+    init(&without, &[]);
+    let refused = ["have no key holders", "quorate init --key-holders"];
+    assert_said(&replica(&without, &["--key-refresh", "15s"]), 1, &refused);
+    let mut holder = quorate();
+    holder.args(["keyholder", "--id", "0", "--group"]);
+    let holder = ends(holder.arg(without.join("group.toml")));
+    assert_said(&holder, 1, &["a group without key holders"]);
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use quorate_net::group::{Durability, Files, Protocol, Purpose};
+use quorate_net::holder::CounterFile;
 use quorate_net::{Group as GroupFile, keys};
 use quorate_node::daemon::directory;
 use quorate_wire::Authentication;
@@ -32,6 +33,7 @@ pub struct Setup {
     data: Vec<(u8, PathBuf)>,
     on_disk: bool,
     protocol: Protocol,
+    key_holders: bool,
 }
 
 /// A running group. Its processes and files go with it.
@@ -40,6 +42,8 @@ pub struct Group {
     directory: tempfile::TempDir,
     file: GroupFile,
     replicas: Vec<Replica>,
+    /// Where replicas have them.
+    holders: Vec<Option<Child>>,
     watchdog: Watchdog,
     _turn: File,
 }
@@ -60,6 +64,7 @@ impl Setup {
             data: Vec::new(),
             on_disk: false,
             protocol: Protocol::default(),
+            key_holders: false,
         }
     }
 
@@ -93,13 +98,24 @@ impl Setup {
         self
     }
 
+    /// Gives the replicas key holders, and has the keys of links renewed every second.
+    pub fn key_holders(mut self) -> Setup {
+        self.key_holders = true;
+        self
+    }
+
     pub fn start(self) -> Group {
         let turn = Group::take_turn();
         let directory = match self.on_disk {
             true => scratch(),
             false => scratch_in_memory(),
         };
-        let file = make_files(directory.path(), self.replicas, self.protocol);
+        let file = make_files(
+            directory.path(),
+            self.replicas,
+            self.protocol,
+            self.key_holders,
+        );
         for (_, elsewhere) in &self.data {
             directory::make(elsewhere, &file).expect("a replica's directory");
         }
@@ -121,11 +137,18 @@ impl Setup {
         let watchdog = Watchdog::start(LIMIT);
         let mut group = Group {
             directory,
+            holders: match self.key_holders {
+                true => (0..self.replicas).map(|_| None).collect(),
+                false => Vec::new(),
+            },
             file,
             replicas,
             watchdog,
             _turn: turn,
         };
+        for id in 0..group.holders.len() {
+            group.start_holder(id as u8);
+        }
         group.start_all();
         group.wait_until_it_works();
         group
@@ -207,6 +230,7 @@ impl Group {
             .open(self.log_path(id));
         let log = log.expect("a replica's log");
         let group_file = self.file();
+        let has_holders = !self.holders.is_empty();
         let replica = &mut self.replicas[usize::from(id)];
         assert!(replica.child.is_none(), "replica {id} runs already");
         let mut command = quorate();
@@ -220,6 +244,9 @@ impl Group {
             "--group",
         ]);
         command.arg(group_file).args(options);
+        if has_holders {
+            command.args(["--key-refresh", "1s"]);
+        }
         if let Some(data) = &replica.data {
             command.arg("--data").arg(data);
         }
@@ -233,10 +260,34 @@ impl Group {
         replica.child = Some(command.spawn().expect("a replica's process starts"));
     }
 
+    /// Starts the key holder of a replica.
+    pub fn start_holder(&mut self, id: u8) {
+        let mut command = quorate();
+        command.args(["keyholder", "--with-parent", "--id", &id.to_string()]);
+        command.arg("--group").arg(self.file());
+        command.stdin(Stdio::piped()).stderr(Stdio::null());
+        let child = command.spawn().expect("a key holder's process starts");
+        self.holders[usize::from(id)] = Some(child);
+    }
+
+    /// Kills the key holder of a replica at once.
+    pub fn kill_holder(&mut self, id: u8) {
+        if let Some(mut child) = self.holders[usize::from(id)].take() {
+            child.kill().expect("a child can be killed");
+            child.wait().expect("a child can be waited for");
+        }
+    }
+
     pub fn start_all(&mut self) {
         for id in 0..self.replicas.len() {
             self.start_replica(id as u8);
         }
+    }
+
+    /// The number of a replica's process.
+    pub fn pid(&self, id: u8) -> u32 {
+        let child = self.replicas[usize::from(id)].child.as_ref();
+        child.expect("a replica that runs").id()
     }
 
     /// The most memory that a replica's process has had so far, in bytes.
@@ -334,7 +385,8 @@ impl Drop for Group {
                 eprintln!("  replica {} said last:\n{last}", replica.id);
             }
         }
-        for child in self.replicas.iter_mut().filter_map(|r| r.child.as_mut()) {
+        let replicas = self.replicas.iter_mut().filter_map(|r| r.child.as_mut());
+        for child in replicas.chain(self.holders.iter_mut().flatten()) {
             // It may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
@@ -343,7 +395,7 @@ impl Drop for Group {
 }
 
 /// Keys, and a group file for a demonstration: only such a group takes faults.
-fn make_files(directory: &Path, replicas: u8, protocol: Protocol) -> GroupFile {
+fn make_files(directory: &Path, replicas: u8, protocol: Protocol, key_holders: bool) -> GroupFile {
     let make_key = |path: &Path| {
         let key = keys::generate().expect("a key");
         keys::save(path, &key).expect("a key file");
@@ -364,7 +416,18 @@ fn make_files(directory: &Path, replicas: u8, protocol: Protocol) -> GroupFile {
     });
     let purpose = Purpose::Demonstration;
     let group = GroupFile::new("test", members, clients.to_vec(), Files::default(), purpose);
-    let group = group.expect("a group").with_protocol(protocol);
+    let mut group = group.expect("a group").with_protocol(protocol);
+    if key_holders {
+        let identity = |id| {
+            let own = directory.join(format!("holder-{id}"));
+            std::fs::create_dir(&own).expect("a key holder's directory");
+            let key = make_key(&own.join("key"));
+            CounterFile::create(&own.join("counter"), &key).expect("a counter");
+            key
+        };
+        let identities: Vec<_> = (0..replicas).map(identity).collect();
+        group = group.with_identities(&identities).expect("a group");
+    }
     for id in 0..replicas {
         let own = directory.join(format!("replica-{id}"));
         directory::make(&own, &group).expect("a replica's directory");

@@ -1,0 +1,50 @@
+//! Links that are made anew with another key, beside those that there are.
+
+use std::time::Instant;
+
+use super::{Peer, ReplicaLinks, Who};
+use crate::frame::Frame;
+use crate::tls::Identity;
+
+impl ReplicaLinks {
+    /// Makes all links anew with another key of this replica's, beside those that there are. Whoever dials this replica is asked to do so
+    /// anew; a link that was asked for so one renewal ago, and is still there, ends.
+    pub fn renew_keys(&mut self, identity: &Identity) {
+        assert_eq!(identity.replica_of(&self.group), Some(self.me));
+        self.door.renew(identity.clone());
+        let links: Vec<_> = self.hub.notes().collect();
+        for (token, who) in links {
+            let is_former = |p: &Peer| p.former.is_some_and(|(former, _)| former == token);
+            let asks = match who {
+                Who::Peer(id) if is_former(&self.peers[usize::from(id.0)]) => continue,
+                Who::Peer(id) => id > self.me,
+                Who::Client(_) => true,
+            };
+            if token < self.renewed_below {
+                self.hub.close(token);
+            } else if asks {
+                self.hub.push(token, &Frame::notice());
+            }
+        }
+        self.renewed_below = self.hub.next_token();
+    }
+
+    /// A replica that was dialed has a new key.
+    pub(super) fn on_notice(&mut self, token: usize, who: Who) {
+        self.refused();
+        if let Who::Peer(id) = who
+            && self.peers[usize::from(id.0)].link == Some(token)
+        {
+            self.door.again(id);
+        }
+    }
+
+    /// Ends older links whose time is over.
+    pub(super) fn end_formers(&mut self, now: Instant) {
+        for peer in &mut self.peers {
+            if let Some((former, _)) = peer.former.take_if(|(_, until)| *until <= now) {
+                self.hub.remove(former);
+            }
+        }
+    }
+}
