@@ -1,6 +1,7 @@
 //! What can be said on the command line.
 
 mod bench;
+mod credential;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
 
 pub use bench::{Bench, Benchmark, Files, Measure};
+pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 
 /// A network file system that stays right when some of its servers lie.
 ///
@@ -42,6 +44,10 @@ pub enum Command {
     Status(Status),
     #[command(subcommand)]
     Evidence(Evidence),
+    Grant(Grant),
+    Delegate(Delegate),
+    #[command(subcommand)]
+    Credential(Credential),
     Bench(Bench),
 }
 

@@ -1,7 +1,9 @@
 //! One file for each command.
 
 pub mod bench;
+pub mod credential;
 pub mod evidence;
+pub mod grant;
 pub mod init;
 pub mod keygen;
 pub mod keyholder;

@@ -28,6 +28,9 @@ fn main() -> ExitCode {
         Command::Umount(args) => commands::umount::run(&args),
         Command::Nfs(args) => commands::nfs::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Grant(args) => commands::grant::run(&args),
+        Command::Delegate(args) => commands::grant::delegate(&args),
+        Command::Credential(args) => return commands::credential::run(&args),
         Command::Evidence(args) => return commands::evidence::run(&args),
         Command::Status(args) => return commands::status::run(&args),
     };

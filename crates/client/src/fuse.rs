@@ -36,5 +36,8 @@ pub use mount::{MountError, MountOptions, Mounted, UnmountError, check_device, m
 
 /// For how long the kernel takes attributes and names for granted.
 pub const TTL: Duration = Duration::from_secs(1);
+/// The extended attribute of each object on a mount in which the mount says what credentials call it: the group's id in
+/// hexadecimal, a space, the object's number in decimal.
+pub const OBJECT: &str = "quorate.object";
 /// The most that one request of the kernel reads or writes.
 const MAX_REQUEST_BYTES: u32 = 1 << 20;

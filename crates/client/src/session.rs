@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_net::{ClientLinks, Group, Identity, Waker};
-use quorate_wire::ReplicaId;
 use quorate_wire::message::report::Report;
+use quorate_wire::{Digest, ReplicaId};
 use tokio::sync::{Semaphore, oneshot};
 
 use engine::{Engine, link_bit};
@@ -49,6 +49,7 @@ pub enum ReportError {
 pub struct Session {
     places: Arc<Semaphore>,
     door: Arc<Door>,
+    group: Digest,
 }
 
 /// Where callers leave what they want.
@@ -103,7 +104,13 @@ impl Session {
         Ok(Session {
             places: Arc::new(Semaphore::new(MAX_CALLS)),
             door: Arc::new(door),
+            group: group.id(),
         })
+    }
+
+    /// The id of the group that it is with.
+    pub fn group(&self) -> Digest {
+        self.group
     }
 
     /// Has the group execute an operation, once. Who wants to give up drops the future.

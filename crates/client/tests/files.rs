@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use common::{CAPACITY, Group, can_mount, noise};
+use quorate_client::fuse::OBJECT;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps,
     XattrFlags,
@@ -313,6 +314,15 @@ print(libc.listxattr(sys.argv[1].encode(), None, 0))
     rustix::fs::removexattr(&f, "user.a").unwrap();
     let gone = rustix::fs::getxattr(&f, "user.a", &mut value[..]);
     assert_eq!(gone, Err(rustix::io::Errno::NODATA));
+    // The mount's own word for what credentials are about.
+    let len = rustix::fs::getxattr(&f, OBJECT, &mut value[..]).unwrap();
+    let ino = fs::metadata(&f).unwrap().ino();
+    let said = format!("{} {ino}", m.volume.session().group());
+    assert_eq!(std::str::from_utf8(&value[..len]), Ok(&said[..]));
+    let short = rustix::fs::getxattr(&f, OBJECT, &mut value[..10]);
+    assert_eq!(short, Err(rustix::io::Errno::RANGE));
+    let nothing = XattrFlags::empty();
+    assert!(rustix::fs::setxattr(&f, OBJECT, b"x", nothing).is_err());
 }
 
 /// Modes, owners, times to the nanosecond, special files and the volume's numbers.

@@ -89,6 +89,12 @@ impl Rights {
         self.0 == 0
     }
 
+    /// The names of the rights in it, in order of the bits.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let named = Rights::NAMES.into_iter();
+        named.filter(move |n| self.contains(n.0)).map(|n| n.1)
+    }
+
     /// Reads what people write: `r`, `w`, `rw`, `all`, or names with commas between them, such as `r,append,create`.
     ///
     /// # Errors
@@ -125,8 +131,7 @@ impl BitAnd for Rights {
 
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Rights::NAMES.iter().filter(|n| self.contains(n.0));
-        let names: Vec<&str> = names.map(|n| n.1).collect();
+        let names: Vec<&str> = self.names().collect();
         match names.is_empty() {
             true => f.write_str("nothing"),
             false => f.write_str(&names.join(", ")),

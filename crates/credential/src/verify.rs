@@ -292,6 +292,27 @@ fn within(at: usize, parent: &crate::Terms, child: &crate::Terms) -> Result<(), 
 }
 
 impl Grant {
+    /// Whether it gives a key so many rights at a time, in seconds, wherever that may be.
+    ///
+    /// # Errors
+    /// The first [`Refusal`], in that order.
+    pub fn holds(&self, subject: PublicKey, now: u64, rights: Rights) -> Result<(), Refusal> {
+        if subject != self.subject {
+            return Err(Refusal::WrongSubject);
+        }
+        if now < self.window.not_before {
+            return Err(Refusal::NotYet(self.window.not_before));
+        }
+        if now > self.window.not_after {
+            return Err(Refusal::Expired(self.window.not_after));
+        }
+        let missing = rights.without(self.rights);
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(Refusal::MissingRights(missing)),
+        }
+    }
+
     /// Whether it covers a use: who, when, what, and where. What is written is counted against quotas by the caller.
     ///
     /// The work is bounded by the links and the steps of the walk.
@@ -299,19 +320,7 @@ impl Grant {
     /// # Errors
     /// The first [`Refusal`], in that order.
     pub fn covers(&self, u: &Use) -> Result<(), Refusal> {
-        if u.subject != self.subject {
-            return Err(Refusal::WrongSubject);
-        }
-        if u.now < self.window.not_before {
-            return Err(Refusal::NotYet(self.window.not_before));
-        }
-        if u.now > self.window.not_after {
-            return Err(Refusal::Expired(self.window.not_after));
-        }
-        let missing = u.rights.without(self.rights);
-        if !missing.is_empty() {
-            return Err(Refusal::MissingRights(missing));
-        }
+        self.holds(u.subject, u.now, u.rights)?;
         let mut reaches = self.reaches.iter().enumerate();
         reaches.try_for_each(|(at, reach)| reach.covers(at, u))
     }

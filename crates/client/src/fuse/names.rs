@@ -11,9 +11,9 @@ use quorate_files::op::{
 use quorate_files::{Action, Answer, Attr, Ino, Kind, Target, Who};
 use tokio::time::Instant;
 
-use super::TTL;
 use super::convert::{Result, is_acl, is_usual, kind_of_mode};
 use super::core::Core;
+use super::{OBJECT, TTL};
 use crate::volume::{CallError, XattrAnswer};
 
 /// How often a truncation that takes several operations goes on, at most.
@@ -252,6 +252,9 @@ impl Core {
         name: Bytes,
         size: u32,
     ) -> Result<XattrAnswer> {
+        if name == OBJECT.as_bytes() {
+            return self.object(ino, size);
+        }
         if is_usual(&name) && self.plain.has_none(ino, Instant::now()) {
             return Err(fuser::Errno::ENODATA);
         }
@@ -261,6 +264,17 @@ impl Core {
         }
         let get = GetXattr { ino, name, size };
         Ok(self.volume.get_xattr(who, get).await?)
+    }
+
+    /// What credentials call an object: the volume and the object's number. It is not listed, and no part of the volume.
+    fn object(&self, ino: Ino, size: u32) -> Result<XattrAnswer> {
+        let text = format!("{} {}", self.volume.session().group(), ino.0);
+        let length = text.len() as u32;
+        match size {
+            0 => Ok(XattrAnswer::Size(length)),
+            _ if size < length => Err(fuser::Errno::ERANGE),
+            _ => Ok(XattrAnswer::Bytes(text.into())),
+        }
     }
 
     pub async fn list_xattr(&self, who: &Who, ino: Ino, size: u32) -> Result<XattrAnswer> {

@@ -1,0 +1,115 @@
+//! Credentials, from a path on a mount to the check by somebody who has the group file alone.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::command_line::{assert_said, ends};
+use crate::harness::{Setup, quorate, require_fuse, run, scratch};
+
+/// A new key file's public key.
+fn key(file: &Path) -> String {
+    run(quorate().arg("keygen").arg(file)).trim().to_string()
+}
+
+fn verify(group: &Path, file: &Path) -> Command {
+    let mut command = quorate();
+    command.args(["credential", "verify"]).arg(file);
+    command.arg("--group").arg(group);
+    command
+}
+
+/// The owner grants, the holder passes on, and both can be checked without anybody's help. Nobody else can pass on, nothing is
+/// gained, and a changed credential or summary is noticed.
+#[test]
+fn a_directory_is_shared_and_passed_on() {
+    if !require_fuse() {
+        return;
+    }
+    let group = Setup::new(4).start();
+    let mount = group.mount();
+    let place = scratch();
+    let at = |name: &str| place.path().join(name);
+    let owner = group.directory().join("client.key");
+    let (bob, carol) = (key(&at("bob.key")), key(&at("carol.key")));
+    let shared = mount.path().join("shared");
+    fs::create_dir_all(shared.join("plans")).expect("a directory");
+
+    let grant = |path: &Path| {
+        let mut command = quorate();
+        command.arg("grant").arg(path).args(["--to", &bob]);
+        command.args(["--rights", "rw", "--until", "2999-01-31", "--depth", "1"]);
+        command.args(["--caveat", "quota=1000", "--caveat", "prefix=pl"]);
+        command.arg("--key").arg(&owner);
+        command
+    };
+    let text = run(&mut grant(&shared));
+    assert!(text.contains("until:   2999-01-31 23:59:59 UTC"), "{text}");
+    fs::write(at("bob.cred"), &text).expect("a file");
+    assert_said(&ends(&mut grant(place.path())), 1, &["is not on a mount"]);
+
+    let delegate = |key: &str, more: &[&str]| {
+        let mut command = quorate();
+        command
+            .arg("delegate")
+            .arg(at("bob.cred"))
+            .arg("--key")
+            .arg(at(key));
+        command
+            .args(["--to", &carol])
+            .args(more)
+            .arg("--path")
+            .arg(shared.join("plans"));
+        command
+    };
+    let passed = run(&mut delegate("bob.key", &["--rights", "r"]));
+    assert_said(
+        &ends(&mut delegate("carol.key", &[])),
+        1,
+        &["only the holder"],
+    );
+    let more = ends(&mut delegate("bob.key", &["--rights", "r,revoke"]));
+    assert_said(&more, 1, &["rights that its issuer has not"]);
+    fs::write(at("carol.cred"), format!("Hello,\n\n{passed}\nBob\n")).expect("a file");
+    mount.unmount();
+
+    for (file, key, links) in [("bob.cred", &bob, 1), ("carol.cred", &carol, 2)] {
+        let mut command = verify(&group.file(), &at(file));
+        let said = run(command.args(["--json", "--subject", key]));
+        let said: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(
+            (&said["holds"], &said["summary"]),
+            (&true.into(), &"true".into()),
+            "{said}"
+        );
+        assert_eq!(
+            said["links"].as_array().map(Vec::len),
+            Some(links),
+            "{said}"
+        );
+    }
+    let judged = |file: &str, more: &[&str], code: i32| {
+        let finished = ends(verify(&group.file(), &at(file)).args(more));
+        assert_said(&finished, code, &[]);
+        finished.stdout
+    };
+    assert!(judged("carol.cred", &["--subject", &bob], 1).contains("another key's"));
+    assert!(judged("carol.cred", &["--at", "2999-02-01"], 1).contains("ended with 2999-01-31"));
+    judged("carol.cred", &["--at", "2999-01-31T23:59:59Z"], 0);
+    assert!(judged("carol.cred", &["--owner", &carol], 1).contains("owner"));
+
+    let shown = run(quorate().args(["credential", "show"]).arg(at("carol.cred")));
+    assert!(
+        shown.contains("may:     lookup, readdir, read\n"),
+        "{shown}"
+    );
+    let lie = text.replacen("2999", "2027", 1);
+    fs::write(at("lie.cred"), lie).expect("a file");
+    let finished = ends(quorate().args(["credential", "show"]).arg(at("lie.cred")));
+    assert_said(&finished, 1, &["do not believe them"]);
+    fs::write(at("cut.cred"), &text[..text.len() - 40]).expect("a file");
+    let finished = ends(quorate().args(["credential", "show"]).arg(at("cut.cred")));
+    assert_said(&finished, 2, &["cut.cred", "no credential"]);
+}
