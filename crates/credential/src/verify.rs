@@ -20,20 +20,20 @@ pub enum Refusal {
     WrongVolume,
     /// Its first issuer is no owner of the volume.
     WrongOwner,
+    /// The link's issuer has not the right to pass anything on.
+    NotDelegable(usize),
+    /// No link may follow there, or the link allows as many to follow as the one before.
+    DepthExceeded(usize),
     /// The link is about something that is not in what the one before is about.
     WidenedScope(usize),
     /// The link gives rights that the one before does not.
     WidenedRights(usize),
     /// The link begins before the one before it, or ends after it.
     WidenedTime(usize),
-    /// The link gives other user ids than one before it.
-    OtherIds(usize),
-    /// The link's issuer has not the right to pass anything on.
-    NotDelegable(usize),
-    /// No link may follow there, or the link allows as many to follow as the one before.
-    DepthExceeded(usize),
     /// The link's subject is the owner, or a subject before.
     RepeatedKey(usize),
+    /// The link gives other user ids than one before it.
+    OtherIds(usize),
     /// The link's signature is not its issuer's over these terms at this place: changed, in another order, or from another chain.
     BrokenChain(usize),
     /// The chain is another key's.
@@ -184,7 +184,7 @@ impl Chain {
     /// The time is looked at when it is used.
     ///
     /// # Errors
-    /// The first [`Refusal`], in the order of that list; signatures come last, since they cost the most.
+    /// The first [`Refusal`]: link by link in the order of that list, and then signatures, since they cost the most.
     pub fn verify(&self, trust: &Trust) -> Result<Grant, Refusal> {
         if self.volume() != trust.volume {
             return Err(Refusal::WrongVolume);
@@ -194,8 +194,8 @@ impl Chain {
         }
         narrows(self)?;
         let digests: Vec<Digest> = self.digests().collect();
-        // One by one and strictly. A check of all together is faster, but takes some signatures that this one refuses, and
-        // depends on its random numbers with them: replicas would differ about a signature that its author has made odd.
+        // One by one and strictly. A check of all together is faster, but whether it takes a signature that its author has made odd
+        // depends on the signatures beside it: the same link could hold in one chain and not in a longer one.
         for (at, (link, digest)) in self.links().iter().zip(&digests).enumerate() {
             let held = self.issuer(at).verify(digest, &link.signature);
             held.map_err(|_| Refusal::BrokenChain(at))?;
