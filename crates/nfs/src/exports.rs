@@ -66,7 +66,8 @@ pub struct Export {
 }
 
 /// All that is offered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<RawExport>")]
 pub struct Exports {
     exports: Vec<Export>,
 }
@@ -86,6 +87,14 @@ impl Default for Exports {
         Exports {
             exports: vec![raw.parsed(loopback())],
         }
+    }
+}
+
+impl TryFrom<Vec<RawExport>> for Exports {
+    type Error = ExportsError;
+
+    fn try_from(raw: Vec<RawExport>) -> Result<Exports, ExportsError> {
+        Exports::checked(raw)
     }
 }
 
@@ -168,11 +177,16 @@ impl Exports {
     pub fn parse(text: &str) -> Result<Exports, ExportsError> {
         let wrong = |what: String| ExportsError::Text(what);
         let raw: Raw = toml::from_str(text).map_err(|e| wrong(e.to_string()))?;
-        if raw.export.is_empty() || raw.export.len() > MAX_EXPORTS {
+        Exports::checked(raw.export)
+    }
+
+    fn checked(raw: Vec<RawExport>) -> Result<Exports, ExportsError> {
+        let wrong = |what: String| ExportsError::Text(what);
+        if raw.is_empty() || raw.len() > MAX_EXPORTS {
             return Err(wrong(format!("there must be 1 to {MAX_EXPORTS}")));
         }
         let mut exports: Vec<Export> = Vec::new();
-        for raw in raw.export {
+        for raw in raw {
             let path = raw.path.clone();
             let names = || components(path.as_bytes());
             if !path.starts_with('/') || names().any(|name| name == b"." || name == b"..") {

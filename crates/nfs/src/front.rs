@@ -13,7 +13,7 @@ mod mount;
 mod names;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use crate::handle::{HANDLE_BYTES, Named, Secrets};
 use crate::replays::{Begun, Replays, checksum};
 use crate::reply::{Reply, version};
 use crate::rpc::{Accepted, Credential, Head, accepted, denied, read_head};
+use crate::server::Answers;
 use crate::status::Status;
 use crate::xdr::Reader;
 
@@ -161,11 +162,6 @@ impl Front {
     /// What is offered to whom.
     pub fn exports(&self) -> &Exports {
         &self.settings.exports
-    }
-
-    /// Reads a record; none if nothing can be answered, and then the connection is to end.
-    pub fn parse(&self, record: Bytes) -> Option<Parsed> {
-        parse(record)
     }
 
     /// Answers a call. Not longer than it was said that it may take, and at the group it goes on if it changes something.
@@ -384,6 +380,26 @@ impl Front {
 
     fn roots(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Ino>> {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answers for Front {
+    type Call = Parsed;
+
+    fn admits(&self, address: IpAddr) -> bool {
+        self.settings.exports.admit(address)
+    }
+
+    fn parse(&self, record: Bytes) -> Option<Parsed> {
+        parse(record)
+    }
+
+    fn reply_bytes(&self, call: &Parsed) -> usize {
+        call.reply_bytes()
+    }
+
+    async fn answer(self: &Arc<Front>, peer: SocketAddr, call: Parsed) -> Vec<u8> {
+        Front::answer(self, peer, call).await
     }
 }
 

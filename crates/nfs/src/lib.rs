@@ -26,4 +26,4 @@ pub mod xdr;
 pub use exports::Exports;
 pub use front::{Front, Parsed, Settings, parse};
 pub use handle::Secrets;
-pub use server::serve;
+pub use server::{Answers, serve};

@@ -1,10 +1,11 @@
 //! Connections: records in, replies out, as they are ready. Everything that a client can make it keep has a bound.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncWriteExt, BufWriter};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -12,7 +13,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::front::Front;
 use crate::rpc::{LAST, MAX_RECORD_BYTES, next_record, read_record, record_head};
 
 /// The most connections at a time. Further ones are closed at once.
@@ -31,6 +31,28 @@ const IDLE_TIME: Duration = Duration::from_secs(1800);
 const BUFFER_BYTES: usize = 64 << 10;
 /// What a record and a reply count for at least.
 const LEAST_BYTES: usize = 2048;
+
+/// Who answers calls.
+pub trait Answers: Send + Sync + 'static {
+    /// A call that was read.
+    type Call: Send + 'static;
+
+    /// Whether calls are taken from an address.
+    fn admits(&self, address: IpAddr) -> bool;
+
+    /// Reads a record; none if nothing can be answered, and then the connection is to end.
+    fn parse(&self, record: Bytes) -> Option<Self::Call>;
+
+    /// The most bytes that the reply can have.
+    fn reply_bytes(&self, call: &Self::Call) -> usize;
+
+    /// The reply, in bounded time. A connection that ends takes those with it that are being made.
+    fn answer(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        call: Self::Call,
+    ) -> impl Future<Output = Vec<u8>> + Send;
+}
 
 /// Room for bytes, of one connection and of all.
 #[derive(Debug)]
@@ -79,7 +101,7 @@ impl Room {
 ///
 /// # Errors
 /// If there can be no more connections: the listener is broken.
-pub async fn serve(listener: TcpListener, front: Front) -> io::Result<()> {
+pub async fn serve(listener: TcpListener, front: impl Answers) -> io::Result<()> {
     let front = Arc::new(front);
     let all = || Arc::new(Semaphore::new(ALL_BYTES));
     let (records, replies) = (all(), all());
@@ -97,7 +119,7 @@ pub async fn serve(listener: TcpListener, front: Front) -> io::Result<()> {
         while connections.try_join_next().is_some() {}
         // An IPv4 client of a listener for both.
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
-        if !front.exports().admit(peer.ip()) {
+        if !front.admits(peer.ip()) {
             said.warn(|| tracing::warn!(%peer, "nothing is exported to this address"));
             continue;
         }
@@ -141,7 +163,7 @@ fn is_passing(e: &io::Error) -> bool {
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    front: Arc<Front>,
+    front: Arc<impl Answers>,
     rooms: Rooms,
 ) -> String {
     // Replies are small and waited for.
@@ -159,7 +181,7 @@ async fn connection(
 async fn take(
     mut from: OwnedReadHalf,
     peer: SocketAddr,
-    front: Arc<Front>,
+    front: Arc<impl Answers>,
     rooms: Rooms,
     sender: mpsc::Sender<Outgoing>,
 ) -> String {
@@ -192,7 +214,7 @@ async fn take(
         };
         let (front, sender, replies) = (front.clone(), sender.clone(), replies.clone());
         calls.spawn(async move {
-            let Some(room) = replies.take(parsed.reply_bytes()).await else {
+            let Some(room) = replies.take(front.reply_bytes(&parsed)).await else {
                 return;
             };
             let reply = front.answer(peer, parsed).await;

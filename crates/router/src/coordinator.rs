@@ -526,7 +526,7 @@ fn may_unlink(who: &Who, dir: &Attrs, object: &Attrs) -> Result<(), Status> {
 }
 
 /// The attributes that make a stub of a directory.
-fn stub_attrs(volume: Volume) -> NewAttrs {
+pub(crate) fn stub_attrs(volume: Volume) -> NewAttrs {
     NewAttrs {
         mode: Some(0),
         uid: Some(STUB_OWNER),

@@ -3,12 +3,20 @@
 //! - [`handle`], [`layout`], [`attrs`]: what clients see: handles, where new directories go, one space of file numbers.
 //! - [`ask`]: the few things that the coordinator asks of servers; [`coordinator`]: what touches two of them, done whole or not
 //!   at all; [`intent`]: its log. None of these knows a socket, a clock or a disk; tests drive them over servers in memory.
+//! - [`rewrite`]: replies that go straight through. [`proxy`]: which call goes where.
+//! - [`upstream`], [`journal`], [`setup`], [`config`]: sockets, the log's file, the volumes' first use, the operator's file.
 //!
 //! docs/router.md is the design, and says what of it is not built.
 
 pub mod ask;
 pub mod attrs;
+pub mod config;
 pub mod coordinator;
 pub mod handle;
 pub mod intent;
+pub mod journal;
 pub mod layout;
+pub mod proxy;
+pub mod rewrite;
+pub mod setup;
+pub mod upstream;

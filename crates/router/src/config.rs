@@ -1,0 +1,252 @@
+//! The operator's file: which volumes, offered to whom, and how directories are spread.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use quorate_nfs::Exports;
+use serde::Deserialize;
+
+use crate::layout::{Layout, Policy, Volume};
+
+/// The most volumes.
+pub const MAX_VOLUMES: usize = 1024;
+const NFS_PORT: u16 = 2049;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// What it says has no meaning.
+    #[error("{path}: {what}")]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// An export of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// As the operator wrote it.
+    pub url: String,
+    /// `host:port` of NFS.
+    pub nfs: String,
+    /// `host:port` of MOUNT.
+    pub mount: String,
+    /// The export's path.
+    pub path: String,
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// The file of the coordinator's log.
+    pub log: PathBuf,
+    /// The volumes, in order of their numbers.
+    pub volumes: Vec<Location>,
+    /// To whom `/` is offered, and as whom they act.
+    pub exports: Exports,
+    policy: Policy,
+    switch_percent: u8,
+    pins: BTreeMap<Vec<u8>, Volume>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default = "listen")]
+    listen: SocketAddr,
+    log: PathBuf,
+    volumes: Vec<String>,
+    #[serde(default)]
+    export: Option<Exports>,
+    #[serde(default)]
+    policy: Policy,
+    #[serde(default = "all")]
+    switch_percent: u8,
+    #[serde(default)]
+    pin: BTreeMap<String, u16>,
+}
+
+fn listen() -> SocketAddr {
+    ([127, 0, 0, 1], NFS_PORT).into()
+}
+
+fn all() -> u8 {
+    100
+}
+
+impl Config {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: by the operator.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Io {
+            path: path.into(),
+            source,
+        })?;
+        let beside = path.parent().unwrap_or(Path::new(""));
+        Config::parse(&text, beside).map_err(|what| ConfigError::Text {
+            path: path.into(),
+            what,
+        })
+    }
+
+    /// Reads it from text; relative paths begin at a directory.
+    fn parse(text: &str, beside: &Path) -> Result<Config, String> {
+        let raw: Raw = toml::from_str(text).map_err(|e| e.to_string())?;
+        if raw.volumes.is_empty() || raw.volumes.len() > MAX_VOLUMES {
+            return Err(format!("there must be 1 to {MAX_VOLUMES} volumes"));
+        }
+        let volumes: Vec<Location> = raw
+            .volumes
+            .iter()
+            .map(|url| Location::parse(url))
+            .collect::<Result<_, _>>()?;
+        for (n, volume) in volumes.iter().enumerate() {
+            let same = |other: &Location| (&other.nfs, &other.path) == (&volume.nfs, &volume.path);
+            if volumes[..n].iter().any(same) {
+                return Err(format!("{:?} is there twice", volume.url));
+            }
+        }
+        if raw.switch_percent > 100 {
+            return Err("switch_percent must be 0 to 100".into());
+        }
+        let exports = raw.export.unwrap_or_default();
+        if exports.all().len() != 1 || !exports.all()[0].path.is_empty() {
+            return Err("the one export must be of path \"/\"".into());
+        }
+        let mut pins = BTreeMap::new();
+        for (name, volume) in raw.pin {
+            if usize::from(volume) >= volumes.len() {
+                return Err(format!(
+                    "{name:?} is pinned to volume {volume}, and the last one is {}",
+                    volumes.len() - 1
+                ));
+            }
+            pins.insert(name.into_bytes(), Volume(volume));
+        }
+        Ok(Config {
+            listen: raw.listen,
+            log: beside.join(raw.log),
+            volumes,
+            exports,
+            policy: raw.policy,
+            switch_percent: raw.switch_percent,
+            pins,
+        })
+    }
+
+    /// The rules of placement.
+    pub fn layout(&self) -> Layout {
+        let volumes = self.volumes.len() as u16;
+        Layout::new(volumes, self.policy, self.switch_percent, self.pins.clone())
+    }
+}
+
+impl Location {
+    /// From `nfs://host[:port]/path[?mountport=N]`.
+    fn parse(url: &str) -> Result<Location, String> {
+        let wrong =
+            || format!("{url:?} is no volume: write nfs://HOST[:PORT]/EXPORT[?mountport=N]");
+        let rest = url.strip_prefix("nfs://").ok_or_else(wrong)?;
+        let (rest, option) = match rest.split_once('?') {
+            Some((rest, option)) => (rest, Some(option)),
+            None => (rest, None),
+        };
+        let (host, path) = rest.split_once('/').ok_or_else(wrong)?;
+        let port = |text: &str| text.parse::<u16>().map_err(|_| wrong());
+        // An IPv6 address stands in brackets, which the port follows.
+        let (name, own) = match host.rsplit_once(':') {
+            Some((name, text)) if !text.ends_with(']') => (name, port(text)?),
+            _ => (host, NFS_PORT),
+        };
+        if name.is_empty() {
+            return Err(wrong());
+        }
+        let mount = match option.map(|option| option.strip_prefix("mountport=")) {
+            None => own,
+            Some(text) => port(text.ok_or_else(wrong)?)?,
+        };
+        Ok(Location {
+            url: url.into(),
+            nfs: format!("{name}:{own}"),
+            mount: format!("{name}:{mount}"),
+            path: format!("/{path}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("/etc/quorate"))
+    }
+
+    #[test]
+    fn a_file_is_what_it_says() {
+        let config = parse(
+            "log = \"r.log\"\nvolumes = [\"nfs://a/x/y?mountport=20048\", \"nfs://[::1]:3000/\"]\n\
+             policy = \"stay\"\n[pin]\nhome = 1\n[[export]]\npath = \"/\"\nsecure = false\n",
+        )
+        .unwrap();
+        assert_eq!(config.log, Path::new("/etc/quorate/r.log"));
+        let [one, two] = &config.volumes[..] else {
+            panic!("two");
+        };
+        let parts = |l: &Location| (l.nfs.clone(), l.mount.clone(), l.path.clone());
+        assert_eq!(
+            parts(one),
+            ("a:2049".into(), "a:20048".into(), "/x/y".into())
+        );
+        assert_eq!(
+            parts(two),
+            ("[::1]:3000".into(), "[::1]:3000".into(), "/".into())
+        );
+        let place = config.layout().place((Volume(0), b"r"), true, b"home");
+        assert_eq!(place, Volume(1));
+        assert!(!config.exports.all()[0].secure);
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (text, told) in [
+            ("log = \"l\"\nvolumes = []", "1 to 1024"),
+            ("log = \"l\"\nvolumes = [\"a:/x\"]", "nfs://HOST"),
+            ("log = \"l\"\nvolumes = [\"nfs://a\"]", "nfs://HOST"),
+            ("log = \"l\"\nvolumes = [\"nfs://a:x/\"]", "nfs://HOST"),
+            (
+                "log = \"l\"\nvolumes = [\"nfs://a/\", \"nfs://a:2049/\"]",
+                "twice",
+            ),
+            ("log = \"l\"\nvolumes = [\"nfs://a/\"]\npolcy = 1", "polcy"),
+            (
+                "log = \"l\"\nvolumes = [\"nfs://a/\"]\n[pin]\nx = 1",
+                "pinned",
+            ),
+            ("volumes = [\"nfs://a/\"]", "log"),
+            (
+                "log = \"l\"\nvolumes = [\"nfs://a/\"]\n[[export]]\npath = \"/x\"",
+                "path \"/\"",
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The coordinator's log in a file.
+//!
+//! Frames of the same kind as a replica's log (`quorate_wire::frame`). The first says which set of volumes it is of; then intentions and
+//! ends. When the file is opened, and when it is long, it is written anew with what is open.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use quorate_nfs::status::Status;
+use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
+use quorate_wire::{LogIndex, frame};
+
+use crate::intent::{Intent, Log, Number};
+
+/// The identity of a set of volumes.
+pub type Set = [u8; 16];
+
+/// A longer file is written anew.
+const MAX_BYTES: u64 = 4 << 20;
+
+const HEAD: u32 = 0;
+const BEGIN: u32 = 1;
+const END: u32 = 2;
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file can't be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Another process has it.
+    #[error("{0}: another router uses this log")]
+    InUse(PathBuf),
+    /// It is the log of something else.
+    #[error("{0}: this is no log of these volumes")]
+    Other(PathBuf),
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    file: File,
+    set: Set,
+    /// The number of the next frame.
+    index: u64,
+    next: u64,
+    bytes: u64,
+    open: BTreeMap<u64, Intent>,
+    /// A write that failed half way leaves nobody knows what: nothing is written after it.
+    broken: bool,
+    /// Held by the process; the file itself is replaced.
+    _lock: File,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Journal(Arc<Mutex<Inner>>);
+
+impl Journal {
+    /// Opens or makes the log of a set of volumes, and gives what was begun and not ended.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn open(path: &Path, set: Set) -> Result<(Journal, BTreeMap<u64, Intent>), JournalError> {
+        let failed = |source| JournalError::Io {
+            path: path.into(),
+            source,
+        };
+        let lock = path.with_extension("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(lock)
+            .map_err(failed)?;
+        if lock.try_lock().is_err() {
+            return Err(JournalError::InUse(path.into()));
+        }
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(failed(e)),
+        };
+        let is_new = bytes.is_empty();
+        // A torn end was told to nobody.
+        let (frames, _) = frame::read(&bytes.into());
+        let Ok((found, open, next)) = replay(frames) else {
+            return Err(JournalError::Other(path.into()));
+        };
+        if found != Some(set) && !(found.is_none() && is_new) {
+            return Err(JournalError::Other(path.into()));
+        }
+        let inner = Inner {
+            path: path.into(),
+            file: rewrite(path, &set, next, &open).map_err(failed)?,
+            set,
+            index: open.len() as u64 + 1,
+            next,
+            bytes: 0,
+            open: open.clone(),
+            broken: false,
+            _lock: lock,
+        };
+        Ok((Journal(Arc::new(Mutex::new(inner))), open))
+    }
+
+    async fn write(
+        &self,
+        act: impl FnOnce(&mut Inner) -> (Number, Vec<u8>) + Send + 'static,
+    ) -> Result<Number, Status> {
+        let journal = self.0.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            let mut inner = journal.lock().unwrap_or_else(PoisonError::into_inner);
+            if inner.broken {
+                return Err(io::Error::other("a write has failed before"));
+            }
+            let (number, payload) = act(&mut inner);
+            let written = inner.append(&payload);
+            inner.broken = written.is_err();
+            written.map(|()| number)
+        });
+        match written.await {
+            Ok(Ok(number)) => Ok(number),
+            Ok(Err(error)) => {
+                tracing::error!(%error, "the log can't be written: nothing on two volumes is done any more");
+                Err(Status::Io)
+            }
+            Err(_) => Err(Status::ServerFault),
+        }
+    }
+}
+
+impl Inner {
+    fn append(&mut self, payload: &[u8]) -> io::Result<()> {
+        let mut out = Vec::new();
+        frame::write(&mut out, LogIndex(self.index), payload);
+        self.file.write_all(&out)?;
+        self.file.sync_data()?;
+        self.index += 1;
+        self.bytes += out.len() as u64;
+        if self.bytes > MAX_BYTES {
+            self.file = rewrite(&self.path, &self.set, self.next, &self.open)?;
+            (self.index, self.bytes) = (self.open.len() as u64 + 1, 0);
+        }
+        Ok(())
+    }
+}
+
+/// The set, what is open, and the number of the next intention.
+type Replayed = (Option<Set>, BTreeMap<u64, Intent>, u64);
+
+fn replay(frames: Vec<(LogIndex, Bytes)>) -> Read<Replayed> {
+    let (mut set, mut open, mut next) = (None, BTreeMap::new(), 1);
+    for (_, payload) in frames {
+        let r = &mut Reader::new(payload);
+        match r.u32()? {
+            HEAD => {
+                set = Some(r.array()?);
+                next = r.u64()?;
+            }
+            BEGIN => {
+                let number = r.u64()?;
+                next = next.max(number.saturating_add(1));
+                open.insert(number, Intent::read(r.rest().clone())?);
+            }
+            END => drop(open.remove(&r.u64()?)),
+            _ => return Err(Malformed::Value("record")),
+        }
+    }
+    Ok((set, open, next))
+}
+
+fn begin(number: u64, intent: &Intent) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u32(BEGIN);
+    w.u64(number);
+    w.fixed(&intent.write());
+    w.out
+}
+
+/// Puts a file with what is open in the place of the log.
+fn rewrite(path: &Path, set: &Set, next: u64, open: &BTreeMap<u64, Intent>) -> io::Result<File> {
+    let mut out = Vec::new();
+    let mut head = Writer::default();
+    head.u32(HEAD);
+    head.fixed(set);
+    head.u64(next);
+    frame::write(&mut out, LogIndex(0), &head.out);
+    for (index, (number, intent)) in open.iter().enumerate() {
+        frame::write(
+            &mut out,
+            LogIndex(index as u64 + 1),
+            &begin(*number, intent),
+        );
+    }
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(&out)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(directory)?.sync_all()?;
+    Ok(file)
+}
+
+impl Log for Journal {
+    async fn begin(&self, intent: &Intent) -> Result<Number, Status> {
+        let intent = intent.clone();
+        self.write(move |inner| {
+            let number = inner.next;
+            inner.next += 1;
+            let payload = begin(number, &intent);
+            inner.open.insert(number, intent);
+            (Number(number), payload)
+        })
+        .await
+    }
+
+    async fn end(&self, number: Number) -> Result<(), Status> {
+        let ended = self.write(move |inner| {
+            inner.open.remove(&number.0);
+            let mut w = Writer::default();
+            w.u32(END);
+            w.u64(number.0);
+            (number, w.out)
+        });
+        ended.await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handle::Handle;
+    use crate::intent::Name;
+    use crate::layout::Volume;
+
+    fn intent(name: u64) -> Intent {
+        let server = Bytes::from_static(b"dir");
+        let volume = Volume(0);
+        Intent::Mkdir {
+            at: Name {
+                dir: Handle { volume, server },
+                name: name.to_string().into(),
+            },
+            volume: Volume(1),
+        }
+    }
+
+    /// What was begun and not ended is there again, however the file was cut after it; no number is given twice.
+    #[tokio::test]
+    async fn what_is_open_comes_back() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("route.log");
+        let (log, open) = Journal::open(&path, [1; 16]).unwrap();
+        assert!(open.is_empty());
+        let first = log.begin(&intent(1)).await.unwrap();
+        let second = log.begin(&intent(2)).await.unwrap();
+        log.end(first).await.unwrap();
+        assert!(matches!(
+            Journal::open(&path, [1; 16]),
+            Err(JournalError::InUse(_))
+        ));
+        drop(log);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [&whole[..], &[7; 9]].concat()).unwrap();
+        let (log, open) = Journal::open(&path, [1; 16]).unwrap();
+        assert_eq!(open, BTreeMap::from([(second.0, intent(2))]));
+        log.end(second).await.unwrap();
+        drop(log);
+        let (log, open) = Journal::open(&path, [1; 16]).unwrap();
+        assert!(open.is_empty());
+        assert!(log.begin(&intent(3)).await.unwrap() > second);
+        drop(log);
+        assert!(matches!(
+            Journal::open(&path, [2; 16]),
+            Err(JournalError::Other(_))
+        ));
+        std::fs::write(&path, b"something else").unwrap();
+        assert!(Journal::open(&path, [1; 16]).is_err());
+    }
+}

@@ -1,0 +1,378 @@
+//! Which call goes where, and what comes back.
+
+mod names;
+mod reply;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_files::Who;
+use quorate_files::op::MAX_IO_BYTES;
+use quorate_nfs::call::{self, Call, How, NewAttrs, Place, refusal_words};
+use quorate_nfs::exports::{Export, components};
+use quorate_nfs::replays::{Begun, Replays, checksum};
+use quorate_nfs::rpc::{Accepted, Credential, Head, accepted, denied, read_head};
+use quorate_nfs::status::Status;
+use quorate_nfs::xdr::{Reader, Writer};
+use quorate_nfs::{Answers, Exports};
+
+use crate::attrs::STUB_OWNER;
+use crate::coordinator::{Coordinator, Found};
+use crate::handle::Handle;
+use crate::intent::{Log, Name};
+use crate::layout::Layout;
+use crate::rewrite::Rewrite;
+use crate::upstream::Upstreams;
+use names::Names;
+
+/// The program and version of MOUNT.
+const MOUNT: (u32, u32) = (100_005, 3);
+/// The longest path in a MOUNT.
+const MAX_PATH_BYTES: usize = 1024;
+/// `AUTH_SYS`, the one flavor that says who calls.
+const AUTH_SYS: u32 = 1;
+/// How long a client waits for a change; then it is told to come again.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// All that calls share.
+#[derive(Debug)]
+pub struct Proxy<L> {
+    coordinator: Coordinator<Upstreams, L>,
+    layout: Layout,
+    exports: Exports,
+    /// The exports' own roots, for what is asked of all.
+    tops: Vec<Bytes>,
+    fsid: u64,
+    replays: Replays,
+    names: Names,
+}
+
+/// A call that was read.
+#[derive(Debug)]
+pub enum Parsed {
+    /// Refused before any procedure sees it.
+    Answered(Vec<u8>),
+    /// NFS, with its arguments as they came.
+    Nfs(Head, Box<Call>, Bytes),
+    /// MOUNT.
+    Mount(Head, Reader),
+}
+
+/// Results from the status on, or a status with which no attributes go.
+type Done = Result<Vec<u8>, Status>;
+
+impl<L: Log + std::fmt::Debug + 'static> Answers for Proxy<L> {
+    type Call = Parsed;
+
+    fn admits(&self, address: IpAddr) -> bool {
+        self.exports.admit(address)
+    }
+
+    fn parse(&self, record: Bytes) -> Option<Parsed> {
+        let mut r = Reader::new(record);
+        let head = match read_head(&mut r) {
+            Ok(head) => head,
+            Err(refused) => return denied(refused).map(|w| Parsed::Answered(w.out)),
+        };
+        let xid = head.xid;
+        let no = |why| Parsed::Answered(accepted(xid, why, 0).out);
+        let arguments = r.rest().clone();
+        Some(match (head.program, head.version) {
+            (call::PROGRAM, call::VERSION) => match Call::read(head.procedure, &mut r) {
+                None => no(Accepted::NoProcedure),
+                Some(Err(_)) => no(Accepted::Garbage),
+                Some(Ok(call)) => {
+                    // What follows the arguments goes no further.
+                    let len = arguments.len() - r.rest().len();
+                    Parsed::Nfs(head, Box::new(call), arguments.slice(..len))
+                }
+            },
+            program if program == MOUNT => Parsed::Mount(head, r),
+            (call::PROGRAM, _) => no(Accepted::OtherVersion(call::VERSION)),
+            (program, _) if program == MOUNT.0 => no(Accepted::OtherVersion(MOUNT.1)),
+            _ => no(Accepted::NoProgram),
+        })
+    }
+
+    fn reply_bytes(&self, call: &Parsed) -> usize {
+        match call {
+            Parsed::Answered(reply) => reply.len(),
+            Parsed::Nfs(_, call, _) => call.reply_bytes(),
+            Parsed::Mount(..) => 1024,
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, peer: SocketAddr, call: Parsed) -> Vec<u8> {
+        match call {
+            Parsed::Answered(reply) => reply,
+            Parsed::Mount(head, arguments) => self.mount(peer, &head, arguments).await.out,
+            Parsed::Nfs(head, call, arguments) => {
+                let (xid, procedure) = (head.xid, head.procedure);
+                let body = self.nfs(peer, head, *call, arguments).await;
+                let body = body.unwrap_or_else(|status| refusal(procedure, status));
+                let mut w = accepted(xid, Accepted::Success, body.len());
+                w.fixed(&body);
+                w.out
+            }
+        }
+    }
+}
+
+impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
+    /// A proxy. `tops`: the roots of the exports of all volumes; `set`: the identity of them all.
+    pub fn new(
+        coordinator: Coordinator<Upstreams, L>,
+        layout: Layout,
+        exports: Exports,
+        tops: Vec<Bytes>,
+        set: [u8; 16],
+    ) -> Proxy<L> {
+        let mut fsid = [0; 8];
+        fsid.copy_from_slice(&set[..8]);
+        Proxy {
+            coordinator,
+            layout,
+            exports,
+            tops,
+            fsid: u64::from_be_bytes(fsid),
+            replays: Replays::default(),
+            names: Names::default(),
+        }
+    }
+
+    fn export(&self, peer: SocketAddr) -> Result<&Export, Status> {
+        let export = self.exports.all().first().ok_or(Status::Acces)?;
+        match !export.admits(peer.ip()) || export.secure && peer.port() >= 1024 {
+            true => Err(Status::Acces),
+            false => Ok(export),
+        }
+    }
+
+    fn handle(&self, bytes: &Bytes) -> Result<Handle, Status> {
+        let handle = Handle::read(bytes)?;
+        match self.layout.has(handle.volume) {
+            true => Ok(handle),
+            false => Err(Status::Stale),
+        }
+    }
+
+    fn name(&self, place: &Place) -> Result<Name, Status> {
+        Ok(Name {
+            dir: self.handle(&place.dir)?,
+            name: place.name.clone(),
+        })
+    }
+
+    async fn nfs(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        head: Head,
+        call: Call,
+        arguments: Bytes,
+    ) -> Done {
+        if matches!(call, Call::Null) {
+            return Ok(Vec::new());
+        }
+        let export = self.export(peer)?;
+        let who = export.who(&head.credential);
+        if export.read_only && call.is_change() {
+            return Err(Status::RoFs);
+        }
+        if who.uid == STUB_OWNER || owner(&call) == Some(STUB_OWNER) {
+            return Err(Status::Acces);
+        }
+        if changes_names(&call) {
+            return self.change(peer, head, who, call, arguments).await;
+        }
+        self.work(head.procedure, &who, call, &arguments).await
+    }
+
+    /// A call that changes names is done once, to its end, whether its client waits or not.
+    async fn change(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        head: Head,
+        who: Who,
+        call: Call,
+        arguments: Bytes,
+    ) -> Done {
+        let (procedure, xid) = (head.procedure, head.xid);
+        let sum = checksum(peer, &ids(&head.credential), procedure, &arguments);
+        let wait = match self.replays.begin(sum, xid) {
+            Begun::Full => return Err(Status::Jukebox),
+            Begun::Known(wait) => wait,
+            Begun::New(work) => {
+                let wait = self.replays.wait(sum, xid).ok_or(Status::Jukebox)?;
+                let proxy = self.clone();
+                tokio::spawn(async move {
+                    let done = proxy.work(procedure, &who, call, &arguments).await;
+                    work.finish(done.unwrap_or_else(|status| refusal(procedure, status)));
+                });
+                wait
+            }
+        };
+        match wait.reply(PATIENCE).await {
+            Some(Ok(reply)) => Ok(reply.to_vec()),
+            Some(Err(())) => Err(Status::ServerFault),
+            None => Err(Status::Jukebox),
+        }
+    }
+
+    async fn work(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {
+        match call {
+            Call::Null => Ok(Vec::new()),
+            Call::Lookup(place) => self.lookup(who, &place).await,
+            Call::FsStat(object) => self.fs_stat(who, &object).await,
+            Call::Mkdir(place, new) => self.mkdir(who, &place, new, arguments).await,
+            Call::Rmdir(place) => self.rmdir(who, &place, arguments).await,
+            Call::Remove(place) => self.remove(who, &place, arguments).await,
+            Call::Rename(from, to) => self.rename(who, &from, &to).await,
+            Call::Link { file, new } => self.link(who, &file, &new).await,
+            Call::Create(place, how) => self.create(who, &place, how, arguments).await,
+            Call::Symlink(place, ..) | Call::Mknod(place, _) => {
+                let name = self.name(&place)?;
+                let _held = self.names.hold(vec![name]).await;
+                self.straight(procedure, who, &place.dir, arguments).await
+            }
+            Call::GetAttr(object)
+            | Call::Readlink(object)
+            | Call::FsInfo(object)
+            | Call::PathConf(object)
+            | Call::Commit(object)
+            | Call::SetAttr { object, .. }
+            | Call::Access { object, .. } => {
+                self.straight(procedure, who, &object, arguments).await
+            }
+            Call::Write { file, .. } => self.straight(procedure, who, &file, arguments).await,
+            Call::Read { file, count, .. } => {
+                let arguments = bounded(arguments, count.min(MAX_IO_BYTES as u32));
+                self.straight(procedure, who, &file, &arguments).await
+            }
+            Call::ReadDir(listing) => {
+                let most = listing.bytes.min(MAX_IO_BYTES as u32);
+                // Our handles are longer by 8 bytes, and an entry with one has more than 128.
+                let most = match listing.names_bytes {
+                    Some(_) => most - most / 16,
+                    None => most,
+                };
+                let arguments = bounded(arguments, most);
+                self.straight(procedure, who, &listing.dir, &arguments)
+                    .await
+            }
+        }
+    }
+
+    /// Sends a call to the server of the handle that its arguments begin with.
+    async fn straight(&self, procedure: u32, who: &Who, first: &Bytes, arguments: &[u8]) -> Done {
+        let handle = self.handle(first)?;
+        let after = 4 + first.len().next_multiple_of(4);
+        let mut w = Writer::with_capacity(arguments.len());
+        w.opaque(&handle.server);
+        w.fixed(arguments.get(after..).ok_or(Status::ServerFault)?);
+        self.forward(procedure, who, &handle, &w.out).await
+    }
+
+    async fn forward(&self, procedure: u32, who: &Who, to: &Handle, arguments: &[u8]) -> Done {
+        let servers = &self.coordinator.servers;
+        let results = servers.nfs(to.volume, procedure, who, arguments).await?;
+        let rewritten = self.rewrite(to).results(procedure, results);
+        rewritten.map_err(|_| Status::ServerFault)
+    }
+
+    fn rewrite(&self, of: &Handle) -> Rewrite {
+        Rewrite {
+            volume: of.volume,
+            fsid: self.fsid,
+        }
+    }
+
+    async fn mount(&self, peer: SocketAddr, head: &Head, mut r: Reader) -> Writer {
+        let mut w = accepted(head.xid, Accepted::Success, 64);
+        match head.procedure {
+            // NULL, UMNT, UMNTALL: nothing is kept of who has mounted.
+            0 | 3 | 4 => {}
+            1 => match r.opaque(MAX_PATH_BYTES, "path") {
+                Err(_) => return accepted(head.xid, Accepted::Garbage, 0),
+                Ok(path) => match self.find_mount(peer, &path).await {
+                    Ok(handle) => {
+                        w.u32(0);
+                        w.opaque(&handle);
+                        [1, AUTH_SYS].into_iter().for_each(|word| w.u32(word));
+                    }
+                    Err(status) => w.u32(match status {
+                        Status::NoEnt | Status::Acces | Status::NotDir | Status::NameTooLong => {
+                            status as u32
+                        }
+                        _ => Status::ServerFault as u32,
+                    }),
+                },
+            },
+            2 => w.bool(false),
+            5 => {
+                w.bool(true);
+                w.opaque(b"/");
+                w.bool(false);
+                w.bool(false);
+            }
+            _ => return accepted(head.xid, Accepted::NoProcedure, 0),
+        }
+        w
+    }
+
+    async fn find_mount(&self, peer: SocketAddr, path: &[u8]) -> Result<Vec<u8>, Status> {
+        self.export(peer)?;
+        let mut dir = self.coordinator.root().clone();
+        for name in components(path) {
+            if matches!(name, b"." | b"..") {
+                return Err(Status::NoEnt);
+            }
+            let name = Bytes::copy_from_slice(name);
+            dir = match self.coordinator.find(&Name { dir, name }).await? {
+                Found::Thing(thing, _) if thing.is_dir => thing.object,
+                Found::Thing(..) => return Err(Status::NotDir),
+                Found::Nothing { .. } => return Err(Status::NoEnt),
+            };
+        }
+        dir.write()
+    }
+}
+
+/// The body of a refusal without attributes.
+fn refusal(procedure: u32, status: Status) -> Vec<u8> {
+    let mut out = (status as u32).to_be_bytes().to_vec();
+    out.resize(4 + 4 * refusal_words(procedure).unwrap_or(0), 0);
+    out
+}
+
+/// Arguments whose last word is how much may come back.
+fn bounded(arguments: &Bytes, most: u32) -> Vec<u8> {
+    let mut out = arguments.to_vec();
+    if let Some(last) = out.last_chunk_mut::<4>() {
+        *last = most.to_be_bytes();
+    }
+    out
+}
+
+fn changes_names(call: &Call) -> bool {
+    call.is_change() && !matches!(call, Call::Write { .. } | Call::SetAttr { .. })
+}
+
+/// The owner that a call sets.
+fn owner(call: &Call) -> Option<u32> {
+    let new: &NewAttrs = match call {
+        Call::SetAttr { attrs, .. } | Call::Mkdir(_, attrs) | Call::Symlink(_, attrs, _) => attrs,
+        Call::Create(_, How::Unchecked(attrs) | How::Guarded(attrs)) => attrs,
+        Call::Mknod(_, special) => &special.attrs,
+        _ => return None,
+    };
+    new.uid
+}
+
+fn ids(credential: &Credential) -> Vec<u32> {
+    match credential {
+        Credential::None => Vec::new(),
+        Credential::Sys { uid, gid, groups } => [&[*uid, *gid], &groups[..]].concat(),
+    }
+}

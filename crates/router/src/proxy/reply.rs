@@ -1,0 +1,291 @@
+//! Procedures that may touch two volumes.
+
+use bytes::Bytes;
+use quorate_files::Who;
+use quorate_nfs::call::{How, NewAttrs, Place};
+use quorate_nfs::handle::MAX_HANDLE_BYTES;
+use quorate_nfs::status::Status;
+use quorate_nfs::xdr::{Reader, Writer};
+
+use super::{Done, Proxy};
+use crate::ask::{Ask, Servers, place as write_place};
+use crate::attrs::Attrs;
+use crate::coordinator::{Found, Renamed};
+use crate::handle::Handle;
+use crate::intent::Log;
+use crate::layout::Volume;
+
+const LOOKUP: u32 = 3;
+const CREATE: u32 = 8;
+const MKDIR: u32 = 9;
+const REMOVE: u32 = 12;
+const RMDIR: u32 = 13;
+const RENAME: u32 = 14;
+const LINK: u32 = 15;
+const FSSTAT: u32 = 18;
+
+impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
+    pub(super) async fn lookup(&self, who: &Who, place: &Place) -> Done {
+        let name = self.name(place)?;
+        if &place.name[..] == b".." {
+            let parent = self.coordinator.parent(&name.dir).await?;
+            let attrs = self.coordinator.attrs(&parent).await?;
+            return self.found(&parent, attrs);
+        }
+        let volume = name.dir.volume;
+        let mut w = Writer::default();
+        write_place(&mut w, &name.place());
+        let servers = &self.coordinator.servers;
+        let results = servers.nfs(volume, LOOKUP, who, &w.out).await?;
+        let read = |results: Bytes| {
+            let r = &mut Reader::new(results);
+            if r.u32()? != 0 {
+                return Ok(None);
+            }
+            let handle = r.opaque(MAX_HANDLE_BYTES, "handle")?;
+            Ok(Some((handle, r.option(Attrs::read)?)))
+        };
+        let found =
+            read(results.clone()).map_err(|_: quorate_nfs::xdr::Malformed| Status::ServerFault)?;
+        let Some((server, attrs)) = found else {
+            let rewritten = self.rewrite(&name.dir).results(LOOKUP, results);
+            return rewritten.map_err(|_| Status::ServerFault);
+        };
+        let object = Handle { volume, server };
+        let attrs = match attrs {
+            Some(attrs) => attrs,
+            None => self.coordinator.attrs(&object).await?,
+        };
+        let Some(elsewhere) = attrs.stub() else {
+            let rewritten = self.rewrite(&object).results(LOOKUP, results);
+            return rewritten.map_err(|_| Status::ServerFault);
+        };
+        let target = self
+            .coordinator
+            .target(volume, &object.server, elsewhere)
+            .await;
+        match target {
+            Ok((target, attrs)) => self.found(&target, attrs),
+            // It may be on its way: whoever moves it holds the name.
+            Err(Status::NoEnt) => {
+                let _held = self.names.hold(vec![name.clone()]).await;
+                match self.coordinator.find(&name).await? {
+                    Found::Thing(thing, attrs) => self.found(&thing.object, attrs),
+                    Found::Nothing { .. } => Err(Status::NoEnt),
+                }
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// The results of a LOOKUP.
+    fn found(&self, object: &Handle, attrs: Attrs) -> Done {
+        let mut w = Writer::default();
+        w.u32(0);
+        w.opaque(&object.write()?);
+        self.rewrite(object).after(&mut w, Some(attrs));
+        w.bool(false);
+        Ok(w.out)
+    }
+
+    /// The results of what makes an object.
+    fn made(&self, object: &Handle, attrs: Attrs) -> Done {
+        let mut w = Writer::default();
+        w.u32(0);
+        w.bool(true);
+        w.opaque(&object.write()?);
+        self.rewrite(object).after(&mut w, Some(attrs));
+        w.bool(false);
+        w.bool(false);
+        Ok(w.out)
+    }
+
+    pub(super) async fn mkdir(
+        &self,
+        who: &Who,
+        place: &Place,
+        new: NewAttrs,
+        arguments: &[u8],
+    ) -> Done {
+        let name = self.name(place)?;
+        let in_root = name.dir == *self.coordinator.root();
+        let parent = (name.dir.volume, &name.dir.server[..]);
+        let volume = self.layout.place(parent, in_root, &name.name);
+        let _held = self.names.hold(vec![name.clone()]).await;
+        // These are there always.
+        let own = matches!(&name.name[..], b"." | b"..");
+        if volume == name.dir.volume || own {
+            return self.straight(MKDIR, who, &place.dir, arguments).await;
+        }
+        let (object, attrs) = self.coordinator.mkdir(who, name, volume, new).await?;
+        self.made(&object, attrs)
+    }
+
+    /// An answer that says no more than that it is done.
+    fn done(&self, procedure: u32) -> Done {
+        Ok(super::refusal(procedure, Status::Ok))
+    }
+
+    pub(super) async fn rmdir(&self, who: &Who, place: &Place, arguments: &[u8]) -> Done {
+        let name = self.name(place)?;
+        let _held = self.names.hold(vec![name.clone()]).await;
+        let elsewhere = match &name.name[..] {
+            b"." | b".." => false,
+            _ => match self.coordinator.find(&name).await? {
+                Found::Thing(thing, _) => thing.stub.is_some(),
+                Found::Nothing { stub } => stub.is_some(),
+            },
+        };
+        if !elsewhere {
+            return self.straight(RMDIR, who, &place.dir, arguments).await;
+        }
+        self.coordinator.remove(who, name, true).await?;
+        self.done(RMDIR)
+    }
+
+    pub(super) async fn remove(&self, who: &Who, place: &Place, arguments: &[u8]) -> Done {
+        let name = self.name(place)?;
+        let _held = self.names.hold(vec![name.clone()]).await;
+        let done = self.straight(REMOVE, who, &place.dir, arguments).await?;
+        // As servers refuse to remove a directory so.
+        if !matches!(status(&done), Status::IsDir | Status::Perm | Status::Acces) {
+            return Ok(done);
+        }
+        match self.coordinator.find(&name).await? {
+            Found::Thing(thing, _) if thing.stub.is_none() => return Ok(done),
+            Found::Nothing { stub: None } => return Ok(done),
+            _ => {}
+        }
+        self.coordinator.remove(who, name, false).await?;
+        self.done(REMOVE)
+    }
+
+    pub(super) async fn rename(&self, who: &Who, from: &Place, to: &Place) -> Done {
+        let (from, to) = (self.name(from)?, self.name(to)?);
+        let mut names = vec![from.clone(), to.clone()];
+        names.dedup();
+        let _held = self.names.hold(names).await;
+        let renamed = self.coordinator.rename(who, from.clone(), to.clone());
+        match renamed.await? {
+            Renamed::Done => self.done(RENAME),
+            Renamed::Straight(_guard) => {
+                let arguments = Ask::Rename(from.place(), to.place()).write();
+                self.forward(RENAME, who, &from.dir, &arguments).await
+            }
+        }
+    }
+
+    pub(super) async fn link(&self, who: &Who, file: &Bytes, new: &Place) -> Done {
+        let (file, to) = (self.handle(file)?, self.name(new)?);
+        let _held = self.names.hold(vec![to.clone()]).await;
+        if file.volume == to.dir.volume {
+            let arguments = Ask::Link(file.server.clone(), to.place()).write();
+            return self.forward(LINK, who, &file, &arguments).await;
+        }
+        if matches!(&to.name[..], b"." | b"..") {
+            return Err(Status::Exist);
+        }
+        self.coordinator.link(who, file, to).await?;
+        self.done(LINK)
+    }
+
+    pub(super) async fn create(
+        &self,
+        who: &Who,
+        place: &Place,
+        how: How,
+        arguments: &[u8],
+    ) -> Done {
+        let name = self.name(place)?;
+        let _held = self.names.hold(vec![name.clone()]).await;
+        let done = self.straight(CREATE, who, &place.dir, arguments).await?;
+        let How::Unchecked(new) = how else {
+            return Ok(done);
+        };
+        if !matches!(status(&done), Status::Exist | Status::IsDir) {
+            return Ok(done);
+        }
+        // The file that is there may lie elsewhere.
+        let (thing, attrs) = match self.coordinator.find(&name).await? {
+            Found::Thing(thing, attrs) if thing.stub.is_some() && !thing.is_dir => (thing, attrs),
+            _ => return Ok(done),
+        };
+        const REGULAR: u32 = 1;
+        if attrs.kind() != REGULAR {
+            return Err(Status::Exist);
+        }
+        let Some(size) = new.size else {
+            return self.made(&thing.object, attrs);
+        };
+        let cut = NewAttrs {
+            size: Some(size),
+            ..NewAttrs::default()
+        };
+        let ask = Ask::SetAttr(thing.object.server.clone(), cut);
+        let servers = &self.coordinator.servers;
+        servers.ask(thing.object.volume, who, ask).await?;
+        let attrs = self.coordinator.attrs(&thing.object).await?;
+        self.made(&thing.object, attrs)
+    }
+
+    /// The sums of all volumes.
+    pub(super) async fn fs_stat(&self, who: &Who, object: &Bytes) -> Done {
+        let object = self.handle(object)?;
+        let attrs = self.coordinator.attrs(&object).await?;
+        let (mut sums, mut steady) = ([0u64; 6], u32::MAX);
+        for volume in self.layout.volumes() {
+            let (words, seconds) = self.fs_stat_of(who, volume).await?;
+            for (sum, word) in sums.iter_mut().zip(words) {
+                *sum = sum.saturating_add(word);
+            }
+            steady = steady.min(seconds);
+        }
+        let mut w = Writer::default();
+        w.u32(0);
+        self.rewrite(&object).after(&mut w, Some(attrs));
+        sums.into_iter().for_each(|sum| w.u64(sum));
+        w.u32(steady);
+        Ok(w.out)
+    }
+
+    /// Bytes and files, in all, free, and free for this user; and for how many seconds they hold.
+    async fn fs_stat_of(&self, who: &Who, volume: Volume) -> Result<([u64; 6], u32), Status> {
+        let top = self.tops.get(usize::from(volume.0)).ok_or(Status::Stale)?;
+        let mut w = Writer::default();
+        w.opaque(top);
+        let servers = &self.coordinator.servers;
+        let results = servers.nfs(volume, FSSTAT, who, &w.out).await?;
+        let r = &mut Reader::new(results);
+        let mut read = || {
+            let number = r.u32()?;
+            r.option(Attrs::read)?;
+            if number != 0 {
+                return Ok(Err(Status::of(number)));
+            }
+            let mut words = [0; 6];
+            for word in &mut words {
+                *word = r.u64()?;
+            }
+            Ok(Ok((words, r.u32()?)))
+        };
+        let read: Result<_, quorate_nfs::xdr::Malformed> = read();
+        let (words, seconds) = read.map_err(|_| Status::ServerFault)??;
+        self.layout.set_free(volume, words[1]);
+        Ok((words, seconds))
+    }
+
+    /// Asks how much is free, for the policy that wants to know.
+    pub async fn look_at_space(&self) {
+        for volume in self.layout.volumes() {
+            // One that does not answer keeps what it had.
+            let _ = self.fs_stat_of(&Who::root(), volume).await;
+        }
+    }
+}
+
+fn status(results: &[u8]) -> Status {
+    match results.first_chunk() {
+        Some(word) => Status::of(u32::from_be_bytes(*word)),
+        None => Status::ServerFault,
+    }
+}

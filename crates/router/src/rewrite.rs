@@ -1,0 +1,227 @@
+//! Replies of servers, as clients are to see them: their handles become the router's, and attributes show one space of numbers.
+
+use bytes::Bytes;
+use quorate_nfs::handle::MAX_HANDLE_BYTES;
+use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
+
+use crate::attrs::{Attrs, show, show_fileid};
+use crate::handle::Handle;
+use crate::layout::Volume;
+
+/// The longest name in a listing.
+const MAX_NAME_BYTES: usize = 1 << 16;
+
+/// What results begin with, up to where nothing is to be changed any more.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// `fattr3`.
+    Attr,
+    /// `post_op_attr`.
+    After,
+    /// `wcc_data`.
+    Changed,
+    /// `nfs_fh3`.
+    Handle,
+    /// `post_op_fh3`.
+    MadeHandle,
+    /// Entries of READDIR.
+    Entries,
+    /// Entries of READDIRPLUS.
+    EntriesPlus,
+}
+
+/// Results of a procedure that was carried out, and of one that was not (RFC 1813, 3.3).
+fn parts(procedure: u32) -> (&'static [Part], &'static [Part]) {
+    use Part::{After, Attr, Changed, Entries, EntriesPlus, Handle, MadeHandle};
+    match procedure {
+        1 => (&[Attr], &[]),
+        2 | 7 | 12 | 13 | 21 => (&[Changed], &[Changed]),
+        3 => (&[Handle, After, After], &[After]),
+        4..=6 | 18..=20 => (&[After], &[After]),
+        8..=11 => (&[MadeHandle, After, Changed], &[Changed]),
+        14 => (&[Changed, Changed], &[Changed, Changed]),
+        15 => (&[After, Changed], &[After, Changed]),
+        16 => (&[After, Entries], &[After]),
+        17 => (&[After, EntriesPlus], &[After]),
+        _ => (&[], &[]),
+    }
+}
+
+/// Of which volume results are, and the one number of all file systems.
+#[derive(Clone, Copy, Debug)]
+pub struct Rewrite {
+    /// The volume.
+    pub volume: Volume,
+    /// The number.
+    pub fsid: u64,
+}
+
+impl Rewrite {
+    /// Results of a procedure, as clients are to see them.
+    ///
+    /// # Errors
+    /// [`Malformed`]: they are no such results.
+    pub fn results(self, procedure: u32, results: Bytes) -> Read<Vec<u8>> {
+        let mut w = Writer::with_capacity(results.len() + 64);
+        let r = &mut Reader::new(results);
+        let status = r.u32()?;
+        w.u32(status);
+        let (done, refused) = parts(procedure);
+        for part in if status == 0 { done } else { refused } {
+            self.part(*part, r, &mut w)?;
+        }
+        w.fixed(r.rest());
+        Ok(w.out)
+    }
+
+    fn part(self, part: Part, r: &mut Reader, w: &mut Writer) -> Read<()> {
+        match part {
+            Part::Attr => self.attr(w, Attrs::read(r)?),
+            Part::After => {
+                let attrs = r.option(Attrs::read)?;
+                self.after(w, attrs);
+            }
+            Part::Changed => {
+                // Size and two times.
+                let before = r.option(Reader::array::<24>)?;
+                w.bool(before.is_some());
+                before.iter().for_each(|before| w.fixed(before));
+                let attrs = r.option(Attrs::read)?;
+                self.after(w, attrs);
+            }
+            Part::Handle => {
+                let handle = r.opaque(MAX_HANDLE_BYTES, "handle")?;
+                self.handle(w, handle)?;
+            }
+            Part::MadeHandle => {
+                let handle = r.option(|r| r.opaque(MAX_HANDLE_BYTES, "handle"))?;
+                w.bool(handle.is_some());
+                if let Some(handle) = handle {
+                    self.handle(w, handle)?;
+                }
+            }
+            Part::Entries => self.entries(r, w, false)?,
+            Part::EntriesPlus => self.entries(r, w, true)?,
+        }
+        Ok(())
+    }
+
+    /// Attributes.
+    pub fn attr(self, w: &mut Writer, mut attrs: Attrs) {
+        show(&mut attrs.0, self.volume, self.fsid);
+        w.fixed(&attrs.0);
+    }
+
+    /// Attributes that may be absent.
+    pub fn after(self, w: &mut Writer, attrs: Option<Attrs>) {
+        w.bool(attrs.is_some());
+        if let Some(attrs) = attrs {
+            self.attr(w, attrs);
+        }
+    }
+
+    fn handle(self, w: &mut Writer, server: Bytes) -> Read<()> {
+        let volume = self.volume;
+        let handle = Handle { volume, server }.write();
+        w.opaque(&handle.map_err(|_| Malformed::TooLong("handle"))?);
+        Ok(())
+    }
+
+    fn entries(self, r: &mut Reader, w: &mut Writer, plus: bool) -> Read<()> {
+        w.fixed(&r.array::<8>()?);
+        while r.bool()? {
+            w.bool(true);
+            let mut fileid = r.array::<8>()?;
+            show_fileid(&mut fileid, self.volume);
+            w.fixed(&fileid);
+            let name = r.opaque(MAX_NAME_BYTES, "name")?;
+            w.opaque(&name);
+            w.fixed(&r.array::<8>()?);
+            if !plus {
+                continue;
+            }
+            let attrs = r.option(Attrs::read)?;
+            let handle = r.option(|r| r.opaque(MAX_HANDLE_BYTES, "handle"))?;
+            // Clients look up what these do not say: what a stub stands for, and what is above a placed directory.
+            let told = attrs
+                .filter(|attrs| attrs.stub().is_none() && &name[..] != b"..")
+                .zip(handle);
+            match told {
+                None => {
+                    w.bool(false);
+                    w.bool(false);
+                }
+                Some((attrs, handle)) => {
+                    self.after(w, Some(attrs));
+                    w.bool(true);
+                    self.handle(w, handle)?;
+                }
+            }
+        }
+        w.bool(false);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attrs::{ATTR_BYTES, DIRECTORY, STUB_OWNER};
+
+    const REWRITE: Rewrite = Rewrite {
+        volume: Volume(1),
+        fsid: 7,
+    };
+
+    fn attrs(uid: u32) -> Attrs {
+        let mut out = Vec::new();
+        for word in [DIRECTORY, 0, 2, uid, 1] {
+            out.extend_from_slice(&u32::to_be_bytes(word));
+        }
+        out.resize(ATTR_BYTES, 0);
+        Attrs(out.try_into().unwrap())
+    }
+
+    /// What a stub is does not reach a client, nor what is above a directory.
+    #[test]
+    fn stubs_are_not_told() {
+        let mut w = Writer::default();
+        w.u32(0);
+        w.bool(false);
+        w.u64(0);
+        for (name, uid) in [("..", 0), ("own", 5), ("stub", STUB_OWNER)] {
+            w.bool(true);
+            w.u64(9);
+            w.opaque(name.as_bytes());
+            w.u64(1);
+            w.bool(true);
+            w.fixed(&attrs(uid).0);
+            w.bool(true);
+            w.opaque(name.as_bytes());
+        }
+        w.bool(false);
+        w.bool(true);
+        let out = REWRITE.results(17, w.out.into()).unwrap();
+        let find = |what: &[u8]| out.windows(what.len()).filter(|w| *w == what).count();
+        assert_eq!(find(&[1, 0, 0, 1, 0, 0, 0, 1, b'o', b'w', b'n']), 1);
+        assert_eq!(find(&STUB_OWNER.to_be_bytes()), 0);
+        assert_eq!((find(b".."), find(b"stub"), find(b"own")), (1, 1, 2));
+        assert_eq!(find(&[128, 0, 0, 0, 0, 0, 0, 9]), 3);
+    }
+
+    /// No results make it panic, and what it does not know passes as it is.
+    #[test]
+    fn any_results() {
+        for procedure in 0..25 {
+            for fill in [0u8, 1, 255] {
+                for len in 0..300 {
+                    let mut bytes = vec![fill; len];
+                    bytes.iter_mut().take(4).for_each(|b| *b = 0);
+                    let _ = REWRITE.results(procedure, bytes.into());
+                }
+            }
+        }
+        let read = [&[0u8; 8][..], b"content"].concat();
+        assert_eq!(REWRITE.results(6, read.clone().into()), Ok(read));
+    }
+}
