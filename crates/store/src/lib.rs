@@ -8,7 +8,7 @@
 //!
 //! redb's file goes through a layer of checked blocks (`blocks.rs`, with the format), so that redb never sees a byte that
 //! has changed on the disk. In redb there are tables of byte strings. The first three have rows: a tag of 16 bytes, and 0 and
-//! the content, or 1 and where in a blob segment ([`Place`]) the content is. That is so for contents of `entries` of
+//! the content, or 2 and where in a blob segment ([`Place`]) the content is. That is so for contents of `entries` of
 //! [`LARGE_BYTES`] or more.
 //!
 //! | table | its byte in the tag | key | content |
@@ -20,7 +20,8 @@
 //! | `segments` | | a segment's number, big-endian | how many bytes rows refer to (`u64`) |
 //!
 //! The tag is the first 16 bytes of BLAKE3 (key derivation, context "quorate v1 store row") over: the table's byte, the
-//! key's length (`u32`), the key, the content. It is checked at each read: blocks prove what the disk gave, tags prove
+//! key's length (`u32`), the key, the content; of content in a segment over the table's byte plus 16, the key's length, the key, and the
+//! content's digest in the partition tree, so that a large value is hashed once when it is written, and once when it is read. It is checked at each read: blocks prove what the disk gave, tags prove
 //! the way from the value that was put in to the value that is handed out, wherever it was. Integers are little-endian where
 //! nothing else is said.
 //!

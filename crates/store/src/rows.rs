@@ -9,7 +9,8 @@ use std::sync::{Arc, LazyLock};
 use blake3::hazmat::HasherExt;
 use bytes::Bytes;
 use quorate_state::{Fault, Snapshot};
-use quorate_wire::{Decode, Encode};
+use quorate_wire::digest::Content;
+use quorate_wire::{Decode, Digest, Encode};
 use redb::{ReadOnlyTable, TableDefinition};
 
 use crate::blobs::{Blobs, Place};
@@ -28,7 +29,9 @@ const TAG_BYTES: usize = 16;
 /// The byte after the tag: the content follows.
 const INLINE: u8 = 0;
 /// The byte after the tag: a [`Place`] follows, where the content is.
-const ELSEWHERE: u8 = 1;
+const ELSEWHERE: u8 = 2;
+/// Added to the table's byte in the tag of a row whose content is elsewhere.
+const OF_DIGEST: u8 = 16;
 
 /// Which table a row is in, as its tag says.
 #[derive(Clone, Copy, Debug)]
@@ -41,15 +44,16 @@ pub(crate) enum Kind {
 /// The row for some content.
 pub(crate) fn seal(kind: Kind, key: &[u8], content: &[u8]) -> Vec<u8> {
     let mut row = Vec::with_capacity(TAG_BYTES + 1 + content.len());
-    row.extend_from_slice(&tag(kind, key, content));
+    row.extend_from_slice(&tag(kind as u8, key, content));
     row.push(INLINE);
     row.extend_from_slice(content);
     row
 }
 
-/// The row for content that is elsewhere.
-pub(crate) fn seal_elsewhere(kind: Kind, key: &[u8], content: &[u8], place: Place) -> Vec<u8> {
-    let mut row = tag(kind, key, content).to_vec();
+/// The row for content that is elsewhere. Its tag is over the content's digest, which the partition tree has already: so a large value
+/// is not hashed once more.
+pub(crate) fn seal_elsewhere(kind: Kind, key: &[u8], digest: Digest, place: Place) -> Vec<u8> {
+    let mut row = tag(kind as u8 + OF_DIGEST, key, &digest.0).to_vec();
     row.push(ELSEWHERE);
     place.encode(&mut row);
     row
@@ -58,7 +62,9 @@ pub(crate) fn seal_elsewhere(kind: Kind, key: &[u8], content: &[u8], place: Plac
 /// The content of a row that has it, if it is what was put there.
 pub(crate) fn open<'a>(kind: Kind, key: &[u8], row: &'a [u8]) -> Result<&'a [u8], Fault> {
     match row.split_at_checked(TAG_BYTES) {
-        Some((found, [INLINE, content @ ..])) if found == tag(kind, key, content) => Ok(content),
+        Some((found, [INLINE, content @ ..])) if found == tag(kind as u8, key, content) => {
+            Ok(content)
+        }
         _ => Err(mismatch(kind, key)),
     }
 }
@@ -83,15 +89,28 @@ pub(crate) fn read(
         let content = open(kind, key, row).map_err(|fault| StoreError::fault(path, fault))?;
         return Ok(Bytes::copy_from_slice(content));
     };
+    let (content, _) = read_elsewhere(kind, key, row, place, blobs)?;
+    Ok(content)
+}
+
+/// The content of a row that has it elsewhere, if it is what was put there, and its digest.
+pub(crate) fn read_elsewhere(
+    kind: Kind,
+    key: &[u8],
+    row: &[u8],
+    place: Place,
+    blobs: &Blobs,
+) -> Result<(Bytes, Digest), StoreError> {
     let content = blobs.read(place).map_err(StoreError::blob)?;
-    if row[..TAG_BYTES] != tag(kind, key, &content) {
+    let digest = Digest::of(Content::StateValue, &content);
+    if row.get(..TAG_BYTES) != Some(&tag(kind as u8 + OF_DIGEST, key, &digest.0)[..]) {
         let at = place.offset;
         return Err(StoreError::Corrupt {
             path: blobs.segment_path(place.segment),
             what: format!("the bytes at {at} do not match the tag of the row {kind:?} {key:?}"),
         });
     }
-    Ok(content)
+    Ok((content, digest))
 }
 
 fn mismatch(kind: Kind, key: &[u8]) -> Fault {
@@ -102,9 +121,9 @@ fn mismatch(kind: Kind, key: &[u8]) -> Fault {
 static TAG_KEY: LazyLock<[u8; 32]> =
     LazyLock::new(|| blake3::hazmat::hash_derive_key_context("quorate v1 store row"));
 
-fn tag(kind: Kind, key: &[u8], content: &[u8]) -> [u8; TAG_BYTES] {
+fn tag(table: u8, key: &[u8], content: &[u8]) -> [u8; TAG_BYTES] {
     let mut hasher = blake3::Hasher::new_from_context_key(&TAG_KEY);
-    hasher.update(&[kind as u8]);
+    hasher.update(&[table]);
     hasher.update(&(key.len() as u32).to_le_bytes());
     hasher.update(key);
     hasher.update(content);

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use quorate_state::{Layer, Snapshot};
+use quorate_wire::Digest;
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use crate::blobs::{Appender, Blobs, LARGE_BYTES, Place};
@@ -138,11 +139,11 @@ impl<'t, 's> Entries<'t, 's> {
         })
     }
 
-    /// Writes a layer, and moves what is in the way of reclaiming segments.
-    pub fn write(mut self, layer: &Layer) -> Result<(), StoreError> {
-        for (key, content) in layer {
-            match content {
-                Some(content) => self.put(key, content)?,
+    /// Writes a layer, whose values have these digests, and moves what is in the way of reclaiming segments.
+    pub fn write(mut self, layer: &Layer, digests: &[Option<Digest>]) -> Result<(), StoreError> {
+        for ((key, content), digest) in layer.iter().zip(digests) {
+            match content.as_ref().zip(*digest) {
+                Some((content, digest)) => self.put(key, content, digest)?,
                 None => self.delete(key)?,
             }
         }
@@ -159,25 +160,25 @@ impl<'t, 's> Entries<'t, 's> {
         self.space.appender.sync().map_err(StoreError::blob)
     }
 
-    fn put(&mut self, key: &[u8], content: &Bytes) -> Result<(), StoreError> {
+    fn put(&mut self, key: &[u8], content: &Bytes, digest: Digest) -> Result<(), StoreError> {
         if content.len() < LARGE_BYTES {
             let row = rows::seal(Kind::Entry, key, content);
             return self.insert(key, &row);
         }
         match self.space.blobs.find(content) {
-            Some(place) => self.refer(key, content, place),
-            None => self.append(key, content),
+            Some(place) => self.refer(key, digest, place),
+            None => self.append(key, content, digest),
         }
     }
 
     /// Writes content to a segment, and a row that refers to it.
-    fn append(&mut self, key: &[u8], content: &[u8]) -> Result<(), StoreError> {
+    fn append(&mut self, key: &[u8], content: &[u8], digest: Digest) -> Result<(), StoreError> {
         let place = self.space.appender.append(content);
-        self.refer(key, content, place.map_err(StoreError::blob)?)
+        self.refer(key, digest, place.map_err(StoreError::blob)?)
     }
 
-    fn refer(&mut self, key: &[u8], content: &[u8], place: Place) -> Result<(), StoreError> {
-        let row = rows::seal_elsewhere(Kind::Entry, key, content, place);
+    fn refer(&mut self, key: &[u8], digest: Digest, place: Place) -> Result<(), StoreError> {
+        let row = rows::seal_elsewhere(Kind::Entry, key, digest, place);
         self.insert(key, &row)?;
         let added = self.refs.insert(&ref_key(place, key)[..], &[][..]);
         added.map_err(|e| StoreError::redb(self.path, e))?;
@@ -225,14 +226,16 @@ impl<'t, 's> Entries<'t, 's> {
                 let row = self.entries.get(&key[..]);
                 let row = row.map_err(|e| StoreError::redb(self.path, e))?;
                 let found = row.as_ref().map(|row| row.value());
-                let content = found.filter(|row| rows::place(row) == Some(place));
-                let content = content.ok_or_else(|| StoreError::Corrupt {
+                let found = found.filter(|row| rows::place(row) == Some(place));
+                let found = found.ok_or_else(|| StoreError::Corrupt {
                     path: self.path.to_owned(),
                     what: format!("the row {key:?} is not where a segment has it"),
                 })?;
-                let content = rows::read(Kind::Entry, &key, content, &self.space.blobs, self.path)?;
+                let blobs = &self.space.blobs;
+                let (content, digest) =
+                    rows::read_elsewhere(Kind::Entry, &key, found, place, blobs)?;
                 drop(row);
-                self.append(&key, &content)?;
+                self.append(&key, &content, digest)?;
                 left = left.saturating_sub(u64::from(place.length));
             }
             if left == 0 {

@@ -142,7 +142,7 @@ impl Store {
         let update = tree::update(&*self.newest.snapshot, delta)
             .map_err(|fault| self.damage.judge(&self.path, fault))?;
         let write = begin(&self.database, &self.path)?;
-        Entries::open(&write, &mut self.space, &self.path)?.write(delta)?;
+        Entries::open(&write, &mut self.space, &self.path)?.write(delta, &update.values)?;
         {
             let mut nodes = open_table(&write, NODES, &self.path)?;
             apply(&mut nodes, Kind::Node, &update.nodes, &self.path)?;

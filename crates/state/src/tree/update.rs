@@ -22,6 +22,9 @@ pub struct Update {
     pub root: Digest,
     /// New bytes by path; `None` removes a node. Nodes that stay as they are, are not listed.
     pub nodes: BTreeMap<Bytes, Option<Bytes>>,
+    /// The digest of each value of the layer, in the layer's order; `None` where it removes a key. Hashing a large value once is
+    /// enough.
+    pub values: Vec<Option<Digest>>,
 }
 
 /// The changes that `delta` makes to the tree of `base`.
@@ -29,14 +32,14 @@ pub struct Update {
 /// # Errors
 /// [`Fault`] where the store fails or its tree is damaged.
 pub fn update(base: &dyn Snapshot, delta: &Layer) -> Result<Update, Fault> {
-    let mut changes: Vec<Change> = delta
-        .iter()
+    let digest = |value: &Bytes| Digest::of(Content::StateValue, value);
+    let values: Vec<_> = delta.values().map(|v| v.as_ref().map(digest)).collect();
+    let keys = delta.keys().zip(&values);
+    let mut changes: Vec<Change> = keys
         .map(|(key, value)| Change {
             place: place(key),
             key,
-            value: value
-                .as_ref()
-                .map(|value| Digest::of(Content::StateValue, value)),
+            value: *value,
         })
         .collect();
     // The sort is stable: within a place, keys stay in rising order.
@@ -51,6 +54,7 @@ pub fn update(base: &dyn Snapshot, delta: &Layer) -> Result<Update, Fault> {
     Ok(Update {
         root,
         nodes: updater.nodes,
+        values,
     })
 }
 
