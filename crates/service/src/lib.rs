@@ -61,7 +61,7 @@
 //! given when it is done, [`Txn::rollback`] undoes.
 //!
 //! Operations are executed one after the other. If yours wait for something, say with [`Service::uses`] what they touch and give
-//! replicas worker threads ([`Options::workers`], hundreds if need be): then those that don't conflict are at work at the same time.
+//! replicas worker threads ([`Options::workers`], [`Local::start_with`]; hundreds if need be): then those that don't conflict are at work at the same time.
 //! Results and state are the same as one after the other.
 //!
 //! # A replica
@@ -133,8 +133,9 @@
 //!
 //! # Examples
 //!
-//! `cargo run --example counter`, `key_value` and `null`: each a service with a client that uses it, in this crate. The third
-//! asks asynchronously, with many operations in flight. The service of the benchmarks, which can be told to wait, to
+//! `cargo run --example counter`, `key_value` and `null`: each a service with a client that uses it, in this crate. The second
+//! executes on worker threads, the third asks asynchronously, with many operations in flight. `processes` has replicas and clients
+//! as processes of their own, with keys and a group file. The service of the benchmarks, which can be told to wait, to
 //! conflict and to say much, is in `quorate-bench`.
 
 mod local;

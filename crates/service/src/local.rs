@@ -40,11 +40,23 @@ pub struct Local {
 }
 
 impl Local {
-    /// Starts a group of 1, 4, 7... replicas.
+    /// Starts a group of 1, 4, 7... replicas, which execute one operation after the other.
     ///
     /// # Errors
     /// Where no such group can be, or the machine gives no files or ports.
     pub fn start<S: Service + Clone>(replicas: usize, service: S) -> Result<Local, LocalError> {
+        Local::start_with(replicas, 0, service)
+    }
+
+    /// The same, with this many threads in each replica for operations that don't conflict ([`Service::uses`]).
+    ///
+    /// # Errors
+    /// As [`Local::start`].
+    pub fn start_with<S: Service + Clone>(
+        replicas: usize,
+        workers: usize,
+        service: S,
+    ) -> Result<Local, LocalError> {
         let keys: Vec<KeyPair> = (0..replicas)
             .map(|_| generate())
             .collect::<Result<_, _>>()?;
@@ -79,7 +91,7 @@ impl Local {
                 lost_disk: false,
                 listen: None,
                 tuning: Tuning::default(),
-                workers: 0,
+                workers,
                 fault: None,
             };
             let replica = Daemon::start(options, service.clone())?;

@@ -1,0 +1,49 @@
+//! The examples run, and say what they should.
+
+use std::process::Command;
+
+/// What an example prints. It is built with the tests, unless only some of them are asked for.
+fn run(name: &str) -> String {
+    let test = std::env::current_exe().expect("this program has a file");
+    let built = test.parent().and_then(|deps| deps.parent());
+    let example = built.expect("a directory").join("examples").join(name);
+    assert!(
+        example.exists(),
+        "{} is missing: `cargo test -p quorate-service` builds it",
+        example.display()
+    );
+    let output = Command::new(example).output().expect("it starts");
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {shown}{errors}");
+    shown
+}
+
+/// Ten additions at the same time, none of them lost.
+#[test]
+fn the_counter() {
+    assert!(run("counter").ends_with("read: 55\n"));
+}
+
+/// On worker threads a key's operations still come one after the other.
+#[test]
+fn the_key_value_store() {
+    let shown = run("key_value");
+    assert!(
+        shown.contains("fruit = pear, before: b\"apple\""),
+        "{shown}"
+    );
+    assert!(shown.contains("fruit is b\"pear\""), "{shown}");
+}
+
+#[test]
+fn the_null_service() {
+    assert!(run("null").contains("in flight"));
+}
+
+/// What one client has written outlives the client and the primary.
+#[test]
+fn the_processes() {
+    let shown = run("processes");
+    assert_eq!(shown, "hello, after \"\"\ngoodbye, after \"hello\"\n");
+}
