@@ -5,6 +5,7 @@
 //! - [`load`]: many clients in one thread, each a state machine with its own links and session.
 //! - [`micro`]: latency and throughput of 0/0, 4/0 and 0/4. Castro and Liskov, OSDI 2000, Table 1 and Figure 5.
 //! - [`parallel`]: what parallel execution costs and gains. The CBASE paper, DSN 2004, Figures 4 and 5.
+//! - [`graph`]: what the dependency graph takes by itself.
 //! - [`attacks`] and [`attackers`]: what correct clients get while others attack. Aardvark, NSDI 2009.
 //! - [`failover`]: what the end of a primary costs.
 //! - [`files`]: whole file systems under the papers' workloads.
@@ -22,6 +23,7 @@ pub mod attacks;
 pub mod cpu;
 pub mod failover;
 pub mod files;
+pub mod graph;
 pub mod group;
 pub mod load;
 pub mod micro;

@@ -7,6 +7,7 @@ use anyhow::Result;
 use quorate_net::group::Durability;
 
 use crate::Workload;
+use crate::graph;
 use crate::load::{Load, Parallelism, Random};
 use crate::micro::variant;
 use crate::paper;
@@ -23,11 +24,12 @@ const THREADS: [usize; 6] = [1, 2, 8, 16, 64, 128];
 const FACTORS: [u32; 7] = [1, 5, 10, 20, 50, 100, 150];
 const DISKS: usize = 100;
 
-/// Figure 4: null operations, which return at once and are all independent for CBASE, with 16 threads as in the paper.
+/// Figure 4, after the graph by itself: null operations, which return at once and are all independent for CBASE, with 16 threads as in the paper.
 ///
 /// # Errors
 /// Where a group does not start or answer.
 pub async fn overhead(options: &Options, report: &mut Report) -> Result<()> {
+    graph::measure(options, report);
     let inline = variant("inline", 4, Durability::Memory);
     let variants = [
         base(),
@@ -142,7 +144,7 @@ fn per_second(at_once: f64) -> f64 {
 
 /// The tables of a report.
 pub fn tables(report: &Report) -> Vec<Table> {
-    let mut tables = Vec::new();
+    let mut tables = vec![alone(report)];
     for (part, title) in [
         ("figure-4", "Null operations (CBASE paper, Figure 4)"),
         (
@@ -190,6 +192,23 @@ pub fn tables(report: &Report) -> Vec<Table> {
     }
     tables.retain(|t| !t.is_empty());
     tables
+}
+
+/// The graph by itself.
+fn alone(report: &Report) -> Table {
+    let heads = ["operation", "in the graph", "CPU us/op", "paper"];
+    let title =
+        "The dependency graph by itself, in one thread (goal: under 1 us for null operations)";
+    let mut table = Table::new(title, &heads);
+    for row in report.part(graph::PART) {
+        table.row(vec![
+            row.workload.clone(),
+            row.in_flight.to_string(),
+            show(row.median.replica_cpu_us),
+            paper::overhead(row.part, &row.workload).into(),
+        ]);
+    }
+    table
 }
 
 fn of_base<'a>(report: &'a Report, row: &Row) -> Option<&'a Row> {

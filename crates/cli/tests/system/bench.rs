@@ -145,6 +145,8 @@ fn the_other_benchmarks_run() {
     for name in ["overhead", "parallel"] {
         let shown = run(quorate().args(["bench", name, "--quick"]));
         assert!(shown.contains("BASE, 4"), "{shown}");
+        let graph = shown.contains("a write to one of 64 files");
+        assert_eq!(graph, name == "overhead", "{shown}");
     }
 }
 
