@@ -69,6 +69,7 @@ fn replica(directory: &Path, id: u8) -> Result<()> {
         lost_disk: false,
         listen: None,
         tuning: Tuning::default(),
+        key_holder: None,
         workers: 0,
         fault: None,
     };
