@@ -3,10 +3,10 @@
 use std::io::Read;
 use std::sync::{Arc, OnceLock};
 
-use quorate_net::fuzzing::cut;
+use quorate_net::fuzzing::{cut, cut_certified};
 use quorate_net::group::{Files, Group, Purpose};
 use quorate_net::{Identity, tls};
-use quorate_wire::KeyPair;
+use quorate_wire::{EpochCertificate, KeyPair};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 
 /// The longest message that the stream may announce here.
@@ -30,6 +30,21 @@ pub fn link(data: &[u8]) {
     }
     let read = whole.0.is_empty() || stream.starts_with(&expected);
     assert!(read, "messages that were not sent");
+    certified(stream, step);
+}
+
+/// The same stream where a certificate has to come first.
+fn certified(stream: &[u8], step: usize) {
+    let whole = cut_certified(LONGEST, [stream]);
+    assert_eq!(whole, cut_certified(LONGEST, stream.chunks(step)));
+    let (first, rest) = match &whole.0[..] {
+        [] => return,
+        [first, rest @ ..] => (first, rest),
+    };
+    assert_eq!(first.len(), EpochCertificate::BYTES);
+    assert!(rest.iter().all(|message| message.len() <= LONGEST));
+    let twice = rest.windows(2).any(|two| two.iter().all(|m| m.is_empty()));
+    assert!(!twice, "a notice is told twice");
 }
 
 /// What any client of NFS sends as one record: refused or read, with little memory, and the reply to it is bounded.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use quorate_wire::EpochCertificate;
 
 use crate::frame::Deframer;
 
@@ -12,7 +13,26 @@ pub fn cut<'a>(
     awaits_welcome: bool,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Bytes>, bool) {
-    let mut deframer = Deframer::new(max_bytes, awaits_welcome.then_some(0));
+    feed(
+        Deframer::new(max_bytes, awaits_welcome.then_some(0)),
+        pieces,
+    )
+}
+
+/// The same of a stream from a replica that was dialed and has a certificate, which is the first message; an empty one is a notice.
+pub fn cut_certified<'a>(
+    max_bytes: usize,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<Bytes>, bool) {
+    let mut deframer = Deframer::new(max_bytes, Some(EpochCertificate::BYTES));
+    deframer.takes_notices = true;
+    feed(deframer, pieces)
+}
+
+fn feed<'a>(
+    mut deframer: Deframer,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<Bytes>, bool) {
     let mut out = VecDeque::new();
     let fed = pieces
         .into_iter()
