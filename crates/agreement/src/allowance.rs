@@ -1,5 +1,5 @@
-//! What a client may ask for that costs a replica more than its place in turn: sessions, checks of its signatures, and to be served out of turn
-//! because a backup says so.
+//! What a client may ask for that costs a replica more than its place in turn: sessions, checks of signatures that make claims or are wrong, and to be
+//! served out of turn because a backup says so.
 //!
 //! A correct client opens a session when it starts or has lost one, and signs what it repeats or has watched: few a second. Whoever
 //! is over an allowance is refused before anything is done for it.
@@ -18,8 +18,9 @@ const SESSIONS_IN_A_SECOND: u64 = 8;
 /// Signatures at once: two windows of repeated requests.
 const CHECKS_AT_ONCE: u64 = 128;
 const CHECKS_IN_A_SECOND: u64 = 64;
-/// What is served out of turn: each backup shows a claim when it has waited a while, and the next when that was ordered.
-const URGENT_AT_ONCE: u64 = 4;
+/// What is served out of turn: each backup shows a claim when it has waited a while, and the next when that was ordered. At once as many as
+/// backups may show different ones of.
+const URGENT_AT_ONCE: u64 = 16;
 const URGENT_IN_A_SECOND: u64 = 16;
 
 /// See the [module](self).
@@ -44,6 +45,13 @@ impl Agreement {
     /// Whether a client may open or close another session.
     pub(crate) fn allows_session(&mut self, client: &ClientId) -> bool {
         self.spend_allowance(client, |allowance| &mut allowance.sessions)
+    }
+
+    /// Whether another signature of a client may be checked; nothing is spent where it is right.
+    pub(crate) fn may_check(&mut self, client: &ClientId) -> bool {
+        let now = self.now.mono;
+        let allowance = self.allowances.get_mut(client);
+        allowance.is_none_or(|allowance| allowance.checks.is_open(now))
     }
 
     /// Whether another signature of a client is to be checked.

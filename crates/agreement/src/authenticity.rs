@@ -24,13 +24,34 @@ const KEYS_PER_CLIENT: usize = 8;
 const SUSPECT_MS: Millis = 60_000;
 /// The most such clients that are remembered.
 const MAX_SUSPECTS: usize = 4096;
-/// How long a replica that has started waits for its clients' links.
-const SETTLING_MS: Millis = 30_000;
+/// How long a client's first key has been here before wrong MACs are its fault: what came on the way to it is through.
+const KEY_SETTLES_MS: Millis = 3_000;
+/// How long a replica that has started waits for a client that has no link here.
+const SETTLING_MS: Millis = 10_000;
+
+/// The keys of a client's links.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientKeys {
+    /// When the first of them came.
+    since: Millis,
+    keys: VecDeque<MacKey>,
+}
+
+impl ClientKeys {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+}
 
 impl Agreement {
     /// A client's link stands, with this key.
     pub(crate) fn on_client_key(&mut self, client: ClientId, key: MacKey) {
-        let keys: &mut VecDeque<MacKey> = self.mac_keys.entry(client).or_default();
+        let new = || ClientKeys {
+            since: self.now.mono,
+            keys: VecDeque::new(),
+        };
+        let keys = &mut self.mac_keys.entry(client).or_insert_with(new).keys;
         if !keys.contains(&key) {
             if keys.len() == KEYS_PER_CLIENT {
                 keys.pop_front();
@@ -41,45 +62,56 @@ impl Agreement {
         }
     }
 
-    /// A request over its client's link. A primary checks signatures when it proposes, many together.
-    pub(crate) fn check_linked(&mut self, request: &AuthRequest) -> Result<(), Rejected> {
+    /// A request over its client's link; whether its signature was found right. A primary checks signatures when it proposes, many together.
+    pub(crate) fn check_linked(&mut self, request: &AuthRequest) -> Result<bool, Rejected> {
         let signed = matches!(request.auth, Authenticator::Signed(_));
         if self.is_primary() && self.is_suspect(&request.request.client()) {
             if !signed {
                 return Err(Rejected::Unsigned);
             }
-            self.check_suspect(request)?;
+            if self.config.authentication == Authentication::Mac {
+                return self.check_suspect(request);
+            }
         }
-        let fine = match self.config.authentication {
-            Authentication::Mac => true,
-            Authentication::Signature if self.is_primary() => signed,
-            Authentication::Signature => self.is_signed(request),
-        };
-        fine.then_some(()).ok_or(Rejected::BadAuthentication)
+        if self.config.authentication == Authentication::Mac {
+            return Ok(false);
+        }
+        let is_right = !self.is_primary() && self.is_signed(request);
+        let is_fine = is_right || self.is_primary() && signed;
+        is_fine
+            .then_some(is_right)
+            .ok_or(Rejected::BadAuthentication)
     }
 
-    /// The backups will check what a suspect has signed, so its primary does. Elsewhere that is done when it proposes.
-    fn check_suspect(&mut self, request: &AuthRequest) -> Result<(), Rejected> {
-        let known = self.pool.get(&request.request.digest());
-        if self.config.authentication == Authentication::Signature || known.is_some() {
-            return Ok(());
+    /// The backups will check what a suspect has signed, so its primary does. Right signatures are as many as the client likes: it pays
+    /// for them with its turns, and a primary before may have made a correct client a suspect, by spoiling what it passed on.
+    fn check_suspect(&mut self, request: &AuthRequest) -> Result<bool, Rejected> {
+        let (client, known) = (
+            request.request.client(),
+            self.pool.get(&request.request.digest()),
+        );
+        if known.is_some_and(|entry| entry.authentic) {
+            return Ok(false);
         }
-        if !self.allows_check(&request.request.client()) {
+        if !self.may_check(&client) {
             return Err(Rejected::TooOften);
         }
-        let fine = self.is_signed(request);
-        fine.then_some(()).ok_or(Rejected::BadAuthentication)
+        if self.is_signed(request) {
+            return Ok(true);
+        }
+        self.allows_check(&client);
+        Err(Rejected::BadAuthentication)
     }
 
-    /// Whether any other replica could see that a request is its client's. Its signature is checked where that is not known. One
+    /// Whether any other replica could see that a request is its client's. Its signature is checked where it is not known to be right. One
     /// claim of a client at a time is enough to see how its primary treats it, and more would cost more than they tell.
-    pub(crate) fn is_claimable(&mut self, request: &AuthRequest) -> bool {
+    pub(crate) fn is_claimable(&mut self, request: &AuthRequest, is_right: bool) -> bool {
         match self.config.authentication {
             Authentication::Mac => {
                 let client = request.request.client();
                 let is_signed = matches!(request.auth, Authenticator::Signed(_));
                 let may = is_signed && !self.pool.has_claim(&client);
-                may && self.allows_check(&client) && self.is_signed(request)
+                may && (is_right || self.allows_check(&client) && self.is_signed(request))
             }
             // A backup has checked it, and a primary will when it proposes.
             Authentication::Signature => !self.is_primary(),
@@ -87,21 +119,23 @@ impl Agreement {
     }
 
     /// Whether a request that others have passed on is its client's.
-    pub(crate) fn is_authentic(&mut self, request: &AuthRequest) -> bool {
-        let macs = self.config.authentication == Authentication::Mac;
-        self.is_signed(request) || macs && self.has_right_mac(request)
+    fn is_authentic(&mut self, request: &AuthRequest) -> bool {
+        self.is_signed(request) || self.has_right_mac(request)
     }
 
-    fn has_right_mac(&self, request: &AuthRequest) -> bool {
-        let Some(keys) = self.mac_keys.get(&request.request.client()) else {
+    /// Whether its MAC for this replica is right, where MACs count.
+    pub(crate) fn has_right_mac(&self, request: &AuthRequest) -> bool {
+        let keys = self.mac_keys.get(&request.request.client());
+        let Some(known) = keys.filter(|_| self.config.authentication == Authentication::Mac) else {
             return false;
         };
         let (me, digest) = (self.config.me, request.request.digest());
-        let mut keys = keys.iter();
+        let mut keys = known.keys.iter();
         keys.any(|key| request.auth.check_mac(me, key, &digest).is_ok())
     }
 
-    fn is_signed(&mut self, request: &AuthRequest) -> bool {
+    /// Whether it has a right signature of its client.
+    pub(crate) fn is_signed(&mut self, request: &AuthRequest) -> bool {
         let Authenticator::Signed(shared) = &request.auth else {
             return false;
         };
@@ -132,19 +166,33 @@ impl Agreement {
     }
 
     /// Whether a client has lately sent MACs that were right for a primary and wrong here.
-    fn is_suspect(&self, client: &ClientId) -> bool {
+    pub(crate) fn is_suspect(&self, client: &ClientId) -> bool {
         let until = self.suspects.get(client);
         until.is_some_and(|until| self.now.mono < *until)
+    }
+
+    /// As primary of a view that begins: what a suspect has sent without a signature while this replica was a backup, or others
+    /// passed on, is not proposed.
+    pub(crate) fn forget_unsigned(&mut self) {
+        let (now, suspects) = (self.now.mono, &self.suspects);
+        let is_suspect = |client: &ClientId| suspects.get(client).is_some_and(|at| now < *at);
+        if !suspects.is_empty() && !is_on(Mutant::SuspectsRelayed) {
+            self.pool.forget_unsigned(is_suspect);
+        }
     }
 
     /// Aardvark, NSDI 2009, 3.1 (the Big MAC attack): a client whose requests a primary takes and backups can't. Each such request
     /// can cost the group a view; so whoever saw one takes nothing from that client, once it is the primary, but what is
     /// signed. A replica that has just started is still without its clients' keys.
     pub(crate) fn suspect(&mut self, client: ClientId) {
-        if self.now.mono < self.started + SETTLING_MS {
+        let now = self.now.mono;
+        let settled = match self.mac_keys.get(&client) {
+            Some(known) => known.since + KEY_SETTLES_MS,
+            None => self.started + SETTLING_MS,
+        };
+        if now < settled {
             return;
         }
-        let now = self.now.mono;
         self.suspects.retain(|_, until| now < *until);
         if self.suspects.len() < MAX_SUSPECTS || self.suspects.contains_key(&client) {
             self.suspects.insert(client, now + SUSPECT_MS);

@@ -151,7 +151,8 @@ impl Agreement {
         }
     }
 
-    /// STATUS: answers with what the sender lacks.
+    /// STATUS: answers with what the sender lacks, whether or not there is anything new: stragglers that waited for that stayed wedged
+    /// (concord-bft issue 269, pull 912).
     pub(crate) fn on_status(&mut self, from: ReplicaId, m: Status) -> Result<(), Rejected> {
         let moved = self.statuses.get(&from).is_none_or(|(old, _)| {
             (old.view, old.active, old.committed) != (m.view, m.active, m.committed)

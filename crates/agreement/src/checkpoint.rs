@@ -133,6 +133,7 @@ impl Agreement {
             return;
         };
         match self.own_checkpoints.get(&seq) {
+            // BFT-SMaRt issue 73: a replica whose state is damaged was never repaired.
             Some(own) if *own != root && is_on(Mutant::NeverRepaired) => {}
             Some(own) if *own != root => {
                 // f+1 others, a correct one among them, say otherwise: this replica's state is damaged, and is repaired from theirs.
@@ -221,7 +222,8 @@ impl Agreement {
         }
     }
 
-    /// Nobody keeps the checkpoint that is being fetched any more.
+    /// Nobody keeps the checkpoint that is being fetched any more. Published bug (concord-bft pull 2863): agreement went on meanwhile, and the
+    /// replica stayed out for ever.
     pub(crate) fn on_state_unavailable(&mut self) {
         let newest = self
             .certified_ahead()

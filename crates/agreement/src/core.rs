@@ -8,9 +8,10 @@ use quorate_wire::digest::Content;
 use quorate_wire::evidence::Kind;
 use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, MacKey, ReplicaId, Seq, Signature, View};
+use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, ReplicaId, Seq, Signature, View};
 
 use crate::allowance::Allowance;
+use crate::authenticity::ClientKeys;
 use crate::budget::Budget;
 use crate::catch_up::Stranded;
 use crate::durable::{Entered, Record, Remembered, StableRecord};
@@ -37,7 +38,7 @@ pub struct Agreement {
     pub(crate) awaiting: BTreeSet<Seq>,
     pub(crate) pool: Pool,
     pub(crate) judge: Judge,
-    pub(crate) mac_keys: BTreeMap<ClientId, VecDeque<MacKey>>,
+    pub(crate) mac_keys: BTreeMap<ClientId, ClientKeys>,
     /// Of each client the last signature for several requests that was found right, with what it is over.
     pub(crate) shared: BTreeMap<ClientId, (Digest, Signature)>,
     /// Clients that must sign what they ask this replica as primary, and until when.
@@ -270,7 +271,8 @@ impl Agreement {
         }
         core.resume_votes();
         if !whole || core.stable.0 > checkpoint.0 {
-            // The log has forgotten what leads from the store's state to the stable one: only the others know the way.
+            // The log has forgotten what leads from the store's state to the stable one: only the others know the way. Nor is half a
+            // state one to start from (CometBFT issue 1077).
             core.fetch_state(core.stable);
         } else {
             core.advance();
@@ -550,6 +552,11 @@ impl Agreement {
 
     pub(crate) fn is_primary(&self) -> bool {
         self.primary() == self.config.me
+    }
+
+    /// Whether this replica leads the view that has started.
+    pub fn is_leading(&self) -> bool {
+        self.active && self.is_primary()
     }
 
     /// Whether a place is above the low and not above the high water mark.

@@ -220,10 +220,12 @@ impl Remembered {
                 content,
             }) => {
                 self.keep_content(seq, content);
+                // Null batches as well (fabric issue 1731: their places were lost in a crash).
                 if is_null_forgotten(digest) {
                     return;
                 }
                 let slot = self.slots.entry(seq).or_default();
+                // Its content may be missing: others have it (Jepsen on Tendermint 0.10.2, 2017: a log that was fatal in recovery).
                 assert!(!is_on(Mutant::LogFatal) || slot.batches.contains_key(&digest));
                 slot.committed = Some(digest);
             }

@@ -9,7 +9,8 @@
 //!   that load and slow disks stretch it, and never more than the configured time-out.
 //! - **Blame**: the time for which a claim waited although the pipeline had room, beyond what messages take. It fades slowly; a
 //!   primary with too much of it is left.
-//! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before.
+//! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before, or
+//!   while two pipelines full of batches are proposed after the primary was shown it.
 //! - **Loss**: the link with the primary's process is gone, and f others say the same.
 //! - **Silence**: it says nothing at all although a claim waits and was shown to it, and 2f others say the same: a process that
 //!   stands still keeps its links. That all who are correct must see it keeps a busy machine from changing views.
@@ -20,6 +21,7 @@
 //! only from when its client was last served.
 
 mod pipeline;
+mod shown;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -38,6 +40,7 @@ use crate::pool::WaitingClaim;
 use crate::primary::EAGER_BATCHES;
 
 use pipeline::Pipeline;
+use shown::Shown;
 
 /// The shortest patience, where the configured time-out is not shorter still.
 const LEAST_PATIENCE_MS: Millis = 250;
@@ -59,10 +62,6 @@ const LATE_MS: Millis = 100;
 pub(crate) const RELAY_MS: Millis = 60;
 /// How many are shown at once.
 const RELAYED_AT_ONCE: usize = 64;
-/// For how long it is remembered whether a client's claim had to be shown to the primary.
-const SHOWN_MS: Millis = 10_000;
-/// Clients of whom it is.
-const SHOWN_CLIENTS: usize = 4096;
 /// How long a primary may be silent while a claim waits, beyond twice what its silences and batches took of late.
 const SILENCE_MS: Millis = 120;
 /// How long a lost link may take to come back.
@@ -70,6 +69,8 @@ const LOST_MS: Millis = 50;
 /// Requests of one session that may overtake a claim: a window that was in flight before it, one that followed while the claim
 /// was on its way, and one for links that are not alike.
 const MAY_OVERTAKE: u32 = 3 * SESSION_WINDOW as u32;
+/// Batches, in pipelines that are full, that may follow after a claim was shown to the primary, which should have it in the next.
+const MAY_FOLLOW: u64 = 2;
 /// Sessions that are counted for this.
 const COUNTED_SESSIONS: usize = 4096;
 
@@ -97,8 +98,7 @@ pub(crate) struct Judge {
     /// Primaries left for their slowness, and when the last was, or was forgiven.
     left: (u32, Millis),
     stood_still_at: Option<Millis>,
-    /// Whether the last claim of a client had to be shown to the primary, and until when that is remembered.
-    shown: BTreeMap<ClientId, (bool, Millis)>,
+    shown: Shown,
     /// Since when links with other replicas that stood before are gone.
     lost: BTreeMap<ReplicaId, Millis>,
     hash: FixedState,
@@ -119,7 +119,7 @@ impl Judge {
             is_unfair: false,
             left: (0, now),
             stood_still_at: None,
-            shown: BTreeMap::new(),
+            shown: Shown::default(),
             lost: BTreeMap::new(),
             hash: FixedState::with_seed(seed),
         }
@@ -128,6 +128,7 @@ impl Judge {
     /// Another view has begun, or this one was left: nothing is held against its primary.
     pub fn begin_view(&mut self, start: Seq, now: Millis) {
         self.pipeline.begin_view(start, now);
+        self.shown.begin_view();
         self.relayed = 0;
         self.oldest = None;
         (self.full_at, self.blame) = (now, 0);
@@ -142,6 +143,7 @@ impl Judge {
         now: Millis,
     ) {
         self.pipeline.on_proposed(seq, now);
+        self.shown.on_batch();
         let Some((_, counts)) = &mut self.overtaken else {
             return;
         };
@@ -174,29 +176,8 @@ impl Judge {
     /// The primary has proposed a claim. If it was not shown to it, it knew by itself.
     pub fn on_claim_proposed(&mut self, claim: u64, client: ClientId, now: Millis) {
         if claim > self.relayed {
-            self.note_shown(client, false, now);
+            self.shown.on_known(client, now);
         }
-    }
-
-    fn note_shown(&mut self, client: ClientId, shown: bool, now: Millis) {
-        self.shown.retain(|_, (_, until)| now < *until);
-        if self.shown.len() < SHOWN_CLIENTS || self.shown.contains_key(&client) {
-            self.shown.insert(client, (shown, now + SHOWN_MS));
-        }
-    }
-
-    /// Since when claims may be held against a primary, of some that wait.
-    fn blamed_from(&self, claims: impl Iterator<Item = WaitingClaim>) -> Option<Millis> {
-        let shown = self.shown.values().filter(|(shown, _)| *shown).count();
-        let is_usual = 2 * shown > self.shown.len();
-        let from = |claim: WaitingClaim| {
-            let is_shown = self
-                .shown
-                .get(&claim.client)
-                .is_some_and(|(shown, _)| *shown);
-            claim.since + if is_shown && !is_usual { RELAY_MS } else { 0 }
-        };
-        claims.map(from).min()
     }
 
     /// How many entries its tables have.
@@ -252,12 +233,14 @@ impl Agreement {
         still
     }
 
-    /// How long to wait for a primary: doubles with each view that failed, up to 64 times, and falls back with progress.
+    /// How long to wait for a primary: doubles with each view that failed, up to 64 times, and falls back with progress. Where it only grew,
+    /// a faulty primary could be slow for ever (Prime, DSN 2008; BFT-SMaRt issue 51).
     pub(crate) fn patience(&self) -> Millis {
         self.judge.patience(self.config.timeout_ms) << self.failed_views.min(6)
     }
 
-    /// When the oldest claim has waited too long. A primary leaves its own view as well: where one backup has gone on alone and
+    /// When the oldest claim has waited too long. The timer is that claim's: one of the whole queue never stopped under steady load (BFT-SMaRt
+    /// issue 57). A primary leaves its own view as well: where one backup has gone on alone and
     /// another has all that is asked, nobody else would, and the rest is too few to commit anything.
     pub(crate) fn request_deadline(&self) -> Option<Millis> {
         if !self.active || self.fetching.is_some() || !self.has_window() {
@@ -322,7 +305,7 @@ impl Agreement {
         if self.relay_deadline().is_none_or(|at| at > self.now.mono) {
             return;
         }
-        let now = self.now.mono;
+        let (now, primary) = (self.now.mono, self.primary());
         let due = self.pool.claims_after(self.judge.relayed);
         let due = due.take_while(|(_, since)| since + RELAY_MS <= now);
         let due: Vec<Digest> = due.take(RELAYED_AT_ONCE).map(|(d, _)| d).collect();
@@ -330,12 +313,18 @@ impl Agreement {
             let Some(entry) = self.pool.get(&digest) else {
                 continue;
             };
-            self.judge.relayed = entry.claim_number().unwrap_or(self.judge.relayed);
+            let number = entry.claim_number().unwrap_or(self.judge.relayed);
+            self.judge.relayed = number;
             if let Some(request) = entry.relay().filter(|_| entry.is_waiting()) {
                 let message = PeerMessage::Request((**request).clone());
                 let client = request.request.client();
-                self.out.push_back(Output::Send(self.primary(), message));
-                self.judge.note_shown(client, true, now);
+                self.out.push_back(Output::Send(primary, message));
+                let request = &request.request;
+                let small = request.op().len() <= self.config.tuning.inline_bytes;
+                let is_there = !self.judge.lost.contains_key(&primary);
+                // A session is opened when its client may.
+                let goes_first = small && is_there && request.session() != SessionId(0);
+                self.judge.shown.on_shown(number, client, goes_first, now);
             }
         }
     }
@@ -343,6 +332,9 @@ impl Agreement {
     /// The link with another replica stands, or is gone.
     pub(crate) fn on_peer_link(&mut self, replica: ReplicaId, is_up: bool) {
         self.judge.on_link(replica, is_up, self.now.mono);
+        if replica == self.primary() {
+            self.judge.shown.forget_shown();
+        }
     }
 
     /// Looks at the primary's conduct; whether it is to be left.
@@ -359,7 +351,10 @@ impl Agreement {
         let (proposed_at, is_on_its_way) = pipeline.last();
         let claim = self.pool.oldest_claim().map(|(number, _)| number);
         let waiting = self.pool.waiting_claims().next().map(|claim| claim.number);
-        let blamed_from = self.judge.blamed_from(self.pool.waiting_claims());
+        let blamed_from = self
+            .judge
+            .shown
+            .blamed_from(self.pool.waiting_claims(), RELAY_MS);
         // Then it is this replica that is slow.
         let is_behind = claim.is_some() && self.others_are_ahead();
         let judge = &mut self.judge;
@@ -408,7 +403,12 @@ impl Agreement {
         if !self.active || self.is_primary() || self.fetching.is_some() {
             return false;
         }
+        let most = MAY_FOLLOW * self.config.tuning.batches;
+        // What was on its way to a replica that was not called for a while comes at once.
+        let least = allowance + LATE_MS;
+        let claims = self.pool.waiting_claims();
         let judge = &mut self.judge;
+        judge.is_unfair |= judge.shown.is_starving(claims, most, least, now);
         let too_much = TOO_MUCH_BLAME_MS << judge.left.0.min(5);
         if judge.blame >= too_much * 10 || (judge.is_unfair && !is_behind) {
             judge.left = (judge.left.0 + 1, now);

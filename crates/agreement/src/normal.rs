@@ -337,6 +337,7 @@ impl Agreement {
         if self.is_dropped_by_laggard(m.seq) {
             return Err(Rejected::NotAsked);
         }
+        // Published bug (fabric issue 1857): a laggard dropped what it could not use yet, and starved.
         let slot = self.slots.entry(m.seq).or_default();
         if !slot.commits.add(from, m.view, m.digest) {
             return Err(Rejected::Contradiction);

@@ -2,7 +2,7 @@
 
 mod claims;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -28,7 +28,7 @@ pub const POOL_BYTES: usize = 256 << 20;
 pub const ENOUGH_BYTES: usize = 4 << 20;
 
 /// Requests that go into the next batch whoever's turn it is.
-const MAX_URGENT: usize = MAX_BATCH_REQUESTS / 2;
+const MAX_URGENT: usize = 4 * MAX_BATCH_REQUESTS;
 /// Where a request is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -75,6 +75,11 @@ impl Entry {
     /// Whether it waits for a primary to order it.
     pub fn is_waiting(&self) -> bool {
         self.place == Place::Waiting
+    }
+
+    /// Whether it was handed to execution.
+    pub fn is_executed(&self) -> bool {
+        self.place == Place::Executed
     }
 
     /// Whether a batch in the log names it.
@@ -134,8 +139,8 @@ pub struct Pool {
     claimants: HashMap<ClientId, u64, FixedState>,
     /// Those of them that wait.
     waiting: Turns,
-    /// Some that go into the next batch, whoever's turn it is.
-    urgent: BTreeSet<Digest>,
+    /// Some that go into the next batch, whoever's turn it is, in the order in which they were shown.
+    urgent: VecDeque<Digest>,
     /// Charges of open requests by client.
     in_flight: HashMap<ClientId, usize, FixedState>,
     /// The weight of what batches in the log name.
@@ -154,7 +159,7 @@ impl Pool {
             last_claim: 0,
             claimants: HashMap::with_hasher(state.clone()),
             waiting: Turns::new(state.clone()),
-            urgent: BTreeSet::new(),
+            urgent: VecDeque::new(),
             in_flight: HashMap::with_hasher(state),
             log_weight: 0,
             arrivals: 0,
@@ -400,6 +405,19 @@ impl Pool {
         }
     }
 
+    /// Stops waiting for what some clients have sent without a signature.
+    pub fn forget_unsigned(&mut self, whose: impl Fn(&ClientId) -> bool) {
+        let is_meant = |digest: &&Digest| {
+            let entry = &self.entries[*digest];
+            let signed = matches!(entry.known.auth, Authenticator::Signed(_));
+            entry.is_waiting() && !signed && whose(&entry.request().client())
+        };
+        let meant: Vec<Digest> = self.open.values().filter(is_meant).copied().collect();
+        for digest in meant {
+            self.drop_open(&digest);
+        }
+    }
+
     /// Does without an open request, but for what the log needs of it.
     fn drop_open(&mut self, digest: &Digest) {
         let Some(entry) = self.entries.get_mut(digest) else {
@@ -451,9 +469,14 @@ impl Pool {
             .entries
             .get(digest)
             .is_some_and(|e| e.authentic && e.is_waiting());
-        if waits && self.urgent.len() < MAX_URGENT {
-            self.urgent.insert(*digest);
+        if waits && self.urgent.len() < MAX_URGENT && !self.urgent.contains(digest) {
+            self.urgent.push_back(*digest);
         }
+    }
+
+    /// Whether it goes into the next batch in any case.
+    pub fn is_urgent(&self, digest: &Digest) -> bool {
+        self.urgent.contains(digest)
     }
 
     /// Those that still wait of what is to go into the next batch, up to so many.

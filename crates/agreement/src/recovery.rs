@@ -9,6 +9,9 @@
 //! 3. *Coming back.* With a stable checkpoint at the bound or above, nothing that it said about places matters any more. The
 //!    others go on to the bound's view, and with the NEW-VIEW of that one, or of a later one, it is a replica as any other.
 //!
+//! Until then it counts among the f, however long that takes: where recoveries begin by the clock, and nothing bounds how long they last,
+//! more than f may be away at a time (Sousa, Neves, Verissimo, DSN 2005).
+//!
 //! [`Record::Recovering`](crate::Record::Recovering) stands in its log from before its first word until
 //! [`Record::Entered`](crate::Record::Entered), so that a crash on the way leads back to 1.
 

@@ -3,18 +3,20 @@
 use alloc::sync::Arc;
 
 use quorate_wire::message::{AuthRequest, PeerMessage};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Authenticator, SessionId, Verified};
 
 use crate::core::Agreement;
 use crate::io::{Output, Rejected};
+use crate::pool::Entry;
 
 impl Agreement {
     /// A client's request, over its own link.
     pub(crate) fn on_request(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
         self.check_allowed(&request)?;
-        self.check_linked(&request)?;
-        let is_claim = self.is_claimable(&request);
+        let is_right = self.check_linked(&request)?;
+        let is_claim = self.is_claimable(&request, is_right);
         let small = request.request.op().len() <= self.config.tuning.inline_bytes;
         let repeated = self.pool.get(&request.request.digest()).is_some();
         // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
@@ -35,11 +37,11 @@ impl Agreement {
     pub(crate) fn on_watch(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
         self.check_allowed(&request)?;
-        self.check_linked(&request)?;
+        let is_right = self.check_linked(&request)?;
         if self.pool.has_claim(&request.request.client()) {
             return Err(Rejected::TooOften);
         }
-        if !self.is_claimable(&request) {
+        if !self.is_claimable(&request, is_right) {
             return Err(Rejected::BadAuthentication);
         }
         self.take_request(request, true)
@@ -74,22 +76,48 @@ impl Agreement {
         if !self.is_primary() {
             return Err(Rejected::NotThePrimary);
         }
+        let client = request.request.client();
+        let signed = matches!(request.auth, Authenticator::Signed(_));
         // Of what is known nothing has to be checked; its client is still there.
         let known = self.pool.get(&request.request.digest());
         if let Some(entry) = known.filter(|entry| entry.authentic) {
-            // A backup waits for it, while it waits here for its client's turn.
-            let small = request.request.op().len() <= self.config.tuning.inline_bytes;
-            let waits = entry.is_waiting() && matches!(request.auth, Authenticator::Signed(_));
-            if small && waits && self.allows_urgency(&request.request.client()) {
-                self.pool.hurry(&request.request.digest());
+            let again = entry.is_executed();
+            // A read whose result too few have is asked again. Its client does so over its own link with this replica; what others have kept
+            // would be ordered at the client's cost as often as they like.
+            if again && !(signed && self.allows_urgency(&client)) && !is_on(Mutant::ReplaysTaken) {
+                return Err(Rejected::Duplicate);
             }
+            self.hurry(&request);
             return self.take_request(request, false);
         }
-        if !self.is_authentic(&request) {
+        // Its MAC is right for this replica, and the backups that it is wrong for would not vote for it.
+        if !signed && self.is_suspect(&client) && !is_on(Mutant::SuspectsRelayed) {
+            return Err(Rejected::Unsigned);
+        }
+        let is_right = self.is_signed(&request);
+        if !is_right && !self.has_right_mac(&request) {
             return Err(Rejected::BadAuthentication);
         }
         self.check_allowed(&request)?;
-        let is_claim = self.is_claimable(&request);
-        self.take_request(request, is_claim)
+        let is_claim = self.is_claimable(&request, is_right);
+        let shown = is_right.then(|| request.clone());
+        self.take_request(request, is_claim)?;
+        if let Some(request) = shown {
+            self.hurry(&request);
+        }
+        Ok(())
+    }
+
+    /// A backup waits for it, while it waits here for its client's turn: it goes first.
+    fn hurry(&mut self, request: &AuthRequest) {
+        let digest = request.request.digest();
+        let small = request.request.op().len() <= self.config.tuning.inline_bytes;
+        let waits = self.pool.get(&digest).is_some_and(Entry::is_waiting);
+        let signed = matches!(request.auth, Authenticator::Signed(_));
+        // Once: another backup, or a faulty one time and again, would use up what the client may hurry.
+        let is_new = small && waits && signed && !self.pool.is_urgent(&digest);
+        if is_new && self.allows_urgency(&request.request.client()) {
+            self.pool.hurry(&digest);
+        }
     }
 }

@@ -67,7 +67,8 @@ fn select_start(quorum: Quorum, changes: &[&ViewChange]) -> Option<(Seq, Digest)
         .max()
 }
 
-/// The batch for one place: the one that may have committed (A), or null where none can have (B).
+/// The batch for one place: the one that may have committed (A), or null where none can have (B). Published bugs: what had committed in an
+/// earlier round did not bind a later one (IBFT, arXiv 1901.07160); a certificate that was no good spoilt others (concord-bft pull 50).
 fn select_batch(quorum: Quorum, changes: &[&ViewChange], seq: Seq) -> Option<Digest> {
     let at = |votes: &[Vote]| -> Option<Vote> { votes.iter().find(|v| v.seq == seq).cloned() };
     let below = || changes.iter().filter(|c| c.stable < seq);

@@ -440,6 +440,9 @@ impl Agreement {
             }
         }
         self.pool.restart(&named, self.now.mono);
+        if self.is_primary() {
+            self.forget_unsigned();
+        }
         self.judge.begin_view(self.last_given, self.now.mono);
         let record = Record::Entered(entered.clone().into());
         self.entered_at = Some(self.next_index);

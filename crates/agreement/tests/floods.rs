@@ -237,7 +237,7 @@ fn what_a_backup_shows_goes_first() {
     let first = (1_900..=2_000)
         .filter(|number| named(&next, *number))
         .count();
-    assert_eq!(first, 4);
+    assert_eq!(first, 16);
 }
 
 /// A client of which much is open is to be held, until half of that is done.

@@ -100,6 +100,33 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
+    /// A client's request, passed on by a backup. What has been answered is ordered no more: a faulty replica keeps old requests, and their
+    /// clients would pay for them with their turns.
+    pub(crate) fn on_forwarded(
+        &mut self,
+        now: Now,
+        from: ReplicaId,
+        message: AuthRequest,
+    ) -> Result<(), Fault> {
+        let request = &message.request;
+        let (client, session, number) = (request.client(), request.session(), request.number());
+        let may_look = self.agreement.is_leading() && self.transfer.is_idle();
+        if may_look && !is_on(Mutant::ReplaysTaken) {
+            let cached = self
+                .executor
+                .cached(&mut self.state, client, session, number)?;
+            if !matches!(cached, Cached::Unknown) {
+                self.refuse(Rejected::Duplicate);
+                return Ok(());
+            }
+        }
+        self.agree(
+            now,
+            AgreementInput::Peer(from, PeerMessage::Request(message)),
+        );
+        Ok(())
+    }
+
     /// Answers the reads that wait, when all that was executed has committed: a view change must not take back what somebody
     /// has read, nor must a read miss what it took back for a while. A state on its way answers nobody.
     pub(crate) fn answer_reads(&mut self) -> Result<(), Fault> {

@@ -192,6 +192,9 @@ impl<S: Service> Replica<S> {
                 return self.on_state(now, from, message);
             }
             Input::Peer(from, PeerMessage::Vouchers(message)) => self.on_vouchers(from, message),
+            Input::Peer(from, PeerMessage::Request(message)) => {
+                return self.on_forwarded(now, from, message);
+            }
             Input::Peer(from, message) => self.agree(now, AgreementInput::Peer(from, message)),
             Input::PeerLink(peer, is_up) => self.agree(now, AgreementInput::PeerLink(peer, is_up)),
             Input::ClientUp(connection, client, key) => {

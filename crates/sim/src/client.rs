@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_agreement::client::{Client, ClientOptions};
 use quorate_replica::ConnectionId;
-use quorate_wire::message::ClientMessage;
+use quorate_wire::message::{AuthRequest, ClientMessage};
 use quorate_wire::{Authenticator, ClientId, KeyPair, Mac, Quorum, ReplicaId};
 
 use crate::keys::key_pair;
@@ -35,6 +35,8 @@ pub struct ClientNode {
     pub bad_macs: BTreeSet<ReplicaId>,
     /// A client that sends each request to the primary alone, and never again.
     pub stubborn: bool,
+    /// The last request that it sent to the primary.
+    pub last_sent: Option<AuthRequest>,
 }
 
 /// The key of a client.
@@ -57,6 +59,7 @@ impl ClientNode {
             thinking: false,
             bad_macs: BTreeSet::new(),
             stubborn: false,
+            last_sent: None,
         }
     }
 

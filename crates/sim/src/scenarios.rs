@@ -78,6 +78,8 @@ scenarios! {
     recovery::two_lost_logs_are_too_many
     recovery::a_lost_vote_is_not_given_again
     adversaries::leaping_primary
+    adversaries::a_client_and_a_replica_in_league
+    adversaries::old_requests_are_not_ordered
 }
 
 fn group(clients: usize, change: impl FnOnce(&mut Knobs)) -> World {

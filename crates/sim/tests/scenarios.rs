@@ -62,4 +62,6 @@ tests! {
     two_lost_logs_are_too_many
     a_lost_vote_is_not_given_again
     leaping_primary
+    a_client_and_a_replica_in_league
+    old_requests_are_not_ordered
 }

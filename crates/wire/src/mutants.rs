@@ -156,6 +156,10 @@ mutants! {
         "a primary may propose as much as the water marks let it" ""
     StaleProposalsKept "stale-proposals-kept"
         "a primary keeps to a proposal that is too old for whoever has not heard of it" ""
+    SuspectsRelayed "suspects-relayed"
+        "what a backup passes on of a client with wrong MACs needs no signature" ""
+    ReplaysTaken "replays-taken"
+        "what was executed is ordered again when a backup passes it on" ""
     StrangersBelieved "strangers-believed"
         "a request counts as its client's if its signature is right, whoever that client is" ""
     // View changes.

@@ -1,15 +1,20 @@
 //! Replicas and clients that do what they must not.
 
+use bytes::Bytes;
 use quorate_fault::Fault;
 use quorate_replica::Input;
 use quorate_wire::digest::Content;
 use quorate_wire::message::{
-    Batch, Commit, Committed, NewView, PeerMessage, PrePrepare, SignedNewView, SignedViewChange,
-    Status, ViewChange, Vote,
+    AuthRequest, Batch, Commit, Committed, NewView, PeerMessage, PrePrepare, Request,
+    SignedNewView, SignedViewChange, Status, ViewChange, Vote,
 };
-use quorate_wire::{Authentication, Digest, ReplicaId, Seq, Time, View};
+use quorate_wire::{
+    Authentication, Authenticator, Digest, Mac, ReplicaId, RequestNumber, Seq, SessionId, Time,
+    View,
+};
 
 use super::*;
+use crate::client::client_key;
 use crate::knobs::Adversary;
 use crate::server::key_of;
 
@@ -130,6 +135,71 @@ pub(super) fn inconsistent_authenticators_without_a_repeat() -> Outcome {
     w.run_for(5)?;
     append(&mut w, 0, 5..25, 20_000)?;
     w.crash_client(1);
+    w.finish().map(|_| ())
+}
+
+/// A request that is right for one replica and wrong for the others. Its session is nobody's, so that nothing comes of it.
+fn right_for_one(w: &mut World, number: u64, server: usize) -> AuthRequest {
+    let (client, session) = (client_key(1).public(), SessionId(1 << 40));
+    let request = Request::new(client, session, RequestNumber(number), Bytes::new());
+    w.made_by_hand(&request);
+    let mut macs = vec![Mac([0xee; 16]); 4];
+    let key = w.link_key(1, server).expect("a link");
+    macs[server] = key.mac(&request.digest());
+    AuthRequest {
+        request,
+        auth: Authenticator::Macs(macs),
+        replier: ReplicaId(0),
+    }
+}
+
+/// A faulty client has a faulty backup pass its requests on to whoever is the primary, with MACs that are right for that one alone; the
+/// backup votes for nothing. Each primary falls for it once (Aardvark, NSDI 2009).
+pub(super) fn a_client_and_a_replica_in_league() -> Outcome {
+    let mut w = group(2, |_| {});
+    w.run_for(4_000)?;
+    (0..3).for_each(|to| w.net().block(3, to));
+    let mut last = View(0);
+    for round in 0..12 {
+        let views = (0..3).map(|i| standing(&w, i).view);
+        let primary = (views.max().unwrap_or(View(0)).0 % 4) as usize;
+        if primary != 3 {
+            let shown = PeerMessage::Request(right_for_one(&mut w, 1 + round, primary));
+            w.handle(primary, Input::Peer(ReplicaId(3), shown))?;
+        }
+        append(&mut w, 0, 2 * round..2 * round + 2, 20_000)?;
+        let before = last;
+        last = standing(&w, 0).view;
+        if round >= 6 && last > before {
+            return Err(Failure::new("liveness", "views are left without end"));
+        }
+    }
+    w.net().join();
+    w.finish().map(|_| ())
+}
+
+/// A faulty backup passes on what a client asked long ago, with the MACs that were right then. None of it is ordered again.
+pub(super) fn old_requests_are_not_ordered() -> Outcome {
+    let mut w = group(2, |_| {});
+    let mut old = Vec::new();
+    // Beyond the next checkpoint agreement itself has forgotten them.
+    for token in 0..140 {
+        append(&mut w, 0, token..token + 1, 2_000)?;
+        old.extend(w.client_mut(0).last_sent.take());
+    }
+    assert!(old.len() >= 140 && standing(&w, 0).stable.0 > Seq(0));
+    w.run_for(1_000)?;
+    let before = standing(&w, 0).committed;
+    for request in old {
+        let shown = PeerMessage::Request(request);
+        w.handle(0, Input::Peer(ReplicaId(3), shown))?;
+        w.run_for(5)?;
+    }
+    let ordered = standing(&w, 0).committed.0 - before.0;
+    if ordered > 10 {
+        let said = format!("{ordered} places for what was executed before");
+        return Err(Failure::new("order", said));
+    }
     w.finish().map(|_| ())
 }
 

@@ -2,7 +2,7 @@
 
 use quorate_agreement::client::{ClientOptions, ClientOutput};
 use quorate_wire::Authentication;
-use quorate_wire::message::Outcome;
+use quorate_wire::message::{Outcome, Request};
 
 use super::*;
 use crate::client::client_key;
@@ -10,7 +10,25 @@ use crate::client::client_key;
 /// How long until a client tries again to connect.
 const RECONNECT: u64 = 200_000;
 
+/// What both ends of a link take from their handshake.
+fn key_of_link(connection: ConnectionId) -> MacKey {
+    let mut key = [7; 32];
+    key[..8].copy_from_slice(&connection.0.to_le_bytes());
+    MacKey(key)
+}
+
 impl World {
+    /// The key that a client shares with a server, if they have a link: what a faulty client would tell others.
+    pub fn link_key(&self, client: usize, server: usize) -> Option<MacKey> {
+        let links = &self.clients[client].links;
+        links.get(&server).map(|id| key_of_link(*id))
+    }
+
+    /// A faulty client has made this request, and gives it to whom it likes.
+    pub fn made_by_hand(&mut self, request: &Request) {
+        self.validity.on_sent(request);
+    }
+
     fn client_node(&self, client: usize) -> usize {
         self.servers.len() + client
     }
@@ -71,9 +89,7 @@ impl World {
         }
         let connection = ConnectionId(self.next_connection);
         self.next_connection += 1;
-        let mut key = [7; 32];
-        key[..8].copy_from_slice(&connection.0.to_le_bytes());
-        let key = MacKey(key);
+        let key = key_of_link(connection);
         self.connections
             .insert(connection, Connection { client, server });
         let it = &mut self.clients[client];
@@ -157,6 +173,9 @@ impl World {
         it.spoil(&mut message);
         if it.stubborn && matches!(message, ClientMessage::Repeat(_) | ClientMessage::Watch(_)) {
             return;
+        }
+        if let ClientMessage::Request(m) = &message {
+            self.clients[client].last_sent = Some(m.clone());
         }
         let node = self.client_node(client);
         let links = &self.clients[client].links;
