@@ -114,7 +114,7 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
     failures.sort_by_key(|r| r.seed);
     let total = total.into_inner().expect("no panics here");
     println!(
-        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {} recoveries, {} proofs of contradictions, {} operations run by workers, {:.0} s of virtual time, {} events, digest {:016x}",
+        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {} recoveries ({} pieces of state right, {} not), {} proofs of contradictions, {} operations run by workers, {:.0} s of virtual time, {} events, digest {:016x}",
         done.load(Ordering::Relaxed),
         started.elapsed().as_secs_f64(),
         total.operations,
@@ -122,6 +122,8 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
         total.crashes,
         total.transfers,
         total.recoveries,
+        total.checked,
+        total.differing,
         total.evidence,
         total.jobs,
         total.time_us as f64 / 1e6,
@@ -151,6 +153,8 @@ fn add(total: &mut Stats, one: &Stats) {
     total.crashes += one.crashes;
     total.transfers += one.transfers;
     total.recoveries += one.recoveries;
+    total.checked += one.checked;
+    total.differing += one.differing;
     total.evidence += one.evidence;
     total.jobs += one.jobs;
     total.time_us += one.time_us;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use quorate_agreement::Record;
 use quorate_execution::{Completion, Job};
-use quorate_state::transfer::Lie;
+use quorate_state::transfer::{Counts, Found, Lie, Lookup};
 use quorate_state::{Layer, Snapshot};
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
@@ -43,6 +43,8 @@ pub enum Input {
     },
     /// Workers have run these jobs.
     Ran(Vec<Completion>),
+    /// What a lookup has found in the former state.
+    Found(Found),
     /// A time-out may have passed.
     Tick,
 }
@@ -76,6 +78,11 @@ pub enum Output {
     },
     /// Operations that can run, each on a worker of its own; [`Input::Ran`] comes back, in any order. Only where there are workers.
     Run(Vec<Job>),
+    /// Look for pieces in the state that was set aside ([`look`](quorate_state::transfer::look)); [`Input::Found`] comes back. Only
+    /// where there is one.
+    LookUp(Lookup),
+    /// The replica is back, and looks for nothing more in the state that was set aside; what it has found there.
+    Recovered(Counts),
     /// A replica has signed two statements that contradict each other; to be kept for the operators.
     Evidence(Box<Evidence>),
     /// A replica has sent a piece of state that is not in the certified one. Where messages are signed, what it was sent in proves it:

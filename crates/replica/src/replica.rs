@@ -19,6 +19,7 @@ use quorate_wire::{Authentication, ClientId, Digest, LogIndex, Quorum, ReplicaId
 use crate::asks::Asks;
 use crate::checkpoints::Checkpoints;
 use crate::clients::{Clients, ConnectionId};
+use crate::former::Former;
 use crate::io::{Input, Output};
 use crate::parallel::Parallel;
 use crate::reads::WaitingReads;
@@ -44,6 +45,9 @@ pub struct Restored {
     pub records: Vec<Record>,
     /// The index for the next record.
     pub next_index: LogIndex,
+    /// Whether there is a state that was set aside since it is not believed, and the content is that of a new replica. It is looked
+    /// into until this replica has recovered.
+    pub former: bool,
 }
 
 /// The layer that makes the initial state out of nothing; a driver writes it to a new store at place 0.
@@ -80,6 +84,7 @@ pub struct Replica<S> {
     pub(crate) reads: WaitingReads,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transfer: Transfer,
+    pub(crate) former: Option<Former>,
     /// Of peers that fetch from this replica.
     asks: Asks,
     pub(crate) clients: Clients,
@@ -109,6 +114,7 @@ impl<S: Service> Replica<S> {
             snapshot,
             records,
             next_index,
+            former,
         } = restored;
         let (quorum, me) = (config.quorum, config.me);
         // A signature for each message between replicas costs more than the replies that it would save.
@@ -139,6 +145,7 @@ impl<S: Service> Replica<S> {
             reads: WaitingReads::default(),
             checkpoints,
             transfer: Transfer::Idle,
+            former: former.then(Former::default),
             asks: Asks::default(),
             clients: Clients::default(),
             bundles: Bundles::new(quorum, me),
@@ -213,6 +220,7 @@ impl<S: Service> Replica<S> {
                 return self.on_stored(now, seq, complete, root, snapshot);
             }
             Input::Ran(completions) => self.on_ran(completions),
+            Input::Found(found) => return self.transfer.found(now.mono, found),
             Input::Tick => self.agree(now, AgreementInput::Tick),
         }
         Ok(())
@@ -268,6 +276,7 @@ impl<S: Service> Replica<S> {
             .and_then(|()| self.answer_asks(now))
             .and_then(|()| self.answer_reads());
         self.absorb(result);
+        self.leave_former();
     }
 
     fn carry_out(&mut self, output: AgreementOutput) -> Result<(), Fault> {
@@ -291,7 +300,7 @@ impl<S: Service> Replica<S> {
                 // What is on its way to execution belongs to the state that is given up.
                 self.backlog.clear();
                 self.drop_flight();
-                self.transfer = Transfer::Draining(target(seq, root));
+                self.set_transfer(Transfer::Draining(target(seq, root)));
             }
             AgreementOutput::Evidence(evidence) => {
                 self.out.push_back(Output::Evidence(evidence));
@@ -422,10 +431,10 @@ impl<S: Service> Replica<S> {
             };
             if root != target.root {
                 // The fetcher checked each piece, so the store has changed under it: look again.
-                self.transfer = Transfer::Draining(target);
+                self.set_transfer(Transfer::Draining(target));
                 return Ok(());
             }
-            self.transfer = Transfer::Idle;
+            self.set_transfer(Transfer::Idle);
             self.state = State::new(snapshot.clone());
             self.executor.reset();
             self.snapshots = [(seq, snapshot)].into();
@@ -492,7 +501,9 @@ impl<S: Service> Replica<S> {
                 false => self.quorum.n(),
             };
             let donors = self.quorum.others(self.me).take(most);
-            self.transfer = Transfer::begin(target, self.newest.clone(), donors)?;
+            let lookups = self.former.as_mut().map(Former::next_round);
+            let base = self.newest.clone();
+            self.set_transfer(Transfer::begin(target, base, donors, lookups)?);
         }
         if self.transfer.is_unavailable() {
             self.agree(now, AgreementInput::StateUnavailable);
@@ -502,6 +513,9 @@ impl<S: Service> Replica<S> {
         for (to, message) in messages {
             self.out
                 .push_back(Output::Send(to, PeerMessage::State(message)));
+        }
+        while let Some(lookup) = self.transfer.look_up() {
+            self.out.push_back(Output::LookUp(lookup));
         }
         if let Some(piece) = piece {
             self.store(piece);

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_state::transfer::{Fetcher, Lie, Target};
+use quorate_state::transfer::{Counts, Fetcher, Found, Lie, Lookup, Target};
 use quorate_state::{Fault, Layer, Snapshot};
 use quorate_wire::message::StateMessage;
 use quorate_wire::{Digest, ReplicaId, Seq};
@@ -36,12 +36,17 @@ impl Transfer {
         matches!(self, Transfer::Idle)
     }
 
+    /// `lookups`: there is a former state, in which other transfers of this replica have looked so many times before.
     pub fn begin(
         target: Target,
         base: Arc<dyn Snapshot>,
         donors: impl IntoIterator<Item = ReplicaId>,
+        lookups: Option<u32>,
     ) -> Result<Transfer, Fault> {
-        let fetcher = Fetcher::new(target, base, donors)?;
+        let mut fetcher = Fetcher::new(target, base, donors)?;
+        if let Some(first) = lookups {
+            fetcher.look_at_home_first(first);
+        }
         Ok(Transfer::Running {
             fetcher: Box::new(fetcher),
             storing: false,
@@ -58,6 +63,29 @@ impl Transfer {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.handle(now, from, message),
             Transfer::Idle | Transfer::Draining(_) => Ok(()),
+        }
+    }
+
+    /// What to look for in the former state.
+    pub fn look_up(&mut self) -> Option<Lookup> {
+        match self {
+            Transfer::Running { fetcher, .. } => fetcher.look_up(),
+            Transfer::Idle | Transfer::Draining(_) => None,
+        }
+    }
+
+    pub fn found(&mut self, now: u64, found: Found) -> Result<(), Fault> {
+        match self {
+            Transfer::Running { fetcher, .. } => fetcher.found(now, found),
+            Transfer::Idle | Transfer::Draining(_) => Ok(()),
+        }
+    }
+
+    /// What this transfer has found in the former state.
+    pub fn former_counts(&self) -> Counts {
+        match self {
+            Transfer::Running { fetcher, .. } => fetcher.former_counts(),
+            Transfer::Idle | Transfer::Draining(_) => Counts::default(),
         }
     }
 

@@ -2,12 +2,13 @@
 //! that holds the last layer that was written whole. It may be faulty: change bytes that were safe, or forget them.
 
 use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_agreement::Record;
 use quorate_replica::Restored;
-use quorate_state::{Layer, MemorySnapshot};
+use quorate_state::{Layer, MemorySnapshot, Snapshot};
 use quorate_wire::frame::{self, End};
 use quorate_wire::{Decode, Digest, Encode, LogIndex, Seq, Time};
 
@@ -226,6 +227,8 @@ pub struct Disk {
     pub writes: VecDeque<Write>,
     /// What a new store holds.
     genesis: Content,
+    /// A store that was set aside and is not believed.
+    pub former: Option<Arc<MemorySnapshot>>,
 }
 
 impl Disk {
@@ -245,6 +248,7 @@ impl Disk {
             store: genesis.clone(),
             writes: VecDeque::new(),
             genesis,
+            former: None,
         }
     }
 
@@ -280,9 +284,34 @@ impl Disk {
     /// The log of a server that is down is lost.
     pub fn lose_log(&mut self, now: Time) {
         self.wal.begin_again(now);
-        if !self.store.complete {
+        if !self.store.complete || self.former.is_some() {
             self.store = self.genesis.clone();
         }
+    }
+
+    /// The store of a server that has lost its log is set aside, after somebody has changed it in a way that can't be seen.
+    pub fn set_aside(&mut self, dice: &mut Dice) {
+        let all = self
+            .store
+            .snapshot
+            .range(Bound::Unbounded, Bound::Unbounded, usize::MAX);
+        let all = all.expect("what memory holds");
+        let mut changes = Layer::new();
+        for _ in 0..dice.below(6) {
+            let at = dice.below(all.len().max(1) as u64) as usize;
+            let Some((key, value)) = all.get(at) else {
+                break;
+            };
+            let other = match dice.below(3) {
+                0 => None,
+                1 => Some(Bytes::from_static(b"somebody's")),
+                _ => Some([value, &b"!"[..]].concat().into()),
+            };
+            changes.insert(key.clone(), other);
+        }
+        let former = self.store.snapshot.apply(&changes).expect("its own tree");
+        self.former.get_or_insert_with(|| Arc::new(former.0));
+        self.store = self.genesis.clone();
     }
 
     /// The first layer is written. `damage` changes one of its values on the way.
@@ -315,6 +344,7 @@ impl Disk {
             snapshot: store.snapshot.clone(),
             records,
             next_index,
+            former: self.former.is_some(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quorate_execution::Job;
 use quorate_replica::{Checkpoints, ConnectionId, Input, Output, genesis};
+use quorate_state::transfer::Lookup;
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
 use quorate_wire::{Decode, Digest, Encode, MacKey, Quorum, ReplicaId, Seq};
 
@@ -40,6 +41,7 @@ enum Event {
     Synced(usize, u64, quorate_wire::LogIndex, Vec<usize>),
     Stored(usize, u64),
     Ran(usize, u64, Job),
+    LookUp(usize, u64, Lookup),
     Tick(usize, u64),
     TurnEnd(usize, u64),
     /// A server notices that the process of a replica is gone, or that there is one again.
@@ -80,6 +82,10 @@ pub struct Stats {
     pub jobs: u64,
     /// Correct replicas that lost their logs and came back.
     pub recoveries: u64,
+    /// Pieces of state that such replicas found right on their own disks, which they did not believe.
+    pub checked: u64,
+    /// Pieces that were not those of the group.
+    pub differing: u64,
     /// Virtual time in microseconds.
     pub time_us: u64,
 }
@@ -242,6 +248,9 @@ impl World {
             }
             Event::Stored(server, incarnation) => self.on_stored(server, incarnation),
             Event::Ran(server, incarnation, job) => self.on_ran(server, incarnation, &job),
+            Event::LookUp(server, incarnation, lookup) => {
+                self.on_look_up(server, incarnation, &lookup)
+            }
             Event::Tick(server, at) => self.on_tick(server, at),
             Event::TurnEnd(server, incarnation) => self.on_turn_end(server, incarnation),
             Event::PeerLink(server, peer) => {

@@ -13,6 +13,10 @@
 //! target. Whether a layer was the last is what [`Fetcher::is_done`] says after it was taken. After a crash, or when the
 //! group has moved on to another checkpoint, make a new fetcher over the partly changed contents: it fetches less.
 //!
+//! A replica that does not trust its own store has it set aside, starts from an empty one, and says so
+//! ([`Fetcher::look_at_home_first`]). Then the driver also answers what [`Fetcher::look_up`] gives: by [`look`], in the state that was
+//! set aside.
+//!
 //! The fetcher holds at most about [`CHUNK_BYTES`] and what is in flight; while the driver takes no layers it asks for no values.
 //!
 //! A piece that does not match comes out as a [`Lie`], with the nodes that prove it. Whether it convinces others depends on
@@ -21,9 +25,11 @@
 mod diff;
 mod donors;
 mod fetcher;
+mod former;
 mod serve;
 
 pub use fetcher::{Fetcher, Lie, Target};
+pub use former::{Counts, Found, Lookup, Names, Piece, look};
 pub use serve::serve;
 
 /// The most nodes in a request; a donor leaves out what is beyond.
@@ -44,3 +50,6 @@ pub const MAX_VALUE_ASKS: usize = 8;
 pub const TIMEOUT_MS: u64 = 1_000;
 /// How long a donor is left alone after it failed for the first time, in milliseconds; doubled with each failure.
 pub const PAUSE_MS: u64 = 500;
+/// How long the former state is waited for, in milliseconds. It is on this machine's disk, but somebody may have made it so that
+/// reading it never ends: after this it is not used any more.
+pub const FORMER_TIMEOUT_MS: u64 = 20_000;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use quorate_agreement::{Record, Standing};
 use quorate_execution::Job;
+use quorate_state::transfer::{self, Lookup};
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::Checkpoint;
 
@@ -12,6 +13,11 @@ use crate::disk::Write;
 use crate::knobs::Aim;
 use crate::rounds;
 use crate::server::key_of;
+
+/// How long a lookup in a state that was set aside takes, in microseconds.
+const LOOK_US: u64 = 200;
+/// The first of the dice by which stores are set aside; one for each start of each server.
+const FORMER_DICE: u64 = 1 << 32;
 
 impl World {
     /// Starts a server from its disk.
@@ -60,6 +66,12 @@ impl World {
 
     fn lost_log(&mut self, server: usize) {
         self.forgetful.insert(server);
+        // Half of them do not believe their stores either: those that recover on purpose.
+        let stream = FORMER_DICE + 16 * self.servers[server].incarnation + server as u64;
+        let mut dice = Dice::new(self.seed, stream);
+        if dice.per_mille(500) {
+            self.servers[server].disk.set_aside(&mut dice);
+        }
         self.note(&[12, server as u64], || {
             format!("server {server} has lost its log")
         });
@@ -303,6 +315,15 @@ impl World {
                     self.after(delay, Event::Ran(server, incarnation, job));
                 }
             }
+            Output::LookUp(lookup) => {
+                let incarnation = self.servers[server].incarnation;
+                self.after(LOOK_US, Event::LookUp(server, incarnation, lookup));
+            }
+            Output::Recovered(counts) => {
+                self.servers[server].disk.former = None;
+                self.stats.checked += counts.right;
+                self.stats.differing += counts.differing;
+            }
             Output::Evidence(evidence) => self.on_evidence(server, &evidence)?,
             Output::Lie(lie) => {
                 let signing = &mut self.servers[server].signing;
@@ -467,6 +488,24 @@ impl World {
             snapshot: content.snapshot,
         };
         self.handle(server, input)
+    }
+
+    pub(super) fn on_look_up(
+        &mut self,
+        server: usize,
+        incarnation: u64,
+        lookup: &Lookup,
+    ) -> Result<(), Failure> {
+        let it = &self.servers[server];
+        let former = it.disk.former.as_ref();
+        let Some(former) = former.filter(|_| it.incarnation == incarnation) else {
+            return Ok(());
+        };
+        if it.replica.is_none() {
+            return Ok(());
+        }
+        let found = transfer::look(&**former, lookup);
+        self.handle(server, Input::Found(found))
     }
 
     pub(super) fn on_ran(

@@ -69,12 +69,21 @@ enum Own {
     Many(Vec<Child>),
 }
 
+/// What may be found in the former state.
+#[derive(Debug, Default)]
+pub(super) struct Near {
+    pub(super) nodes: Vec<NodeWant>,
+    pub(super) values: Vec<ValueWant>,
+}
+
 /// Lists are used from their ends, so that the walk goes down before it goes on, and the lists stay short.
 #[derive(Debug)]
 pub(super) struct Diff {
     base: Arc<dyn Snapshot>,
     pub(super) nodes: Vec<NodeWant>,
     pub(super) values: Vec<ValueWant>,
+    /// What is looked for at home first, if anything is.
+    pub(super) near: Option<Near>,
     sweeps: Vec<Sweep>,
     gathered: Layer,
     gathered_bytes: usize,
@@ -86,6 +95,7 @@ impl Diff {
             base,
             nodes: Vec::new(),
             values: Vec::new(),
+            near: None,
             sweeps: Vec::new(),
             gathered: Layer::new(),
             gathered_bytes: 0,
@@ -109,7 +119,24 @@ impl Diff {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        !self.nodes.is_empty() || !self.values.is_empty() || !self.sweeps.is_empty()
+        let near = self.near.as_ref();
+        let near = near.is_some_and(|near| !near.nodes.is_empty() || !near.values.is_empty());
+        near || !self.nodes.is_empty() || !self.values.is_empty() || !self.sweeps.is_empty()
+    }
+
+    /// From now on all is looked for at home before it is asked for.
+    pub(super) fn look_at_home_first(&mut self) {
+        let nodes = core::mem::take(&mut self.nodes);
+        let values = core::mem::take(&mut self.values);
+        self.near = Some(Near { nodes, values });
+    }
+
+    /// From now on nothing is looked for at home.
+    pub(super) fn leave_home(&mut self) {
+        if let Some(near) = self.near.take() {
+            self.nodes.extend(near.nodes);
+            self.values.extend(near.values);
+        }
     }
 
     pub(super) fn has_gathered(&self) -> bool {
@@ -131,6 +158,11 @@ impl Diff {
         }
         self.gathered_bytes -= bytes;
         chunk
+    }
+
+    /// A value that was checked, and keeps nothing else alive.
+    pub(super) fn put_own(&mut self, key: Bytes, value: Bytes) {
+        self.gather(key, Some(value));
     }
 
     /// A value that was checked.
@@ -248,7 +280,11 @@ impl Diff {
     }
 
     fn want_node(&mut self, parent: &[u8], child: Child, above: Option<&Arc<Above>>) {
-        self.nodes.push(NodeWant {
+        let wants = match &mut self.near {
+            Some(near) => &mut near.nodes,
+            None => &mut self.nodes,
+        };
+        wants.push(NodeWant {
             path: tree::child_path(parent, child.byte),
             digest: child.digest,
             count: Some(child.count),
@@ -257,7 +293,11 @@ impl Diff {
     }
 
     fn want_value(&mut self, entry: Entry, above: Option<&Arc<Above>>) {
-        self.values.push(ValueWant {
+        let wants = match &mut self.near {
+            Some(near) => &mut near.values,
+            None => &mut self.values,
+        };
+        wants.push(ValueWant {
             key: own_bytes(&entry.key),
             digest: entry.value,
             above: above.cloned(),

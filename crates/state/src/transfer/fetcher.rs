@@ -12,6 +12,7 @@ use quorate_wire::{Digest, ReplicaId, Seq};
 
 use super::diff::{Above, Diff, NodeWant, ValueWant};
 use super::donors::Donors;
+use super::former::{Counts, Former};
 use super::{MAX_ASK_BYTES, MAX_KEYS, MAX_PATHS, MAX_VALUE_ASKS};
 use crate::layers::Layer;
 use crate::snapshot::{Fault, Snapshot};
@@ -49,13 +50,16 @@ pub struct Lie {
 #[derive(Debug)]
 pub struct Fetcher {
     target: Target,
-    diff: Diff,
+    pub(super) diff: Diff,
     donors: Donors,
     in_flight: Vec<Ask>,
+    pub(super) former: Option<Former>,
+    /// What came of the former state, when it is used no more.
+    pub(super) counts: Counts,
     lies: Vec<Lie>,
     fetched_bytes: u64,
     /// The latest time heard of.
-    now: u64,
+    pub(super) now: u64,
 }
 
 /// A request that waits for its answer.
@@ -87,6 +91,8 @@ impl Fetcher {
             diff: Diff::new(base, target.root)?,
             donors: Donors::new(donors),
             in_flight: Vec::new(),
+            former: None,
+            counts: Counts::default(),
             lies: Vec::new(),
             fetched_bytes: 0,
             now: 0,
@@ -131,7 +137,8 @@ impl Fetcher {
             true => self.donors.next_pause(self.now),
             false => None,
         };
-        deadlines.into_iter().chain(pause).min()
+        let former = self.former.as_ref().and_then(Former::deadline);
+        deadlines.into_iter().chain(pause).chain(former).min()
     }
 
     /// A message from a peer. Whatever was not asked for is ignored.
@@ -220,6 +227,13 @@ impl Fetcher {
             .iter()
             .map(|want| &want.path)
             .chain(in_flight)
+            .chain(self.former.iter().flat_map(Former::waiting_nodes))
+            .chain(
+                self.diff
+                    .near
+                    .iter()
+                    .flat_map(|near| near.nodes.iter().map(|want| &want.path)),
+            )
         {
             assert!(wanted.insert(path), "{path:?} is wanted twice");
         }
@@ -227,7 +241,8 @@ impl Fetcher {
 
     /// Whether there is nothing left to fetch or delete.
     fn is_fetched(&self) -> bool {
-        !self.diff.has_work() && self.in_flight.is_empty()
+        let looks = self.former.as_ref().is_some_and(|f| !f.is_idle());
+        !self.diff.has_work() && self.in_flight.is_empty() && !looks
     }
 
     fn on_nodes(&mut self, from: ReplicaId, nodes: Vec<(Bytes, Bytes)>) -> Result<(), Fault> {
@@ -344,6 +359,10 @@ impl Fetcher {
 
     fn expire(&mut self) {
         let now = self.now;
+        let former = self.former.as_ref().and_then(Former::deadline);
+        if former.is_some_and(|deadline| deadline <= now) {
+            self.leave_home();
+        }
         let late = self.in_flight.iter().filter(|ask| ask.deadline <= now);
         let late: BTreeSet<ReplicaId> = late.map(|ask| ask.donor).collect();
         for donor in late {
@@ -390,7 +409,7 @@ impl Wants {
 }
 
 /// The node, if it is the one that is wanted.
-fn check_node(want: &NodeWant, bytes: Bytes) -> Option<Node> {
+pub(super) fn check_node(want: &NodeWant, bytes: Bytes) -> Option<Node> {
     if tree::digest(&bytes) != want.digest && !is_on(Mutant::PiecesUnchecked) {
         return None;
     }

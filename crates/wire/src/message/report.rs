@@ -43,6 +43,27 @@ record! {
         /// While it has forgotten what it said and is silent: the place at which it needs a stable checkpoint, 0 where it does not
         /// know that yet.
         pub recovering: Option<Seq>,
+        /// How the check of its own state went or goes, if it has recovered on purpose since it started.
+        pub check: Option<StateCheck>,
+    }
+}
+
+record! {
+    /// What a replica that did not believe its own disk has found there.
+    #[derive(Copy, Default)]
+    pub struct StateCheck {
+        /// Whether the replica is back.
+        pub done: bool,
+        /// Milliseconds from its start until it was back; or until now.
+        pub took_ms: u64,
+        /// Pieces of the state that were right.
+        pub right: u64,
+        /// Bytes of them.
+        pub right_bytes: u64,
+        /// Pieces that were not those of the group: changed since, or by somebody.
+        pub differing: u64,
+        /// Pieces that were damaged.
+        pub damaged: u64,
     }
 }
 
