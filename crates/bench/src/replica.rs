@@ -91,6 +91,7 @@ pub fn run(spec: &str) -> Result<()> {
         data: spec.data,
         first_start: true,
         lost_disk: false,
+        recover: false,
         listen: None,
         tuning: spec.tuning.tuning(),
         workers: spec.workers,

@@ -3,12 +3,15 @@
 mod bench;
 mod credential;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
+
+use crate::supervision;
 
 pub use bench::{Bench, Benchmark, Files, Measure};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
@@ -37,6 +40,9 @@ pub enum Command {
     Keygen(Keygen),
     Keyholder(Keyholder),
     Replica(Replica),
+    Supervise(Supervise),
+    Recover(Recover),
+    Schedule(ScheduleArgs),
     Mount(Mount),
     #[command(visible_alias = "unmount")]
     Umount(Umount),
@@ -85,6 +91,9 @@ pub struct Up {
     /// Give the replicas of a new group key holders, processes of their own, and renew the keys of all links every 15 s.
     #[arg(long)]
     pub key_holders: bool,
+    /// Have each replica recover so often (90s, 10m, 2h), or `off`; kept for the next time. See `quorate schedule`.
+    #[arg(long = "recover-every", value_name = "TIME", value_parser = parse_period)]
+    pub every: Option<Period>,
     /// Leave replicas that die dead.
     #[arg(long)]
     pub no_restart: bool,
@@ -217,6 +226,11 @@ pub struct Replica {
     /// counts among the faulty ones until then. Never where the old directory may turn up again, such as a disk that is not mounted.
     #[arg(long, conflicts_with = "first_start")]
     pub lost_disk: bool,
+    /// Recover: believe nothing that this replica has written. Its log is set aside, each piece of its state is compared with what the
+    /// others have, and it counts among the faulty ones until it is back. For a machine that may have been tampered with, or as a habit:
+    /// see `quorate recover`.
+    #[arg(long, conflicts_with_all = ["first_start", "lost_disk"])]
+    pub recover: bool,
     /// Listen here instead of on the address in the group file, such as 0.0.0.0:7400 behind address translation.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
@@ -233,6 +247,94 @@ pub struct Replica {
     /// End when standard input ends: so a replica does not outlive the `quorate up` that started it.
     #[arg(long, hide = true)]
     pub with_parent: bool,
+}
+
+/// Run one replica and look after it from outside: start it again when it dies, and have it recover.
+///
+/// The replica runs as a child process that can't talk to it. Recoveries are begun by the schedule (--recover-every, or
+/// `quorate schedule`) or by `quorate recover`. What it says goes to standard error, what the replica says to messages.log in the replica's
+/// directory.
+///
+/// Example:
+///   quorate supervise --group team/group.toml --id 2 --recover-every 1h -- --listen 0.0.0.0:7400
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Supervise {
+    /// The replica's number in the group file.
+    #[arg(long, value_name = "N")]
+    pub id: u8,
+    /// The group file.
+    #[arg(long, value_name = "FILE")]
+    pub group: PathBuf,
+    /// The replica's directory [default: replica-N beside the group file].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// A client's key file, to ask the other replicas how they are [default: client.key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub client_key: Option<PathBuf>,
+    /// Have the replica recover so often (90s, 10m, 2h), or `off`; kept in its directory.
+    #[arg(long = "recover-every", value_name = "TIME", value_parser = parse_period)]
+    pub every: Option<Period>,
+    /// Options of `quorate replica`, after `--`.
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub replica: Vec<OsString>,
+}
+
+/// Have a replica recover now, and wait until it is back.
+///
+/// Proactive recovery: nothing that the replica has written is believed. It is ended and started again, silent until the group has gone
+/// on beyond all that it may have said; each piece of its state is compared with what the others have, and what is wrong comes from
+/// them. Files stay in use meanwhile. Refused where the group would stop without the replica.
+///
+/// Examples:
+///   quorate recover 2                           of the group that `quorate up` runs
+///   quorate recover 2 --data /srv/team/replica-2    of the replica that `quorate supervise` runs there
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Recover {
+    /// The replica's number.
+    #[arg(value_name = "N")]
+    pub id: u8,
+    /// The directory of `quorate up` or of the supervised replica [default: $XDG_DATA_HOME/quorate/local].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Even if the group stops meanwhile.
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See and set how often replicas recover by themselves.
+///
+/// Each has its own time within the period, by the clock, so that they recover one after the other. A turn is skipped, with an alarm, while
+/// the group would stop without the replica.
+///
+/// Examples:
+///   quorate schedule                            of the group that `quorate up` runs
+///   quorate schedule --every 10m                each replica, every ten minutes
+///   quorate schedule --every off
+#[derive(Debug, ClapArgs)]
+#[command(name = "schedule", verbatim_doc_comment)]
+pub struct ScheduleArgs {
+    /// The directory of `quorate up` or of the supervised replica [default: $XDG_DATA_HOME/quorate/local].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// From now on so often (90s, 10m, 2h), or `off`.
+    #[arg(long, value_name = "TIME", value_parser = parse_period)]
+    pub every: Option<Period>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How often; `None` for never.
+#[derive(Clone, Copy, Debug)]
+pub struct Period(pub Option<Duration>);
+
+fn parse_period(text: &str) -> Result<Period, String> {
+    supervision::parse_period(text).map(Period)
 }
 
 /// Mount a group's files.

@@ -9,8 +9,10 @@ pub mod keygen;
 pub mod keyholder;
 pub mod mount;
 pub mod nfs;
+pub mod recover;
 pub mod replica;
 pub mod status;
+pub mod supervise;
 pub mod umount;
 pub mod up;
 

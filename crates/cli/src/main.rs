@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod paths;
+mod supervision;
 mod words;
 
 use std::io::IsTerminal;
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
         Command::Keygen(args) => commands::keygen::run(&args),
         Command::Keyholder(args) => commands::keyholder::run(&args),
         Command::Replica(args) => commands::replica::run(&args),
+        Command::Supervise(args) => commands::supervise::run(&args),
+        Command::Recover(args) => commands::recover::run(&args),
+        Command::Schedule(args) => commands::recover::schedule(&args),
         Command::Mount(args) => commands::mount::run(&args),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Nfs(args) => commands::nfs::run(&args),

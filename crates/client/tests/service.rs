@@ -73,6 +73,7 @@ fn options(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool
         data: data.join(id.to_string()),
         first_start,
         lost_disk: false,
+        recover: false,
         listen: None,
         tuning: Tuning::default(),
         // Some with workers, some without: nobody can tell.

@@ -16,6 +16,7 @@ mod core_thread;
 pub mod directory;
 mod epoch;
 pub mod evidence;
+mod former;
 mod outgoing;
 mod packed;
 mod pool;
@@ -44,6 +45,7 @@ use crate::wal::{WalError, WalThread};
 use core_thread::{Core, Files, Wake};
 pub use epoch::KeyHolder;
 use evidence::EvidenceKeeper;
+use former::FormerThread;
 use outgoing::Outgoing;
 use pool::Pool;
 use store_thread::StoreThread;
@@ -71,6 +73,9 @@ pub struct Options {
     /// Whether this replica has run and its directory is lost: then it is made again, and the replica comes back by the others'
     /// help. Never for a replica whose directory may turn up again: what it has said since would be forgotten with that.
     pub lost_disk: bool,
+    /// Whether this replica does not believe what it has written, and recovers (PBFT 2002, 4): its log is set aside, and each piece of
+    /// its state is compared with what the others have.
+    pub recover: bool,
     /// Where to listen, if not at the address in the group file.
     pub listen: Option<String>,
     /// Which optimisations the replica uses.
@@ -130,6 +135,11 @@ pub enum DaemonError {
     /// The disk's fault. Starting the replica again sets the state aside, and has it fetched.
     #[error("{0}. When the replica is started again it fetches the state from the others")]
     StateDamaged(String),
+    /// The operator's mistake.
+    #[error(
+        "a group of one replica can't recover: there are no others with whom it could compare what it has. Leave --recover away"
+    )]
+    NobodyToAsk,
     /// The operator's mistake, caught before it could do harm.
     #[error(
         "a replica has run in {0}, and its directory is there: leave --lost-disk away. Damage is found and mended without it"
@@ -231,6 +241,7 @@ impl Daemon {
             data,
             first_start,
             lost_disk,
+            recover,
             listen,
             tuning,
             workers,
@@ -257,7 +268,10 @@ impl Daemon {
         if lost_disk && !first_start {
             directory::make_again(&data, &group)?;
         }
-        let past = directory::check(&data, &group)?;
+        let past = match directory::check(&data, &group)? {
+            restore::Past::Logged | restore::Past::Lost if recover => restore::Past::Distrusted,
+            past => past,
+        };
         let found = restore::restore(&data, past, alone, service.clone())?;
         let (store, wal, restored) = (found.store, found.wal, found.restored);
         let is_new = past == restore::Past::None;
@@ -303,6 +317,12 @@ impl Daemon {
             durable,
             tuning,
         };
+        let former = found.former.map(|(former, blobs)| {
+            let mailbox = mailbox.clone();
+            FormerThread::spawn(data.clone(), blobs, former, move |found| {
+                mailbox.put(Wake::Found(found));
+            })
+        });
         let pool = {
             let mailbox = mailbox.clone();
             let tell = move || mailbox.put(Wake::Ran);
@@ -328,6 +348,7 @@ impl Daemon {
             first_run: (is_new && durable).then(|| group.clone()),
             data: data.clone(),
             damage,
+            former,
         };
         let refresh = key_holder.map(|k| k.refresh).unwrap_or_default();
         let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));

@@ -67,6 +67,7 @@ fn replica(directory: &Path, id: u8) -> Result<()> {
         data: directory.join(id.to_string()),
         first_start: true,
         lost_disk: false,
+        recover: false,
         listen: None,
         tuning: Tuning::default(),
         key_holder: None,

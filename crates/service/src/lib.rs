@@ -90,6 +90,7 @@
 //!         data: "replica-0".into(),
 //!         first_start: false, // `quorate init` has made the directory
 //!         lost_disk: false,
+//!         recover: false,
 //!         listen: None,
 //!         tuning: Tuning::default(),
 //!         workers: 0,

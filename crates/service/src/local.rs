@@ -89,6 +89,7 @@ impl Local {
                 data: local.directory.path().join(me.to_string()),
                 first_start: true,
                 lost_disk: false,
+                recover: false,
                 listen: None,
                 tuning: Tuning::default(),
                 workers,

@@ -10,7 +10,7 @@
 
 mod directory;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,8 @@ pub const LARGE_BYTES: usize = 32 << 10;
 
 /// A segment that has grown to this is followed by the next.
 const SEGMENT_BYTES: u64 = 64 << 20;
+/// The most bytes of a former store that are kept for rows to refer to them: what a transfer gathers and what is being stored.
+const MAX_OFFERED_BYTES: usize = 64 << 20;
 /// How many files are kept open for reading.
 const OPEN_FILES: usize = 64;
 
@@ -71,6 +73,11 @@ struct Inner {
     open: BTreeMap<u64, Arc<dyn Disk>>,
     /// Bytes that the log wrote and rows may come to refer to, by their address.
     recent: BTreeMap<usize, Recent>,
+    /// Bytes that a former store has, which rows may come to refer to.
+    offered: VecDeque<(Bytes, Place)>,
+    offered_bytes: usize,
+    /// Whether a former store is read, which nobody else knows to refer to anything.
+    held: bool,
 }
 
 #[derive(Debug)]
@@ -120,6 +127,9 @@ impl Blobs {
             next: 1,
             open: BTreeMap::new(),
             recent: BTreeMap::new(),
+            offered: VecDeque::new(),
+            offered_bytes: 0,
+            held: false,
         };
         let blobs = Blobs {
             path: path.to_owned(),
@@ -194,7 +204,15 @@ impl Blobs {
     /// Where the log wrote these bytes: they are found if they are a part of what it was given, and not a copy.
     pub(crate) fn find(&self, value: &Bytes) -> Option<Place> {
         let address = value.as_ptr().addr();
-        let inner = self.lock();
+        let mut inner = self.lock();
+        let same = |(bytes, _): &(Bytes, Place)| {
+            bytes.as_ptr().addr() == address && bytes.len() == value.len()
+        };
+        if let Some(at) = inner.offered.iter().position(same) {
+            let (bytes, place) = inner.offered.remove(at)?;
+            inner.offered_bytes -= bytes.len();
+            return Some(place);
+        }
         let (start, recent) = inner.recent.range(..=address).next_back()?;
         // Both are alive, so the addresses are those of the same bytes.
         let from = address - start;
@@ -206,6 +224,28 @@ impl Blobs {
         })
     }
 
+    /// Says where a former store has these bytes: rows with them need not be written again. What is not used soon is forgotten.
+    pub(crate) fn offer(&self, bytes: Bytes, place: Place) {
+        let mut inner = self.lock();
+        inner.offered_bytes += bytes.len();
+        inner.offered.push_back((bytes, place));
+        while inner.offered_bytes > MAX_OFFERED_BYTES {
+            let Some((oldest, _)) = inner.offered.pop_front() else {
+                break;
+            };
+            inner.offered_bytes -= oldest.len();
+        }
+    }
+
+    /// Keeps all segments as long as a former store is read; then forgets what it has
+    /// offered. A [`Former`](crate::Former) does both by itself, unless reading it does not end.
+    pub fn hold(&self, held: bool) {
+        let mut inner = self.lock();
+        inner.held = held;
+        inner.offered.clear();
+        inner.offered_bytes = 0;
+    }
+
     /// The checkpoint `seq` is stored: what belongs to it is not looked for again.
     pub fn forget(&self, seq: Seq) {
         self.lock().recent.retain(|_, recent| recent.seq > seq);
@@ -214,6 +254,9 @@ impl Blobs {
     /// The segments that the log does not need, and how long they are.
     pub fn unpinned(&self) -> BTreeMap<u64, u64> {
         let inner = self.lock();
+        if inner.held {
+            return BTreeMap::new();
+        }
         let unpinned = inner.segments.iter().filter(|(_, s)| !s.pinned);
         unpinned.map(|(number, s)| (*number, s.bytes)).collect()
     }

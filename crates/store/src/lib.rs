@@ -34,13 +34,15 @@
 //! # Absent on purpose
 //!
 //! Older checkpoints: a snapshot lives as long as someone holds it, and only the newest survives a restart. Repair:
-//! a damaged store is told ([`StoreError::is_damage`], [`Damage`]), and whoever has opened it deletes it and gets the state elsewhere.
+//! a damaged store is told ([`StoreError::is_damage`], [`Damage`]), and whoever has opened it deletes it and gets the state elsewhere; or
+//! sets it aside and takes from it what turns out to be right ([`Former`]).
 
 extern crate alloc;
 
 mod blobs;
 mod blocks;
 mod error;
+mod former;
 #[cfg(test)]
 mod power_cut;
 mod rows;
@@ -49,5 +51,6 @@ mod store;
 
 pub use blobs::{Appender, BlobError, Blobs, LARGE_BYTES, Place};
 pub use error::StoreError;
+pub use former::Former;
 pub use rows::Damage;
 pub use store::{Options, Position, Store};

@@ -140,6 +140,8 @@ pub(crate) struct StoreSnapshot {
     pub(crate) blobs: Arc<Blobs>,
     pub(crate) path: PathBuf,
     pub(crate) damage: Damage,
+    /// Whether large values that are read are about to be written to another store with the same segments.
+    pub(crate) offers: bool,
 }
 
 /// Whether reads of a store have found damage: what every snapshot of it tells whoever opened it.
@@ -199,7 +201,13 @@ impl StoreSnapshot {
 
     fn read(&self, kind: Kind, key: &[u8], row: &[u8]) -> Result<Bytes, Fault> {
         let content = read(kind, key, row, &self.blobs, &self.path);
-        content.map_err(|e| self.damage.note(e))
+        let content = content.map_err(|e| self.damage.note(e))?;
+        if self.offers
+            && let Some(place) = place(row)
+        {
+            self.blobs.offer(content.clone(), place);
+        }
+        Ok(content)
     }
 
     fn fault(&self, error: redb::StorageError) -> Fault {

@@ -216,6 +216,11 @@ pub(crate) fn make_tables(database: &Database, path: &Path) -> Result<(), StoreE
     write.commit().map_err(|e| StoreError::redb(path, e))
 }
 
+pub(crate) fn open_existing(path: &Path, options: Options) -> Result<Database, StoreError> {
+    let lock = lock(path)?;
+    open_database(path, false, options, lock)
+}
+
 fn open_database(
     path: &Path,
     create: bool,
@@ -308,6 +313,29 @@ fn begin_read(database: &Database, path: &Path) -> Result<redb::ReadTransaction,
     database.begin_read().map_err(|e| StoreError::redb(path, e))
 }
 
+/// The contents as they are now. `offers`: see [`StoreSnapshot`].
+pub(crate) fn read_snapshot(
+    database: &Database,
+    blobs: &Arc<Blobs>,
+    path: &Path,
+    damage: &Damage,
+    offers: bool,
+) -> Result<StoreSnapshot, StoreError> {
+    let read = begin_read(database, path)?;
+    let table = |definition| {
+        read.open_table(definition)
+            .map_err(|e| StoreError::redb(path, e))
+    };
+    Ok(StoreSnapshot {
+        entries: table(ENTRIES)?,
+        nodes: table(NODES)?,
+        blobs: blobs.clone(),
+        path: path.to_owned(),
+        damage: damage.clone(),
+        offers,
+    })
+}
+
 /// The newest position, and whether it is the one before any checkpoint.
 fn read_position(
     database: &Database,
@@ -315,20 +343,11 @@ fn read_position(
     path: &Path,
     damage: &Damage,
 ) -> Result<(Position, bool), StoreError> {
-    let read = begin_read(database, path)?;
-    let table = |definition| {
-        read.open_table(definition)
-            .map_err(|e| StoreError::redb(path, e))
-    };
-    let snapshot = Arc::new(StoreSnapshot {
-        entries: table(ENTRIES)?,
-        nodes: table(NODES)?,
-        blobs: blobs.clone(),
-        path: path.to_owned(),
-        damage: damage.clone(),
-    });
+    let snapshot = Arc::new(read_snapshot(database, blobs, path, damage, false)?);
     let found = tree::root(&*snapshot).map_err(|fault| damage.judge(path, fault))?;
-    let row = table(META)?
+    let meta = begin_read(database, path)?.open_table(META);
+    let row = meta
+        .map_err(|e| StoreError::redb(path, e))?
         .get(POSITION)
         .map_err(|e| StoreError::redb(path, e))?;
     let is_new = row.is_none();

@@ -55,6 +55,7 @@ pub fn run(args: &Replica) -> Result<()> {
             .unwrap_or_else(|| paths::replica(&directory, args.id)),
         first_start: args.first_start && !again,
         lost_disk: args.lost_disk && !again,
+        recover: args.recover && !again,
         listen: args.listen.clone(),
         tuning: Tuning::default(),
         workers: args.workers.into(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity, Waker, keys};
-use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
+use quorate_wire::message::{ClientMessage, ReplicaMessage, Report, StateCheck};
 use quorate_wire::{Quorum, ReplicaId, Seq};
 use serde_json::{Value, json};
 
@@ -163,14 +163,20 @@ fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
         notes.push("fetching state".into());
     }
     match report.recovering {
-        Some(Seq(0)) => notes
-            .push("recovering: it has lost its log, and asks the others how far they are".into()),
+        Some(Seq(0)) => notes.push("recovering: asks the others how far they are".into()),
         Some(bound) if report.stable < bound => {
             notes.push(format!("recovering: silent until {} is stable", bound.0));
         }
         Some(_) => notes.push("recovering: silent until a new view begins".into()),
         None if !report.active => notes.push("waiting for a new view".into()),
         None => {}
+    }
+    if let Some(check) = &report.check {
+        let (right, wrong) = (check.right, check.differing + check.damaged);
+        let is = if check.done { "were" } else { "are" };
+        notes.push(format!(
+            "of its own state {right} pieces {is} right, {wrong} not"
+        ));
     }
     if odd_root(report, quorum, reports) {
         notes.push("its root differs from the others'".into());
@@ -272,6 +278,7 @@ fn to_json(group: &Group, reports: &Reports, whole: Health) -> Value {
             "fetching": r.fetching,
             "recovering": r.recovering.is_some(),
             "recovering_up_to": r.recovering.map(|bound| bound.0),
+            "check": r.check.map(|check| check_to_json(&check)),
             "links": links,
             "clients": r.clients,
             "clients_put_aside": r.clients_put_aside,
@@ -286,6 +293,18 @@ fn to_json(group: &Group, reports: &Reports, whole: Health) -> Value {
         "n": quorum.n(),
         "f": quorum.f(),
         "replicas": quorum.replicas().map(replica).collect::<Vec<_>>(),
+    })
+}
+
+/// How a replica that has recovered on purpose found its own state.
+fn check_to_json(check: &StateCheck) -> Value {
+    json!({
+        "done": check.done,
+        "took_ms": check.took_ms,
+        "right": check.right,
+        "right_bytes": check.right_bytes,
+        "differing": check.differing,
+        "damaged": check.damaged,
     })
 }
 

@@ -1,9 +1,9 @@
 //! `quorate up`: a whole group on this machine, mounted.
 
-mod children;
 mod display;
 mod lock;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use quorate_wire::Quorum;
 use crate::args::Up;
 use crate::commands::{self, init, mount, status};
 use crate::paths;
-use children::Children;
+use crate::supervision::{Children, Control, Launch, Recoveries, Role, Schedule};
 use display::Display;
 use lock::Lock;
 
@@ -24,6 +24,8 @@ use lock::Lock;
 const PERIOD: Duration = Duration::from_millis(500);
 /// How often a new group is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often replicas that have key holders take another key for their links.
+const KEY_REFRESH: &str = "15s";
 /// How long a new group has to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -155,6 +157,36 @@ fn warn_of_too_many_faults(args: &Up, quorum: Quorum) {
     }
 }
 
+/// How each process of the group is started.
+fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
+    let has_holders = group.identities().is_some();
+    let launch = |role: Role| {
+        let (id, log) = match role {
+            Role::Replica(id) => (id, paths::replica(data, id)),
+            Role::Holder(id) => (id, paths::holder(data, id)),
+        };
+        let mut arguments: Vec<OsString> = vec!["--id".into(), id.to_string().into()];
+        arguments.extend(["--group".into(), paths::group_file(data).into()]);
+        let fault = args.fault.iter().rev().find(|(at, _)| *at == id);
+        if let (Role::Replica(_), Some((_, fault))) = (role, fault) {
+            arguments.extend(["--fault".into(), fault.to_string().into()]);
+        }
+        if has_holders && role == Role::Replica(id) {
+            arguments.extend(["--key-refresh", KEY_REFRESH].map(OsString::from));
+        }
+        Launch {
+            role,
+            log: log.join("messages.log"),
+            arguments,
+        }
+    };
+    let roles = group.quorum().replicas().flat_map(|r| {
+        let holder = has_holders.then_some(Role::Holder(r.0));
+        holder.into_iter().chain([Role::Replica(r.0)])
+    });
+    roles.map(launch).collect()
+}
+
 async fn serve(
     args: &Up,
     data: &Path,
@@ -163,7 +195,11 @@ async fn serve(
 ) -> Result<()> {
     warn_of_too_many_faults(args, group.quorum());
     let mut display = Display::new(args.json);
-    let mut children = Children::start(data, &group, &args.fault, !args.no_restart)?;
+    let mut schedule = Schedule::load(data)?;
+    if let Some(every) = args.every {
+        schedule.set(every.0)?;
+    }
+    let mut children = Children::start(launches(args, data, &group), !args.no_restart)?;
     let identity = status::of_directory(&group, data)?;
     let stop = commands::asked_to_end();
     tokio::pin!(stop);
@@ -198,6 +234,8 @@ async fn serve(
     };
     display.ready(&group, directory.as_deref());
 
+    let mut control = Control::listen(data)?;
+    let mut recoveries = Recoveries::new(group.clone(), schedule);
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let ended = loop {
@@ -207,10 +245,21 @@ async fn serve(
                 display.event("the files were unmounted by somebody else, so the group is stopped too");
                 break Ok(());
             }
+            (request, answers) = control.next() => {
+                let told = recoveries.request(&request, answers, &watch.reports(), &mut children);
+                told.iter().for_each(|text| display.event(text));
+            }
+            () = tokio::time::sleep(LOOK), if recoveries.is_busy() => {
+                children.look_after()?.iter().for_each(|death| display.event(death));
+                let told = recoveries.look(&watch.reports(), &mut children);
+                told.iter().for_each(|text| display.event(text));
+            }
             _ = period.tick() => {
                 for death in children.look_after()? {
                     display.event(&death);
                 }
+                let told = recoveries.look(&watch.reports(), &mut children);
+                told.iter().for_each(|text| display.event(text));
                 display.status(&group, &watch.reports(), directory.as_deref());
             }
         }

@@ -25,6 +25,7 @@ mod memory;
 mod nfs;
 mod power_cut;
 mod programs;
+mod recovery;
 mod tools;
 mod two_mounts;
 mod up;

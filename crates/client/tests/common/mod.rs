@@ -329,6 +329,7 @@ fn report(nonce: u64) -> Report {
         uptime_ms: 1,
         fault: bytes::Bytes::new(),
         recovering: None,
+        check: None,
     }
 }
 

@@ -11,13 +11,15 @@ use quorate_agreement::{Config, Now, Record};
 use quorate_execution::{Service, Workers};
 use quorate_net::{Event, Group, Identity};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
+use quorate_state::transfer::{Counts, Found};
 use quorate_store::Damage;
-use quorate_wire::message::{ClientMessage, ReplicaMessage, Report};
+use quorate_wire::message::{ClientMessage, ReplicaMessage, Report, StateCheck};
 use quorate_wire::{ClientId, LogIndex, ReplicaId, Seq, Time};
 
 use super::DaemonError;
 use super::directory;
 use super::evidence::EvidenceKeeper;
+use super::former::FormerThread;
 use super::outgoing::Outgoing;
 use super::packed;
 use super::pool::Pool;
@@ -44,6 +46,8 @@ pub(crate) enum Wake {
     Ran,
     /// Links are to be made with another key.
     Keys(Box<Identity>),
+    /// Pieces of the former state were looked for.
+    Found(Found),
     /// The process is to end.
     Stop,
 }
@@ -73,6 +77,9 @@ pub(crate) struct Core<S> {
     data: PathBuf,
     first_run: Option<Arc<Group>>,
     damage: Option<Damage>,
+    former: Option<FormerThread>,
+    /// How the check of the former state went.
+    check: Option<StateCheck>,
     progress: Progress,
     /// Clients that have so much open here that nothing is read from them.
     held: BTreeSet<ClientId>,
@@ -90,6 +97,8 @@ pub(crate) struct Files {
     pub first_run: Option<Arc<Group>>,
     /// Whether the store has found damage, where others can help.
     pub damage: Option<Damage>,
+    /// Where there is a state that was set aside.
+    pub former: Option<FormerThread>,
 }
 
 impl<S: Service> Core<S> {
@@ -108,6 +117,7 @@ impl<S: Service> Core<S> {
             data,
             first_run,
             damage,
+            former,
         } = files;
         let started = clock_start();
         let me = config.me;
@@ -136,6 +146,8 @@ impl<S: Service> Core<S> {
             data,
             first_run,
             damage,
+            former,
+            check: None,
             progress: Progress::default(),
             held: BTreeSet::new(),
         }
@@ -275,6 +287,7 @@ impl<S: Service> Core<S> {
                 self.outgoing.links().renew_keys(&identity);
                 return Ok(true);
             }
+            Wake::Found(found) => Input::Found(found),
             Wake::Ran => match &self.pool {
                 Some(pool) => Input::Ran(pool.take_done()),
                 None => return Ok(true),
@@ -337,6 +350,8 @@ impl<S: Service> Core<S> {
     }
 
     fn report(&mut self, nonce: u64) -> Report {
+        let going_on = self.replica.former_counts();
+        let going_on = going_on.map(|counts| state_check(counts, self.now.mono, false));
         let standing = self.replica.standing();
         Report {
             nonce,
@@ -357,6 +372,7 @@ impl<S: Service> Core<S> {
             recovering: standing
                 .recovering
                 .map(|r| r.bound.map_or(Seq(0), |bound| bound.seq)),
+            check: going_on.or(self.check),
         }
     }
 
@@ -380,6 +396,12 @@ impl<S: Service> Core<S> {
                         pool.run(jobs);
                     }
                 }
+                Output::LookUp(lookup) => {
+                    if let Some(former) = &self.former {
+                        former.look(lookup);
+                    }
+                }
+                Output::Recovered(counts) => self.recovered(counts),
                 Output::Evidence(evidence) => self.evidence.keep(*evidence),
                 Output::Lie(lie) => {
                     tracing::warn!(
@@ -400,6 +422,23 @@ impl<S: Service> Core<S> {
             self.replica.does_not_take(connection);
         }
         Ok(())
+    }
+
+    /// The replica is back, and its former state has served.
+    fn recovered(&mut self, counts: Counts) {
+        let check = state_check(counts, self.now.mono, true);
+        tracing::info!(
+            took_ms = check.took_ms,
+            right = check.right,
+            right_bytes = check.right_bytes,
+            differing = check.differing,
+            damaged = check.damaged,
+            "the state was compared with the others'"
+        );
+        self.check = Some(check);
+        if let Some(former) = self.former.take() {
+            former.finish();
+        }
     }
 
     fn record(&mut self, index: LogIndex, record: &Record) {
@@ -443,6 +482,17 @@ impl<S: Service> Core<S> {
             );
         }
         self.log.discard(stable);
+    }
+}
+
+fn state_check(counts: Counts, took_ms: u64, done: bool) -> StateCheck {
+    StateCheck {
+        done,
+        took_ms,
+        right: counts.right,
+        right_bytes: counts.right_bytes,
+        differing: counts.differing,
+        damaged: counts.damaged,
     }
 }
 

@@ -14,10 +14,10 @@ use quorate_agreement::Record;
 use quorate_execution::Service;
 use quorate_net::disk;
 use quorate_replica::{Restored, genesis};
-use quorate_store::{Blobs, Store, StoreError};
+use quorate_store::{Blobs, Former, Store, StoreError};
 use quorate_wire::{LogIndex, Seq};
 
-use super::{DaemonError, core_thread, packed};
+use super::{DaemonError, core_thread, former, packed};
 use crate::wal::{self, Reached, Wal, WalError};
 
 const LOG: &str = "log";
@@ -37,6 +37,8 @@ pub(super) enum Past {
     Logged,
     /// It has, and there is no log.
     Lost,
+    /// It has, and what is there is not to be believed.
+    Distrusted,
 }
 
 /// What a replica goes on with.
@@ -44,6 +46,8 @@ pub(super) struct Found {
     pub store: Store,
     pub wal: Wal,
     pub restored: Restored,
+    /// A store that is not believed and may be looked into, and the segments that it shares.
+    pub former: Option<(Former, Arc<Blobs>)>,
 }
 
 /// Reads back what the disk holds. `alone`: there are no other replicas that could help.
@@ -57,6 +61,10 @@ pub(super) fn restore<S: Service + Clone>(
         path: e.path,
         source: e.source,
     })?;
+    if past == Past::Distrusted {
+        distrust(data, alone)?;
+    }
+    let mut former = former::open(data, &blobs);
     let mut store = open_store(data, &blobs, alone, service.clone())?;
     let mut log = open_log(data, &blobs, past, alone)?;
     let recovering = log
@@ -68,6 +76,9 @@ pub(super) fn restore<S: Service + Clone>(
         drop(store);
         set_state_aside(data)?;
         store = open_store(data, &blobs, alone, service)?;
+    }
+    if !recovering && former.take().is_some() {
+        former::remove(data).map_err(io(data))?;
     }
     let reached = Reached::read(&data.join(REACHED)).map_err(io(data))?;
     log.wal.note_in(reached);
@@ -85,13 +96,34 @@ pub(super) fn restore<S: Service + Clone>(
         snapshot: position.snapshot,
         records: log.records,
         next_index: log.next_index,
+        former: former.is_some(),
     };
     let wal = log.wal;
     Ok(Found {
         store,
         wal,
         restored,
+        former: former.map(|former| (former, blobs)),
     })
+}
+
+/// Sets aside all that the replica has written: the log for good, the state until it has been compared with the others'.
+fn distrust(data: &Path, alone: bool) -> Result<(), DaemonError> {
+    if alone {
+        return Err(DaemonError::NobodyToAsk);
+    }
+    tracing::warn!(
+        "recovering on purpose: log and state are not believed; each piece of the state is compared with what the others have"
+    );
+    // The log first: with it, the replica would go on as if nothing had been.
+    forget_log(data)?;
+    former::set_aside(data, &data.join(STATE)).map_err(io(data))?;
+    match fs::remove_file(data.join(DAMAGED)) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(data)(e)),
+        _ => {}
+    }
+    former::drop_cached_pages(data);
+    Ok(())
 }
 
 /// Notes that the state is damaged, for the next start.
@@ -156,6 +188,7 @@ struct Log {
 
 fn open_log(data: &Path, blobs: &Arc<Blobs>, past: Past, alone: bool) -> Result<Log, DaemonError> {
     let error = match past {
+        Past::Distrusted => return begin_log(data, blobs),
         Past::Lost => WalError::Gone(data.join(LOG)),
         _ => match read_log(data, blobs, past)? {
             Ok(log) => return Ok(log),

@@ -429,20 +429,31 @@ fn report() -> impl Strategy<Value = Report> {
     let who = (number(), replica(), view(), any::<bool>());
     let places = (seq(), seq(), seq(), digest(), any::<bool>());
     let recovering = proptest::option::of(seq());
+    let pieces = (number(), number(), number(), number());
+    let check = (any::<bool>(), number(), pieces).prop_map(
+        |(done, took_ms, (right, right_bytes, differing, damaged))| StateCheck {
+            done,
+            took_ms,
+            right,
+            right_bytes,
+            differing,
+            damaged,
+        },
+    );
     let rest = (
         any::<u32>(),
         number(),
         number(),
         number(),
         bytes(8),
-        recovering,
+        (recovering, proptest::option::of(check)),
     );
     (who, places, vec(link, 0..4), rest).prop_map(
         |(
             (nonce, replica, view, active),
             (committed, executed, stable, root, fetching),
             links,
-            (clients, clients_put_aside, view_changes, uptime_ms, fault, recovering),
+            (clients, clients_put_aside, view_changes, uptime_ms, fault, (recovering, check)),
         )| Report {
             nonce,
             replica,
@@ -460,6 +471,7 @@ fn report() -> impl Strategy<Value = Report> {
             uptime_ms,
             fault,
             recovering,
+            check,
         },
     )
 }

@@ -1,42 +1,40 @@
-//! The replicas, and their key holders, as child processes: started, looked after, stopped.
+//! Replicas, and their key holders, as child processes: started, looked after, stopped.
 
 mod patience;
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use quorate_fault::Fault;
-use quorate_net::Group;
+use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use crate::paths;
 use patience::Patience;
 
 /// How long a replica has to stop before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often replicas that have key holders take another key for their links.
-const KEY_REFRESH: &str = "15s";
-
-/// The group's processes.
-#[derive(Debug)]
-pub struct Children {
-    data: PathBuf,
-    restart: bool,
-    has_holders: bool,
-    processes: Vec<Process>,
+/// How a process is started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What it is.
+    pub role: Role,
+    /// Where what it says goes.
+    pub log: PathBuf,
+    /// What follows `quorate replica` or `quorate keyholder`.
+    pub arguments: Vec<OsString>,
 }
 
 /// What a process is.
-#[derive(Clone, Copy, Debug)]
-enum Role {
-    Replica(u8, Option<Fault>),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A replica.
+    Replica(u8),
     /// Of a replica in a group that has them.
     Holder(u8),
 }
@@ -44,61 +42,73 @@ enum Role {
 impl Role {
     fn name(self) -> String {
         match self {
-            Role::Replica(id, _) => format!("replica {id}"),
+            Role::Replica(id) => format!("replica {id}"),
             Role::Holder(id) => format!("the key holder of replica {id}"),
         }
     }
 
-    /// Where its messages go.
-    fn log(self, data: &Path) -> PathBuf {
+    fn command(self) -> &'static str {
         match self {
-            Role::Replica(id, _) => paths::replica(data, id).join("messages.log"),
-            Role::Holder(id) => paths::holder(data, id).join("messages.log"),
+            Role::Replica(_) => "replica",
+            Role::Holder(_) => "keyholder",
         }
     }
 }
 
+/// The processes that are looked after.
+#[derive(Debug)]
+pub struct Children {
+    restart: bool,
+    processes: Vec<Process>,
+}
+
 #[derive(Debug)]
 struct Process {
-    role: Role,
+    launch: Launch,
     child: Option<Child>,
     since: Instant,
     patience: Patience,
+    /// Set when it is to end and to start again as one that recovers: when it is killed if it has not ended by then.
+    recover: Option<Instant>,
 }
 
 impl Children {
-    /// Starts all replicas, and their key holders if the group has any.
-    pub fn start(
-        data: &Path,
-        group: &Group,
-        faults: &[(u8, Fault)],
-        restart: bool,
-    ) -> Result<Children> {
-        let mut roles = Vec::new();
-        let has_holders = group.identities().is_some();
-        for id in group.quorum().replicas().map(|r| r.0) {
-            let fault = faults
-                .iter()
-                .rev()
-                .find(|(at, _)| *at == id)
-                .map(|(_, fault)| *fault);
-            roles.extend(has_holders.then_some(Role::Holder(id)));
-            roles.push(Role::Replica(id, fault));
-        }
-        let start = |role| -> Result<Process> {
-            Ok(Process {
-                role,
-                child: Some(spawn(data, role, has_holders)?),
+    /// Starts all.
+    pub fn start(launches: Vec<Launch>, restart: bool) -> Result<Children> {
+        let mut processes = Vec::new();
+        for launch in launches {
+            let child = Some(spawn(&launch, false)?);
+            processes.push(Process {
+                launch,
+                child,
                 since: Instant::now(),
                 patience: Patience::default(),
-            })
+                recover: None,
+            });
+        }
+        Ok(Children { restart, processes })
+    }
+
+    /// Whether this replica is one of these.
+    pub fn has(&self, id: u8) -> bool {
+        self.processes
+            .iter()
+            .any(|p| p.launch.role == Role::Replica(id))
+    }
+
+    /// Has a replica end, and start again as one that recovers.
+    ///
+    /// # Errors
+    /// If it is not one of these.
+    pub fn recover(&mut self, id: u8) -> Result<()> {
+        let role = Role::Replica(id);
+        let replica = self.processes.iter_mut().find(|p| p.launch.role == role);
+        let Some(replica) = replica else {
+            bail!("replica {id} is not run from here");
         };
-        Ok(Children {
-            data: data.into(),
-            restart,
-            has_holders,
-            processes: roles.into_iter().map(start).collect::<Result<_>>()?,
-        })
+        replica.ask_to_end();
+        replica.recover = Some(Instant::now() + STOP_TIMEOUT);
+        Ok(())
     }
 
     /// Sees who has died, and starts them again after a while. Tells what happened.
@@ -107,21 +117,31 @@ impl Children {
         for process in &mut self.processes {
             if let Some(child) = &mut process.child {
                 let Some(status) = child.try_wait()? else {
+                    if process.recover.is_some_and(|until| until <= Instant::now()) {
+                        // It has had its time; nothing of what it was about to write is believed.
+                        child.start_kill()?;
+                    }
                     continue;
                 };
                 process.child = None;
+                if process.recover.is_some() {
+                    continue;
+                }
                 let lived = process.since.elapsed();
                 process.since = Instant::now();
-                let log = process.role.log(&self.data);
-                let cause = end_of_life(&process.role.name(), status, &log);
+                let log = &process.launch.log;
+                let cause = end_of_life(&process.launch.role.name(), status, log);
                 if process.patience.is_news(&cause, lived, !failed(status)) {
                     events.push(format!("{cause}\n  see {}", log.display()));
                 }
+            } else if process.recover.take().is_some() {
+                process.child = Some(spawn(&process.launch, true)?);
+                process.since = Instant::now();
             } else if self.restart && process.since.elapsed() >= process.patience.pause() {
-                process.child = Some(spawn(&self.data, process.role, self.has_holders)?);
+                process.child = Some(spawn(&process.launch, false)?);
                 process.since = Instant::now();
                 if process.patience.tells_start() {
-                    events.push(format!("{} is started again", process.role.name()));
+                    events.push(format!("{} is started again", process.launch.role.name()));
                 }
             }
         }
@@ -130,37 +150,35 @@ impl Children {
 
     /// Done when more than `tolerated` replicas have ended by themselves.
     pub async fn too_many_refuse(&mut self, tolerated: usize) {
-        let is_replica = |role: &Role| matches!(role, Role::Replica(..));
+        let is_replica = |launch: &&Launch| matches!(launch.role, Role::Replica(_));
         while self.ended().filter(is_replica).count() <= tolerated {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// The last words of those that have ended.
+    /// The last words of replicas that have ended.
     pub fn explain(&mut self) -> String {
-        let data = self.data.clone();
-        let words = |role: Role| format!("\n  {}: {}", role.name(), last_words(&role.log(&data)));
+        let words = |launch: &Launch| {
+            let (name, last) = (launch.role.name(), last_words(&launch.log));
+            format!("\n  {name}: {last}")
+        };
         self.ended().map(words).collect()
     }
 
-    fn ended(&mut self) -> impl Iterator<Item = Role> {
+    fn ended(&mut self) -> impl Iterator<Item = &Launch> {
         self.processes.iter_mut().filter_map(|process| {
             let lives = process
                 .child
                 .as_mut()
                 .is_some_and(|child| matches!(child.try_wait(), Ok(None)));
-            (!lives).then_some(process.role)
+            (!lives).then_some(&process.launch)
         })
     }
 
     /// Asks all to end, and waits for it.
     pub async fn stop(&mut self) -> Result<()> {
         for process in &self.processes {
-            let pid = process.child.as_ref().and_then(Child::id);
-            if let Some(pid) = pid.and_then(|p| Pid::from_raw(p as i32)) {
-                // It may have ended in this moment.
-                let _ = kill_process(pid, Signal::TERM);
-            }
+            process.ask_to_end();
         }
         for process in &mut self.processes {
             let Some(mut child) = process.child.take() else {
@@ -173,10 +191,20 @@ impl Children {
                 child
                     .kill()
                     .await
-                    .with_context(|| format!("can't stop {}", process.role.name()))?;
+                    .with_context(|| format!("can't stop {}", process.launch.role.name()))?;
             }
         }
         Ok(())
+    }
+}
+
+impl Process {
+    fn ask_to_end(&self) {
+        let pid = self.child.as_ref().and_then(Child::id);
+        if let Some(pid) = pid.and_then(|p| Pid::from_raw(p as i32)) {
+            // It may have ended in this moment.
+            let _ = kill_process(pid, Signal::TERM);
+        }
     }
 }
 
@@ -207,31 +235,15 @@ fn last_words(log: &Path) -> String {
     log.lines().last().unwrap_or("it said nothing").to_string()
 }
 
-fn spawn(data: &Path, role: Role, has_holders: bool) -> Result<Child> {
-    let log_path = role.log(data);
-    let log = open_log(&log_path).with_context(|| format!("can't write {}", log_path.display()))?;
+fn spawn(launch: &Launch, recover: bool) -> Result<Child> {
+    let log =
+        open_log(&launch.log).with_context(|| format!("can't write {}", launch.log.display()))?;
     let program = std::env::current_exe().context("can't find this program's own file")?;
     let mut command = Command::new(program);
-    let (name, id) = match role {
-        Role::Replica(id, _) => ("replica", id),
-        Role::Holder(id) => ("keyholder", id),
-    };
-    command.args([
-        "-v",
-        name,
-        "--with-parent",
-        "--id",
-        &id.to_string(),
-        "--group",
-    ]);
-    command.arg(paths::group_file(data));
-    if let Role::Replica(_, fault) = role {
-        if let Some(fault) = fault {
-            command.args(["--fault", &fault.to_string()]);
-        }
-        if has_holders {
-            command.args(["--key-refresh", KEY_REFRESH]);
-        }
+    command.args(["-v", launch.role.command(), "--with-parent"]);
+    command.args(&launch.arguments);
+    if recover {
+        command.arg("--recover");
     }
     // The child keeps reading standard input: when this process dies, however it dies, the pipe ends and so does the child.
     command
@@ -242,7 +254,7 @@ fn spawn(data: &Path, role: Role, has_holders: bool) -> Result<Child> {
     command.process_group(0);
     command
         .spawn()
-        .with_context(|| format!("can't start {}", role.name()))
+        .with_context(|| format!("can't start {}", launch.role.name()))
 }
 
 /// Appends to the log of the last runs, unless it has grown long.

@@ -1,0 +1,72 @@
+//! `quorate recover` and `quorate schedule`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde_json::Value;
+
+use crate::args::{Recover, ScheduleArgs};
+use crate::commands;
+use crate::paths;
+use crate::supervision::{Request, ask};
+
+pub fn run(args: &Recover) -> Result<()> {
+    let directory = directory(args.data.as_ref())?;
+    let request = Request::Recover {
+        replica: args.id,
+        force: args.force,
+    };
+    let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    line.enable_steady_tick(Duration::from_millis(200));
+    let id = args.id;
+    let tell = |text: &str| line.set_message(format!("replica {id}: {text}"));
+    let ended = commands::runtime()?.block_on(ask(&directory, &request, tell));
+    line.finish_and_clear();
+    let ended = ended?;
+    match args.json {
+        true => println!("{ended}"),
+        false => println!("{}", ended["text"].as_str().unwrap_or_default()),
+    }
+    Ok(())
+}
+
+pub fn schedule(args: &ScheduleArgs) -> Result<()> {
+    let directory = directory(args.data.as_ref())?;
+    let every_s = args
+        .every
+        .map(|every| every.0.map_or(0, |every| every.as_secs()));
+    let request = Request::Schedule { every_s };
+    let schedule = commands::runtime()?.block_on(ask(&directory, &request, |_| {}))?;
+    match args.json {
+        true => println!("{schedule}"),
+        false => print(&schedule),
+    }
+    Ok(())
+}
+
+fn directory(data: Option<&PathBuf>) -> Result<PathBuf> {
+    data.map_or_else(paths::local_group, |data| Ok(data.clone()))
+}
+
+fn print(schedule: &Value) {
+    match schedule["every_s"].as_u64() {
+        Some(every) => println!("each replica recovers every {every} s"),
+        None => println!("replicas do not recover by themselves; see `quorate schedule --help`"),
+    }
+    let replicas = schedule["replicas"].as_array().into_iter().flatten();
+    for replica in replicas {
+        let next = match replica["next_in_s"].as_u64() {
+            Some(next) => format!("next in {next} s"),
+            None => "not due".into(),
+        };
+        let last = replica["last"]["text"]
+            .as_str()
+            .unwrap_or("has not recovered since its supervisor started");
+        println!("replica {}: {next}; {last}", replica["id"]);
+    }
+    if let Some(ms) = schedule["longest_recovery_ms"].as_u64() {
+        println!("the longest recovery took {:.1} s", ms as f64 / 1000.0);
+    }
+}

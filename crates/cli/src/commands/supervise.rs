@@ -1,0 +1,101 @@
+//! `quorate supervise`.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use quorate_net::{Group, Identity, keys};
+
+use crate::args::Supervise;
+use crate::commands::{self, status};
+use crate::paths;
+use crate::supervision::{Children, Control, Launch, Recoveries, Role, Schedule};
+
+/// How often the replica is looked after.
+const PERIOD: Duration = Duration::from_millis(200);
+
+pub fn run(args: &Supervise) -> Result<()> {
+    let group = Arc::new(Group::load(&args.group)?);
+    let n = group.quorum().n();
+    if usize::from(args.id) >= n {
+        bail!(
+            "--id {}: the replicas of this group are numbered from 0 to {}",
+            args.id,
+            n - 1
+        );
+    }
+    let beside = paths::beside(&args.group);
+    let client_key = args
+        .client_key
+        .clone()
+        .unwrap_or_else(|| paths::client_key(&beside));
+    let key = keys::load(&client_key).context(
+        "the supervisor asks the other replicas how they are, as a client (--client-key)",
+    )?;
+    let identity = Identity::new(&key);
+    if group.client_of_key(&identity.public()).is_none() {
+        bail!(
+            "{} is no client of this group: give one that is (--client-key)",
+            client_key.display()
+        );
+    }
+    let data = args
+        .data
+        .clone()
+        .unwrap_or_else(|| paths::replica(&beside, args.id));
+    let mut arguments: Vec<OsString> = vec![
+        "--id".into(),
+        args.id.to_string().into(),
+        "--group".into(),
+        args.group.clone().into(),
+    ];
+    arguments.extend(["--data".into(), data.clone().into()]);
+    arguments.extend(args.replica.iter().cloned());
+    let launch = Launch {
+        role: Role::Replica(args.id),
+        log: data.join("messages.log"),
+        arguments,
+    };
+    let mut schedule = Schedule::load(&data)?;
+    if let Some(every) = args.every {
+        schedule.set(every.0)?;
+    }
+    commands::runtime()?.block_on(serve(group, identity, launch, data, schedule))
+}
+
+async fn serve(
+    group: Arc<Group>,
+    identity: Identity,
+    launch: Launch,
+    data: std::path::PathBuf,
+    schedule: Schedule,
+) -> Result<()> {
+    let watch = status::Watch::start(&group, &identity).context("connecting to the group")?;
+    let mut control = Control::listen(&data)?;
+    let mut children = Children::start(vec![launch], true)?;
+    let mut recoveries = Recoveries::new(group, schedule);
+    let stop = commands::asked_to_end();
+    tokio::pin!(stop);
+    let mut period = tokio::time::interval(PERIOD);
+    period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = &mut stop => return children.stop().await,
+            (request, answers) = control.next() => {
+                let told = recoveries.request(&request, answers, &watch.reports(), &mut children);
+                told.iter().for_each(|text| tell(text));
+            }
+            _ = period.tick() => {
+                let mut events = children.look_after()?;
+                events.extend(recoveries.look(&watch.reports(), &mut children));
+                events.iter().for_each(|text| tell(text));
+            }
+        }
+    }
+}
+
+/// Where a service manager keeps what it is told.
+fn tell(text: &str) {
+    eprintln!("quorate: {text}");
+}

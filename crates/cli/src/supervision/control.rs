@@ -1,0 +1,168 @@
+//! What operators say to a supervisor: over a socket in its directory, which only its own user and root may open. One request a
+//! connection, a line of JSON; what comes back are lines of JSON, the last of which says how it ended.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+
+const NAME: &str = "control.sock";
+/// The longest request, in bytes.
+const MAX_REQUEST: u64 = 4096;
+/// Requests that may wait, and answers to one.
+const WAITING: usize = 16;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Have a replica recover now.
+    Recover {
+        /// Which.
+        replica: u8,
+        /// Though the group would stop meanwhile.
+        force: bool,
+    },
+    /// How often replicas recover; with `every_s` from now on so often, 0 for never.
+    Schedule {
+        /// Tw in seconds.
+        every_s: Option<u64>,
+    },
+}
+
+/// What comes back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Goes on.
+    Note(String),
+    /// The last word: it is done, with what is to be told.
+    Done(serde_json::Value),
+    /// The last word: it is not done, for this reason.
+    Failed(String),
+}
+
+/// The socket of the supervisor in a directory.
+fn socket(directory: &Path) -> PathBuf {
+    directory.join(NAME)
+}
+
+/// Requests as they come, each with where its answers go.
+#[derive(Debug)]
+pub struct Control {
+    requests: mpsc::Receiver<(Request, mpsc::Sender<Answer>)>,
+    path: PathBuf,
+}
+
+impl Control {
+    /// Listens in a directory.
+    ///
+    /// # Errors
+    /// Where the socket can't be made.
+    pub fn listen(directory: &Path) -> Result<Control> {
+        let path = socket(directory);
+        let listen = || {
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let listener = UnixListener::bind(&path)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        };
+        let listener = listen().with_context(|| {
+            format!(
+                "can't make {}, by which operators talk to this process",
+                path.display()
+            )
+        })?;
+        let (sender, requests) = mpsc::channel(WAITING);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, sender.clone()));
+            }
+        });
+        Ok(Control { requests, path })
+    }
+
+    /// The next request.
+    pub async fn next(&mut self) -> (Request, mpsc::Sender<Answer>) {
+        match self.requests.recv().await {
+            Some(request) => request,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // A socket that nobody listens on only misleads.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn serve(stream: UnixStream, sender: mpsc::Sender<(Request, mpsc::Sender<Answer>)>) {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let read = BufReader::new(read.take(MAX_REQUEST))
+        .read_line(&mut line)
+        .await;
+    let (answer, mut answers) = mpsc::channel(WAITING);
+    match read.map(|_| serde_json::from_str(&line)) {
+        Ok(Ok(request)) => {
+            if sender.send((request, answer)).await.is_err() {
+                return;
+            }
+        }
+        Ok(Err(e)) => {
+            let _ = answer.try_send(Answer::Failed(format!("the request is none: {e}")));
+            drop(answer);
+        }
+        Err(_) => return,
+    }
+    while let Some(answer) = answers.recv().await {
+        let Ok(mut line) = serde_json::to_string(&answer) else {
+            return;
+        };
+        line.push('\n');
+        if write.write_all(line.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Asks the supervisor in a directory; `tell` gets what comes back before the last word.
+///
+/// # Errors
+/// Why it was not done.
+pub async fn ask(
+    directory: &Path,
+    request: &Request,
+    mut tell: impl FnMut(&str),
+) -> Result<serde_json::Value> {
+    let path = socket(directory);
+    let stream = UnixStream::connect(&path).await.with_context(|| {
+        format!(
+            "nobody answers at {}: is `quorate up` or `quorate supervise` running there? Say where its directory is (--data)",
+            path.display()
+        )
+    })?;
+    let (read, mut write) = stream.into_split();
+    let mut line = serde_json::to_string(request)?;
+    line.push('\n');
+    write.write_all(line.as_bytes()).await?;
+    let mut lines = BufReader::new(read).lines();
+    while let Some(line) = lines.next_line().await? {
+        match serde_json::from_str(&line)? {
+            Answer::Note(text) => tell(&text),
+            Answer::Done(value) => return Ok(value),
+            Answer::Failed(why) => anyhow::bail!("{why}"),
+        }
+    }
+    anyhow::bail!("the supervisor has ended before it was done")
+}

@@ -1,0 +1,323 @@
+//! Recoveries: begun by the schedule or by an operator, one at a time, and only where the others go on without the one that recovers.
+//! PBFT 2002, 4.2; that staggering by time alone may take out too many at once is noted in Sousa et al. (DSN 2005), so the others are
+//! asked how they are first.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use quorate_net::Group;
+use quorate_wire::ReplicaId;
+use quorate_wire::message::{Report, StateCheck};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::children::Children;
+use super::control::{Answer, Request};
+use super::schedule::Schedule;
+use crate::commands::status::Reports;
+
+/// A recovery that takes longer is told.
+const LONG: Duration = Duration::from_secs(300);
+
+/// Who recovers, has recovered, and will.
+#[derive(Debug)]
+pub struct Recoveries {
+    group: Arc<Group>,
+    schedule: Schedule,
+    /// For each replica the begin of the turn, in milliseconds since 1970, that it has had or is not to have.
+    turns: BTreeMap<u8, u64>,
+    last: BTreeMap<u8, Ended>,
+    going: Option<Going>,
+}
+
+/// A recovery that goes on.
+#[derive(Debug)]
+struct Going {
+    replica: u8,
+    since: Instant,
+    answers: Option<mpsc::Sender<Answer>>,
+    told: String,
+    is_long: bool,
+}
+
+/// The last recovery of a replica.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    at_ms: u64,
+    took: Duration,
+    check: Option<StateCheck>,
+}
+
+impl Recoveries {
+    /// For replicas that were started just now.
+    pub fn new(group: Arc<Group>, schedule: Schedule) -> Recoveries {
+        let mut recoveries = Recoveries {
+            group,
+            schedule,
+            turns: BTreeMap::new(),
+            last: BTreeMap::new(),
+            going: None,
+        };
+        recoveries.skip_turns(now_ms());
+        recoveries
+    }
+
+    /// Whether one goes on, which is to be looked at often.
+    pub fn is_busy(&self) -> bool {
+        self.going.is_some()
+    }
+
+    /// What an operator asks for. Gives what is to be told to all.
+    pub fn request(
+        &mut self,
+        request: &Request,
+        answers: mpsc::Sender<Answer>,
+        reports: &Reports,
+        children: &mut Children,
+    ) -> Option<String> {
+        let (answer, event) = match *request {
+            Request::Recover { replica, force } => {
+                let begun = self.begin(replica, force, reports, children);
+                match begun {
+                    Ok(()) => {
+                        let going = self.going.as_mut()?;
+                        going.answers = Some(answers);
+                        return Some(format!("replica {replica} recovers, as an operator wants"));
+                    }
+                    Err(why) => (Answer::Failed(why), None),
+                }
+            }
+            Request::Schedule { every_s: None } => (Answer::Done(self.to_json(children)), None),
+            Request::Schedule { every_s: Some(s) } => {
+                let every = (s > 0).then(|| Duration::from_secs(s));
+                match self.schedule.set(every) {
+                    Ok(()) => {
+                        self.skip_turns(now_ms());
+                        let event = match every {
+                            Some(every) => {
+                                format!("each replica recovers every {} s", every.as_secs())
+                            }
+                            None => "replicas do not recover by themselves".into(),
+                        };
+                        (Answer::Done(self.to_json(children)), Some(event))
+                    }
+                    Err(e) => (Answer::Failed(format!("{e:#}")), None),
+                }
+            }
+        };
+        // Who has asked may be gone.
+        let _ = answers.try_send(answer);
+        event
+    }
+
+    /// Looks how the one that goes on is, or whether one is due. Gives what is to be told.
+    pub fn look(&mut self, reports: &Reports, children: &mut Children) -> Vec<String> {
+        match self.going.take() {
+            Some(going) => self.look_at(going, reports),
+            None => self.look_at_clock(reports, children).into_iter().collect(),
+        }
+    }
+
+    fn look_at(&mut self, mut going: Going, reports: &Reports) -> Vec<String> {
+        let took = going.since.elapsed();
+        let report = reports.get(&ReplicaId(going.replica));
+        // One from before it was ended says nothing.
+        let report = report.filter(|r| Duration::from_millis(r.uptime_ms) < took);
+        let mut events = Vec::new();
+        match report {
+            Some(report) if report.recovering.is_none() && report.active => {
+                let ended = Ended {
+                    at_ms: now_ms(),
+                    took,
+                    check: report.check,
+                };
+                self.last.insert(going.replica, ended);
+                let text = ended.sentence(going.replica);
+                if let Some(answers) = going.answers {
+                    let _ = answers.try_send(Answer::Done(ended.to_json(going.replica)));
+                }
+                return vec![text];
+            }
+            report => {
+                let text = step(report);
+                if let Some(answers) = going.answers.as_ref().filter(|_| text != going.told) {
+                    let _ = answers.try_send(Answer::Note(text.clone()));
+                }
+                going.told = text;
+            }
+        }
+        if took > LONG && !going.is_long {
+            going.is_long = true;
+            events.push(format!(
+                "replica {} has been recovering for {} s ({}); `quorate status` tells more",
+                going.replica,
+                took.as_secs(),
+                going.told
+            ));
+        }
+        self.going = Some(going);
+        events
+    }
+
+    fn look_at_clock(&mut self, reports: &Reports, children: &mut Children) -> Option<String> {
+        let (n, now) = (self.group.quorum().n(), now_ms());
+        let ids = (0..n as u8).filter(|id| children.has(*id));
+        let due = ids.into_iter().find_map(|id| {
+            let turn = self.schedule.turn(id, n, now)?;
+            (self.turns.get(&id) != Some(&turn)).then_some((id, turn))
+        });
+        let (id, turn) = due?;
+        self.turns.insert(id, turn);
+        Some(match self.begin(id, false, reports, children) {
+            Ok(()) => format!("replica {id} recovers: it is its turn"),
+            Err(why) => {
+                format!("ALARM: replica {id} does not recover, though it is its turn: {why}")
+            }
+        })
+    }
+
+    fn begin(
+        &mut self,
+        replica: u8,
+        force: bool,
+        reports: &Reports,
+        children: &mut Children,
+    ) -> Result<(), String> {
+        if let Some(going) = &self.going {
+            return Err(format!(
+                "replica {} is recovering: one at a time",
+                going.replica
+            ));
+        }
+        if !children.has(replica) {
+            return Err(format!("replica {replica} is not run from here"));
+        }
+        if self.group.quorum().f() == 0 {
+            return Err("a group of one replica has no others to recover by".into());
+        }
+        if !force {
+            self.check_others(replica, reports)?;
+        }
+        children.recover(replica).map_err(|e| format!("{e:#}"))?;
+        self.going = Some(Going {
+            replica,
+            since: Instant::now(),
+            answers: None,
+            told: String::new(),
+            is_long: false,
+        });
+        Ok(())
+    }
+
+    /// Whether the group goes on without this replica.
+    fn check_others(&self, replica: u8, reports: &Reports) -> Result<(), String> {
+        let quorum = self.group.quorum();
+        let works = |id: &ReplicaId| {
+            let report = reports.get(id);
+            report.is_some_and(|r| r.active && !r.fetching && r.recovering.is_none())
+        };
+        let others = quorum.others(ReplicaId(replica));
+        let (working, away): (Vec<_>, Vec<_>) = others.partition(|id| works(id));
+        if working.len() >= quorum.commit() {
+            return Ok(());
+        }
+        let away: Vec<String> = away.iter().map(ToString::to_string).collect();
+        Err(format!(
+            "without it the group would stop: {} of the other replicas work, {} are needed; look after {} first",
+            working.len(),
+            quorum.commit(),
+            away.join(", ")
+        ))
+    }
+
+    /// Turns that are on now are over: they are for replicas that ran when they began.
+    fn skip_turns(&mut self, now: u64) {
+        let n = self.group.quorum().n();
+        self.turns = (0..n as u8)
+            .filter_map(|id| Some((id, self.schedule.turn(id, n, now)?)))
+            .collect();
+    }
+
+    fn to_json(&self, children: &Children) -> Value {
+        let (n, now) = (self.group.quorum().n(), now_ms());
+        let replica = |id: u8| {
+            let next = self.schedule.next(id, n, now);
+            json!({
+                "id": id,
+                "next_in_s": next.map(|next| (next - now) / 1000),
+                "last": self.last.get(&id).map(|ended| ended.to_json(id)),
+            })
+        };
+        let ids = (0..n as u8).filter(|id| children.has(*id));
+        let longest = self.last.values().map(|ended| ended.took).max();
+        json!({
+            "every_s": self.schedule.every().map(|every| every.as_secs()),
+            "recovering": self.going.as_ref().map(|going| going.replica),
+            "longest_recovery_ms": longest.map(|took| took.as_millis() as u64),
+            "replicas": ids.map(replica).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Ended {
+    fn sentence(&self, id: u8) -> String {
+        let took = self.took.as_secs_f64();
+        let Some(check) = self.check else {
+            return format!(
+                "replica {id} is back after {took:.1} s; all of its state came from the others"
+            );
+        };
+        format!(
+            "replica {id} is back after {took:.1} s; of its state {} pieces ({:.1} MB) were right, {} were not the group's, and {} damaged",
+            check.right,
+            check.right_bytes as f64 / 1e6,
+            check.differing,
+            check.damaged
+        )
+    }
+
+    fn to_json(self, id: u8) -> Value {
+        json!({
+            "replica": id,
+            "ended_ms": self.at_ms,
+            "took_ms": self.took.as_millis() as u64,
+            "right": self.check.map(|c| c.right),
+            "right_bytes": self.check.map(|c| c.right_bytes),
+            "differing": self.check.map(|c| c.differing),
+            "damaged": self.check.map(|c| c.damaged),
+            "text": self.sentence(id),
+        })
+    }
+}
+
+/// What it is about.
+fn step(report: Option<&Report>) -> String {
+    let Some(report) = report else {
+        return "it ends, and starts again".into();
+    };
+    let Some(bound) = report.recovering else {
+        return "waits for a view to begin".into();
+    };
+    if bound.0 == 0 {
+        return "asks the others how far they are".into();
+    }
+    if report.fetching {
+        return "compares its state with the others'".into();
+    }
+    match report.stable < bound {
+        true => format!("waits until batch {} is stable", bound.0),
+        false => "waits for a view in which it may vote".into(),
+    }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "turns are on the clock that the supervisors of different machines share"
+)]
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,170 @@
+//! When which replica recovers: staggered by the clock alone, so that the supervisors of different machines need not talk.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use quorate_net::disk;
+use serde::{Deserialize, Serialize};
+
+/// The shortest period: each of four replicas needs some seconds, and the group some to breathe.
+pub const SHORTEST: Duration = Duration::from_secs(60);
+
+/// Tw: each replica recovers once in this time, and each at a time of its own within it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    every: Option<Duration>,
+    file: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Content {
+    /// Tw in seconds; 0 for never.
+    recover_every_s: u64,
+}
+
+impl Schedule {
+    /// The schedule that was set last, as it is kept in a directory; none where none was.
+    ///
+    /// # Errors
+    /// If the file is there and can't be read.
+    pub fn load(directory: &Path) -> Result<Schedule> {
+        let file = directory.join("schedule.json");
+        let every = match std::fs::read(&file) {
+            Ok(text) => {
+                let content: Content = serde_json::from_slice(&text)
+                    .with_context(|| format!("{} can't be understood", file.display()))?;
+                (content.recover_every_s > 0).then(|| Duration::from_secs(content.recover_every_s))
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e).with_context(|| format!("can't read {}", file.display())),
+        };
+        Ok(Schedule { every, file })
+    }
+
+    /// How often each replica recovers.
+    pub fn every(&self) -> Option<Duration> {
+        self.every
+    }
+
+    /// Sets and keeps it.
+    ///
+    /// # Errors
+    /// If it is too short, or can't be written.
+    pub fn set(&mut self, every: Option<Duration>) -> Result<()> {
+        if every.is_some_and(|every| every < SHORTEST) {
+            bail!(
+                "that is too often: each replica is away for some seconds, and the others have to do without it. {} s is the least",
+                SHORTEST.as_secs()
+            );
+        }
+        let content = Content {
+            recover_every_s: every.map_or(0, |every| every.as_secs()),
+        };
+        let text = serde_json::to_vec(&content).context("the schedule")?;
+        disk::replace(&self.file, &text, 0o644)
+            .with_context(|| format!("can't write {}", self.file.display()))?;
+        self.every = every;
+        Ok(())
+    }
+
+    /// When the turn of replica `id` of `n` began that is on at `now`, in milliseconds since 1970.
+    pub fn turn(&self, id: u8, n: usize, now_ms: u64) -> Option<u64> {
+        let every = self.every?.as_millis() as u64;
+        let offset = every * u64::from(id) / n as u64;
+        let turns = now_ms.checked_sub(offset)? / every;
+        Some(turns * every + offset)
+    }
+
+    /// When the next turn of replica `id` of `n` begins.
+    pub fn next(&self, id: u8, n: usize, now_ms: u64) -> Option<u64> {
+        let every = self.every?.as_millis() as u64;
+        self.turn(id, n, now_ms).map(|turn| turn + every)
+    }
+}
+
+/// A period as people write it: 90s, 10m, 2h, or `off`.
+pub fn parse(text: &str) -> Result<Option<Duration>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let wrong = || format!("{text}: write it as 90s, 10m, 2h, or off");
+    let (number, unit) = text.split_at(text.len() - text.chars().last().map_or(0, char::len_utf8));
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let seconds = number
+        .checked_mul(unit)
+        .filter(|s| *s > 0 && *s <= 366 * 86_400);
+    Ok(Some(Duration::from_secs(seconds.ok_or_else(wrong)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(seconds: u64) -> Schedule {
+        Schedule {
+            every: Some(Duration::from_secs(seconds)),
+            file: PathBuf::new(),
+        }
+    }
+
+    /// Each replica has one turn in a period, all at different times, as far apart as can be.
+    #[test]
+    fn turns_are_staggered() {
+        for n in [4, 7] {
+            let every = 600_000;
+            let schedule = schedule(600);
+            let now = 1_800_000_000_123;
+            let mut begins: Vec<u64> = Vec::new();
+            for id in 0..n as u8 {
+                let turn = schedule.turn(id, n, now).unwrap();
+                assert!(turn <= now && now - turn < every);
+                assert_eq!(schedule.next(id, n, now), Some(turn + every));
+                assert_eq!(schedule.turn(id, n, turn), Some(turn));
+                assert_eq!(schedule.turn(id, n, turn + every - 1), Some(turn));
+                assert_eq!(schedule.turn(id, n, turn + every), Some(turn + every));
+                begins.push(turn % every);
+            }
+            begins.sort_unstable();
+            let apart = begins.windows(2).map(|pair| pair[1] - pair[0]);
+            assert!(apart.into_iter().all(|ms| ms >= every / n as u64 - 1));
+        }
+    }
+
+    #[test]
+    fn a_schedule_is_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut kept = Schedule::load(directory.path()).unwrap();
+        assert_eq!((kept.every(), kept.turn(0, 4, 5)), (None, None));
+        kept.set(parse("10m").unwrap()).unwrap();
+        assert_eq!(Schedule::load(directory.path()).unwrap(), kept);
+        assert!(kept.set(parse("59s").unwrap()).is_err());
+        kept.set(None).unwrap();
+        assert_eq!(Schedule::load(directory.path()).unwrap().every(), None);
+    }
+
+    #[test]
+    fn periods_are_as_people_write_them() {
+        assert_eq!(parse("90s"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(parse("2h"), Ok(Some(Duration::from_secs(7200))));
+        assert_eq!(parse("off"), Ok(None));
+        for wrong in [
+            "",
+            "m",
+            "10",
+            "0s",
+            "-1m",
+            "1d",
+            "10µ",
+            "99999999999999999999s",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! `quorate recover`: a replica that does not believe what it has written comes back right, and users notice nothing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::command_line::assert_said;
+use crate::harness::{
+    Finished, Patience, Random, Status, Up, eventually, finish, free_ports, quorate, require_fuse,
+    scratch,
+};
+
+fn recover(data: &Path, id: u8) -> Finished {
+    let mut command = quorate();
+    command.args(["recover", &id.to_string(), "--json", "--data"]);
+    command.arg(data);
+    finish(&mut command, Patience::default())
+}
+
+fn recovers(data: &Path, id: u8) -> Value {
+    let ended = recover(data, id);
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    serde_json::from_str(&ended.stdout).expect("JSON")
+}
+
+fn count(told: &Value, what: &str) -> u64 {
+    told[what].as_u64().expect("a number")
+}
+
+/// Long files, which lie in segments, and short ones.
+fn write_files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut random = Random::new(7);
+    let mut files = BTreeMap::new();
+    for i in 0..60 {
+        let bytes = if i % 2 == 0 { 150_000 } else { 900 };
+        let content = random.bytes(bytes);
+        let name = PathBuf::from(format!("file-{i}"));
+        fs::write(directory.join(&name), &content).expect("a file");
+        files.insert(name, content);
+    }
+    files
+}
+
+fn assert_files(directory: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) {
+    for (name, content) in files {
+        let found = fs::read(directory.join(name)).expect("a file");
+        assert!(found == *content, "{} has other content", name.display());
+    }
+}
+
+/// Somebody changes bytes in what a replica keeps, while it runs.
+fn tamper(segments: &Path) {
+    for segment in fs::read_dir(segments).expect("segments") {
+        let path = segment.expect("a segment").path();
+        let file = fs::File::options().write(true).open(&path).expect("it");
+        let bytes = file.metadata().expect("its length").len();
+        for at in (1_000..bytes).step_by(1 << 20) {
+            file.write_all_at(b"tampered with", at)
+                .expect("it is written");
+        }
+    }
+}
+
+/// Recovered while people work: one that is sound, which fetches next to nothing; one whose files were changed behind its back; the
+/// primary. Then one of the others goes, so that what the recovered ones have is needed: all is as it was.
+#[test]
+fn a_replica_recovers_while_people_work() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let port = free_ports(1)[0];
+    let up = Up::start(&data, port, &[]);
+    let mount = data.join("files");
+    let files = write_files(&mount);
+    Status::wait_for_a_checkpoint(&data, &[0, 1, 2, 3], &mount);
+
+    let over = AtomicBool::new(false);
+    let written = thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let mut written = 0;
+            while !over.load(Ordering::Relaxed) {
+                let path = mount.join("work");
+                let content = format!("written {written} times");
+                fs::write(&path, &content).expect("the group goes on");
+                assert_eq!(
+                    fs::read_to_string(&path).expect("the group goes on"),
+                    content
+                );
+                written += 1;
+                thread::sleep(Duration::from_millis(20));
+            }
+            written
+        });
+        let sound = recovers(&data, 1);
+        assert_eq!(count(&sound, "damaged"), 0, "{sound}");
+        assert!(count(&sound, "right_bytes") > 4_000_000, "{sound}");
+        assert!(
+            count(&sound, "right") > 4 * count(&sound, "differing"),
+            "{sound}"
+        );
+
+        tamper(&data.join("replica-2/blobs"));
+        let mended = recovers(&data, 2);
+        assert!(count(&mended, "damaged") > 0, "{mended}");
+        assert!(count(&mended, "right") > 0, "{mended}");
+
+        let primary = Status::ask(&data).primary().expect("a primary");
+        recovers(&data, primary);
+        over.store(true, Ordering::Relaxed);
+        work.join().expect("no error")
+    });
+    assert!(written > 0);
+    Status::wait_for_a_checkpoint(&data, &[0, 1, 2, 3], &mount);
+    Status::wait_until_they_agree(&data, &[0, 1, 2, 3]);
+    for id in 0..4 {
+        let replica = data.join(format!("replica-{id}"));
+        assert!(!replica.join("former.redb").exists(), "it has served");
+    }
+    up.stop();
+
+    // A mount that has read nothing yet, and a group in which the three are needed.
+    let up = Up::start(&data, port, &["--fault", "0=silent"]);
+    assert_files(&mount, &files);
+    up.stop();
+}
+
+/// The process is killed in the midst of its recovery: started again, it goes on with that, though nobody tells it to.
+#[test]
+fn a_recovery_survives_a_kill() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let up = Up::start(&data, free_ports(1)[0], &[]);
+    let mount = data.join("files");
+    let files = write_files(&mount);
+    Status::wait_for_a_checkpoint(&data, &[0, 1, 2, 3], &mount);
+    let before = up.replica(3);
+    thread::scope(|scope| {
+        let recovery = scope.spawn(|| recovers(&data, 3));
+        eventually("it has started again", || {
+            fs::read_to_string(data.join("replica-3/messages.log"))
+                .is_ok_and(|log| log.contains("recovering on purpose"))
+        });
+        let again = up.replica(3);
+        assert_ne!(again, before);
+        kill_process(again, Signal::KILL).expect("it lives");
+        recovery.join().expect("it comes back");
+    });
+    Status::wait_until_they_agree(&data, &[0, 1, 2, 3]);
+    assert_files(&mount, &files);
+    up.stop();
+}
+
+/// No recovery where the group would stop meanwhile; and the schedule, as it is set and told.
+#[test]
+fn a_group_that_can_spare_nobody_is_left_alone() {
+    let place = scratch();
+    let data = place.path().join("data");
+    let up = Up::start(&data, free_ports(1)[0], &["--no-mount", "--no-restart"]);
+    let schedule = |options: &[&str]| {
+        let mut command = quorate();
+        command
+            .args(["schedule", "--data"])
+            .arg(&data)
+            .args(options);
+        finish(&mut command, Patience::default())
+    };
+    assert_said(&schedule(&["--every", "10s"]), 1, &["too often"]);
+    assert_said(&schedule(&["--every", "soon"]), 2, &["10m"]);
+    assert_said(&schedule(&["--every", "10m"]), 0, &[]);
+    let told: Value = serde_json::from_str(&schedule(&["--json"]).stdout).expect("JSON");
+    assert_eq!(told["every_s"], 600);
+    let next: Vec<u64> = (0..4)
+        .map(|id| told["replicas"][id]["next_in_s"].as_u64().expect("a time"))
+        .collect();
+    assert!(next.iter().all(|s| *s <= 600), "{next:?}");
+    assert_said(&recover(&data, 9), 1, &["replica 9 is not run from here"]);
+
+    kill_process(up.replica(3), Signal::KILL).expect("it lives");
+    // As the supervisor sees it.
+    eventually("it is missed", || {
+        let told = up.events("status");
+        told.last()
+            .is_some_and(|status| status["silent"] == json!([3]))
+    });
+    assert_said(&recover(&data, 1), 1, &["the group would stop"]);
+    up.stop();
+    assert_said(&recover(&data, 1), 1, &["nobody answers"]);
+}

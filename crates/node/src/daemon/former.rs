@@ -1,0 +1,116 @@
+//! A store that the replica does not believe: set aside, and looked into on a thread of its own while the replica recovers.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+
+use quorate_net::disk;
+use quorate_state::transfer::{Found, Lookup};
+use quorate_store::{Blobs, Former, Options};
+use rustix::fs::{Advice, fadvise};
+
+const NAME: &str = "former.redb";
+/// What opening it leaves beside it.
+const LOCK: &str = "former.redb.lock";
+
+/// Sets a store aside, unless there is one already that was: it is older, and as good. Then `state` is removed.
+pub(super) fn set_aside(data: &Path, state: &Path) -> io::Result<()> {
+    let former = data.join(NAME);
+    let moved = match former.try_exists()? {
+        true => fs::remove_file(state),
+        false => fs::rename(state, &former),
+    };
+    match moved {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    disk::sync_directory_of(&former)
+}
+
+/// Opens what was set aside, if anything was and it can be opened.
+pub(super) fn open(data: &Path, blobs: &Arc<Blobs>) -> Option<Former> {
+    let path = data.join(NAME);
+    if !path.exists() {
+        return None;
+    }
+    match Former::open(&path, blobs.clone(), Options::default()) {
+        Ok(former) => Some(former),
+        Err(e) => {
+            tracing::warn!("nothing of the former state can be used: {e}");
+            None
+        }
+    }
+}
+
+/// Removes what was set aside.
+pub(super) fn remove(data: &Path) -> io::Result<()> {
+    for name in [NAME, LOCK] {
+        match fs::remove_file(data.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Has the system forget the pages of the files that a recovering replica reads, so that it reads what is on the disk. Advice is
+/// all that a process without privileges can give.
+pub(super) fn drop_cached_pages(data: &Path) {
+    let blobs = fs::read_dir(data.join("blobs")).into_iter().flatten();
+    let blobs = blobs.flatten().map(|entry| entry.path());
+    for path in blobs.chain([data.join(NAME)]) {
+        if let Ok(file) = File::open(&path) {
+            // Dirty pages stay: what was written is on the disk first.
+            let _ = file.sync_data();
+            let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        }
+    }
+}
+
+/// The thread that looks.
+#[derive(Debug)]
+pub(crate) struct FormerThread {
+    lookups: Sender<Lookup>,
+    data: PathBuf,
+    blobs: Arc<Blobs>,
+}
+
+impl FormerThread {
+    /// Starts the thread. `tell` is called on it.
+    pub fn spawn(
+        data: PathBuf,
+        blobs: Arc<Blobs>,
+        mut former: Former,
+        mut tell: impl FnMut(Found) + Send + 'static,
+    ) -> FormerThread {
+        let (lookups, asked) = mpsc::channel();
+        // Nobody waits for its end: somebody may have seen to it that reading never ends.
+        std::thread::spawn(move || {
+            while let Ok(lookup) = asked.recv() {
+                tell(former.look(&lookup));
+            }
+        });
+        FormerThread {
+            lookups,
+            data,
+            blobs,
+        }
+    }
+
+    /// Looks for pieces. How many wait is bounded by the replica.
+    pub fn look(&self, lookup: Lookup) {
+        // It does not end before this does.
+        let _ = self.lookups.send(lookup);
+    }
+
+    /// Removes what was looked into.
+    pub fn finish(self) {
+        // Not only when the thread has ended, which it may never do.
+        self.blobs.hold(false);
+        if let Err(e) = remove(&self.data) {
+            tracing::warn!("the former state could not be removed: {e}");
+        }
+    }
+}

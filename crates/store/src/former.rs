@@ -1,0 +1,64 @@
+//! A store that is not believed, and is read all the same: each piece of it is checked by who has asked for it.
+//!
+//! It lies beside another one that is being filled, and shares its segments: a large value that is right where it is need not be
+//! written again. Whoever had the machine may have made the file so that reading it fails in ways that no disk fails in; so a
+//! panic is taken for damage. That reading may never end is for the caller to bear in mind.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::path::Path;
+use std::sync::Arc;
+
+use quorate_state::transfer::{Found, Lookup, Names, Piece, look};
+use redb::Database;
+
+use crate::blobs::Blobs;
+use crate::error::StoreError;
+use crate::rows::{Damage, StoreSnapshot};
+use crate::store::{self, Options};
+
+/// A store that was set aside. While it is there, no segment goes.
+#[derive(Debug)]
+pub struct Former {
+    blobs: Arc<Blobs>,
+    open: Option<(StoreSnapshot, Database)>,
+}
+
+impl Former {
+    /// Opens it, as far as it can be opened.
+    ///
+    /// # Errors
+    /// [`StoreError`]; there is nothing to be had from it then.
+    pub fn open(path: &Path, blobs: Arc<Blobs>, options: Options) -> Result<Former, StoreError> {
+        let database = store::open_existing(path, options)?;
+        let offers = true;
+        let snapshot = store::read_snapshot(&database, &blobs, path, &Damage::default(), offers)?;
+        blobs.hold(true);
+        let open = Some((snapshot, database));
+        Ok(Former { blobs, open })
+    }
+
+    /// Looks for pieces.
+    pub fn look(&mut self, lookup: &Lookup) -> Found {
+        if let Some((snapshot, _)) = &self.open {
+            let found = panic::catch_unwind(AssertUnwindSafe(|| look(snapshot, lookup)));
+            if let Ok(found) = found {
+                return found;
+            }
+            tracing::warn!("the store that was set aside can't be read, and is not used any more");
+            self.open = None;
+        }
+        let names = match &lookup.names {
+            Names::Nodes(names) | Names::Values(names) => names.len(),
+        };
+        Found {
+            number: lookup.number,
+            pieces: vec![Piece::Damaged; names],
+        }
+    }
+}
+
+impl Drop for Former {
+    fn drop(&mut self) {
+        self.blobs.hold(false);
+    }
+}
