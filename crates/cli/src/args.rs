@@ -47,6 +47,7 @@ pub enum Command {
     #[command(visible_alias = "unmount")]
     Umount(Umount),
     Nfs(Nfs),
+    Route(Route),
     Status(Status),
     #[command(subcommand)]
     Evidence(Evidence),
@@ -390,6 +391,44 @@ pub struct Nfs {
     /// send from an address that an export names acts as any user, and whoever is on the way reads and changes everything.
     #[arg(long)]
     pub trust_network: bool,
+}
+
+/// Make one volume of several NFS version 3 servers, and serve it over NFS.
+///
+/// Directories are spread over the servers when they are made; a file lives with its directory. Servers need nothing but an export that
+/// this machine may write with user 0's rights (no_root_squash, no_subtree_check), and nobody else is to change what lies there.
+/// Stays in the foreground until SIGINT or SIGTERM; it can be killed at any time, and mounts go on when it is back: what was
+/// under way is finished or undone first. See docs/router.md.
+///
+/// A configuration:
+///   listen = "127.0.0.1:2049"
+///   log = "route.log"                    # what is under way on two servers; keep it, on a disk
+///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048"]
+///   policy = "hash"                      # or round_robin, least_full, stay
+///   switch_percent = 100                 # how many new directories are spread; others stay with their parent
+///   [pin]
+///   archive = 1                          # /archive goes to the second volume
+///   [[export]]                           # to whom, as docs/nfs.md has it; here: this machine
+///   path = "/"
+///
+/// Volumes have numbers in their order, from 0, and keep them. Then:
+///   mount -t nfs -o vers=3,tcp,mountproto=tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Route {
+    /// The configuration.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Listen on an address that other machines reach. NFS version 3 has neither encryption nor proof of who calls.
+    #[arg(long)]
+    pub trust_network: bool,
+    /// Begin a new log for volumes that have been used, where theirs is lost.
+    #[arg(long)]
+    pub new_log: bool,
+    /// Print one JSON object a line: "event" is "ready" (with "address" and "volumes"), or "status" every 5 seconds: for each
+    /// of "volumes" its "number" and "url", whether it is "connected", how many "calls" were sent to it and how many went "unanswered".
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Unmount a directory; also one whose `quorate mount` has died.

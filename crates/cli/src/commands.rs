@@ -11,6 +11,7 @@ pub mod mount;
 pub mod nfs;
 pub mod recover;
 pub mod replica;
+pub mod route;
 pub mod status;
 pub mod supervise;
 pub mod umount;

@@ -26,6 +26,7 @@ mod nfs;
 mod power_cut;
 mod programs;
 mod recovery;
+mod route;
 mod tools;
 mod two_mounts;
 mod up;
