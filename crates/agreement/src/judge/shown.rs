@@ -12,6 +12,8 @@ use crate::Millis;
 
 /// For how long it is remembered whether a client's claim had to be shown to the primary.
 const REMEMBERED_MS: Millis = 10_000;
+/// How often what is to be forgotten is looked for: with each claim, that would cost more with each client.
+const FORGET_MS: Millis = 1_000;
 /// Clients of whom it is.
 const CLIENTS: usize = 4096;
 /// Of one client, a claim in so long is held against the primary: all backups together show it fewer than it takes out of turn.
@@ -32,6 +34,8 @@ struct Known {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shown {
     clients: BTreeMap<ClientId, Known>,
+    /// When what was to be forgotten was looked for.
+    forgot_at: Millis,
     /// Claims that are to be in the next batch: when they were shown, and how many batches had been proposed by then.
     next: BTreeMap<u64, (Millis, u64)>,
     batches: u64,
@@ -77,7 +81,10 @@ impl Shown {
     }
 
     fn note(&mut self, client: ClientId, is_shown: bool, now: Millis) -> Option<&mut Known> {
-        self.clients.retain(|_, known| now < known.until);
+        if now.saturating_sub(self.forgot_at) >= FORGET_MS {
+            self.forgot_at = now;
+            self.clients.retain(|_, known| now < known.until);
+        }
         if self.clients.len() >= CLIENTS && !self.clients.contains_key(&client) {
             return None;
         }

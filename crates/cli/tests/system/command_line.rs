@@ -299,6 +299,7 @@ fn status_tells_how_the_group_is() {
         "active",
         "address",
         "answers",
+        "check",
         "clients",
         "clients_put_aside",
         "committed",
