@@ -85,7 +85,7 @@ pub struct Up {
     /// First of the ports on 127.0.0.1 for a new group; replica N listens on PORT+N [default: 7400].
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, corrupt-state, mutate, restless,
+    /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, leap, corrupt-state, mutate, restless,
     /// flood. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
