@@ -128,7 +128,8 @@ impl Recoveries {
         let report = report.filter(|r| Duration::from_millis(r.uptime_ms) < took);
         let mut events = Vec::new();
         match report {
-            Some(report) if report.recovering.is_none() && report.active => {
+            // While it catches up with what was done meanwhile, the group has no other one to spare.
+            Some(report) if report.recovering.is_none() && report.active && !report.fetching => {
                 let ended = Ended {
                     at_ms: now_ms(),
                     took,
@@ -299,7 +300,10 @@ fn step(report: Option<&Report>) -> String {
         return "it ends, and starts again".into();
     };
     let Some(bound) = report.recovering else {
-        return "waits for a view to begin".into();
+        return match report.fetching {
+            true => "catches up".into(),
+            false => "waits for a view to begin".into(),
+        };
     };
     if bound.0 == 0 {
         return "asks the others how far they are".into();
