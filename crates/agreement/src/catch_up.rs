@@ -45,6 +45,8 @@ const STATUS_COST: usize = 256 << 10;
 const FETCHES_AT_ONCE: usize = 64;
 /// How long a replica behind a certified checkpoint tries to catch up batch by batch before it fetches the state.
 const BATCHWISE_MS: Millis = 400;
+/// The same where it has just fetched a state: what it lacks after that is not on its way to it, and the group goes on meanwhile.
+const BATCHWISE_AGAIN_MS: Millis = 50;
 
 /// A replica that waits for the start of a later view, which the others see no reason for.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +151,12 @@ impl Agreement {
             }
             _ => self.behind_since = Some((self.executed, self.now.mono)),
         }
+    }
+
+    /// A state has come, and others may have gone on beyond it.
+    pub(crate) fn expect_batches_at_once(&mut self) {
+        let waited = BATCHWISE_MS - BATCHWISE_AGAIN_MS;
+        self.behind_since = Some((self.executed, self.now.mono.saturating_sub(waited)));
     }
 
     /// STATUS: answers with what the sender lacks, whether or not there is anything new: stragglers that waited for that stayed wedged

@@ -241,10 +241,10 @@ impl Agreement {
             return;
         }
         self.fetching = None;
-        self.behind_since = None;
         // Published bug (fabric pull 1174): what was executed before must not be executed again, so `executed` follows
         // the state that is there now. It falls only where the state itself was replaced.
         self.executed = seq;
+        self.expect_batches_at_once();
         self.pool.forget_open();
         self.committed = self.committed.max(seq);
         self.own_checkpoints = [(seq, root)].into();
