@@ -87,23 +87,12 @@ fn proposed(replica: &mut Agreement) -> Vec<PrePrepare> {
 #[test]
 fn wrong_macs_put_a_client_on_signed_terms() {
     let mut replica = fresh(1);
-    let late = 40_000;
+    let late = LATE;
     wait(&mut replica, 0, late);
-    let mut bad = request(1, Bytes::from_static(b"op"));
-    bad.auth = Authenticator::Macs(vec![Mac([0xee; 16]); 4]);
-    let proposal = PeerMessage::PrePrepare(pre_prepare(late, 1, &[bad]));
-    from_peer(&mut replica, late, 0, proposal).unwrap();
+    spoil(&mut replica, late);
     // As a backup it takes them all the same: its word is not what decides.
     from_client(&mut replica, late, request(2, Bytes::from_static(b"op"))).unwrap();
-    for from in [2, 3] {
-        let change = PeerMessage::ViewChange(view_change(from, 1));
-        from_peer(&mut replica, late, from, change).unwrap();
-    }
-    sync(&mut replica, late);
-    assert_eq!(
-        (replica.standing().view, replica.standing().active),
-        (View(1), true)
-    );
+    lead(&mut replica, late);
     let taken = from_client(&mut replica, late, request(3, Bytes::from_static(b"op")));
     assert_eq!(taken, Err(Rejected::Unsigned));
     from_client(&mut replica, late, op(3)).unwrap();
@@ -119,18 +108,10 @@ fn wrong_macs_put_a_client_on_signed_terms() {
 #[test]
 fn a_suspect_signs_rightly() {
     let mut replica = fresh(1);
-    let late = 40_000;
+    let late = LATE;
     wait(&mut replica, 0, late);
-    let mut bad = request(1, Bytes::from_static(b"op"));
-    bad.auth = Authenticator::Macs(vec![Mac([0xee; 16]); 4]);
-    let proposal = PeerMessage::PrePrepare(pre_prepare(late, 1, &[bad]));
-    from_peer(&mut replica, late, 0, proposal).unwrap();
-    for from in [2, 3] {
-        let change = PeerMessage::ViewChange(view_change(from, 1));
-        from_peer(&mut replica, late, from, change).unwrap();
-    }
-    sync(&mut replica, late);
-    assert!(replica.standing().active);
+    spoil(&mut replica, late);
+    lead(&mut replica, late);
     let mut forged = op(3);
     forged.auth = op(4).auth;
     let taken = from_client(&mut replica, late, forged);

@@ -18,8 +18,9 @@ pub mod umount;
 pub mod up;
 
 use std::io::Read;
+use std::net::SocketAddr;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use quorate_net::Group;
 use quorate_wire::ReplicaId;
 
@@ -39,6 +40,26 @@ fn with_routes(group: Group, routes: &[(u8, String)]) -> Result<Group> {
         routed.map_err(|problem| anyhow!("--route {id}={address}: {problem}"))
     };
     routes.iter().try_fold(group, with)
+}
+
+/// Refuses the number of a replica that the group does not have.
+fn check_id(group: &Group, id: u8) -> Result<()> {
+    let last = group.quorum().n() - 1;
+    if usize::from(id) > last {
+        bail!("--id {id}: the replicas of this group are numbered from 0 to {last}");
+    }
+    Ok(())
+}
+
+/// Refuses to serve NFS to other machines, unless that is wanted.
+fn check_reach(listen: SocketAddr, trust_network: bool) -> Result<()> {
+    if !listen.ip().to_canonical().is_loopback() && !trust_network {
+        bail!(
+            "{listen} can be reached by other machines, and NFS version 3 takes their word for who they are: listen on \
+             127.0.0.1, or say --trust-network if everyone who can send there may act as any user"
+        );
+    }
+    Ok(())
 }
 
 /// Done when the process is asked to end.
@@ -64,10 +85,15 @@ async fn parent_gone(with_parent: bool) {
     let (gone, wait) = tokio::sync::oneshot::channel::<()>();
     // A thread of its own: the runtime would wait for a blocking read when it ends.
     std::thread::spawn(move || {
-        let mut byte = [0];
-        while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
+        wait_for_parent();
         drop(gone);
     });
     // It is dropped, never sent.
     let _ = wait.await;
+}
+
+/// Returns when whoever holds the other end of standard input is gone.
+fn wait_for_parent() {
+    let mut byte = [0];
+    while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
 }

@@ -30,8 +30,8 @@ impl Former {
     /// [`StoreError`]; there is nothing to be had from it then.
     pub fn open(path: &Path, blobs: Arc<Blobs>, options: Options) -> Result<Former, StoreError> {
         let database = store::open_existing(path, options)?;
-        let offers = true;
-        let snapshot = store::read_snapshot(&database, &blobs, path, &Damage::default(), offers)?;
+        let (read, offers) = (store::begin_read(&database, path)?, true);
+        let snapshot = store::snapshot_of(&read, &blobs, path, &Damage::default(), offers)?;
         blobs.hold(true);
         let open = Some((snapshot, database));
         Ok(Former { blobs, open })

@@ -308,20 +308,22 @@ fn insert(
     Ok(())
 }
 
-fn begin_read(database: &Database, path: &Path) -> Result<redb::ReadTransaction, StoreError> {
+pub(crate) fn begin_read(
+    database: &Database,
+    path: &Path,
+) -> Result<redb::ReadTransaction, StoreError> {
     use redb::ReadableDatabase;
     database.begin_read().map_err(|e| StoreError::redb(path, e))
 }
 
-/// The contents as they are now. `offers`: see [`StoreSnapshot`].
-pub(crate) fn read_snapshot(
-    database: &Database,
+/// The contents as a transaction reads them. `offers`: see [`StoreSnapshot`].
+pub(crate) fn snapshot_of(
+    read: &redb::ReadTransaction,
     blobs: &Arc<Blobs>,
     path: &Path,
     damage: &Damage,
     offers: bool,
 ) -> Result<StoreSnapshot, StoreError> {
-    let read = begin_read(database, path)?;
     let table = |definition| {
         read.open_table(definition)
             .map_err(|e| StoreError::redb(path, e))
@@ -343,10 +345,11 @@ fn read_position(
     path: &Path,
     damage: &Damage,
 ) -> Result<(Position, bool), StoreError> {
-    let snapshot = Arc::new(read_snapshot(database, blobs, path, damage, false)?);
+    let read = begin_read(database, path)?;
+    let snapshot = Arc::new(snapshot_of(&read, blobs, path, damage, false)?);
     let found = tree::root(&*snapshot).map_err(|fault| damage.judge(path, fault))?;
-    let meta = begin_read(database, path)?.open_table(META);
-    let row = meta
+    let row = read
+        .open_table(META)
         .map_err(|e| StoreError::redb(path, e))?
         .get(POSITION)
         .map_err(|e| StoreError::redb(path, e))?;

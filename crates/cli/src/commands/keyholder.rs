@@ -1,7 +1,5 @@
 //! `quorate keyholder`.
 
-use std::io::Read;
-
 use anyhow::{Context, Result, bail};
 use quorate_net::holder::{CounterFile, Holder};
 use quorate_net::{Group, keys};
@@ -9,7 +7,7 @@ use quorate_wire::ReplicaId;
 use rustix::process::{DumpableBehavior, getuid, set_dumpable_behavior};
 
 use crate::args::Keyholder;
-use crate::paths;
+use crate::{commands, paths};
 
 pub fn run(args: &Keyholder) -> Result<()> {
     // Before the key is here: neither a core dump nor a debugger of the same user is to have it.
@@ -23,10 +21,8 @@ pub fn run(args: &Keyholder) -> Result<()> {
             args.group.display()
         );
     };
-    let Some(identity) = identities.get(usize::from(id)) else {
-        let last = identities.len() - 1;
-        bail!("--id {id}: the replicas of this group are numbered from 0 to {last}");
-    };
+    commands::check_id(&group, id)?;
+    let identity = &identities[usize::from(id)];
     let directory = paths::beside(&args.group);
     let or = |given: &Option<_>, usual: fn(&_, u8) -> _| {
         given.clone().unwrap_or_else(|| usual(&directory, id))
@@ -49,7 +45,11 @@ pub fn run(args: &Keyholder) -> Result<()> {
     let last = counter.last();
     let holder = Holder::bind(&socket, key, (group.id(), ReplicaId(id)), counter, user)?;
     if args.with_parent {
-        std::thread::spawn(end_with_parent);
+        // There is nothing to put in order: what is signed was counted before.
+        std::thread::spawn(|| {
+            commands::wait_for_parent();
+            std::process::exit(0);
+        });
     }
     eprintln!(
         "the key holder of replica {id} listens at {} for user {user}; it has signed {last} statements so far",
@@ -59,11 +59,4 @@ pub fn run(args: &Keyholder) -> Result<()> {
     ended
         .map(|never| match never {})
         .context("the key holder stopped")
-}
-
-/// There is nothing to put in order: what is signed was counted before.
-fn end_with_parent() {
-    let mut byte = [0];
-    while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
-    std::process::exit(0);
 }

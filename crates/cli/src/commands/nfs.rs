@@ -28,13 +28,7 @@ pub fn run(args: &Nfs) -> Result<()> {
             key.display()
         );
     }
-    if !args.listen.ip().to_canonical().is_loopback() && !args.trust_network {
-        bail!(
-            "{} can be reached by other machines, and NFS version 3 takes their word for who they are: listen on \
-             127.0.0.1, or say --trust-network if everyone who can send there may act as any user",
-            args.listen
-        );
-    }
+    commands::check_reach(args.listen, args.trust_network)?;
     let exports = match &args.exports {
         Some(path) => Exports::load(path)?,
         None => Exports::default(),

@@ -16,14 +16,7 @@ const MENDED_AT_MOST: u32 = 3;
 
 pub fn run(args: &Replica) -> Result<()> {
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
-    let n = group.quorum().n();
-    if usize::from(args.id) >= n {
-        bail!(
-            "--id {}: the replicas of this group are numbered from 0 to {}",
-            args.id,
-            n - 1
-        );
-    }
+    commands::check_id(&group, args.id)?;
     let directory = paths::beside(&args.group);
     let key = args
         .key

@@ -19,18 +19,12 @@ use tokio::net::TcpListener;
 use crate::args::Route;
 use crate::commands;
 
-/// How often the servers are asked how much is free, and how often status is told.
+/// How often status is told.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Route) -> Result<()> {
     let config = Config::load(&args.config)?;
-    if !config.listen.ip().to_canonical().is_loopback() && !args.trust_network {
-        bail!(
-            "{} can be reached by other machines, and NFS version 3 takes their word for who they are: listen on \
-             127.0.0.1, or say --trust-network if everyone who can send there may act as any user",
-            config.listen
-        );
-    }
+    commands::check_reach(config.listen, args.trust_network)?;
     commands::runtime()?.block_on(async {
         tokio::select! {
             served = route(args, config) => served,
@@ -86,11 +80,8 @@ async fn route(args: &Route, config: Config) -> Result<()> {
         ),
     }
     let told = async {
-        loop {
+        while args.json {
             tokio::time::sleep(INTERVAL).await;
-            if !args.json {
-                continue;
-            }
             let of = |(number, load): (usize, &Arc<Load>)| {
                 json!({
                     "number": number,
@@ -103,6 +94,7 @@ async fn route(args: &Route, config: Config) -> Result<()> {
             let volumes: Vec<_> = loads.iter().enumerate().map(of).collect();
             println!("{}", json!({"event": "status", "volumes": volumes}));
         }
+        std::future::pending().await
     };
     tokio::select! {
         served = serve(listener, proxy) => served.context("serving"),

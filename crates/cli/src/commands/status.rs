@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,16 +48,22 @@ fn ask(args: &Status) -> Result<(Group, Reports)> {
         .key
         .clone()
         .unwrap_or_else(|| paths::client_key(&paths::beside(&file)));
-    let identity = Identity::new(&keys::load(&key)?);
-    if group.client_of_key(&identity.public()).is_none() {
-        anyhow::bail!(
-            "{} is no client of this group: give one that is (--key)",
-            key.display()
-        );
-    }
+    let identity = identity_of(&group, &key, "--key")?;
     let timeout = Duration::from_millis(args.timeout_ms);
     let reports = collect(&group, &identity, timeout).context("connecting to the group")?;
     Ok((group, reports))
+}
+
+/// The client of the group that has the key in a file, which `option` has named.
+pub fn identity_of(group: &Group, key: &Path, option: &str) -> Result<Identity> {
+    let identity = Identity::new(&keys::load(key)?);
+    if group.client_of_key(&identity.public()).is_none() {
+        anyhow::bail!(
+            "{} is no client of this group: give one that is ({option})",
+            key.display()
+        );
+    }
+    Ok(identity)
 }
 
 /// Asks all replicas, and waits until all have answered or the time is over.
@@ -309,7 +316,7 @@ fn check_to_json(check: &StateCheck) -> Value {
 }
 
 /// The reports of a group whose client key is beside its group file.
-pub fn of_directory(group: &Group, directory: &std::path::Path) -> Result<Identity> {
+pub fn of_directory(group: &Group, directory: &Path) -> Result<Identity> {
     let key = keys::load(&paths::client_key(directory)).context("the client's key")?;
     debug_assert!(group.client_of_key(&key.public()).is_some());
     Ok(Identity::new(&key))

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use quorate_net::{Group, Identity, keys};
+use anyhow::{Context, Result};
+use quorate_net::{Group, Identity};
 
 use crate::args::Supervise;
 use crate::commands::{self, status};
@@ -17,29 +17,14 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 pub fn run(args: &Supervise) -> Result<()> {
     let group = Arc::new(Group::load(&args.group)?);
-    let n = group.quorum().n();
-    if usize::from(args.id) >= n {
-        bail!(
-            "--id {}: the replicas of this group are numbered from 0 to {}",
-            args.id,
-            n - 1
-        );
-    }
+    commands::check_id(&group, args.id)?;
     let beside = paths::beside(&args.group);
     let client_key = args
         .client_key
         .clone()
         .unwrap_or_else(|| paths::client_key(&beside));
-    let key = keys::load(&client_key).context(
-        "the supervisor asks the other replicas how they are, as a client (--client-key)",
-    )?;
-    let identity = Identity::new(&key);
-    if group.client_of_key(&identity.public()).is_none() {
-        bail!(
-            "{} is no client of this group: give one that is (--client-key)",
-            client_key.display()
-        );
-    }
+    let identity = status::identity_of(&group, &client_key, "--client-key")
+        .context("the supervisor asks the other replicas how they are, as a client")?;
     let data = args
         .data
         .clone()

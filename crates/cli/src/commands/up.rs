@@ -248,21 +248,16 @@ async fn serve(
             (request, answers) = control.next() => {
                 let told = recoveries.request(&request, answers, &watch.reports(), &mut children);
                 told.iter().for_each(|text| display.event(text));
+                continue;
             }
-            () = tokio::time::sleep(LOOK), if recoveries.is_busy() => {
-                children.look_after()?.iter().for_each(|death| display.event(death));
-                let told = recoveries.look(&watch.reports(), &mut children);
-                told.iter().for_each(|text| display.event(text));
-            }
+            () = tokio::time::sleep(LOOK), if recoveries.is_busy() => {}
             _ = period.tick() => {
-                for death in children.look_after()? {
-                    display.event(&death);
-                }
-                let told = recoveries.look(&watch.reports(), &mut children);
-                told.iter().for_each(|text| display.event(text));
                 display.status(&group, &watch.reports(), directory.as_deref());
             }
         }
+        let mut events = children.look_after()?;
+        events.extend(recoveries.look(&watch.reports(), &mut children));
+        events.iter().for_each(|text| display.event(text));
     };
     display.say("unmounting and stopping");
     if let Some(mounted) = &mounted {

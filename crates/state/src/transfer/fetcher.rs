@@ -54,7 +54,7 @@ pub struct Fetcher {
     donors: Donors,
     in_flight: Vec<Ask>,
     pub(super) former: Option<Former>,
-    /// What came of the former state, when it is used no more.
+    /// What came of looking in the former state.
     pub(super) counts: Counts,
     lies: Vec<Lie>,
     fetched_bytes: u64,

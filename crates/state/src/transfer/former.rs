@@ -106,7 +106,6 @@ pub(super) enum Looked {
 pub(super) struct Former {
     next: u64,
     waiting: BTreeMap<u64, (u64, Looked)>,
-    pub(super) counts: Counts,
 }
 
 impl Counts {
@@ -195,7 +194,7 @@ impl Fetcher {
 
     /// What came of looking in the former state.
     pub fn former_counts(&self) -> Counts {
-        self.former.as_ref().map_or(self.counts, |f| f.counts)
+        self.counts
     }
 
     /// What to look for in the former state next; [`Fetcher::found`] takes what is found. To be called until it gives nothing.
@@ -273,7 +272,7 @@ impl Fetcher {
 
     /// The bytes of a piece of the former state, which is counted as differing until it is known to be right.
     fn here(&mut self, piece: Option<Piece>) -> Option<Bytes> {
-        let counts = self.former.as_mut().map(|former| &mut former.counts)?;
+        let counts = &mut self.counts;
         match piece? {
             Piece::Here(bytes) => {
                 counts.differing += 1;
@@ -286,11 +285,9 @@ impl Fetcher {
     }
 
     fn count_right(&mut self, bytes: usize) {
-        if let Some(former) = &mut self.former {
-            former.counts.differing -= 1;
-            former.counts.right += 1;
-            former.counts.right_bytes += bytes as u64;
-        }
+        self.counts.differing -= 1;
+        self.counts.right += 1;
+        self.counts.right_bytes += bytes as u64;
     }
 
     /// Uses the former state no more.
@@ -298,7 +295,6 @@ impl Fetcher {
         let Some(mut former) = self.former.take() else {
             return;
         };
-        self.counts = former.counts;
         for looked in former.give_up() {
             match looked {
                 Looked::Nodes(wants) => self.diff.nodes.extend(wants),

@@ -14,8 +14,8 @@ use crate::snapshot::{Fault, Snapshot};
 /// Entries that are read at a time: their values may be long.
 const PAGE: usize = 16;
 
-/// Reads the whole snapshot and recomputes its tree from the values up; gives the root. PBFT 2002, 5.3.3: a replica that
-/// recovers does not believe its own pages.
+/// Reads the whole snapshot and recomputes its tree from the values up; gives the root. For comparisons: a
+/// replica that recovers looks at each piece on its way instead ([`look`](crate::transfer::look)).
 ///
 /// Takes time in proportion to the state. Memory stays small.
 ///
