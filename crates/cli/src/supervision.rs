@@ -8,4 +8,4 @@ mod schedule;
 pub use children::{Children, Launch, Role};
 pub use control::{Control, Request, ask};
 pub use recoveries::Recoveries;
-pub use schedule::{Schedule, parse as parse_period};
+pub use schedule::Schedule;

@@ -80,7 +80,10 @@ async fn route(args: &Route, config: Config) -> Result<()> {
         ),
     }
     let told = async {
-        while args.json {
+        if !args.json {
+            return std::future::pending().await;
+        }
+        loop {
             tokio::time::sleep(INTERVAL).await;
             let of = |(number, load): (usize, &Arc<Load>)| {
                 json!({
@@ -94,7 +97,6 @@ async fn route(args: &Route, config: Config) -> Result<()> {
             let volumes: Vec<_> = loads.iter().enumerate().map(of).collect();
             println!("{}", json!({"event": "status", "volumes": volumes}));
         }
-        std::future::pending().await
     };
     tokio::select! {
         served = serve(listener, proxy) => served.context("serving"),

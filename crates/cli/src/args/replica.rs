@@ -1,0 +1,187 @@
+//! Running a replica, looking after it, and having it recover.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use quorate_fault::Fault;
+
+use super::{Period, parse_route, time};
+
+/// Hold a replica's identity key, apart from the replica.
+///
+/// Signs two kinds of statements for the replica, each with a number of its own: that a key is the replica's for a while, and that the
+/// replica recovers. It signs nothing else, and gives the key to nobody. So who breaks into the replica can have statements signed
+/// while it is there, and is left with nothing when the replica has renewed its keys twice.
+///
+/// That is worth what the separation is worth: run it as a user of its own, and name the replica's user. Of the files only
+/// the group file is the replica's to read. The counter must never be brought back from a backup: then the same numbers would be
+/// signed again. A key whose counter is lost or damaged is to be replaced.
+///
+/// Example, in a service that runs as the user `quorate-key`, for a replica that runs as `quorate`:
+///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user $(id -u quorate)
+///       --key /var/lib/quorate-key/key --counter /var/lib/quorate-key/counter --socket /run/quorate-key/socket
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Keyholder {
+    /// The replica's number in the group file.
+    #[arg(long, value_name = "N")]
+    pub id: u8,
+    /// The group file.
+    #[arg(long, value_name = "FILE")]
+    pub group: PathBuf,
+    /// The identity key [default: holder-N/key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// How many statements the key has signed [default: holder-N/counter beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub counter: Option<PathBuf>,
+    /// Where to listen [default: holder-N/socket beside the group file].
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// The number of the user that the replica runs as; all others are refused [default: this process's own].
+    #[arg(long, value_name = "UID")]
+    pub user: Option<u32>,
+    /// End when standard input ends: so a key holder does not outlive the `quorate up` that started it.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
+}
+
+/// Run one replica of a group.
+///
+/// Stays in the foreground until SIGINT or SIGTERM, as a service manager wants it. Log and state are kept in the data directory, which
+/// is this replica's alone; started again on it, the replica goes on where it was. What is damaged there comes from the other replicas
+/// again. Without its log a replica does not know what it has told the others: then it is silent until the group has gone on
+/// beyond all that it may have said, and `quorate status` says that it recovers.
+#[derive(Debug, ClapArgs)]
+pub struct Replica {
+    /// The replica's number in the group file.
+    #[arg(long, value_name = "N")]
+    pub id: u8,
+    /// The group file.
+    #[arg(long, value_name = "FILE")]
+    pub group: PathBuf,
+    /// The replica's key file [default: replica-N/key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// The socket of its key holder, in a group whose replicas have any [default: holder-N/socket beside the group file].
+    #[arg(long, value_name = "PATH")]
+    pub key_holder: Option<PathBuf>,
+    /// Take another key for links, and make all links anew, each time that so long has passed, such as 15s; 0: never. What was stolen
+    /// with a replica's memory is of use for two such periods.
+    #[arg(long, value_name = "TIME", default_value = "0", value_parser = time::refresh)]
+    pub key_refresh: Duration,
+    /// The replica's directory [default: replica-N beside the group file].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Make the data directory; for a replica that has never run and whose directory was not brought here from
+    /// `quorate init`. Refused where one has run.
+    #[arg(long)]
+    pub first_start: bool,
+    /// Make the data directory again; for a replica that has run and whose disk is lost for good. The others help it back, and it
+    /// counts among the faulty ones until then. Never where the old directory may turn up again, such as a disk that is not mounted.
+    #[arg(long, conflicts_with = "first_start")]
+    pub lost_disk: bool,
+    /// Recover: believe nothing that this replica has written. Its log is set aside, each piece of its state is compared with what the
+    /// others have, and it counts among the faulty ones until it is back. For a machine that may have been tampered with, or as a habit:
+    /// see `quorate recover`.
+    #[arg(long, conflicts_with_all = ["first_start", "lost_disk"])]
+    pub recover: bool,
+    /// Listen here instead of on the address in the group file, such as 0.0.0.0:7400 behind address translation.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// Reach replica N here instead of at its address in the group file, such as through a tunnel. Repeatable.
+    #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_route)]
+    pub route: Vec<(u8, String)>,
+    /// Execute operations that don't conflict on so many threads, at the same time; 0: one after the other, on the thread
+    /// that orders them.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
+    pub workers: u16,
+    /// Misbehave, for a demonstration. Refused unless the group was made by `quorate up`.
+    #[arg(long, value_name = "KIND", hide = true)]
+    pub fault: Option<Fault>,
+    /// End when standard input ends: so a replica does not outlive the `quorate up` that started it.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
+}
+
+/// Run one replica and look after it from outside: start it again when it dies, and have it recover.
+///
+/// The replica runs as a child process that can't talk to it. Recoveries are begun by the schedule (--recover-every, or
+/// `quorate schedule`) or by `quorate recover`. What it says goes to standard error, what the replica says to messages.log in the replica's
+/// directory.
+///
+/// Example:
+///   quorate supervise --group team/group.toml --id 2 --recover-every 1h -- --listen 0.0.0.0:7400
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Supervise {
+    /// The replica's number in the group file.
+    #[arg(long, value_name = "N")]
+    pub id: u8,
+    /// The group file.
+    #[arg(long, value_name = "FILE")]
+    pub group: PathBuf,
+    /// The replica's directory [default: replica-N beside the group file].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// A client's key file, to ask the other replicas how they are [default: client.key beside the group file].
+    #[arg(long, value_name = "FILE")]
+    pub client_key: Option<PathBuf>,
+    /// Have the replica recover so often (90s, 10m, 2h), or `off`; kept in its directory.
+    #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
+    pub every: Option<Period>,
+    /// Options of `quorate replica`, after `--`.
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub replica: Vec<OsString>,
+}
+
+/// Have a replica recover now, and wait until it is back.
+///
+/// Proactive recovery: nothing that the replica has written is believed. It is ended and started again, silent until the group has gone
+/// on beyond all that it may have said; each piece of its state is compared with what the others have, and what is wrong comes from
+/// them. Files stay in use meanwhile. Refused where the group would stop without the replica.
+///
+/// Examples:
+///   quorate recover 2                           of the group that `quorate up` runs
+///   quorate recover 2 --data /srv/team/replica-2    of the replica that `quorate supervise` runs there
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Recover {
+    /// The replica's number.
+    #[arg(value_name = "N")]
+    pub id: u8,
+    /// The directory of `quorate up` or of the supervised replica [default: $XDG_DATA_HOME/quorate/local].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Even if the group stops meanwhile.
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// See and set how often replicas recover by themselves.
+///
+/// Each has its own time within the period, by the clock, so that they recover one after the other. A turn is skipped, with an alarm, while
+/// the group would stop without the replica.
+///
+/// Examples:
+///   quorate schedule                            of the group that `quorate up` runs
+///   quorate schedule --every 10m                each replica, every ten minutes
+///   quorate schedule --every off
+#[derive(Debug, ClapArgs)]
+#[command(name = "schedule", verbatim_doc_comment)]
+pub struct ScheduleArgs {
+    /// The directory of `quorate up` or of the supervised replica [default: $XDG_DATA_HOME/quorate/local].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// From now on so often (90s, 10m, 2h), or `off`.
+    #[arg(long, value_name = "TIME", value_parser = time::period)]
+    pub every: Option<Period>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
