@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_execution::Executor;
-use quorate_files::{FileService, Genesis, check};
+use quorate_files::{Admission, FileService, Genesis, check};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{Control, Request};
 use quorate_wire::{Encode, KeyPair, RequestNumber, Seq, SessionId, Time};
@@ -29,7 +29,7 @@ fn small() -> Genesis {
 pub fn service(data: &[u8]) {
     let mut choices = Choices::new(data);
     let clients = [1, 2].map(|seed| KeyPair::from_seed(&[seed; 32]).public());
-    let executor = || Executor::new(FileService::new(small()));
+    let executor = || Executor::new(FileService::new(small(), Admission::members_only()));
     let state = || State::new(Arc::new(MemorySnapshot::default()));
     let (mut one, mut state_one) = (executor(), state());
     let (mut two, mut state_two) = (executor(), state());

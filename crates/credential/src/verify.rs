@@ -203,6 +203,12 @@ impl Chain {
         Ok(self.grant(&digests).expect("a chain has a link"))
     }
 
+    /// What a chain comes to that was verified before. For who has kept its bytes where nobody else writes: nothing is checked.
+    pub fn verified_before(&self) -> Grant {
+        let digests: Vec<Digest> = self.digests().collect();
+        self.grant(&digests).expect("a chain has a link")
+    }
+
     fn grant(&self, digests: &[Digest]) -> Option<Grant> {
         let (last, id) = (self.links().last()?, digests.last()?);
         let links = self.links().iter().zip(digests).enumerate();

@@ -1,14 +1,18 @@
 //! What the file service answers.
 
+mod credentials;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_wire::codec::bounded;
-use quorate_wire::{Decode, DecodeError, Encode, Reader, record, tagged};
+use quorate_wire::{Decode, DecodeError, Digest, Encode, Reader, record, tagged};
 
 use crate::errno::Errno;
 use crate::op::{LockKind, MAX_OBJECTS};
 use crate::types::{Handle, Ino, Kind, Nothing, Stamp};
+
+pub use credentials::{Audit, AuditRow, Decision, Grants, KeptGrant};
 
 record! {
     /// An object's attributes.
@@ -245,6 +249,12 @@ tagged! {
         14 => WithAttrs(WithAttrs),
         /// A file that was made, or found.
         15 => Made(Made),
+        /// A credential that is kept now, by its digest.
+        16 => Granted(Digest),
+        /// Credentials.
+        17 => Grants(Grants),
+        /// A part of the audit log.
+        18 => Audit(Audit),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Judges a whole state: what must hold after every operation. For tests, the simulator and operators; it reads everything.
 
+mod sharing;
+
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -64,6 +66,7 @@ struct Volume {
     open_counts: BTreeMap<u64, u32>,
     locks: BTreeMap<u64, LockTable>,
     dead: BTreeMap<u64, Dead>,
+    sharing: Vec<(Bytes, Bytes)>,
 }
 
 fn check(map: &Map) -> Result<(), String> {
@@ -77,6 +80,7 @@ fn check(map: &Map) -> Result<(), String> {
     check_xattrs(&volume)?;
     check_acls(&volume)?;
     check_content(&volume)?;
+    sharing::check(&volume.sharing)?;
     let used = volume.entries.len() as u64 * ENTRY_BYTES
         + volume
             .inodes
@@ -106,6 +110,7 @@ fn value<T: Decode>(key: &[u8], bytes: &Bytes) -> Result<T, String> {
 
 fn take_apart(map: &Map) -> Result<Volume, String> {
     let mut v = Volume::default();
+    let sharing = &mut v.sharing;
     for (key, bytes) in map {
         let odd = || format!("odd key {key:02x?}");
         let number = |index| number_at(key, index).ok_or_else(odd);
@@ -154,6 +159,7 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
             tag::DEAD => {
                 v.dead.insert(number(0)?, value(key, bytes)?);
             }
+            tag::GRANT..=tag::AUDIT => sharing.push((key.clone(), bytes.clone())),
             _ => return Err(odd()),
         }
     }

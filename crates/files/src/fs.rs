@@ -9,6 +9,7 @@ use quorate_execution::Call;
 use quorate_state::{Fault, Txn};
 use quorate_wire::{Decode, Encode};
 
+use crate::Admission;
 use crate::answer::{Answer, Attr};
 use crate::errno::Errno;
 use crate::layout::{self, BLOCK_BYTES, Counters, ENTRY_BYTES, FIRST_COOKIE, Inode};
@@ -36,24 +37,34 @@ impl From<Fault> for Stop {
 
 pub(crate) type Done<T> = Result<T, Stop>;
 
+/// Who asks, and on whose behalf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller<'a> {
+    pub call: &'a Call,
+    pub who: &'a Who,
+    pub admission: &'a Admission,
+}
+
 /// The operation at work.
 #[derive(Debug)]
 pub(crate) struct Fs<'a, 't> {
     pub txn: &'a mut Txn<'t>,
     pub call: &'a Call,
     pub who: &'a Who,
+    pub admission: &'a Admission,
     pub counters: Counters,
     loaded: Counters,
 }
 
 impl<'a, 't> Fs<'a, 't> {
-    pub fn new(txn: &'a mut Txn<'t>, call: &'a Call, who: &'a Who) -> Result<Self, Fault> {
+    pub fn new(txn: &'a mut Txn<'t>, caller: &Caller<'a>) -> Result<Self, Fault> {
         let counters: Counters = read(txn, &layout::counters_key())?
             .ok_or_else(|| Fault("the volume has no counters".into()))?;
         Ok(Fs {
             txn,
-            call,
-            who,
+            call: caller.call,
+            who: caller.who,
+            admission: caller.admission,
             loaded: counters.clone(),
             counters,
         })

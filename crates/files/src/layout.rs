@@ -18,6 +18,14 @@
 //! | `19` session | `u32`: how many `17` the session has; absent for none |
 //! | `1a` ino | [`LockTable`]; absent where there are no locks |
 //! | `1b` place | [`Dead`]: content that no inode has any more. Its extents are deleted a few at each later change |
+//! | `1c` subject chain | a credential that holds: the chain, bare. In the key: its last subject, its digest |
+//! | `1d` holder | `u32`: how many `1c` and `1e` come of the credentials whose first subject this is; absent for none |
+//! | `1e` link | [`Written`]: what was written under a link with a byte quota. In the key: the link's digest |
+//! | `1f` link kind what | [`Revocation`] of links below this one; of all, where the digest is zeros. `01` issuer serial, `02` key, `03` issuer |
+//! | `20` link | `u32`: how many `1f` there are for links below this one; absent for none |
+//! | `21` second key | nothing: the row with this key, a `1c`, `1e` or `1f`, is let go after this second. One for each such row |
+//! | `22` | [`Sharing`]: counts; absent as long as nobody has brought or revoked anything |
+//! | `23` number | [`AuditRow`](crate::answer::AuditRow): the newest 65,536 rows of the audit log |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -35,9 +43,9 @@
 
 use alloc::vec::Vec;
 use bytes::Bytes;
-use quorate_wire::record;
+use quorate_wire::{Digest, PublicKey, record};
 
-use crate::op::{LockKind, LockSpace};
+use crate::op::{LockKind, LockSpace, Revoked};
 use crate::types::{Handle, Ino, Kind, Stamp};
 
 /// The unit of allocation.
@@ -75,6 +83,24 @@ pub const CHUNKS_PER_OP: usize = 256;
 /// How many extents of dead content each change deletes.
 pub const RECLAIM_PER_OP: usize = 128;
 
+/// The most credentials that one key has here. One more puts out the one that ends first.
+pub const MAX_GRANTS_PER_SUBJECT: usize = 64;
+/// The most credentials, and links with a quota below them, that come of the credentials of one first subject. So who may pass
+/// on fills no place but its own.
+pub const MAX_GRANTS_PER_HOLDER: u32 = 4096;
+/// The most credentials.
+pub const MAX_GRANTS: u32 = 65_536;
+/// The most revocations. Half of them are for the owner alone.
+pub const MAX_REVOCATIONS: u32 = 65_536;
+/// The most revocations by one credential.
+pub const MAX_REVOCATIONS_PER_GRANT: u32 = 1024;
+/// How many rows of the audit log are kept.
+pub const AUDIT_ROWS: u64 = 65_536;
+/// How many rows that have ended one operation lets go of.
+pub const EXPIRED_PER_OP: usize = 16;
+/// How many credentials one operation looks at for revoked ones.
+pub const SWEPT_PER_OP: usize = 32;
+
 /// Type bytes of keys.
 pub(crate) mod tag {
     pub const COUNTERS: u8 = 0x10;
@@ -89,6 +115,14 @@ pub(crate) mod tag {
     pub const OPEN_COUNT: u8 = 0x19;
     pub const LOCKS: u8 = 0x1a;
     pub const DEAD: u8 = 0x1b;
+    pub const GRANT: u8 = 0x1c;
+    pub const HOLDER: u8 = 0x1d;
+    pub const WRITTEN: u8 = 0x1e;
+    pub const REVOCATION: u8 = 0x1f;
+    pub const REVOKER: u8 = 0x20;
+    pub const EXPIRY: u8 = 0x21;
+    pub const SHARING: u8 = 0x22;
+    pub const AUDIT: u8 = 0x23;
 }
 
 record! {
@@ -220,6 +254,44 @@ record! {
     }
 }
 
+record! {
+    /// What was written under a link that has a byte quota.
+    pub struct Written {
+        /// Bytes, by all who hold a part of it.
+        pub bytes: u64,
+        /// The first subject of the credentials with this link.
+        pub holder: PublicKey,
+        /// The last second of the link.
+        pub until: u64,
+    }
+}
+
+record! {
+    /// What was taken back.
+    pub struct Revocation {
+        /// Of kind 3: all serials below this one. Else 0.
+        pub below: u64,
+        /// The last second in which it is looked at.
+        pub until: u64,
+    }
+}
+
+record! {
+    /// Counts of what there is about credentials.
+    pub struct Sharing {
+        /// Credentials.
+        pub grants: u32,
+        /// Revocations.
+        pub revocations: u32,
+        /// Where the search for revoked credentials goes on: a key. None where it has come to the end since the last revocation.
+        pub sweep: Option<Bytes>,
+        /// How many rows the audit log ever had.
+        pub audited: u64,
+        /// The digest of its last row.
+        pub audit: Digest,
+    }
+}
+
 fn join(tag: u8, numbers: &[u64], rest: &[u8]) -> Bytes {
     let mut key = Vec::with_capacity(1 + 8 * numbers.len() + rest.len());
     key.push(tag);
@@ -286,6 +358,57 @@ pub(crate) fn locks_key(ino: Ino) -> Bytes {
 
 pub(crate) fn dead_key(place: u64) -> Bytes {
     join(tag::DEAD, &[place], &[])
+}
+
+pub(crate) fn grant_key(subject: PublicKey, id: Digest) -> Bytes {
+    join(tag::GRANT, &[], &[subject.0, id.0].concat())
+}
+
+/// The first and the last key that a subject's credentials can have.
+pub(crate) fn grants_of(subject: PublicKey) -> (Bytes, Bytes) {
+    let last = Digest([0xff; 32]);
+    (grant_key(subject, Digest::ZERO), grant_key(subject, last))
+}
+
+pub(crate) fn holder_key(holder: PublicKey) -> Bytes {
+    join(tag::HOLDER, &[], &holder.0)
+}
+
+pub(crate) fn written_key(link: Digest) -> Bytes {
+    join(tag::WRITTEN, &[], &link.0)
+}
+
+pub(crate) fn revocation_key(under: Digest, what: &Revoked) -> Bytes {
+    let (kind, key, serial) = match what {
+        Revoked::Serial(of) => (1, of.issuer, Some(of.serial)),
+        Revoked::Key(key) => (2, *key, None),
+        Revoked::Epoch(of) => (3, of.issuer, None),
+    };
+    let serial = serial.map(u64::to_be_bytes);
+    let serial = serial.as_ref().map_or(&[][..], |bytes| bytes);
+    let parts = [&under.0[..], &[kind], &key.0, serial];
+    join(tag::REVOCATION, &[], &parts.concat())
+}
+
+pub(crate) fn revoker_key(under: Digest) -> Bytes {
+    join(tag::REVOKER, &[], &under.0)
+}
+
+pub(crate) fn expiry_key(until: u64, key: &[u8]) -> Bytes {
+    join(tag::EXPIRY, &[until], key)
+}
+
+pub(crate) fn audit_key(sequence: u64) -> Bytes {
+    join(tag::AUDIT, &[sequence], &[])
+}
+
+pub(crate) fn sharing_key() -> Bytes {
+    join(tag::SHARING, &[], &[])
+}
+
+/// 32 bytes of a key that this crate made: the first or second of two in a row.
+pub(crate) fn key_at(key: &[u8], index: usize) -> Option<[u8; 32]> {
+    key.get(1 + 32 * index..33 + 32 * index)?.try_into().ok()
 }
 
 /// The number at a place in a key that this crate made.

@@ -4,6 +4,7 @@
 //! values are bytes, never text. Bounds that depend on the state are the service's to check; the codec
 //! checks only that a value has one form and that lists are bounded.
 
+mod credentials;
 mod parameters;
 mod with_attrs;
 
@@ -13,6 +14,7 @@ use quorate_wire::{Decode, DecodeError, Encode, Reader, record, tagged};
 
 use crate::types::{Handle, Ino, Nothing};
 
+pub use credentials::*;
 pub use parameters::*;
 pub use with_attrs::{MAX_OBJECTS, WithAttrs};
 
@@ -185,6 +187,14 @@ tagged! {
         30 => Make(Make),
         /// Copies a range of a file into another. `Progress`.
         31 => CopyRange(CopyRange),
+        /// Brings a credential of the caller's own. `Granted`.
+        32 => PutCredential(PutCredential),
+        /// Takes back what was granted. `Done`.
+        33 => Revoke(Revoke),
+        /// The credentials that the volume keeps: a guest's own, or all for others. `Grants`.
+        34 => Grants(Grants),
+        /// The audit log, for all but guests (`EPERM`). `Audit`.
+        35 => Audit(Audit),
     }
 }
 
@@ -233,7 +243,9 @@ impl Action {
             | Action::StatFs(_)
             | Action::Seek(_)
             | Action::GetXattr(_)
-            | Action::ListXattr(_) => true,
+            | Action::ListXattr(_)
+            | Action::Grants(_)
+            | Action::Audit(_) => true,
             Action::Lock(lock) => lock.test,
             Action::WithAttrs(op) => op.action.is_read_only(),
             Action::Ping(_)
@@ -254,7 +266,9 @@ impl Action {
             | Action::SetXattr(_)
             | Action::RemoveXattr(_)
             | Action::Make(_)
-            | Action::CopyRange(_) => false,
+            | Action::CopyRange(_)
+            | Action::PutCredential(_)
+            | Action::Revoke(_) => false,
         }
     }
 }

@@ -96,7 +96,7 @@ impl Fs<'_, '_> {
     }
 
     fn add_open(&mut self, ino: Ino, wanted: u32) -> Done<Handle> {
-        if self.adjust(layout::open_count_key(self.session()), 1)? > MAX_OPENS {
+        if self.count(layout::open_count_key(self.session()), 1)? > MAX_OPENS {
             return Err(Errno::EMFILE.into());
         }
         let appends = wanted & flags::APPEND != 0;
@@ -108,12 +108,12 @@ impl Fs<'_, '_> {
         let session = self.session();
         let key = layout::open_key(session, handle.number);
         self.put(key, &OpenFile { ino, rights });
-        self.adjust(layout::open_by_ino_key(ino, session), 1)?;
+        self.count(layout::open_by_ino_key(ino, session), 1)?;
         Ok(handle)
     }
 
     /// Adds to a count that is absent while it is 0; gives the new count.
-    fn adjust(&mut self, key: Bytes, change: i32) -> Done<u32> {
+    pub fn count(&mut self, key: Bytes, change: i32) -> Done<u32> {
         let count: u32 = self.load(&key)?.unwrap_or(0);
         let count = count.checked_add_signed(change).ok_or(Errno::EOVERFLOW)?;
         if count == 0 {
@@ -135,8 +135,8 @@ impl Fs<'_, '_> {
         let open = self.open_file(handle)?;
         let session = self.session();
         self.txn.delete(layout::open_key(session, handle.number));
-        self.adjust(layout::open_count_key(session), -1)?;
-        let left = self.adjust(layout::open_by_ino_key(open.ino, session), -1)?;
+        self.count(layout::open_count_key(session), -1)?;
+        let left = self.count(layout::open_by_ino_key(open.ino, session), -1)?;
         self.drop_locks(open.ino, handle, left == 0)?;
         let inode = self.inode(open.ino)?;
         if inode.nlink == 0 && !self.is_open(open.ino)? {

@@ -1,19 +1,21 @@
 //! The dispatch: from bytes to an operation, and from its end to a result.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_execution::graph::Uses;
 use quorate_execution::{Call, Ran, Rest, Service};
 use quorate_state::{Fault, Layer, Txn};
-use quorate_wire::{Decode, Encode, Time};
+use quorate_wire::{Decode, Digest, Encode, Time};
 
-use crate::answer::{self, Answer, Outcome};
+use crate::Admission;
+use crate::answer::{self, Answer, AuditRow, Decision, Outcome};
 use crate::conflicts;
 use crate::data::Placed;
 use crate::errno::Errno;
-use crate::fs::{Done, Fs, Stop};
+use crate::fs::{Caller, Done, Fs, Stop};
 use crate::layout::{self, Counters, FIRST_COOKIE, Inode};
 use crate::op::{Action, MAX_GROUPS, Op, Who, WithAttrs};
 use crate::perm::MODE_BITS;
@@ -34,16 +36,27 @@ pub struct Genesis {
     pub root_mode: u32,
 }
 
-/// The file service. Has no state of its own but what a new volume is like.
-#[derive(Clone, Copy, Debug)]
+/// The file service. Has no state of its own but what a new volume is like, and who needs no credential.
+#[derive(Clone, Debug)]
 pub struct FileService {
     genesis: Genesis,
+    admission: Arc<Admission>,
 }
 
 impl FileService {
     /// A service whose new volumes are as `genesis` says. An existing volume keeps what it was made with.
-    pub fn new(genesis: Genesis) -> FileService {
-        FileService { genesis }
+    pub fn new(genesis: Genesis, admission: Admission) -> FileService {
+        let admission = Arc::new(admission);
+        FileService { genesis, admission }
+    }
+
+    fn caller<'a>(&'a self, call: &'a Call, who: &'a Who) -> Caller<'a> {
+        let admission = &self.admission;
+        Caller {
+            call,
+            who,
+            admission,
+        }
     }
 }
 
@@ -94,7 +107,7 @@ impl Service for FileService {
 
     fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
         let outcome = match Op::from_bytes(op.clone()) {
-            Ok(op) => run(txn, call, &op)?,
+            Ok(op) => run(txn, &self.caller(call, &op.who), &op.action)?,
             Err(_) => Outcome(Err(Errno::EPROTO)),
         };
         Ok(outcome.to_bytes())
@@ -113,10 +126,11 @@ impl Service for FileService {
             return self.execute(txn, call, bytes).map(Ran::Done);
         };
         let Action::Write(write) = &op.action else {
-            return Ok(Ran::Done(run(txn, call, &op)?.to_bytes()));
+            let caller = self.caller(call, &op.who);
+            return Ok(Ran::Done(run(txn, &caller, &op.action)?.to_bytes()));
         };
         let placed = or_undo(txn, |txn| {
-            let (_, placed) = Fs::new(txn, call, &op.who)?.place(write)?;
+            let (_, placed) = Fs::new(txn, &self.caller(call, &op.who))?.place(write)?;
             Ok(placed)
         })?;
         Ok(match placed {
@@ -140,7 +154,7 @@ impl Service for FileService {
         let op = Op::from_bytes(op.clone()).map_err(lost)?;
         let placed = Placed::from_bytes(ran).map_err(lost)?;
         let outcome = or_undo(txn, |txn| {
-            change(txn, call, &op.who, |fs| {
+            change(txn, &self.caller(call, &op.who), |fs| {
                 let inode = fs.inode(placed.ino)?;
                 fs.settle_write(inode, &placed)
             })
@@ -154,7 +168,7 @@ impl Service for FileService {
 
     fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
         let who = Who::root();
-        let mut fs = Fs::new(txn, call, &who)?;
+        let mut fs = Fs::new(txn, &self.caller(call, &who))?;
         let done = fs
             .end_session()
             .and_then(|is_all| fs.reclaim().map(|()| is_all));
@@ -170,34 +184,55 @@ impl Service for FileService {
     }
 }
 
-fn run(txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
-    match &op.action {
-        Action::WithAttrs(with) => run_with_attrs(txn, call, &op.who, with),
-        action => run_action(txn, call, &op.who, action),
+fn run(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outcome, Fault> {
+    match action {
+        Action::WithAttrs(with) => run_with_attrs(txn, caller, with),
+        action => run_action(txn, caller, action),
     }
 }
 
-fn run_action(
-    txn: &mut Txn<'_>,
-    call: &Call,
-    who: &Who,
-    action: &Action,
-) -> Result<Outcome, Fault> {
+fn run_action(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outcome, Fault> {
     if action.is_read_only() {
-        return run_read(txn, call, who, action);
+        return run_read(txn, caller, action);
     }
-    let outcome = or_undo(txn, |txn| change(txn, call, who, |fs| dispatch(fs, action)))?;
+    let outcome = or_undo(txn, |txn| change(txn, caller, |fs| dispatch(fs, action)))?;
+    let is_logged = matches!(action, Action::PutCredential(_) | Action::Revoke(_));
+    if is_logged && caller.admission.owner.is_some() {
+        let tag = Encode::to_bytes(action).first().copied().unwrap_or(0);
+        let row = AuditRow {
+            sequence: 0,
+            before: Digest::ZERO,
+            time: Stamp::default(),
+            subject: caller.call.client,
+            links: Vec::new(),
+            tags: Vec::new(),
+            action: tag,
+            object: Ino(0),
+            decision: match outcome {
+                Ok(_) => Decision::Allowed,
+                Err(_) => Decision::Denied,
+            },
+            errno: outcome.as_ref().err().map_or(0, |errno| errno.code()),
+        };
+        let noted = or_undo(txn, |txn| {
+            change(txn, caller, |fs| {
+                fs.note(row).map(|()| Answer::Done(Nothing))
+            })
+        })?;
+        if let Err(errno) = noted {
+            return Ok(Outcome(Err(errno)));
+        }
+    }
     Ok(Outcome(outcome))
 }
 
 fn run_with_attrs(
     txn: &mut Txn<'_>,
-    call: &Call,
-    who: &Who,
+    caller: &Caller<'_>,
     op: &WithAttrs,
 ) -> Result<Outcome, Fault> {
     let look = |txn: &mut Txn<'_>| {
-        let fs = Fs::new(txn, call, who)?;
+        let fs = Fs::new(txn, caller)?;
         let attrs = op.objects.iter().map(|ino| match fs.inode(*ino) {
             Ok(inode) => Ok(Some(fs.attr(*ino, &inode))),
             Err(Stop::Refused(_)) => Ok(None),
@@ -209,7 +244,7 @@ fn run_with_attrs(
     let first = before.first().and_then(Option::as_ref);
     let outcome = match op.guard {
         Some(guard) if first.is_none_or(|attr| attr.ctime != guard) => Outcome(Err(Errno::EAGAIN)),
-        Some(_) | None => run_action(txn, call, who, &op.action)?,
+        Some(_) | None => run_action(txn, caller, &op.action)?,
     };
     let answer = match op.action.is_read_only() {
         true => answer::WithAttrs {
@@ -229,11 +264,10 @@ fn run_with_attrs(
 /// Does a change, and what goes with every one of them.
 fn change(
     txn: &mut Txn<'_>,
-    call: &Call,
-    who: &Who,
+    caller: &Caller<'_>,
     work: impl FnOnce(&mut Fs<'_, '_>) -> Done<Answer>,
 ) -> Done<Answer> {
-    let mut fs = Fs::new(txn, call, who)?;
+    let mut fs = Fs::new(txn, caller)?;
     let answer = work(&mut fs)?;
     fs.reclaim()?;
     fs.finish();
@@ -257,9 +291,9 @@ fn or_undo<T>(
     }
 }
 
-fn run_read(txn: &mut Txn<'_>, call: &Call, who: &Who, action: &Action) -> Result<Outcome, Fault> {
+fn run_read(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outcome, Fault> {
     let before = txn.writes().len();
-    let done = dispatch(&mut Fs::new(txn, call, who)?, action);
+    let done = dispatch(&mut Fs::new(txn, caller)?, action);
     assert_eq!(txn.writes().len(), before, "a read wrote");
     match done {
         Ok(answer) => Ok(Outcome(Ok(answer))),
@@ -314,6 +348,10 @@ fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::Lock(op) => fs.lock(op),
         Action::Make(op) => fs.make_file(op),
         Action::CopyRange(op) => fs.copy(op),
+        Action::PutCredential(op) => fs.put_credential(op),
+        Action::Revoke(op) => fs.revoke(op),
+        Action::Grants(op) => fs.grants(op),
+        Action::Audit(op) => fs.audit(op),
         // The codec refuses one within another.
         Action::WithAttrs(_) => Err(Errno::EPROTO.into()),
     }

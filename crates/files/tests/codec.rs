@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use quorate_execution::Service;
 use quorate_files::op::*;
 use quorate_files::{Errno, Handle, Ino, Nothing, Outcome, Stamp};
-use quorate_wire::Decode;
+use quorate_wire::{Decode, Digest, PublicKey};
 
 /// One operation of each kind.
 const HANDLE: Handle = Handle {
@@ -156,6 +156,31 @@ fn samples() -> Vec<Action> {
             to_offset: 1 << 40,
             len: u64::MAX,
         }),
+        Action::PutCredential(PutCredential {
+            chain: Bytes::from_static(b"chain"),
+        }),
+        Action::Revoke(Revoke {
+            what: Revoked::Epoch(Serial {
+                issuer: PublicKey([5; 32]),
+                serial: 9,
+            }),
+            by: Some(Digest([6; 32])),
+            until: Some(1),
+        }),
+        Action::Revoke(Revoke {
+            what: Revoked::Key(PublicKey([5; 32])),
+            by: None,
+            until: None,
+        }),
+        Action::Grants(Grants {
+            about: Some(ino),
+            after: Some(GrantPlace {
+                subject: PublicKey([5; 32]),
+                id: Digest([6; 32]),
+            }),
+            count: 256,
+        }),
+        Action::Audit(Audit { from: 1, count: 2 }),
         Action::WithAttrs(WithAttrs::new(
             vec![parent, ino],
             Action::Unlink(Unlink { parent, name }),

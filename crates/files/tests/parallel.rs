@@ -11,7 +11,7 @@ use quorate_execution::Service;
 use quorate_execution::graph::{Conflicts, Graph};
 use quorate_files::answer::Answer;
 use quorate_files::op::*;
-use quorate_files::{FileService, Genesis, Handle, Ino, Kind, Nothing, Outcome, Stamp};
+use quorate_files::{Admission, FileService, Genesis, Handle, Ino, Kind, Nothing, Outcome, Stamp};
 use quorate_wire::Decode;
 use support::{Freedom, Step, as_allowed, in_order};
 
@@ -461,7 +461,7 @@ proptest! {
         schedule in prop::collection::vec(any::<u8>(), 200..600),
         window in 2..40_usize,
     ) {
-        let service = FileService::new(SMALL);
+        let service = FileService::new(SMALL, Admission::members_only());
         let script = script(&raws);
         let expected = in_order(&service, &script);
         let found = as_allowed(&service, &script, &schedule, window, &mut Freedom::default());
@@ -474,7 +474,7 @@ proptest! {
 
 /// Whether an operation can run while one before it has not ended.
 fn beside(earlier: &Action, later: &Action) -> bool {
-    let service = FileService::new(SMALL);
+    let service = FileService::new(SMALL, Admission::members_only());
     let mut world = World::with(SMALL);
     let mut graph = Graph::new(Conflicts::Declared, 2);
     let mut insert = |action: &Action| {
@@ -531,7 +531,7 @@ fn what_is_independent_runs_at_the_same_time() {
 /// after what it conflicts with.
 #[test]
 fn changes_of_names_leave_writes_alone() {
-    let service = FileService::new(SMALL);
+    let service = FileService::new(SMALL, Admission::members_only());
     let world = World::with(SMALL);
     let rename = Action::Rename(Rename {
         parent: Ino::ROOT,
@@ -574,7 +574,7 @@ fn changes_of_names_leave_writes_alone() {
 /// With a handle go its locks: who asks for them waits. Chance rarely makes this case.
 #[test]
 fn a_test_of_locks_waits_for_a_release() {
-    let service = FileService::new(SMALL);
+    let service = FileService::new(SMALL, Admission::members_only());
     let world = World::with(SMALL);
     let handle = |number| Handle {
         ino: Ino(2),
@@ -624,7 +624,7 @@ fn a_write_by_number_waits_for_the_acl() {
         });
         let remove = Action::RemoveXattr(RemoveXattr { ino, name });
         for change in [set, remove] {
-            let service = FileService::new(SMALL);
+            let service = FileService::new(SMALL, Admission::members_only());
             let world = World::with(SMALL);
             let mut graph = Graph::new(Conflicts::Declared, 8);
             let mut insert = |action: &Action| {
@@ -642,7 +642,7 @@ fn a_write_by_number_waits_for_the_acl() {
 /// What a copy reads must not be written before it has settled, nor what it writes.
 #[test]
 fn a_write_waits_for_a_copy() {
-    let service = FileService::new(SMALL);
+    let service = FileService::new(SMALL, Admission::members_only());
     let world = World::with(SMALL);
     let copy = Action::CopyRange(CopyRange {
         from: Target::Ino(Ino(2)),

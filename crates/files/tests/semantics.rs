@@ -385,7 +385,7 @@ fn a_refusal_undoes_the_operation_alone() {
         }),
         Action::StatFs(Nothing),
     ] {
-        let (service, call) = (world.service, world.call(1));
+        let (service, call) = (world.service.clone(), world.call(1));
         let mut txn = world.state.begin();
         txn.put(Bytes::from_static(b"\0book"), Bytes::from_static(b"kept"));
         service.session_ended(&mut txn, &call).unwrap();

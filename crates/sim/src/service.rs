@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use quorate_execution::graph::{Scope, Uses};
 use quorate_execution::{Call, Ran, Rest, Service};
-use quorate_files::{FileService, Genesis};
+use quorate_files::{Admission, FileService, Genesis};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{Decode, Encode, record};
 
@@ -44,7 +44,7 @@ record! {
 }
 
 /// The service under test.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum AnyService {
     /// Lists.
     Lists,
@@ -57,13 +57,16 @@ impl AnyService {
     pub fn new(workload: Workload) -> AnyService {
         match workload {
             Workload::KeyValue => AnyService::Lists,
-            Workload::Files => AnyService::Files(FileService::new(Genesis {
-                capacity_bytes: 64 << 20,
-                capacity_inodes: 500,
-                root_uid: 0,
-                root_gid: 0,
-                root_mode: 0o1777,
-            })),
+            Workload::Files => AnyService::Files(FileService::new(
+                Genesis {
+                    capacity_bytes: 64 << 20,
+                    capacity_inodes: 500,
+                    root_uid: 0,
+                    root_gid: 0,
+                    root_mode: 0o1777,
+                },
+                Admission::members_only(),
+            )),
         }
     }
 }

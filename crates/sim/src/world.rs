@@ -133,7 +133,7 @@ impl World {
     pub fn new(seed: u64, knobs: Knobs, sink: Sink) -> World {
         let quorum = Quorum::new(knobs.replicas).expect("a size of a group");
         let service = AnyService::new(knobs.workload);
-        let layer = genesis(service).expect("the initial state can be written");
+        let layer = genesis(service.clone()).expect("the initial state can be written");
         let keys: Vec<_> = quorum.replicas().map(|r| key_of(r).public()).collect();
         let mut dice = Dice::new(seed, 2);
         let checkpoints = Checkpoints::new(knobs.checkpoint_bytes);
@@ -159,7 +159,7 @@ impl World {
         }
         let mut world = World {
             quorum,
-            service,
+            service: service.clone(),
             now: 0,
             queue: queue::Queue::default(),
             dice,
@@ -388,9 +388,9 @@ impl World {
             return Err(Failure::new("durability", what));
         }
         order::check(&self.operations, &self.reference)?;
-        let layer = genesis(self.service).expect("the initial state can be written");
+        let layer = genesis(self.service.clone()).expect("the initial state can be written");
         let checkpoints = Checkpoints::new(self.knobs.checkpoint_bytes);
-        let again = Reference::new(self.service, &layer, checkpoints);
+        let again = Reference::new(self.service.clone(), &layer, checkpoints);
         let key = |client: usize| self.clients[client].key;
         let (all, agreed) = (&self.operations, &self.agreement);
         reads::check(all, key, agreed, &self.reference, again)?;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quorate_execution::graph::Uses;
 use quorate_execution::{Call, Ran, Rest, Service};
 use quorate_files::op::Place;
-use quorate_files::{Action, FileService, Genesis, Op};
+use quorate_files::{Action, Admission, FileService, Genesis, Op};
 use quorate_net::group::Files;
 use quorate_state::{Fault, Txn};
 use quorate_wire::Decode;
@@ -23,7 +23,7 @@ pub struct Serving {
 }
 
 /// The service.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServedFiles {
     files: FileService,
     serving: Serving,
@@ -32,13 +32,16 @@ pub struct ServedFiles {
 impl ServedFiles {
     /// A volume as the group file describes it, served in this way.
     pub fn new(files: Files, serving: Serving) -> ServedFiles {
-        let files = FileService::new(Genesis {
-            capacity_bytes: files.capacity_bytes,
-            capacity_inodes: files.inodes,
-            root_uid: 0,
-            root_gid: 0,
-            root_mode: 0o1777,
-        });
+        let files = FileService::new(
+            Genesis {
+                capacity_bytes: files.capacity_bytes,
+                capacity_inodes: files.inodes,
+                root_uid: 0,
+                root_gid: 0,
+                root_mode: 0o1777,
+            },
+            Admission::members_only(),
+        );
         ServedFiles { files, serving }
     }
 

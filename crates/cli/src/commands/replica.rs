@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
-use quorate_files::{FileService, Genesis};
+use quorate_files::{Admission, FileService, Genesis};
 use quorate_net::{Group, keys};
 use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Tuning};
 use quorate_wire::ReplicaId;
@@ -56,7 +56,7 @@ pub fn run(args: &Replica) -> Result<()> {
     };
     let runtime = commands::runtime()?;
     let stopped = || format!("replica {} stopped", args.id);
-    let start = |again| Daemon::start(options(again), service).with_context(stopped);
+    let start = |again| Daemon::start(options(again), service.clone()).with_context(stopped);
     let mut replica = start(false)?;
     let stop = Stop::default();
     stop.use_for(replica.stopper());
@@ -108,11 +108,14 @@ impl Stop {
 /// The service that the group file describes; the same on all replicas.
 fn file_service(group: &Group) -> FileService {
     let files = group.files();
-    FileService::new(Genesis {
-        capacity_bytes: files.capacity_bytes,
-        capacity_inodes: files.inodes,
-        root_uid: 0,
-        root_gid: 0,
-        root_mode: 0o1777,
-    })
+    FileService::new(
+        Genesis {
+            capacity_bytes: files.capacity_bytes,
+            capacity_inodes: files.inodes,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o1777,
+        },
+        Admission::members_only(),
+    )
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use quorate_client::fuse::{MountOptions, Mounted, mount};
 use quorate_client::{Session, Volume};
 use quorate_execution::Executor;
-use quorate_files::{Action, FileService, Genesis, Op};
+use quorate_files::{Action, Admission, FileService, Genesis, Op};
 use quorate_net::group::{Files, Purpose};
 use quorate_net::{ConnectionId, Event, Frame, Identity, Limits, ReplicaLinks};
 use quorate_state::{MemorySnapshot, State};
@@ -186,13 +186,16 @@ struct Replica {
 impl Replica {
     /// Runs until the group is gone.
     fn run(mut self) {
-        let mut executor = Executor::new(FileService::new(Genesis {
-            capacity_bytes: CAPACITY,
-            capacity_inodes: 1 << 20,
-            root_uid: 0,
-            root_gid: 0,
-            root_mode: 0o755,
-        }));
+        let mut executor = Executor::new(FileService::new(
+            Genesis {
+                capacity_bytes: CAPACITY,
+                capacity_inodes: 1 << 20,
+                root_uid: 0,
+                root_gid: 0,
+                root_mode: 0o755,
+            },
+            Admission::members_only(),
+        ));
         let mut state = State::new(Arc::new(MemorySnapshot::default()));
         executor.genesis(&mut state).unwrap();
         while Arc::strong_count(&self.paused) > 1 {

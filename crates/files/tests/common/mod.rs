@@ -9,7 +9,9 @@ use bytes::Bytes;
 use quorate_execution::{Call, Rest, Service};
 use quorate_files::answer::{Answer, Entry};
 use quorate_files::op::*;
-use quorate_files::{Attr, Errno, FileService, Genesis, Handle, Ino, Nothing, Outcome, check};
+use quorate_files::{
+    Admission, Attr, Errno, FileService, Genesis, Handle, Ino, Nothing, Outcome, check,
+};
 use quorate_state::{Layer, MemorySnapshot, State};
 use quorate_wire::{PublicKey, Seq, SessionId, Time};
 
@@ -40,7 +42,7 @@ impl World {
     }
 
     pub fn with(genesis: Genesis) -> World {
-        let service = FileService::new(genesis);
+        let service = FileService::new(genesis, Admission::members_only());
         let base = MemorySnapshot::default();
         let mut state = State::new(Arc::new(base.clone()));
         let mut txn = state.begin();

@@ -30,7 +30,7 @@ impl World {
         }
         self.damage_disk(server);
         self.note(&[2, server as u64], || format!("server {server} starts"));
-        self.servers[server].start(self.service, self.now);
+        self.servers[server].start(self.service.clone(), self.now);
         let it = &self.servers[server];
         let standing = it.replica.as_ref().map(|r| r.standing());
         if it.is_correct() && standing.is_some_and(|s| !s.fetching) {

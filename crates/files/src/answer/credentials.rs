@@ -1,0 +1,104 @@
+//! Answers about credentials.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use quorate_wire::digest::Content;
+use quorate_wire::{Digest, Encode, PublicKey, record};
+
+use crate::errno::Errno;
+use crate::op::{GrantPlace, MAX_ROWS, Serial};
+use crate::types::{Ino, Stamp};
+
+record! {
+    /// A credential that the volume keeps.
+    pub struct KeptGrant {
+        /// The chain: objects, rights, times, serials and all else that it says.
+        pub chain: Bytes,
+        /// Whether it, or something above it, is revoked. It has then no force.
+        pub is_revoked: bool,
+        /// How much was written under each of its links that has a byte quota, in their order.
+        pub written: Vec<u64> => 16, "links",
+    }
+}
+
+record! {
+    /// A part of the credentials that the volume keeps.
+    pub struct Grants {
+        /// In the order of subject and digest.
+        pub grants: Vec<KeptGrant> => MAX_ROWS as usize, "grants",
+        /// Where to go on; none if nothing comes after these.
+        pub next: Option<GrantPlace>,
+    }
+}
+
+codes! {
+    /// What was decided.
+    pub enum Decision {
+        /// Refused by what the credentials allow.
+        0 => Denied,
+        /// Allowed by them. The operation may have failed all the same.
+        1 => Allowed,
+    }
+}
+
+record! {
+    /// A row of the audit log.
+    pub struct AuditRow {
+        /// Its number: 0, 1, and so on.
+        pub sequence: u64,
+        /// The digest of the row before; of the first, zeros.
+        pub before: Digest,
+        /// The agreed time.
+        pub time: Stamp,
+        /// Who.
+        pub subject: PublicKey,
+        /// By which links: those of the first credential that the decision is by. None for members and where nothing was allowed.
+        pub links: Vec<Serial> => 16, "links",
+        /// The audit tags of these links, in their order.
+        pub tags: Vec<Bytes> => 16, "tags",
+        /// What: the number of the action in the encoding.
+        pub action: u8,
+        /// With which object; where the action names a directory and a name, the directory. 0 for none.
+        pub object: Ino,
+        /// What was decided.
+        pub decision: Decision,
+        /// What came of it: 0, or the code of an [`Errno`].
+        pub errno: u16,
+    }
+}
+
+impl AuditRow {
+    /// What the next row has as `before`.
+    pub fn digest(&self) -> Digest {
+        Digest::of(Content::AuditRow, &self.to_bytes())
+    }
+
+    /// Why it failed, if it did.
+    pub fn error(&self) -> Option<Errno> {
+        Errno::from_code(self.errno)
+    }
+
+    /// The tags, for people.
+    pub fn tag_text(&self) -> String {
+        let words: Vec<_> = self
+            .tags
+            .iter()
+            .map(|tag| String::from_utf8_lossy(tag))
+            .collect();
+        words.join(", ")
+    }
+}
+
+record! {
+    /// A part of the audit log.
+    pub struct Audit {
+        /// In their order.
+        pub rows: Vec<AuditRow> => MAX_ROWS as usize, "rows",
+        /// How many rows there were ever: the next one's number.
+        pub next: u64,
+        /// The digest of the last one, which all before it are bound to.
+        pub head: Digest,
+    }
+}

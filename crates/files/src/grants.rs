@@ -1,0 +1,305 @@
+//! Credentials that were brought: kept while they hold, listed, and let go of when they end.
+//!
+//! A chain is verified once, when it comes. What is kept is its bytes, in rows that nobody else writes; the rest is read from them again.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+use quorate_credential::{Caveat, Chain, Grant, Trust, VolumeId, verify::Reach};
+use quorate_state::Fault;
+use quorate_wire::{Digest, PublicKey};
+
+use crate::answer::{self, Answer, KeptGrant};
+use crate::errno::Errno;
+use crate::fs::{Done, Fs};
+use crate::layout::{
+    self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT, SWEPT_PER_OP,
+    Sharing, Written, tag,
+};
+use crate::op::{GrantPlace, Grants, MAX_ROWS, PutCredential};
+
+/// A credential that is kept.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub bytes: Bytes,
+    pub chain: Chain,
+    pub grant: Grant,
+}
+
+impl Kept {
+    fn read(bytes: Bytes) -> Result<Kept, Fault> {
+        let chain = Chain::from_bytes(bytes.clone())
+            .map_err(|e| Fault(format!("a credential that was kept is damaged: {e}")))?;
+        let grant = chain.verified_before();
+        Ok(Kept {
+            bytes,
+            chain,
+            grant,
+        })
+    }
+
+    /// The subject of the first link, to whom the owner has given it.
+    fn holder(&self) -> PublicKey {
+        holder(&self.chain)
+    }
+
+    fn key(&self) -> Bytes {
+        layout::grant_key(self.grant.subject, self.grant.id)
+    }
+}
+
+fn holder(chain: &Chain) -> PublicKey {
+    chain
+        .links()
+        .first()
+        .map_or(chain.owner(), |link| link.terms.subject)
+}
+
+/// The links with a byte quota.
+pub(crate) fn rationed(grant: &Grant) -> impl Iterator<Item = (usize, &Reach)> {
+    let reaches = grant.reaches.iter().enumerate();
+    reaches.filter(|(_, reach)| reach.quota.is_some())
+}
+
+/// Whether no link fixes ids but the owner's own: who passes on could else make others act as whom he can't act as himself.
+fn fixes_own_ids(chain: &Chain) -> bool {
+    let fixes = |caveat: &Caveat| matches!(caveat, Caveat::Ids { .. });
+    let mut links = chain.links().iter();
+    let by_owner = links
+        .next()
+        .is_some_and(|link| link.terms.caveats.iter().any(fixes));
+    // Those of later links are the same then: the verifier has seen to it.
+    by_owner || !links.any(|link| link.terms.caveats.iter().any(fixes))
+}
+
+impl Fs<'_, '_> {
+    /// Agreed time in whole seconds.
+    pub fn second(&self) -> u64 {
+        self.call.now.0 / 1_000_000_000
+    }
+
+    pub fn put_credential(&mut self, op: &PutCredential) -> Done<Answer> {
+        let owner = self.admission.owner.ok_or(Errno::ENOTSUP)?;
+        let chain = Chain::from_bytes(op.chain.clone()).map_err(|_| Errno::EINVAL)?;
+        // What costs little comes before signatures.
+        if chain.subject() != self.call.client {
+            return Err(Errno::EPERM.into());
+        }
+        if chain.links().last().map(|link| link.terms.window.not_after) < Some(self.second()) {
+            return Err(Errno::EACCES.into());
+        }
+        let trust = Trust {
+            volume: VolumeId(self.admission.volume),
+            owners: &[owner],
+        };
+        let grant = chain.verify(&trust).map_err(|_| Errno::EINVAL)?;
+        if !fixes_own_ids(&chain) {
+            return Err(Errno::EPERM.into());
+        }
+        self.tidy()?;
+        let id = grant.id;
+        // A copy, so that the state does not keep the whole request alive.
+        let kept = Kept {
+            bytes: Bytes::copy_from_slice(&op.chain),
+            chain,
+            grant,
+        };
+        if self.is_revoked(&kept)? {
+            return Err(Errno::EACCES.into());
+        }
+        if self.txn.get(&kept.key())?.is_none() {
+            self.keep(&kept)?;
+        }
+        Ok(Answer::Granted(id))
+    }
+
+    /// Keeps a credential that holds.
+    fn keep(&mut self, kept: &Kept) -> Done<()> {
+        let others = self.grants_of(kept.grant.subject)?;
+        if others.len() >= MAX_GRANTS_PER_SUBJECT {
+            let first = others
+                .iter()
+                .min_by_key(|k| (k.grant.window.not_after, k.grant.id));
+            if let Some(first) = first {
+                self.drop_grant(first)?;
+            }
+        }
+        let holder = kept.holder();
+        let mut sharing = self.sharing()?;
+        if sharing.grants >= MAX_GRANTS {
+            return Err(Errno::ENOSPC.into());
+        }
+        sharing.grants += 1;
+        self.put_sharing(&sharing);
+        let mut rows = 1;
+        for (at, reach) in rationed(&kept.grant) {
+            let key = layout::written_key(reach.id);
+            if self.txn.get(&key)?.is_some() {
+                continue;
+            }
+            // The link's own end, which others that are passed on from it may reach.
+            let until = kept.chain.links()[at].terms.window.not_after;
+            let written = Written {
+                bytes: 0,
+                holder,
+                until,
+            };
+            self.put(key.clone(), &written);
+            self.txn.put(layout::expiry_key(until, &key), Bytes::new());
+            rows += 1;
+        }
+        if self.count(layout::holder_key(holder), rows)? > MAX_GRANTS_PER_HOLDER {
+            return Err(Errno::EDQUOT.into());
+        }
+        let key = kept.key();
+        let until = kept.grant.window.not_after;
+        self.txn.put(layout::expiry_key(until, &key), Bytes::new());
+        self.txn.put(key, kept.bytes.clone());
+        Ok(())
+    }
+
+    fn drop_grant(&mut self, kept: &Kept) -> Done<()> {
+        let key = kept.key();
+        let until = kept.grant.window.not_after;
+        self.txn.delete(layout::expiry_key(until, &key));
+        self.txn.delete(key);
+        let mut sharing = self.sharing()?;
+        sharing.grants -= 1;
+        self.put_sharing(&sharing);
+        self.count(layout::holder_key(kept.holder()), -1)?;
+        Ok(())
+    }
+
+    /// The credentials of a key, in the order of their digests. Those that have ended or are revoked may be among them.
+    pub fn grants_of(&self, subject: PublicKey) -> Done<Vec<Kept>> {
+        let (from, to) = layout::grants_of(subject);
+        let rows = self.scan(&from, &to, MAX_GRANTS_PER_SUBJECT)?;
+        let kept = rows.into_iter().map(|(_, bytes)| Kept::read(bytes));
+        Ok(kept.collect::<Result<_, _>>()?)
+    }
+
+    /// One credential of a key.
+    pub fn grant_of(&self, subject: PublicKey, id: Digest) -> Done<Option<Kept>> {
+        let bytes = self.txn.get(&layout::grant_key(subject, id))?;
+        Ok(bytes.map(Kept::read).transpose()?)
+    }
+
+    /// Whether a credential holds now: it has begun, has not ended, and is not revoked.
+    pub fn is_in_force(&self, kept: &Kept) -> Done<bool> {
+        let window = &kept.grant.window;
+        let holds = (window.not_before..=window.not_after).contains(&self.second());
+        Ok(holds && !self.is_revoked(kept)?)
+    }
+
+    pub fn sharing(&self) -> Done<Sharing> {
+        let sharing = self.load(&layout::sharing_key())?;
+        Ok(sharing.unwrap_or(Sharing {
+            grants: 0,
+            revocations: 0,
+            sweep: None,
+            audited: 0,
+            audit: Digest::ZERO,
+        }))
+    }
+
+    pub fn put_sharing(&mut self, sharing: &Sharing) {
+        self.put(layout::sharing_key(), sharing);
+    }
+
+    /// Lets go of a few rows that have ended or are revoked.
+    pub fn tidy(&mut self) -> Done<()> {
+        // Below the first key of this second: all that ended before it.
+        let from = layout::expiry_key(0, &[]);
+        let to = layout::expiry_key(self.second(), &[]);
+        for (key, _) in self.scan(&from, &to, EXPIRED_PER_OP)? {
+            let row = key.slice(9..);
+            match row.first() {
+                Some(&tag::GRANT) => {
+                    let bytes = self.txn.get(&row)?.ok_or_else(|| damaged(&key))?;
+                    self.drop_grant(&Kept::read(bytes)?)?;
+                }
+                Some(&tag::WRITTEN) => {
+                    let written: Written = self.load(&row)?.ok_or_else(|| damaged(&key))?;
+                    self.txn.delete(row);
+                    self.txn.delete(key);
+                    self.count(layout::holder_key(written.holder), -1)?;
+                }
+                Some(&tag::REVOCATION) => self.drop_revocation(&row)?,
+                _ => return Err(damaged(&key).into()),
+            }
+        }
+        self.sweep()
+    }
+
+    /// Looks for credentials that are revoked, so that they take no place from others.
+    fn sweep(&mut self) -> Done<()> {
+        let Some(from) = self.sharing()?.sweep else {
+            return Ok(());
+        };
+        let found = self.scan(&from, &[tag::GRANT + 1], SWEPT_PER_OP + 1)?;
+        for (_, bytes) in found.iter().take(SWEPT_PER_OP) {
+            let kept = Kept::read(bytes.clone())?;
+            if self.is_revoked(&kept)? {
+                self.drop_grant(&kept)?;
+            }
+        }
+        let mut sharing = self.sharing()?;
+        sharing.sweep = found.get(SWEPT_PER_OP).map(|(key, _)| key.clone());
+        self.put_sharing(&sharing);
+        Ok(())
+    }
+
+    pub fn grants(&mut self, op: &Grants) -> Done<Answer> {
+        if op.count == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let limit = op.count.min(MAX_ROWS) as usize;
+        let own = layout::grants_of(self.call.client);
+        let (first, end) = match self.admission.is_member(&self.call.client) {
+            true => (
+                Bytes::from_static(&[tag::GRANT]),
+                Bytes::from_static(&[tag::GRANT + 1]),
+            ),
+            false => own,
+        };
+        // The key after that of the last row: there is none between.
+        let after = |place: &GrantPlace| {
+            let key = layout::grant_key(place.subject, place.id);
+            Bytes::from([&key[..], &[0]].concat())
+        };
+        let from = op.after.as_ref().map_or(first.clone(), after).max(first);
+        let found = match from < end {
+            true => self.scan(&from, &end, limit + 1)?,
+            false => Vec::new(),
+        };
+        let more = found.len() > limit;
+        let mut next = None;
+        let mut grants = Vec::new();
+        for (_, bytes) in found.into_iter().take(limit) {
+            let kept = Kept::read(bytes)?;
+            next = Some(GrantPlace {
+                subject: kept.grant.subject,
+                id: kept.grant.id,
+            });
+            let written = rationed(&kept.grant).map(|(_, reach)| self.written_under(reach));
+            grants.push(KeptGrant {
+                written: written.collect::<Done<_>>()?,
+                is_revoked: self.is_revoked(&kept)?,
+                chain: kept.bytes,
+            });
+        }
+        let next = next.filter(|_| more);
+        Ok(Answer::Grants(answer::Grants { grants, next }))
+    }
+
+    /// How much was written under a link.
+    pub fn written_under(&self, reach: &Reach) -> Done<u64> {
+        let written: Option<Written> = self.load(&layout::written_key(reach.id))?;
+        Ok(written.map_or(0, |written| written.bytes))
+    }
+}
+
+fn damaged(key: &[u8]) -> Fault {
+    Fault(format!("what {key:02x?} says is to go is not there"))
+}

@@ -1,0 +1,89 @@
+//! Operations about credentials: bringing and taking back, and who may do what.
+
+use bytes::Bytes;
+use quorate_wire::{Digest, PublicKey, record, tagged};
+
+use crate::types::Ino;
+
+/// The most rows that one answer to [`Grants`] or [`Audit`] has.
+pub const MAX_ROWS: u32 = 256;
+
+record! {
+    /// See [`Action::PutCredential`](super::Action::PutCredential). Refused with `EPERM`: it is another key's, or a link that is not the owner's
+    /// says as which user its subject acts. `EINVAL`: it does not hold, or is for another volume. `EACCES`: it has ended or is revoked. `EDQUOT`:
+    /// who holds its first link has passed on too much. `ENOSPC`: there are as many as there can be. `ENOTSUP`: the volume has no owner.
+    pub struct PutCredential {
+        /// The chain, in the encoding of docs/credentials.md, at most 8,192 bytes. The caller is its last subject.
+        pub chain: Bytes,
+    }
+}
+
+record! {
+    /// A link, by what its issuer wrote on it.
+    pub struct Serial {
+        /// Who signed the link.
+        pub issuer: PublicKey,
+        /// Its number.
+        pub serial: u64,
+    }
+}
+
+tagged! {
+    /// What a revocation takes back, with all that was passed on below it.
+    pub enum Revoked {
+        /// The links of an issuer with this number.
+        1 => Serial(Serial),
+        /// The links whose subject is this key.
+        2 => Key(PublicKey),
+        /// The links of an issuer with a number below this one.
+        3 => Epoch(Serial),
+    }
+}
+
+record! {
+    /// See [`Action::Revoke`](super::Action::Revoke). It holds for every credential that it matches, also for those that are brought later.
+    ///
+    /// Refused with `EPERM`: the caller is neither the owner nor holds the right by the credential that `by` names. `ENOSPC`: there are as many
+    /// revocations as there can be. `ENOTSUP`: the volume has no owner.
+    pub struct Revoke {
+        /// What.
+        pub what: Revoked,
+        /// The caller's own credential, in force, that has the right `revoke`: only links below its last one are matched. The owner needs none.
+        pub by: Option<Digest>,
+        /// The last second in which the revocation is needed; it is forgotten after that. None, or later than the end of the credential that it is
+        /// made by: until that ends. The owner's is then never forgotten.
+        pub until: Option<u64>,
+    }
+}
+
+record! {
+    /// See [`Action::Grants`](super::Action::Grants).
+    pub struct Grants {
+        /// Only those whose last link is about this object, something in it, or a tree that it is in.
+        pub about: Option<Ino>,
+        /// The place after which to go on; none from the start.
+        pub after: Option<GrantPlace>,
+        /// The most rows to answer, up to [`MAX_ROWS`]; 0 is `EINVAL`.
+        pub count: u32,
+    }
+}
+
+record! {
+    /// Where a credential stands in listings.
+    pub struct GrantPlace {
+        /// Its last subject.
+        pub subject: PublicKey,
+        /// Its digest.
+        pub id: Digest,
+    }
+}
+
+record! {
+    /// See [`Action::Audit`](super::Action::Audit).
+    pub struct Audit {
+        /// The first row wanted, by its sequence number. If it is not kept any more, the answer begins with the first that is.
+        pub from: u64,
+        /// The most rows to answer, up to [`MAX_ROWS`]; 0 is `EINVAL`.
+        pub count: u32,
+    }
+}

@@ -1,0 +1,144 @@
+//! Taking back what was granted.
+//!
+//! A revocation is one row, whatever it matches: credentials are held against these rows at each use, so it counts from the operation
+//! after it on, for what was brought before and for what is brought later. What it matches lies below the link by which the revoker has
+//! the right; the owner's lies below none.
+
+use alloc::format;
+
+use bytes::Bytes;
+use quorate_credential::Rights;
+use quorate_state::Fault;
+use quorate_wire::Digest;
+
+use crate::answer::Answer;
+use crate::errno::Errno;
+use crate::fs::{Done, Fs};
+use crate::grants::Kept;
+use crate::layout::{
+    self, MAX_REVOCATIONS, MAX_REVOCATIONS_PER_GRANT, Revocation, revocation_key, tag,
+};
+use crate::op::{Revoke, Revoked, Serial};
+use crate::types::Nothing;
+
+impl Fs<'_, '_> {
+    pub fn revoke(&mut self, op: &Revoke) -> Done<Answer> {
+        let owner = self.admission.owner.ok_or(Errno::ENOTSUP)?;
+        let (under, end) = match op.by {
+            None if self.call.client == owner => (Digest::ZERO, u64::MAX),
+            None => return Err(Errno::EPERM.into()),
+            Some(id) => {
+                let kept = self.grant_of(self.call.client, id)?;
+                let kept = kept.ok_or(Errno::EPERM)?;
+                if !kept.grant.rights.contains(Rights::REVOKE) || !self.is_in_force(&kept)? {
+                    return Err(Errno::EPERM.into());
+                }
+                (id, kept.grant.window.not_after)
+            }
+        };
+        self.tidy()?;
+        let until = op.until.map_or(end, |until| until.min(end));
+        let below = match &op.what {
+            Revoked::Epoch(of) => of.serial,
+            Revoked::Serial(_) | Revoked::Key(_) => 0,
+        };
+        let mut new = Revocation { below, until };
+        let key = revocation_key(under, &op.what);
+        match self.load::<Revocation>(&key)? {
+            Some(old) => {
+                self.txn.delete(layout::expiry_key(old.until, &key));
+                // Taking back once more gives nothing back.
+                new.below = new.below.max(old.below);
+                new.until = new.until.max(old.until);
+            }
+            None => self.count_revocation(under)?,
+        }
+        self.txn
+            .put(layout::expiry_key(new.until, &key), Bytes::new());
+        self.put(key, &new);
+        let mut sharing = self.sharing()?;
+        sharing.sweep = Some(Bytes::from_static(&[tag::GRANT]));
+        self.put_sharing(&sharing);
+        Ok(Answer::Done(Nothing))
+    }
+
+    fn count_revocation(&mut self, under: Digest) -> Done<()> {
+        let is_owner = under == Digest::ZERO;
+        let mut sharing = self.sharing()?;
+        let most = match is_owner {
+            true => MAX_REVOCATIONS,
+            false => MAX_REVOCATIONS / 2,
+        };
+        if sharing.revocations >= most {
+            return Err(Errno::ENOSPC.into());
+        }
+        sharing.revocations += 1;
+        self.put_sharing(&sharing);
+        let of_this = self.count(layout::revoker_key(under), 1)?;
+        if !is_owner && of_this > MAX_REVOCATIONS_PER_GRANT {
+            return Err(Errno::ENOSPC.into());
+        }
+        Ok(())
+    }
+
+    /// Forgets a revocation that has ended.
+    pub fn drop_revocation(&mut self, key: &Bytes) -> Done<()> {
+        let odd = || Fault(format!("the revocation under {key:02x?} is damaged"));
+        let row: Revocation = self.load(key)?.ok_or_else(odd)?;
+        let under = layout::key_at(key, 0).map(Digest).ok_or_else(odd)?;
+        self.txn.delete(layout::expiry_key(row.until, key));
+        self.txn.delete(key.clone());
+        let mut sharing = self.sharing()?;
+        sharing.revocations -= 1;
+        self.put_sharing(&sharing);
+        self.count(layout::revoker_key(under), -1)?;
+        Ok(())
+    }
+
+    /// Whether a link of a credential is taken back by the owner, or by the holder of a link above it.
+    pub fn is_revoked(&self, kept: &Kept) -> Done<bool> {
+        if self.sharing()?.revocations == 0 {
+            return Ok(false);
+        }
+        let links = kept.chain.links().iter().zip(&kept.grant.reaches);
+        // The first so many links stand above, and the last of them is the revoker's.
+        for above in 0..links.len() {
+            let under = match above.checked_sub(1) {
+                None => Digest::ZERO,
+                Some(at) => kept.grant.reaches[at].id,
+            };
+            if self.load::<u32>(&layout::revoker_key(under))?.is_none() {
+                continue;
+            }
+            for (link, reach) in links.clone().skip(above) {
+                let of = Serial {
+                    issuer: reach.issuer,
+                    serial: reach.serial,
+                };
+                let ways = [
+                    Revoked::Serial(of.clone()),
+                    Revoked::Key(link.terms.subject),
+                    Revoked::Epoch(of),
+                ];
+                for what in ways {
+                    if self.matches(under, &what)? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether there is a revocation of this. Of an epoch: of one above the serial.
+    fn matches(&self, under: Digest, what: &Revoked) -> Done<bool> {
+        let row: Option<Revocation> = self.load(&revocation_key(under, what))?;
+        Ok(row.is_some_and(|row| {
+            let epoch = match what {
+                Revoked::Epoch(of) => of.serial < row.below,
+                Revoked::Serial(_) | Revoked::Key(_) => true,
+            };
+            epoch && self.second() <= row.until
+        }))
+    }
+}

@@ -1,0 +1,201 @@
+//! A volume with an owner, a member, and guests: keys with numbers.
+#![allow(dead_code)] // Each test uses a part of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_credential::{Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window};
+use quorate_execution::{Call, Service};
+use quorate_files::answer::{self, KeptGrant};
+use quorate_files::op::*;
+use quorate_files::{Action, Admission, Answer, Errno, FileService, Op, Outcome, Who, check};
+use quorate_state::{MemorySnapshot, State};
+use quorate_wire::{Digest, KeyPair, PublicKey, SessionId, Time};
+
+use crate::common::{GENESIS, Result};
+
+/// The owner's key has the number 0.
+pub const MEMBER: u8 = 200;
+pub const VOLUME: Digest = Digest([7; 32]);
+
+pub fn key(number: u8) -> KeyPair {
+    KeyPair::from_seed(&[number.wrapping_add(1); 32])
+}
+
+pub fn public(number: u8) -> PublicKey {
+    key(number).public()
+}
+
+/// All rights on an object and what is below it, for a long time, to be passed on.
+pub fn terms(subject: u8, object: u64) -> Terms {
+    Terms {
+        subject: public(subject),
+        scope: Scope {
+            object: ObjectId(object.into()),
+            subtree: true,
+        },
+        rights: Rights::ALL,
+        window: Window {
+            not_before: 0,
+            not_after: 4_000_000_000,
+        },
+        depth: 5,
+        serial: 0,
+        caveats: Vec::new(),
+    }
+}
+
+pub struct Volume {
+    pub service: FileService,
+    pub state: State,
+    pub now: u64,
+}
+
+impl Volume {
+    pub fn new() -> Volume {
+        let admission = Admission {
+            volume: VOLUME,
+            owner: Some(public(0)),
+            members: BTreeSet::from([public(MEMBER)]),
+        };
+        let service = FileService::new(GENESIS, admission);
+        let mut state = State::new(Arc::new(MemorySnapshot::default()));
+        let mut txn = state.begin();
+        service.genesis(&mut txn).unwrap();
+        txn.commit();
+        Volume {
+            service,
+            state,
+            now: 1_800_000_000_000_000_000,
+        }
+    }
+
+    /// Agreed time, as credentials have it.
+    pub fn second(&self) -> u64 {
+        self.now / 1_000_000_000
+    }
+
+    pub fn wait(&mut self, seconds: u64) {
+        self.now += seconds * 1_000_000_000;
+    }
+
+    /// An operation by a key. Each has a session of its own.
+    pub fn run_as(&mut self, key: u8, who: Who, action: Action) -> Result<Answer> {
+        self.now += 1_000;
+        let call = Call {
+            client: public(key),
+            session: SessionId(key.into()),
+            now: Time(self.now),
+        };
+        let op = Op::new(who, action).to_bytes();
+        let before = self.contents();
+        let mut txn = self.state.begin();
+        let result = self.service.execute(&mut txn, &call, &op).unwrap();
+        let read_only = self.service.is_read_only(&op);
+        txn.commit();
+        if read_only {
+            assert!(before == self.contents(), "a read wrote");
+        }
+        Outcome::from_bytes(result).unwrap().0
+    }
+
+    pub fn run(&mut self, key: u8, action: Action) -> Result<Answer> {
+        self.run_as(key, Who::root(), action)
+    }
+
+    pub fn issue_by(&self, issuer: u8, _subject: u8, terms: Terms) -> Chain {
+        Chain::issue(VolumeId(VOLUME), &key(issuer), terms).unwrap()
+    }
+
+    pub fn issue(&self, subject: u8, terms: Terms) -> Chain {
+        self.issue_by(0, subject, terms)
+    }
+
+    pub fn put_bytes(&mut self, key: u8, chain: Vec<u8>) -> Result<Digest> {
+        let chain = Bytes::from(chain);
+        match self.run(key, Action::PutCredential(PutCredential { chain }))? {
+            Answer::Granted(id) => Ok(id),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn put(&mut self, key: u8, chain: &Chain) -> Result<Digest> {
+        self.put_bytes(key, chain.to_bytes())
+    }
+
+    pub fn revoke(
+        &mut self,
+        key: u8,
+        what: Revoked,
+        by: Option<Digest>,
+        until: Option<u64>,
+    ) -> Result<()> {
+        let op = Revoke { what, by, until };
+        self.run(key, Action::Revoke(op)).map(drop)
+    }
+
+    pub fn grants(&mut self, key: u8) -> Vec<KeptGrant> {
+        self.grants_by(key, 100)
+    }
+
+    pub fn grants_by(&mut self, key: u8, count: u32) -> Vec<KeptGrant> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let op = Grants {
+                about: None,
+                after,
+                count,
+            };
+            match self.run(key, Action::Grants(op)).unwrap() {
+                Answer::Grants(page) => {
+                    all.extend(page.grants);
+                    after = page.next;
+                }
+                other => panic!("{other:?}"),
+            }
+            if after.is_none() {
+                return all;
+            }
+        }
+    }
+
+    pub fn chain(&self, kept: &KeptGrant) -> Chain {
+        Chain::from_bytes(kept.chain.clone()).unwrap()
+    }
+
+    pub fn log_of(&mut self, key: u8) -> answer::Audit {
+        let op = Audit {
+            from: 0,
+            count: 256,
+        };
+        match self.run(key, Action::Audit(op)).unwrap() {
+            Answer::Audit(audit) => audit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn contents(&mut self) -> BTreeMap<Bytes, Bytes> {
+        let txn = self.state.begin();
+        let all = txn
+            .range(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1)
+            .unwrap();
+        all.into_iter().collect()
+    }
+
+    /// Rows of the state without those of the audit log.
+    pub fn rows(&mut self) -> usize {
+        let log = |key: &Bytes| key[0] == 0x23;
+        self.contents().keys().filter(|key| !log(key)).count()
+    }
+
+    pub fn check(&mut self) {
+        check::invariants(&self.state.begin()).unwrap();
+    }
+}
+
+/// What was expected to be refused, and with what.
+pub fn refused<T: std::fmt::Debug>(result: Result<T>, errno: Errno) {
+    assert_eq!(result.map(drop), Err(errno));
+}
