@@ -17,6 +17,7 @@ use crate::catch_up::Stranded;
 use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::io::{Config, Input, Now, Ordered, Output, Rejected};
 use crate::judge::Judge;
+use crate::pace::Pace;
 use crate::pool::{ENOUGH_BYTES, Pool};
 use crate::primary::Due;
 use crate::recovery::{Help, Recovering, Recovery};
@@ -50,6 +51,8 @@ pub struct Agreement {
     pub(crate) last_given: Seq,
     /// For whom those wait that are ahead of their shares.
     pub(crate) due: Due,
+    /// How fast it gives places.
+    pub(crate) pace: Pace,
     /// All places up to here have committed.
     pub(crate) committed: Seq,
     /// All places up to here were handed to execution.
@@ -221,6 +224,7 @@ impl Agreement {
             started: now.mono,
             last_given,
             due: Due::new(now.mono),
+            pace: Pace::default(),
             committed: checkpoint.0,
             executed: checkpoint.0,
             unstable_weight: 0,
@@ -390,6 +394,10 @@ impl Agreement {
                 self.on_state_unavailable();
                 Ok(())
             }
+            Input::Done(seq) => {
+                self.pace.on_done(seq);
+                Ok(())
+            }
             Input::Tick => Ok(()),
         }
     }
@@ -503,6 +511,7 @@ impl Agreement {
             self.silence_deadline(),
             self.relay_deadline(),
             self.ahead_deadline(),
+            self.pace_deadline(),
         ];
         deadlines
             .into_iter()

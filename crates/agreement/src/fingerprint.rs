@@ -45,6 +45,7 @@ impl Agreement {
             started: _,
             last_given,
             due: _,
+            pace: _,
             committed,
             executed,
             unstable_weight,

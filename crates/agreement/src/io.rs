@@ -102,6 +102,9 @@ pub enum Input {
     Persisted(LogIndex),
     /// The state after a checkpoint's place is in the store and has this root.
     CheckpointMade(Seq, Digest),
+    /// All operations up to this place are done. From a driver that executes on workers; where execution is over when it returns
+    /// nobody needs to be told.
+    Done(Seq),
     /// State transfer has brought the state after this place, with this root.
     StateFetched(Seq, Digest),
     /// State transfer finds that the others do not keep the checkpoint any more.

@@ -43,6 +43,7 @@ mod io;
 mod judge;
 mod memory;
 mod normal;
+mod pace;
 mod pool;
 mod primary;
 pub mod recovery;

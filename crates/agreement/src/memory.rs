@@ -54,7 +54,7 @@ impl Memory {
             places: window * (VOTE * (3 * n + 2 * batches) + batches * 32 * MAX_BATCH_REQUESTS),
             // The newest of each replica, those that a NEW-VIEW of each primary names, how the view began, and the own one.
             views: change * (n + n * n + n + 1) + new_view * (2 * n + 1),
-            rest: VOTE * (n * (window + 1) + window + 4 * n + clients * 14 + named)
+            rest: VOTE * (n * (window + 1) + 2 * window + 4 * n + clients * 14 + named)
                 + VOTE * 3 * 4096
                 + VOTE * 4 * batches * window,
         }
@@ -99,6 +99,7 @@ impl Agreement {
             + self.awaiting.len()
             + self.held.len()
             + self.judge.counted()
+            + self.pace.len()
             + keys;
         Memory {
             requests: weight + REQUEST * requests,

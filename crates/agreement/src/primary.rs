@@ -61,6 +61,9 @@ impl Agreement {
             if (requests == 0 && !null) || in_flight >= room || !self.in_window(seq) {
                 return;
             }
+            if !full && !null && self.pace.held_until(self.now.mono).is_some() {
+                return;
+            }
             if self.slots.get(&seq).is_some_and(|s| s.committed.is_some()) {
                 // The others have gone on to a later view and given this place there.
                 self.last_given = seq;
@@ -152,8 +155,15 @@ impl Agreement {
         (waits && at > self.now.mono).then_some(at)
     }
 
+    /// When the next batch leaves that is held back although nothing else keeps it.
+    pub(crate) fn pace_deadline(&self) -> Option<Millis> {
+        let waits = self.active && self.is_primary() && self.pool.queue().0 > 0;
+        self.pace.held_until(self.now.mono).filter(|_| waits)
+    }
+
     fn give_place(&mut self, seq: Seq, batch: Batch, bodies: Vec<Arc<AuthRequest>>) {
         self.last_given = seq;
+        self.pace.on_given(seq, self.now.mono);
         let (view, digest) = (self.view, batch.digest());
         let slot = self.slots.entry(seq).or_default();
         assert!(slot.proposal.is_none() && slot.committed.is_none());

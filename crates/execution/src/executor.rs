@@ -108,6 +108,9 @@ impl<S: Service> Executor<S> {
         if self.table.owner(&txn, session)? != Some(client) {
             return Ok(Cached::Unknown);
         }
+        if self.table.is_at_work(session, number) {
+            return Ok(Cached::AtWork);
+        }
         self.table.lookup(&txn, session, number)
     }
 
@@ -211,7 +214,7 @@ impl<S: Service> Executor<S> {
         match self.table.lookup(txn, call.session, number)? {
             Cached::Reply(outcome) => return Ok(outcome),
             Cached::TooOld => return Ok(Outcome::TooOld(()).to_bytes().into()),
-            Cached::Unknown => {}
+            Cached::AtWork | Cached::Unknown => {}
         }
         self.table.touch(call.session, call.now);
         // An empty operation only keeps the session alive.

@@ -197,13 +197,18 @@ impl<T> Flight<T> {
         };
         let early = if executor.table.owner(&txn, session)? != Some(call.client) {
             Some(Outcome::NoSession(()).to_bytes().into())
+        } else if executor.table.is_at_work(session, number) {
+            // It was ordered twice. The first is answered, and nothing has to wait for that.
+            clock.last = now;
+            executor.table.set_clock(clock);
+            return Ok(true);
         } else if executor.table.is_busy(session, number) || !self.has_room(request.op()) {
             return Ok(false);
         } else {
             match executor.table.lookup(&txn, session, number)? {
                 Cached::Reply(outcome) => Some(outcome),
                 Cached::TooOld => Some(Outcome::TooOld(()).to_bytes().into()),
-                Cached::Unknown => {
+                Cached::AtWork | Cached::Unknown => {
                     executor.table.touch(session, now);
                     // An empty operation only keeps the session alive.
                     request.op().is_empty().then(|| done(Bytes::new()))

@@ -29,6 +29,8 @@ pub enum Cached {
     Reply(Bytes),
     /// Its client has had the reply, or later requests have taken its place.
     TooOld,
+    /// It is at work, and will be answered.
+    AtWork,
     /// It was not executed, or only reads.
     Unknown,
 }
@@ -47,6 +49,8 @@ struct Live {
     stored: Slots,
     /// Slots of operations that are at work.
     busy: Slots,
+    /// Those operations.
+    at_work: Vec<RequestNumber>,
 }
 
 /// How to take a change back.
@@ -336,13 +340,25 @@ impl Table {
         live.is_some_and(|live| live.busy & bit(sessions::slot(number)) != 0)
     }
 
+    /// Whether this very operation is at work.
+    pub fn is_at_work(&self, id: SessionId, number: RequestNumber) -> bool {
+        let live = self.live.get(&id);
+        live.is_some_and(|live| live.at_work.contains(&number))
+    }
+
     /// See [`Table::is_busy`].
     pub fn set_busy(&mut self, id: SessionId, number: RequestNumber, is_busy: bool) {
         if let Some(live) = self.live.get_mut(&id) {
             let slot = bit(sessions::slot(number));
             match is_busy {
-                true => live.busy |= slot,
-                false => live.busy &= !slot,
+                true => {
+                    live.busy |= slot;
+                    live.at_work.push(number);
+                }
+                false => {
+                    live.busy &= !slot;
+                    live.at_work.retain(|at_work| *at_work != number);
+                }
             }
         }
     }
@@ -428,6 +444,7 @@ impl Live {
             changed: 0,
             stored: 0,
             busy: 0,
+            at_work: Vec::new(),
         }
     }
 }

@@ -1,18 +1,21 @@
 //! What clients ask, and what they are told.
 
+use alloc::sync::Arc;
+
 use bytes::Bytes;
 use quorate_agreement::{INLINE_BYTES, Input as AgreementInput, Now, Ordered, Rejected};
 use quorate_execution::{Cached, Executed, Service};
 use quorate_state::Fault;
 use quorate_wire::message::{
     AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReplicaMessage, Reply,
-    ReplyBody, Vouchers,
+    ReplyBody, Request, Vouchers,
 };
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Encode, ReplicaId, RequestNumber, Seq, SessionId, Verified, View};
 
 use crate::clients::ConnectionId;
 use crate::io::Output;
+use crate::parallel::Parallel;
 use crate::replica::Replica;
 use crate::vouchers::{MAX_RESULT_BYTES, Ready};
 
@@ -65,13 +68,11 @@ impl<S: Service> Replica<S> {
             self.refuse(Rejected::BadAuthentication);
             return Ok(());
         }
+        let digest = request.digest();
         let cached = match self.transfer.is_idle() {
-            true => self
-                .executor
-                .cached(&mut self.state, client, session, number)?,
+            true => self.cached(request)?,
             false => Cached::Unknown,
         };
-        let digest = request.digest();
         let tentative = self.tentative.as_ref();
         let tentative =
             tentative.filter(|t| t.requests.iter().any(|k| k.request.digest() == digest));
@@ -89,6 +90,12 @@ impl<S: Service> Replica<S> {
                 let body = ReplyBody::Full(Outcome::TooOld(()).to_bytes().into());
                 self.send_reply(connection, session, number, body, tentative);
             }
+            // Ordered again it would only cost places. Its client wants the whole result from this replica now.
+            Cached::AtWork => {
+                if repeated {
+                    self.clients.remember_repeated(client, session, number);
+                }
+            }
             Cached::Unknown => {
                 if repeated {
                     self.clients.remember_repeated(client, session, number);
@@ -100,6 +107,21 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
+    /// What is known of a request: whether it was executed, or will be without anybody's asking again.
+    fn cached(&mut self, request: &Request) -> Result<Cached, Fault> {
+        let (client, session, number) = (request.client(), request.session(), request.number());
+        let (state, digest) = (&mut self.state, request.digest());
+        let cached = self.executor.cached(state, client, session, number)?;
+        let entering = self.parallel.as_ref().and_then(Parallel::entering);
+        let mut waiting = self.backlog.iter().chain(entering);
+        let waits =
+            |batch: &Arc<Ordered>| batch.requests.iter().any(|k| k.request.digest() == digest);
+        Ok(match cached {
+            Cached::Unknown if waiting.any(waits) => Cached::AtWork,
+            cached => cached,
+        })
+    }
+
     /// A client's request, passed on by a backup. What has been answered is ordered no more: a faulty replica keeps old requests, and their
     /// clients would pay for them with their turns.
     pub(crate) fn on_forwarded(
@@ -109,12 +131,9 @@ impl<S: Service> Replica<S> {
         message: AuthRequest,
     ) -> Result<(), Fault> {
         let request = &message.request;
-        let (client, session, number) = (request.client(), request.session(), request.number());
         let may_look = self.agreement.is_leading() && self.transfer.is_idle();
         if may_look && !is_on(Mutant::ReplaysTaken) {
-            let cached = self
-                .executor
-                .cached(&mut self.state, client, session, number)?;
+            let cached = self.cached(request)?;
             if !matches!(cached, Cached::Unknown) {
                 self.refuse(Rejected::Duplicate);
                 return Ok(());

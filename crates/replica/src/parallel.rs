@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_agreement::Ordered;
+use quorate_agreement::{Input as AgreementInput, Now, Ordered};
 use quorate_execution::graph::OpId;
 use quorate_execution::{Completion, Done, Executed, Flight, Service, Workers};
 use quorate_state::Fault;
@@ -25,6 +25,8 @@ pub(crate) struct Parallel {
     entering: Option<(Arc<Ordered>, usize)>,
     /// Those that have committed and entered, each with the number of the operation after it.
     batches: VecDeque<(Seq, OpId)>,
+    /// Up to where agreement knows that all is done.
+    told: Seq,
 }
 
 /// What an operation came with.
@@ -41,12 +43,18 @@ impl Parallel {
             flight: Flight::new(workers),
             entering: None,
             batches: VecDeque::new(),
+            told: Seq(0),
         }
     }
 
     /// Whether all of a batch has entered: what is read now is what some batch left.
     pub fn is_between_batches(&self) -> bool {
         self.entering.is_none()
+    }
+
+    /// The batch of which not all has entered.
+    pub fn entering(&self) -> Option<&Arc<Ordered>> {
+        self.entering.as_ref().map(|(ordered, _)| ordered)
     }
 
     /// Checkpoints that wait for operations before them.
@@ -213,6 +221,19 @@ impl<S: Service> Replica<S> {
             true => parallel.flight.keep_tentative(executor, state),
             false => parallel.flight.drop_tentative(executor, state),
         }
+    }
+
+    /// Tells agreement how far workers are, which may make it propose; false where it knows.
+    pub(crate) fn tell_done(&mut self, now: Now) -> bool {
+        let applied = self.applied;
+        let told = self.parallel.as_mut().map(|p| &mut p.told);
+        let Some(told) = told.filter(|told| **told != applied) else {
+            return false;
+        };
+        *told = applied;
+        self.agree(now, AgreementInput::Done(applied));
+        self.agreement.end_turn();
+        true
     }
 
     /// The state is given up.

@@ -250,9 +250,16 @@ impl<S: Service> Replica<S> {
 
     /// Carries out what agreement wants, executes what can be executed, and moves a transfer on.
     fn settle(&mut self, now: Now) {
-        if self.failed {
-            return;
+        while !self.failed {
+            self.settle_outputs(now);
+            if self.failed || !self.tell_done(now) {
+                break;
+            }
         }
+        self.leave_former();
+    }
+
+    fn settle_outputs(&mut self, now: Now) {
         loop {
             let outputs: Vec<AgreementOutput> = self.agreement.drain().collect();
             if outputs.is_empty() {
@@ -276,7 +283,6 @@ impl<S: Service> Replica<S> {
             .and_then(|()| self.answer_asks(now))
             .and_then(|()| self.answer_reads());
         self.absorb(result);
-        self.leave_former();
     }
 
     fn carry_out(&mut self, output: AgreementOutput) -> Result<(), Fault> {
