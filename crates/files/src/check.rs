@@ -67,6 +67,7 @@ struct Volume {
     locks: BTreeMap<u64, LockTable>,
     dead: BTreeMap<u64, Dead>,
     sharing: Vec<(Bytes, Bytes)>,
+    names: BTreeMap<u64, Vec<(u64, u64)>>,
 }
 
 fn check(map: &Map) -> Result<(), String> {
@@ -74,6 +75,7 @@ fn check(map: &Map) -> Result<(), String> {
     let counters = volume.counters.as_ref().ok_or("no counters")?;
     check_entries(&volume)?;
     check_links(&volume)?;
+    check_places(&volume)?;
     check_tree(&volume)?;
     check_opens(&volume)?;
     check_locks(&volume)?;
@@ -159,6 +161,10 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
             tag::DEAD => {
                 v.dead.insert(number(0)?, value(key, bytes)?);
             }
+            tag::NAME => {
+                let place = (number(1)?, number(2)?);
+                v.names.entry(number(0)?).or_default().push(place);
+            }
             tag::GRANT..=tag::AUDIT => sharing.push((key.clone(), bytes.clone())),
             _ => return Err(odd()),
         }
@@ -241,6 +247,29 @@ fn check_links(v: &Volume) -> Result<(), String> {
         })?;
     }
     Ok(())
+}
+
+/// Each object knows where its names are.
+fn check_places(v: &Volume) -> Result<(), String> {
+    let mut entries: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
+    for ((dir, _), entry) in &v.entries {
+        let places = entries.entry(entry.ino.0).or_default();
+        places.insert((*dir, entry.cookie));
+    }
+    for (ino, inode) in &v.inodes {
+        let first = inode.place();
+        let first = (inode.nlink > 0 && *ino != Ino::ROOT.0).then_some((first.dir.0, first.cookie));
+        let more = v.names.get(ino).map_or(&[][..], |list| list);
+        let noted: Vec<_> = first.into_iter().chain(more.iter().copied()).collect();
+        let set: BTreeSet<_> = noted.iter().copied().collect();
+        let found = entries.remove(ino).unwrap_or_default();
+        want(set == found && set.len() == noted.len(), || {
+            format!("inode {ino} is at {found:?}, {noted:?} is noted")
+        })?;
+    }
+    want(v.names.keys().all(|ino| v.inodes.contains_key(ino)), || {
+        "names of nothing".into()
+    })
 }
 
 /// Each directory with a name has its parent's number, and comes to the root by it.

@@ -12,7 +12,7 @@ use quorate_wire::{Decode, Encode};
 use crate::Admission;
 use crate::answer::{Answer, Attr};
 use crate::errno::Errno;
-use crate::layout::{self, BLOCK_BYTES, Counters, ENTRY_BYTES, FIRST_COOKIE, Inode};
+use crate::layout::{self, BLOCK_BYTES, Counters, ENTRY_BYTES, FIRST_COOKIE, Inode, Place};
 use crate::op::{Target, Who, access, flags};
 use crate::types::{Ino, Kind, Stamp};
 
@@ -162,8 +162,8 @@ impl<'a, 't> Fs<'a, 't> {
         self.load(&layout::entry_key(dir, name))
     }
 
-    /// Adds an entry that is not there yet.
-    pub fn add_entry(&mut self, dir_ino: Ino, name: &[u8], child: Ino, kind: Kind) -> Done<()> {
+    /// Adds an entry that is not there yet; gives its place, which is for the caller to note at the object.
+    pub fn add_entry(&mut self, dir_ino: Ino, name: &[u8], child: Ino, kind: Kind) -> Done<Place> {
         self.charge(ENTRY_BYTES)?;
         let mut dir = self.inode(dir_ino)?;
         // A counter that only rises by one for each operation does not reach 2^64.
@@ -183,7 +183,10 @@ impl<'a, 't> Fs<'a, 't> {
         self.put(layout::entry_key(dir_ino, name), &entry);
         let name = Bytes::copy_from_slice(name);
         self.txn.put(layout::cookie_key(dir_ino, cookie), name);
-        Ok(())
+        Ok(Place {
+            dir: dir_ino,
+            cookie,
+        })
     }
 
     /// Removes an entry that is there.
@@ -286,12 +289,15 @@ impl<'a, 't> Fs<'a, 't> {
     }
 
     /// One name of an object is gone; with the last one the object goes, unless it is open.
-    pub fn drop_name(&mut self, ino: Ino, mut inode: Inode) -> Done<()> {
+    pub fn drop_name(&mut self, ino: Ino, mut inode: Inode, place: Place) -> Done<()> {
         inode.nlink = match inode.kind {
             Kind::Directory => 0,
             _ => inode.nlink - 1,
         };
         self.touch(&mut inode);
+        if inode.nlink > 0 {
+            self.forget_name(ino, &mut inode, place)?;
+        }
         if inode.nlink == 0 && !self.is_open(ino)? {
             return self.destroy(ino, &inode);
         }

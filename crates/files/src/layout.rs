@@ -26,6 +26,7 @@
 //! | `21` second key | nothing: the row with this key, a `1c`, `1e` or `1f`, is let go after this second. One for each such row |
 //! | `22` | [`Sharing`]: counts; absent as long as nobody has brought or revoked anything |
 //! | `23` number | [`AuditRow`](crate::answer::AuditRow): the newest 65,536 rows of the audit log |
+//! | `24` ino dir cookie | nothing: a further name of an object that is no directory. The first is in its inode |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -123,6 +124,7 @@ pub(crate) mod tag {
     pub const EXPIRY: u8 = 0x21;
     pub const SHARING: u8 = 0x22;
     pub const AUDIT: u8 = 0x23;
+    pub const NAME: u8 = 0x24;
 }
 
 record! {
@@ -177,7 +179,7 @@ record! {
         /// Present blocks of a file.
         pub blocks: u64,
         /// Under which number a file's extents are kept: first its own; another once it was cut to nothing, so
-        /// that this takes one step however long the file was.
+        /// that this takes one step however long the file was. Of a directory: the cookie of its name in its parent, 0 of the root.
         pub data: u64,
         /// Access time.
         pub atime: Stamp,
@@ -189,9 +191,10 @@ record! {
         pub btime: Stamp,
         /// Counts the operations that changed the object.
         pub change: u64,
-        /// A directory's parent; the root's is itself.
+        /// The directory that it is in; the root's is itself. Of an object with several names: where the first is. Of one without a
+        /// name: where the last was.
         pub parent: Ino,
-        /// The cookie of a directory's next entry.
+        /// The cookie of a directory's next entry. Of anything else: the cookie of its name in `parent`.
         pub next_cookie: u64,
         /// How many extended attributes there are.
         pub xattrs: u32,
@@ -289,6 +292,44 @@ record! {
         pub audited: u64,
         /// The digest of its last row.
         pub audit: Digest,
+    }
+}
+
+impl DirEntry {
+    /// Its place in its directory.
+    pub(crate) fn place(&self, dir: Ino) -> Place {
+        Place {
+            dir,
+            cookie: self.cookie,
+        }
+    }
+}
+
+/// Where a name is: the directory, and the cookie of the name in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub dir: Ino,
+    pub cookie: u64,
+}
+
+impl Inode {
+    pub(crate) fn place(&self) -> Place {
+        let cookie = match self.kind {
+            Kind::Directory => self.data,
+            _ => self.next_cookie,
+        };
+        Place {
+            dir: self.parent,
+            cookie,
+        }
+    }
+
+    pub(crate) fn set_place(&mut self, place: Place) {
+        self.parent = place.dir;
+        match self.kind {
+            Kind::Directory => self.data = place.cookie,
+            _ => self.next_cookie = place.cookie,
+        }
     }
 }
 
@@ -396,6 +437,16 @@ pub(crate) fn revoker_key(under: Digest) -> Bytes {
 
 pub(crate) fn expiry_key(until: u64, key: &[u8]) -> Bytes {
     join(tag::EXPIRY, &[until], key)
+}
+
+pub(crate) fn name_key(ino: Ino, place: Place) -> Bytes {
+    join(tag::NAME, &[ino.0, place.dir.0, place.cookie], &[])
+}
+
+/// The first and the last key that an object's further names can have.
+pub(crate) fn names_of(ino: Ino) -> (Bytes, Bytes) {
+    let key = |n| join(tag::NAME, &[ino.0, n, n], &[]);
+    (key(0), key(u64::MAX))
 }
 
 pub(crate) fn audit_key(sequence: u64) -> Bytes {

@@ -27,7 +27,9 @@ mod data;
 pub mod errno;
 mod extent;
 mod fs;
+mod gate;
 mod grants;
+mod guest;
 pub mod layout;
 mod locks;
 mod names;
@@ -40,6 +42,7 @@ mod rename;
 mod revocations;
 mod rights;
 mod service;
+mod walk;
 mod xattr;
 
 pub use admission::Admission;

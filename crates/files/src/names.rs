@@ -161,7 +161,8 @@ impl Fs<'_, '_> {
         inode.nlink += 1;
         self.touch(&mut inode);
         self.put_inode(op.ino, &inode);
-        self.add_entry(op.parent, &op.name, op.ino, inode.kind)?;
+        let place = self.add_entry(op.parent, &op.name, op.ino, inode.kind)?;
+        self.add_name(op.ino, place);
         Ok(self.answer(op.ino, &inode))
     }
 
@@ -169,7 +170,7 @@ impl Fs<'_, '_> {
         let (entry, child) = self.find(op.parent, &op.name)?;
         self.may_remove(op.parent, &child, false)?;
         self.remove_entry(op.parent, &op.name, &entry)?;
-        self.drop_name(entry.ino, child)?;
+        self.drop_name(entry.ino, child, entry.place(op.parent))?;
         Ok(Answer::Done(Nothing))
     }
 
@@ -180,7 +181,7 @@ impl Fs<'_, '_> {
             return Err(Errno::ENOTEMPTY.into());
         }
         self.remove_entry(op.parent, &op.name, &entry)?;
-        self.drop_name(entry.ino, child)?;
+        self.drop_name(entry.ino, child, entry.place(op.parent))?;
         Ok(Answer::Done(Nothing))
     }
 
@@ -256,15 +257,15 @@ impl Fs<'_, '_> {
             ctime: now,
             btime: now,
             change: 1,
-            parent: if is_dir { parent } else { Ino(0) },
+            parent,
             next_cookie: if is_dir { FIRST_COOKIE } else { 0 },
             xattrs: 0,
             xattr_list_bytes: 0,
             xattr_bytes: 0,
         };
         self.inherit((parent, &dir), (ino, &mut inode), new.umask)?;
+        inode.set_place(self.add_entry(parent, name, ino, new.kind)?);
         self.put_inode(ino, &inode);
-        self.add_entry(parent, name, ino, new.kind)?;
         Ok((ino, inode))
     }
 }

@@ -231,6 +231,47 @@ impl Op {
 }
 
 impl Action {
+    /// The number of this kind of action in the encoding. Of one with attributes: of what is done.
+    pub fn tag(&self) -> u8 {
+        match self {
+            Action::Ping(_) => 1,
+            Action::Lookup(_) => 2,
+            Action::GetAttr(_) => 3,
+            Action::SetAttr(_) => 4,
+            Action::Access(_) => 5,
+            Action::Open(_) => 6,
+            Action::Create(_) => 7,
+            Action::Release(_) => 8,
+            Action::Read(_) => 9,
+            Action::Write(_) => 10,
+            Action::Mkdir(_) => 11,
+            Action::Mknod(_) => 12,
+            Action::Symlink(_) => 13,
+            Action::Readlink(_) => 14,
+            Action::Link(_) => 15,
+            Action::Unlink(_) => 16,
+            Action::Rmdir(_) => 17,
+            Action::Rename(_) => 18,
+            Action::ReadDir(_) => 19,
+            Action::StatFs(_) => 20,
+            Action::Fsync(_) => 21,
+            Action::Fallocate(_) => 22,
+            Action::Seek(_) => 23,
+            Action::SetXattr(_) => 24,
+            Action::GetXattr(_) => 25,
+            Action::ListXattr(_) => 26,
+            Action::RemoveXattr(_) => 27,
+            Action::Lock(_) => 28,
+            Action::WithAttrs(op) => op.action.tag(),
+            Action::Make(_) => 30,
+            Action::CopyRange(_) => 31,
+            Action::PutCredential(_) => 32,
+            Action::Revoke(_) => 33,
+            Action::Grants(_) => 34,
+            Action::Audit(_) => 35,
+        }
+    }
+
     /// Whether it changes nothing. `Ping` and `Fsync` count as changes: they are sent for their place in the order.
     pub fn is_read_only(&self) -> bool {
         match self {

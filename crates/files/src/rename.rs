@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
-use crate::layout::{DirEntry, Inode, MAX_DEPTH};
+use crate::layout::{DirEntry, Inode, MAX_DEPTH, Place};
 use crate::names::check_name;
 use crate::op::{Rename, RenameMode, access};
 use crate::types::{Ino, Kind, Nothing};
@@ -34,12 +34,15 @@ impl Fs<'_, '_> {
         }
         let replaced = target.as_ref().map(|(entry, inode)| (entry.ino, inode));
         self.check_rename(op, (source.ino, &object), replaced)?;
-        match target {
+        let from = source.place(op.parent);
+        let to = match target {
             None => self.move_name(op, &source)?,
             Some((entry, inode)) if op.mode == RenameMode::Exchange => {
                 self.replace_entry(op.parent, &op.name, &source, entry.ino, inode.kind)?;
                 self.replace_entry(op.new_parent, &op.new_name, &entry, source.ino, object.kind)?;
-                self.moved(entry.ino, op.parent)?;
+                let to = entry.place(op.new_parent);
+                self.moved(entry.ino, to, from)?;
+                to
             }
             Some((entry, inode)) => {
                 if inode.kind == Kind::Directory && inode.size > 0 {
@@ -47,25 +50,25 @@ impl Fs<'_, '_> {
                 }
                 self.remove_entry(op.parent, &op.name, &source)?;
                 self.replace_entry(op.new_parent, &op.new_name, &entry, source.ino, object.kind)?;
-                self.drop_name(entry.ino, inode)?;
+                let to = entry.place(op.new_parent);
+                self.drop_name(entry.ino, inode, to)?;
+                to
             }
-        }
-        self.moved(source.ino, op.new_parent)?;
+        };
+        self.moved(source.ino, from, to)?;
         Ok(Answer::Done(Nothing))
     }
 
-    fn move_name(&mut self, op: &Rename, source: &DirEntry) -> Done<()> {
+    fn move_name(&mut self, op: &Rename, source: &DirEntry) -> Done<Place> {
         // Out before in: a full volume can still rename.
         self.remove_entry(op.parent, &op.name, source)?;
         self.add_entry(op.new_parent, &op.new_name, source.ino, source.kind)
     }
 
     /// The object has another name now, and a directory another parent.
-    fn moved(&mut self, ino: Ino, parent: Ino) -> Done<()> {
+    fn moved(&mut self, ino: Ino, from: Place, to: Place) -> Done<()> {
         let mut inode = self.inode(ino)?;
-        if inode.kind == Kind::Directory {
-            inode.parent = parent;
-        }
+        self.change_name(ino, &mut inode, from, to);
         self.touch(&mut inode);
         self.put_inode(ino, &inode);
         Ok(())

@@ -8,14 +8,16 @@ use bytes::Bytes;
 use quorate_execution::graph::Uses;
 use quorate_execution::{Call, Ran, Rest, Service};
 use quorate_state::{Fault, Layer, Txn};
-use quorate_wire::{Decode, Digest, Encode, Time};
+use quorate_wire::{Decode, Encode, Time};
 
 use crate::Admission;
-use crate::answer::{self, Answer, AuditRow, Decision, Outcome};
+use crate::answer::{self, Answer, Attr, Decision, Outcome};
 use crate::conflicts;
 use crate::data::Placed;
 use crate::errno::Errno;
 use crate::fs::{Caller, Done, Fs, Stop};
+use crate::grants::Kept;
+use crate::guest;
 use crate::layout::{self, Counters, FIRST_COOKIE, Inode};
 use crate::op::{Action, MAX_GROUPS, Op, Who, WithAttrs};
 use crate::perm::MODE_BITS;
@@ -107,7 +109,13 @@ impl Service for FileService {
 
     fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
         let outcome = match Op::from_bytes(op.clone()) {
-            Ok(op) => run(txn, &self.caller(call, &op.who), &op.action)?,
+            Ok(op) => {
+                let caller = self.caller(call, &op.who);
+                match self.admission.is_member(&call.client) {
+                    true => run(txn, &caller, &op.action)?,
+                    false => guest::run(txn, &caller, &op.action)?,
+                }
+            }
             Err(_) => Outcome(Err(Errno::EPROTO)),
         };
         Ok(outcome.to_bytes())
@@ -115,6 +123,8 @@ impl Service for FileService {
 
     fn uses(&self, call: &Call, op: &Bytes) -> Uses {
         match Op::from_bytes(op.clone()) {
+            // What a guest may do follows from much of the state.
+            Ok(_) if !self.admission.is_member(&call.client) => Uses::everything(),
             Ok(op) => conflicts::uses(call, &op.action),
             // It changes nothing, and its result is always the same.
             Err(_) => Uses::none(),
@@ -122,6 +132,9 @@ impl Service for FileService {
     }
 
     fn run(&self, txn: &mut Txn<'_>, call: &Call, bytes: &Bytes) -> Result<Ran, Fault> {
+        if !self.admission.is_member(&call.client) {
+            return self.execute(txn, call, bytes).map(Ran::Done);
+        }
         let Ok(op) = Op::from_bytes(bytes.clone()) else {
             return self.execute(txn, call, bytes).map(Ran::Done);
         };
@@ -186,7 +199,10 @@ impl Service for FileService {
 
 fn run(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outcome, Fault> {
     match action {
-        Action::WithAttrs(with) => run_with_attrs(txn, caller, with),
+        Action::WithAttrs(with) => {
+            let act = |txn: &mut Txn<'_>| run_action(txn, caller, &with.action);
+            with_attrs(txn, caller, with, act, |_, attr| Ok(Some(attr)))
+        }
         action => run_action(txn, caller, action),
     }
 }
@@ -198,43 +214,29 @@ fn run_action(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result
     let outcome = or_undo(txn, |txn| change(txn, caller, |fs| dispatch(fs, action)))?;
     let is_logged = matches!(action, Action::PutCredential(_) | Action::Revoke(_));
     if is_logged && caller.admission.owner.is_some() {
-        let tag = Encode::to_bytes(action).first().copied().unwrap_or(0);
-        let row = AuditRow {
-            sequence: 0,
-            before: Digest::ZERO,
-            time: Stamp::default(),
-            subject: caller.call.client,
-            links: Vec::new(),
-            tags: Vec::new(),
-            action: tag,
-            object: Ino(0),
-            decision: match outcome {
-                Ok(_) => Decision::Allowed,
-                Err(_) => Decision::Denied,
-            },
-            errno: outcome.as_ref().err().map_or(0, |errno| errno.code()),
+        let refused = outcome.as_ref().err();
+        let decision = match refused {
+            None => Decision::Allowed,
+            Some(_) => Decision::Denied,
         };
-        let noted = or_undo(txn, |txn| {
-            change(txn, caller, |fs| {
-                fs.note(row).map(|()| Answer::Done(Nothing))
-            })
-        })?;
-        if let Err(errno) = noted {
-            return Ok(Outcome(Err(errno)));
-        }
+        log(txn, caller, action, refused, decision, None)?;
     }
     Ok(Outcome(outcome))
 }
 
-fn run_with_attrs(
+/// An action, with the attributes of some objects as the caller may see them.
+pub(crate) fn with_attrs(
     txn: &mut Txn<'_>,
     caller: &Caller<'_>,
     op: &WithAttrs,
+    act: impl FnOnce(&mut Txn<'_>) -> Result<Outcome, Fault>,
+    see: impl Fn(&Fs<'_, '_>, Attr) -> Done<Option<Attr>>,
 ) -> Result<Outcome, Fault> {
     let look = |txn: &mut Txn<'_>| {
         let fs = Fs::new(txn, caller)?;
-        let attrs = op.objects.iter().map(|ino| match fs.inode(*ino) {
-            Ok(inode) => Ok(Some(fs.attr(*ino, &inode))),
+        let seen = |ino| see(&fs, fs.attr(ino, &fs.inode(ino)?));
+        let attrs = op.objects.iter().map(|ino| match seen(*ino) {
+            Ok(attr) => Ok(attr),
             Err(Stop::Refused(_)) => Ok(None),
             Err(Stop::Failed(fault)) => Err(fault),
         });
@@ -244,7 +246,7 @@ fn run_with_attrs(
     let first = before.first().and_then(Option::as_ref);
     let outcome = match op.guard {
         Some(guard) if first.is_none_or(|attr| attr.ctime != guard) => Outcome(Err(Errno::EAGAIN)),
-        Some(_) | None => run_action(txn, caller, &op.action)?,
+        Some(_) | None => act(txn)?,
     };
     let answer = match op.action.is_read_only() {
         true => answer::WithAttrs {
@@ -262,7 +264,7 @@ fn run_with_attrs(
 }
 
 /// Does a change, and what goes with every one of them.
-fn change(
+pub(crate) fn change(
     txn: &mut Txn<'_>,
     caller: &Caller<'_>,
     work: impl FnOnce(&mut Fs<'_, '_>) -> Done<Answer>,
@@ -274,9 +276,31 @@ fn change(
     Ok(answer)
 }
 
+/// Adds a row to the audit log, and lets go of what has ended. `by` is the credential that allowed it, where one was asked for.
+pub(crate) fn log(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    action: &Action,
+    refused: Option<&Errno>,
+    decision: Decision,
+    by: Option<&Kept>,
+) -> Result<(), Fault> {
+    change(txn, caller, |fs| {
+        fs.tidy()?;
+        fs.note(action, refused, decision, by)?;
+        Ok(Answer::Done(Nothing))
+    })
+    .map(drop)
+    .map_err(|stop| match stop {
+        // Nothing in it can be refused.
+        Stop::Refused(errno) => Fault(alloc::format!("the audit log: {errno}")),
+        Stop::Failed(fault) => fault,
+    })
+}
+
 /// Does some work. Where it is refused, what it wrote is undone: and only that, for the caller's own writes may be in the
 /// transaction already.
-fn or_undo<T>(
+pub(crate) fn or_undo<T>(
     txn: &mut Txn<'_>,
     work: impl FnOnce(&mut Txn<'_>) -> Done<T>,
 ) -> Result<Result<T, Errno>, Fault> {
@@ -291,7 +315,11 @@ fn or_undo<T>(
     }
 }
 
-fn run_read(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outcome, Fault> {
+pub(crate) fn run_read(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    action: &Action,
+) -> Result<Outcome, Fault> {
     let before = txn.writes().len();
     let done = dispatch(&mut Fs::new(txn, caller)?, action);
     assert_eq!(txn.writes().len(), before, "a read wrote");
@@ -313,7 +341,7 @@ fn back_to(txn: &mut Txn<'_>, before: Layer) {
     }
 }
 
-fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
+pub(crate) fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
     match action {
         Action::Ping(_) => Ok(Answer::Done(Nothing)),
         Action::Lookup(op) => fs.lookup(op),

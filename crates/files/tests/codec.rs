@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use quorate_execution::Service;
 use quorate_files::op::*;
 use quorate_files::{Errno, Handle, Ino, Nothing, Outcome, Stamp};
-use quorate_wire::{Decode, Digest, PublicKey};
+use quorate_wire::{Decode, Digest, Encode, PublicKey};
 
 /// One operation of each kind.
 const HANDLE: Handle = Handle {
@@ -205,6 +205,9 @@ fn who() -> Who {
 fn every_operation_has_one_form() {
     let world = World::new();
     for action in samples() {
+        if !matches!(action, Action::WithAttrs(_)) {
+            assert_eq!(action.to_bytes()[0], action.tag());
+        }
         let op = Op::new(who(), action);
         let bytes = op.to_bytes();
         assert_eq!(Op::from_bytes(bytes.clone()).as_ref(), Ok(&op));

@@ -1,6 +1,8 @@
 //! A volume with an owner, a member, and guests: keys with numbers.
 #![allow(dead_code)] // Each test uses a part of it.
 
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;

@@ -1,0 +1,472 @@
+//! What guests may do: one question before each operation, with one answer for all that credentials allow.
+//!
+//! An operation needs pairs of object and rights, with the name that it uses in the object where there is one. Each right of a pair must be
+//! given by a credential in force; several together may give what one does not. The pairs are a `match` over [`Action`] without wildcard, so
+//! a new operation does not build without its line.
+
+use alloc::vec::Vec;
+
+use quorate_credential::{Grant, ObjectId, Rights, Use};
+
+use crate::errno::Errno;
+use crate::fs::{Done, Fs, Stop};
+use crate::grants::Kept;
+use crate::op::{
+    Action, Create, LockKind, Make, Open, Place, Rename, RenameMode, SetAttr, Target, Who, flags,
+};
+use crate::types::{Ino, Kind};
+use crate::walk::{Walk, below, steps};
+
+/// Whose files nobody's are: what Linux gives to those who are unknown.
+pub(crate) const NOBODY: u32 = 65_534;
+/// No object has this number, so it stands for one that is yet to be made, or for any below a directory.
+const ANY: ObjectId = ObjectId(u128::MAX);
+
+/// A caller that acts by credentials alone.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// Its credentials that are in force, in the order of their digests.
+    pub grants: Vec<Kept>,
+    /// Whether names are asked about at all.
+    with_names: bool,
+    now: u64,
+}
+
+/// What is needed with something.
+struct Need<'a> {
+    at: At<'a>,
+    rights: Rights,
+    /// The name in it that is used.
+    name: Option<&'a [u8]>,
+    /// Whether what is written counts against the credentials that allow this.
+    pays: bool,
+}
+
+enum At<'a> {
+    Object(Ino),
+    /// What is to get this name in a directory.
+    New(Ino, &'a [u8]),
+}
+
+fn need<'a>(ino: Ino, rights: Rights) -> Need<'a> {
+    Need {
+        at: At::Object(ino),
+        rights,
+        name: None,
+        pays: false,
+    }
+}
+
+fn named(ino: Ino, rights: Rights, name: &[u8]) -> Need<'_> {
+    Need {
+        name: Some(name),
+        ..need(ino, rights)
+    }
+}
+
+fn paid(need: Need<'_>) -> Need<'_> {
+    Need { pays: true, ..need }
+}
+
+/// An operation that is allowed.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    /// As whom the guest acts in it.
+    pub who: Who,
+    /// By which credential: the first that gives something of the first pair.
+    pub by: Option<usize>,
+    /// Those that what is written can count against; empty where nothing is counted.
+    pub payers: Vec<usize>,
+}
+
+impl Guest {
+    /// What the credentials give of some rights with an object, and who of them gives something.
+    fn given(&self, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> (Rights, Vec<usize>) {
+        let (mut all, mut by) = (Rights::NONE, Vec::new());
+        for (at, kept) in self.grants.iter().enumerate() {
+            let part = self.part(&kept.grant, walks, rights, name);
+            if !part.is_empty() {
+                all = all | part;
+                by.push(at);
+            }
+        }
+        (all, by)
+    }
+
+    fn part(&self, grant: &Grant, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> Rights {
+        let rights = rights & grant.rights;
+        // Where names are limited, the object that they are in can be looked at, and no more.
+        let looking = rights & (Rights::LOOKUP | Rights::READDIR);
+        let mut all = Rights::NONE;
+        for walk in walks {
+            let part = [rights, looking]
+                .into_iter()
+                .find(|part| !part.is_empty() && self.covers(grant, walk, *part, name));
+            all = all | part.unwrap_or_default();
+        }
+        all
+    }
+
+    fn covers(&self, grant: &Grant, walk: &Walk, rights: Rights, name: Option<&[u8]>) -> bool {
+        let walk = &steps(walk);
+        let u = Use {
+            subject: grant.subject,
+            now: self.now,
+            rights,
+            walk,
+            name,
+        };
+        grant.covers(&u).is_ok()
+    }
+
+    /// Whether any credential is about an object.
+    fn reaches(&self, walks: &[Walk]) -> bool {
+        let mut pairs = self
+            .grants
+            .iter()
+            .flat_map(|k| walks.iter().map(|w| (&k.grant, w)));
+        pairs.any(|(grant, walk)| self.covers(grant, walk, Rights::NONE, None))
+    }
+
+    /// What the guest may do with an object, and with what is below it.
+    fn all_given(&self, walks: &[Walk]) -> (Rights, Rights) {
+        let on = self.given(walks, Rights::ALL, None).0;
+        (on, self.given_below(walks, b""))
+    }
+
+    /// What the guest may do with something that has a name in a directory.
+    pub fn given_below(&self, dir: &[Walk], name: &[u8]) -> Rights {
+        self.given(&below(ANY, name, dir), Rights::ALL, None).0
+    }
+
+    /// Whether a name in a directory is listed.
+    pub fn may_list(&self, dir: &[Walk], name: &[u8]) -> bool {
+        !self.given(dir, Rights::READDIR, Some(name)).0.is_empty()
+    }
+
+    fn who(&self, by: Option<usize>) -> Who {
+        let ids = by.and_then(|at| self.grants[at].grant.ids);
+        let (uid, gid) = ids.unwrap_or((NOBODY, NOBODY));
+        Who::new(uid, gid)
+    }
+}
+
+impl Fs<'_, '_> {
+    /// What the caller acts by.
+    pub fn guest(&self) -> Done<Guest> {
+        let mut grants = Vec::new();
+        for mut kept in self.grants_of(self.call.client)? {
+            if !self.is_in_force(&kept)? {
+                continue;
+            }
+            // Who may write anywhere may write at the end.
+            if kept.grant.rights.contains(Rights::WRITE) {
+                kept.grant.rights = kept.grant.rights | Rights::APPEND;
+            }
+            grants.push(kept);
+        }
+        let mut reaches = grants.iter().flat_map(|kept| &kept.grant.reaches);
+        Ok(Guest {
+            with_names: reaches.any(|reach| reach.prefix.is_some()),
+            grants,
+            now: self.second(),
+        })
+    }
+
+    /// Whether an operation is allowed, and by what. `EACCES` where it is not; `ESTALE` for what the guest's credentials are not about, as if
+    /// it were not there; `ENOENT` for a name that it may not look up.
+    pub fn judge(&self, guest: &Guest, action: &Action) -> Done<Pass> {
+        if is_free(action) {
+            return Ok(Pass {
+                who: guest.who(None),
+                by: None,
+                payers: Vec::new(),
+            });
+        }
+        if guest.grants.is_empty() {
+            return Err(Errno::EACCES.into());
+        }
+        let (mut by, mut payers) = (None, Vec::new());
+        for need in self.needs(action)? {
+            let walks = match need.at {
+                At::Object(ino) => self.walks_of(guest, ino)?,
+                At::New(dir, name) => below(ANY, name, &self.walks_of(guest, dir)?),
+            };
+            let (given, givers) = guest.given(&walks, need.rights, need.name);
+            if !given.contains(need.rights) || need.rights.is_empty() {
+                self.refuse(guest, &walks, &need, action)?;
+            }
+            if need.pays {
+                payers.clone_from(&givers);
+            }
+            by = by.or(givers.first().copied());
+        }
+        self.widens_nothing(guest, action)?;
+        Ok(Pass {
+            who: guest.who(by),
+            by,
+            payers,
+        })
+    }
+
+    /// Why a pair is not given; it is, where nothing but the object's being in scope is asked for.
+    fn refuse(&self, guest: &Guest, walks: &[Walk], need: &Need<'_>, action: &Action) -> Done<()> {
+        let reaches = guest.reaches(walks);
+        if reaches && need.rights.is_empty() {
+            return Ok(());
+        }
+        let hides = match (action, &need.at) {
+            (Action::Lookup(op), At::Object(ino)) if *ino == op.parent => {
+                // Another name in there would do.
+                let unnamed = guest.given(walks, need.rights, None).0;
+                need.name.is_some() && unnamed.contains(need.rights)
+            }
+            (Action::Lookup(_), _) => true,
+            _ => false,
+        };
+        Err(match (hides, reaches) {
+            (true, _) => Errno::ENOENT.into(),
+            (false, true) => Errno::EACCES.into(),
+            (false, false) => Errno::ESTALE.into(),
+        })
+    }
+
+    pub fn walks_of(&self, guest: &Guest, ino: Ino) -> Done<Vec<Walk>> {
+        self.walks(ino, guest.with_names)
+    }
+
+    /// What a guest may do with an object; nothing if it is gone.
+    pub fn rights_on(&self, guest: &Guest, ino: Ino) -> Done<Rights> {
+        match self.walks_of(guest, ino) {
+            Ok(walks) => Ok(guest.given(&walks, Rights::ALL, None).0),
+            Err(Stop::Refused(_)) => Ok(Rights::NONE),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// No new name may give a guest a right over an object that it has not had.
+    fn widens_nothing(&self, guest: &Guest, action: &Action) -> Done<()> {
+        match action {
+            Action::Link(op) => self.widens_not(guest, op.ino, op.parent, &op.name),
+            Action::Rename(op) => {
+                if let Some(entry) = self.entry(op.parent, &op.name)? {
+                    self.widens_not(guest, entry.ino, op.new_parent, &op.new_name)?;
+                }
+                let other = self.entry(op.new_parent, &op.new_name)?;
+                match other.filter(|_| op.mode == RenameMode::Exchange) {
+                    Some(entry) => self.widens_not(guest, entry.ino, op.parent, &op.name),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn widens_not(&self, guest: &Guest, ino: Ino, dir: Ino, name: &[u8]) -> Done<()> {
+        let has = guest.all_given(&self.walks_of(guest, ino)?);
+        let there = below(crate::walk::object(ino), name, &self.walks_of(guest, dir)?);
+        let gets = guest.all_given(&there);
+        match has.0.contains(gets.0) && has.1.contains(gets.1) {
+            true => Ok(()),
+            false => Err(Errno::EACCES.into()),
+        }
+    }
+
+    /// The pairs that an operation needs.
+    fn needs<'a>(&self, action: &'a Action) -> Done<Vec<Need<'a>>> {
+        const R: Rights = Rights::READ;
+        const W: Rights = Rights::WRITE;
+        const NONE: Rights = Rights::NONE;
+        Ok(match action {
+            // These are allowed without, or have rules of their own.
+            Action::Ping(_)
+            | Action::Release(_)
+            | Action::PutCredential(_)
+            | Action::Revoke(_)
+            | Action::Grants(_)
+            | Action::Audit(_)
+            // That there is a credential is all.
+            | Action::StatFs(_) => Vec::new(),
+
+            Action::Lookup(op) => match &op.name[..] {
+                b"." => [need(op.parent, Rights::LOOKUP)].into(),
+                b".." => {
+                    let above = self.inode(op.parent)?.parent;
+                    [need(op.parent, Rights::LOOKUP), need(above, Rights::LOOKUP)].into()
+                }
+                name => self.looked_up(op.parent, name)?,
+            },
+            Action::GetAttr(target) => [need(object(target), Rights::LOOKUP)].into(),
+            Action::Access(op) => [need(op.ino, Rights::LOOKUP)].into(),
+            Action::Fsync(target) => [need(object(target), NONE)].into(),
+            Action::SetAttr(op) => [need(object(&op.target), set_attr(op))].into(),
+
+            Action::Open(op) => [need(op.ino, self.opened(op)?)].into(),
+            Action::Create(op) => self.created(op)?,
+            Action::Make(op) => self.made(op)?,
+            Action::Mkdir(op) => [named(op.parent, Rights::CREATE, &op.name)].into(),
+            Action::Mknod(op) => [named(op.parent, Rights::CREATE, &op.name)].into(),
+            Action::Symlink(op) => [paid(named(op.parent, Rights::CREATE, &op.name))].into(),
+            Action::Link(op) => {
+                [need(op.ino, Rights::LINK), named(op.parent, Rights::LINK, &op.name)].into()
+            }
+            Action::Unlink(op) => [named(op.parent, Rights::UNLINK, &op.name)].into(),
+            Action::Rmdir(op) => [named(op.parent, Rights::UNLINK, &op.name)].into(),
+            Action::Rename(op) => self.renamed(op)?,
+
+            Action::Read(op) => [need(object(&op.target), R)].into(),
+            Action::Seek(op) => [need(object(&op.target), R)].into(),
+            Action::Readlink(ino) => [need(*ino, R)].into(),
+            Action::GetXattr(op) => [need(op.ino, R)].into(),
+            Action::ListXattr(op) => [need(op.ino, R)].into(),
+            Action::ReadDir(op) => [need(object(&op.target), Rights::READDIR)].into(),
+
+            Action::Write(op) => {
+                let to_end = match (&op.target, &op.place) {
+                    (Target::Handle(handle), _) if handle.appends() => true,
+                    (_, Place::End(_)) => true,
+                    (_, Place::At(_)) => false,
+                };
+                let right = if to_end { Rights::APPEND } else { W };
+                [paid(need(object(&op.target), right))].into()
+            }
+            Action::Fallocate(op) => [paid(need(object(&op.target), W))].into(),
+            Action::CopyRange(op) => {
+                [need(object(&op.from), R), paid(need(object(&op.to), W))].into()
+            }
+            Action::SetXattr(op) => [paid(need(op.ino, Rights::SETATTR))].into(),
+            Action::RemoveXattr(op) => [need(op.ino, Rights::SETATTR)].into(),
+
+            // Who may only read keeps no writer waiting but by reading.
+            Action::Lock(op) => {
+                let right = match op.kind {
+                    LockKind::Write if !op.test => Rights::APPEND,
+                    LockKind::Read | LockKind::Write => R,
+                    LockKind::Unlock => NONE,
+                };
+                [need(op.handle.ino, right)].into()
+            }
+            Action::WithAttrs(op) => return self.needs(&op.action),
+        })
+    }
+
+    /// To find a name, and to see what has it.
+    fn looked_up<'a>(&self, dir: Ino, name: &'a [u8]) -> Done<Vec<Need<'a>>> {
+        let mut needs = Vec::from([named(dir, Rights::LOOKUP, name)]);
+        if let Some(entry) = self.entry(dir, name)? {
+            needs.push(need(entry.ino, Rights::LOOKUP));
+        }
+        Ok(needs)
+    }
+
+    fn opened(&self, op: &Open) -> Done<Rights> {
+        let kind = self.inode(op.ino)?.kind;
+        Ok(open_rights(kind, op.flags))
+    }
+
+    fn created<'a>(&self, op: &'a Create) -> Done<Vec<Need<'a>>> {
+        let existing = self.entry(op.parent, &op.name)?;
+        Ok(match existing {
+            Some(_) if op.flags & flags::EXCLUSIVE != 0 => {
+                [named(op.parent, Rights::LOOKUP, &op.name)].into()
+            }
+            Some(entry) => [
+                named(op.parent, Rights::LOOKUP, &op.name),
+                need(entry.ino, open_rights(entry.kind, op.flags)),
+            ]
+            .into(),
+            None => {
+                let new = Need {
+                    at: At::New(op.parent, &op.name),
+                    ..need(
+                        op.parent,
+                        open_rights(Kind::Regular, op.flags & !flags::TRUNC),
+                    )
+                };
+                [named(op.parent, Rights::CREATE, &op.name), new].into()
+            }
+        })
+    }
+
+    fn made<'a>(&self, op: &'a Make) -> Done<Vec<Need<'a>>> {
+        match self.entry(op.parent, &op.name)? {
+            Some(_) => self.looked_up(op.parent, &op.name),
+            None => Ok([named(op.parent, Rights::CREATE, &op.name)].into()),
+        }
+    }
+
+    fn renamed<'a>(&self, op: &'a Rename) -> Done<Vec<Need<'a>>> {
+        let (from, into) = (Rights::RENAME_FROM, Rights::RENAME_INTO);
+        let both = from | into;
+        let (old, new) = ((op.parent, &op.name), (op.new_parent, &op.new_name));
+        let there = self.entry(new.0, new.1)?.is_some();
+        Ok(match (op.mode, there) {
+            (RenameMode::Exchange, _) => {
+                [named(old.0, both, old.1), named(new.0, both, new.1)].into()
+            }
+            (RenameMode::Replace, true) => [
+                named(old.0, from, old.1),
+                named(new.0, into | Rights::UNLINK, new.1),
+            ]
+            .into(),
+            (RenameMode::Replace | RenameMode::NoReplace, _) => {
+                [named(old.0, from, old.1), named(new.0, into, new.1)].into()
+            }
+        })
+    }
+}
+
+/// Whether an operation is allowed to whoever is let in: it touches nothing but the guest's own session, or asks for itself who may.
+pub(crate) fn is_free(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Ping(_)
+            | Action::Release(_)
+            | Action::PutCredential(_)
+            | Action::Revoke(_)
+            | Action::Grants(_)
+            | Action::Audit(_)
+    )
+}
+
+pub(crate) fn object(target: &Target) -> Ino {
+    match target {
+        Target::Ino(ino) | Target::Unopened(ino) => *ino,
+        Target::Handle(handle) => handle.ino,
+    }
+}
+
+fn set_attr(op: &SetAttr) -> Rights {
+    let size = op.size.map_or(Rights::NONE, |_| Rights::WRITE);
+    let others = (op.mode, op.uid, op.gid) != (None, None, None);
+    match others || op.atime.is_some() || op.mtime.is_some() {
+        true => size | Rights::SETATTR,
+        false => size,
+    }
+}
+
+/// What an open is for. One that neither reads nor writes is to look at the object.
+fn open_rights(kind: Kind, wanted: u32) -> Rights {
+    let mut rights = Rights::NONE;
+    if wanted & (flags::READ | flags::EXEC) != 0 {
+        rights = rights
+            | match kind {
+                Kind::Directory => Rights::READDIR,
+                _ => Rights::READ,
+            };
+    }
+    if wanted & flags::WRITE != 0 {
+        rights = rights
+            | match wanted & flags::APPEND {
+                0 => Rights::WRITE,
+                _ => Rights::APPEND,
+            };
+    }
+    if wanted & flags::TRUNC != 0 {
+        rights = rights | Rights::WRITE;
+    }
+    match rights.is_empty() {
+        true => Rights::LOOKUP,
+        false => rights,
+    }
+}

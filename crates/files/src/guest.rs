@@ -1,0 +1,328 @@
+//! Operations of guests: asked about, done as whom the credential says, counted and logged; and answers cut down to what they may see.
+
+use alloc::vec::Vec;
+
+use quorate_credential::Rights;
+use quorate_state::{Fault, Txn};
+
+use crate::answer::{Answer, Attr, Decision, Entries, Outcome};
+use crate::errno::Errno;
+use crate::fs::{Caller, Done, Fs, Stop};
+use crate::gate::{Guest, Pass, is_free, object};
+use crate::grants::rationed;
+use crate::layout::{self, Written};
+use crate::op::{Access, Action, FallocateMode, ReadDir, access};
+use crate::service::{change, dispatch, log, or_undo, run_read, with_attrs};
+use crate::types::{Ino, Kind};
+
+/// How many names one listing looks at for those that a guest may see. Further ones can't be found: `EOVERFLOW`.
+const NAMES_PER_LISTING: usize = 16_384;
+
+pub(crate) fn run(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    action: &Action,
+) -> Result<Outcome, Fault> {
+    let guest = match Fs::new(txn, caller)?.guest() {
+        Ok(guest) => guest,
+        Err(stop) => return refused(stop),
+    };
+    let Action::WithAttrs(with) = action else {
+        return run_action(txn, caller, &guest, action);
+    };
+    let act = |txn: &mut Txn<'_>| run_action(txn, caller, &guest, &with.action);
+    with_attrs(txn, caller, with, act, |fs, attr| fs.seen(&guest, attr))
+}
+
+fn refused(stop: Stop) -> Result<Outcome, Fault> {
+    match stop {
+        Stop::Refused(errno) => Ok(Outcome(Err(errno))),
+        Stop::Failed(fault) => Err(fault),
+    }
+}
+
+fn run_action(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    guest: &Guest,
+    action: &Action,
+) -> Result<Outcome, Fault> {
+    let judged = Fs::new(txn, caller)?.judge(guest, action);
+    let is_logged =
+        !action.is_read_only() && !matches!(action, Action::Ping(_) | Action::Release(_));
+    let pass = match judged {
+        Ok(pass) => pass,
+        Err(Stop::Failed(fault)) => return Err(fault),
+        Err(Stop::Refused(errno)) => {
+            if is_logged {
+                log(txn, caller, action, Some(&errno), Decision::Denied, None)?;
+            }
+            return Ok(Outcome(Err(errno)));
+        }
+    };
+    let own = Caller {
+        who: &pass.who,
+        ..*caller
+    };
+    if action.is_read_only() {
+        let outcome = match action {
+            Action::ReadDir(op) => list(txn, &own, guest, op)?,
+            Action::Access(op) => may(txn, &own, guest, op)?,
+            action => run_read(txn, &own, action)?,
+        };
+        return show(txn, &own, guest, outcome.0);
+    }
+    let outcome = or_undo(txn, |txn| {
+        change(txn, &own, |fs| {
+            let answer = dispatch(fs, action)?;
+            fs.pay(guest, &pass, written(action, &answer))?;
+            Ok(answer)
+        })
+    })?;
+    if is_logged {
+        let decision = match (&outcome, is_free(action)) {
+            // These ask for themselves.
+            (Err(_), true) => Decision::Denied,
+            (_, _) => Decision::Allowed,
+        };
+        let by = pass.by.map(|at| &guest.grants[at]);
+        log(txn, &own, action, outcome.as_ref().err(), decision, by)?;
+    }
+    show(txn, &own, guest, outcome)
+}
+
+/// Only what both the mode bits and the credentials allow.
+fn may(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    guest: &Guest,
+    op: &Access,
+) -> Result<Outcome, Fault> {
+    let outcome = run_read(txn, caller, &Action::Access(op.clone()))?;
+    let Outcome(Ok(Answer::Allowed(mask))) = outcome else {
+        return Ok(outcome);
+    };
+    let fs = Fs::new(txn, caller)?;
+    let given = fs.rights_on(guest, op.ino);
+    let kind = fs.inode(op.ino).map(|inode| inode.kind);
+    match given.and_then(|rights| Ok(accesses(rights, kind?))) {
+        Ok(given) => Ok(Outcome(Ok(Answer::Allowed(mask & given)))),
+        Err(stop) => refused(stop),
+    }
+}
+
+/// How many bytes an operation has brought.
+fn written(action: &Action, answer: &Answer) -> u64 {
+    match (action, answer) {
+        (Action::Write(op), _) => op.data.len() as u64,
+        (Action::Symlink(op), _) => op.target.len() as u64,
+        (Action::SetXattr(op), _) => (op.name.len() + op.value.len()) as u64,
+        (Action::CopyRange(op), Answer::Progress(progress)) => {
+            progress.done.saturating_sub(op.to_offset)
+        }
+        (Action::Fallocate(op), Answer::Progress(progress)) => match op.mode {
+            FallocateMode::PunchHole => 0,
+            FallocateMode::Allocate
+            | FallocateMode::KeepSize
+            | FallocateMode::ZeroRange
+            | FallocateMode::ZeroRangeKeepSize => progress.done.saturating_sub(op.offset),
+        },
+        _ => 0,
+    }
+}
+
+/// Lists names that the guest may list, page after page until there are some.
+fn list(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    guest: &Guest,
+    op: &ReadDir,
+) -> Result<Outcome, Fault> {
+    let (mut op, mut looked_at) = (op.clone(), 0);
+    loop {
+        let outcome = run_read(txn, caller, &Action::ReadDir(op.clone()))?;
+        let Outcome(Ok(Answer::Entries(page))) = outcome else {
+            return Ok(outcome);
+        };
+        looked_at += page.entries.len();
+        let last = page.entries.last().map(|entry| entry.cookie);
+        let fs = Fs::new(txn, caller)?;
+        let page = match fs.listed_to(guest, object(&op.target), page) {
+            Ok(page) => page,
+            Err(stop) => return refused(stop),
+        };
+        match last {
+            Some(last) if page.entries.is_empty() && !page.end => op.cookie = last,
+            _ => return Ok(Outcome(Ok(Answer::Entries(page)))),
+        }
+        if looked_at >= NAMES_PER_LISTING {
+            return Ok(Outcome(Err(Errno::EOVERFLOW)));
+        }
+    }
+}
+
+fn show(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    guest: &Guest,
+    outcome: Result<Answer, Errno>,
+) -> Result<Outcome, Fault> {
+    let shown = outcome.map_err(Stop::from);
+    let fs = Fs::new(txn, caller)?;
+    match shown.and_then(|answer| fs.shown(guest, answer)) {
+        Ok(answer) => Ok(Outcome(Ok(answer))),
+        Err(stop) => refused(stop),
+    }
+}
+
+/// Which accesses a set of rights comes to.
+fn accesses(rights: Rights, kind: Kind) -> u32 {
+    let any = |of: Rights| !(rights & of).is_empty();
+    let moves = Rights::RENAME_FROM | Rights::RENAME_INTO;
+    let (read, write, exec) = match kind {
+        Kind::Directory => (
+            any(Rights::READDIR),
+            any(Rights::CREATE | Rights::UNLINK | Rights::LINK | moves),
+            any(Rights::LOOKUP),
+        ),
+        _ => (
+            any(Rights::READ),
+            any(Rights::WRITE | Rights::APPEND),
+            any(Rights::READ),
+        ),
+    };
+    let bits = [
+        (read, access::READ),
+        (write, access::WRITE),
+        (exec, access::EXEC),
+    ];
+    bits.iter()
+        .filter(|(has, _)| *has)
+        .map(|(_, bit)| bit)
+        .sum()
+}
+
+/// Attributes as somebody sees them who has these rights: no permission bit is shown that means nothing to the caller.
+fn cut(mut attr: Attr, rights: Rights) -> Attr {
+    if attr.kind != Kind::Symlink {
+        let bits = accesses(rights, attr.kind);
+        attr.mode &= !0o777 | bits << 6 | bits << 3 | bits;
+    }
+    attr
+}
+
+impl Fs<'_, '_> {
+    /// Attributes of an object that was named; nothing where the guest may not look at it.
+    fn seen(&self, guest: &Guest, attr: Attr) -> Done<Option<Attr>> {
+        let rights = self.rights_on(guest, attr.ino)?;
+        let may = rights.contains(Rights::LOOKUP);
+        Ok(may.then(|| cut(attr, rights)))
+    }
+
+    /// Attributes of an object that an operation was about.
+    fn cut(&self, guest: &Guest, attr: Attr) -> Done<Attr> {
+        let rights = self.rights_on(guest, attr.ino)?;
+        Ok(cut(attr, rights))
+    }
+
+    /// An answer as a guest gets it.
+    fn shown(&self, guest: &Guest, answer: Answer) -> Done<Answer> {
+        Ok(match answer {
+            Answer::Attr(attr) => Answer::Attr(self.cut(guest, attr)?),
+            Answer::Opened(mut opened) => {
+                opened.attr = self.cut(guest, opened.attr)?;
+                Answer::Opened(opened)
+            }
+            Answer::Data(mut data) => {
+                data.attr = self.cut(guest, data.attr)?;
+                Answer::Data(data)
+            }
+            Answer::Written(mut written) => {
+                written.attr = self.cut(guest, written.attr)?;
+                Answer::Written(written)
+            }
+            Answer::Progress(mut progress) => {
+                progress.attr = self.cut(guest, progress.attr)?;
+                Answer::Progress(progress)
+            }
+            Answer::Made(mut made) => {
+                made.attr = self.cut(guest, made.attr)?;
+                Answer::Made(made)
+            }
+            // Nothing that says more than was asked for.
+            answer @ (Answer::Done(_)
+            | Answer::Bytes(_)
+            | Answer::Size(_)
+            | Answer::Entries(_)
+            | Answer::StatFs(_)
+            | Answer::Allowed(_)
+            | Answer::Offset(_)
+            | Answer::Lock(_)
+            | Answer::WithAttrs(_)
+            | Answer::Granted(_)
+            | Answer::Grants(_)
+            | Answer::Audit(_)) => answer,
+        })
+    }
+
+    /// The entries of a directory that the guest may list, with the attributes of those that it may look at.
+    fn listed_to(&self, guest: &Guest, dir: Ino, mut page: Entries) -> Done<Entries> {
+        let walks = self.walks_of(guest, dir)?;
+        let own = self.cut(guest, self.attr(dir, &self.inode(dir)?))?;
+        let mut entries = Vec::with_capacity(page.entries.len());
+        for mut entry in page.entries {
+            match &entry.name[..] {
+                b"." => entry.attr = entry.attr.map(|_| own.clone()),
+                // For a guest, what it can't look at is not there: the directory is then the top, as the root is.
+                b".." => {
+                    entry.attr = match self.rights_on(guest, entry.ino)?.contains(Rights::LOOKUP) {
+                        true => entry.attr.map(|attr| self.cut(guest, attr)).transpose()?,
+                        false => {
+                            entry.ino = dir;
+                            entry.attr.map(|_| own.clone())
+                        }
+                    };
+                }
+                name => {
+                    if !guest.may_list(&walks, name) {
+                        continue;
+                    }
+                    let mut rights = guest.given_below(&walks, name);
+                    if guest.grants.len() > 1 {
+                        // There may be one for it alone.
+                        rights = rights | self.rights_on(guest, entry.ino)?;
+                    }
+                    let may = rights.contains(Rights::LOOKUP);
+                    entry.attr = entry.attr.filter(|_| may).map(|attr| cut(attr, rights));
+                }
+            }
+            entries.push(entry);
+        }
+        page.entries = entries;
+        Ok(page)
+    }
+
+    /// Counts what was written: against the first credential that has room under all its links.
+    fn pay(&mut self, guest: &Guest, pass: &Pass, bytes: u64) -> Done<()> {
+        if bytes == 0 || pass.payers.is_empty() {
+            return Ok(());
+        }
+        for at in &pass.payers {
+            let mut paid = Vec::new();
+            for (_, reach) in rationed(&guest.grants[*at].grant) {
+                let key = layout::written_key(reach.id);
+                let mut written: Written = self.load(&key)?.ok_or(Errno::EDQUOT)?;
+                written.bytes = written.bytes.saturating_add(bytes);
+                let fits = reach.quota.is_none_or(|quota| written.bytes <= quota);
+                paid.push((fits, key, written));
+            }
+            if paid.iter().all(|(fits, _, _)| *fits) {
+                for (_, key, written) in paid {
+                    self.put(key, &written);
+                }
+                return Ok(());
+            }
+        }
+        Err(Errno::EDQUOT.into())
+    }
+}
