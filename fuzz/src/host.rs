@@ -160,6 +160,7 @@ fn config(me: ReplicaId) -> Config {
         keys: (0..4).map(|r| key(r).public()).collect(),
         clients: [client()].into(),
         timeout_ms: TIMEOUT_MS,
+        guests: false,
         clock_bound_ms: 10_000,
         authentication: Authentication::Mac,
         durable: true,

@@ -70,12 +70,13 @@ impl Agreement {
         of: fn(&mut Allowance) -> &mut Budget,
     ) -> bool {
         let now = self.now.mono;
-        let allowances = &mut self.allowances;
-        // The group's clients are few; who is none of them is refused for that.
-        if !self.config.clients.contains(client) {
+        // The group's clients are few, and so are guests with a link; who is none of them is refused for that.
+        let counts = self.config.clients.contains(client) || self.is_guest_here(client);
+        if !counts {
             return true;
         }
         let new = || Allowance::new(now);
+        let allowances = &mut self.allowances;
         let budget = of(allowances.entry(*client).or_insert_with(new));
         let is_open = budget.is_open(now);
         if is_open {

@@ -46,7 +46,13 @@ impl ClientKeys {
 
 impl Agreement {
     /// A client's link stands, with this key.
-    pub(crate) fn on_client_key(&mut self, client: ClientId, key: MacKey) {
+    pub(crate) fn on_client_key(&mut self, client: ClientId, key: MacKey) -> Result<(), Rejected> {
+        if !self.config.clients.contains(&client) {
+            // Its MACs count for nothing.
+            self.on_guest(client)?;
+            self.accept_proposals();
+            return Ok(());
+        }
         let new = || ClientKeys {
             since: self.now.mono,
             keys: VecDeque::new(),
@@ -60,12 +66,18 @@ impl Agreement {
             // Requests that came before their client's link may be checked now.
             self.accept_proposals();
         }
+        Ok(())
     }
 
     /// A request over its client's link; whether its signature was found right. A primary checks signatures when it proposes, many together.
     pub(crate) fn check_linked(&mut self, request: &AuthRequest) -> Result<bool, Rejected> {
         let signed = matches!(request.auth, Authenticator::Signed(_));
-        if self.is_primary() && self.is_suspect(&request.request.client()) {
+        let client = request.request.client();
+        let is_guest = self.is_guest(&client);
+        if is_guest && !signed {
+            return Err(Rejected::Unsigned);
+        }
+        if self.is_primary() && (is_guest || self.is_suspect(&client)) {
             if !signed {
                 return Err(Rejected::Unsigned);
             }
@@ -106,6 +118,9 @@ impl Agreement {
     /// Whether any other replica could see that a request is its client's. Its signature is checked where it is not known to be right. One
     /// claim of a client at a time is enough to see how its primary treats it, and more would cost more than they tell.
     pub(crate) fn is_claimable(&mut self, request: &AuthRequest, is_right: bool) -> bool {
+        if self.is_guest(&request.request.client()) {
+            return false;
+        }
         match self.config.authentication {
             Authentication::Mac => {
                 let client = request.request.client();
@@ -148,7 +163,7 @@ impl Agreement {
             return true;
         }
         let is_right = client.verify(&root, signature).is_ok();
-        if is_right && shared.is_shared() {
+        if is_right && shared.is_shared() && self.is_remembered(&client) {
             self.shared.insert(client, (root, *signature));
         }
         is_right
@@ -160,9 +175,16 @@ impl Agreement {
         known.is_some_and(|(its_root, its)| its_root == root && its == signature)
     }
 
-    /// Whether it is one of the group's clients. Their links prove it; a signature alone proves that somebody has the key.
+    /// Whether it is one of the group's clients or a guest that is known. Links prove it; a signature alone proves that somebody has the key.
     fn is_member(&self, client: &ClientId) -> bool {
-        self.config.clients.contains(client) || is_on(Mutant::StrangersBelieved)
+        self.config.clients.contains(client)
+            || self.is_known_guest(client)
+            || is_on(Mutant::StrangersBelieved)
+    }
+
+    /// Whether its signatures are remembered: who has no link here is one of too many.
+    fn is_remembered(&self, client: &ClientId) -> bool {
+        self.config.clients.contains(client) || self.is_guest_here(client)
     }
 
     /// Whether a client has lately sent MACs that were right for a primary and wrong here.
@@ -221,7 +243,8 @@ impl Agreement {
             let signed = (client, its.root(&request.digest()), *its.signature());
             if !self.is_known(&client, &signed.1, &signed.2) && !signatures.contains(&signed) {
                 signatures.push(signed);
-                shared.extend(its.is_shared().then_some(signed));
+                let kept = its.is_shared() && self.is_remembered(&client);
+                shared.extend(kept.then_some(signed));
             }
         }
         let all_right = verify_all(&signatures);

@@ -15,6 +15,7 @@ use crate::authenticity::ClientKeys;
 use crate::budget::Budget;
 use crate::catch_up::Stranded;
 use crate::durable::{Entered, Record, Remembered, StableRecord};
+use crate::guests::Guests;
 use crate::io::{Config, Input, Now, Ordered, Output, Rejected};
 use crate::judge::Judge;
 use crate::pace::Pace;
@@ -46,6 +47,8 @@ pub struct Agreement {
     pub(crate) suspects: BTreeMap<ClientId, Millis>,
     /// What clients have left of what they may ask for.
     pub(crate) allowances: BTreeMap<ClientId, Allowance>,
+    /// Clients that the group does not name.
+    pub(crate) guests: Guests,
     pub(crate) started: Millis,
     /// The last place that this replica gave as primary, or the last that its view started with.
     pub(crate) last_given: Seq,
@@ -221,6 +224,7 @@ impl Agreement {
             shared: BTreeMap::new(),
             suspects: BTreeMap::new(),
             allowances: BTreeMap::new(),
+            guests: Guests::default(),
             started: now.mono,
             last_given,
             due: Due::new(now.mono),
@@ -374,8 +378,9 @@ impl Agreement {
                 self.on_peer_link(replica, is_up);
                 Ok(())
             }
-            Input::ClientKey(client, key) => {
-                self.on_client_key(client, key);
+            Input::ClientKey(client, key) => self.on_client_key(client, key),
+            Input::GuestGone(client) => {
+                self.on_guest_gone(client);
                 Ok(())
             }
             Input::Persisted(index) => {

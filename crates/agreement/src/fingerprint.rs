@@ -42,6 +42,8 @@ impl Agreement {
             shared: _,
             suspects: _,
             allowances: _,
+            // Who has a link may come at any time.
+            guests: _,
             started: _,
             last_given,
             due: _,

@@ -30,6 +30,8 @@ pub struct Config {
     pub keys: Vec<PublicKey>,
     /// The group's clients. Nobody else's signature makes a request: a faulty replica can make up as many keys as it likes.
     pub clients: BTreeSet<ClientId>,
+    /// Whether others may come, by credentials that are judged where links are made. The same at all replicas of a group.
+    pub guests: bool,
     /// How long a request that its client has signed may wait before the replica asks for another primary, at the most: where
     /// batches are quick it is less.
     pub timeout_ms: Millis,
@@ -96,8 +98,10 @@ pub enum Input {
     Watch(Verified<AuthRequest>),
     /// The link with another replica stands, or is gone.
     PeerLink(ReplicaId, bool),
-    /// A link with a client stands, with this key for its authenticators.
+    /// A link with a client stands, with this key for its authenticators. Whom the group does not name is a guest.
     ClientKey(ClientId, MacKey),
+    /// A client that the group does not name has been gone for long: what is known of it can be forgotten.
+    GuestGone(ClientId),
     /// All records up to here are on disk.
     Persisted(LogIndex),
     /// The state after a checkpoint's place is in the store and has this root.

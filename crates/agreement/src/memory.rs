@@ -6,6 +6,7 @@ use quorate_wire::Quorum;
 use quorate_wire::message::{MAX_BATCH_REQUESTS, SignedNewView, SignedViewChange};
 
 use crate::core::Agreement;
+use crate::guests::{Guests, MAX_GUESTS};
 use crate::normal::MAX_BATCH_WEIGHT;
 use crate::pool::POOL_BYTES;
 use crate::room::NEXT_BYTES;
@@ -54,7 +55,9 @@ impl Memory {
             places: window * (VOTE * (3 * n + 2 * batches) + batches * 32 * MAX_BATCH_REQUESTS),
             // The newest of each replica, those that a NEW-VIEW of each primary names, how the view began, and the own one.
             views: change * (n + n * n + n + 1) + new_view * (2 * n + 1),
-            rest: VOTE * (n * (window + 1) + 2 * window + 4 * n + clients * 14 + named)
+            rest: VOTE
+                * (n * (window + 1) + 2 * window + 4 * n + (clients + MAX_GUESTS) * 14 + named)
+                + VOTE * Guests::most(n)
                 + VOTE * 3 * 4096
                 + VOTE * 4 * batches * window,
         }
@@ -95,6 +98,7 @@ impl Agreement {
             + 2 * self.shared.len()
             + self.suspects.len()
             + 2 * self.allowances.len()
+            + self.guests.held()
             + self.asked.len()
             + self.awaiting.len()
             + self.held.len()

@@ -188,6 +188,7 @@ impl Agreement {
             named.contains(&digest) && !self.pool.get(&digest).is_some_and(|e| e.authentic)
         });
         let news: Vec<Arc<AuthRequest>> = news.collect();
+        self.meet_guests(&news);
         let authentic = self.are_authentic(&news);
         for (body, authentic) in news.into_iter().zip(authentic) {
             match authentic || is_on(Mutant::AuthenticityUnchecked) {

@@ -113,6 +113,7 @@ impl Cast {
             keys: keys.collect(),
             clients: [key(50).public()].into(),
             timeout_ms: TIMEOUT_MS,
+            guests: false,
             clock_bound_ms: 100_000,
             authentication: Authentication::Mac,
             durable: false,

@@ -192,6 +192,11 @@ impl Ledger {
         }
     }
 
+    /// How many accounts there are, which is the place of the next.
+    pub fn len(&self) -> usize {
+        self.accounts.len()
+    }
+
     /// Opens one more account, and gives its place.
     pub fn open(&mut self) -> usize {
         self.accounts.push(Account::default());

@@ -6,7 +6,7 @@
 //! knocks without end keeps waiting who comes from there, and others little. Dialing waits for none of this.
 //!
 //! Where replicas have epoch keys, who shows a key that is no client's is a stranger until the certificate of it has come and was judged,
-//! and that is done here as well.
+//! and that is done here as well. So it is with guests and their credentials, where the group has an owner.
 //!
 //! When all places for handshakes are taken, the oldest goes of the address that has most. So who holds places without
 //! saying anything has each of them until others come, and one address can't keep out another.
@@ -32,6 +32,7 @@ use crate::dial::Dialer;
 use crate::epochs::Epochs;
 use crate::frame::LinkEnd;
 use crate::group::{Group, Member};
+use crate::guests;
 use crate::hub::Waker;
 use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits, Opening};
 use crate::replica::Who;
@@ -48,7 +49,7 @@ const RECEIVED_AT_ONCE: usize = 32;
 /// Tokens: of the listener, of dialers by replica, and of connections that were accepted.
 const LISTENER: usize = 0;
 const FIRST_DIALER: usize = 1;
-const FIRST_GUEST: usize = FIRST_DIALER + 256;
+const FIRST_STRANGER: usize = FIRST_DIALER + 256;
 
 /// What bounds a link with somebody; `None` for who may not come in.
 type LimitsOf = Box<dyn Fn(Who) -> Option<LinkLimits> + Send>;
@@ -61,6 +62,8 @@ pub(crate) struct DoorOptions {
     /// What judges certificates, where replicas have epoch keys.
     pub epochs: Option<Epochs>,
     pub limits: LimitsOf,
+    /// What bounds a link with a guest.
+    pub guest_limits: LinkLimits,
     /// How many connections may be on their way in.
     pub handshakes: usize,
 }
@@ -70,6 +73,8 @@ pub(crate) struct DoorOptions {
 pub(crate) enum Arrival {
     /// Somebody has dialed.
     Accepted(Who, Box<Link>),
+    /// Somebody with a credential has dialed.
+    Guest(guests::Guest, Box<Link>),
     /// A replica that was dialed has let us in.
     Dialed(ReplicaId, Box<Link>),
 }
@@ -124,16 +129,17 @@ impl Door {
             accepting: true,
             pause_until: None,
             config: options.identity.server_config(&options.group),
-            opening: Opening::accepting(&options.identity),
+            opening: Opening::accepting(&options.identity, &options.group),
             group: options.group,
             epochs: options.epochs,
             orders: orders.clone(),
             limits: options.limits,
+            guest_limits: options.guest_limits,
             handshakes: options.handshakes,
-            guests: BTreeMap::new(),
+            strangers: BTreeMap::new(),
             turns: Turns::default(),
             work: Work::new(util::now()),
-            next_guest: FIRST_GUEST,
+            next_stranger: FIRST_STRANGER,
             dialers: dial(&token, &waker),
             has_ended,
             arrivals: sender,
@@ -141,7 +147,7 @@ impl Door {
             wake,
             waker: waker.clone(),
             scratch: vec![0; READ_BYTES],
-            strangers: LogLimit::default(),
+            log: LogLimit::default(),
         };
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
@@ -161,7 +167,7 @@ impl Door {
     /// The next connection that has arrived.
     pub fn next(&self) -> Option<Arrival> {
         let arrival = self.arrivals.try_recv().ok()?;
-        if matches!(arrival, Arrival::Accepted(..)) {
+        if matches!(arrival, Arrival::Accepted(..) | Arrival::Guest(..)) {
             self.pending.fetch_sub(1, Ordering::AcqRel);
         }
         Some(arrival)
@@ -202,7 +208,7 @@ impl Drop for Door {
 }
 
 /// Somebody whose key is not known yet.
-struct Guest {
+struct Stranger {
     link: Box<Link>,
     from: SocketAddr,
     until: Instant,
@@ -222,11 +228,12 @@ struct Keeper {
     epochs: Option<Epochs>,
     orders: Arc<Mutex<Orders>>,
     limits: LimitsOf,
+    guest_limits: LinkLimits,
     handshakes: usize,
-    guests: BTreeMap<usize, Guest>,
+    strangers: BTreeMap<usize, Stranger>,
     turns: Turns,
     work: Work,
-    next_guest: usize,
+    next_stranger: usize,
     dialers: Vec<(ReplicaId, Dialer)>,
     has_ended: Receiver<ReplicaId>,
     arrivals: SyncSender<Arrival>,
@@ -234,7 +241,7 @@ struct Keeper {
     wake: Waker,
     waker: Waker,
     scratch: Vec<u8>,
-    strangers: LogLimit,
+    log: LogLimit,
 }
 
 impl Keeper {
@@ -286,9 +293,9 @@ impl Keeper {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let guests = self.guests.values().map(|g| g.until).min();
+        let strangers = self.strangers.values().map(|g| g.until).min();
         let dialers = self.dialers.iter().filter_map(|(_, d)| d.next_due()).min();
-        [guests, dialers, self.pause_until]
+        [strangers, dialers, self.pause_until]
             .into_iter()
             .flatten()
             .min()
@@ -297,15 +304,15 @@ impl Keeper {
     fn on_ready(&mut self, event: &Event) {
         match event.token().0 {
             LISTENER => self.accepting = true,
-            token @ FIRST_DIALER..FIRST_GUEST => {
+            token @ FIRST_DIALER..FIRST_STRANGER => {
                 let id = ReplicaId((token - FIRST_DIALER) as u8);
                 if let Some((_, dialer)) = self.dialers.iter_mut().find(|(d, _)| *d == id) {
                     dialer.on_ready(event);
                 }
             }
             token => {
-                if let Some(guest) = self.guests.get_mut(&token) {
-                    guest.link.on_ready(event);
+                if let Some(stranger) = self.strangers.get_mut(&token) {
+                    stranger.link.on_ready(event);
                     self.queue(token);
                 }
             }
@@ -313,10 +320,10 @@ impl Keeper {
     }
 
     fn queue(&mut self, token: usize) {
-        if let Some(guest) = self.guests.get_mut(&token)
-            && !std::mem::replace(&mut guest.queued, true)
+        if let Some(stranger) = self.strangers.get_mut(&token)
+            && !std::mem::replace(&mut stranger.queued, true)
         {
-            self.turns.push(guest.from.ip(), token);
+            self.turns.push(stranger.from.ip(), token);
         }
     }
 
@@ -353,7 +360,7 @@ impl Keeper {
         }
         if let Some(identity) = orders.identity {
             self.config = identity.server_config(&self.group);
-            self.opening = Opening::accepting(&identity);
+            self.opening = Opening::accepting(&identity, &self.group);
         }
     }
 
@@ -367,7 +374,7 @@ impl Keeper {
         }
         match self.listener.accept() {
             Ok((tcp, from)) => {
-                self.on_guest(tcp, from, now);
+                self.on_stranger(tcp, from, now);
                 return true;
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.accepting = false,
@@ -381,13 +388,13 @@ impl Keeper {
         false
     }
 
-    fn on_guest(&mut self, mut tcp: TcpStream, from: SocketAddr, now: Instant) {
+    fn on_stranger(&mut self, mut tcp: TcpStream, from: SocketAddr, now: Instant) {
         if self.pending.load(Ordering::Acquire) >= self.handshakes && !self.make_room() {
             return self.grumble(Some(from), "too many connections without a known peer");
         }
         // Who was asked to come anew finds the new key.
         self.take_orders(now);
-        let token = self.next_guest;
+        let token = self.next_stranger;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self
             .poll
@@ -400,50 +407,50 @@ impl Keeper {
             .and_then(|()| Link::accepted(tcp, self.config.clone(), limits, self.opening.clone()));
         match link {
             Ok(link) => {
-                self.next_guest += 1;
+                self.next_stranger += 1;
                 self.pending.fetch_add(1, Ordering::AcqRel);
                 let (link, until) = (Box::new(link), now + HANDSHAKE_TIMEOUT);
-                let guest = Guest {
+                let stranger = Stranger {
                     link,
                     from,
                     until,
                     queued: false,
                 };
-                self.guests.insert(token, guest);
+                self.strangers.insert(token, stranger);
                 self.queue(token);
             }
             Err(e) => self.grumble(Some(from), &format!("can't begin a handshake: {e}")),
         }
     }
 
-    /// Lets go of the oldest guest from the address that has most; whether there is one.
+    /// Lets go of the oldest stranger from the address that has most; whether there is one.
     fn make_room(&mut self) -> bool {
-        let mut guests: BTreeMap<IpAddr, (usize, usize)> = BTreeMap::new();
-        for (&token, guest) in &self.guests {
-            guests.entry(guest.from.ip()).or_insert((0, token)).0 += 1;
+        let mut strangers: BTreeMap<IpAddr, (usize, usize)> = BTreeMap::new();
+        for (&token, stranger) in &self.strangers {
+            strangers.entry(stranger.from.ip()).or_insert((0, token)).0 += 1;
         }
-        let most = guests.into_values().max_by_key(|(count, _)| *count);
+        let most = strangers.into_values().max_by_key(|(count, _)| *count);
         let Some((_, oldest)) = most else {
             return false;
         };
-        if let Some(guest) = self.guests.remove(&oldest) {
-            self.turns.remove(guest.from.ip(), oldest);
+        if let Some(stranger) = self.strangers.remove(&oldest) {
+            self.turns.remove(stranger.from.ip(), oldest);
             self.pending.fetch_sub(1, Ordering::AcqRel);
             self.grumble(
-                Some(guest.from),
+                Some(stranger.from),
                 "too many connections without a known peer",
             );
         }
         true
     }
 
-    /// Moves the handshake of a guest on.
+    /// Moves the handshake of a stranger on.
     fn shake(&mut self, token: usize) {
-        let Some(guest) = self.guests.get_mut(&token) else {
+        let Some(stranger) = self.strangers.get_mut(&token) else {
             return;
         };
-        guest.queued = false;
-        let (link, scratch) = (&mut guest.link, &mut self.scratch[..]);
+        stranger.queued = false;
+        let (link, scratch) = (&mut stranger.link, &mut self.scratch[..]);
         let known = match link.shake(scratch) {
             Ok(false) => return,
             Ok(true) => identify(link, scratch, &self.group, &mut self.epochs),
@@ -451,40 +458,47 @@ impl Keeper {
         };
         let done = match known {
             Ok(None) => return,
-            Ok(Some(who)) => self.let_in(token, who),
+            Ok(Some(known)) => self.let_in(token, known),
             Err(end) => Err(end),
         };
-        let guest = self.guests.remove(&token);
-        if let (Err(end), Some(guest)) = (done, guest) {
+        let stranger = self.strangers.remove(&token);
+        if let (Err(end), Some(stranger)) = (done, stranger) {
             self.pending.fetch_sub(1, Ordering::AcqRel);
             self.grumble(
-                Some(guest.from),
+                Some(stranger.from),
                 &format!("refused in the handshake: {end}"),
             );
         }
     }
 
-    /// Hands over a guest that is known.
-    fn let_in(&mut self, token: usize, who: Who) -> Result<(), LinkEnd> {
-        let Some(mut guest) = self.guests.remove(&token) else {
+    /// Hands over a stranger that is known.
+    fn let_in(&mut self, token: usize, known: Known) -> Result<(), LinkEnd> {
+        let Some(mut stranger) = self.strangers.remove(&token) else {
             return Ok(());
         };
         let mut arrive = || {
-            let limits = (self.limits)(who).ok_or(LinkEnd::AnotherProtocol)?;
-            guest.link.promote(limits)?;
+            let limits = match known {
+                Known::Member(who) => (self.limits)(who).ok_or(LinkEnd::AnotherProtocol)?,
+                Known::Guest(_) => self.guest_limits,
+            };
+            stranger.link.promote(limits)?;
             let registry = self.poll.registry();
             registry
-                .deregister(guest.link.stream())
+                .deregister(stranger.link.stream())
                 .map_err(LinkEnd::Io)
         };
         match arrive() {
             Ok(()) => {
-                let _ = self.arrivals.try_send(Arrival::Accepted(who, guest.link));
+                let arrival = match known {
+                    Known::Member(who) => Arrival::Accepted(who, stranger.link),
+                    Known::Guest(guest) => Arrival::Guest(guest, stranger.link),
+                };
+                let _ = self.arrivals.try_send(arrival);
                 self.wake.wake();
                 Ok(())
             }
             Err(end) => {
-                self.guests.insert(token, guest);
+                self.strangers.insert(token, stranger);
                 Err(end)
             }
         }
@@ -492,11 +506,11 @@ impl Keeper {
 
     /// Lets go of those who take too long.
     fn let_go(&mut self, now: Instant) {
-        while let Some(guest) = self.guests.first_entry()
-            && guest.get().until <= now
+        while let Some(stranger) = self.strangers.first_entry()
+            && stranger.get().until <= now
         {
-            let token = *guest.key();
-            let from = guest.remove().from;
+            let token = *stranger.key();
+            let from = stranger.remove().from;
             self.turns.remove(from.ip(), token);
             self.pending.fetch_sub(1, Ordering::AcqRel);
             self.grumble(Some(from), "refused in the handshake: it takes too long");
@@ -504,31 +518,46 @@ impl Keeper {
     }
 
     fn grumble(&mut self, from: Option<SocketAddr>, what: &str) {
-        if let Some(more) = self.strangers.pass() {
+        if let Some(more) = self.log.pass() {
             let from = from.map(|f| f.to_string()).unwrap_or_default();
             tracing::warn!(%from, more, "{what}");
         }
     }
 }
 
-/// Who is at the other end of a finished handshake; `None` as long as its certificate has not come.
+/// Who is let in.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    Member(Who),
+    Guest(guests::Guest),
+}
+
+/// Who is at the other end of a finished handshake; `None` as long as its certificate or credential has not come.
 fn identify(
     link: &mut Link,
     scratch: &mut [u8],
     group: &Group,
     epochs: &mut Option<Epochs>,
-) -> Result<Option<Who>, LinkEnd> {
+) -> Result<Option<Known>, LinkEnd> {
     let key = link.peer_key().ok_or(LinkEnd::AnotherProtocol)?;
+    let member = |who| Ok(Some(Known::Member(who)));
     match (group.member(&key), epochs) {
-        (Some(Member::Client(_)), _) => Ok(Some(Who::Client(key))),
-        (Some(Member::Replica(id)), None) => Ok(Some(Who::Peer(id))),
-        // The handshake lets in members only; the group does not change while the process runs.
+        (Some(Member::Client(_) | Member::Owner), _) => member(Who::Client(key)),
+        (Some(Member::Replica(id)), None) => member(Who::Peer(id)),
+        (None, _) if link.is_of_guest() => match link.introduction(scratch)? {
+            None => Ok(None),
+            Some(shown) => {
+                let judged = guests::judge(group, &key, shown, util::wall_seconds());
+                Ok(Some(Known::Guest(judged.map_err(LinkEnd::Credential)?)))
+            }
+        },
+        // The group does not change while the process runs.
         (None, None) => Err(LinkEnd::AnotherProtocol),
         (_, Some(epochs)) => match link.introduction(scratch)? {
             None => Ok(None),
             Some(shown) => {
                 let judged = epochs.judge(&key, shown);
-                Ok(Some(Who::Peer(judged.map_err(LinkEnd::Certificate)?)))
+                member(Who::Peer(judged.map_err(LinkEnd::Certificate)?))
             }
         },
     }

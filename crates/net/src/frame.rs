@@ -5,12 +5,15 @@
 //!
 //! Where replicas have epoch keys, a replica's first frame is the certificate of its key, which is the welcome as well where it
 //! accepts. There a length of 0 comes later, from the accepting side: it has a new key, and asks that the link be made anew.
+//!
+//! The first frame of a guest, who dials, is its credential (`guests.rs`).
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 
 use bytes::{Bytes, BytesMut};
+use quorate_credential::Refusal;
 use quorate_wire::message::MAX_FRAME_BYTES;
 use quorate_wire::{DecodeError, Encode};
 
@@ -31,6 +34,15 @@ impl Frame {
         let mut out = Vec::with_capacity(SMALL_BYTES + message.string_bytes());
         out.extend_from_slice(&[0; LENGTH_BYTES]);
         message.encode(&mut out);
+        Frame::finish(out)
+    }
+
+    /// A message that is encoded already.
+    pub(crate) fn of_bytes(message: &[u8]) -> Frame {
+        Frame::finish([&[0; LENGTH_BYTES][..], message].concat())
+    }
+
+    fn finish(mut out: Vec<u8>) -> Frame {
         let length = out.len() - LENGTH_BYTES;
         assert!(
             (1..=MAX_FRAME_BYTES).contains(&length),
@@ -85,6 +97,8 @@ pub(crate) enum LinkEnd {
     Malformed(DecodeError),
     /// The peer's certificate does not make its key a replica's.
     Certificate(CertificateError),
+    /// The peer's credential does not make it a guest.
+    Credential(Refusal),
 }
 
 impl LinkEnd {
@@ -96,6 +110,7 @@ impl LinkEnd {
             LinkEnd::Tls(_) | LinkEnd::AnotherProtocol => true,
             LinkEnd::BadLength(_) | LinkEnd::Malformed(_) => true,
             LinkEnd::Certificate(e) => !matches!(e, CertificateError::NotKept(_)),
+            LinkEnd::Credential(_) => true,
         }
     }
 }
@@ -116,6 +131,24 @@ impl fmt::Display for LinkEnd {
             LinkEnd::BadLength(n) => write!(f, "the peer announced a message of {n} bytes"),
             LinkEnd::Malformed(e) => write!(f, "the peer sent a malformed message: {e}"),
             LinkEnd::Certificate(e) => write!(f, "the peer's certificate is refused: {e}"),
+            LinkEnd::Credential(e) => write!(f, "the peer's credential is refused: {e}"),
+        }
+    }
+}
+
+/// How long a first frame must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    Exactly(usize),
+    /// From one byte to so many.
+    UpTo(usize),
+}
+
+impl Length {
+    fn allows(self, bytes: usize) -> bool {
+        match self {
+            Length::Exactly(all) => bytes == all,
+            Length::UpTo(most) => (1..=most).contains(&bytes),
         }
     }
 }
@@ -125,7 +158,7 @@ impl fmt::Display for LinkEnd {
 pub(crate) struct Deframer {
     max_bytes: usize,
     /// What the first length must be, until that frame is there.
-    pub opening: Option<usize>,
+    pub opening: Option<Length>,
     /// Whether a length of 0 may come later; an empty message tells of it.
     pub takes_notices: bool,
     /// The first bytes of a length that is not whole.
@@ -137,7 +170,7 @@ pub(crate) struct Deframer {
 }
 
 impl Deframer {
-    pub fn new(max_bytes: usize, opening: Option<usize>) -> Deframer {
+    pub fn new(max_bytes: usize, opening: Option<Length>) -> Deframer {
         Deframer {
             max_bytes,
             opening,
@@ -194,7 +227,7 @@ impl Deframer {
             self.head_bytes = 0;
             let length = u32::from_le_bytes(self.head) as usize;
             let is_good = match self.opening {
-                Some(first) => length == first,
+                Some(first) => first.allows(length),
                 None if length == 0 => self.takes_notices,
                 None => length <= self.max_bytes,
             };
@@ -261,12 +294,12 @@ mod tests {
             let end = deframer.feed(&length.to_le_bytes(), &mut VecDeque::new());
             assert!(matches!(end, Err(LinkEnd::BadLength(n)) if n == length as usize));
         }
-        let mut deframer = Deframer::new(300, Some(0));
+        let mut deframer = Deframer::new(300, Some(Length::Exactly(0)));
         let mut out = VecDeque::new();
         deframer.feed(&[0; 4], &mut out).unwrap();
         assert!(deframer.opening.is_none() && out.is_empty());
         assert!(deframer.feed(&[0; 4], &mut out).is_err());
-        let mut deframer = Deframer::new(300, Some(0));
+        let mut deframer = Deframer::new(300, Some(Length::Exactly(0)));
         assert!(deframer.feed(&framed(b"hello"), &mut out).is_err());
     }
 
@@ -274,7 +307,7 @@ mod tests {
     #[test]
     fn an_opening_has_its_length() {
         for step in 1..20 {
-            let mut deframer = Deframer::new(2, Some(5));
+            let mut deframer = Deframer::new(2, Some(Length::Exactly(5)));
             deframer.takes_notices = true;
             let stream = [
                 &framed(b"hello")[..],
@@ -291,12 +324,12 @@ mod tests {
             assert!(out.iter().eq(expected.iter()), "in steps of {step}");
         }
         for first in [&[0; 4][..], &framed(b"hell"), &framed(b"hello!")] {
-            let mut deframer = Deframer::new(300, Some(5));
+            let mut deframer = Deframer::new(300, Some(Length::Exactly(5)));
             assert!(deframer.feed(first, &mut VecDeque::new()).is_err());
             assert!(deframer.opening.is_some());
         }
         // Nothing may follow where nobody has been let in.
-        let mut deframer = Deframer::new(0, Some(5));
+        let mut deframer = Deframer::new(0, Some(Length::Exactly(5)));
         let two = [framed(b"hello"), framed(b"x")].concat();
         assert!(deframer.feed(&two, &mut VecDeque::new()).is_err());
     }

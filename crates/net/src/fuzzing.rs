@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use quorate_wire::EpochCertificate;
 
-use crate::frame::Deframer;
+use crate::frame::{Deframer, Length};
 
 /// Cuts a stream that comes in pieces into messages; and whether it may go on or end so.
 pub fn cut<'a>(
@@ -14,7 +14,7 @@ pub fn cut<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Bytes>, bool) {
     feed(
-        Deframer::new(max_bytes, awaits_welcome.then_some(0)),
+        Deframer::new(max_bytes, awaits_welcome.then_some(Length::Exactly(0))),
         pieces,
     )
 }
@@ -24,7 +24,7 @@ pub fn cut_certified<'a>(
     max_bytes: usize,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Bytes>, bool) {
-    let mut deframer = Deframer::new(max_bytes, Some(EpochCertificate::BYTES));
+    let mut deframer = Deframer::new(max_bytes, Some(Length::Exactly(EpochCertificate::BYTES)));
     deframer.takes_notices = true;
     feed(deframer, pieces)
 }

@@ -36,6 +36,7 @@ pub struct Group {
     quorum: Quorum,
     members: BTreeMap<PublicKey, Member>,
     identities: Option<Vec<PublicKey>>,
+    owner: Option<PublicKey>,
     id: Digest,
 }
 
@@ -143,12 +144,15 @@ pub enum Member {
     Replica(ReplicaId),
     /// The client at this place of the file.
     Client(usize),
+    /// The volume's owner, where that is no client that is listed: a client all the same.
+    Owner,
 }
 
 /// The entry that a problem is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Whole,
+    Owner,
     Replica(usize),
     Client(usize),
 }
@@ -176,6 +180,7 @@ impl Group {
             files,
             replicas.collect(),
             clients.collect(),
+            None,
         )
         .map_err(|(problem, _)| problem)
     }
@@ -204,6 +209,25 @@ impl Group {
             self.files,
             replicas,
             clients,
+            self.owner,
+        )
+        .map_err(|(problem, _)| problem)
+    }
+
+    /// The same members, and a key whose credentials let others in: the volume's owner. It may be that of a client. It is another group, with
+    /// another id.
+    ///
+    /// # Errors
+    /// What keeps it from being one; the caller's fault.
+    pub fn with_owner(self, owner: PublicKey) -> Result<Group, Problem> {
+        Group::check(
+            self.name,
+            self.purpose,
+            self.protocol,
+            self.files,
+            self.replicas,
+            self.clients,
+            Some(owner),
         )
         .map_err(|(problem, _)| problem)
     }
@@ -297,6 +321,23 @@ impl Group {
         self.identities.as_deref()
     }
 
+    /// The volume's owner, whose credentials let in keys that stand nowhere in the file; `None` where nobody can do so.
+    pub fn owner(&self) -> Option<PublicKey> {
+        self.owner
+    }
+
+    /// Whether the holder of this key needs no credential: it is a client's, or the owner's.
+    pub fn is_client(&self, key: &PublicKey) -> bool {
+        matches!(self.member(key), Some(Member::Client(_) | Member::Owner))
+    }
+
+    /// The keys of all who need no credential.
+    pub fn client_keys(&self) -> impl Iterator<Item = PublicKey> {
+        let clients = self.clients.iter().map(|client| client.key);
+        let is_listed = |owner: &PublicKey| self.client_of_key(owner).is_some();
+        clients.chain(self.owner.filter(|owner| !is_listed(owner)))
+    }
+
     /// Who has this key.
     pub fn member(&self, key: &PublicKey) -> Option<Member> {
         self.members.get(key).copied()
@@ -306,14 +347,14 @@ impl Group {
     pub fn replica_of_key(&self, key: &PublicKey) -> Option<ReplicaId> {
         match self.member(key)? {
             Member::Replica(id) => Some(id),
-            Member::Client(_) => None,
+            Member::Client(_) | Member::Owner => None,
         }
     }
 
     /// The client that has this key.
     pub fn client_of_key(&self, key: &PublicKey) -> Option<&Client> {
         match self.member(key)? {
-            Member::Replica(_) => None,
+            Member::Replica(_) | Member::Owner => None,
             Member::Client(at) => self.clients.get(at),
         }
     }
@@ -325,6 +366,7 @@ impl Group {
         files: Files,
         replicas: Vec<Replica>,
         clients: Vec<Client>,
+        owner: Option<PublicKey>,
     ) -> Result<Group, (Problem, Place)> {
         if !is_name(&name) {
             return Err((Problem::BadName(name), Place::Whole));
@@ -358,6 +400,10 @@ impl Group {
         }
         let identities = check_identities(&replicas, &members)
             .map_err(|(problem, at)| (problem, Place::Replica(at)))?;
+        if let Some(owner) = owner {
+            admit_owner(&mut members, identities.as_deref(), owner)
+                .map_err(|problem| (problem, Place::Owner))?;
+        }
         let mut group = Group {
             name,
             purpose,
@@ -368,6 +414,7 @@ impl Group {
             quorum,
             members,
             identities,
+            owner,
             id: Digest::ZERO,
         };
         group.id = Digest::of(Content::Group, &group.canonical());
@@ -389,8 +436,12 @@ impl Group {
         replicas.collect::<Vec<_>>().encode(&mut out);
         let clients = self.clients.iter().map(|c| (text(&c.name), c.key));
         clients.collect::<Vec<_>>().encode(&mut out);
-        if let Some(identities) = &self.identities {
-            identities.encode(&mut out);
+        // What a group need not have comes last and is left out, so that the ids of groups without it are what they were.
+        if self.identities.is_some() || self.owner.is_some() {
+            self.identities.clone().unwrap_or_default().encode(&mut out);
+        }
+        if let Some(owner) = self.owner {
+            owner.encode(&mut out);
         }
         out
     }
@@ -434,6 +485,21 @@ fn check_identities(
         }
     }
     Ok(first.map(|_| identities))
+}
+
+/// The owner may be a client that is listed, and no replica.
+fn admit_owner(
+    members: &mut BTreeMap<PublicKey, Member>,
+    identities: Option<&[PublicKey]>,
+    owner: PublicKey,
+) -> Result<(), Problem> {
+    match members.get(&owner) {
+        Some(Member::Client(_)) => Ok(()),
+        None if !identities.is_some_and(|keys| keys.contains(&owner)) => {
+            admit(members, owner, Member::Owner)
+        }
+        _ => Err(Problem::OwnerIsReplica),
+    }
 }
 
 fn admit(

@@ -2,7 +2,8 @@
 //!
 //! - [`group`]: the group file, which says who belongs to a group. [`keys`]: key files. [`holder`]: the process that has a
 //!   replica's identity key.
-//! - [`tls`]: links are TLS 1.3 between raw public keys; who is not in the group is refused in the handshake.
+//! - [`tls`]: links are TLS 1.3 between raw public keys; who is not in the group is refused in the handshake, or else has to show a
+//!   credential of the group's owner (`guests.rs`).
 //! - [`Frame`]: a message as links carry it.
 //! - [`ReplicaLinks`] and [`ClientLinks`]: all links of a replica and of a client, driven by the thread that owns them.
 //!
@@ -33,6 +34,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod group;
+mod guests;
 pub mod hex;
 pub mod holder;
 mod hub;
@@ -51,5 +53,5 @@ pub use group::{Group, GroupError};
 pub use hub::Waker;
 pub use keys::{KeyError, generate};
 pub use listen::{ListenError, bind};
-pub use replica::{ConnectionId, Event, Limits, ReplicaLinks};
+pub use replica::{ConnectionId, Event, Limits, MAX_GUESTS, ReplicaLinks};
 pub use tls::Identity;

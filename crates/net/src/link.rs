@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mio::net::TcpStream;
+use quorate_credential::MAX_BYTES;
 use quorate_wire::{EpochCertificate, MacKey, PublicKey};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
-use crate::frame::{Deframer, Frame, LinkEnd};
+use crate::frame::{Deframer, Frame, Length, LinkEnd};
 use crate::group::Group;
 use crate::outbox::{Outbox, OutboxLimits};
 use crate::tls::{self, Identity};
@@ -59,23 +60,30 @@ pub(crate) struct Opening {
     /// What this side says first: at once if it dials, and when it lets the other in if it accepts.
     pub says: Option<Frame>,
     /// The length of the other side's first frame, where there is one; a dialer's link stands when that has come.
-    pub awaits: Option<usize>,
+    pub awaits: Option<Length>,
 }
 
 impl Opening {
-    /// Of a side that accepts with the key of `identity`.
-    pub fn accepting(identity: &Identity) -> Opening {
+    /// Of a side that accepts with the key of `identity`. What comes first is a certificate or a credential; which, the handshake says.
+    pub fn accepting(identity: &Identity, group: &Group) -> Opening {
+        let certificate = identity.certificate();
         Opening {
-            says: Some(identity.certificate().unwrap_or_else(Frame::welcome)),
-            awaits: identity.certificate().map(|_| EpochCertificate::BYTES),
+            awaits: match (&certificate, group.owner()) {
+                (_, Some(_)) => Some(Length::UpTo(MAX_BYTES.max(EpochCertificate::BYTES))),
+                (Some(_), None) => Some(Length::Exactly(EpochCertificate::BYTES)),
+                (None, None) => None,
+            },
+            says: Some(certificate.unwrap_or_else(Frame::welcome)),
         }
     }
 
     /// Of a side that dials a replica of the group with the key of `identity`.
     pub fn dialing(identity: &Identity, group: &Group) -> Opening {
         Opening {
-            says: identity.certificate(),
-            awaits: Some(group.identities().map_or(0, |_| EpochCertificate::BYTES)),
+            says: identity.certificate().or_else(|| identity.credential()),
+            awaits: Some(Length::Exactly(
+                group.identities().map_or(0, |_| EpochCertificate::BYTES),
+            )),
         }
     }
 }
@@ -157,7 +165,8 @@ impl Link {
         // Bounded here: no more than `SEAL_BYTES` are sealed at a time.
         tls.set_buffer_limit(None);
         let mut deframer = Deframer::new(limits.max_frame_bytes, opening.awaits);
-        deframer.takes_notices = dials && opening.awaits.is_some_and(|bytes| bytes > 0);
+        deframer.takes_notices =
+            dials && opening.awaits.is_some() && opening.awaits != Some(Length::Exactly(0));
         Ok(Link {
             stream,
             tls,
@@ -180,6 +189,11 @@ impl Link {
     /// Whose key the other side has proved to have.
     pub fn peer_key(&self) -> Option<PublicKey> {
         tls::peer_key(&self.tls)
+    }
+
+    /// Whether the dialing side comes as a guest.
+    pub fn is_of_guest(&self) -> bool {
+        tls::is_of_guest(&self.tls)
     }
 
     /// The key for request MACs on this connection.

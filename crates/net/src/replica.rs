@@ -6,6 +6,7 @@
 //!
 //! Where replicas have epoch keys, the older link is heard for another second: what was sent on it before the newer one stood is not lost.
 
+mod guests;
 mod renewal;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,11 +26,15 @@ use crate::door::{Arrival, Door, DoorOptions};
 use crate::epochs::Epochs;
 use crate::frame::{Frame, LinkEnd};
 use crate::group::Group;
+use crate::guests::Guest;
 use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
 use crate::outbox::OutboxLimits;
 use crate::tls::Identity;
 use crate::util::{self, LogLimit};
+use guests::{CONNECTIONS_PER_GUEST, Guests};
+
+pub use guests::MAX_GUESTS;
 
 /// What bounds a replica's links. The defaults are right for all but tests.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +75,11 @@ impl Default for Limits {
 /// The longest frame of a client: an operation, its MACs and its head.
 const MAX_CLIENT_FRAME_BYTES: usize = MAX_OP_BYTES + (4 << 10);
 
+/// Bytes that may wait to be sent on a guest's connection: some full results.
+const GUEST_QUEUE_BYTES: usize = 4 << 20;
+/// How often it is looked whether guests have to go.
+const GUESTS_PERIOD: Duration = Duration::from_secs(1);
+
 /// How long an older link is heard beside the newer one that has taken its place.
 pub(crate) const FORMER_HEARD: Duration = Duration::from_secs(1);
 
@@ -99,6 +109,8 @@ pub enum Event {
     Client(ConnectionId, ClientMessage),
     /// A client's connection has ended.
     ClientDown(ConnectionId),
+    /// A client that came by a credential has been gone for long, or another one needs its place: what is known of it can be forgotten.
+    GuestGone(ClientId),
 }
 
 /// A replica's links, driven by the thread that owns them: [`poll`](Self::poll), then
@@ -113,6 +125,9 @@ pub struct ReplicaLinks {
     peers: Vec<Peer>,
     /// Clients that have been here, by their keys; the group has no more than a few thousand.
     clients: BTreeMap<ClientId, Client>,
+    /// Those of them that the group does not name, and when they were last looked at.
+    guests: Guests,
+    guests_looked_at: Instant,
     /// What peers, and clients, have cost. A peer's place is its id.
     peer_costs: Ledger,
     client_costs: Ledger,
@@ -206,6 +221,13 @@ impl ReplicaLinks {
                 Who::Peer(_) => None,
                 Who::Client(_) => Some(client_limits(&limits)),
             }),
+            guest_limits: LinkLimits {
+                outbox: OutboxLimits {
+                    bytes: limits.client_queue_bytes.min(GUEST_QUEUE_BYTES),
+                    ..client_limits(&limits).outbox
+                },
+                ..client_limits(&limits)
+            },
             handshakes: limits.handshakes,
         };
         let lower = group.quorum().replicas().filter(|&peer| peer < me);
@@ -237,6 +259,8 @@ impl ReplicaLinks {
             me,
             peers: quorum.replicas().map(peer).collect(),
             clients: BTreeMap::new(),
+            guests: Guests::default(),
+            guests_looked_at: now,
             peer_costs: Ledger::of_peers(quorum.n(), quorum.f(), now),
             client_costs: Ledger::of_clients(now),
             clients_put_aside: 0,
@@ -276,8 +300,10 @@ impl ReplicaLinks {
                 Arrival::Dialed(peer, link) => self.on_peer(peer, link)?,
                 Arrival::Accepted(Who::Peer(peer), link) => self.on_peer(peer, link)?,
                 Arrival::Accepted(Who::Client(client), link) => self.on_client(client, link)?,
+                Arrival::Guest(guest, link) => self.on_guest(&guest, link)?,
             }
         }
+        self.look_at_guests(now);
         Ok(())
     }
 
@@ -499,8 +525,8 @@ impl ReplicaLinks {
         Ok(())
     }
 
-    fn on_client(&mut self, client: ClientId, mut link: Box<Link>) -> io::Result<()> {
-        if self.client_connections() >= self.limits.clients {
+    fn on_client(&mut self, client: ClientId, link: Box<Link>) -> io::Result<()> {
+        if self.client_connections() - self.guests.links() >= self.limits.clients {
             self.grumble("too many connections of clients");
             return Ok(());
         }
@@ -510,26 +536,97 @@ impl ReplicaLinks {
             account: self.client_costs.open(),
         });
         self.clients.insert(client, known);
+        let most = self.limits.connections_per_client;
+        self.welcome(client, known, most, link)?;
+        Ok(())
+    }
+
+    fn on_guest(&mut self, guest: &Guest, link: Box<Link>) -> io::Result<()> {
+        let (hub, costs) = (&mut self.hub, &self.client_costs);
+        let (now, next_account) = (util::now(), costs.len());
+        let open = || Client {
+            source: hub.source(Lane::Second),
+            account: next_account,
+        };
+        let is_free = |client: &Client| !costs.is_aside(client.account);
+        let Some(found) = self.guests.seat(guest, now, open, is_free) else {
+            self.grumble("too many guests");
+            return Ok(());
+        };
+        let known = self.guests.client(found.at);
+        if known.account == next_account {
+            self.client_costs.open();
+        }
+        if let Some(gone) = found.gone {
+            self.on_guest_gone(gone);
+        }
+        self.clients.insert(guest.key, known);
+        if self.welcome(guest.key, known, CONNECTIONS_PER_GUEST, link)? {
+            self.guests.came(&guest.key);
+        }
+        Ok(())
+    }
+
+    /// What is known of a guest is forgotten: its place may be another's.
+    fn on_guest_gone(&mut self, guest: ClientId) {
+        if let Some(client) = self.clients.remove(&guest) {
+            self.hub.hold(client.source, false);
+        }
+        self.told.push_back(Event::GuestGone(guest));
+    }
+
+    /// Ends the links of guests whose time is over, and forgets those who have been gone for long.
+    fn look_at_guests(&mut self, now: Instant) {
+        if now < self.guests_looked_at + GUESTS_PERIOD {
+            return;
+        }
+        self.guests_looked_at = now;
+        for guest in self.guests.expired(util::wall_seconds()) {
+            let of_guest = self.hub.notes().filter(|(_, n)| *n == Who::Client(guest));
+            let of_guest: Vec<usize> = of_guest.map(|(token, _)| token).collect();
+            for token in of_guest {
+                self.let_go(guest, token);
+            }
+        }
+        for guest in self.guests.forget(now) {
+            self.on_guest_gone(guest);
+        }
+    }
+
+    /// Ends a client's link at once.
+    fn let_go(&mut self, client: ClientId, token: usize) {
+        self.hub.remove(token);
+        self.guests.left(&client, util::now());
+        let connection = ConnectionId(token as u64);
+        self.told.push_back(Event::ClientDown(connection));
+    }
+
+    /// Takes the link of somebody who may have so many; whether it stands.
+    fn welcome(
+        &mut self,
+        client: ClientId,
+        known: Client,
+        most: usize,
+        mut link: Box<Link>,
+    ) -> io::Result<bool> {
         if self.client_costs.is_aside(known.account) {
             // It is not to get out of that by coming anew.
-            return Ok(());
+            return Ok(false);
         }
         self.client_costs.charge(known.account, conduct::CONNECTION);
         let mac_key = match link.mac_key() {
             Ok(key) => key,
             Err(e) => {
                 self.grumble(&format!("no key for MACs: {e}"));
-                return Ok(());
+                return Ok(false);
             }
         };
         let of_client = self.hub.notes().filter(|(_, n)| *n == Who::Client(client));
         let of_client: Vec<usize> = of_client.map(|(token, _)| token).collect();
-        if of_client.len() >= self.limits.connections_per_client
+        if of_client.len() >= most
             && let Some(&oldest) = of_client.first()
         {
-            self.hub.remove(oldest);
-            self.told
-                .push_back(Event::ClientDown(ConnectionId(oldest as u64)));
+            self.let_go(client, oldest);
         }
         let greeting = link.take_greeting().unwrap_or_else(Frame::welcome);
         let token = self.hub.insert(link, Who::Client(client), known.source)?;
@@ -540,7 +637,7 @@ impl ReplicaLinks {
             mac_key,
         });
         self.hub.push(token, &greeting);
-        Ok(())
+        Ok(true)
     }
 
     fn on_end(&mut self, token: usize, who: Who, end: &LinkEnd) {
@@ -576,6 +673,7 @@ impl ReplicaLinks {
                 {
                     tracing::warn!(%client, more, "a client's connection ended: {end}");
                 }
+                self.guests.left(&client, util::now());
                 let connection = ConnectionId(token as u64);
                 self.told.push_back(Event::ClientDown(connection));
             }

@@ -6,12 +6,16 @@
 //! Where replicas have key holders, their keys in handshakes are epoch keys, which the group file does not list. So any key will do
 //! for the handshake, and whose it is follows from the certificate that comes after it (`epochs.rs`).
 //!
+//! Where the group has an owner, any key will do as well, and who comes as a guest says so in the handshake, by another name of the protocol;
+//! whether it is let in follows from the credential that comes after it (`guests.rs`).
+//!
 //! Absent on purpose: TLS 1.2, session tickets and early data. A resumed session would outlive the keys that
 //! made it, and early data can be replayed.
 
 use std::fmt;
 use std::sync::Arc;
 
+use quorate_credential::Chain;
 use quorate_wire::{EpochCertificate, KeyPair, MacKey, PublicKey, ReplicaId};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
@@ -33,6 +37,9 @@ use crate::group::{Group, Replica};
 /// The protocol's name in the handshake (ALPN).
 pub const PROTOCOL: &[u8] = b"quorate/1";
 
+/// Its name for those who come as guests.
+const GUEST_PROTOCOL: &[u8] = b"quorate-guest/1";
+
 /// The label under which both ends derive the key of request MACs (RFC 8446, 7.5).
 const MAC_LABEL: &[u8] = b"quorate request mac";
 
@@ -53,6 +60,7 @@ pub struct Identity {
     certified: Arc<CertifiedKey>,
     provider: Arc<CryptoProvider>,
     certificate: Option<EpochCertificate>,
+    credential: Option<Chain>,
 }
 
 impl fmt::Debug for Identity {
@@ -74,6 +82,7 @@ impl Identity {
             certified: Arc::new(CertifiedKey::new(vec![spki], signer)),
             provider: Arc::new(provider()),
             certificate: None,
+            credential: None,
         }
     }
 
@@ -83,6 +92,20 @@ impl Identity {
             certificate: Some(certificate),
             ..Identity::new(key)
         }
+    }
+
+    /// Prepares the key of somebody whom the group file does not name, and who comes in by a credential for that key.
+    pub fn of_guest(key: &KeyPair, credential: Chain) -> Identity {
+        Identity {
+            credential: Some(credential),
+            ..Identity::new(key)
+        }
+    }
+
+    /// What lets it in, where the group file does not name it.
+    pub(crate) fn credential(&self) -> Option<Frame> {
+        let chain = self.credential.as_ref()?;
+        Some(Frame::of_bytes(&chain.to_bytes()))
     }
 
     /// What says whose key it is, where the group file does not.
@@ -123,6 +146,9 @@ impl Identity {
                 self.certified.clone(),
             )));
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        if group.owner().is_some() {
+            config.alpn_protocols.push(GUEST_PROTOCOL.to_vec());
+        }
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.max_early_data_size = 0;
@@ -152,7 +178,11 @@ impl Identity {
             .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
                 self.certified.clone(),
             )));
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        let protocol = match self.credential {
+            None => PROTOCOL,
+            Some(_) => GUEST_PROTOCOL,
+        };
+        config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::disabled();
         config.enable_sni = false;
         config.enable_early_data = false;
@@ -167,13 +197,18 @@ pub fn server_name() -> ServerName<'static> {
 
 /// Who is at the other end of a finished handshake; `None` if the protocols differ or there is no key.
 pub fn peer_key(connection: &CommonState) -> Option<PublicKey> {
-    if connection.alpn_protocol() != Some(PROTOCOL) {
+    if connection.alpn_protocol() != Some(PROTOCOL) && !is_of_guest(connection) {
         return None;
     }
     let [only] = connection.peer_certificates()? else {
         return None;
     };
     key_of_spki(only)
+}
+
+/// Whether the client's side of a finished handshake comes as a guest.
+pub(crate) fn is_of_guest(connection: &CommonState) -> bool {
+    connection.alpn_protocol() == Some(GUEST_PROTOCOL)
 }
 
 /// The key for MACs on requests that both ends of this connection know, and nobody else.
@@ -244,7 +279,7 @@ fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
     ))
 }
 
-/// A server's view: whoever is in the group may come in, and who may have a certificate.
+/// A server's view: whoever is in the group may come in, and who may have a certificate or a credential.
 #[derive(Debug)]
 struct MembersOnly {
     group: Arc<Group>,
@@ -265,7 +300,9 @@ impl ClientCertVerifier for MembersOnly {
         let key = shown_key(end_entity, intermediates)?;
         match self.group.member(&key) {
             Some(_) => Ok(ClientCertVerified::assertion()),
-            None if self.group.identities().is_some() => Ok(ClientCertVerified::assertion()),
+            None if self.group.identities().is_some() || self.group.owner().is_some() => {
+                Ok(ClientCertVerified::assertion())
+            }
             None => Err(CertificateError::UnknownIssuer.into()),
         }
     }

@@ -1,6 +1,6 @@
 //! Clocks and log lines of links.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[allow(
     clippy::disallowed_methods,
@@ -8,6 +8,16 @@ use std::time::{Duration, Instant};
 )]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Seconds since 1970 on this machine's clock.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a credential holds at certain times, and agreed time is not known where links are made"
+)]
+pub(crate) fn wall_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// Lets one line a second through, so that a hostile peer can't fill the disk with log lines.

@@ -56,6 +56,11 @@ impl Clients {
         }
     }
 
+    /// A guest has been gone for long.
+    pub fn forget(&mut self, client: &ClientId) {
+        self.repeated.remove(client);
+    }
+
     pub fn client(&self, id: ConnectionId) -> Option<ClientId> {
         self.connections.get(&id).map(|c| c.client)
     }

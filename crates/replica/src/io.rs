@@ -26,6 +26,8 @@ pub enum Input {
     ClientUp(ConnectionId, ClientId, MacKey),
     /// A client's connection is gone.
     ClientDown(ConnectionId),
+    /// A client that the group does not name has been gone for long.
+    GuestGone(ClientId),
     /// A message over a client's connection.
     Client(ConnectionId, ClientMessage),
     /// All records up to here are on disk.

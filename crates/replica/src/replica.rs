@@ -209,6 +209,10 @@ impl<S: Service> Replica<S> {
                 self.agree(now, AgreementInput::ClientKey(client, key));
             }
             Input::ClientDown(connection) => self.clients.down(connection),
+            Input::GuestGone(client) => {
+                self.clients.forget(&client);
+                self.agree(now, AgreementInput::GuestGone(client));
+            }
             Input::Client(connection, message) => return self.on_client(now, connection, message),
             Input::Persisted(index) => self.agree(now, AgreementInput::Persisted(index)),
             Input::Stored {

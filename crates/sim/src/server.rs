@@ -105,6 +105,7 @@ impl Server {
                 keys: keys.to_vec(),
                 clients: (0..knobs.clients).map(|c| client_key(c).public()).collect(),
                 timeout_ms: knobs.timeout_ms,
+                guests: false,
                 clock_bound_ms: CLOCK_BOUND_MS,
                 authentication: knobs.authentication,
                 durable: true,

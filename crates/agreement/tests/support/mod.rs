@@ -68,6 +68,7 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
         keys: quorum.replicas().map(|r| key(r.0).public()).collect(),
         clients: CLIENTS.map(|c| key(c).public()).into(),
         timeout_ms: TIMEOUT_MS,
+        guests: false,
         clock_bound_ms: 10_000,
         authentication,
         durable: true,
@@ -80,6 +81,16 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
 pub fn fresh(me: u8) -> Agreement {
     let mut replica = restarted(me, (Seq(0), GENESIS), vec![]);
     // Its first record is on disk.
+    let _ = replica.handle(at(0), Input::Persisted(LogIndex(0)));
+    replica
+}
+
+/// The same in a group that lets in others by credentials.
+pub fn fresh_for_guests(me: u8) -> Agreement {
+    let mut config = config(me, Authentication::Mac);
+    config.guests = true;
+    let start = (Seq(0), GENESIS);
+    let mut replica = Agreement::new(config, start, true, vec![], LogIndex(0), at(0));
     let _ = replica.handle(at(0), Input::Persisted(LogIndex(0)));
     replica
 }

@@ -68,9 +68,10 @@ impl Engine {
         };
         let key = identity.key().clone();
         let client = Client::new(quorum, options, key, random(), 0);
+        // Of a guest nothing is taken that it has not signed.
         let client = match group.protocol().authentication {
-            Authentication::Mac => client,
-            Authentication::Signature => client.signing(),
+            Authentication::Mac if group.is_client(&me) => client,
+            Authentication::Mac | Authentication::Signature => client.signing(),
         };
         Engine {
             client,

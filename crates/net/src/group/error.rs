@@ -99,6 +99,8 @@ pub enum Problem {
     BadId(String),
     #[error("this key is listed twice: each replica and client needs a key of its own")]
     KeyTwice,
+    #[error("the owner's key is a replica's: give the volume's owner a key of its own")]
+    OwnerIsReplica,
     #[error("either all replicas have an identity, the key of their key holder, or none has")]
     SomeIdentities,
     #[error("`{0}` is not an address: give host:port, for instance 192.0.2.7:7000 or [::1]:7000")]

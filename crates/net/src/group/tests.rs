@@ -286,3 +286,44 @@ fn identities_are_for_all_or_none() {
     let problem = refusal(&without.join("\n")).0;
     assert_eq!(problem, Problem::SomeIdentities);
 }
+
+/// An owner comes back from the file and counts for the id; a group without one is what it always was.
+#[test]
+fn an_owner_is_a_client_of_its_own() {
+    let plain = sample();
+    assert!(!plain.to_string().contains("owner") && plain.owner().is_none());
+    let owned = sample().with_owner(key(90)).unwrap();
+    assert_ne!(owned.id(), plain.id());
+    assert_eq!(parse(&owned.to_string()).unwrap(), owned);
+    assert_eq!(owned.member(&key(90)), Some(Member::Owner));
+    assert!(owned.is_client(&key(90)) && !owned.is_client(&key(0)));
+    assert_eq!(owned.client_of_key(&key(90)), None);
+    let keys: Vec<PublicKey> = owned.client_keys().collect();
+    assert_eq!(keys, [key(100), key(101), key(90)]);
+
+    let also_client = sample().with_owner(key(100)).unwrap();
+    assert_eq!(also_client.member(&key(100)), Some(Member::Client(0)));
+    assert_eq!(also_client.client_keys().count(), 2);
+    assert_ne!(also_client.id(), owned.id());
+
+    let identities: Vec<PublicKey> = (50..54).map(key).collect();
+    let held = plain.with_identities(&identities).unwrap();
+    let both = owned.with_identities(&identities).unwrap();
+    assert_ne!(both.id(), held.id());
+    assert_eq!(parse(&both.to_string()).unwrap(), both);
+    let refused = held.with_owner(key(51)).unwrap_err();
+    assert_eq!(refused, Problem::OwnerIsReplica);
+    let refused = sample().with_owner(key(2)).unwrap_err();
+    assert_eq!(refused, Problem::OwnerIsReplica);
+
+    let text = both.to_string();
+    let (problem, line) = refusal(&text.replace(&key(90).to_string(), &key(3).to_string()));
+    assert_eq!(problem, Problem::OwnerIsReplica);
+    let owner_line = text.lines().position(|l| l.starts_with("owner = "));
+    assert_eq!(Some(line), owner_line.map(|at| at + 1));
+    let without: String = text
+        .split_inclusive('\n')
+        .filter(|l| !l.starts_with("owner = "))
+        .collect();
+    assert!(matches!(parse(&without), Err(GroupError::Changed { .. })));
+}

@@ -21,6 +21,7 @@ struct GroupText {
     name: String,
     id: Spanned<String>,
     purpose: Option<Spanned<String>>,
+    owner: Option<Spanned<String>>,
     protocol: Option<ProtocolText>,
     files: Option<FilesText>,
     #[serde(default)]
@@ -144,10 +145,12 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
     }
 
     let name = raw.name.clone();
-    let group = Group::check(name, purpose, protocol, files, replicas, clients);
+    let owner = raw.owner.as_ref().map(&key).transpose()?;
+    let group = Group::check(name, purpose, protocol, files, replicas, clients, owner);
     let group = group.map_err(|(problem, place)| {
         let offset = match place {
             Place::Whole => 0,
+            Place::Owner => raw.owner.as_ref().map_or(0, |owner| owner.span().start),
             Place::Replica(at) => raw.replica[at].span().start,
             Place::Client(at) => raw.client[at].span().start,
         };
@@ -191,6 +194,13 @@ pub(super) fn write(group: &Group, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "# Faults may be injected. Not for files that matter to somebody."
         )?;
         writeln!(f, "purpose = \"demonstration\"")?;
+    }
+    if let Some(owner) = group.owner() {
+        writeln!(
+            f,
+            "# Who shows a credential that goes back to this key is let in as a guest."
+        )?;
+        writeln!(f, "owner = \"{owner}\"")?;
     }
     write_protocol(group.protocol(), f)?;
     writeln!(f, "\n[files]")?;

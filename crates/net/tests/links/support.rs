@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use quorate_credential::Chain;
 use quorate_net::group::{Files, Purpose};
 use quorate_net::{
     ClientEvent, ClientLinks, ConnectionId, Event, Frame, Group, Identity, Limits, ReplicaLinks,
@@ -194,15 +195,20 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(n: u8, limits: Limits) -> Cluster {
-        Cluster::start_with(n, limits, false)
+        Cluster::start_with(n, limits, false, None)
     }
 
     /// A group whose replicas have key holders.
     pub fn start_with_epochs(n: u8) -> Cluster {
-        Cluster::start_with(n, Limits::default(), true)
+        Cluster::start_with(n, Limits::default(), true, None)
     }
 
-    fn start_with(n: u8, limits: Limits, key_holders: bool) -> Cluster {
+    /// A group with an owner, whose replicas may have key holders.
+    pub fn start_owned(n: u8, key_holders: bool, owner: &KeyPair) -> Cluster {
+        Cluster::start_with(n, Limits::default(), key_holders, Some(owner.public()))
+    }
+
+    fn start_with(n: u8, limits: Limits, key_holders: bool, owner: Option<PublicKey>) -> Cluster {
         let listeners: Vec<_> = (0..n)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -224,6 +230,9 @@ impl Cluster {
         if key_holders {
             let identities: Vec<_> = (0..n).map(|id| identity_key(id).public()).collect();
             group = group.with_identities(&identities).unwrap();
+        }
+        if let Some(owner) = owner {
+            group = group.with_owner(owner).unwrap();
         }
         let mut cluster = Cluster {
             group: Arc::new(group),
@@ -318,6 +327,12 @@ impl Cluster {
 
     pub fn client(&self, key: &KeyPair) -> Driven<ClientLinks> {
         Driven::new(ClientLinks::connect(&self.group, &Identity::new(key)).unwrap())
+    }
+
+    /// Somebody who comes by a credential.
+    pub fn guest(&self, key: &KeyPair, credential: Chain) -> Driven<ClientLinks> {
+        let identity = Identity::of_guest(key, credential);
+        Driven::new(ClientLinks::connect(&self.group, &identity).unwrap())
     }
 
     pub fn wait_until_linked(&self) {

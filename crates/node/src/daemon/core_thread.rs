@@ -346,6 +346,7 @@ impl<S: Service> Core<S> {
                 Some(Input::Client(id(connection), message))
             }
             Event::ClientDown(connection) => Some(Input::ClientDown(id(connection))),
+            Event::GuestGone(client) => Some(Input::GuestGone(client)),
         }
     }
 

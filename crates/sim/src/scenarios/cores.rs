@@ -34,6 +34,7 @@ fn core(replicas: usize, me: u8) -> Agreement {
         keys: quorum.replicas().map(|r| key_of(r).public()).collect(),
         clients: [client_key(0).public()].into(),
         timeout_ms: 60_000,
+        guests: false,
         clock_bound_ms: CLOCK_BOUND_MS,
         authentication: Authentication::Mac,
         durable: false,

@@ -68,6 +68,7 @@ impl Group<'_> {
                 keys: keys.clone(),
                 clients: [client_key(0).public()].into(),
                 timeout_ms: TIMEOUT_MS,
+                guests: false,
                 clock_bound_ms: 5_000,
                 authentication: Authentication::Mac,
                 durable: false,

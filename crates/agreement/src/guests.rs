@@ -1,0 +1,132 @@
+//! Clients that the group does not name, and that have come by a credential: guests (docs/credentials.md).
+//!
+//! Whether a credential holds is judged where links are made; a guest is here while this replica has, or had of late, a link with it. Guests
+//! differ from clients in three ways, since their number is not bounded by the group file:
+//!
+//! - they sign all that they ask. What a request's authenticity rests on is then the same everywhere, so that a guest can't make backups
+//!   refuse what the primary took, as wrong MACs can;
+//! - a backup that has no link with a guest takes its signature from a proposal all the same. Else a guest with a link to the primary alone could
+//!   stop every view. A faulty primary can make up keys; so each has a budget of such guests, which is more than a correct one
+//!   can let in;
+//! - they accuse nobody: what they ask is no claim against a primary. A faulty one can leave guests waiting, and they can't unseat a correct one.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+
+use quorate_wire::message::AuthRequest;
+use quorate_wire::{Authenticator, ClientId, ReplicaId};
+
+use crate::budget::Budget;
+use crate::core::Agreement;
+use crate::io::Rejected;
+
+/// Guests with a link here; the driver lets in no more.
+pub const MAX_GUESTS: usize = 256;
+/// Guests of whom proposals have told, whoever proposed them.
+const MAX_SHOWN: usize = 4096;
+/// How many new ones a primary may tell of: twice as many as have places with it, and then more than leave those places for good, which takes
+/// a minute each.
+const SHOWN_AT_ONCE: u64 = 2 * MAX_GUESTS as u64;
+const SHOWN_IN_A_SECOND: u64 = 8;
+/// One guest, in the parts of which so many come in a millisecond.
+const ONE: u64 = 1_000;
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guests {
+    /// Those with a link here.
+    here: BTreeSet<ClientId>,
+    /// Those whose signature was right in a proposal, the oldest first.
+    shown: BTreeSet<ClientId>,
+    in_order: VecDeque<ClientId>,
+    /// What each primary has left of those it may tell of.
+    budgets: BTreeMap<ReplicaId, Budget>,
+}
+
+impl Guests {
+    /// Entries, for counting memory.
+    pub fn held(&self) -> usize {
+        self.here.len() + 2 * self.shown.len() + self.budgets.len()
+    }
+
+    /// The most that there can be in a group of `n`.
+    pub const fn most(n: usize) -> usize {
+        MAX_GUESTS + 2 * MAX_SHOWN + n
+    }
+
+    fn show(&mut self, client: ClientId) {
+        if self.shown.insert(client) {
+            self.in_order.push_back(client);
+        }
+        if self.in_order.len() > MAX_SHOWN
+            && let Some(oldest) = self.in_order.pop_front()
+        {
+            self.shown.remove(&oldest);
+        }
+    }
+}
+
+impl Agreement {
+    /// A link with a client that the group does not name.
+    pub(crate) fn on_guest(&mut self, client: ClientId) -> Result<(), Rejected> {
+        if !self.config.guests {
+            return Err(Rejected::BadAuthentication);
+        }
+        let guests = &mut self.guests.here;
+        if guests.len() >= MAX_GUESTS && !guests.contains(&client) {
+            return Err(Rejected::TooOften);
+        }
+        guests.insert(client);
+        Ok(())
+    }
+
+    /// A guest has been gone for long, or makes room.
+    pub(crate) fn on_guest_gone(&mut self, client: ClientId) {
+        self.guests.here.remove(&client);
+        self.allowances.remove(&client);
+        self.shared.remove(&client);
+    }
+
+    /// Whether somebody is none of the group's clients.
+    pub(crate) fn is_guest(&self, client: &ClientId) -> bool {
+        self.config.guests && !self.config.clients.contains(client)
+    }
+
+    /// Whether this replica has, or had of late, a link with a guest.
+    pub(crate) fn is_guest_here(&self, client: &ClientId) -> bool {
+        self.guests.here.contains(client)
+    }
+
+    /// Whether a guest is known, by a link or by a proposal.
+    pub(crate) fn is_known_guest(&self, client: &ClientId) -> bool {
+        self.config.guests && (self.is_guest_here(client) || self.guests.shown.contains(client))
+    }
+
+    /// Takes note of guests that a proposal tells of, as far as their signatures are right and the primary may.
+    pub(crate) fn meet_guests(&mut self, requests: &[Arc<AuthRequest>]) {
+        if !self.config.guests {
+            return;
+        }
+        for AuthRequest { request, auth, .. } in requests.iter().map(|r| &**r) {
+            let client = request.client();
+            let Authenticator::Signed(shared) = auth else {
+                continue;
+            };
+            if !self.is_guest(&client) || self.is_known_guest(&client) {
+                continue;
+            }
+            let (primary, now) = (self.primary(), self.now.mono);
+            let new = || Budget::new(SHOWN_AT_ONCE * ONE, SHOWN_IN_A_SECOND, now);
+            let budget = self.guests.budgets.entry(primary).or_insert_with(new);
+            if !budget.is_open(now) {
+                continue;
+            }
+            // Wrong ones cost as much: they are as much work.
+            budget.spend(ONE as usize);
+            let root = shared.root(&request.digest());
+            if client.verify(&root, shared.signature()).is_ok() {
+                self.guests.show(client);
+            }
+        }
+    }
+}
