@@ -1,6 +1,5 @@
 //! Clients that the group does not name: what they sign counts, nothing else does, and it is bounded.
 
-#[allow(dead_code, reason = "shared with other tests")]
 mod support;
 
 use bytes::Bytes;

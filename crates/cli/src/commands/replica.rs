@@ -116,6 +116,10 @@ fn file_service(group: &Group) -> FileService {
             root_gid: 0,
             root_mode: 0o1777,
         },
-        Admission::members_only(),
+        Admission {
+            volume: group.id(),
+            owner: group.owner(),
+            members: group.clients().iter().map(|client| client.key).collect(),
+        },
     )
 }
