@@ -61,6 +61,7 @@ impl Alone {
             key,
             clients: [client.public()].into(),
             timeout_ms: 1_000,
+            guests: false,
             clock_bound_ms: 60_000,
             authentication: Authentication::Mac,
             durable: false,
