@@ -12,12 +12,14 @@ use quorate_wire::{Digest, PublicKey};
 
 use crate::answer::{self, Answer, KeptGrant};
 use crate::errno::Errno;
-use crate::fs::{Done, Fs};
+use crate::fs::{Done, Fs, Stop};
 use crate::layout::{
     self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT, SWEPT_PER_OP,
     Sharing, Written, tag,
 };
 use crate::op::{GrantPlace, Grants, MAX_ROWS, PutCredential};
+use crate::types::Ino;
+use crate::walk::object;
 
 /// A credential that is kept.
 #[derive(Debug)]
@@ -282,6 +284,9 @@ impl Fs<'_, '_> {
                 subject: kept.grant.subject,
                 id: kept.grant.id,
             });
+            if !self.is_about(&kept, op.about)? {
+                continue;
+            }
             let written = rationed(&kept.grant).map(|(_, reach)| self.written_under(reach));
             grants.push(KeptGrant {
                 written: written.collect::<Done<_>>()?,
@@ -291,6 +296,25 @@ impl Fs<'_, '_> {
         }
         let next = next.filter(|_| more);
         Ok(Answer::Grants(answer::Grants { grants, next }))
+    }
+
+    /// Whether the last link of a credential is about an object, something in it, or a tree that it is in.
+    fn is_about(&self, kept: &Kept, about: Option<Ino>) -> Done<bool> {
+        let (Some(about), Some(last)) = (about, kept.grant.reaches.last()) else {
+            return Ok(about.is_none());
+        };
+        let scope = last.scope;
+        if scope.object == object(about) {
+            return Ok(true);
+        }
+        let is_below = |low: Ino, high| match self.walks(low, false) {
+            Ok(walks) => Ok(walks.iter().flatten().any(|(step, _)| *step == high)),
+            Err(Stop::Refused(_)) => Ok(false),
+            Err(fault) => Err(fault),
+        };
+        let low = u64::try_from(scope.object.0).map_or(Ino(0), Ino);
+        let is_in_it = scope.subtree && is_below(about, scope.object)?;
+        Ok(is_in_it || is_below(low, object(about))?)
     }
 
     /// How much was written under a link.

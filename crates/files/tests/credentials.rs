@@ -6,7 +6,7 @@ mod sharing;
 use common::Result;
 use quorate_credential::{Caveat, Rights};
 use quorate_files::op::*;
-use quorate_files::{Action, Answer, Errno};
+use quorate_files::{Action, Answer, Errno, Ino};
 use sharing::{Volume, key, public, terms};
 
 /// A credential is for the key that brings it, for this volume, by its owner, and for now.
@@ -184,6 +184,41 @@ fn listings_have_pages() {
         count: 0,
     };
     assert_eq!(v.run(0, Action::Grants(none)), Err(Errno::EINVAL));
+}
+
+/// What is about an object is found from above and from below.
+#[test]
+fn listings_can_be_about_something() {
+    let mut v = Volume::new();
+    let (a, b) = (v.dir(Ino::ROOT, b"a"), v.dir(Ino::ROOT, b"b"));
+    let (low, file) = (v.dir(a, b"low"), v.file(b, b"file"));
+    for (guest, object) in [(1, Ino::ROOT), (2, a), (3, low), (4, file)] {
+        v.share(guest, object, Rights::READING);
+    }
+    let mut t = terms(5, a.0);
+    t.scope.subtree = false;
+    let alone = v.issue(5, t);
+    v.put(5, &alone).unwrap();
+    for (about, expected) in [
+        (Ino::ROOT, &[1, 2, 3, 4, 5][..]),
+        (a, &[1, 2, 3, 5]),
+        (low, &[1, 2, 3]),
+        (b, &[1, 4]),
+        (Ino(999), &[]),
+    ] {
+        let op = Grants {
+            about: Some(about),
+            after: None,
+            count: 100,
+        };
+        let Ok(Answer::Grants(found)) = v.run(0, Action::Grants(op)) else {
+            panic!("no grants");
+        };
+        let found: std::collections::BTreeSet<_> =
+            found.grants.iter().map(|g| v.chain(g).subject()).collect();
+        let expected = expected.iter().map(|n| public(*n)).collect();
+        assert_eq!(found, expected, "{about:?}");
+    }
 }
 
 /// Who brought and took back what is logged, also where it was refused, and every row is bound to all before.

@@ -178,6 +178,27 @@ impl Volume {
         }
     }
 
+    /// The newest row of the audit log.
+    pub fn last_row(&mut self) -> answer::AuditRow {
+        let count = 256;
+        let mut from = 0;
+        loop {
+            let op = Audit { from, count };
+            match self.run(0, Action::Audit(op)).unwrap() {
+                Answer::Audit(audit)
+                    if audit
+                        .rows
+                        .last()
+                        .is_some_and(|r| r.sequence + 1 == audit.next) =>
+                {
+                    return audit.rows.last().unwrap().clone();
+                }
+                Answer::Audit(audit) => from = audit.next - 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     pub fn contents(&mut self) -> BTreeMap<Bytes, Bytes> {
         let txn = self.state.begin();
         let all = txn
