@@ -273,7 +273,7 @@ impl Keeper {
     /// Does something for those who knock, as long as there is time for it and others need not wait long.
     fn receive(&mut self, now: Instant) {
         self.work.refill(now);
-        let mut since = now;
+        let (mut since, mut worked) = (now, fairness::worked());
         for _ in 0..RECEIVED_AT_ONCE {
             if !self.work.is_there() {
                 return;
@@ -286,9 +286,9 @@ impl Keeper {
             if token.is_none() && !accepted {
                 return;
             }
-            let now = util::now();
-            self.work.spend(now.saturating_duration_since(since));
-            since = now;
+            let so_far = fairness::worked();
+            self.work.spend(so_far.saturating_sub(worked));
+            (since, worked) = (util::now(), so_far);
         }
     }
 

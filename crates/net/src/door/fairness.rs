@@ -12,6 +12,12 @@ const WORK_SHARE: u32 = 40;
 /// Work that is waited for when there is none left.
 const LEAST_WORK: Duration = Duration::from_micros(500);
 
+/// How long this thread has had a processor. A busy machine's clock says more: there, a few clients that come back together would use up what there is.
+pub(super) fn worked() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// How long the thread may still work for those who knock.
 #[derive(Debug)]
 pub(super) struct Work {
@@ -96,5 +102,18 @@ impl Turns {
 
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time in which this thread does nothing, since others have the processor or since it waits, is no work.
+    #[test]
+    fn waiting_is_no_work() {
+        let before = worked();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(worked() - before < Duration::from_millis(50));
     }
 }
