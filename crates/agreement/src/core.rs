@@ -403,6 +403,13 @@ impl Agreement {
                 self.pace.on_done(seq);
                 Ok(())
             }
+            Input::HandOver => {
+                // Its VIEW-CHANGE alone leads the others away: nobody else can lead the view.
+                if self.is_leading() && self.config.quorum.n() > 1 {
+                    self.start_view_change(self.view.next());
+                }
+                Ok(())
+            }
             Input::Tick => Ok(()),
         }
     }

@@ -47,6 +47,8 @@ pub enum Input {
     Ran(Vec<Completion>),
     /// What a lookup has found in the former state.
     Found(Found),
+    /// This replica is about to end: if it leads, the others are to have another primary first.
+    HandOver,
     /// A time-out may have passed.
     Tick,
 }

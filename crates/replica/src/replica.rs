@@ -225,9 +225,15 @@ impl<S: Service> Replica<S> {
             }
             Input::Ran(completions) => self.on_ran(completions),
             Input::Found(found) => return self.transfer.found(now.mono, found),
+            Input::HandOver => self.agree(now, AgreementInput::HandOver),
             Input::Tick => self.agree(now, AgreementInput::Tick),
         }
         Ok(())
+    }
+
+    /// Whether this replica leads the view that has started.
+    pub fn is_leading(&self) -> bool {
+        self.agreement.is_leading()
     }
 
     pub(crate) fn agree(&mut self, now: Now, input: AgreementInput) {

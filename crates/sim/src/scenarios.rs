@@ -80,6 +80,7 @@ scenarios! {
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered
+    views::a_primary_hands_over
 }
 
 fn group(clients: usize, change: impl FnOnce(&mut Knobs)) -> World {

@@ -35,6 +35,7 @@ tests! {
     inconsistent_authenticators_without_a_repeat
     absurd_messages_are_refused
     primary_crash
+    a_primary_hands_over
     power_cut
     view_change_with_prepared_batches
     restart_in_a_view_change

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use quorate_replica::Input;
 use quorate_wire::message::PeerMessage;
 use quorate_wire::{Seq, View};
 
@@ -20,6 +21,26 @@ pub(super) fn primary_crash() -> Outcome {
     w.run_until("in one view", 3000, |w| {
         standing(w, 0).view == standing(w, 1).view && standing(w, 0).active
     })?;
+    w.finish().map(|_| ())
+}
+
+/// A primary that is to end hands its view over, and is gone when another leads: nobody's patience has to run out. One that does not
+/// lead says nothing.
+pub(super) fn a_primary_hands_over() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..5, 1000)?;
+    w.handle(2, Input::HandOver)?;
+    let open = ask(&mut w, 0, 50);
+    w.handle(0, Input::HandOver)?;
+    w.run_until("another leads", 100, |w| {
+        (0..4).all(|i| standing(w, i).active && standing(w, i).view == View(1))
+    })?;
+    w.crash(0);
+    w.run_until("answered", 100, |w| w.operation(open).done.is_some())?;
+    append(&mut w, 0, 5..10, 100)?;
+    assert!((1..4).all(|i| standing(&w, i).view == View(1)));
+    w.start(0)?;
+    w.run_until("in one view", 3000, World::are_in_one_view)?;
     w.finish().map(|_| ())
 }
 
