@@ -99,18 +99,6 @@ record! {
     }
 }
 
-impl quorate_wire::Encode for Box<Entered> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        (**self).encode(out);
-    }
-}
-
-impl quorate_wire::Decode for Box<Entered> {
-    fn decode(r: &mut quorate_wire::Reader) -> Result<Self, quorate_wire::DecodeError> {
-        Ok(Box::new(Entered::decode(r)?))
-    }
-}
-
 impl Record {
     /// The place that the record is about; 0 for those about views and checkpoints, which a new segment's head repeats.
     pub fn seq(&self) -> Seq {

@@ -1,4 +1,4 @@
-//! What the end of a primary costs its clients: it is killed, or stands still, under load.
+//! What the end of a primary costs its clients: it is killed, stands still, or is asked to end, under load.
 //!
 //! Each round has a group of its own: the primary does not come back. What is asked is how long the client that was hit
 //! worst waited for one answer, with all that belongs to it: that the others notice, agree on who leads, and take up what was
@@ -35,15 +35,8 @@ enum End {
     Killed,
     /// Its process stands still: the links stay, and nothing comes over them.
     Stopped,
-}
-
-impl End {
-    fn signal(self) -> Signal {
-        match self {
-            End::Killed => Signal::KILL,
-            End::Stopped => Signal::STOP,
-        }
-    }
+    /// It is asked to end, as when it is to recover.
+    Asked,
 }
 
 /// What is measured.
@@ -55,7 +48,7 @@ struct Case {
 
 impl Case {
     fn all() -> Vec<Case> {
-        let ends = [End::Killed, End::Stopped].into_iter();
+        let ends = [End::Killed, End::Stopped, End::Asked].into_iter();
         let cases = ends.flat_map(|end| {
             let durability = [Durability::Memory, Durability::Disk].into_iter();
             durability.map(move |durability| Case { end, durability })
@@ -67,6 +60,7 @@ impl Case {
         let end = match self.end {
             End::Killed => "killed (SIGKILL)",
             End::Stopped => "stopped (SIGSTOP)",
+            End::Asked => "asked to end",
         };
         let durability = match self.durability {
             Durability::Memory => "memory",
@@ -176,9 +170,20 @@ async fn measure(options: &Options, case: Case) -> Result<Round> {
     let pid = *group.pids().get(at).context("no such replica")?;
     let primary = Pid::from_raw(pid.cast_signed()).context("a process has a number")?;
     let hit_after = quick_or(HIT_AFTER);
+    let sign_of_life = match case.end {
+        End::Asked => group.sign_of_life(at),
+        End::Killed | End::Stopped => None,
+    };
     let hit = std::thread::spawn(move || {
         std::thread::sleep(hit_after);
-        kill_process(primary, case.end.signal())
+        match case.end {
+            End::Killed => kill_process(primary, Signal::KILL),
+            End::Stopped => kill_process(primary, Signal::STOP),
+            End::Asked => {
+                drop(sign_of_life);
+                Ok(())
+            }
+        }
     });
     let through = Window {
         warm_up: Duration::ZERO,

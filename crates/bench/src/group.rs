@@ -12,7 +12,7 @@ use quorate_net::{Identity, keys};
 use quorate_wire::Authentication;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::timeout;
 
 use crate::files::service::Serving;
@@ -177,6 +177,13 @@ impl Running {
             }
         }
         Ok(())
+    }
+
+    /// What tells one of the correct replicas that it is needed: it ends when this is dropped.
+    pub fn sign_of_life(&mut self, at: usize) -> Option<ChildStdin> {
+        let pid = *self.pids.get(at)?;
+        let child = self.children.iter_mut().find(|c| c.id() == Some(pid));
+        child?.stdin.take()
     }
 
     /// Goes on without one of the correct replicas, whose process is of no use any more.

@@ -259,7 +259,8 @@ pub struct Umount {
 
 /// Show how each replica of a group is.
 ///
-/// Each replica speaks for itself, so compare: correct ones agree on view, stable checkpoint and its root.
+/// Each replica speaks for itself, so compare: correct ones agree on view, stable checkpoint and its root. Where a supervisor of theirs runs on
+/// this machine, it says how long an attacker has at most to take more than f of them (the window of vulnerability), or why that can't be said.
 /// Exit code: 0 all replicas answer and agree, 1 the group works but is not whole, 2 the group does not work.
 #[derive(Debug, ClapArgs)]
 pub struct Status {
@@ -272,9 +273,16 @@ pub struct Status {
     /// How long to wait for the replicas.
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     pub timeout_ms: u64,
+    /// Ask the supervisor in this directory too; those in DIR and in DIR/replica-N, where DIR has the group file, are asked anyhow. Repeatable.
+    #[arg(long, value_name = "DIR")]
+    pub supervisor: Vec<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+    /// Print what Prometheus reads, for its node exporter's textfile collector:
+    /// quorate status GROUP --prometheus > quorate.prom.new; mv quorate.prom.new quorate.prom
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
 }
 
 /// Show proof that a replica has contradicted itself.

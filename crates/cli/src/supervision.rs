@@ -2,10 +2,14 @@
 
 mod children;
 mod control;
+mod records;
 mod recoveries;
 mod schedule;
+mod window;
 
 pub use children::{Children, Launch, Role};
 pub use control::{Control, Request, ask};
-pub use recoveries::Recoveries;
+pub use records::{Records, steps_to_json};
+pub use recoveries::{Recoveries, now_ms};
 pub use schedule::Schedule;
+pub use window::{EXCEPT as NO_WINDOW_FOR, lines as window_lines};

@@ -1,5 +1,6 @@
 //! Wrong statements, each in good form.
 
+use alloc::boxed::Box;
 use bytes::Bytes;
 use quorate_wire::message::{
     Checkpoint, Committed, Outcome, PeerMessage, ReplicaMessage, Reply, ReplyBody, Report, Status,
@@ -55,10 +56,10 @@ pub(crate) fn for_client(message: ReplicaMessage) -> ReplicaMessage {
             reply: other_reply(m.reply),
             ..m
         }),
-        ReplicaMessage::Report(report) => ReplicaMessage::Report(Report {
+        ReplicaMessage::Report(report) => ReplicaMessage::Report(Box::new(Report {
             root: other_digest(report.root),
-            ..report
-        }),
+            ..*report
+        })),
     }
 }
 

@@ -48,6 +48,7 @@ use evidence::EvidenceKeeper;
 use former::FormerThread;
 use outgoing::Outgoing;
 use pool::Pool;
+use progress::Start;
 use store_thread::StoreThread;
 
 /// How long a request may wait before a replica asks for another primary.
@@ -247,6 +248,8 @@ impl Daemon {
             workers,
             fault,
         } = options;
+        let begin = core_thread::clock_start();
+        let since_begin = || begin.elapsed().as_millis() as u64;
         let entry = group
             .replica(me)
             .ok_or(DaemonError::NoSuchReplica(me, group.quorum().n() - 1))?;
@@ -273,6 +276,7 @@ impl Daemon {
             past => past,
         };
         let found = restore::restore(&data, past, alone, service.clone())?;
+        let restored_ms = since_begin();
         let (store, wal, restored) = (found.store, found.wal, found.restored);
         let is_new = past == restore::Past::None;
         let durable = group.protocol().durability == Durability::Disk;
@@ -287,6 +291,7 @@ impl Daemon {
                 (identity, Some(holder))
             }
         };
+        let keyed_ms = since_begin();
         let limits = Limits::default();
         let links =
             ReplicaLinks::start_with(group.clone(), me, &identity, epochs, listener, limits)
@@ -350,11 +355,17 @@ impl Daemon {
             data: data.clone(),
             damage,
             former,
+            key_refresh: holder.as_ref().and(key_holder.as_ref()).map(|k| k.refresh),
         };
         let refresh = key_holder.map(|k| k.refresh).unwrap_or_default();
         let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));
         let renewals = renewals.transpose().map_err(io)?;
-        let core = Core::new(config, service, restored, files, pool, outgoing);
+        let start = Start {
+            restored: restored_ms,
+            keyed: keyed_ms,
+            began: since_begin(),
+        };
+        let core = Core::new(config, service, restored, files, pool, outgoing, start);
         let core = std::thread::Builder::new()
             .name("replica".into())
             .spawn(move || {

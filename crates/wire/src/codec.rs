@@ -7,6 +7,7 @@
 //! Counts are checked against the bytes that are left before anything is allocated, so that a hostile length costs nothing.
 //! So an item of a sequence has at least one byte.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::{Buf, Bytes};
@@ -337,6 +338,23 @@ impl<A: Encode, B: Encode> Encode for (A, B) {
 impl<A: Decode, B: Decode> Decode for (A, B) {
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok((A::decode(r)?, B::decode(r)?))
+    }
+}
+
+/// As what is in it.
+impl<T: Encode> Encode for Box<T> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        (**self).encode(out);
+    }
+
+    fn string_bytes(&self) -> usize {
+        (**self).string_bytes()
+    }
+}
+
+impl<T: Decode> Decode for Box<T> {
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        T::decode(r).map(Box::new)
     }
 }
 

@@ -18,7 +18,7 @@ pub use client::{
     AuthRequest, ClientMessage, EVERYONE, Read, ReplicaMessage, Reply, ReplyBody, Request, Vouched,
     Voucher,
 };
-pub use report::{LinkReport, Report, StateCheck};
+pub use report::{KeyRenewal, LinkReport, RECOVERY_STEPS, Report, StateCheck};
 pub use session::{Control, Outcome};
 pub use transfer::StateMessage;
 pub use view_change::{NewView, SignedNewView, SignedViewChange, ViewChange, Vote};

@@ -35,7 +35,7 @@ pub enum Benchmark {
     Parallel(Measure),
     /// What correct clients get while clients, strangers and replicas attack.
     Attacks(Measure),
-    /// How long clients wait when the primary is killed or stands still.
+    /// How long clients wait when the primary is killed, stands still or is asked to end.
     Failover(Measure),
     /// Whole file systems: the papers' workloads on the local disk, on a FUSE passthrough to it (bindfs, where it is installed), and
     /// on groups of ours.

@@ -63,10 +63,11 @@ fn print(schedule: &Value) {
         };
         let last = replica["last"]["text"]
             .as_str()
-            .unwrap_or("has not recovered since its supervisor started");
+            .unwrap_or("has not recovered yet");
         println!("replica {}: {next}; {last}", replica["id"]);
     }
-    if let Some(ms) = schedule["longest_recovery_ms"].as_u64() {
-        println!("the longest recovery took {:.1} s", ms as f64 / 1000.0);
+    let window = schedule["window"].as_array().into_iter().flatten();
+    for line in window.filter_map(Value::as_str) {
+        println!("{line}");
     }
 }

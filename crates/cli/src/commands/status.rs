@@ -1,5 +1,8 @@
 //! `quorate status`.
 
+mod prometheus;
+mod recovery;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -15,19 +18,29 @@ use quorate_wire::{Quorum, ReplicaId, Seq};
 use serde_json::{Value, json};
 
 use crate::args::Status;
-use crate::{paths, words};
+use crate::{paths, supervision, words};
+use recovery::Recoveries;
 
 /// What the replicas said, as far as they did.
 pub type Reports = BTreeMap<ReplicaId, Report>;
 
 pub fn run(args: &Status) -> ExitCode {
     match ask(args) {
-        Ok((group, reports)) => {
+        Ok((group, reports, recoveries)) => {
             let whole = Health::judge(group.quorum(), &reports);
             if args.json {
-                println!("{}", to_json(&group, &reports, whole));
+                println!("{}", to_json(&group, &reports, whole, &recoveries));
+            } else if args.prometheus {
+                let now = supervision::now_ms();
+                print!(
+                    "{}",
+                    prometheus::text(&group, &reports, whole, &recoveries, now)
+                );
             } else {
                 print(&group, &reports, whole);
+                for line in recoveries.lines(group.quorum()) {
+                    println!("{line}");
+                }
             }
             ExitCode::from(whole as u8)
         }
@@ -38,7 +51,7 @@ pub fn run(args: &Status) -> ExitCode {
     }
 }
 
-fn ask(args: &Status) -> Result<(Group, Reports)> {
+fn ask(args: &Status) -> Result<(Group, Reports, Recoveries)> {
     let file = match &args.group {
         Some(file) => file.clone(),
         None => paths::group_file(&paths::local_group()?),
@@ -51,7 +64,9 @@ fn ask(args: &Status) -> Result<(Group, Reports)> {
     let identity = identity_of(&group, &key, "--key")?;
     let timeout = Duration::from_millis(args.timeout_ms);
     let reports = collect(&group, &identity, timeout).context("connecting to the group")?;
-    Ok((group, reports))
+    let beside = paths::beside(&file);
+    let recoveries = Recoveries::ask(group.quorum(), &beside, &args.supervisor, timeout)?;
+    Ok((group, reports, recoveries))
 }
 
 /// The client of the group that has the key in a file, which `option` has named.
@@ -85,7 +100,7 @@ pub fn collect(group: &Group, identity: &Identity, timeout: Duration) -> io::Res
                 }
                 // What it says of itself is believed; that it is itself, TLS has made sure.
                 ClientEvent::Message(replica, ReplicaMessage::Report(report)) => {
-                    reports.insert(replica, report);
+                    reports.insert(replica, *report);
                 }
                 ClientEvent::Message(..) | ClientEvent::Down(_) => {}
             }
@@ -252,7 +267,7 @@ fn print(group: &Group, reports: &Reports, whole: Health) {
     );
 }
 
-fn to_json(group: &Group, reports: &Reports, whole: Health) -> Value {
+fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recoveries) -> Value {
     let quorum = group.quorum();
     let newest = newest(reports);
     let replica = |id: ReplicaId| -> Value {
@@ -291,6 +306,8 @@ fn to_json(group: &Group, reports: &Reports, whole: Health) -> Value {
             "clients_put_aside": r.clients_put_aside,
             "view_changes": r.view_changes,
             "uptime_ms": r.uptime_ms,
+            "steps": supervision::steps_to_json(&r.steps),
+            "keys": r.keys.map(|k| json!({ "every_ms": k.every_ms, "age_ms": k.age_ms })),
             "fault": String::from_utf8_lossy(&r.fault),
         })
     };
@@ -299,6 +316,7 @@ fn to_json(group: &Group, reports: &Reports, whole: Health) -> Value {
         "state": whole.name(),
         "n": quorum.n(),
         "f": quorum.f(),
+        "recovery": recoveries.to_json(quorum),
         "replicas": quorum.replicas().map(replica).collect::<Vec<_>>(),
     })
 }
@@ -371,7 +389,7 @@ impl Watch {
                 while let Some(event) = links.next_event() {
                     if let ClientEvent::Message(id, ReplicaMessage::Report(report)) = event {
                         let mut reports = shared.reports.lock().unwrap_or_else(|e| e.into_inner());
-                        reports.insert(id, (now(), report));
+                        reports.insert(id, (now(), *report));
                     }
                 }
             }

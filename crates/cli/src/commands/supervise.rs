@@ -10,7 +10,7 @@ use quorate_net::{Group, Identity};
 use crate::args::Supervise;
 use crate::commands::{self, status};
 use crate::paths;
-use crate::supervision::{Children, Control, Launch, Recoveries, Role, Schedule};
+use crate::supervision::{Children, Control, Launch, Records, Recoveries, Role, Schedule};
 
 /// How often the replica is looked after.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -59,7 +59,9 @@ async fn serve(
     let watch = status::Watch::start(&group, &identity).context("connecting to the group")?;
     let mut control = Control::listen(&data)?;
     let mut children = Children::start(vec![launch], true)?;
-    let mut recoveries = Recoveries::new(group, schedule);
+    let (records, word) = Records::load(&data);
+    word.iter().for_each(|text| tell(text));
+    let mut recoveries = Recoveries::new(group, schedule, records);
     let stop = commands::asked_to_end();
     tokio::pin!(stop);
     let mut period = tokio::time::interval(PERIOD);

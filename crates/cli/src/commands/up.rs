@@ -16,7 +16,7 @@ use quorate_wire::Quorum;
 use crate::args::Up;
 use crate::commands::{self, init, mount, status};
 use crate::paths;
-use crate::supervision::{Children, Control, Launch, Recoveries, Role, Schedule};
+use crate::supervision::{Children, Control, Launch, Records, Recoveries, Role, Schedule};
 use display::Display;
 use lock::Lock;
 
@@ -235,7 +235,9 @@ async fn serve(
     display.ready(&group, directory.as_deref());
 
     let mut control = Control::listen(data)?;
-    let mut recoveries = Recoveries::new(group.clone(), schedule);
+    let (records, word) = Records::load(data);
+    word.iter().for_each(|text| display.event(text));
+    let mut recoveries = Recoveries::new(group.clone(), schedule, records);
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let ended = loop {

@@ -96,6 +96,13 @@ impl Children {
             .any(|p| p.launch.role == Role::Replica(id))
     }
 
+    /// When the process of a replica was started last.
+    pub fn started(&self, id: u8) -> Option<Instant> {
+        let role = Role::Replica(id);
+        let replica = self.processes.iter().find(|p| p.launch.role == role)?;
+        replica.child.as_ref().map(|_| replica.since)
+    }
+
     /// Has a replica end, and start again as one that recovers.
     ///
     /// # Errors

@@ -2,21 +2,23 @@
 //! PBFT 2002, 4.2; that staggering by time alone may take out too many at once is noted in Sousa et al. (DSN 2005), so the others are
 //! asked how they are first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use quorate_net::Group;
 use quorate_wire::ReplicaId;
-use quorate_wire::message::{Report, StateCheck};
+use quorate_wire::message::Report;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::children::Children;
 use super::control::{Answer, Request};
+use super::records::{Ended, Missed, Records};
 use super::schedule::Schedule;
+use super::window::{self, Known, Reason, Window};
 use crate::commands::status::Reports;
 
 /// A recovery that takes longer is told.
@@ -29,8 +31,17 @@ pub struct Recoveries {
     schedule: Schedule,
     /// For each replica the begin of the turn, in milliseconds since 1970, that it has had or is not to have.
     turns: BTreeMap<u8, u64>,
-    last: BTreeMap<u8, Ended>,
+    records: Records,
     going: Option<Going>,
+    /// Of which replicas it was told that their keys are old, or their last recovery is.
+    alarmed: BTreeSet<(u8, Late)>,
+}
+
+/// What is told once, when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Late {
+    Recovery,
+    Keys,
 }
 
 /// A recovery that goes on.
@@ -43,23 +54,16 @@ struct Going {
     is_long: bool,
 }
 
-/// The last recovery of a replica.
-#[derive(Clone, Copy, Debug)]
-struct Ended {
-    at_ms: u64,
-    took: Duration,
-    check: Option<StateCheck>,
-}
-
 impl Recoveries {
     /// For replicas that were started just now.
-    pub fn new(group: Arc<Group>, schedule: Schedule) -> Recoveries {
+    pub fn new(group: Arc<Group>, schedule: Schedule, records: Records) -> Recoveries {
         let mut recoveries = Recoveries {
             group,
             schedule,
             turns: BTreeMap::new(),
-            last: BTreeMap::new(),
+            records,
             going: None,
+            alarmed: BTreeSet::new(),
         };
         recoveries.skip_turns(now_ms());
         recoveries
@@ -90,7 +94,9 @@ impl Recoveries {
                     Err(why) => (Answer::Failed(why), None),
                 }
             }
-            Request::Schedule { every_s: None } => (Answer::Done(self.to_json(children)), None),
+            Request::Schedule { every_s: None } => {
+                (Answer::Done(self.to_json(reports, children)), None)
+            }
             Request::Schedule { every_s: Some(s) } => {
                 let every = (s > 0).then(|| Duration::from_secs(s));
                 match self.schedule.set(every) {
@@ -102,7 +108,7 @@ impl Recoveries {
                             }
                             None => "replicas do not recover by themselves".into(),
                         };
-                        (Answer::Done(self.to_json(children)), Some(event))
+                        (Answer::Done(self.to_json(reports, children)), Some(event))
                     }
                     Err(e) => (Answer::Failed(format!("{e:#}")), None),
                 }
@@ -115,13 +121,37 @@ impl Recoveries {
 
     /// Looks how the one that goes on is, or whether one is due. Gives what is to be told.
     pub fn look(&mut self, reports: &Reports, children: &mut Children) -> Vec<String> {
-        match self.going.take() {
-            Some(going) => self.look_at(going, reports),
+        let mut events = match self.going.take() {
+            Some(going) => self.look_at(going, reports, children),
             None => self.look_at_clock(reports, children).into_iter().collect(),
-        }
+        };
+        events.extend(self.look_for_alarms(reports, children));
+        events
     }
 
-    fn look_at(&mut self, mut going: Going, reports: &Reports) -> Vec<String> {
+    /// What has come to be late since this was asked last.
+    fn look_for_alarms(&mut self, reports: &Reports, children: &Children) -> Vec<String> {
+        let mut events = Vec::new();
+        for (id, window) in self.windows(reports, children) {
+            for kind in [Late::Recovery, Late::Keys] {
+                let reason = window.reasons.iter().find(|reason| match reason {
+                    Reason::Overdue(_) => kind == Late::Recovery,
+                    Reason::OldKeys(_) => kind == Late::Keys,
+                    _ => false,
+                });
+                match reason {
+                    Some(reason) if self.alarmed.insert((id, kind)) => {
+                        events.push(format!("ALARM: replica {id}: {}", reason.text()));
+                    }
+                    Some(_) => {}
+                    None => drop(self.alarmed.remove(&(id, kind))),
+                }
+            }
+        }
+        events
+    }
+
+    fn look_at(&mut self, mut going: Going, reports: &Reports, children: &Children) -> Vec<String> {
         let took = going.since.elapsed();
         let report = reports.get(&ReplicaId(going.replica));
         // One from before it was ended says nothing.
@@ -130,17 +160,23 @@ impl Recoveries {
         match report {
             // While it catches up with what was done meanwhile, the group has no other one to spare.
             Some(report) if report.recovering.is_none() && report.active && !report.fetching => {
+                let started = children.started(going.replica).unwrap_or(going.since);
                 let ended = Ended {
                     at_ms: now_ms(),
-                    took,
+                    took_ms: took.as_millis() as u64,
+                    shutdown_ms: (started - going.since).as_millis() as u64,
                     check: report.check,
+                    steps: report.steps.clone(),
                 };
-                self.last.insert(going.replica, ended);
                 let text = ended.sentence(going.replica);
                 if let Some(answers) = going.answers {
                     let _ = answers.try_send(Answer::Done(ended.to_json(going.replica)));
                 }
-                return vec![text];
+                if let Err(e) = self.records.ended(going.replica, ended) {
+                    events.push(format!("{e:#}"));
+                }
+                events.push(text);
+                return events;
             }
             report => {
                 let text = step(report);
@@ -153,7 +189,7 @@ impl Recoveries {
         if took > LONG && !going.is_long {
             going.is_long = true;
             events.push(format!(
-                "replica {} has been recovering for {} s ({}); `quorate status` tells more",
+                "ALARM: replica {} has been recovering for {} s ({}); `quorate status` tells more",
                 going.replica,
                 took.as_secs(),
                 going.told
@@ -175,7 +211,13 @@ impl Recoveries {
         Some(match self.begin(id, false, reports, children) {
             Ok(()) => format!("replica {id} recovers: it is its turn"),
             Err(why) => {
-                format!("ALARM: replica {id} does not recover, though it is its turn: {why}")
+                let told =
+                    format!("ALARM: replica {id} does not recover, though it is its turn: {why}");
+                let at_ms = now_ms();
+                match self.records.missed(id, Missed { at_ms, why }) {
+                    Ok(()) => told,
+                    Err(e) => format!("{told}; {e:#}"),
+                }
             }
         })
     }
@@ -242,54 +284,50 @@ impl Recoveries {
             .collect();
     }
 
-    fn to_json(&self, children: &Children) -> Value {
+    /// The window of vulnerability of each replica that is run from here.
+    fn windows(&self, reports: &Reports, children: &Children) -> BTreeMap<u8, Window> {
         let (n, now) = (self.group.quorum().n(), now_ms());
-        let replica = |id: u8| {
-            let next = self.schedule.next(id, n, now);
+        let window = |id: u8| {
+            let going = self.going.as_ref().filter(|going| going.replica == id);
+            let known = Known {
+                every_ms: self.schedule.every().map(|every| every.as_millis() as u64),
+                record: &self.records.of(id),
+                going_ms: going.map(|going| going.since.elapsed().as_millis() as u64),
+                report: reports.get(&ReplicaId(id)),
+            };
+            (id, Window::judge(known, n, now))
+        };
+        let ids = (0..n as u8).filter(|id| children.has(*id));
+        ids.map(window).collect()
+    }
+
+    fn to_json(&self, reports: &Reports, children: &Children) -> Value {
+        let (n, now) = (self.group.quorum().n(), now_ms());
+        let windows = self.windows(reports, children);
+        let windows: BTreeMap<u8, Value> = windows
+            .into_iter()
+            .map(|(id, w)| (id, w.to_json()))
+            .collect();
+        let longest = windows
+            .keys()
+            .map(|id| self.records.of(*id).longest_ms)
+            .max();
+        let replica = |(id, window): (&u8, &Value)| {
+            let (next, record) = (self.schedule.next(*id, n, now), self.records.of(*id));
             json!({
                 "id": id,
                 "next_in_s": next.map(|next| (next - now) / 1000),
-                "last": self.last.get(&id).map(|ended| ended.to_json(id)),
+                "last": record.last.map(|ended| ended.to_json(*id)),
+                "longest_recovery_ms": (record.longest_ms > 0).then_some(record.longest_ms),
+                "window": window,
             })
         };
-        let ids = (0..n as u8).filter(|id| children.has(*id));
-        let longest = self.last.values().map(|ended| ended.took).max();
         json!({
             "every_s": self.schedule.every().map(|every| every.as_secs()),
             "recovering": self.going.as_ref().map(|going| going.replica),
-            "longest_recovery_ms": longest.map(|took| took.as_millis() as u64),
-            "replicas": ids.map(replica).collect::<Vec<_>>(),
-        })
-    }
-}
-
-impl Ended {
-    fn sentence(&self, id: u8) -> String {
-        let took = self.took.as_secs_f64();
-        let Some(check) = self.check else {
-            return format!(
-                "replica {id} is back after {took:.1} s; all of its state came from the others"
-            );
-        };
-        format!(
-            "replica {id} is back after {took:.1} s; of its state {} pieces ({:.1} MB) were right, {} were not the group's, and {} damaged",
-            check.right,
-            check.right_bytes as f64 / 1e6,
-            check.differing,
-            check.damaged
-        )
-    }
-
-    fn to_json(self, id: u8) -> Value {
-        json!({
-            "replica": id,
-            "ended_ms": self.at_ms,
-            "took_ms": self.took.as_millis() as u64,
-            "right": self.check.map(|c| c.right),
-            "right_bytes": self.check.map(|c| c.right_bytes),
-            "differing": self.check.map(|c| c.differing),
-            "damaged": self.check.map(|c| c.damaged),
-            "text": self.sentence(id),
+            "longest_recovery_ms": longest.filter(|ms| *ms > 0),
+            "replicas": windows.iter().map(replica).collect::<Vec<_>>(),
+            "window": window::lines(&windows, n),
         })
     }
 }
@@ -317,11 +355,12 @@ fn step(report: Option<&Report>) -> String {
     }
 }
 
+/// Milliseconds since 1970.
 #[allow(
     clippy::disallowed_methods,
     reason = "turns are on the clock that the supervisors of different machines share"
 )]
-fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_millis() as u64
 }

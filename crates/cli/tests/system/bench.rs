@@ -71,7 +71,7 @@ fn the_failover_runs() {
         .arg(&json));
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let rows = report["failover"].as_array().unwrap();
-    assert_eq!(rows.len(), 4, "{rows:?}");
+    assert_eq!(rows.len(), 6, "{rows:?}");
     for row in rows {
         let round = &row["rounds"][0];
         assert!(round["after_ops_per_s"].as_f64() > Some(0.0), "{row:?}");

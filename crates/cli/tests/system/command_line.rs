@@ -294,7 +294,10 @@ fn status_tells_how_the_group_is() {
             .cloned()
             .collect()
     };
-    assert_eq!(fields(&json), ["f", "group", "n", "replicas", "state"]);
+    assert_eq!(
+        fields(&json),
+        ["f", "group", "n", "recovery", "replicas", "state"]
+    );
     let expected = [
         "active",
         "address",
@@ -307,6 +310,7 @@ fn status_tells_how_the_group_is() {
         "fault",
         "fetching",
         "id",
+        "keys",
         "lag",
         "links",
         "primary",
@@ -315,6 +319,7 @@ fn status_tells_how_the_group_is() {
         "root",
         "root_differs",
         "stable",
+        "steps",
         "uptime_ms",
         "view",
         "view_changes",

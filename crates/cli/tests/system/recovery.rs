@@ -198,3 +198,81 @@ fn a_group_that_can_spare_nobody_is_left_alone() {
     up.stop();
     assert_said(&recover(&data, 1), 1, &["nobody answers"]);
 }
+
+/// How `quorate status` words the recoveries of a group.
+fn told(data: &Path) -> Value {
+    let mut command = quorate();
+    command
+        .args(["status", "--json"])
+        .arg(data.join("group.toml"));
+    let status = finish(&mut command, Patience::default());
+    let status: Value = serde_json::from_str(&status.stdout).expect("JSON");
+    status["recovery"].clone()
+}
+
+/// A window of vulnerability is claimed when each replica has recovered, will again, and renews its keys; until then it is said what is
+/// missing. What recoveries took is known after the supervisor has been killed.
+#[test]
+fn a_window_is_claimed_when_all_holds() {
+    let place = scratch();
+    let data = place.path().join("data");
+    let options = ["--no-mount", "--key-holders"];
+    let port = free_ports(1)[0];
+    let up = Up::start(&data, port, &options);
+    let no = told(&data);
+    assert_eq!(no["window_ms"], Value::Null, "{no}");
+    let text = no["text"].to_string();
+    for reason in ["does not recover by itself", "has not recovered yet"] {
+        assert!(text.contains(reason), "{text}");
+    }
+    let mut every = quorate();
+    every.args(["schedule", "--every", "1h", "--data"]);
+    assert_said(&finish(every.arg(&data), Patience::default()), 0, &[]);
+    for id in 0..4 {
+        // Refused as long as the supervisor has not heard of all others that they work.
+        let mut recovered = None;
+        eventually("it can be spared, and recovers", || {
+            let ended = recover(&data, id);
+            recovered = serde_json::from_str(&ended.stdout).ok();
+            recovered.is_some()
+        });
+        let recovered: Value = recovered.expect("JSON");
+        let steps = &recovered["steps"];
+        let at = |step: &str| count(steps, step);
+        let order = ["restored_ms", "keyed_ms", "began_ms", "estimated_ms"];
+        let rest = ["fetched_ms", "voted_ms", "caught_up_ms"];
+        let times: Vec<u64> = order.into_iter().chain(rest).map(at).collect();
+        assert!(times.is_sorted(), "{recovered}");
+        assert!(times[6] <= count(&recovered, "took_ms"), "{recovered}");
+    }
+    let mut window = Value::Null;
+    eventually("it is claimed", || {
+        window = told(&data);
+        window["window_ms"].is_u64()
+    });
+    let longest = window["replicas"].as_array().expect("four").iter();
+    let longest = longest.map(|r| count(r, "longest_recovery_ms")).max();
+    let all = 2 * 15_000 + 3_600_000 + longest.expect("four");
+    assert_eq!(count(&window, "window_ms"), all, "{window}");
+    let mut command = quorate();
+    command
+        .args(["status", "--prometheus"])
+        .arg(data.join("group.toml"));
+    let text = finish(&mut command, Patience::default()).stdout;
+    for line in [
+        "quorate_replica_up{replica=\"3\"} 1",
+        "quorate_window_of_vulnerability_claimed 1",
+        "quorate_recovery_alarms{replica=\"0\"} 0",
+        "quorate_recovery_period_seconds{replica=\"2\"} 3600",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line}: {text}");
+    }
+    up.stop();
+
+    let up = Up::start(&data, port, &["--no-mount"]);
+    // The supervisor has to hear of all of them first.
+    eventually("it is claimed again", || {
+        told(&data)["window_ms"].as_u64() == Some(all)
+    });
+    up.stop();
+}

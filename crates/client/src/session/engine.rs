@@ -25,7 +25,7 @@ pub(super) enum Happened {
     /// An operation has its result.
     Done(Token, Result<Bytes, SessionLost>),
     /// A replica says how it is; it was asked under this number.
-    Report(ReplicaId, Report),
+    Report(ReplicaId, Box<Report>),
     /// A session is open.
     Opened,
     /// The group has closed the session, as was wished.

@@ -152,7 +152,7 @@ impl Driver {
             Happened::Report(from, report) => {
                 let asked = |c: &Curious| c.replica == from && c.nonce == Some(report.nonce);
                 if let Some(at) = self.curious.iter().position(asked) {
-                    let _ = self.curious.swap_remove(at).answer.send(Ok(report));
+                    let _ = self.curious.swap_remove(at).answer.send(Ok(*report));
                 }
             }
             Happened::Opened => {

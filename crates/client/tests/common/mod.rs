@@ -248,7 +248,9 @@ impl Replica {
     ) -> Option<ReplicaMessage> {
         match message {
             ClientMessage::Attach(_) => None,
-            ClientMessage::ReportPlease(nonce) => Some(ReplicaMessage::Report(report(nonce))),
+            ClientMessage::ReportPlease(nonce) => {
+                Some(ReplicaMessage::Report(Box::new(report(nonce))))
+            }
             ClientMessage::Read(read) => {
                 self.kinds.add(&read.op);
                 self.executed.fetch_add(1, Ordering::AcqRel);
@@ -333,6 +335,8 @@ fn report(nonce: u64) -> Report {
         fault: bytes::Bytes::new(),
         recovering: None,
         check: None,
+        steps: Vec::new(),
+        keys: None,
     }
 }
 

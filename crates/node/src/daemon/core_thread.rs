@@ -7,13 +7,13 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use quorate_agreement::{Config, Now, Record};
+use quorate_agreement::{Config, Millis, Now, Record};
 use quorate_execution::{Service, Workers};
 use quorate_net::{Event, Group, Identity};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_state::transfer::{Counts, Found};
 use quorate_store::Damage;
-use quorate_wire::message::{ClientMessage, ReplicaMessage, Report, StateCheck};
+use quorate_wire::message::{ClientMessage, KeyRenewal, ReplicaMessage, Report, StateCheck};
 use quorate_wire::{ClientId, LogIndex, ReplicaId, Seq, Time};
 
 use super::DaemonError;
@@ -23,7 +23,7 @@ use super::former::FormerThread;
 use super::outgoing::Outgoing;
 use super::packed;
 use super::pool::Pool;
-use super::progress::Progress;
+use super::progress::{Progress, Start};
 use super::restore;
 use super::store_thread::{StoreEvent, StoreThread};
 use crate::wal::{self, WalEvent, WalThread};
@@ -34,6 +34,9 @@ const INPUTS_AT_ONCE: usize = 128;
 const MAX_LAZY_BYTES: usize = 1 << 20;
 /// A new segment of the log is begun at a stable checkpoint after so many bytes.
 const SEGMENT_BYTES: usize = 24 << 20;
+
+/// How long a primary that is to end waits for the view of another.
+const HAND_OVER_MS: Millis = 500;
 
 /// What other threads have for this one.
 #[derive(Debug)]
@@ -81,8 +84,19 @@ pub(crate) struct Core<S> {
     /// How the check of the former state went.
     check: Option<StateCheck>,
     progress: Progress,
+    keys: Option<Keys>,
+    /// Set when the replica is to end: when it does so though no other primary leads.
+    end_at: Option<Millis>,
     /// Clients that have so much open here that nothing is read from them.
     held: BTreeSet<ClientId>,
+}
+
+/// The keys of links, where they are renewed or could be.
+#[derive(Clone, Copy, Debug)]
+struct Keys {
+    every_ms: Millis,
+    /// When the present one was taken.
+    since: Millis,
 }
 
 /// What a replica writes to.
@@ -99,6 +113,8 @@ pub(crate) struct Files {
     pub damage: Option<Damage>,
     /// Where there is a state that was set aside.
     pub former: Option<FormerThread>,
+    /// How often the keys of links are renewed, where there is a key holder; 0: never.
+    pub key_refresh: Option<Duration>,
 }
 
 impl<S: Service> Core<S> {
@@ -109,6 +125,7 @@ impl<S: Service> Core<S> {
         files: Files,
         pool: Option<Pool>,
         outgoing: Outgoing,
+        start: Start,
     ) -> Core<S> {
         let Files {
             log,
@@ -118,6 +135,7 @@ impl<S: Service> Core<S> {
             first_run,
             damage,
             former,
+            key_refresh,
         } = files;
         let started = clock_start();
         let me = config.me;
@@ -148,7 +166,12 @@ impl<S: Service> Core<S> {
             damage,
             former,
             check: None,
-            progress: Progress::default(),
+            progress: Progress::new(start),
+            keys: key_refresh.map(|every| Keys {
+                every_ms: every.as_millis() as u64,
+                since: now.mono,
+            }),
+            end_at: None,
             held: BTreeSet::new(),
         }
     }
@@ -179,6 +202,7 @@ impl<S: Service> Core<S> {
         self.end_turn()?;
         loop {
             let due = self.replica.next_timeout().min(self.outgoing.next_due());
+            let due = due.min(self.end_at.unwrap_or(due));
             let wait = due.saturating_sub(now(self.started).mono);
             let wait = Duration::from_millis(wait);
             self.outgoing
@@ -187,11 +211,12 @@ impl<S: Service> Core<S> {
                 .map_err(|e| DaemonError::Fatal(format!("links can't be waited for: {e}")))?;
             self.now = now(self.started);
             while let Ok(wake) = woken.try_recv() {
-                if !self.on_wake(wake)? {
-                    self.end_turn()?;
-                    self.write_log();
-                    return Ok(());
-                }
+                self.on_wake(wake)?;
+            }
+            if self.may_end() {
+                self.end_turn()?;
+                self.write_log();
+                return Ok(());
             }
             self.take_from_links()?;
             if self.replica.next_timeout() <= self.now.mono {
@@ -259,10 +284,20 @@ impl<S: Service> Core<S> {
         Ok(())
     }
 
-    /// Takes what another thread has; false when it is time to end.
-    fn on_wake(&mut self, wake: Wake) -> Result<bool, DaemonError> {
+    /// Takes what another thread has.
+    fn on_wake(&mut self, wake: Wake) -> Result<(), DaemonError> {
         let input = match wake {
-            Wake::Stop => return Ok(false),
+            // Who asks twice is in a hurry.
+            Wake::Stop if self.end_at.is_some() => {
+                self.end_at = Some(self.now.mono);
+                return Ok(());
+            }
+            Wake::Stop => {
+                let leads = self.replica.is_leading();
+                let patience = if leads { HAND_OVER_MS } else { 0 };
+                self.end_at = Some(self.now.mono + patience);
+                Input::HandOver
+            }
             Wake::Log(WalEvent::Persisted(index)) => {
                 if let Some(group) = self.first_run.take() {
                     // All that counts waits for a record: from here on a log without one is a log that was lost.
@@ -285,16 +320,28 @@ impl<S: Service> Core<S> {
             Wake::Store(StoreEvent::Failed(e)) => return Err(e.into()),
             Wake::Keys(identity) => {
                 self.outgoing.links().renew_keys(&identity);
-                return Ok(true);
+                if let Some(keys) = &mut self.keys {
+                    keys.since = self.now.mono;
+                }
+                return Ok(());
             }
             Wake::Found(found) => Input::Found(found),
             Wake::Ran => match &self.pool {
                 Some(pool) => Input::Ran(pool.take_done()),
-                None => return Ok(true),
+                None => return Ok(()),
             },
         };
         self.replica.take(self.now, input);
-        Ok(true)
+        Ok(())
+    }
+
+    /// Whether the replica is to end and nobody waits for it: another primary leads, or has been waited for long enough.
+    fn may_end(&self) -> bool {
+        let Some(end_at) = self.end_at else {
+            return false;
+        };
+        let others_lead = self.replica.standing().active && !self.replica.is_leading();
+        others_lead || self.now.mono >= end_at
     }
 
     fn link_input(&mut self, event: Event) -> Option<Input> {
@@ -332,7 +379,7 @@ impl<S: Service> Core<S> {
                 Some(Input::ClientUp(id(connection), client, mac_key))
             }
             Event::Client(connection, ClientMessage::ReportPlease(nonce)) => {
-                let report = ReplicaMessage::Report(self.report(nonce));
+                let report = ReplicaMessage::Report(Box::new(self.report(nonce)));
                 self.outgoing.reply_as_is(id(connection), &report);
                 // It is seldom that people look, and it brings the group nothing.
                 self.outgoing.links().refused();
@@ -354,6 +401,7 @@ impl<S: Service> Core<S> {
         let going_on = self.replica.former_counts();
         let going_on = going_on.map(|counts| state_check(counts, self.now.mono, false));
         let standing = self.replica.standing();
+        self.progress.look(&standing, self.now.mono);
         Report {
             nonce,
             replica: self.me,
@@ -374,6 +422,11 @@ impl<S: Service> Core<S> {
                 .recovering
                 .map(|r| r.bound.map_or(Seq(0), |bound| bound.seq)),
             check: going_on.or(self.check),
+            steps: self.progress.steps().to_vec(),
+            keys: self.keys.map(|keys| KeyRenewal {
+                every_ms: keys.every_ms,
+                age_ms: self.now.mono - keys.since,
+            }),
         }
     }
 
@@ -501,7 +554,7 @@ fn state_check(counts: Counts, took_ms: u64, done: bool) -> StateCheck {
     clippy::disallowed_methods,
     reason = "this is the driver that brings time to the core"
 )]
-fn clock_start() -> Instant {
+pub(super) fn clock_start() -> Instant {
     Instant::now()
 }
 

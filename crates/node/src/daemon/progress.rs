@@ -2,13 +2,28 @@
 
 use quorate_agreement::{Bound, Standing};
 use quorate_wire::View;
+use quorate_wire::message::RECOVERY_STEPS;
 
 /// How often a recovery that can't come to its end is told.
 const REPEAT_MS: u64 = 30_000;
 
-/// What was told last.
+/// How long a replica's start took, in milliseconds from its begin.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Start {
+    /// Until what the disk holds was read, or set aside.
+    pub restored: u64,
+    /// Until it had a key for its links.
+    pub keyed: u64,
+    /// Until it listened; the replica's own clock begins here.
+    pub began: u64,
+}
+
+/// What was told last, and how far a recovery is.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
+    start: Start,
+    /// See [`Report::steps`](quorate_wire::message::Report::steps).
+    steps: Vec<u64>,
     /// The view, and whether it had begun.
     view: Option<(View, bool)>,
     recovering: bool,
@@ -17,9 +32,23 @@ pub(super) struct Progress {
 }
 
 impl Progress {
+    /// Of a replica that has just started.
+    pub fn new(start: Start) -> Progress {
+        Progress {
+            start,
+            ..Progress::default()
+        }
+    }
+
+    /// When each step of a recovery was done, if there was one since the start.
+    pub fn steps(&self) -> &[u64] {
+        &self.steps
+    }
+
     /// Looks where the replica stands, and tells what has changed.
     pub fn look(&mut self, standing: &Standing, now_ms: u64) {
         self.look_at_view(standing);
+        self.look_at_steps(standing, now_ms);
         let Some(recovering) = standing.recovering else {
             if std::mem::take(&mut self.recovering) {
                 tracing::info!(view = standing.view.0, "recovered: the replica votes again");
@@ -55,6 +84,32 @@ impl Progress {
                  mounted); otherwise save the files from a replica's state"
             );
         }
+    }
+
+    fn look_at_steps(&mut self, standing: &Standing, now_ms: u64) {
+        if self.steps.is_empty() && standing.recovering.is_some() {
+            let Start {
+                restored,
+                keyed,
+                began,
+            } = self.start;
+            self.steps = vec![restored, keyed, began];
+        }
+        if self.steps.is_empty() || self.steps.len() == RECOVERY_STEPS.len() {
+            return;
+        }
+        let votes = standing.recovering.is_none();
+        let bound = standing.recovering.and_then(|r| r.bound);
+        let done = [
+            votes || bound.is_some(),
+            votes || bound.is_some_and(|bound| standing.stable.0 >= bound.seq),
+            votes,
+            votes && standing.active && !standing.fetching,
+        ];
+        let count = done.into_iter().take_while(|done| *done).count();
+        let now = self.start.began + now_ms;
+        // What was done stays done.
+        self.steps.resize(self.steps.len().max(3 + count), now);
     }
 
     fn look_at_view(&mut self, standing: &Standing) {

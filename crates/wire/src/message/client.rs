@@ -219,7 +219,7 @@ tagged! {
         /// The outcome of an operation.
         1 => Reply(Reply),
         /// How the replica is, as it says itself.
-        2 => Report(Report),
+        2 => Report(alloc::boxed::Box<Report>),
         /// The outcome of an operation that only read; the number is that of the [`Read`].
         3 => Read(Reply),
         /// The outcome of an operation, with other replicas' word for it.

@@ -45,6 +45,41 @@ record! {
         pub recovering: Option<Seq>,
         /// How the check of its own state went or goes, if it has recovered on purpose since it started.
         pub check: Option<StateCheck>,
+        /// If it has come or comes back without its log: when each of [`RECOVERY_STEPS`] was done, as far as they are, in
+        /// milliseconds from the begin of its start.
+        pub steps: Vec<u64>,
+        /// How its links' keys are renewed, in a group whose replicas have key holders.
+        pub keys: Option<KeyRenewal>,
+    }
+}
+
+/// The steps of a recovery, in their order; see [`Report::steps`]. The rows of Table 4 of PBFT 2002 (6.4), as far as a replica knows of them.
+///
+/// - `restored`: the log is set aside, pages are dropped from the cache, and an empty store is open.
+/// - `keyed`: the replica has a new key for its links, where it has a key holder.
+/// - `began`: it listens, and asks the others how far they are.
+/// - `estimated`: it knows above which place it has said nothing.
+/// - `fetched`: it has compared and fetched a state, and a checkpoint at that place or above is stable.
+/// - `voted`: it votes again.
+/// - `caught_up`: it has done what was done meanwhile.
+pub const RECOVERY_STEPS: [&str; 7] = [
+    "restored",
+    "keyed",
+    "began",
+    "estimated",
+    "fetched",
+    "voted",
+    "caught_up",
+];
+
+record! {
+    /// How a replica renews the keys of its links.
+    #[derive(Copy, Default)]
+    pub struct KeyRenewal {
+        /// How often it means to, in milliseconds; 0: never.
+        pub every_ms: u64,
+        /// How old the present key is, in milliseconds.
+        pub age_ms: u64,
     }
 }
 

@@ -440,20 +440,20 @@ fn report() -> impl Strategy<Value = Report> {
             damaged,
         },
     );
-    let rest = (
-        any::<u32>(),
-        number(),
-        number(),
-        number(),
-        bytes(8),
-        (recovering, proptest::option::of(check)),
+    let keys = (number(), number()).prop_map(|(every_ms, age_ms)| KeyRenewal { every_ms, age_ms });
+    let own = (
+        recovering,
+        proptest::option::of(check),
+        vec(number(), 0..7),
+        proptest::option::of(keys),
     );
+    let rest = (any::<u32>(), number(), number(), number(), bytes(8), own);
     (who, places, vec(link, 0..4), rest).prop_map(
         |(
             (nonce, replica, view, active),
             (committed, executed, stable, root, fetching),
             links,
-            (clients, clients_put_aside, view_changes, uptime_ms, fault, (recovering, check)),
+            (clients, clients_put_aside, view_changes, uptime_ms, fault, own),
         )| Report {
             nonce,
             replica,
@@ -470,8 +470,10 @@ fn report() -> impl Strategy<Value = Report> {
             view_changes,
             uptime_ms,
             fault,
-            recovering,
-            check,
+            recovering: own.0,
+            check: own.1,
+            steps: own.2,
+            keys: own.3,
         },
     )
 }
@@ -501,7 +503,10 @@ pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
         1 => ReplicaMessage::Read(reply),
         _ => ReplicaMessage::Vouched(Vouched { reply, vouchers }),
     });
-    prop_oneof![reply, report().prop_map(ReplicaMessage::Report),]
+    prop_oneof![
+        reply,
+        report().prop_map(Box::new).prop_map(ReplicaMessage::Report),
+    ]
 }
 
 pub fn outcome() -> impl Strategy<Value = Outcome> {

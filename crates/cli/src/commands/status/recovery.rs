@@ -1,0 +1,123 @@
+//! What the supervisors on this machine say of the replicas' recoveries.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use quorate_wire::Quorum;
+use serde_json::{Value, json};
+
+use crate::commands;
+use crate::paths;
+use crate::supervision::{self, NO_WINDOW_FOR, Request, window_lines};
+
+/// Of each replica what its supervisor says, as far as one can be asked.
+#[derive(Debug, Default)]
+pub struct Recoveries(BTreeMap<u8, Value>);
+
+impl Recoveries {
+    /// Asks the supervisors of `directories`, and those beside a group file: of `quorate up`, and of `quorate supervise` with its usual
+    /// directory.
+    ///
+    /// # Errors
+    /// If a supervisor of `directories` does not answer; of the others those that are not there are passed over.
+    pub fn ask(
+        quorum: Quorum,
+        beside: &Path,
+        directories: &[PathBuf],
+        patience: Duration,
+    ) -> Result<Recoveries> {
+        let usual = quorum.replicas().map(|id| paths::replica(beside, id.0));
+        let usual = std::iter::once(beside.to_path_buf()).chain(usual);
+        let mut told = BTreeMap::new();
+        commands::runtime()?.block_on(async {
+            let named = directories.iter().map(|d| (d.clone(), true));
+            for (directory, is_named) in named.chain(usual.map(|d| (d, false))) {
+                let request = Request::Schedule { every_s: None };
+                let asked = supervision::ask(&directory, &request, |_| {});
+                let answer = match tokio::time::timeout(patience, asked).await {
+                    Ok(Err(e)) if is_named => return Err(e),
+                    Err(_) if is_named => {
+                        anyhow::bail!("the supervisor in {} does not answer", directory.display())
+                    }
+                    Ok(Err(_)) | Err(_) => continue,
+                    Ok(Ok(answer)) => answer,
+                };
+                for replica in answer["replicas"].as_array().into_iter().flatten() {
+                    let id = replica["id"].as_u64().and_then(|id| u8::try_from(id).ok());
+                    let of_group = id.filter(|id| usize::from(*id) < quorum.n());
+                    told.extend(of_group.map(|id| (id, replica.clone())));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Recoveries(told))
+    }
+
+    /// What is known of each replica.
+    pub fn replicas(&self) -> impl Iterator<Item = (u8, &Value)> {
+        self.0.iter().map(|(id, told)| (*id, told))
+    }
+
+    fn windows(&self) -> BTreeMap<u8, Value> {
+        let window = |(id, told): (u8, &Value)| (id, told["window"].clone());
+        self.replicas().map(window).collect()
+    }
+
+    /// Tv of the group in milliseconds, where it is claimed of all replicas.
+    pub fn claimed_ms(&self, quorum: Quorum) -> Option<u64> {
+        let windows = self.windows();
+        let claimed: Option<Vec<u64>> = windows
+            .values()
+            .map(|window| window["claimed_ms"].as_u64())
+            .collect();
+        let claimed = claimed.filter(|claimed| claimed.len() == quorum.n())?;
+        claimed.into_iter().max()
+    }
+
+    /// For people.
+    pub fn lines(&self, quorum: Quorum) -> Vec<String> {
+        window_lines(&self.windows(), quorum.n())
+    }
+
+    /// For programs.
+    pub fn to_json(&self, quorum: Quorum) -> Value {
+        json!({
+            "window_ms": self.claimed_ms(quorum),
+            "except": NO_WINDOW_FOR,
+            "text": self.lines(quorum),
+            "replicas": self.0.values().collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recoveries(windows: &[(u8, Option<u64>)]) -> Recoveries {
+        let told = |(id, ms): &(u8, Option<u64>)| {
+            let why = json!([{ "alarm": true, "text": "it is late" }]);
+            let not = if ms.is_some() { json!([]) } else { why };
+            let window = json!({ "claimed_ms": ms, "not_claimed": not });
+            (*id, json!({ "id": id, "window": window }))
+        };
+        Recoveries(windows.iter().map(told).collect())
+    }
+
+    /// The group's window is the longest of all its replicas' windows, and there is none where one is missing or unknown.
+    #[test]
+    fn a_group_has_a_window_when_all_have() {
+        let quorum = Quorum::new(4).unwrap();
+        let all = recoveries(&[(0, Some(5)), (1, Some(9)), (2, Some(7)), (3, Some(1))]);
+        assert_eq!(all.claimed_ms(quorum), Some(9));
+        let three = recoveries(&[(0, Some(5)), (1, Some(9)), (2, Some(7))]);
+        assert_eq!(three.claimed_ms(quorum), None);
+        let late = recoveries(&[(0, Some(5)), (1, None), (2, Some(7)), (3, Some(1))]);
+        assert_eq!(late.claimed_ms(quorum), None);
+        let lines = late.lines(quorum).join("\n");
+        assert!(lines.contains("replica 1: ALARM: it is late"), "{lines}");
+        assert!(Recoveries::default().lines(quorum).is_empty());
+    }
+}
