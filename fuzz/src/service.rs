@@ -1,13 +1,16 @@
 //! Operations as clients send them, executed one after the other on a small volume.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_credential::{Caveat, Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window};
 use quorate_execution::Executor;
-use quorate_files::{Admission, FileService, Genesis, check};
+use quorate_files::op::PutCredential;
+use quorate_files::{Action, Admission, FileService, Genesis, Ino, Op, Who, check};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{Control, Request};
-use quorate_wire::{Encode, KeyPair, RequestNumber, Seq, SessionId, Time};
+use quorate_wire::{Digest, Encode, KeyPair, PublicKey, RequestNumber, Seq, SessionId, Time};
 
 use crate::choices::Choices;
 
@@ -24,22 +27,55 @@ fn small() -> Genesis {
     }
 }
 
+/// The operation by which a guest brings a credential for all that begins with an `a`.
+fn brought(owner: &KeyPair, subject: PublicKey) -> Vec<u8> {
+    let terms = Terms {
+        subject,
+        scope: Scope {
+            object: ObjectId(Ino::ROOT.0.into()),
+            subtree: true,
+        },
+        rights: Rights::ALL,
+        window: Window {
+            not_before: 0,
+            not_after: 1_000,
+        },
+        depth: 0,
+        serial: 1,
+        caveats: vec![
+            Caveat::NamePrefix(Bytes::from_static(b"a")),
+            Caveat::ByteQuota(100_000),
+        ],
+    };
+    let chain = Chain::issue(VolumeId(Digest::ZERO), owner, terms);
+    let chain = chain.expect("terms that can be said").to_bytes().into();
+    let action = Action::PutCredential(PutCredential { chain });
+    Op::new(Who::root(), action).to_bytes().to_vec()
+}
+
 /// Each operation is a byte that says who asks and in which session, a length, and the operation. The volume is whole after
 /// each, and the results are those of an executor that undoes and repeats what it does.
 pub fn service(data: &[u8]) {
     let mut choices = Choices::new(data);
-    let clients = [1, 2].map(|seed| KeyPair::from_seed(&[seed; 32]).public());
-    let executor = || Executor::new(FileService::new(small(), Admission::members_only()));
+    let [owner, guest] = [1, 2].map(|seed| KeyPair::from_seed(&[seed; 32]));
+    let clients = [owner.public(), guest.public()];
+    let admission = Admission {
+        volume: Digest::ZERO,
+        owner: Some(owner.public()),
+        members: BTreeSet::new(),
+    };
+    let executor = || Executor::new(FileService::new(small(), admission.clone()));
     let state = || State::new(Arc::new(MemorySnapshot::default()));
     let (mut one, mut state_one) = (executor(), state());
     let (mut two, mut state_two) = (executor(), state());
     one.genesis(&mut state_one).expect("memory");
     two.genesis(&mut state_two).expect("memory");
     let mut now = Time(1_000_000_000);
-    for step in 0..STEPS as u64 + 2 {
-        // Both clients open a session first: numbers 1 and 2.
+    for step in 0..STEPS as u64 + 3 {
+        // Both clients open a session first: numbers 1 and 2. One is the volume's owner, the other brings a credential by it.
         let (head, op): (u8, Vec<u8>) = match step {
             0 | 1 => (step as u8, Control::Open(()).to_bytes()),
+            2 => (1, brought(&owner, guest.public())),
             _ if choices.is_empty() => break,
             _ => {
                 let head = choices.byte();

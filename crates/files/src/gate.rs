@@ -22,6 +22,9 @@ pub(crate) const NOBODY: u32 = 65_534;
 /// No object has this number, so it stands for one that is yet to be made, or for any below a directory.
 const ANY: ObjectId = ObjectId(u128::MAX);
 
+/// User and group, where a credential fixes them.
+type Ids = Option<(u32, u32)>;
+
 /// A caller that acts by credentials alone.
 #[derive(Debug)]
 pub(crate) struct Guest {
@@ -68,6 +71,11 @@ fn paid(need: Need<'_>) -> Need<'_> {
     Need { pays: true, ..need }
 }
 
+fn who(ids: Ids) -> Who {
+    let (uid, gid) = ids.unwrap_or((NOBODY, NOBODY));
+    Who::new(uid, gid)
+}
+
 /// An operation that is allowed.
 #[derive(Debug)]
 pub(crate) struct Pass {
@@ -80,10 +88,24 @@ pub(crate) struct Pass {
 }
 
 impl Guest {
-    /// What the credentials give of some rights with an object, and who of them gives something.
-    fn given(&self, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> (Rights, Vec<usize>) {
+    /// What the credentials give of some rights with an object.
+    fn given(&self, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> Rights {
+        let grants = self.grants.iter();
+        let parts = grants.map(|kept| self.part(&kept.grant, walks, rights, name));
+        parts.fold(Rights::NONE, |all, part| all | part)
+    }
+
+    /// What those credentials give by which the guest acts as one user, and which they are.
+    fn given_as(
+        &self,
+        ids: Ids,
+        walks: &[Walk],
+        rights: Rights,
+        name: Option<&[u8]>,
+    ) -> (Rights, Vec<usize>) {
         let (mut all, mut by) = (Rights::NONE, Vec::new());
-        for (at, kept) in self.grants.iter().enumerate() {
+        let grants = self.grants.iter().enumerate();
+        for (at, kept) in grants.filter(|(_, kept)| kept.grant.ids == ids) {
             let part = self.part(&kept.grant, walks, rights, name);
             if !part.is_empty() {
                 all = all | part;
@@ -130,24 +152,29 @@ impl Guest {
 
     /// What the guest may do with an object, and with what is below it.
     fn all_given(&self, walks: &[Walk]) -> (Rights, Rights) {
-        let on = self.given(walks, Rights::ALL, None).0;
+        let on = self.given(walks, Rights::ALL, None);
         (on, self.given_below(walks, b""))
     }
 
     /// What the guest may do with something that has a name in a directory.
     pub fn given_below(&self, dir: &[Walk], name: &[u8]) -> Rights {
-        self.given(&below(ANY, name, dir), Rights::ALL, None).0
+        self.given(&below(ANY, name, dir), Rights::ALL, None)
     }
 
     /// Whether a name in a directory is listed.
     pub fn may_list(&self, dir: &[Walk], name: &[u8]) -> bool {
-        !self.given(dir, Rights::READDIR, Some(name)).0.is_empty()
+        !self.given(dir, Rights::READDIR, Some(name)).is_empty()
     }
 
-    fn who(&self, by: Option<usize>) -> Who {
-        let ids = by.and_then(|at| self.grants[at].grant.ids);
-        let (uid, gid) = ids.unwrap_or((NOBODY, NOBODY));
-        Who::new(uid, gid)
+    /// As whom the guest can act, each once, in the order of the credentials.
+    fn all_ids(&self) -> Vec<Ids> {
+        let mut all = Vec::new();
+        for kept in &self.grants {
+            if !all.contains(&kept.grant.ids) {
+                all.push(kept.grant.ids);
+            }
+        }
+        all
     }
 }
 
@@ -178,21 +205,32 @@ impl Fs<'_, '_> {
     pub fn judge(&self, guest: &Guest, action: &Action) -> Done<Pass> {
         if is_free(action) {
             return Ok(Pass {
-                who: guest.who(None),
+                who: who(None),
                 by: None,
                 payers: Vec::new(),
             });
         }
-        if guest.grants.is_empty() {
-            return Err(Errno::EACCES.into());
+        // One user for all of an operation: else what it may do as one here would count as another there.
+        let mut refused = Errno::EACCES;
+        for (at, ids) in guest.all_ids().into_iter().enumerate() {
+            match self.judge_as(guest, ids, action) {
+                // It is there for somebody.
+                Err(Stop::Refused(errno)) if at == 0 || refused == Errno::ESTALE => refused = errno,
+                Err(Stop::Refused(_)) => {}
+                done => return done,
+            }
         }
+        Err(refused.into())
+    }
+
+    fn judge_as(&self, guest: &Guest, ids: Ids, action: &Action) -> Done<Pass> {
         let (mut by, mut payers) = (None, Vec::new());
         for need in self.needs(action)? {
             let walks = match need.at {
                 At::Object(ino) => self.walks_of(guest, ino)?,
                 At::New(dir, name) => below(ANY, name, &self.walks_of(guest, dir)?),
             };
-            let (given, givers) = guest.given(&walks, need.rights, need.name);
+            let (given, givers) = guest.given_as(ids, &walks, need.rights, need.name);
             if !given.contains(need.rights) || need.rights.is_empty() {
                 self.refuse(guest, &walks, &need, action)?;
             }
@@ -203,7 +241,7 @@ impl Fs<'_, '_> {
         }
         self.widens_nothing(guest, action)?;
         Ok(Pass {
-            who: guest.who(by),
+            who: who(ids),
             by,
             payers,
         })
@@ -218,7 +256,7 @@ impl Fs<'_, '_> {
         let hides = match (action, &need.at) {
             (Action::Lookup(op), At::Object(ino)) if *ino == op.parent => {
                 // Another name in there would do.
-                let unnamed = guest.given(walks, need.rights, None).0;
+                let unnamed = guest.given(walks, need.rights, None);
                 need.name.is_some() && unnamed.contains(need.rights)
             }
             (Action::Lookup(_), _) => true,
@@ -238,7 +276,7 @@ impl Fs<'_, '_> {
     /// What a guest may do with an object; nothing if it is gone.
     pub fn rights_on(&self, guest: &Guest, ino: Ino) -> Done<Rights> {
         match self.walks_of(guest, ino) {
-            Ok(walks) => Ok(guest.given(&walks, Rights::ALL, None).0),
+            Ok(walks) => Ok(guest.given(&walks, Rights::ALL, None)),
             Err(Stop::Refused(_)) => Ok(Rights::NONE),
             Err(fault) => Err(fault),
         }

@@ -6,9 +6,11 @@ mod sharing;
 use bytes::Bytes;
 use common::Result;
 use quorate_credential::{Caveat, Rights};
+use quorate_execution::graph::{Conflicts, Graph};
+use quorate_execution::{Ran, Service};
 use quorate_files::answer::Decision;
 use quorate_files::op::*;
-use quorate_files::{Action, Answer, Errno, Ino, Nothing, Who};
+use quorate_files::{Action, Answer, Errno, Ino, Nothing, Op, Who};
 use sharing::{MEMBER, Volume, key, public, refused, terms};
 
 const BOB: u8 = 1;
@@ -176,6 +178,79 @@ fn modes_hold_within() -> Result<()> {
     v.run_as(CAROL, Who::new(5, 5), op)?;
     assert_eq!(v.create(CAROL, shared, b"c")?.0.uid, 1000);
     Ok(())
+}
+
+/// One user for each operation: what one credential allows as root is not done with what another one is about.
+#[test]
+fn users_are_not_mixed() -> Result<()> {
+    let mut v = Volume::new();
+    let (a, b) = (v.dir(ROOT, b"a"), v.dir(ROOT, b"b"));
+    let (mine, theirs) = (v.file(a, b"mine"), v.file(b, b"theirs"));
+    let chmod = SetAttr {
+        mode: Some(0o644),
+        uid: Some(1000),
+        ..common::set_attr(Target::Ino(theirs))
+    };
+    v.run(MEMBER, Action::SetAttr(chmod))?;
+    let mut t = terms(BOB, a.0);
+    t.caveats.push(Caveat::Ids { uid: 0, gid: 0 });
+    let as_root = v.issue(BOB, t);
+    v.put(BOB, &as_root)?;
+    v.share(BOB, b, RW);
+    let copy = |from, to| {
+        Action::CopyRange(CopyRange {
+            from: Target::Ino(from),
+            offset: 0,
+            to: Target::Ino(to),
+            to_offset: 0,
+            len: 4,
+        })
+    };
+    refused(v.run(BOB, copy(mine, theirs)), Errno::EACCES);
+    refused(v.run(BOB, copy(theirs, mine)), Errno::EACCES);
+    v.run(BOB, copy(mine, mine)).unwrap_err();
+    refused(v.rename(BOB, (a, b"mine"), (b, b"x")), Errno::EACCES);
+    v.write(BOB, Target::Ino(mine), b"MINE")?;
+    refused(v.write(BOB, Target::Ino(theirs), b"x"), Errno::EACCES);
+    assert_eq!(v.read_ino(BOB, theirs)?, text(b"theirs"));
+    Ok(())
+}
+
+/// Guests' operations wait for all changes, and all others wait for theirs, which are done in one step.
+#[test]
+fn guests_are_parallel_to_nothing() {
+    let mut v = Volume::new();
+    let (file, other) = (v.file(ROOT, b"file"), v.file(ROOT, b"other"));
+    v.share(BOB, file, RW);
+    let bytes = |action| Op::new(Who::root(), action).to_bytes();
+    let write = bytes(Action::Write(Write {
+        target: Target::Ino(file),
+        place: Place::At(0),
+        data: text(b"x"),
+    }));
+    let read = bytes(Action::Read(Read {
+        target: Target::Ino(other),
+        offset: 0,
+        len: 9,
+    }));
+    for (first, second, expected) in [
+        (MEMBER, MEMBER, true),
+        (MEMBER, BOB, false),
+        (BOB, MEMBER, false),
+    ] {
+        let mut graph = Graph::new(Conflicts::Declared, 2);
+        let uses = |key, op| v.service.uses(&v.call(key), op);
+        graph.insert(uses(first, &write));
+        let second = graph.insert(uses(second, &read));
+        let ready: Vec<_> = std::iter::from_fn(|| graph.take_ready()).collect();
+        assert_eq!(ready.contains(&second), expected);
+    }
+    let (member, guest) = (v.call(MEMBER), v.call(BOB));
+    let mut txn = v.state.begin();
+    let ran = v.service.run(&mut txn, &member, &write).unwrap();
+    assert!(matches!(ran, Ran::Settle(_)));
+    let ran = v.service.run(&mut txn, &guest, &write).unwrap();
+    assert!(matches!(ran, Ran::Done(_)));
 }
 
 /// What is passed on is bounded by each link above, and by where their objects are now.

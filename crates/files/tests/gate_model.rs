@@ -1,7 +1,5 @@
 //! The gate against one that is written from the other end: all ways from the root down to an object are listed, as a member sees
 //! them, and each right is looked for along each of them. Trees, credentials, revocations and operations are random.
-//!
-//! `QUORATE_CASES` is how many histories each test tries.
 
 mod common;
 mod sharing;
@@ -525,10 +523,14 @@ fn prefix_of(chain: &Chain, links: usize) -> Chain {
 }
 
 fn cases() -> ProptestConfig {
-    let cases = std::env::var("QUORATE_CASES")
+    // The cheap default for every build; more with PROPTEST_CASES.
+    let cases = std::env::var("PROPTEST_CASES")
         .ok()
         .and_then(|n| n.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(64))
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases.unwrap_or(64))
+    }
 }
 
 proptest! {

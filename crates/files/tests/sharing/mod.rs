@@ -83,14 +83,18 @@ impl Volume {
         self.now += seconds * 1_000_000_000;
     }
 
-    /// An operation by a key. Each has a session of its own.
-    pub fn run_as(&mut self, key: u8, who: Who, action: Action) -> Result<Answer> {
-        self.now += 1_000;
-        let call = Call {
+    pub fn call(&self, key: u8) -> Call {
+        Call {
             client: public(key),
             session: SessionId(key.into()),
             now: Time(self.now),
-        };
+        }
+    }
+
+    /// An operation by a key. Each has a session of its own.
+    pub fn run_as(&mut self, key: u8, who: Who, action: Action) -> Result<Answer> {
+        self.now += 1_000;
+        let call = self.call(key);
         let op = Op::new(who, action).to_bytes();
         let before = self.contents();
         let mut txn = self.state.begin();
