@@ -4,9 +4,12 @@
 //! given by a credential in force; several together may give what one does not. The pairs are a `match` over [`Action`] without wildcard, so
 //! a new operation does not build without its line.
 
+use alloc::collections::BTreeMap;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
-use quorate_credential::{Grant, ObjectId, Rights, Use};
+use quorate_credential::{Grant, ObjectId, Rights, Step, Use};
 
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
@@ -33,7 +36,12 @@ pub(crate) struct Guest {
     /// Whether names are asked about at all.
     with_names: bool,
     now: u64,
+    /// Ways that were walked since the last change.
+    walked: RefCell<BTreeMap<Ino, Rc<[Walk]>>>,
 }
+
+/// How many objects' ways are kept while one operation is at work: few have more than one.
+const WALKED: usize = 16;
 
 /// What is needed with something.
 struct Need<'a> {
@@ -71,6 +79,11 @@ fn paid(need: Need<'_>) -> Need<'_> {
     Need { pays: true, ..need }
 }
 
+/// As the verifier has them.
+fn ways(walks: &[Walk]) -> Vec<Vec<Step<'_>>> {
+    walks.iter().map(steps).collect()
+}
+
 fn who(ids: Ids) -> Who {
     let (uid, gid) = ids.unwrap_or((NOBODY, NOBODY));
     Who::new(uid, gid)
@@ -90,8 +103,9 @@ pub(crate) struct Pass {
 impl Guest {
     /// What the credentials give of some rights with an object.
     fn given(&self, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> Rights {
+        let ways = &ways(walks);
         let grants = self.grants.iter();
-        let parts = grants.map(|kept| self.part(&kept.grant, walks, rights, name));
+        let parts = grants.map(|kept| self.part(&kept.grant, ways, rights, name));
         parts.fold(Rights::NONE, |all, part| all | part)
     }
 
@@ -103,10 +117,11 @@ impl Guest {
         rights: Rights,
         name: Option<&[u8]>,
     ) -> (Rights, Vec<usize>) {
+        let ways = &ways(walks);
         let (mut all, mut by) = (Rights::NONE, Vec::new());
         let grants = self.grants.iter().enumerate();
         for (at, kept) in grants.filter(|(_, kept)| kept.grant.ids == ids) {
-            let part = self.part(&kept.grant, walks, rights, name);
+            let part = self.part(&kept.grant, ways, rights, name);
             if !part.is_empty() {
                 all = all | part;
                 by.push(at);
@@ -115,22 +130,33 @@ impl Guest {
         (all, by)
     }
 
-    fn part(&self, grant: &Grant, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> Rights {
+    fn part(
+        &self,
+        grant: &Grant,
+        ways: &[Vec<Step<'_>>],
+        rights: Rights,
+        name: Option<&[u8]>,
+    ) -> Rights {
         let rights = rights & grant.rights;
         // Where names are limited, the object that they are in can be looked at, and no more.
         let looking = rights & (Rights::LOOKUP | Rights::READDIR);
         let mut all = Rights::NONE;
-        for walk in walks {
+        for way in ways {
             let part = [rights, looking]
                 .into_iter()
-                .find(|part| !part.is_empty() && self.covers(grant, walk, *part, name));
+                .find(|part| !part.is_empty() && self.covers(grant, way, *part, name));
             all = all | part.unwrap_or_default();
         }
         all
     }
 
-    fn covers(&self, grant: &Grant, walk: &Walk, rights: Rights, name: Option<&[u8]>) -> bool {
-        let walk = &steps(walk);
+    fn covers(
+        &self,
+        grant: &Grant,
+        walk: &[Step<'_>],
+        rights: Rights,
+        name: Option<&[u8]>,
+    ) -> bool {
         let u = Use {
             subject: grant.subject,
             now: self.now,
@@ -143,11 +169,10 @@ impl Guest {
 
     /// Whether any credential is about an object.
     fn reaches(&self, walks: &[Walk]) -> bool {
-        let mut pairs = self
-            .grants
-            .iter()
-            .flat_map(|k| walks.iter().map(|w| (&k.grant, w)));
-        pairs.any(|(grant, walk)| self.covers(grant, walk, Rights::NONE, None))
+        let ways = ways(walks);
+        let grants = self.grants.iter();
+        let mut pairs = grants.flat_map(|kept| ways.iter().map(|way| (&kept.grant, way)));
+        pairs.any(|(grant, way)| self.covers(grant, way, Rights::NONE, None))
     }
 
     /// What the guest may do with an object, and with what is below it.
@@ -164,6 +189,11 @@ impl Guest {
     /// Whether a name in a directory is listed.
     pub fn may_list(&self, dir: &[Walk], name: &[u8]) -> bool {
         !self.given(dir, Rights::READDIR, Some(name)).is_empty()
+    }
+
+    /// Something has changed: what was walked may be otherwise now.
+    pub fn forget_ways(&self) {
+        self.walked.borrow_mut().clear();
     }
 
     /// As whom the guest can act, each once, in the order of the credentials.
@@ -197,6 +227,7 @@ impl Fs<'_, '_> {
             with_names: reaches.any(|reach| reach.prefix.is_some()),
             grants,
             now: self.second(),
+            walked: RefCell::default(),
         })
     }
 
@@ -228,7 +259,7 @@ impl Fs<'_, '_> {
         for need in self.needs(action)? {
             let walks = match need.at {
                 At::Object(ino) => self.walks_of(guest, ino)?,
-                At::New(dir, name) => below(ANY, name, &self.walks_of(guest, dir)?),
+                At::New(dir, name) => below(ANY, name, &self.walks_of(guest, dir)?).into(),
             };
             let (given, givers) = guest.given_as(ids, &walks, need.rights, need.name);
             if !given.contains(need.rights) || need.rights.is_empty() {
@@ -269,8 +300,16 @@ impl Fs<'_, '_> {
         })
     }
 
-    pub fn walks_of(&self, guest: &Guest, ino: Ino) -> Done<Vec<Walk>> {
-        self.walks(ino, guest.with_names)
+    pub fn walks_of(&self, guest: &Guest, ino: Ino) -> Done<Rc<[Walk]>> {
+        if let Some(walks) = guest.walked.borrow().get(&ino) {
+            return Ok(walks.clone());
+        }
+        let walks: Rc<[Walk]> = self.walks(ino, guest.with_names)?.into();
+        let mut walked = guest.walked.borrow_mut();
+        if walked.len() < WALKED {
+            walked.insert(ino, walks.clone());
+        }
+        Ok(walks)
     }
 
     /// What a guest may do with an object; nothing if it is gone.

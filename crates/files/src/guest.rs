@@ -79,6 +79,7 @@ fn run_action(
             Ok(answer)
         })
     })?;
+    guest.forget_ways();
     if is_logged {
         let decision = match (&outcome, is_free(action)) {
             // These ask for themselves.
