@@ -10,6 +10,7 @@ use quorate_wire::evidence::Kept;
 use quorate_wire::message::{ClientMessage, Outcome, PeerMessage, ReplicaMessage};
 use quorate_wire::{
     Decode, Digest, Encode, EpochCertificate, KeyPair, Quorum, RecoveryStatement, ReplicaId,
+    ReplicaKeys,
 };
 
 /// For each byte that came, as much as the dearest list of empty items takes up while it grows.
@@ -66,7 +67,7 @@ pub fn evidence(data: &[u8]) {
     };
     assert_eq!(kept.to_file(), data);
     let keys = |first: u8| (0..4).map(move |r| KeyPair::from_seed(&[first + r; 32]).public());
-    let (members, others): (Vec<_>, Vec<_>) = (keys(1).collect(), keys(101).collect());
+    let (members, others): (ReplicaKeys, ReplicaKeys) = (keys(1).collect(), keys(101).collect());
     let quorum = Quorum::new(4).expect("f = 1");
     let subject = kept.evidence.subject(quorum);
     if let Ok(proved) = kept.evidence.verify(quorum, &members) {

@@ -156,7 +156,7 @@ fn config(me: ReplicaId) -> Config {
     Config {
         quorum: quorum(),
         me,
-        key: key(me.0).clone(),
+        key: key(me.0).clone().into(),
         keys: (0..4).map(|r| key(r).public()).collect(),
         clients: [client()].into(),
         timeout_ms: TIMEOUT_MS,

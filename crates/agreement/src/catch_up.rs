@@ -86,6 +86,7 @@ impl Agreement {
             .is_some_and(|&last| last > self.committed);
         let busy = open || !self.active || self.fetching.is_some() || self.behind();
         self.next_status = self.now.mono + if busy { BUSY_STATUS_MS } else { IDLE_STATUS_MS };
+        self.tell_epoch();
         self.out
             .push_back(Output::Broadcast(PeerMessage::Status(status)));
     }

@@ -10,6 +10,7 @@ use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
 use crate::LOG_WINDOW;
 use crate::core::Agreement;
 use crate::durable::{Record, StableRecord};
+use crate::epochs::Epochs;
 use crate::fingerprint::list;
 use crate::io::{Output, Rejected};
 
@@ -80,6 +81,19 @@ impl CheckpointVotes {
             (*from, above)
         });
         list(claims.filter(|(_, above)| !above.is_empty()), out);
+    }
+
+    /// The highest place of which a replica claims something.
+    pub(crate) fn last_of(&self, replica: ReplicaId) -> Option<Seq> {
+        let own = self.0.get(&replica)?;
+        own.keys().next_back().copied()
+    }
+
+    /// What a replica claims of places up to here counts no longer.
+    pub(crate) fn forget_of(&mut self, replica: ReplicaId, seq: Seq) {
+        if let Some(own) = self.0.get_mut(&replica) {
+            *own = own.split_off(&seq.next());
+        }
     }
 
     fn forget_below(&mut self, seq: Seq) {
@@ -207,6 +221,7 @@ impl Agreement {
             // left a view would vote in it again.
             head.extend(self.own_change.clone().map(Record::Changing));
         }
+        head.extend(self.epochs.as_ref().map(Epochs::record));
         let recovering = self.recovery.as_ref();
         head.extend(recovering.map(|_| Record::Recovering(self.now.wall)));
         head

@@ -15,6 +15,7 @@ use crate::authenticity::ClientKeys;
 use crate::budget::Budget;
 use crate::catch_up::Stranded;
 use crate::durable::{Entered, Record, Remembered, StableRecord};
+use crate::epochs::Epochs;
 use crate::guests::Guests;
 use crate::io::{Config, Input, Now, Ordered, Output, Rejected};
 use crate::judge::Judge;
@@ -97,6 +98,8 @@ pub struct Agreement {
     pub(crate) failed_views: u32,
     /// After which view that had begun this replica has last gone to where a single other one waited.
     pub(crate) met_after: Option<View>,
+    /// Under which keys the replicas speak, where they have key holders.
+    pub(crate) epochs: Option<Epochs>,
     pub(crate) view_changes_seen: u64,
 
     pub(crate) next_index: LogIndex,
@@ -187,7 +190,14 @@ impl Agreement {
             mut slots,
             mut pool,
             recovering,
-        } = Remembered::from_records(records, secret_seed(&config.key));
+            epochs,
+        } = Remembered::from_records(records, secret_seed(config.key.key()));
+        // The key under which it was signed is gone, or old.
+        let again = |m: SignedViewChange| match config.key.certificate() {
+            Some(_) => SignedViewChange::sign(m.body, &config.key).into_inner(),
+            None => m,
+        };
+        let changing = changing.map(again);
         let is_fresh = stable.is_none() && !recovering;
         let stable = stable.map(|s| (s.seq, s.root));
         // Without a log its own checkpoint is all that it knows of.
@@ -219,7 +229,7 @@ impl Agreement {
             slots,
             awaiting: BTreeSet::new(),
             pool,
-            judge: Judge::new(secret_seed(&config.key), now.mono),
+            judge: Judge::new(secret_seed(config.key.key()), now.mono),
             mac_keys: BTreeMap::new(),
             shared: BTreeMap::new(),
             suspects: BTreeMap::new(),
@@ -248,6 +258,7 @@ impl Agreement {
             new_view_deadline: None,
             failed_views: 0,
             met_after: None,
+            epochs: Epochs::new(&config.keys, epochs),
             view_changes_seen: 0,
             next_index,
             persisted: None,
@@ -265,6 +276,10 @@ impl Agreement {
             behind_since: None,
             config,
         };
+        if let Some(certificate) = core.config.key.certificate() {
+            let counter = certificate.counter;
+            core.saw_epoch(core.config.me, counter);
+        }
         if let Some(change) = changing {
             core.view_changes.insert(core.config.me, change.clone());
             core.tell(PeerMessage::ViewChange(change));
@@ -383,6 +398,10 @@ impl Agreement {
                 self.on_guest_gone(client);
                 Ok(())
             }
+            Input::Renewed(signer) => {
+                self.on_renewed(*signer);
+                Ok(())
+            }
             Input::Persisted(index) => {
                 self.on_persisted(index);
                 Ok(())
@@ -449,6 +468,7 @@ impl Agreement {
             PeerMessage::Body(request) => self.on_body(request),
             PeerMessage::EstimatePlease(nonce) => self.on_estimate_please(from, nonce),
             PeerMessage::Estimate(m) => self.on_estimate(from, m),
+            PeerMessage::Epoch(m) => self.on_epoch(from, m),
             // State transfer and replies are beside agreement, and the driver opens what is signed.
             PeerMessage::State(_) | PeerMessage::Vouchers(_) | PeerMessage::Signed(_) => {
                 Err(Rejected::NotAsked)

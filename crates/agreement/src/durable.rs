@@ -44,6 +44,8 @@ tagged! {
         /// All that stood in the log before is lost: the replica is silent until it enters a view again. The time is that of its
         /// own clock, for people.
         8 => Recovering(Time),
+        /// The highest number of a certificate that was seen of each replica, where they have key holders.
+        9 => Epochs(Vec<u64>),
     }
 }
 
@@ -110,7 +112,8 @@ impl Record {
             Record::Stable(_)
             | Record::Changing(_)
             | Record::Entered(_)
-            | Record::Recovering(_) => Seq(0),
+            | Record::Recovering(_)
+            | Record::Epochs(_) => Seq(0),
         }
     }
 
@@ -158,6 +161,8 @@ pub(crate) struct Remembered {
     pub pool: Pool,
     /// Whether the replica has forgotten what it said, and no view has started since.
     pub recovering: bool,
+    /// The highest certificate of each replica.
+    pub epochs: Option<Vec<u64>>,
 }
 
 impl Remembered {
@@ -172,6 +177,7 @@ impl Remembered {
             slots: BTreeMap::new(),
             pool: Pool::new(seed),
             recovering: false,
+            epochs: None,
         };
         for record in records {
             it.apply(record);
@@ -226,6 +232,8 @@ impl Remembered {
                 self.checkpoints.insert(seq, root);
             }
             Record::Recovering(_) => self.recovering = !is_on(Mutant::RecoveringVotes),
+            // They only rise, and so a later record has them all.
+            Record::Epochs(highest) => self.epochs = Some(highest),
             // A new segment's head repeats records of views, so an older one may come late.
             Record::Changing(change) => {
                 if change.body.view > self.view && !is_on(Mutant::LeavingForgotten) {

@@ -85,11 +85,13 @@ impl Agreement {
             asked,
             behind_since: _,
             recovery,
+            epochs,
             // It is given to those who say in STATUS that they recover.
             help: _,
         } = self;
         assert!(held.is_empty(), "a replica with a log");
         assert!(recovery.is_none(), "a replica that has lost its log");
+        assert!(epochs.is_none(), "a replica with a key holder");
         view.encode(out);
         active.encode(out);
         last_given.encode(out);

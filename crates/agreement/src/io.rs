@@ -10,8 +10,8 @@ use core::fmt;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage};
 use quorate_wire::{
-    Authentication, ClientId, Digest, KeyPair, LogIndex, MacKey, PublicKey, Quorum, ReplicaId, Seq,
-    SessionId, Time, Verified, View,
+    Authentication, ClientId, Digest, LogIndex, MacKey, Quorum, ReplicaId, ReplicaKeys, Seq,
+    SessionId, Signer, Time, Verified, View,
 };
 
 use crate::Millis;
@@ -25,9 +25,9 @@ pub struct Config {
     /// This replica.
     pub me: ReplicaId,
     /// Signs what third parties must believe.
-    pub key: KeyPair,
-    /// All replicas' public keys, by id.
-    pub keys: Vec<PublicKey>,
+    pub key: Signer,
+    /// What the replicas' signatures are checked against.
+    pub keys: ReplicaKeys,
     /// The group's clients. Nobody else's signature makes a request: a faulty replica can make up as many keys as it likes.
     pub clients: BTreeSet<ClientId>,
     /// Whether others may come, by credentials that are judged where links are made. The same at all replicas of a group.
@@ -102,6 +102,8 @@ pub enum Input {
     ClientKey(ClientId, MacKey),
     /// A client that the group does not name has been gone for long: what is known of it can be forgotten.
     GuestGone(ClientId),
+    /// This replica signs with another key from now on: that of its next epoch.
+    Renewed(Box<Signer>),
     /// All records up to here are on disk.
     Persisted(LogIndex),
     /// The state after a checkpoint's place is in the store and has this root.
@@ -199,6 +201,8 @@ pub enum Rejected {
     BadTime,
     /// A signature or MAC that does not match.
     BadAuthentication,
+    /// Signed under a certificate of which there are two newer ones.
+    OldEpoch,
     /// A view change or new view whose parts contradict each other or the rules.
     Malformed,
     /// Content that nobody here asked for.
@@ -227,6 +231,7 @@ impl fmt::Display for Rejected {
             Rejected::BadBatch => "bad_batch",
             Rejected::BadTime => "bad_time",
             Rejected::BadAuthentication => "bad_authentication",
+            Rejected::OldEpoch => "old_epoch",
             Rejected::Malformed => "malformed",
             Rejected::NotAsked => "not_asked",
             Rejected::Unsigned => "unsigned",

@@ -37,6 +37,7 @@ mod checkpoint;
 pub mod client;
 mod core;
 pub mod durable;
+mod epochs;
 mod evidence;
 mod fingerprint;
 mod guests;

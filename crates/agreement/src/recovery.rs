@@ -99,6 +99,13 @@ impl Recovery {
     pub fn bound(&self) -> Option<Bound> {
         self.bound
     }
+
+    /// A replica is asked anew, if that is still of use.
+    pub fn forget_answer(&mut self, replica: ReplicaId) {
+        if self.bound.is_none() {
+            self.answers.remove(&replica);
+        }
+    }
 }
 
 /// What a replica that has forgotten all can have said at most; `None` where more must answer.

@@ -25,6 +25,11 @@ impl Votes {
         }
     }
 
+    /// A replica's vote counts no longer.
+    pub fn forget(&mut self, replica: ReplicaId) {
+        self.0.remove(&replica);
+    }
+
     /// How many replicas voted for this.
     pub fn count(&self, view: View, digest: Digest) -> usize {
         self.0

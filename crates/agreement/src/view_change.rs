@@ -117,11 +117,22 @@ impl Agreement {
             return Err(Rejected::Malformed);
         }
         let digest = m.digest();
-        self.compare_view_change(&m, &digest);
         let wanted = self.is_proof_wanted(m.body.replica, &digest);
+        let age = self.check_age(m.body.replica, &m.signature);
+        if let Err(old) = age
+            && !(wanted && self.is_proof_vouched(m.body.replica, &digest))
+        {
+            return Err(old);
+        }
+        self.compare_view_change(&m, &digest);
         let known = self.view_changes.get(&m.body.replica);
-        let newer = known.is_none_or(|old| old.body.view < m.body.view);
+        let newer = known.is_none_or(|old| {
+            // Who has another key signs the same again.
+            let again = m.signature.counter() > old.signature.counter();
+            old.body.view < m.body.view || (again && old.body == m.body)
+        });
         let news = m.body.view >= self.view && (newer || is_on(Mutant::SenderIgnored));
+        let news = news && age.is_ok();
         // It has no word in it, but may have to look through the proofs of a NEW-VIEW.
         let news = news && !self.is_recovering();
         if !news && !wanted {
@@ -135,6 +146,7 @@ impl Agreement {
                 .map_err(|_| Rejected::BadAuthentication)?
                 .into_inner(),
         };
+        self.saw_signature(m.body.replica, &m.signature);
         if wanted {
             self.proofs.insert(digest, m.clone());
         }
@@ -159,12 +171,13 @@ impl Agreement {
                 .find(is_free)
                 .unwrap_or(sender);
         }
-        if self
-            .view_changes
-            .get(&sender)
-            .is_some_and(|old| old.body.view >= view)
-        {
-            return;
+        match self.view_changes.get_mut(&sender) {
+            Some(old) if old.body == m.body => {
+                *old = m;
+                return;
+            }
+            Some(old) if old.body.view >= view => return,
+            _ => {}
         }
         self.view_changes.insert(sender, m);
         self.join_view_change();
@@ -254,6 +267,11 @@ impl Agreement {
         let view = m.body.view;
         let quorum = self.config.quorum;
         let primary = quorum.primary(view);
+        if let Err(old) = self.check_age(primary, &m.signature)
+            && !self.is_view_vouched(view, &m.digest())
+        {
+            return Err(old);
+        }
         self.compare_new_view(primary, &m);
         if view < self.view || (view == self.view && self.active) {
             return Err(Rejected::OtherView);
@@ -281,11 +299,11 @@ impl Agreement {
         if primary == self.config.me {
             return Err(Rejected::NotThePrimary);
         }
-        let key = &self.config.keys[usize::from(primary.0)];
         let m = m
-            .verify(key)
+            .verify(&self.config.keys, primary)
             .map_err(|_| Rejected::BadAuthentication)?
             .into_inner();
+        self.saw_signature(primary, &m.signature);
         self.heard_new_views.insert(primary, m.clone());
         self.waiting_new_views.insert(primary, m);
         self.try_waiting_new_views();

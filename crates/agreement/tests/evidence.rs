@@ -5,7 +5,7 @@ mod support;
 use quorate_agreement::{Agreement, Output, Record, Rejected};
 use quorate_wire::evidence::{Evidence, Kind};
 use quorate_wire::message::{Batch, Committed, PeerMessage, PrePrepare, SignedViewChange};
-use quorate_wire::{Digest, PublicKey, ReplicaId, Seq, Time, View};
+use quorate_wire::{Digest, ReplicaId, ReplicaKeys, Seq, Time, View};
 use support::*;
 
 fn evidence(replica: &mut Agreement) -> Vec<Evidence> {
@@ -19,7 +19,7 @@ fn evidence(replica: &mut Agreement) -> Vec<Evidence> {
 
 /// Who is convicted, and of what.
 fn convicted(evidence: &Evidence) -> (u8, Kind) {
-    let keys: Vec<PublicKey> = (0..4).map(|r| key(r).public()).collect();
+    let keys: ReplicaKeys = (0..4).map(|r| key(r).public()).collect();
     let subject = evidence.verify(quorum(), &keys).expect("genuine");
     (subject.replica.0, subject.kind)
 }

@@ -9,8 +9,10 @@ use proptest::prelude::*;
 use quorate_agreement::durable::{CommittedRecord, Content, Entered, PrePrepared, StableRecord};
 use quorate_agreement::{LOG_WINDOW, Record};
 use quorate_wire::message::{SignedViewChange, ViewChange, Vote};
-use quorate_wire::{Digest, Encode, Quorum, ReplicaId, Seq, Signature, View};
-use support::{batch, codec, digest, new_view, request, seq, view_change, vote};
+use quorate_wire::{
+    Digest, Encode, EpochCertificate, KeyPair, Quorum, ReplicaId, Seq, Signer, Signs, Time, View,
+};
+use support::{batch, codec, digest, new_view, number, request, seq, view_change, vote};
 
 fn content() -> impl Strategy<Value = Content> {
     (batch(), vec(request(), 0..3)).prop_map(|(batch, requests)| Content { batch, requests })
@@ -33,6 +35,8 @@ fn record() -> impl Strategy<Value = Record> {
         committed,
         (seq(), digest()).prop_map(|(seq, root)| Record::Stable(StableRecord { seq, root })),
         view_change().prop_map(Record::Changing),
+        number().prop_map(|time| Record::Recovering(Time(time))),
+        vec(number(), 0..5).prop_map(Record::Epochs),
         entered,
     ]
 }
@@ -58,9 +62,13 @@ fn the_largest_records_fit_in_a_frame() {
         prepared: (0..LOG_WINDOW).map(vote).collect(),
         preprepared: (0..8 * LOG_WINDOW).map(vote).collect(),
     };
+    let key = KeyPair::from_seed(&[1; 32]);
+    let me = ReplicaId(0);
+    let certificate = EpochCertificate::sign(&key, Digest::ZERO, me, 1, key.public());
+    let signer = Signer::of_epoch(key, certificate);
     let change = SignedViewChange {
         body,
-        signature: Signature([0; 64]),
+        signature: signer.sign_for_others(&Digest::ZERO),
     };
     let (all, each) = (Quorum::MAX_REPLICAS, change.to_bytes().len());
     // The NEW-VIEW itself: its head, the senders and digests, the selection.

@@ -22,7 +22,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use quorate_wire::message::{PeerMessage, ReplicaMessage, SignedViewChange, ViewChange};
-use quorate_wire::{Digest, KeyPair, Quorum, ReplicaId, Seq};
+use quorate_wire::{Digest, Quorum, ReplicaId, Seq, Signer};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -128,7 +128,7 @@ const SLOW_MS: (u64, u64) = (300, 900);
 struct Identity {
     quorum: Quorum,
     me: ReplicaId,
-    key: KeyPair,
+    key: Signer,
 }
 
 /// One faulty replica's outgoing side.
@@ -145,7 +145,14 @@ pub struct Faulty {
 
 impl Faulty {
     /// The replica `me` with its own `key`. Equal seeds give equal misbehaviour.
-    pub fn new(fault: Fault, quorum: Quorum, me: ReplicaId, key: KeyPair, seed: u64) -> Faulty {
+    pub fn new(
+        fault: Fault,
+        quorum: Quorum,
+        me: ReplicaId,
+        key: impl Into<Signer>,
+        seed: u64,
+    ) -> Faulty {
+        let key = key.into();
         Faulty {
             fault,
             identity: Identity { quorum, me, key },
@@ -155,6 +162,11 @@ impl Faulty {
             flooder: Flooder::default(),
             leaper: Leaper::default(),
         }
+    }
+
+    /// It signs with another key from now on.
+    pub fn renew(&mut self, key: Signer) {
+        self.identity.key = key;
     }
 
     /// How it misbehaves.

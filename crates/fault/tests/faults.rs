@@ -6,7 +6,9 @@ use quorate_wire::message::{
     Batch, Commit, PeerMessage, PrePrepare, Prepare, ReplicaMessage, Reply, ReplyBody,
     SignedViewChange, Status, ViewChange,
 };
-use quorate_wire::{Digest, KeyPair, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
+use quorate_wire::{
+    Digest, KeyPair, Quorum, ReplicaId, ReplicaKeys, RequestNumber, Seq, SessionId, Time, View,
+};
 
 const ME: ReplicaId = ReplicaId(0);
 
@@ -127,7 +129,7 @@ fn an_equivocator_signs_both_stories() {
         panic!("another message")
     };
     assert_ne!(second, m);
-    assert!(second.verify(&[key.public()]).is_ok());
+    assert!(second.verify(&[key.public()].into_iter().collect()).is_ok());
 }
 
 /// Silence is silence, and slowness stays within its bounds.
@@ -168,7 +170,7 @@ fn a_restless_one_asks_for_the_next_view() {
         panic!("no VIEW-CHANGE: {sent:?}")
     };
     assert_eq!((change.body.view, change.body.replica), (View(4), ME));
-    let keys: Vec<_> = (0..4u8)
+    let keys: ReplicaKeys = (0..4u8)
         .map(|r| KeyPair::from_seed(&[r + 1; 32]).public())
         .collect();
     assert!(change.clone().verify(&keys).is_ok());

@@ -109,7 +109,7 @@ impl Cast {
         let config = Config {
             quorum: self.quorum,
             me,
-            key: key(me.0),
+            key: key(me.0).into(),
             keys: keys.collect(),
             clients: [key(50).public()].into(),
             timeout_ms: TIMEOUT_MS,

@@ -13,7 +13,9 @@ use std::path::Path;
 use bytes::Bytes;
 use quorate_wire::auth::AuthError;
 use quorate_wire::digest::Content;
-use quorate_wire::{Authentication, Digest, Encode, PublicKey, Quorum, ReplicaId, Signature};
+use quorate_wire::{
+    Authentication, Digest, Encode, PublicKey, Quorum, ReplicaId, ReplicaKeys, Signature,
+};
 
 use crate::disk;
 
@@ -315,6 +317,17 @@ impl Group {
         self.replicas.iter().map(|r| r.key).collect()
     }
 
+    /// What is checked against this file that replicas have signed for others to pass on.
+    pub fn signing_keys(&self) -> ReplicaKeys {
+        match self.identities() {
+            None => self.replica_keys().into(),
+            Some(identities) => ReplicaKeys::Certified {
+                group: self.id(),
+                identities: identities.to_vec(),
+            },
+        }
+    }
+
     /// The keys that the replicas' key holders have, in order of the replicas' ids; `None` in a group without key holders, where
     /// the replicas' own keys speak on links.
     pub fn identities(&self) -> Option<&[PublicKey]> {
@@ -403,6 +416,9 @@ impl Group {
         if let Some(owner) = owner {
             admit_owner(&mut members, identities.as_deref(), owner)
                 .map_err(|problem| (problem, Place::Owner))?;
+        }
+        if identities.is_some() && protocol.authentication == Authentication::Signature {
+            return Err((Problem::SignedWithHolders, Place::Whole));
         }
         let mut group = Group {
             name,

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use quorate_credential::Chain;
-use quorate_wire::{EpochCertificate, KeyPair, MacKey, PublicKey, ReplicaId};
+use quorate_wire::{EpochCertificate, KeyPair, MacKey, PublicKey, ReplicaId, Signer};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
@@ -106,6 +106,14 @@ impl Identity {
     pub(crate) fn credential(&self) -> Option<Frame> {
         let chain = self.credential.as_ref()?;
         Some(Frame::of_bytes(&chain.to_bytes()))
+    }
+
+    /// What a replica signs with for others to pass on.
+    pub fn signer(&self) -> Signer {
+        match &self.certificate {
+            Some(certificate) => Signer::of_epoch(self.key.clone(), certificate.clone()),
+            None => self.key.clone().into(),
+        }
     }
 
     /// What says whose key it is, where the group file does not.

@@ -283,6 +283,10 @@ impl Daemon {
         if is_new && !durable {
             directory::note_run(&data, &group)?;
         }
+        if past == restore::Past::Distrusted {
+            // Somebody may have written numbers there that no certificate will ever have.
+            epoch::forget_seen(&data).map_err(io)?;
+        }
         let epochs = Epochs::kept(&group, &data.join(epoch::SEEN)).map_err(io)?;
         let (identity, holder) = match epochs {
             None => (Identity::new(&key), None),
@@ -312,8 +316,8 @@ impl Daemon {
         let config = Config {
             quorum: group.quorum(),
             me,
-            key: key.clone(),
-            keys: group.replica_keys(),
+            key: identity.signer(),
+            keys: group.signing_keys(),
             clients: group.client_keys().collect(),
             guests: group.owner().is_some(),
             timeout_ms: TIMEOUT_MS,
@@ -343,7 +347,7 @@ impl Daemon {
             links,
             signing,
             fault,
-            &key,
+            identity.signer(),
             tuning.tentative,
         );
         let damage = (!alone).then_some(damage);

@@ -11,7 +11,7 @@ use quorate_state::transfer::{Counts, Found, Lie, Lookup};
 use quorate_state::{Layer, Snapshot};
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
-use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq};
+use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq, Signer};
 
 use crate::clients::ConnectionId;
 
@@ -30,6 +30,8 @@ pub enum Input {
     GuestGone(ClientId),
     /// A message over a client's connection.
     Client(ConnectionId, ClientMessage),
+    /// This replica signs with another key from now on.
+    Renewed(Box<Signer>),
     /// All records up to here are on disk.
     Persisted(LogIndex),
     /// A layer is in the store, durably.

@@ -214,6 +214,7 @@ impl<S: Service> Replica<S> {
                 self.agree(now, AgreementInput::GuestGone(client));
             }
             Input::Client(connection, message) => return self.on_client(now, connection, message),
+            Input::Renewed(signer) => self.agree(now, AgreementInput::Renewed(signer)),
             Input::Persisted(index) => self.agree(now, AgreementInput::Persisted(index)),
             Input::Stored {
                 seq,

@@ -129,11 +129,18 @@ mod tests {
     use quorate_wire::evidence::Kind;
     use quorate_wire::message::transfer::{Nodes, StateMessage};
     use quorate_wire::message::{Checkpoint, Prepare};
-    use quorate_wire::{Seq, View};
+    use quorate_wire::{ReplicaKeys, Seq, View};
+
+    fn key(replica: u8) -> KeyPair {
+        KeyPair::from_seed(&[replica + 1; 32])
+    }
+
+    fn keys() -> ReplicaKeys {
+        (0..4).map(|r| key(r).public()).collect()
+    }
 
     fn signing(me: u8) -> Signing {
-        let key = |replica| KeyPair::from_seed(&[replica + 1; 32]);
-        let keys = (0..4).map(|r| key(r).public()).collect();
+        let keys = keys().standing().to_vec();
         let quorum = Quorum::new(4).expect("f = 1");
         Signing::new(
             Authentication::Signature,
@@ -169,7 +176,7 @@ mod tests {
         let found = hear(2000, 2);
         assert_eq!(found.len(), 1);
         let quorum = Quorum::new(4).expect("f = 1");
-        let subject = found[0].verify(quorum, &signing(0).keys).expect("proved");
+        let subject = found[0].verify(quorum, &keys()).expect("proved");
         assert_eq!((subject.replica, subject.seq), (ReplicaId(3), Seq(2000)));
         assert!(hear(1999, 2).is_empty(), "one of a kind");
     }
@@ -192,7 +199,7 @@ mod tests {
         let found = listener.take_evidence();
         let quorum = Quorum::new(4).expect("f = 1");
         for evidence in &found {
-            let subject = evidence.verify(quorum, &listener.keys).expect("proved");
+            let subject = evidence.verify(quorum, &keys()).expect("proved");
             assert_eq!((subject.replica, subject.kind), (ReplicaId(3), Kind::State));
         }
         found
@@ -268,7 +275,7 @@ mod tests {
         }
         let found = second.take_evidence();
         let quorum = Quorum::new(4).expect("f = 1");
-        assert!(found[0].verify(quorum, &signing(0).keys).is_ok());
+        assert!(found[0].verify(quorum, &keys()).is_ok());
 
         let PeerMessage::Signed(mut forged) = sealed[0].clone() else {
             panic!("signed");

@@ -57,8 +57,8 @@ impl Alone {
         let config = Config {
             quorum: Quorum::new(1).unwrap(),
             me: ReplicaId(0),
-            keys: vec![key.public()],
-            key,
+            keys: vec![key.public()].into(),
+            key: key.into(),
             clients: [client.public()].into(),
             timeout_ms: 1_000,
             guests: false,

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use quorate_wire::KeyPair;
+use quorate_wire::{Digest, EpochCertificate, KeyPair, Quorum, ReplicaId, ReplicaKeys, Signer};
 
 /// Each is made once: that costs as much as to sign, and every run has the same.
 static MADE: [OnceLock<KeyPair>; 256] = [const { OnceLock::new() }; 256];
@@ -11,4 +11,40 @@ static MADE: [OnceLock<KeyPair>; 256] = [const { OnceLock::new() }; 256];
 pub fn key_pair(byte: u8) -> KeyPair {
     let made = &MADE[usize::from(byte)];
     made.get_or_init(|| KeyPair::from_seed(&[byte; 32])).clone()
+}
+
+/// The id of the group.
+const GROUP: Digest = Digest([3; 32]);
+
+/// The key of a replica that lasts.
+pub fn key_of(id: ReplicaId) -> KeyPair {
+    key_pair(id.0 + 1)
+}
+
+/// The key of a replica's key holder.
+fn identity_of(id: ReplicaId) -> KeyPair {
+    key_pair(id.0 + 200)
+}
+
+/// The key of a replica in its epoch of this number, certified.
+pub fn signer_of(id: ReplicaId, counter: u64) -> Signer {
+    let mut seed = [id.0 + 1; 32];
+    seed[..8].copy_from_slice(&counter.to_le_bytes());
+    let key = KeyPair::from_seed(&seed);
+    let certificate = EpochCertificate::sign(&identity_of(id), GROUP, id, counter, key.public());
+    Signer::of_epoch(key, certificate)
+}
+
+/// What the replicas' signatures are checked against, with key holders or without.
+pub fn replica_keys(quorum: Quorum, holders: bool) -> ReplicaKeys {
+    match holders {
+        false => quorum.replicas().map(|id| key_of(id).public()).collect(),
+        true => ReplicaKeys::Certified {
+            group: GROUP,
+            identities: quorum
+                .replicas()
+                .map(|id| identity_of(id).public())
+                .collect(),
+        },
+    }
 }

@@ -109,6 +109,8 @@ pub struct Knobs {
     pub skew_ms: u64,
     /// Whether everything is signed.
     pub authentication: Authentication,
+    /// After how long replicas take another key, certified by their key holders; 0: they have none.
+    pub epochs: u64,
     /// Whether replicas execute tentatively.
     pub tentative: bool,
     /// From how many sessions in a batch on its replies go together.
@@ -169,6 +171,7 @@ impl Knobs {
             bad_mac_clients: 0,
             skew_ms: 0,
             authentication: Authentication::Mac,
+            epochs: 0,
             tentative: true,
             vouched_from: usize::MAX,
             unordered_reads: true,
@@ -296,6 +299,11 @@ impl Knobs {
             if d.per_mille(60) {
                 *adversary = Adversary::Fault(Fault::Leap);
             }
+        }
+        let mut d = Dice::new(seed, 13);
+        if d.per_mille(250) && k.authentication == Authentication::Mac {
+            // Real ones are longer still; a replica that is behind takes 0.4 s to see that it must fetch the state.
+            k.epochs = d.pick(&[1_000_000, 2_000_000, 5_000_000]);
         }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {

@@ -7,12 +7,12 @@ use quorate_fault::{Fault, Faulty};
 use quorate_replica::{Replica, Signing};
 use quorate_state::Layer;
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
-use quorate_wire::{KeyPair, PublicKey, Quorum, ReplicaId, Time};
+use quorate_wire::{Quorum, ReplicaId, ReplicaKeys, Signer, Time};
 
 use crate::client::client_key;
 use crate::dice::Dice;
 use crate::disk::Disk;
-use crate::keys::key_pair;
+pub use crate::keys::key_of;
 use crate::knobs::{Adversary, Knobs};
 use crate::rounds::process::ByRound;
 use crate::service::AnyService;
@@ -54,18 +54,13 @@ pub struct Server {
     skew_ns: i64,
 }
 
-/// The key of a replica.
-pub fn key_of(id: ReplicaId) -> KeyPair {
-    key_pair(id.0 + 1)
-}
-
 impl Server {
     /// A server with a new disk, not started yet.
     pub fn new(
         id: ReplicaId,
         knobs: &Knobs,
         adversary: Option<Adversary>,
-        keys: &[PublicKey],
+        keys: &ReplicaKeys,
         genesis: &Layer,
         dice: &mut Dice,
     ) -> Server {
@@ -96,13 +91,19 @@ impl Server {
             faulty,
             by_round,
             dead: false,
-            signing: Signing::new(knobs.authentication, quorum, id, key.clone(), keys.to_vec()),
+            signing: Signing::new(
+                knobs.authentication,
+                quorum,
+                id,
+                key.clone(),
+                keys.standing().to_vec(),
+            ),
             said: Vec::new(),
             config: Config {
                 quorum,
                 me: id,
-                key,
-                keys: keys.to_vec(),
+                key: key.into(),
+                keys: keys.clone(),
                 clients: (0..knobs.clients).map(|c| client_key(c).public()).collect(),
                 timeout_ms: knobs.timeout_ms,
                 guests: false,
@@ -151,6 +152,17 @@ impl Server {
         self.replica = Some(Box::new(replica));
     }
 
+    /// It signs with another key from now on.
+    pub fn renew(&mut self, signer: &Signer) {
+        self.config.key = signer.clone();
+        if let Some(faulty) = &mut self.faulty {
+            faulty.renew(signer.clone());
+        }
+        if let Some(faulty) = &mut self.by_round {
+            faulty.renew(signer.clone());
+        }
+    }
+
     /// The power goes.
     pub fn crash(&mut self, dice: &mut Dice) {
         self.replica = None;
@@ -196,6 +208,23 @@ impl Server {
             Some(faulty) => faulty.for_client(message),
             None => vec![(message, 0)],
         }
+    }
+
+    /// The key with which it signs.
+    pub fn signer(&self) -> &Signer {
+        &self.config.key
+    }
+
+    /// Somebody has it, and has it misbehave.
+    pub fn fall_into_hands(&mut self, kind: Fault, quorum: Quorum) {
+        let key = self.config.key.clone();
+        self.adversary = Some(Adversary::Fault(kind));
+        self.faulty = Some(Faulty::new(kind, quorum, self.id, key, 0));
+    }
+
+    /// Nobody has it any more.
+    pub fn be_sound(&mut self) {
+        (self.adversary, self.faulty) = (None, None);
     }
 
     /// From now on a faulty server says nothing.

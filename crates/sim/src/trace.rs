@@ -123,6 +123,7 @@ pub fn words(message: &PeerMessage) -> String {
         PeerMessage::State(_) => "STATE".into(),
         PeerMessage::Vouchers(m) => format!("VOUCHERS {:?} of {}", m.seq, m.replies.len()),
         PeerMessage::EstimatePlease(nonce) => format!("ESTIMATE PLEASE {nonce:x}"),
+        PeerMessage::Epoch(m) => format!("EPOCH {}, began {:?}", m.certificate.counter, m.began),
         PeerMessage::Estimate(m) => format!(
             "ESTIMATE checkpoint {:?} prepared {:?} {:?}",
             m.checkpoint, m.prepared, m.view
@@ -153,6 +154,7 @@ pub fn number(message: &PeerMessage) -> u64 {
         PeerMessage::Vouchers(m) => (15, m.seq.0, m.replies.len() as u64),
         PeerMessage::EstimatePlease(nonce) => (16, *nonce, 0),
         PeerMessage::Estimate(m) => (17, m.checkpoint.0, m.view.0),
+        PeerMessage::Epoch(m) => (18, m.certificate.counter, 0),
     };
     a.rotate_left(8) ^ b.rotate_left(32) ^ tag
 }

@@ -15,13 +15,15 @@ use crate::checks::{Failure, lists, order, reads};
 use crate::client::ClientNode;
 use crate::dice::Dice;
 use crate::history::Operation;
+use crate::keys::replica_keys;
 use crate::knobs::{Adversary, Knobs, Workload};
 use crate::net::Net;
-use crate::server::{Server, key_of};
+use crate::server::Server;
 use crate::service::{AnyService, List};
 use crate::trace::{Sink, Trace};
 
 mod clients;
+mod intruder;
 mod queue;
 mod servers;
 mod storm;
@@ -50,6 +52,7 @@ enum Event {
     Connect(usize, usize),
     Think(usize),
     Start(usize),
+    Renew(usize, u64),
     StartClient(usize),
     Storm(storm::Blow),
 }
@@ -119,6 +122,9 @@ pub struct World {
     announcers: BTreeMap<(Seq, Digest), BTreeSet<usize>>,
     /// Correct servers that have lost their logs and have not come back yet: they count among the faulty ones.
     forgetful: BTreeSet<usize>,
+    intruder: intruder::Intruder,
+    /// How many statements each key holder has signed.
+    holders: BTreeMap<ReplicaId, u64>,
     /// The seed, for what follows from it without dice.
     seed: u64,
     /// What a scenario keeps from arriving.
@@ -134,7 +140,7 @@ impl World {
         let quorum = Quorum::new(knobs.replicas).expect("a size of a group");
         let service = AnyService::new(knobs.workload);
         let layer = genesis(service.clone()).expect("the initial state can be written");
-        let keys: Vec<_> = quorum.replicas().map(|r| key_of(r).public()).collect();
+        let keys = replica_keys(quorum, knobs.epochs > 0);
         let mut dice = Dice::new(seed, 2);
         let checkpoints = Checkpoints::new(knobs.checkpoint_bytes);
         let adversary = |id: ReplicaId| {
@@ -176,6 +182,8 @@ impl World {
             announced: Vec::new(),
             announcers: BTreeMap::new(),
             forgetful: BTreeSet::new(),
+            intruder: intruder::Intruder::default(),
+            holders: BTreeMap::new(),
             seed,
             filter: None,
             healed: false,
@@ -227,6 +235,7 @@ impl World {
                 self.note(&[1, to as u64, u64::from(from.0), n], || {
                     format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
                 });
+                self.overhear(to, &message);
                 let signing = &mut self.servers[to].signing;
                 let opened = signing.open(from, message);
                 for evidence in signing.take_evidence() {
@@ -272,6 +281,7 @@ impl World {
                 Ok(())
             }
             Event::Start(server) => self.start(server),
+            Event::Renew(server, incarnation) => self.on_renew(server, incarnation),
             Event::StartClient(client) => {
                 self.start_client(client);
                 Ok(())

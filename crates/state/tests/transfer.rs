@@ -10,7 +10,7 @@ use quorate_state::{Layer, MemorySnapshot, Snapshot, tree};
 use quorate_wire::evidence::{Certificate, Evidence, Kind, WrongPiece};
 use quorate_wire::message::transfer::{GetNodes, GetValues, Nodes, StateMessage, Values};
 use quorate_wire::message::{Checkpoint, MAX_FRAME_BYTES, PeerMessage, SignedMessage};
-use quorate_wire::{Decode, Digest, Encode, KeyPair, PublicKey, Quorum, ReplicaId, Seq};
+use quorate_wire::{Decode, Digest, Encode, KeyPair, Quorum, ReplicaId, ReplicaKeys, Seq};
 
 const CHECKPOINT: Seq = Seq(256);
 
@@ -270,7 +270,7 @@ fn key_pair(replica: u8) -> KeyPair {
     KeyPair::from_seed(&[replica + 1; 32])
 }
 
-fn keys() -> Vec<PublicKey> {
+fn keys() -> ReplicaKeys {
     (0..4).map(|r| key_pair(r).public()).collect()
 }
 

@@ -77,6 +77,8 @@ pub enum AuthError {
     BadKey,
     /// The signature is not the key's over this content.
     BadSignature,
+    /// The replica's identity has not certified the key, where there are identities; or there are none.
+    BadCertificate,
     /// The MAC is not the key's over this content, or there is none for this replica.
     BadMac,
 }
@@ -86,6 +88,7 @@ impl fmt::Display for AuthError {
         f.write_str(match self {
             AuthError::BadKey => "not a valid public key",
             AuthError::BadSignature => "the signature does not match",
+            AuthError::BadCertificate => "the key has no certificate of its replica's identity",
             AuthError::BadMac => "the message authentication code does not match",
         })
     }

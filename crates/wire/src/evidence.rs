@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::auth::{AuthError, PublicKey};
 use crate::codec::{Decode, DecodeError, Encode};
 use crate::digest::{Content, Digest};
+use crate::epoch::ReplicaKeys;
 use crate::ids::{Quorum, ReplicaId, Seq, View};
 use crate::message::{PeerMessage, SignedMessage, SignedNewView, SignedViewChange};
 use crate::{record, tagged};
@@ -217,20 +218,26 @@ impl Evidence {
     ///
     /// # Errors
     /// Why it proves nothing.
-    pub fn verify(&self, quorum: Quorum, keys: &[PublicKey]) -> Result<Subject, NoProof> {
+    pub fn verify(&self, quorum: Quorum, keys: &ReplicaKeys) -> Result<Subject, NoProof> {
         let subject = self.subject(quorum)?;
-        let key = keys.get(usize::from(subject.replica.0));
-        let key = key.ok_or(NoProof::UnknownReplica)?;
+        let replica = subject.replica;
+        if !quorum.contains(replica) {
+            return Err(NoProof::UnknownReplica);
+        }
+        // Replicas that have key holders do not sign all messages.
+        let standing = keys.standing();
+        let key = standing.get(usize::from(replica.0));
         let signed = match self {
             Evidence::ViewChanges(two) => {
-                let check = |m: &SignedViewChange| key.verify(&m.digest(), &m.signature);
+                let check = |m: &SignedViewChange| keys.verify(replica, &m.digest(), &m.signature);
                 check(&two.first).and(check(&two.second))
             }
             Evidence::NewViews(two) => {
-                let check = |m: &SignedNewView| key.verify(&m.digest(), &m.signature);
+                let check = |m: &SignedNewView| keys.verify(replica, &m.digest(), &m.signature);
                 check(&two.first).and(check(&two.second))
             }
             Evidence::Messages(two) => {
+                let key = key.ok_or(NoProof::NotSigned)?;
                 let check = |m: &SignedMessage| m.verify(two.replica, key);
                 check(&two.first).and(check(&two.second))
             }
@@ -245,7 +252,7 @@ impl Evidence {
                 certificate,
                 ..
             }) => {
-                let checked = certificate.verify(quorum, keys, *replica, said);
+                let checked = certificate.verify(quorum, standing, *replica, said);
                 return checked.map(|()| subject);
             }
         };

@@ -10,6 +10,7 @@
 //! - [`message`]: requests, replies, and all that replicas say to each other.
 //! - [`tree`]: the nodes of the partition tree over a state.
 //! - [`statement`]: what a replica's identity signs, and how old that may be.
+//! - [`epoch`]: under which key a replica signs what is passed on.
 //! - [`evidence`]: proof that a replica has contradicted itself.
 //! - [`frame`]: checksummed frames of the write-ahead log.
 //! - [`mutants`]: defects that tests can switch on, and nobody else.
@@ -22,6 +23,7 @@ extern crate alloc;
 pub mod auth;
 pub mod codec;
 pub mod digest;
+pub mod epoch;
 pub mod evidence;
 pub mod frame;
 pub mod ids;
@@ -36,6 +38,7 @@ pub use auth::{
 };
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use digest::Digest;
+pub use epoch::{EpochStatus, ReplicaKeys, ReplicaSignature, Signer, Signs};
 pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
 pub use shared::SharedSignature;
 pub use statement::{Counters, EpochCertificate, RecoveryStatement, StatementError};

@@ -188,6 +188,11 @@ mutants! {
         "a replica that has lost its log votes again from the others' last checkpoint on" ""
     RecoveryAnyView "recovery-any-view"
         "a replica that has lost its log votes in the view that it finds" ""
+    // Keys of epochs.
+    AgeUnchecked "age-unchecked"
+        "the number of the certificate of a VIEW-CHANGE or NEW-VIEW is not looked at" ""
+    FormerWordsCount "former-words-count"
+        "what a replica said under keys that are worth nothing any more counts on" ""
     // Checkpoints and state.
     StableWithWeak "stable-with-weak"
         "f+1 CHECKPOINTs make a checkpoint stable" ""

@@ -8,7 +8,7 @@ use quorate_wire::message::{
     Batch, Checkpoint, Commit, Fetch, NewView, PeerMessage, PrePrepare, Prepare, SignedMessage,
     SignedNewView, SignedViewChange, ViewChange,
 };
-use quorate_wire::{Digest, Encode, KeyPair, PublicKey, Quorum, ReplicaId, Seq, Time, View};
+use quorate_wire::{Digest, Encode, KeyPair, Quorum, ReplicaId, ReplicaKeys, Seq, Time, View};
 
 const ONE: Digest = Digest([1; 32]);
 const TWO: Digest = Digest([2; 32]);
@@ -21,7 +21,7 @@ fn key(replica: u8) -> KeyPair {
     KeyPair::from_seed(&[replica + 1; 32])
 }
 
-fn keys() -> Vec<PublicKey> {
+fn keys() -> ReplicaKeys {
     (0..4).map(|r| key(r).public()).collect()
 }
 

@@ -10,7 +10,7 @@ use quorate_wire::evidence::{
 use quorate_wire::message::transfer::{Nodes, StateMessage, Values};
 use quorate_wire::message::{Checkpoint, PeerMessage, SignedMessage};
 use quorate_wire::tree::{self, Child, Entry, Node};
-use quorate_wire::{Digest, Encode, KeyPair, PublicKey, Quorum, ReplicaId, Seq};
+use quorate_wire::{Digest, Encode, KeyPair, Quorum, ReplicaId, ReplicaKeys, Seq};
 
 /// Who lies here.
 const LIAR: u8 = 3;
@@ -20,7 +20,7 @@ fn key(replica: u8) -> KeyPair {
     KeyPair::from_seed(&[replica + 1; 32])
 }
 
-fn keys() -> Vec<PublicKey> {
+fn keys() -> ReplicaKeys {
     (0..4).map(|r| key(r).public()).collect()
 }
 

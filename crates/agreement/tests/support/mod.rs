@@ -10,7 +10,7 @@ use quorate_wire::message::{
 };
 use quorate_wire::{
     Authentication, Authenticator, ClientId, Digest, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
-    RequestNumber, Seq, SessionId, Time, Verified, View,
+    ReplicaKeys, RequestNumber, Seq, SessionId, Signer, Time, Verified, View,
 };
 
 /// How long the replica waits for a primary.
@@ -64,7 +64,7 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
     Config {
         quorum,
         me: ReplicaId(me),
-        key: key(me),
+        key: key(me).into(),
         keys: quorum.replicas().map(|r| key(r.0).public()).collect(),
         clients: CLIENTS.map(|c| key(c).public()).into(),
         timeout_ms: TIMEOUT_MS,
@@ -75,6 +75,28 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
         checkpoint_bytes: usize::MAX,
         tuning: Tuning::default(),
     }
+}
+
+/// The id of a group whose replicas have key holders.
+pub const GROUP: Digest = Digest([7; 32]);
+
+/// The key of a replica's key holder.
+pub fn identity(replica: u8) -> KeyPair {
+    KeyPair::from_seed(&[replica + 80; 32])
+}
+
+/// Replica 0 of such a group, which starts from a log.
+pub fn restarted_with_holder(signer: Signer, records: Vec<Record>) -> Agreement {
+    let next = LogIndex(records.len() as u64);
+    let config = Config {
+        key: signer,
+        keys: ReplicaKeys::Certified {
+            group: GROUP,
+            identities: (0..4).map(|r| identity(r).public()).collect(),
+        },
+        ..config(0, Authentication::Mac)
+    };
+    Agreement::new(config, (Seq(0), GENESIS), true, records, next, at(0))
 }
 
 /// A replica that starts for the first time.

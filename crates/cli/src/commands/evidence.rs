@@ -43,7 +43,7 @@ impl Verdict {
         if kept.group != group.id() {
             return Verdict::OtherGroup;
         }
-        match kept.evidence.verify(group.quorum(), &group.replica_keys()) {
+        match kept.evidence.verify(group.quorum(), &group.signing_keys()) {
             Ok(_) => Verdict::Convicts,
             Err(reason) => Verdict::Nothing(reason),
         }

@@ -103,6 +103,11 @@ pub enum Problem {
     OwnerIsReplica,
     #[error("either all replicas have an identity, the key of their key holder, or none has")]
     SomeIdentities,
+    #[error(
+        "replicas that have key holders sign with keys that pass, and what is signed in a group with authentication \"signature\" \
+         is to last: leave out the identities, or write \"mac\""
+    )]
+    SignedWithHolders,
     #[error("`{0}` is not an address: give host:port, for instance 192.0.2.7:7000 or [::1]:7000")]
     BadAddress(String),
     #[error("there is no replica {0}: give a number that the group file lists")]

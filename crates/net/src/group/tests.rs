@@ -275,6 +275,12 @@ fn identities_are_for_all_or_none() {
     assert_eq!(with(&twice), Problem::KeyTwice);
     let a_members = [key(50), key(51), key(52), key(100)];
     assert_eq!(with(&a_members), Problem::KeyTwice);
+    let signed = sample().with_protocol(Protocol {
+        authentication: Authentication::Signature,
+        ..Protocol::default()
+    });
+    let both = signed.with_identities(&identities);
+    assert_eq!(both.unwrap_err(), Problem::SignedWithHolders);
     let text = group.to_string();
     let line = text.lines().position(|l| l.contains("identity")).unwrap();
     let without: Vec<&str> = text

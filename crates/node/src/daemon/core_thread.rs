@@ -319,11 +319,11 @@ impl<S: Service> Core<S> {
             },
             Wake::Store(StoreEvent::Failed(e)) => return Err(e.into()),
             Wake::Keys(identity) => {
-                self.outgoing.links().renew_keys(&identity);
+                self.outgoing.renew(&identity);
                 if let Some(keys) = &mut self.keys {
                     keys.since = self.now.mono;
                 }
-                return Ok(());
+                Input::Renewed(Box::new(identity.signer()))
             }
             Wake::Found(found) => Input::Found(found),
             Wake::Ran => match &self.pool {

@@ -1,6 +1,8 @@
 //! The replica's keys on links where it has a key holder: one that is certified at the start, and a new one every so often.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
@@ -13,6 +15,14 @@ use super::{DaemonError, Mailbox};
 
 /// Which certificates of the others were seen, in the replica's directory.
 pub(super) const SEEN: &str = "epochs";
+/// What was seen is learnt anew by a replica that does not believe what it has written.
+pub(super) fn forget_seen(data: &Path) -> io::Result<()> {
+    match fs::remove_file(data.join(SEEN)) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
 /// How long a key holder that is started together with the replica may take to listen.
 const STARTS_IN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
@@ -68,7 +78,7 @@ pub(super) fn renew(
     client: HolderClient,
     refresh: Duration,
     mailbox: Mailbox,
-) -> std::io::Result<Option<Renewals>> {
+) -> io::Result<Option<Renewals>> {
     if refresh.is_zero() {
         return Ok(None);
     }

@@ -161,7 +161,7 @@ mod tests {
         for path in files(&directory.path().join(DIRECTORY)) {
             let kept = Kept::from_file(&fs::read(path).unwrap().into()).unwrap();
             assert_eq!(kept.group, group.id());
-            let subject = kept.evidence.verify(group.quorum(), &group.replica_keys());
+            let subject = kept.evidence.verify(group.quorum(), &group.signing_keys());
             assert!(subject.is_ok(), "{subject:?}");
         }
     }

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use quorate_fault::{Fault, Faulty};
-use quorate_net::{Frame, ReplicaLinks};
+use quorate_net::{Frame, Identity, ReplicaLinks};
 use quorate_replica::{ConnectionId, Signing};
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
-use quorate_wire::{Encode, KeyPair, Quorum, ReplicaId, Seq};
+use quorate_wire::{Encode, Quorum, ReplicaId, Seq, Signer};
 
 /// How long a message may wait for others to be signed with.
 const LATER_MS: u64 = 1;
@@ -85,12 +85,12 @@ impl Outgoing {
         links: ReplicaLinks,
         signing: Signing,
         fault: Option<Fault>,
-        key: &KeyPair,
+        key: Signer,
         tentative: bool,
     ) -> Outgoing {
         let faulty = fault.map(|fault| {
             tracing::warn!(%fault, "this replica misbehaves on purpose");
-            Box::new(Faulty::new(fault, quorum, me, key.clone(), u64::from(me.0)))
+            Box::new(Faulty::new(fault, quorum, me, key, u64::from(me.0)))
         });
         Outgoing {
             quorum,
@@ -111,6 +111,14 @@ impl Outgoing {
     /// What checks the messages of others.
     pub fn signing(&mut self) -> &mut Signing {
         &mut self.signing
+    }
+
+    /// Links, and what is said for others to pass on, are under another key from now on.
+    pub fn renew(&mut self, identity: &Identity) {
+        self.links.renew_keys(identity);
+        if let Some(faulty) = &mut self.faulty {
+            faulty.renew(identity.signer());
+        }
     }
 
     pub fn links(&mut self) -> &mut ReplicaLinks {

@@ -10,7 +10,7 @@ use quorate_wire::message::{
     Batch, Checkpoint, Commit, Committed, NewView, PeerMessage, PrePrepare, Prepare, SignedNewView,
     SignedViewChange, ViewChange, Vote,
 };
-use quorate_wire::{Digest, KeyPair, ReplicaId, Seq, View};
+use quorate_wire::{Digest, ReplicaId, Seq, Signer, View};
 
 use super::{mix, round};
 
@@ -34,7 +34,7 @@ pub struct ByRound {
     /// Rounds with a fault, in a thousand.
     per_mille: u64,
     me: ReplicaId,
-    key: KeyPair,
+    key: Signer,
     /// What was said before, by kind.
     earlier: BTreeMap<u64, VecDeque<PeerMessage>>,
     digests: VecDeque<Digest>,
@@ -42,13 +42,18 @@ pub struct ByRound {
 }
 
 impl ByRound {
+    /// It signs with another key from now on.
+    pub fn renew(&mut self, key: Signer) {
+        self.key = key;
+    }
+
     /// The replica `me` with its own `key`. Equal seeds give equal faults.
-    pub fn new(seed: u64, per_mille: u64, me: ReplicaId, key: KeyPair) -> ByRound {
+    pub fn new(seed: u64, per_mille: u64, me: ReplicaId, key: impl Into<Signer>) -> ByRound {
         ByRound {
             seed,
             per_mille,
             me,
-            key,
+            key: key.into(),
             earlier: BTreeMap::new(),
             digests: VecDeque::new(),
             batches: VecDeque::new(),
@@ -227,7 +232,7 @@ mod tests {
     /// rounds without a fault exist, and each kind of change does.
     #[test]
     fn a_round_has_one_fault() {
-        let key = KeyPair::from_seed(&[1; 32]);
+        let key = quorate_wire::KeyPair::from_seed(&[1; 32]);
         let mut it = ByRound::new(5, 500, ReplicaId(0), key);
         let (mut right, mut withheld, mut wrong) = (0, 0, Vec::new());
         for seq in 1..200 {

@@ -30,7 +30,7 @@ fn core(replicas: usize, me: u8) -> Agreement {
     let config = Config {
         quorum,
         me: ReplicaId(me),
-        key: key_of(ReplicaId(me)),
+        key: key_of(ReplicaId(me)).into(),
         keys: quorum.replicas().map(|r| key_of(r).public()).collect(),
         clients: [client_key(0).public()].into(),
         timeout_ms: 60_000,

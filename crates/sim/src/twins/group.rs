@@ -6,8 +6,8 @@ use bytes::Bytes;
 use quorate_agreement::{Agreement, Config, Input, Now, Ordered, Output, Tuning};
 use quorate_wire::message::{AuthRequest, PeerMessage, Request};
 use quorate_wire::{
-    Authentication, Authenticator, Digest, LogIndex, MacKey, Quorum, ReplicaId, RequestNumber, Seq,
-    SessionId, Time, Verified, View,
+    Authentication, Authenticator, Digest, LogIndex, MacKey, Quorum, ReplicaId, ReplicaKeys,
+    RequestNumber, Seq, SessionId, Time, Verified, View,
 };
 
 use super::Schedule;
@@ -58,13 +58,13 @@ fn link_key(replica: ReplicaId) -> MacKey {
 impl Group<'_> {
     pub fn new(schedule: &Schedule) -> Group<'_> {
         let quorum = Quorum::new(schedule.replicas).expect("a size of a group");
-        let keys: Vec<_> = quorum.replicas().map(|r| key_of(r).public()).collect();
+        let keys: ReplicaKeys = quorum.replicas().map(|r| key_of(r).public()).collect();
         let twins = schedule.twins.iter().copied();
         let instance = |id: ReplicaId, skew_ms: u64| {
             let config = Config {
                 quorum,
                 me: id,
-                key: key_of(id),
+                key: key_of(id).into(),
                 keys: keys.clone(),
                 clients: [client_key(0).public()].into(),
                 timeout_ms: TIMEOUT_MS,

@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use quorate_agreement::{Record, Standing};
 use quorate_execution::Job;
 use quorate_state::transfer::{self, Lookup};
+use quorate_wire::Signer;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::Checkpoint;
 
 use super::*;
 use crate::disk::Write;
+use crate::keys::signer_of;
 use crate::knobs::Aim;
 use crate::rounds;
-use crate::server::key_of;
 
 /// How long a lookup in a state that was set aside takes, in microseconds.
 const LOOK_US: u64 = 200;
@@ -30,6 +31,7 @@ impl World {
         }
         self.damage_disk(server);
         self.note(&[2, server as u64], || format!("server {server} starts"));
+        self.take_key(server);
         self.servers[server].start(self.service.clone(), self.now);
         let it = &self.servers[server];
         let standing = it.replica.as_ref().map(|r| r.standing());
@@ -45,6 +47,35 @@ impl World {
         }
         self.tell_link(server);
         self.carry_out(server)
+    }
+
+    /// Where there are key holders, a server has a new key with each start, and after a while the next.
+    fn take_key(&mut self, server: usize) -> Option<Signer> {
+        if self.knobs.epochs == 0 {
+            return None;
+        }
+        let it = &mut self.servers[server];
+        let counter = self.holders.entry(it.id).or_default();
+        *counter += 1;
+        let signer = signer_of(it.id, *counter);
+        it.renew(&signer);
+        let incarnation = it.incarnation + u64::from(it.replica.is_none());
+        let counter = *counter;
+        self.show_key(server, counter, &signer);
+        self.after(self.knobs.epochs, Event::Renew(server, incarnation));
+        Some(signer)
+    }
+
+    pub(super) fn on_renew(&mut self, server: usize, incarnation: u64) -> Result<(), Failure> {
+        let it = &self.servers[server];
+        if it.incarnation != incarnation || it.replica.is_none() {
+            return Ok(());
+        }
+        let signer = self.take_key(server).expect("there are key holders");
+        self.note(&[13, server as u64], || {
+            format!("server {server} has another key")
+        });
+        self.handle(server, Input::Renewed(Box::new(signer)))
     }
 
     /// By chance the log of a server that starts is damaged.
@@ -203,7 +234,10 @@ impl World {
             && !announcers.is_some_and(|all| all.contains(&server));
         let correct = announcers.map_or(0, BTreeSet::len) + usize::from(silent);
         let faulty = self.servers.iter().filter(|s| !s.is_correct());
-        let faulty: BTreeSet<_> = faulty.map(|s| s.id).collect();
+        let mut faulty: BTreeSet<_> = faulty.map(|s| s.id).collect();
+        // What one has said while somebody had it is in no list.
+        let ids = self.quorum.replicas();
+        faulty.extend(ids.filter(|id| self.was_seized(*id)));
         match correct + faulty.len() >= self.quorum.commit() {
             true => Ok(()),
             false => Err(Failure::new(
@@ -355,13 +389,12 @@ impl World {
             return Ok(());
         }
         let failed = |what| Failure::new("evidence convicts the faulty alone", what);
-        let keys = self.quorum.replicas().map(|id| key_of(id).public());
-        let keys: Vec<_> = keys.collect();
+        let keys = replica_keys(self.quorum, self.knobs.epochs > 0);
         let subject = evidence.verify(self.quorum, &keys);
         let subject =
             subject.map_err(|e| failed(format!("server {server} keeps what is none: {e}")))?;
         let mut accused = self.servers.iter().filter(|s| s.id == subject.replica);
-        if accused.any(Server::is_correct) {
+        if accused.any(Server::is_correct) && !self.was_seized(subject.replica) {
             return Err(failed(format!(
                 "server {server} accuses a correct one of {subject:?}"
             )));

@@ -11,6 +11,7 @@ pub(super) enum Blow {
     ClientCrash,
     Twins,
     Exile(usize),
+    Strike,
 }
 
 /// How often twins change who sees which of them.
@@ -76,6 +77,7 @@ impl World {
                 self.again(self.knobs.client_crash_every, blow);
             }
             Blow::Exile(server) => self.crash(server),
+            Blow::Strike => self.strike()?,
             Blow::Twins => {
                 self.turn_twins();
                 let delay = self.dice.around(TWINS_EVERY);
@@ -155,6 +157,7 @@ impl World {
         self.note(&[40], || "the storm is over".into());
         self.healed = true;
         self.net.heal();
+        self.end_intrusion()?;
         if self.knobs.core_alone {
             self.leave_a_core();
         }

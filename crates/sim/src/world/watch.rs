@@ -16,6 +16,7 @@ impl World {
         message: PeerMessage,
     ) -> Result<(), Failure> {
         let faulty = self.knobs.adversaries.iter().any(|(id, _)| *id == from);
+        let faulty = faulty || self.was_seized(from);
         if faulty || !self.servers[to].is_correct() {
             return self.handle(to, Input::Peer(from, message));
         }

@@ -12,6 +12,7 @@ use super::view_change::{SignedNewView, SignedViewChange};
 use crate::auth::Mac;
 use crate::codec::{Decode, DecodeError, Encode, Reader, bounded};
 use crate::digest::{Content, Digest};
+use crate::epoch::EpochStatus;
 use crate::ids::{RequestNumber, Seq, SessionId, Time, View};
 use crate::shared::SharedSignature;
 use crate::{record, tagged};
@@ -53,6 +54,8 @@ tagged! {
         16 => EstimatePlease(u64),
         /// The answer.
         17 => Estimate(Estimate),
+        /// Goes with STATUS where replicas have key holders.
+        18 => Epoch(EpochStatus),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
-use crate::auth::{AuthError, KeyPair, PublicKey, Signature, Verified};
+use crate::auth::{AuthError, Verified};
 use crate::codec::Encode;
 use crate::digest::{Content, Digest};
+use crate::epoch::{ReplicaKeys, ReplicaSignature, Signs};
 use crate::ids::{ReplicaId, Seq, View};
 use crate::record;
 
@@ -57,8 +58,8 @@ record! {
     pub struct SignedViewChange {
         /// What is said.
         pub body: ViewChange,
-        /// By the sender's key, over [`SignedViewChange::digest`].
-        pub signature: Signature,
+        /// The sender's, over [`SignedViewChange::digest`].
+        pub signature: ReplicaSignature,
     }
 }
 
@@ -67,8 +68,8 @@ record! {
     pub struct SignedNewView {
         /// What is said.
         pub body: NewView,
-        /// By the primary's key.
-        pub signature: Signature,
+        /// The primary's.
+        pub signature: ReplicaSignature,
     }
 }
 
@@ -88,8 +89,8 @@ impl NewView {
 
 impl SignedViewChange {
     /// Signs.
-    pub fn sign(body: ViewChange, key: &KeyPair) -> Verified<SignedViewChange> {
-        let signature = key.sign(&Digest::of(Content::ViewChange, &body.to_bytes()));
+    pub fn sign(body: ViewChange, by: &impl Signs) -> Verified<SignedViewChange> {
+        let signature = by.sign_for_others(&Digest::of(Content::ViewChange, &body.to_bytes()));
         Verified::new(SignedViewChange { body, signature })
     }
 
@@ -98,35 +99,33 @@ impl SignedViewChange {
         Digest::of(Content::ViewChange, &self.body.to_bytes())
     }
 
-    /// Checks the signature against the sender's key.
+    /// Checks the signature; how old it is, only the certificate's number says.
     ///
     /// # Errors
-    /// [`AuthError::BadKey`] where the group has no such replica, else [`AuthError::BadSignature`].
-    pub fn verify(self, keys: &[PublicKey]) -> Result<Verified<SignedViewChange>, AuthError> {
-        let key = keys
-            .get(usize::from(self.body.replica.0))
-            .ok_or(AuthError::BadKey)?;
-        key.verify(&self.digest(), &self.signature)?;
+    /// As [`ReplicaKeys::verify`].
+    pub fn verify(self, keys: &ReplicaKeys) -> Result<Verified<SignedViewChange>, AuthError> {
+        keys.verify(self.body.replica, &self.digest(), &self.signature)?;
         Ok(Verified::new(self))
     }
 }
 
 impl SignedNewView {
     /// Signs.
-    pub fn sign(body: NewView, key: &KeyPair) -> Verified<SignedNewView> {
-        let signature = key.sign(&Digest::of(Content::NewView, &body.to_bytes()));
+    pub fn sign(body: NewView, by: &impl Signs) -> Verified<SignedNewView> {
+        let signature = by.sign_for_others(&Digest::of(Content::NewView, &body.to_bytes()));
         Verified::new(SignedNewView { body, signature })
     }
 
-    /// Checks the signature against the key of the view's primary.
+    /// Checks the signature of the view's primary; how old it is, only the certificate's number says.
     ///
     /// # Errors
-    /// [`AuthError::BadKey`] or [`AuthError::BadSignature`].
-    pub fn verify(self, primary: &PublicKey) -> Result<Verified<SignedNewView>, AuthError> {
-        primary.verify(
-            &Digest::of(Content::NewView, &self.body.to_bytes()),
-            &self.signature,
-        )?;
+    /// As [`ReplicaKeys::verify`].
+    pub fn verify(
+        self,
+        keys: &ReplicaKeys,
+        primary: ReplicaId,
+    ) -> Result<Verified<SignedNewView>, AuthError> {
+        keys.verify(primary, &self.digest(), &self.signature)?;
         Ok(Verified::new(self))
     }
 }

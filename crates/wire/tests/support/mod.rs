@@ -237,10 +237,23 @@ pub fn vote() -> impl Strategy<Value = Vote> {
     (seq(), view(), digest()).prop_map(|(seq, view, digest)| Vote { seq, view, digest })
 }
 
+pub fn replica_signature() -> impl Strategy<Value = ReplicaSignature> {
+    prop_oneof![
+        signature().prop_map(ReplicaSignature::Standing),
+        (certificate(), signature()).prop_map(|(certificate, signature)| {
+            ReplicaSignature::Epoch(Box::new(epoch::EpochSignature {
+                certificate,
+                signature,
+            }))
+        }),
+    ]
+}
+
 pub fn view_change() -> impl Strategy<Value = SignedViewChange> {
     let checkpoints = vec((seq(), digest()), 0..3);
     let votes = (vec(vote(), 0..3), vec(vote(), 0..4));
-    (view(), replica(), seq(), checkpoints, votes, signature()).prop_map(
+    let signature = replica_signature();
+    (view(), replica(), seq(), checkpoints, votes, signature).prop_map(
         |(view, replica, stable, checkpoints, (prepared, preprepared), signature)| {
             let body = ViewChange {
                 view,
@@ -258,7 +271,8 @@ pub fn view_change() -> impl Strategy<Value = SignedViewChange> {
 pub fn new_view() -> impl Strategy<Value = SignedNewView> {
     let proofs = vec((replica(), digest()), 0..4);
     let start = (seq(), digest());
-    (view(), proofs, start, vec(digest(), 0..4), signature()).prop_map(
+    let signature = replica_signature();
+    (view(), proofs, start, vec(digest(), 0..4), signature).prop_map(
         |(view, proofs, start, selection, signature)| {
             let body = NewView {
                 view,
@@ -343,6 +357,7 @@ pub fn peer_tag(message: &PeerMessage) -> u8 {
         PeerMessage::Vouchers(_) => 15,
         PeerMessage::EstimatePlease(_) => 16,
         PeerMessage::Estimate(_) => 17,
+        PeerMessage::Epoch(_) => 18,
     }
 }
 
@@ -368,6 +383,9 @@ pub fn peer_message() -> impl Strategy<Value = PeerMessage> {
         )),
         vouchers().prop_map(PeerMessage::Vouchers),
         any::<u64>().prop_map(PeerMessage::EstimatePlease),
+        (certificate(), proptest::option::of((view(), digest()))).prop_map(
+            |(certificate, began)| PeerMessage::Epoch(EpochStatus { certificate, began })
+        ),
         (any::<u64>(), seq(), seq(), view()).prop_map(|(nonce, checkpoint, prepared, view)| {
             PeerMessage::Estimate(Estimate {
                 nonce,

@@ -1,0 +1,332 @@
+//! An intruder who has one replica after another, and keeps for ever what it finds there.
+//!
+//! It is where it is for a while, knows the replica's keys, and speaks in its name. Then the replica recovers: its log is lost and its store
+//! set aside, tampered with. The intruder goes on to the next, as soon as the window of vulnerability lets it: not before the replica is back
+//! and its stolen keys have passed. All the time it forges what any of its keys can sign, old ones as well.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quorate_agreement::LOG_WINDOW;
+use quorate_agreement::selection::select;
+use quorate_fault::Fault;
+use quorate_wire::message::{
+    Batch, Commit, NewView, Prepare, SignedNewView, SignedViewChange, ViewChange, Vote,
+};
+use quorate_wire::{EpochStatus, Signer, View};
+
+use super::storm::Blow;
+use super::*;
+
+/// How often it strikes, in microseconds.
+const STRIKE_EVERY: u64 = 200_000;
+/// How far ahead the views are for which it says VIEW-CHANGE in advance.
+const FAR: u64 = 12;
+/// Until all have heard of a key that a replica has taken, with a STATUS to spare.
+const HEARD_US: u64 = 1_500_000;
+
+/// What it has.
+#[derive(Debug, Default)]
+pub(super) struct Intruder {
+    /// How many it has at a time.
+    at_once: usize,
+    /// Those that it has now, until when.
+    seized: BTreeMap<usize, u64>,
+    /// Since when each of the others is sound again and its keys have passed.
+    healing: BTreeMap<usize, Option<u64>>,
+    /// All that it ever had.
+    ever: BTreeSet<ReplicaId>,
+    /// The newest key of each.
+    keys: BTreeMap<ReplicaId, (u64, Signer)>,
+    /// Certificates that have passed through its hands.
+    old: Vec<EpochStatus>,
+    /// VIEW-CHANGEs that its replicas have heard.
+    heard: BTreeMap<(View, ReplicaId), SignedViewChange>,
+    /// The view that it wants to begin, by which of its replicas.
+    far: Option<(View, usize)>,
+    /// How many replicas it has had.
+    pub seizures: u64,
+}
+
+impl World {
+    /// An intruder comes, who has so many replicas at a time.
+    pub fn begin_intrusion(&mut self, at_once: usize) {
+        self.intruder.at_once = at_once;
+        self.after(STRIKE_EVERY, Event::Storm(Blow::Strike));
+    }
+
+    /// How many replicas the intruder has had so far.
+    pub fn seizures(&self) -> u64 {
+        self.intruder.seizures
+    }
+
+    /// Whether it ever had a replica.
+    pub(super) fn was_seized(&self, id: ReplicaId) -> bool {
+        self.intruder.ever.contains(&id)
+    }
+
+    /// One of its replicas hears something.
+    pub(super) fn overhear(&mut self, server: usize, message: &PeerMessage) {
+        if let PeerMessage::ViewChange(m) = message
+            && self.intruder.seized.contains_key(&server)
+        {
+            let heard = &mut self.intruder.heard;
+            heard.insert((m.body.view, m.body.replica), m.clone());
+        }
+    }
+
+    /// A replica has taken another key; the intruder sees it if it is there.
+    pub(super) fn show_key(&mut self, server: usize, counter: u64, signer: &Signer) {
+        if self.intruder.seized.contains_key(&server) {
+            let id = self.servers[server].id;
+            self.intruder.keys.insert(id, (counter, signer.clone()));
+        }
+    }
+
+    pub(super) fn strike(&mut self) -> Result<(), Failure> {
+        self.leave_some()?;
+        self.watch_healing();
+        self.seize_some();
+        self.forge()?;
+        self.after(STRIKE_EVERY, Event::Storm(Blow::Strike));
+        Ok(())
+    }
+
+    /// The intruder is thrown out of all that it has.
+    pub(super) fn end_intrusion(&mut self) -> Result<(), Failure> {
+        self.intruder
+            .seized
+            .values_mut()
+            .for_each(|until| *until = 0);
+        self.leave_some()
+    }
+
+    fn leave_some(&mut self) -> Result<(), Failure> {
+        let now = self.now;
+        let over = self.intruder.seized.iter().filter(|(_, at)| **at <= now);
+        let over: Vec<usize> = over.map(|(server, _)| *server).collect();
+        for server in over {
+            self.intruder.seized.remove(&server);
+            self.intruder.healing.insert(server, None);
+            self.note(&[45, server as u64], || {
+                format!("the intruder is thrown out of server {server}")
+            });
+            self.crash(server);
+            self.servers[server].be_sound();
+            self.lose_log(server);
+            let stream = (1 << 33) + 16 * self.servers[server].incarnation + server as u64;
+            self.servers[server]
+                .disk
+                .set_aside(&mut Dice::new(self.seed, stream));
+            self.start(server)?;
+        }
+        Ok(())
+    }
+
+    /// Who is back, and has taken two keys since, and all have heard of that.
+    fn watch_healing(&mut self) {
+        let now = self.now;
+        let mut sound = Vec::new();
+        for (&server, since) in &mut self.intruder.healing {
+            let id = self.servers[server].id;
+            let stolen = self
+                .intruder
+                .keys
+                .get(&id)
+                .map_or(0, |(counter, _)| *counter);
+            let passed = self.holders.get(&id).is_some_and(|now| *now >= stolen + 2);
+            let is_back = !self.forgetful.contains(&server);
+            match since {
+                None if passed && is_back => *since = Some(now + HEARD_US),
+                Some(at) if *at <= now => sound.push(server),
+                _ => {}
+            }
+        }
+        for server in sound {
+            self.intruder.healing.remove(&server);
+        }
+    }
+
+    fn seize_some(&mut self) {
+        if !self.intruder.seized.is_empty() || !self.intruder.healing.is_empty() {
+            return;
+        }
+        let mut victims = BTreeSet::new();
+        while victims.len() < self.intruder.at_once {
+            victims.insert(self.dice.below(self.servers.len() as u64) as usize);
+        }
+        let until = self.now + 500_000 + self.dice.below(3_000_000);
+        for server in victims {
+            let it = &mut self.servers[server];
+            let (id, kind) = (
+                it.id,
+                self.dice
+                    .pick(&[Fault::Silent, Fault::Lie, Fault::Equivocate]),
+            );
+            it.fall_into_hands(kind, self.quorum);
+            let counter = self.holders.get(&id).copied().unwrap_or_default();
+            let signer = it.signer().clone();
+            self.note(&[46, server as u64], || {
+                format!("the intruder has server {server}: {kind:?}")
+            });
+            self.intruder.seizures += 1;
+            self.intruder.ever.insert(id);
+            self.intruder.seized.insert(server, until);
+            if let Some(certificate) = signer.certificate().cloned() {
+                let began = None;
+                self.intruder.old.push(EpochStatus { certificate, began });
+            }
+            self.intruder.keys.insert(id, (counter, signer));
+        }
+    }
+
+    /// Says in the names of all whose keys it has or had what would have a view begin as if nothing had been agreed on.
+    fn forge(&mut self) -> Result<(), Failure> {
+        let Some((&server, _)) = self.intruder.seized.first_key_value() else {
+            return Ok(());
+        };
+        let Some(standing) = self.servers[server].replica.as_ref().map(|r| r.standing()) else {
+            return Ok(());
+        };
+        let correct: Vec<usize> = (0..self.servers.len())
+            .filter(|s| !self.intruder.seized.contains_key(s))
+            .collect();
+        let views = correct
+            .iter()
+            .filter_map(|s| self.servers[*s].replica.as_ref());
+        let highest = views.map(|r| r.standing().view).max().unwrap_or_default();
+        let (far, leader) = match self.intruder.far {
+            Some((far, leader)) if far > highest.next() => (far, leader),
+            _ => self.choose_view(highest),
+        };
+        let n = self.quorum.n() as u64;
+        let own = self.servers[server].id;
+        // A near view that the one it has now leads, and the far one for which it has spoken before.
+        let near = (2..).map(|step| View(highest.0 + step));
+        let near = near.into_iter().find(|v| v.0 % n == u64::from(own.0));
+        let near = near.expect("one of the next n");
+        for (view, leads) in [(near, server), (far, leader)] {
+            let forged: Vec<SignedViewChange> = self
+                .intruder
+                .keys
+                .iter()
+                .map(|(id, (_, signer))| {
+                    let body = amnesia(*id, view, standing.stable);
+                    SignedViewChange::sign(body, signer).into_inner()
+                })
+                .collect();
+            for to in &correct {
+                for m in &forged {
+                    self.say(*to, own, PeerMessage::ViewChange(m.clone()));
+                }
+            }
+            if leads == server {
+                self.start_falsely(view, own, &forged, &correct);
+            }
+        }
+        self.say_old(own, highest, standing.committed, &correct);
+        Ok(())
+    }
+
+    /// A view for which it says VIEW-CHANGE with one key after another, until it has the replica that leads it.
+    fn choose_view(&mut self, highest: View) -> (View, usize) {
+        let n = self.quorum.n() as u64;
+        let far = View(highest.0 + FAR + self.dice.below(n));
+        let leader = usize::from(self.quorum.primary(far).0);
+        self.intruder.far = Some((far, leader));
+        (far, leader)
+    }
+
+    /// NEW-VIEW with what is forged and, where that is not enough, the words of others.
+    fn start_falsely(
+        &mut self,
+        view: View,
+        own: ReplicaId,
+        forged: &[SignedViewChange],
+        correct: &[usize],
+    ) {
+        let mut proofs: BTreeMap<ReplicaId, SignedViewChange> = BTreeMap::new();
+        for m in forged {
+            proofs.insert(m.body.replica, m.clone());
+        }
+        let heard = self.intruder.heard.iter();
+        let heard = heard.filter(|((its, id), _)| *its == view && !proofs.contains_key(id));
+        let missing = self.quorum.commit().saturating_sub(proofs.len());
+        let heard: Vec<SignedViewChange> = heard.map(|(_, m)| m.clone()).take(missing).collect();
+        proofs.extend(heard.into_iter().map(|m| (m.body.replica, m)));
+        let bodies: Vec<&ViewChange> = proofs.values().map(|m| &m.body).collect();
+        let Some(selection) = select(self.quorum, &bodies) else {
+            return;
+        };
+        let body = NewView {
+            view,
+            proofs: proofs
+                .values()
+                .map(|m| (m.body.replica, m.digest()))
+                .collect(),
+            start: selection.start,
+            selection: selection.batches,
+        };
+        let (_, signer) = &self.intruder.keys[&own];
+        let new_view = SignedNewView::sign(body, signer).into_inner();
+        for to in correct {
+            self.say(*to, own, PeerMessage::NewView(new_view.clone()));
+            for m in proofs.values() {
+                self.say(*to, own, PeerMessage::ViewChange(m.clone()));
+            }
+        }
+    }
+
+    /// Old certificates; what is signed with keys that last; votes over links that old keys still open.
+    fn say_old(&mut self, own: ReplicaId, view: View, committed: Seq, correct: &[usize]) {
+        let open = self.intruder.keys.iter().filter(|(id, (counter, _))| {
+            self.holders.get(id).is_some_and(|now| *now < counter + 2)
+        });
+        let open: Vec<ReplicaId> = open.map(|(id, _)| *id).collect();
+        let digest = Batch::null().digest();
+        for &to in correct {
+            let me = self.servers[to].id;
+            for at in 1..=3 {
+                let seq = Seq(committed.0 + at);
+                for from in open.iter().copied().filter(|id| *id != me) {
+                    self.say(
+                        to,
+                        from,
+                        PeerMessage::Prepare(Prepare { view, seq, digest }),
+                    );
+                    self.say(to, from, PeerMessage::Commit(Commit { view, seq, digest }));
+                }
+            }
+            let old = self.intruder.old.clone();
+            for status in old {
+                self.say(to, own, PeerMessage::Epoch(status));
+            }
+            for id in self.intruder.ever.clone() {
+                let body = amnesia(id, view.next(), (Seq(0), Digest::ZERO));
+                let m = SignedViewChange::sign(body, &crate::keys::key_of(id)).into_inner();
+                self.say(to, own, PeerMessage::ViewChange(m));
+            }
+        }
+    }
+
+    fn say(&mut self, to: usize, from: ReplicaId, message: PeerMessage) {
+        let delay = self.dice.range(self.knobs.delay);
+        self.after(delay, Event::Peer(to, from, message));
+    }
+}
+
+/// The VIEW-CHANGE of one that has agreed on nothing above its stable checkpoint, in the last view before.
+fn amnesia(replica: ReplicaId, view: View, stable: (Seq, Digest)) -> ViewChange {
+    let null = |place| Vote {
+        seq: Seq(stable.0.0 + place),
+        view: View(view.0 - 1),
+        digest: Batch::null().digest(),
+    };
+    ViewChange {
+        view,
+        replica,
+        stable: stable.0,
+        checkpoints: vec![stable],
+        prepared: (1..=LOG_WINDOW).map(null).collect(),
+        preprepared: (1..=LOG_WINDOW).map(null).collect(),
+    }
+}
