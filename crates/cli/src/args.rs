@@ -3,6 +3,7 @@
 mod bench;
 mod credential;
 mod replica;
+mod sharing;
 mod time;
 
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use quorate_fault::Fault;
 pub use bench::{Bench, Benchmark, Files, Measure};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 pub use replica::{Keyholder, Recover, Replica, ScheduleArgs, Supervise};
+pub use sharing::{Audit, Manager, Revoke, Shares};
 pub use time::Period;
 
 /// A network file system that stays right when some of its servers lie.
@@ -55,6 +57,9 @@ pub enum Command {
     Delegate(Delegate),
     #[command(subcommand)]
     Credential(Credential),
+    Revoke(Revoke),
+    Shares(Shares),
+    Audit(Audit),
     Bench(Bench),
 }
 
@@ -138,6 +143,10 @@ pub struct Init {
     /// DIR/holder-N with that key for each replica; it is for the key holder's user alone.
     #[arg(long)]
     pub key_holders: bool,
+    /// The volume's owner: a public key, or a key file of which the public half is taken. Who shows a credential that this key has signed
+    /// (see `quorate grant --help`) is let in without being a client [default: nobody is].
+    #[arg(long, value_name = "KEY|FILE")]
+    pub owner: Option<String>,
     /// Bytes of content that the volume holds.
     #[arg(long, default_value_t = 1 << 40, value_name = "BYTES")]
     pub capacity: u64,
@@ -157,7 +166,17 @@ pub struct Keygen {
 ///
 /// Results are taken only when 2f+1 replicas say the same. Stays in the foreground until SIGINT, SIGTERM or
 /// `quorate umount DIR`.
+///
+/// Whom the group file does not name mounts by credentials. With one that is about a directory, that directory is the mount's root. With several,
+/// or a directory of them, the root has an entry for each, with the name of its file; what is put into the directory later, or taken out
+/// of it, is seen within some seconds.
+///
+/// Examples:
+///   quorate mount group.toml ~/shared                                        as a client that the group file names
+///   quorate mount group.toml ~/plans --key bob.key --credential bob.cred     as the holder of a credential
+///   quorate mount group.toml ~/shared --key bob.key --credential ~/credentials
 #[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
 pub struct Mount {
     /// The group file.
     #[arg(value_name = "GROUP")]
@@ -168,6 +187,9 @@ pub struct Mount {
     /// The client's key file [default: client.key beside the group file].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// A credential for the key, or a directory with such files (*.cred). Repeatable.
+    #[arg(long, value_name = "FILE|DIR", requires = "key")]
+    pub credential: Vec<PathBuf>,
     /// Reach replica N here instead of at its address in the group file, such as through a tunnel. Repeatable.
     #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_route)]
     pub route: Vec<(u8, String)>,

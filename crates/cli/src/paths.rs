@@ -59,6 +59,19 @@ pub fn client_key(directory: &Path) -> PathBuf {
     directory.join("client.key")
 }
 
+/// The key file of the volume's owner.
+pub fn owner_key(directory: &Path) -> PathBuf {
+    directory.join("owner.key")
+}
+
+/// The key file of whoever manages what is shared: the owner's, where there is one, else the first client's.
+pub fn manager_key(directory: &Path) -> PathBuf {
+    match owner_key(directory) {
+        owner if owner.exists() => owner,
+        _ => client_key(directory),
+    }
+}
+
 /// The directory that a group file is in.
 pub fn beside(group_file: &Path) -> PathBuf {
     match group_file.parent() {

@@ -5,6 +5,7 @@
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
+//! - `shares`: what a guest's mount has as its root.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
 //! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
@@ -31,8 +32,12 @@ mod locking;
 mod mount;
 mod names;
 mod plain;
+mod shares;
 
-pub use mount::{MountError, MountOptions, Mounted, UnmountError, check_device, mount, unmount_at};
+pub use mount::{
+    MountError, MountOptions, Mounted, UnmountError, check_device, mount, mount_from, unmount_at,
+};
+pub use shares::{Shares, Start};
 
 /// For how long the kernel takes attributes and names for granted.
 pub const TTL: Duration = Duration::from_secs(1);

@@ -108,6 +108,12 @@ impl Session {
         })
     }
 
+    /// Links that are made from now on are made with this identity: the same key, and another credential.
+    pub fn renew(&self, group: &Group, identity: &Identity) {
+        let (group, identity) = (Box::new(group.clone()), Box::new(identity.clone()));
+        self.door.ask(Ask::Renew(group, identity));
+    }
+
     /// The id of the group that it is with.
     pub fn group(&self) -> Digest {
         self.group

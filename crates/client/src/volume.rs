@@ -5,12 +5,13 @@
 
 use bytes::Bytes;
 use quorate_files::answer::{
-    Data, Entries, HeldLock, Made, Opened, Progress, StatFs, WithAttrs as AttrsAnswer, Written,
+    Audit as AuditRows, Data, Entries, Grants as KeptGrants, HeldLock, Made, Opened, Progress,
+    StatFs, WithAttrs as AttrsAnswer, Written,
 };
 use quorate_files::op::{
-    Access, Create, Fallocate, GetXattr, Link, ListXattr, Lock, Lookup, Make, Mkdir, Mknod, Open,
-    Place, Read, ReadDir, RemoveXattr, Rename, Rmdir, Seek, SetAttr, SetXattr, Symlink, Unlink,
-    WithAttrs, Write, XattrMode, flags,
+    Access, Audit, Create, Fallocate, GetXattr, Grants, Link, ListXattr, Lock, Lookup, Make, Mkdir,
+    Mknod, Open, Place, PutCredential, Read, ReadDir, RemoveXattr, Rename, Revoke, Rmdir, Seek,
+    SetAttr, SetXattr, Symlink, Unlink, WithAttrs, Write, XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 
@@ -170,6 +171,14 @@ impl Volume {
         remove_xattr(RemoveXattr) => RemoveXattr -> Attr(Attr);
         /// Tests, takes or lets go of a lock.
         lock(Lock) => Lock -> Lock(Option<HeldLock>);
+        /// Brings a credential of this session's key.
+        put_credential(PutCredential) => PutCredential -> Done(Nothing);
+        /// Takes credentials back.
+        revoke(Revoke) => Revoke -> Done(Nothing);
+        /// The credentials that the volume keeps.
+        grants(Grants) => Grants -> Grants(KeptGrants);
+        /// The audit log.
+        audit(Audit) => Audit -> Audit(AuditRows);
     }
 
     /// Does an action, and says what it did to the attributes of some objects.
@@ -228,6 +237,8 @@ fn xattr_answer(answer: Answer) -> Called<XattrAnswer> {
 fn is_repeatable(action: &Action) -> bool {
     match action {
         Action::Ping(_)
+        | Action::PutCredential(_)
+        | Action::Revoke(_)
         | Action::Fsync(_)
         | Action::SetAttr(_)
         | Action::Fallocate(_)

@@ -106,6 +106,14 @@ impl ClientLinks {
         })
     }
 
+    /// Links that are made from now on are made with this identity; those that stand are made anew.
+    pub fn renew(&mut self, group: &Group, identity: &Identity) {
+        let now = util::now();
+        for slot in &mut self.slots {
+            slot.dialer.renew(group, identity, now);
+        }
+    }
+
     /// Wakes the thread that waits in [`ClientLinks::poll`].
     pub fn waker(&self) -> Waker {
         self.hub.waker().clone()

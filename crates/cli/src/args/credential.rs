@@ -10,8 +10,7 @@ use quorate_wire::PublicKey;
 /// Sign that a key may do something with a file, or with a directory and all below it.
 ///
 /// The credential goes to standard output, as text that can be sent by mail. It is worth nothing without the private half of the
-/// key that it is for. Replicas do not let people in by credentials yet; what is signed now is for when they do, and for
-/// `quorate credential verify`.
+/// key that it is for, with which its holder mounts: `quorate mount --credential`.
 ///
 /// Examples:
 ///   quorate grant ~/shared/plans --to KEY --rights r --until 2027-01-31 > bob.cred
@@ -38,9 +37,12 @@ pub struct Grant {
     pub this_only: bool,
     #[command(flatten)]
     pub link: Link,
-    /// The owner's key file [default: client.key of `quorate up`].
+    /// The owner's key file [default: owner.key beside the group file].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// The group file, which says who the owner is [default: that of `quorate up`].
+    #[arg(long, value_name = "FILE")]
+    pub group: Option<PathBuf>,
 }
 
 /// Sign that another key may do a part of what a credential allows you.
@@ -124,7 +126,7 @@ pub struct Verify {
     /// The group file [default: that of `quorate up`].
     #[arg(long, value_name = "FILE")]
     pub group: Option<PathBuf>,
-    /// The only key that may have issued it [default: any client's that the group file names].
+    /// The only key that may have issued it [default: the owner's that the group file names].
     #[arg(long, value_name = "KEY", value_parser = parse_key)]
     pub owner: Option<PublicKey>,
     /// The key that it must be for.
@@ -138,7 +140,7 @@ pub struct Verify {
     pub json: bool,
 }
 
-fn parse_key(text: &str) -> Result<PublicKey, String> {
+pub(super) fn parse_key(text: &str) -> Result<PublicKey, String> {
     let key = hex::decode32(text).ok_or("a public key has 64 hexadecimal digits")?;
     Ok(PublicKey(key))
 }
@@ -155,7 +157,7 @@ fn parse_from(text: &str) -> Result<u64, String> {
 }
 
 /// A day alone means its end.
-fn parse_until(text: &str) -> Result<u64, String> {
+pub(super) fn parse_until(text: &str) -> Result<u64, String> {
     let last = match text.contains([':']) {
         true => 0,
         false => calendar::DAY - 1,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use quorate_credential::armour::{self, Armoured, Summary};
 use quorate_credential::{Chain, Grant, Refusal, Rights, Trust, VolumeId, calendar};
 use quorate_net::Group;
@@ -84,9 +84,15 @@ fn verify(args: &Verify) -> Result<bool> {
         None => paths::group_file(&paths::local_group()?),
     };
     let group = Group::load(&file)?;
+    if args.owner.is_none() && group.owner().is_none() {
+        bail!(
+            "{} names no owner: say whose credentials count (--owner KEY)",
+            file.display()
+        );
+    }
     let owners: Vec<PublicKey> = match args.owner {
         Some(owner) => vec![owner],
-        None => group.clients().iter().map(|client| client.key).collect(),
+        None => group.owner().into_iter().collect(),
     };
     let trust = Trust {
         volume: VolumeId(group.id()),
@@ -135,6 +141,22 @@ fn verdict(judged: &Result<Grant, Refusal>) -> String {
 
 fn as_json(read: &Armoured) -> Value {
     let chain = &read.chain;
+    let links = links_json(chain);
+    json!({
+        "id": chain.id().to_string(),
+        "volume": chain.volume().0.to_string(),
+        "owner": chain.owner().to_string(),
+        "links": links,
+        "summary": match read.summary {
+            Summary::True => "true",
+            Summary::Missing => "missing",
+            Summary::Untrue => "untrue",
+        },
+    })
+}
+
+/// What the links of a credential say.
+pub fn links_json(chain: &Chain) -> Vec<Value> {
     let links = chain.links().iter().enumerate().map(|(at, link)| {
         let terms = &link.terms;
         let caveats = terms.caveats.iter().map(ToString::to_string);
@@ -151,15 +173,5 @@ fn as_json(read: &Armoured) -> Value {
             "caveats": caveats.collect::<Vec<_>>(),
         })
     });
-    json!({
-        "id": chain.id().to_string(),
-        "volume": chain.volume().0.to_string(),
-        "owner": chain.owner().to_string(),
-        "links": links.collect::<Vec<_>>(),
-        "summary": match read.summary {
-            Summary::True => "true",
-            Summary::Missing => "missing",
-            Summary::Untrue => "untrue",
-        },
-    })
+    links.collect()
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::fuse::OBJECT;
 use quorate_credential::{Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window, armour};
-use quorate_net::{hex, keys};
-use quorate_wire::Digest;
+use quorate_net::{Group, hex, keys};
+use quorate_wire::{Digest, PublicKey};
 use rustix::io::Errno;
 
 use super::credential;
@@ -14,12 +14,21 @@ use crate::args::{Delegate, Grant, Link};
 use crate::paths;
 
 pub fn run(args: &Grant) -> Result<()> {
-    let key = match &args.key {
-        Some(file) => file.clone(),
-        None => paths::client_key(&paths::local_group()?),
-    };
-    let key = keys::load(&key)?;
     let found = object(&args.path)?;
+    let group_file = match &args.group {
+        Some(file) => file.clone(),
+        None => paths::group_file(&paths::local_group()?),
+    };
+    let file = match &args.key {
+        Some(file) => file.clone(),
+        None => paths::owner_key(&paths::beside(&group_file)),
+    };
+    let key = keys::load(&file)?;
+    // Without the group file the owner is not known; whoever checks the credential will.
+    if args.group.is_some() || group_file.exists() {
+        let group = Group::load(&group_file)?;
+        check_signer(&group, &found, &key.public(), args.group.is_some())?;
+    }
     let scope = Scope {
         object: found.object,
         subtree: found.is_directory && !args.this_only,
@@ -32,6 +41,25 @@ pub fn run(args: &Grant) -> Result<()> {
     let chain = Chain::issue(found.volume, &key, terms);
     say(&chain.map_err(|why| anyhow!("such a credential can't be: {why}"))?);
     Ok(())
+}
+
+/// Refuses to sign what nobody would take. A group file that was not named may be another volume's.
+fn check_signer(group: &Group, found: &Found, signer: &PublicKey, is_named: bool) -> Result<()> {
+    if VolumeId(group.id()) != found.volume {
+        if is_named {
+            bail!("the path is on another volume than that of the group file");
+        }
+        return Ok(());
+    }
+    match group.owner() {
+        None => bail!(
+            "the group has no owner, so nobody can grant: name one when the group is made (`quorate init --owner`)"
+        ),
+        Some(owner) if owner != *signer => bail!(
+            "the owner of the volume is {owner}, and the key file holds {signer}: give the owner's (--key)"
+        ),
+        Some(_) => Ok(()),
+    }
 }
 
 pub fn delegate(args: &Delegate) -> Result<()> {
@@ -103,13 +131,13 @@ fn say(chain: &Chain) {
 }
 
 /// What a path on a mount is to credentials.
-struct Found {
-    volume: VolumeId,
-    object: ObjectId,
+pub struct Found {
+    pub volume: VolumeId,
+    pub object: ObjectId,
     is_directory: bool,
 }
 
-fn object(path: &Path) -> Result<Found> {
+pub fn object(path: &Path) -> Result<Found> {
     let name = || path.display().to_string();
     let mut buffer = [0; 256];
     let length = match rustix::fs::getxattr(path, OBJECT, &mut buffer[..]) {

@@ -27,6 +27,10 @@ pub fn run(args: &Init) -> Result<()> {
         ..Files::default()
     };
     let directory = &args.directory;
+    let owner = match &args.owner {
+        Some(owner) => Owner::Is(owner_of(owner)?),
+        None => Owner::Nobody,
+    };
     create(
         directory,
         &args.name,
@@ -35,6 +39,7 @@ pub fn run(args: &Init) -> Result<()> {
         files,
         Purpose::Service,
         args.key_holders,
+        owner,
     )?;
     println!(
         "Made a group of {} in {}.",
@@ -51,6 +56,25 @@ pub fn run(args: &Init) -> Result<()> {
     Ok(())
 }
 
+/// A public key, as it is or in the key file of which it is a half.
+fn owner_of(said: &str) -> Result<PublicKey> {
+    match hex::decode32(said) {
+        Some(key) => Ok(PublicKey(key)),
+        None => Ok(keys::load(Path::new(said)).context("--owner")?.public()),
+    }
+}
+
+/// Whose credentials let others in.
+#[derive(Clone, Copy, Debug)]
+pub enum Owner {
+    /// Nobody's.
+    Nobody,
+    /// The holder's of this key.
+    Is(PublicKey),
+    /// The holder's of a key that is made, in the group's directory.
+    Made,
+}
+
 /// Makes keys, the replicas' directories and the group file. Nothing that is there is overwritten.
 pub fn create(
     directory: &Path,
@@ -60,6 +84,7 @@ pub fn create(
     files: Files,
     purpose: Purpose,
     key_holders: bool,
+    owner: Owner,
 ) -> Result<Group> {
     let group_file = paths::group_file(directory);
     if group_file.exists() {
@@ -93,6 +118,22 @@ pub fn create(
             .with_identities(&identities)
             .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?,
         false => group,
+    };
+    let owner = match owner {
+        Owner::Nobody => None,
+        Owner::Is(key) => Some(key),
+        Owner::Made => {
+            let key = Key::find_or_generate(paths::owner_key(directory))?;
+            let public = key.pair.public();
+            keys.push(key);
+            Some(public)
+        }
+    };
+    let group = match owner {
+        Some(owner) => group
+            .with_owner(owner)
+            .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?,
+        None => group,
     };
     // Nothing is left behind of a group that can't be.
     let make = |directory: &Path| {

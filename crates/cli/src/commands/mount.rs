@@ -1,6 +1,6 @@
 //! `quorate mount`, and what `quorate up` shares with it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -11,8 +11,12 @@ use quorate_net::{Group, Identity, keys};
 use rustix::io::Errno;
 use tokio::process::Command;
 
+use super::guest::Guest;
 use crate::args::Mount;
 use crate::{commands, paths};
+
+/// How long a mount by credentials waits for the group to take them.
+const FIRST_WAIT: Duration = Duration::from_secs(20);
 
 pub fn run(args: &Mount) -> Result<()> {
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
@@ -23,7 +27,10 @@ pub fn run(args: &Mount) -> Result<()> {
         .unwrap_or_else(|| paths::client_key(&paths::beside(&args.group)));
     clear_dead_mount(directory)?;
     commands::runtime()?.block_on(async {
-        let mounted = start(&group, &key, directory, &args.options).await?;
+        let mounted = match args.credential.as_slice() {
+            [] => start(&group, &key, directory, &args.options).await?,
+            places => start_as_guest(&group, &key, places, directory, &args.options).await?,
+        };
         eprintln!("mounted {} at {}", group.name(), directory.display());
         tokio::select! {
             () = commands::asked_to_end() => {}
@@ -77,9 +84,10 @@ pub async fn start(
     options: &[String],
 ) -> Result<Mounted> {
     let identity = Identity::new(&keys::load(key)?);
-    if group.client_of_key(&identity.public()).is_none() {
+    if !group.is_client(&identity.public()) {
         bail!(
-            "{} is not the key of a client of this group: give one that the group file lists (--key)",
+            "{} is not the key of a client of this group: give one that the group file lists (--key), or a credential for it \
+             (--credential)",
             key.display()
         );
     }
@@ -89,6 +97,29 @@ pub async fn start(
     let directory = directory.to_owned();
     let mounting = tokio::task::spawn_blocking(move || fuse::mount(volume, &directory, &options));
     Ok(mounting.await.context("mounting")??)
+}
+
+/// The same for somebody whom the group file does not name, by credentials.
+async fn start_as_guest(
+    group: &Group,
+    key: &Path,
+    places: &[PathBuf],
+    directory: &Path,
+    options: &[String],
+) -> Result<Mounted> {
+    let mut guest = Guest::new(group, keys::load(key)?, places)?;
+    let options = parse(group, options)?;
+    let session = Session::connect(group, &guest.identity()?).context("connecting to the group")?;
+    let volume = Volume::new(session.clone());
+    let start = guest.start();
+    // What is mounted can be used at once. If the group does not answer, that is told by the mount's calls, as for others.
+    let _ = tokio::time::timeout(FIRST_WAIT, guest.bring(&session, &volume)).await;
+    let (shown, directory) = (volume.clone(), directory.to_owned());
+    let mounting =
+        tokio::task::spawn_blocking(move || fuse::mount_from(shown, start, &directory, &options));
+    let mounted = mounting.await.context("mounting")??;
+    tokio::spawn(guest.keep(session, volume));
+    Ok(mounted)
 }
 
 /// Mount options as mount(8) and fstab(5) have them. What others use and what is always so is accepted.

@@ -22,7 +22,7 @@ pub fn run(args: &Nfs) -> Result<()> {
         .unwrap_or_else(|| paths::client_key(&paths::beside(&args.group)));
     let key_pair = keys::load(&key)?;
     let identity = Identity::new(&key_pair);
-    if group.client_of_key(&identity.public()).is_none() {
+    if !group.is_client(&identity.public()) {
         bail!(
             "{} is not the key of a client of this group: give one that the group file lists (--key)",
             key.display()

@@ -72,7 +72,7 @@ fn ask(args: &Status) -> Result<(Group, Reports, Recoveries)> {
 /// The client of the group that has the key in a file, which `option` has named.
 pub fn identity_of(group: &Group, key: &Path, option: &str) -> Result<Identity> {
     let identity = Identity::new(&keys::load(key)?);
-    if group.client_of_key(&identity.public()).is_none() {
+    if !group.is_client(&identity.public()) {
         anyhow::bail!(
             "{} is no client of this group: give one that is ({option})",
             key.display()

@@ -81,6 +81,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         Files::default(),
         purpose,
         args.key_holders,
+        init::Owner::Made,
     )
 }
 
@@ -233,6 +234,13 @@ async fn serve(
         None => None,
     };
     display.ready(&group, directory.as_deref());
+    let owner = paths::owner_key(data);
+    if group.owner().is_some() && owner.exists() && directory.is_some() {
+        display.event(&format!(
+            "to share with others: `quorate grant PATH --to THEIR-KEY --rights r --until DATE`, signed by {}",
+            owner.display()
+        ));
+    }
 
     let mut control = Control::listen(data)?;
     let (records, word) = Records::load(data);

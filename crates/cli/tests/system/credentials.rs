@@ -28,11 +28,11 @@ fn a_directory_is_shared_and_passed_on() {
     if !require_fuse() {
         return;
     }
-    let group = Setup::new(4).start();
+    let group = Setup::new(4).owner().start();
     let mount = group.mount();
     let place = scratch();
     let at = |name: &str| place.path().join(name);
-    let owner = group.directory().join("client.key");
+    let owner = group.owner_key();
     let (bob, carol) = (key(&at("bob.key")), key(&at("carol.key")));
     let shared = mount.path().join("shared");
     fs::create_dir_all(shared.join("plans")).expect("a directory");
@@ -42,13 +42,26 @@ fn a_directory_is_shared_and_passed_on() {
         command.arg("grant").arg(path).args(["--to", &bob]);
         command.args(["--rights", "rw", "--until", "2999-01-31", "--depth", "1"]);
         command.args(["--caveat", "quota=1000", "--caveat", "prefix=pl"]);
+        command
+    };
+    let by_owner = |path: &Path| {
+        let mut command = grant(path);
         command.arg("--key").arg(&owner);
         command
     };
-    let text = run(&mut grant(&shared));
+    let text = run(&mut by_owner(&shared));
     assert!(text.contains("until:   2999-01-31 23:59:59 UTC"), "{text}");
     fs::write(at("bob.cred"), &text).expect("a file");
-    assert_said(&ends(&mut grant(place.path())), 1, &["is not on a mount"]);
+    assert_said(
+        &ends(&mut by_owner(place.path())),
+        1,
+        &["is not on a mount"],
+    );
+    let client = group.client_key(0);
+    let mut by_other = grant(&shared);
+    by_other.arg("--group").arg(group.file());
+    let by_other = by_other.arg("--key").arg(client);
+    assert_said(&ends(by_other), 1, &["the owner of the volume is"]);
 
     let delegate = |key: &str, more: &[&str]| {
         let mut command = quorate();

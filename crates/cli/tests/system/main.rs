@@ -16,6 +16,7 @@ mod credentials;
 mod detached;
 mod evidence;
 mod full_disk;
+mod guests;
 mod harness;
 mod hostile;
 mod keyholder;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use quorate_files::op::{RenameMode, SetTime, flags};
-use quorate_files::{Attr, Ino, Kind, Nothing, Stamp};
+use quorate_files::{Attr, Kind, Nothing, Stamp};
 use rustix::fs::OFlags;
 
 use crate::volume::CallError;
@@ -165,10 +165,6 @@ pub(super) fn rename_mode(flags: fuser::RenameFlags) -> Option<RenameMode> {
     } else {
         None
     }
-}
-
-pub(super) fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
 }
 
 pub(super) fn bytes(name: &OsStr) -> Bytes {

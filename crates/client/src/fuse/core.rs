@@ -20,6 +20,7 @@ use super::handles::{Handles, OpenFile};
 use super::inode::{At, Inode, Pending, Sealed};
 use super::listing::Listings;
 use super::plain::Plain;
+use super::shares::{Root, Shares, Start};
 use crate::volume::{CallError, Volume};
 
 /// The most bytes of all files that wait to be written; then writers wait.
@@ -33,6 +34,10 @@ const FRESH_ATTEMPTS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Core {
     pub volume: Volume,
+    /// What the kernel knows as the root.
+    pub root: Root,
+    /// What is in the root, where that is no directory of the volume.
+    pub shares: Option<Shares>,
     pub runtime: Handle,
     pub handles: Handles,
     pub changes: Changes,
@@ -71,9 +76,14 @@ impl Drop for Changing<'_> {
 }
 
 impl Core {
-    pub fn new(volume: Volume, runtime: Handle) -> Arc<Core> {
+    pub fn new(volume: Volume, start: Start, runtime: Handle) -> Arc<Core> {
         Arc::new(Core {
             volume,
+            root: Root::of(&start),
+            shares: match start {
+                Start::Shares(shares) => Some(shares),
+                Start::Volume | Start::Object(_) => None,
+            },
             runtime,
             handles: Handles::default(),
             changes: Changes::default(),
@@ -302,7 +312,7 @@ impl Core {
         let Some(notifier) = self.notifier.get().cloned() else {
             return;
         };
-        let number = fuser::INodeNo(ino.0);
+        let number = self.root.number(ino);
         // It waits for pages that are being read, so not on a thread of the runtime.
         let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(number, 0, 0));
         if let Ok(Err(e)) = dropped.await

@@ -116,7 +116,7 @@ impl Core {
         // A negative offset leaves pages alone, so this waits for nobody.
         const ATTRIBUTES_ONLY: i64 = -1;
         if let Some(notifier) = self.notifier.get()
-            && let Err(e) = notifier.inval_inode(fuser::INodeNo(ino.0), ATTRIBUTES_ONLY, 0)
+            && let Err(e) = notifier.inval_inode(self.root.number(ino), ATTRIBUTES_ONLY, 0)
             && e.kind() != std::io::ErrorKind::NotFound
         {
             tracing::warn!("the kernel keeps old attributes: {e}");

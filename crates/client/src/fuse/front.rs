@@ -22,7 +22,7 @@ use fuser::{
 use quorate_files::op::{Rename, SetAttr};
 use quorate_files::{Nothing, Target};
 
-use super::convert::{self, bytes, ino, is_never_there};
+use super::convert::{self, bytes, is_never_there};
 use super::locking::Wanted;
 use super::names::Bits;
 pub(super) use task::Front;
@@ -41,17 +41,17 @@ impl Filesystem for Front {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), self.ino(parent), bytes(name));
         self.answer(req, reply, work!(lookup(&who, parent, name)));
     }
 
     fn forget(&self, _: &Request, number: INodeNo, _: u64) {
-        self.core().changes.forget(ino(number));
-        self.core().plain.forget(ino(number));
+        self.core().changes.forget(self.ino(number));
+        self.core().plain.forget(self.ino(number));
     }
 
     fn getattr(&self, req: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let (who, number) = (self.who(req), ino(number));
+        let (who, number) = (self.who(req), self.ino(number));
         self.answer(req, reply, work!(get_attr(&who, number)));
     }
 
@@ -75,7 +75,7 @@ impl Filesystem for Front {
     ) {
         let who = self.who(req);
         let op = SetAttr {
-            target: Target::Ino(ino(number)),
+            target: Target::Ino(self.ino(number)),
             mode: mode.map(|mode| mode & 0o7777),
             uid,
             gid,
@@ -87,7 +87,7 @@ impl Filesystem for Front {
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
-        let (who, number) = (self.who(req), ino(number));
+        let (who, number) = (self.who(req), self.ino(number));
         self.answer(req, reply, work!(readlink(&who, number)));
     }
 
@@ -101,7 +101,7 @@ impl Filesystem for Front {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), self.ino(parent), bytes(name));
         let bits = Bits { mode, umask };
         self.answer(req, reply, work!(mknod(&who, parent, name, bits, rdev)));
     }
@@ -115,18 +115,18 @@ impl Filesystem for Front {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), self.ino(parent), bytes(name));
         let bits = Bits { mode, umask };
         self.answer(req, reply, work!(mkdir(&who, parent, name, bits)));
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), self.ino(parent), bytes(name));
         self.answer(req, reply, work!(unlink(&who, parent, name)));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), self.ino(parent), bytes(name));
         self.answer(req, reply, work!(rmdir(&who, parent, name)));
     }
 
@@ -138,7 +138,7 @@ impl Filesystem for Front {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), self.ino(parent), bytes(name));
         let target = bytes(target.as_os_str());
         self.answer(req, reply, work!(symlink(&who, parent, name, target)));
     }
@@ -158,9 +158,9 @@ impl Filesystem for Front {
         };
         let who = self.who(req);
         let rename = Rename {
-            parent: ino(parent),
+            parent: self.ino(parent),
             name: bytes(name),
-            new_parent: ino(new_parent),
+            new_parent: self.ino(new_parent),
             new_name: bytes(new_name),
             mode,
         };
@@ -175,12 +175,17 @@ impl Filesystem for Front {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (who, number, parent, name) = (self.who(req), ino(number), ino(parent), bytes(name));
+        let (who, number, parent, name) = (
+            self.who(req),
+            self.ino(number),
+            self.ino(parent),
+            bytes(name),
+        );
         self.answer(req, reply, work!(link(&who, number, parent, name)));
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (who, number) = (self.who(req), ino(number));
+        let (who, number) = (self.who(req), self.ino(number));
         self.answer_opened(req, reply, work!(open(&who, number, flags.0)));
     }
 
@@ -194,7 +199,7 @@ impl Filesystem for Front {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let (who, parent, name) = (self.who(req), ino(parent), bytes(name));
+        let (who, parent, name) = (self.who(req), self.ino(parent), bytes(name));
         let bits = Bits { mode, umask };
         self.answer_opened(req, reply, work!(create(&who, parent, name, bits, flags)));
     }
@@ -260,7 +265,7 @@ impl Filesystem for Front {
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let number = self.core().listings.add(ino(number), self.who(req));
+        let number = self.core().listings.add(self.ino(number), self.who(req));
         reply.opened(FileHandle(number), FopenFlags::empty());
     }
 
@@ -309,7 +314,7 @@ impl Filesystem for Front {
         if is_never_there(name) {
             return reply.error(fuser::Errno::ENOTSUP);
         }
-        let (who, number, name) = (self.who(req), ino(number), bytes(name));
+        let (who, number, name) = (self.who(req), self.ino(number), bytes(name));
         let value = Bytes::copy_from_slice(value);
         self.answer(
             req,
@@ -322,22 +327,22 @@ impl Filesystem for Front {
         if is_never_there(name) {
             return reply.error(fuser::Errno::ENODATA);
         }
-        let (who, number, name) = (self.who(req), ino(number), bytes(name));
+        let (who, number, name) = (self.who(req), self.ino(number), bytes(name));
         self.answer(req, reply, work!(get_xattr(&who, number, name, size)));
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let (who, number) = (self.who(req), ino(number));
+        let (who, number) = (self.who(req), self.ino(number));
         self.answer(req, reply, work!(list_xattr(&who, number, size)));
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (who, number, name) = (self.who(req), ino(number), bytes(name));
+        let (who, number, name) = (self.who(req), self.ino(number), bytes(name));
         self.answer(req, reply, work!(remove_xattr(&who, number, name)));
     }
 
     fn access(&self, req: &Request, number: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let (who, number, mask) = (self.who(req), ino(number), mask.bits() as u32);
+        let (who, number, mask) = (self.who(req), self.ino(number), mask.bits() as u32);
         self.answer(req, reply, work!(access(&who, number, mask)));
     }
 

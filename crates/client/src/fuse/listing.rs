@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quorate_files::answer::Entry;
+use quorate_files::answer::{Entries, Entry};
 use quorate_files::op::ReadDir;
 use quorate_files::{Attr, Errno, Ino, Target, Who};
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::TTL;
 use super::convert::Result;
 use super::core::Core;
+use super::shares::SHARES;
 use crate::volume::CallError;
 
 /// How many entries the group is asked for.
@@ -124,7 +125,14 @@ impl Core {
             count: if plus { ENTRIES_PLUS } else { ENTRIES },
             plus,
         };
-        let (entries, end) = match self.volume.read_dir(&dir.who, read).await {
+        let listed = match &self.shares {
+            Some(shares) if dir.ino == SHARES => Ok(Entries {
+                entries: shares.list(cookie),
+                end: true,
+            }),
+            _ => self.volume.read_dir(&dir.who, read).await,
+        };
+        let (entries, end) = match listed {
             Ok(entries) => (entries.entries, entries.end),
             // Removed while it is open: it has no entries.
             Err(CallError::Refused(Errno::ESTALE | Errno::ENOENT)) => (Vec::new(), true),

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::core::Core;
 use super::front::Front;
+use super::shares::Start;
 use crate::volume::Volume;
 
 /// How long the end of a mount waits for what is not written yet.
@@ -109,6 +110,19 @@ pub struct Mounted {
 /// # Errors
 /// [`MountError`], which says what to do.
 pub fn mount(volume: Volume, dir: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    mount_from(volume, Start::Volume, dir, options)
+}
+
+/// The same, where the mount's root is another than the volume's.
+///
+/// # Errors
+/// [`MountError`], which says what to do.
+pub fn mount_from(
+    volume: Volume,
+    start: Start,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, MountError> {
     let dir = check_directory(dir)?;
     check_device()?;
     let config = config(options)?;
@@ -118,7 +132,7 @@ pub fn mount(volume: Volume, dir: &Path, options: &MountOptions) -> Result<Mount
         .enable_time()
         .build()
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
-    let core = Core::new(volume, runtime.handle().clone());
+    let core = Core::new(volume, start, runtime.handle().clone());
     let front = Front::new(core.clone(), runtime.handle().clone());
     let session = fuser::Session::new(front, &dir, &config)
         .map_err(|e| MountError::Failed(dir.clone(), e))?;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::convert::{Result, is_acl, is_usual, kind_of_mode};
 use super::core::Core;
+use super::shares::{self, SHARES};
 use super::{OBJECT, TTL};
 use crate::volume::{CallError, XattrAnswer};
 
@@ -32,14 +33,26 @@ pub(super) struct Bits {
 
 impl Core {
     pub async fn lookup(self: &Arc<Core>, who: &Who, parent: Ino, name: Bytes) -> Result<Attr> {
-        let attr = self.volume.lookup(who, Lookup { parent, name }).await?;
+        let attr = match self.share(parent, &name) {
+            Some(ino) => self.volume.get_attr(who, Target::Ino(ino?)).await?,
+            None => self.volume.lookup(who, Lookup { parent, name }).await?,
+        };
         self.fresh(attr).await
     }
 
     pub async fn get_attr(self: &Arc<Core>, who: &Who, ino: Ino) -> Result<Attr> {
+        if ino == SHARES {
+            return Ok(shares::attr(who.uid, who.gid));
+        }
         self.flush_ino(ino).await;
         let attr = self.volume.get_attr(who, Target::Ino(ino)).await?;
         self.fresh(attr).await
+    }
+
+    /// What has a name in the directory of shares, if it is asked for one.
+    fn share(&self, parent: Ino, name: &[u8]) -> Option<Result<Ino>> {
+        let shares = self.shares.as_ref().filter(|_| parent == SHARES)?;
+        Some(shares.get(name).ok_or(fuser::Errno::ENOENT))
     }
 
     /// Changes attributes, now or later; and for how long the kernel may take what it is told for granted.
@@ -111,6 +124,13 @@ impl Core {
     }
 
     pub async fn access(self: &Arc<Core>, who: &Who, ino: Ino, mask: u32) -> Result<()> {
+        if ino == SHARES {
+            let writes = mask & rustix::fs::Access::WRITE_OK.bits() != 0;
+            return match writes {
+                true => Err(fuser::Errno::EACCES),
+                false => Ok(()),
+            };
+        }
         match self.volume.access(who, Access { ino, mask }).await? {
             allowed if allowed == mask => Ok(()),
             _ => Err(fuser::Errno::EACCES),
@@ -252,6 +272,9 @@ impl Core {
         name: Bytes,
         size: u32,
     ) -> Result<XattrAnswer> {
+        if ino == SHARES {
+            return Err(fuser::Errno::ENODATA);
+        }
         if name == OBJECT.as_bytes() {
             return self.object(ino, size);
         }
@@ -278,7 +301,7 @@ impl Core {
     }
 
     pub async fn list_xattr(&self, who: &Who, ino: Ino, size: u32) -> Result<XattrAnswer> {
-        if self.plain.has_none(ino, Instant::now()) {
+        if ino == SHARES || self.plain.has_none(ino, Instant::now()) {
             return Ok(match size {
                 0 => XattrAnswer::Size(0),
                 _ => XattrAnswer::Bytes(Bytes::new()),

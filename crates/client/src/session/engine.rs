@@ -90,6 +90,11 @@ impl Engine {
         }
     }
 
+    /// Links are made with another credential from now on.
+    pub fn renew(&mut self, group: &Group, identity: &Identity) {
+        self.links.renew(group, identity);
+    }
+
     /// Starts an operation; [`Happened::Done`] comes under the token.
     pub fn call(&mut self, op: Bytes) -> Token {
         let (token, now) = self.open_call();

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use quorate_agreement::client::{SessionLost, Token};
+use quorate_net::{Group, Identity};
 use quorate_wire::ReplicaId;
 use quorate_wire::message::report::Report;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -27,6 +28,8 @@ pub(super) enum Ask {
     ),
     /// To be given up at this time.
     Close(Instant, oneshot::Sender<()>),
+    /// Links are to be made with another credential.
+    Renew(Box<Group>, Box<Identity>),
     /// There is no caller any more.
     End,
 }
@@ -128,6 +131,7 @@ impl Driver {
                     until,
                     answer,
                 }),
+                Ok(Ask::Renew(group, identity)) => self.engine.renew(&group, &identity),
                 Ok(Ask::Close(until, done)) => {
                     self.engine.close();
                     self.closing = Some((until, done));

@@ -34,6 +34,7 @@ pub struct Setup {
     on_disk: bool,
     protocol: Protocol,
     key_holders: bool,
+    owner: bool,
 }
 
 /// A running group. Its processes and files go with it.
@@ -65,7 +66,14 @@ impl Setup {
             on_disk: false,
             protocol: Protocol::default(),
             key_holders: false,
+            owner: false,
         }
+    }
+
+    /// Gives the volume an owner, whose key is in a file beside the group file.
+    pub fn owner(mut self) -> Setup {
+        self.owner = true;
+        self
     }
 
     /// Starts a replica with a fault.
@@ -115,6 +123,7 @@ impl Setup {
             self.replicas,
             self.protocol,
             self.key_holders,
+            self.owner,
         );
         for (_, elsewhere) in &self.data {
             directory::make(elsewhere, &file).expect("a replica's directory");
@@ -198,6 +207,11 @@ impl Group {
     /// Mounts on behalf of one of the clients.
     pub fn mount_as(&self, client: usize) -> Mount {
         Mount::start(self, &self.client_key(client), &[])
+    }
+
+    /// The key file of the volume's owner, where it has one.
+    pub fn owner_key(&self) -> PathBuf {
+        self.directory().join("owner.key")
     }
 
     pub(super) fn mounts(&self) -> Mounts {
@@ -395,7 +409,13 @@ impl Drop for Group {
 }
 
 /// Keys, and a group file for a demonstration: only such a group takes faults.
-fn make_files(directory: &Path, replicas: u8, protocol: Protocol, key_holders: bool) -> GroupFile {
+fn make_files(
+    directory: &Path,
+    replicas: u8,
+    protocol: Protocol,
+    key_holders: bool,
+    owner: bool,
+) -> GroupFile {
     let make_key = |path: &Path| {
         let key = keys::generate().expect("a key");
         keys::save(path, &key).expect("a key file");
@@ -427,6 +447,10 @@ fn make_files(directory: &Path, replicas: u8, protocol: Protocol, key_holders: b
         };
         let identities: Vec<_> = (0..replicas).map(identity).collect();
         group = group.with_identities(&identities).expect("a group");
+    }
+    if owner {
+        let owner = make_key(&directory.join("owner.key"));
+        group = group.with_owner(owner).expect("a group");
     }
     for id in 0..replicas {
         let own = directory.join(format!("replica-{id}"));

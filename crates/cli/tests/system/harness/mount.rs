@@ -55,6 +55,15 @@ pub fn is_mounted(directory: &Path) -> bool {
 
 impl Mount {
     pub fn start(group: &Group, key: &Path, options: &[&str]) -> Mount {
+        Mount::start_with(group, key, options, &[])
+    }
+
+    /// Mounts by credentials.
+    pub fn of_guest(group: &Group, key: &Path, credentials: &[&Path]) -> Mount {
+        Mount::start_with(group, key, &[], credentials)
+    }
+
+    fn start_with(group: &Group, key: &Path, options: &[&str], credentials: &[&Path]) -> Mount {
         let place = scratch();
         let directory = place.path().join("files");
         std::fs::create_dir(&directory).expect("a directory to mount on");
@@ -66,6 +75,9 @@ impl Mount {
             .arg(group.file())
             .arg(&directory);
         command.arg("--key").arg(key);
+        for credential in credentials {
+            command.arg("--credential").arg(credential);
+        }
         if !options.is_empty() {
             command.args(["-o", &options.join(",")]);
         }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fuser::{
-    FileHandle, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr,
+    FileHandle, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use quorate_files::Attr;
 use quorate_files::answer::{HeldLock, StatFs};
 
 use super::super::core::Core;
 use super::super::data::JustOpened;
+use super::super::shares::Root;
 use super::super::{TTL, convert, locking};
 use crate::volume::XattrAnswer;
 
@@ -24,14 +24,14 @@ const GENERATION: Generation = Generation(0);
 
 /// A reply that tells a value, or an error.
 pub(super) trait Answer<T>: Send + 'static {
-    fn give(self, value: T);
+    fn give(self, root: Root, value: T);
     fn fail(self, errno: fuser::Errno);
 }
 
 macro_rules! answers {
-    ($($reply:ident($value:ty) => |$r:ident, $v:ident| $give:expr;)*) => { $(
+    ($($reply:ident($value:ty) => |$r:ident, $root:ident, $v:ident| $give:expr;)*) => { $(
         impl Answer<$value> for $reply {
-            fn give(self, $v: $value) {
+            fn give(self, $root: Root, $v: $value) {
                 let $r = self;
                 $give
             }
@@ -44,26 +44,26 @@ macro_rules! answers {
 }
 
 answers! {
-    ReplyAttr(Attr) => |reply, attr| reply.attr(&TTL, &convert::attr(&attr));
-    ReplyAttr((Attr, Duration)) => |reply, told| reply.attr(&told.1, &convert::attr(&told.0));
-    ReplyEntry(Attr) => |reply, attr| reply.entry(&TTL, &convert::attr(&attr), GENERATION);
-    ReplyEmpty(()) => |reply, _done| reply.ok();
-    ReplyData(Bytes) => |reply, data| reply.data(&data);
-    ReplyWrite(u32) => |reply, len| reply.written(len);
-    ReplyLseek(i64) => |reply, offset| reply.offset(offset);
-    ReplyXattr(XattrAnswer) => |reply, answer| match answer {
+    ReplyAttr(Attr) => |reply, root, attr| reply.attr(&TTL, &root.attr(&attr));
+    ReplyAttr((Attr, Duration)) => |reply, root, told| reply.attr(&told.1, &root.attr(&told.0));
+    ReplyEntry(Attr) => |reply, root, attr| reply.entry(&TTL, &root.attr(&attr), GENERATION);
+    ReplyEmpty(()) => |reply, _root, _done| reply.ok();
+    ReplyData(Bytes) => |reply, _root, data| reply.data(&data);
+    ReplyWrite(u32) => |reply, _root, len| reply.written(len);
+    ReplyLseek(i64) => |reply, _root, offset| reply.offset(offset);
+    ReplyXattr(XattrAnswer) => |reply, _root, answer| match answer {
         XattrAnswer::Bytes(bytes) => reply.data(&bytes),
         XattrAnswer::Size(size) => reply.size(size),
     };
-    ReplyOpen(JustOpened) => |reply, opened| {
+    ReplyOpen(JustOpened) => |reply, _root, opened| {
         reply.opened(FileHandle(opened.file.number), opened.answer)
     };
-    ReplyCreate(JustOpened) => |reply, opened| {
-        let attr = convert::attr(&opened.attr);
+    ReplyCreate(JustOpened) => |reply, root, opened| {
+        let attr = root.attr(&opened.attr);
         let number = FileHandle(opened.file.number);
         reply.created(&TTL, &attr, GENERATION, number, opened.answer)
     };
-    ReplyLock(Option<HeldLock>) => |reply, held| match held {
+    ReplyLock(Option<HeldLock>) => |reply, _root, held| match held {
         Some(held) => reply.locked(
             held.start,
             locking::to_kernel(held.end),
@@ -72,7 +72,7 @@ answers! {
         ),
         None => reply.locked(0, 0, locking::UNLOCKED, 0),
     };
-    ReplyStatfs(StatFs) => |reply, s| {
+    ReplyStatfs(StatFs) => |reply, _root, s| {
         let block = u64::from(s.block_size.max(1));
         let free = s.capacity.saturating_sub(s.used) / block;
         let free_inodes = s.inodes.saturating_sub(s.used_inodes);
@@ -98,7 +98,7 @@ pub(super) async fn list(core: Arc<Core>, number: u64, cookie: u64, mut reply: R
     for entry in page.entries() {
         let name = OsStr::from_bytes(&entry.name);
         let kind = convert::kind(entry.kind);
-        if reply.add(INodeNo(entry.ino.0), entry.cookie, kind, name) {
+        if reply.add(core.root.number(entry.ino), entry.cookie, kind, name) {
             break;
         }
     }
@@ -118,11 +118,11 @@ pub(super) async fn list_plus(
     };
     for entry in page.entries() {
         let (attr, ttl) = match core.fresh_entry(entry).await {
-            Some(attr) => (convert::attr(&attr), page.ttl()),
+            Some(attr) => (core.root.attr(&attr), page.ttl()),
             None => (convert::no_attr(entry.kind), Duration::ZERO),
         };
         let name = OsStr::from_bytes(&entry.name);
-        let number = INodeNo(entry.ino.0);
+        let number = core.root.number(entry.ino);
         if reply.add(number, entry.cookie, name, &ttl, &attr, GENERATION) {
             break;
         }

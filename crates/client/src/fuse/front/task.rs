@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use fuser::Request;
-use quorate_files::Who;
+use fuser::{INodeNo, Request};
+use quorate_files::{Ino, Who};
 use tokio::runtime::Handle;
 
 use super::super::caller;
@@ -27,6 +27,11 @@ impl Front {
 
     pub(super) fn core(&self) -> &Core {
         &self.core
+    }
+
+    /// The object with the kernel's number.
+    pub(super) fn ino(&self, number: INodeNo) -> Ino {
+        self.core.root.ino(number)
     }
 
     pub(super) fn who(&self, req: &Request) -> Who {
@@ -82,14 +87,14 @@ impl Front {
         work: impl Future<Output = Result<T>> + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
     ) {
-        let busy = self.core.busy();
+        let (busy, root) = (self.core.busy(), self.core.root);
         self.runtime.spawn(async move {
             let _busy = busy;
             let mut work = Box::pin(work);
             tokio::select! {
                 biased;
                 result = &mut work => match result {
-                    Ok(value) => reply.give(value),
+                    Ok(value) => reply.give(root, value),
                     Err(errno) => reply.fail(errno),
                 },
                 () = caller::killed(pid) => {

@@ -1,0 +1,239 @@
+//! Mounting by credentials: which there are, that the group has them, and what the mount's root shows.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use bytes::Bytes;
+use quorate_client::fuse::{Shares, Start};
+use quorate_client::{CallError, Session, Volume};
+use quorate_credential::{Chain, Rights, Trust, VolumeId};
+use quorate_files::op::PutCredential;
+use quorate_files::{Ino, Who};
+use quorate_net::{Group, Identity};
+use quorate_wire::{KeyPair, PublicKey};
+
+use super::credential;
+
+/// How often directories of credentials are looked at.
+const PERIOD: Duration = Duration::from_secs(2);
+/// The names of credentials in a directory.
+const EXTENSION: &str = "cred";
+/// The most files of a directory that are looked at: so many credentials may one key have, and some that have ended.
+const MAX_FILES: usize = 256;
+
+/// A credential that can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    chain: Chain,
+    until: u64,
+    object: Ino,
+    subtree: bool,
+}
+
+/// The credentials of somebody whom the group file does not name.
+#[derive(Debug)]
+pub struct Guest {
+    group: Group,
+    key: KeyPair,
+    places: Vec<PathBuf>,
+    shares: Shares,
+    held: BTreeMap<Bytes, Held>,
+    /// What the group has, in this session.
+    brought: Vec<(Chain, u64)>,
+    /// What was said last of each file that is of no use.
+    complaints: BTreeMap<PathBuf, String>,
+}
+
+impl Guest {
+    /// Reads what there is now.
+    ///
+    /// # Errors
+    /// If a file that was named is of no use, or there is none at all.
+    pub fn new(group: &Group, key: KeyPair, places: &[PathBuf]) -> Result<Guest> {
+        if group.owner().is_none() {
+            bail!("the group has no owner, so nobody comes in by a credential");
+        }
+        if group.is_client(&key.public()) {
+            bail!("the group file names this key: mount without --credential");
+        }
+        let mut guest = Guest {
+            group: group.clone(),
+            key,
+            places: places.to_vec(),
+            shares: Shares::default(),
+            held: BTreeMap::new(),
+            brought: Vec::new(),
+            complaints: BTreeMap::new(),
+        };
+        for place in places.iter().filter(|place| !place.is_dir()) {
+            guest.read(place)?;
+        }
+        guest.look();
+        if guest.held.is_empty() {
+            bail!(
+                "no credential here is for the key {}: put one there first",
+                guest.key.public()
+            );
+        }
+        Ok(guest)
+    }
+
+    /// With which it comes to the replicas: the one that holds longest.
+    pub fn identity(&self) -> Result<Identity> {
+        let longest = self.held.values().max_by_key(|held| held.until);
+        let chain = longest
+            .context("no credential holds any more")?
+            .chain
+            .clone();
+        Ok(Identity::of_guest(&self.key, chain))
+    }
+
+    /// What the mount begins with.
+    pub fn start(&self) -> Start {
+        let one_file = self.places.len() == 1 && !self.places[0].is_dir();
+        match self.held.values().next() {
+            Some(held) if one_file && held.subtree => Start::Object(held.object),
+            _ => Start::Shares(self.shares.clone()),
+        }
+    }
+
+    /// Brings credentials to the group, now and again: those that have come since, and all when the session is another.
+    pub async fn keep(mut self, session: Session, volume: Volume) {
+        let mut shown = self.longest();
+        loop {
+            self.look();
+            if self.longest() != shown
+                && let Ok(identity) = self.identity()
+            {
+                session.renew(&self.group, &identity);
+                shown = self.longest();
+            }
+            self.bring(&session, &volume).await;
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    /// Brings the credentials that the group has not.
+    pub async fn bring(&mut self, session: &Session, volume: &Volume) {
+        for (name, held) in self.held.clone() {
+            let generation = session.generation();
+            if self.brought.contains(&(held.chain.clone(), generation)) {
+                continue;
+            }
+            let put = PutCredential {
+                chain: held.chain.to_bytes().into(),
+            };
+            match volume.put_credential(&Who::root(), put).await {
+                Ok(_) => {
+                    self.brought.retain(|(chain, _)| *chain != held.chain);
+                    // The session may have been opened for it.
+                    self.brought.push((held.chain, session.generation().max(1)));
+                }
+                Err(CallError::Lost) => {}
+                Err(why) => {
+                    let name = PathBuf::from(String::from_utf8_lossy(&name).into_owned());
+                    self.complain(&name, format!("the group does not take it: {why}"));
+                }
+            }
+        }
+        let held: Vec<&Chain> = self.held.values().map(|held| &held.chain).collect();
+        self.brought.retain(|(chain, _)| held.contains(&chain));
+    }
+
+    fn longest(&self) -> Option<Chain> {
+        let longest = self.held.values().max_by_key(|held| held.until);
+        longest.map(|held| held.chain.clone())
+    }
+
+    /// Looks at all places again, and has the mount show what there is.
+    fn look(&mut self) {
+        let mut held = BTreeMap::new();
+        for file in self.files() {
+            match self.read(&file) {
+                Ok(found) => {
+                    self.complaints.remove(&file);
+                    held.insert(name_of(&file), found);
+                }
+                Err(why) => self.complain(&file, format!("{why:#}")),
+            }
+        }
+        self.held = held;
+        let objects = self
+            .held
+            .iter()
+            .map(|(name, held)| (name.clone(), held.object));
+        self.shares.set(objects.collect());
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for place in &self.places {
+            let Ok(entries) = std::fs::read_dir(place) else {
+                files.push(place.clone());
+                continue;
+            };
+            let paths = entries.flatten().map(|entry| entry.path());
+            let mut found: Vec<PathBuf> = paths
+                .filter(|path| path.extension() == Some(OsStr::new(EXTENSION)))
+                .collect();
+            found.sort();
+            files.extend(found);
+        }
+        files.truncate(MAX_FILES);
+        files
+    }
+
+    fn read(&self, file: &Path) -> Result<Held> {
+        let chain = credential::read(file)?.chain;
+        judge(&self.group, &self.key.public(), &chain)
+            .with_context(|| format!("the credential in {}", file.display()))
+    }
+
+    fn complain(&mut self, file: &Path, why: String) {
+        if self.complaints.get(file) != Some(&why) {
+            eprintln!("quorate: {}: {why}", file.display());
+            self.complaints.insert(file.into(), why);
+        }
+    }
+}
+
+/// The credential, if it is one that this key can use now.
+fn judge(group: &Group, key: &PublicKey, chain: &Chain) -> Result<Held> {
+    let owner = group.owner();
+    let trust = Trust {
+        volume: VolumeId(group.id()),
+        owners: owner.as_slice(),
+    };
+    let grant = chain.verify(&trust).map_err(|why| anyhow!("{why}"))?;
+    if grant.subject != *key {
+        bail!(
+            "it is for the key {}, and this one is {key}: a copy is worth nothing without its key",
+            grant.subject
+        );
+    }
+    let now = credential::now();
+    let holds = grant.holds(*key, now, Rights::NONE);
+    holds.map_err(|why| anyhow!("{why}"))?;
+    let scope = chain
+        .links()
+        .last()
+        .context("a chain has a link")?
+        .terms
+        .scope;
+    let object = u64::try_from(scope.object.0).context("there is no such object")?;
+    Ok(Held {
+        until: grant.window.not_after,
+        object: Ino(object),
+        subtree: scope.subtree,
+        chain: chain.clone(),
+    })
+}
+
+/// The name that a credential's object has in the mount's root.
+fn name_of(file: &Path) -> Bytes {
+    let stem = file.file_stem().unwrap_or(OsStr::new("shared"));
+    Bytes::copy_from_slice(stem.as_encoded_bytes())
+}

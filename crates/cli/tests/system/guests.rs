@@ -1,0 +1,226 @@
+//! Outsiders: whom the group file does not name, who mount by credentials, and who lose what they had.
+
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::command_line::{assert_said, ends};
+use crate::harness::{Group, Mount, Setup, eventually, quorate, require_fuse, run, scratch};
+
+/// A group with an owner, a directory that all may write to, and a place for keys and credentials.
+struct Scene {
+    group: Group,
+    mount: Mount,
+    place: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let group = Setup::new(4).owner().start();
+        let mount = group.mount();
+        fs::create_dir(mount.at("shared")).expect("a directory");
+        open_to_all(&mount.at("shared"));
+        fs::write(mount.at("private"), "mine").expect("a file");
+        let place = scratch();
+        Scene {
+            group,
+            mount,
+            place,
+        }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    /// A new key file's public key.
+    fn key(&self, name: &str) -> String {
+        let made = run(quorate().arg("keygen").arg(self.at(name)));
+        made.trim().to_string()
+    }
+
+    /// The owner grants something on the member's mount.
+    fn grant(&self, path: &str, to: &str, more: &[&str], file: &str) {
+        let mut command = quorate();
+        command.arg("grant").arg(self.mount.at(path));
+        command
+            .args(["--to", to, "--until", "2999-01-31"])
+            .args(more);
+        command.arg("--group").arg(self.group.file());
+        fs::write(self.at(file), run(&mut command)).expect("a file");
+    }
+
+    fn delegate(&self, file: &str, key: &str, to: &str, rights: &str, into: &str) {
+        let mut command = quorate();
+        command.arg("delegate").arg(self.at(file));
+        command.arg("--key").arg(self.at(key));
+        command.args(["--to", to, "--rights", rights]);
+        fs::write(self.at(into), run(&mut command)).expect("a file");
+    }
+
+    fn mount_as(&self, key: &str, credential: &str) -> Mount {
+        Mount::of_guest(&self.group, &self.at(key), &[&self.at(credential)])
+    }
+
+    /// A command about what is shared, as the owner.
+    fn about(&self, name: &str) -> Command {
+        let mut command = quorate();
+        command.arg(name).arg("--group").arg(self.group.file());
+        command
+    }
+
+    fn rows(&self, name: &str) -> Vec<Value> {
+        let said = run(self.about(name).arg("--json"));
+        let lines = said.lines().map(serde_json::from_str);
+        lines.collect::<Result<_, _>>().expect("JSON")
+    }
+}
+
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o777)).expect("a mode");
+}
+
+fn kind<T>(result: io::Result<T>) -> Option<ErrorKind> {
+    result.err().map(|e| e.kind())
+}
+
+/// Bob, who is not in the group file, has a directory by his credential and nothing else; Carol a part of it by his. A copy is worth nothing. When
+/// it is taken back, files that are open stop working, his and hers; and all of this is told.
+#[test]
+fn an_outsider_is_let_in_and_out() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let (bob, carol) = (scene.key("bob.key"), scene.key("carol.key"));
+    scene.key("thief.key");
+    let terms = ["--rights", "rw", "--depth", "1", "--caveat", "tag=bob"];
+    scene.grant("shared", &bob, &terms, "bob.cred");
+    scene.delegate("bob.cred", "bob.key", &carol, "r", "carol.cred");
+
+    let his = scene.mount_as("bob.key", "bob.cred");
+    fs::write(his.at("plan"), "by bob").expect("he may write");
+    let seen = fs::read(scene.mount.at("shared/plan")).expect("the owner sees it");
+    assert_eq!(seen, b"by bob");
+    assert!(!his.at("private").exists(), "his root is what was shared");
+    let names = fs::read_dir(his.path()).expect("he may list");
+    assert_eq!(names.count(), 1);
+
+    let hers = scene.mount_as("carol.key", "carol.cred");
+    let read = fs::read(hers.at("plan")).expect("she may read");
+    assert_eq!(read, b"by bob");
+    let refused = kind(fs::write(hers.at("plan"), "by carol"));
+    assert_eq!(refused, Some(ErrorKind::PermissionDenied));
+    let refused = kind(fs::remove_file(hers.at("plan")));
+    assert_eq!(refused, Some(ErrorKind::PermissionDenied));
+
+    let mut stolen = quorate();
+    stolen
+        .arg("mount")
+        .arg(scene.group.file())
+        .arg(scene.place.path());
+    stolen.arg("--key").arg(scene.at("thief.key"));
+    stolen.arg("--credential").arg(scene.at("bob.cred"));
+    assert_said(
+        &ends(&mut stolen),
+        1,
+        &["a copy is worth nothing without its key"],
+    );
+    let mut nobody = quorate();
+    nobody
+        .arg("mount")
+        .arg(scene.group.file())
+        .arg(scene.place.path());
+    nobody.arg("--key").arg(scene.at("thief.key"));
+    assert_said(&ends(&mut nobody), 1, &["--credential"]);
+
+    let rows = scene.rows("shares");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(
+        rows.iter().all(|row| row["state"] == "in force"),
+        "{rows:?}"
+    );
+
+    let mut open = OpenOptions::new()
+        .append(true)
+        .open(his.at("plan"))
+        .expect("it opens");
+    open.write_all(b", again").expect("a write");
+    open.sync_all().expect("it is at the group");
+    let as_bob = scene
+        .about("revoke")
+        .arg("--key")
+        .arg(scene.at("bob.key"))
+        .arg(scene.at("bob.cred"))
+        .output();
+    assert!(
+        !as_bob.expect("it runs").status.success(),
+        "only its owner takes it back"
+    );
+    run(scene.about("revoke").arg(scene.at("bob.cred")));
+    let written = open
+        .write_all(b", and again")
+        .and_then(|()| open.sync_all());
+    assert!(written.is_err(), "an open file stops working");
+    drop(open);
+    eventually("nobody reads any more", || {
+        fs::read(his.at("plan")).is_err() && fs::read(hers.at("plan")).is_err()
+    });
+    let seen = fs::read(scene.mount.at("shared/plan")).expect("the owner has it");
+    assert_eq!(seen, b"by bob, again");
+
+    let rows = scene.rows("shares");
+    assert!(rows.iter().all(|row| row["state"] == "revoked"), "{rows:?}");
+    let rows = scene.rows("audit");
+    let did = |who: &str, what: &str, decision: &str| {
+        rows.iter().any(|row| {
+            row["subject"] == who && row["action"] == what && row["decision"] == decision
+        })
+    };
+    assert!(did(&bob, "write", "allowed"), "{rows:?}");
+    assert!(did(&bob, "write", "denied"), "{rows:?}");
+    assert!(did(&bob, "bring", "allowed"), "{rows:?}");
+    assert!(rows.iter().any(|row| row["tags"][0] == "bob"), "{rows:?}");
+    let table = run(&mut scene.about("audit"));
+    assert!(table.contains("DECISION"), "{table}");
+}
+
+/// A mount looks for credentials in a directory: what comes is there, and what is taken away is gone, without a new mount.
+#[test]
+fn credentials_are_picked_up_as_they_come() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    fs::create_dir(scene.at("mine")).expect("a directory");
+    scene.grant("shared", &bob, &["--rights", "rw"], "mine/work.cred");
+    let mount = scene.mount_as("bob.key", "mine");
+    fs::write(mount.at("work/plan"), "by bob").expect("he may write");
+    let refused = kind(fs::write(mount.at("elsewhere"), "nothing"));
+    assert!(
+        refused.is_some(),
+        "the root holds nothing but what is shared"
+    );
+
+    fs::create_dir(scene.mount.at("more")).expect("a directory");
+    fs::write(scene.mount.at("more/notes"), "from alice").expect("a file");
+    scene.grant("more", &bob, &["--rights", "r"], "mine/notes.cred");
+    eventually("the second credential is there", || {
+        fs::read(mount.at("notes/notes")).is_ok_and(|read| read == b"from alice")
+    });
+    let names = fs::read_dir(mount.path()).expect("a listing");
+    assert_eq!(names.count(), 2);
+    let refused = kind(fs::write(mount.at("notes/notes"), "by bob"));
+    assert_eq!(refused, Some(ErrorKind::PermissionDenied));
+
+    fs::remove_file(scene.at("mine/work.cred")).expect("it was there");
+    eventually("the first credential is gone", || {
+        !mount.at("work").exists()
+    });
+    mount.unmount();
+}
