@@ -36,10 +36,12 @@ pub fn run(args: &Init) -> Result<()> {
         &args.name,
         &args.replicas,
         clients,
-        files,
-        Purpose::Service,
-        args.key_holders,
-        owner,
+        Kind {
+            files,
+            purpose: Purpose::Service,
+            key_holders: args.key_holders,
+            owner,
+        },
     )?;
     println!(
         "Made a group of {} in {}.",
@@ -75,17 +77,29 @@ pub enum Owner {
     Made,
 }
 
+/// What kind of group is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub files: Files,
+    pub purpose: Purpose,
+    pub key_holders: bool,
+    pub owner: Owner,
+}
+
 /// Makes keys, the replicas' directories and the group file. Nothing that is there is overwritten.
 pub fn create(
     directory: &Path,
     name: &str,
     addresses: &[String],
     more_clients: Vec<(String, PublicKey)>,
-    files: Files,
-    purpose: Purpose,
-    key_holders: bool,
-    owner: Owner,
+    kind: Kind,
 ) -> Result<Group> {
+    let Kind {
+        files,
+        purpose,
+        key_holders,
+        owner,
+    } = kind;
     let group_file = paths::group_file(directory);
     if group_file.exists() {
         bail!(

@@ -78,10 +78,12 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         "local",
         &addresses,
         Vec::new(),
-        Files::default(),
-        purpose,
-        args.key_holders,
-        init::Owner::Made,
+        init::Kind {
+            files: Files::default(),
+            purpose,
+            key_holders: args.key_holders,
+            owner: init::Owner::Made,
+        },
     )
 }
 
