@@ -12,6 +12,7 @@ mod bench;
 mod blobs;
 mod chaos;
 mod command_line;
+mod contrast;
 mod credentials;
 mod detached;
 mod evidence;

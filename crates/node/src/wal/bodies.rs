@@ -1,5 +1,6 @@
 //! The bodies of records, in blob segments.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
 
@@ -21,12 +22,18 @@ fn is_loss(error: &io::Error) -> bool {
 pub(super) struct Bodies {
     blobs: Arc<Blobs>,
     appender: Appender,
+    /// The segment of which it was last told that it is damaged: where one place is, there are often hundreds.
+    told: Cell<Option<u64>>,
 }
 
 impl Bodies {
     pub fn new(blobs: Arc<Blobs>) -> Bodies {
         let appender = Appender::pinning(blobs.clone());
-        Bodies { blobs, appender }
+        Bodies {
+            blobs,
+            appender,
+            told: Cell::new(None),
+        }
     }
 
     /// Writes the bodies of records, and makes them durable: only then may frames refer to them.
@@ -61,12 +68,14 @@ impl Bodies {
                 Ok(body) if crc32fast::hash(&body) == sum => body,
                 Err(e) if !is_loss(&e.source) => return Err(blob_error(e)),
                 Ok(_) | Err(_) => {
-                    let segment = blobs.segment_path(place.segment);
-                    tracing::error!(
-                        "{} is damaged at byte {}, where the write-ahead log has the body of a record: check the disk",
-                        segment.display(),
-                        place.offset
-                    );
+                    if self.told.replace(Some(place.segment)) != Some(place.segment) {
+                        let segment = blobs.segment_path(place.segment);
+                        tracing::error!(
+                            "{} is damaged at byte {}, and perhaps at others, where the write-ahead log has bodies of records: check the disk",
+                            segment.display(),
+                            place.offset
+                        );
+                    }
                     damaged = true;
                     break;
                 }
