@@ -243,6 +243,15 @@ fn free_addresses(count: usize) -> Result<Vec<String>> {
     Ok(addresses.collect::<std::io::Result<_>>()?)
 }
 
+/// The first of so many ports that follow each other, on which nobody listens.
+pub(crate) fn free_ports_in_a_row(count: u8) -> Result<u16> {
+    let listen = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port));
+    let first = 7400 + (std::process::id() % 2000) as u16;
+    let mut firsts = (first..first + 10_000).step_by(usize::from(count));
+    let is_free = |first: &u16| (0..u16::from(count)).all(|at| listen(first + at).is_ok());
+    firsts.find(is_free).context("no ports are free")
+}
+
 fn spawn(launcher: &Launcher, spec: &Spec) -> Result<Child> {
     let log = std::fs::File::create(log_file(&spec.data))?;
     let child = Command::new(&launcher.program)

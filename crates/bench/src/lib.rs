@@ -8,6 +8,7 @@
 //! - [`graph`]: what the dependency graph takes by itself.
 //! - [`attacks`] and [`attackers`]: what correct clients get while others attack. Aardvark, NSDI 2009.
 //! - [`failover`]: what the end of a primary costs.
+//! - [`recovery`]: what proactive recovery takes and costs. Castro and Liskov, PBFT 2002, Table 4.
 //! - [`files`]: whole file systems under the papers' workloads.
 //! - [`run`]: variants in turns, rounds, medians.
 //! - [`paper`]: the papers' figures.
@@ -32,6 +33,7 @@ pub mod paper;
 pub mod parallel;
 pub mod plot;
 mod progress;
+pub mod recovery;
 pub mod replica;
 pub mod report;
 pub mod run;

@@ -45,7 +45,7 @@ pub struct Row {
 /// All of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// `micro`, `overhead`, `parallel`, `attacks` or `failover`.
+    /// `micro`, `overhead`, `parallel`, `attacks`, `failover` or `recovery`.
     pub benchmark: &'static str,
     /// Processors that the kernel gives to this process.
     pub processors: usize,

@@ -8,13 +8,14 @@ mod time;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
 
-pub use bench::{Bench, Benchmark, Files, Measure};
+pub use bench::{Bench, Benchmark, Files, Measure, Recovery};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
-pub use replica::{Keyholder, Recover, Replica, ScheduleArgs, Supervise};
+pub use replica::{Keyholder, Programs, Recover, Replica, ScheduleArgs, Supervise};
 pub use sharing::{Audit, Manager, Revoke, Shares};
 pub use time::Period;
 
@@ -43,6 +44,7 @@ pub enum Command {
     Keyholder(Keyholder),
     Replica(Replica),
     Supervise(Supervise),
+    Programs(Programs),
     Recover(Recover),
     Schedule(ScheduleArgs),
     Mount(Mount),
@@ -94,9 +96,12 @@ pub struct Up {
     /// flood. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
-    /// Give the replicas of a new group key holders, processes of their own, and renew the keys of all links every 15 s.
+    /// Give the replicas of a new group key holders, processes of their own, and renew the keys of all links.
     #[arg(long)]
     pub key_holders: bool,
+    /// With key holders: renew the keys of all links so often instead; 0: never.
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = time::refresh)]
+    pub key_refresh: Duration,
     /// Have each replica recover so often (90s, 10m, 2h), or `off`; kept for the next time. See `quorate schedule`.
     #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,

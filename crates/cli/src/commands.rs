@@ -10,6 +10,7 @@ pub mod keygen;
 pub mod keyholder;
 pub mod mount;
 pub mod nfs;
+pub mod programs;
 pub mod recover;
 pub mod replica;
 pub mod route;

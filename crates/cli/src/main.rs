@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Keyholder(args) => commands::keyholder::run(&args),
         Command::Replica(args) => commands::replica::run(&args),
         Command::Supervise(args) => commands::supervise::run(&args),
+        Command::Programs(args) => commands::programs::run(&args),
         Command::Recover(args) => commands::recover::run(&args),
         Command::Schedule(args) => commands::recover::schedule(&args),
         Command::Mount(args) => commands::mount::run(&args),

@@ -37,6 +37,8 @@ pub enum Benchmark {
     Attacks(Measure),
     /// How long clients wait when the primary is killed, stands still or is asked to end.
     Failover(Measure),
+    /// What the recovery of a replica takes, step by step, and what staggered recoveries and renewed keys cost clients. About 8 minutes.
+    Recovery(Recovery),
     /// Whole file systems: the papers' workloads on the local disk, on a FUSE passthrough to it (bindfs, where it is installed), and
     /// on groups of ours.
     Files(Files),
@@ -71,6 +73,21 @@ pub struct Measure {
     /// Where the groups keep their files while they run [default: the directory for temporary files].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Recovery {
+    #[command(flatten)]
+    pub measure: Measure,
+    /// How much the group holds, in MB, where recoveries are looked at step by step; the least of it where clients work.
+    #[arg(long, value_name = "MB,...", value_delimiter = ',', default_value = "20,200", value_parser = clap::value_parser!(u16).range(1..=8192))]
+    pub state: Vec<u16>,
+    /// Periods Tw, in seconds: each replica recovers once in that time.
+    #[arg(long, value_name = "S,...", value_delimiter = ',', default_value = "20,60", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub periods: Vec<u16>,
+    /// Periods Tk, in seconds: all keys of links are renewed once in that time.
+    #[arg(long, value_name = "S,...", value_delimiter = ',', default_value = "1,15", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub key_refresh: Vec<u16>,
 }
 
 #[derive(Debug, Args)]

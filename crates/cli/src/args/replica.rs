@@ -132,9 +132,32 @@ pub struct Supervise {
     /// Have the replica recover so often (90s, 10m, 2h), or `off`; kept in its directory.
     #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
+    /// Run the replica only while this program's digest stands in FILE: lines of `quorate programs`. It is looked at before each start; what
+    /// runs is what was looked at. Else the replica stays as it is, with an alarm.
+    #[arg(long, value_name = "FILE")]
+    pub programs: Option<PathBuf>,
+    /// Keep a watchdog of this machine quiet, such as /dev/watchdog: if this process stands still, the machine starts again. systemd's
+    /// (WatchdogSec=, Type=notify) needs no option.
+    #[arg(long, value_name = "DEVICE")]
+    pub watchdog: Option<PathBuf>,
     /// Options of `quorate replica`, after `--`.
     #[arg(last = true, value_name = "OPTIONS")]
     pub replica: Vec<OsString>,
+}
+
+/// Print the BLAKE3 digests of programs, as `quorate supervise --programs` wants them listed.
+///
+/// Make the list where you have built the program or checked its signature, not on a server that may have been tampered with. With more
+/// than one line an old and a new version are good at the same time.
+///
+/// Example:
+///   quorate programs /usr/bin/quorate >> /etc/quorate/programs
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
+pub struct Programs {
+    /// The programs [default: this one].
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
 }
 
 /// Have a replica recover now, and wait until it is back.

@@ -4,10 +4,10 @@ use anyhow::{Context, Result, anyhow, bail};
 use quorate_bench::group::Launcher;
 use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
-use quorate_bench::{attackers, attacks, failover, files, micro, parallel, replica, run};
+use quorate_bench::{attackers, attacks, failover, files, micro, parallel, recovery, replica, run};
 use serde::Serialize;
 
-use crate::args::{Bench, Benchmark, Files, Measure};
+use crate::args::{Bench, Benchmark, Files, Measure, Recovery};
 use crate::commands;
 
 pub fn run(args: &Bench) -> Result<()> {
@@ -71,6 +71,15 @@ pub fn run(args: &Bench) -> Result<()> {
                 Vec::new(),
                 ended,
             )
+        }
+        Benchmark::Recovery(args) => {
+            let options = recovery_options(args)?;
+            let mut report = recovery::Recovery::new(&options);
+            let ended = to_its_end(recovery::run(&options, &mut report));
+            report.machine.cut_short = why(&ended);
+            let (tables, plots) = (recovery::tables(&report), recovery::plots(&report));
+            let machine = &report.machine;
+            show(&args.measure, &report, machine, &tables, plots, ended)
         }
         Benchmark::Files(args) => {
             let (measure, options) = (&args.measure, files_options(args)?);
@@ -142,6 +151,25 @@ fn files_options(args: &Files) -> Result<files::Options> {
         copies: args.copies.iter().map(|n| usize::from(*n)).collect(),
         beside: args.beside.clone(),
         run,
+    })
+}
+
+fn recovery_options(args: &Recovery) -> Result<recovery::Options> {
+    let run = options(&args.measure)?;
+    let seconds = |periods: &[u16]| periods.iter().map(|s| u64::from(*s)).collect();
+    Ok(match run.quick {
+        true => recovery::Options {
+            run,
+            state_mb: vec![8],
+            periods_s: vec![4],
+            refresh_s: vec![1],
+        },
+        false => recovery::Options {
+            run,
+            state_mb: args.state.iter().map(|mb| usize::from(*mb)).collect(),
+            periods_s: seconds(&args.periods),
+            refresh_s: seconds(&args.key_refresh),
+        },
     })
 }
 

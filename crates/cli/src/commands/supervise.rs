@@ -10,7 +10,9 @@ use quorate_net::{Group, Identity};
 use crate::args::Supervise;
 use crate::commands::{self, status};
 use crate::paths;
-use crate::supervision::{Children, Control, Launch, Records, Recoveries, Role, Schedule};
+use crate::supervision::{
+    Children, Control, Launch, Programs, Records, Recoveries, Role, Schedule, SignsOfLife,
+};
 
 /// How often the replica is looked after.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -46,34 +48,45 @@ pub fn run(args: &Supervise) -> Result<()> {
     if let Some(every) = args.every {
         schedule.set(every.0)?;
     }
-    commands::runtime()?.block_on(serve(group, identity, launch, data, schedule))
+    let programs = args.programs.clone().map(Programs::new);
+    let signs = SignsOfLife::new(args.watchdog.as_deref())?;
+    let runtime = commands::runtime()?;
+    // Starting a process needs the runtime.
+    let _entered = runtime.enter();
+    let children = Children::start(vec![launch], true, programs)?;
+    runtime.block_on(serve(group, identity, children, data, schedule, signs))
 }
 
 async fn serve(
     group: Arc<Group>,
     identity: Identity,
-    launch: Launch,
+    mut children: Children,
     data: std::path::PathBuf,
     schedule: Schedule,
+    mut signs: SignsOfLife,
 ) -> Result<()> {
     let watch = status::Watch::start(&group, &identity).context("connecting to the group")?;
     let mut control = Control::listen(&data)?;
-    let mut children = Children::start(vec![launch], true)?;
     let (records, word) = Records::load(&data);
     word.iter().for_each(|text| tell(text));
     let mut recoveries = Recoveries::new(group, schedule, records);
+    signs.ready();
     let stop = commands::asked_to_end();
     tokio::pin!(stop);
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            () = &mut stop => return children.stop().await,
+            () = &mut stop => {
+                signs.end();
+                return children.stop().await;
+            }
             (request, answers) = control.next() => {
                 let told = recoveries.request(&request, answers, &watch.reports(), &mut children);
                 told.iter().for_each(|text| tell(text));
             }
             _ = period.tick() => {
+                signs.give();
                 let mut events = children.look_after()?;
                 events.extend(recoveries.look(&watch.reports(), &mut children));
                 events.iter().for_each(|text| tell(text));

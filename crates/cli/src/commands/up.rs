@@ -24,8 +24,6 @@ use lock::Lock;
 const PERIOD: Duration = Duration::from_millis(500);
 /// How often a new group is looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often replicas that have key holders take another key for their links.
-const KEY_REFRESH: &str = "15s";
 /// How long a new group has to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -175,7 +173,8 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
             arguments.extend(["--fault".into(), fault.to_string().into()]);
         }
         if has_holders && role == Role::Replica(id) {
-            arguments.extend(["--key-refresh", KEY_REFRESH].map(OsString::from));
+            let every = format!("{}ms", args.key_refresh.as_millis());
+            arguments.extend(["--key-refresh", &every].map(OsString::from));
         }
         Launch {
             role,
@@ -202,7 +201,7 @@ async fn serve(
     if let Some(every) = args.every {
         schedule.set(every.0)?;
     }
-    let mut children = Children::start(launches(args, data, &group), !args.no_restart)?;
+    let mut children = Children::start(launches(args, data, &group), !args.no_restart, None)?;
     let identity = status::of_directory(&group, data)?;
     let stop = commands::asked_to_end();
     tokio::pin!(stop);

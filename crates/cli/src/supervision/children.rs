@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use super::programs::{Admitted, Programs};
 use patience::Patience;
 
 /// How long a replica has to stop before it is killed.
@@ -59,7 +60,17 @@ impl Role {
 #[derive(Debug)]
 pub struct Children {
     restart: bool,
+    starter: Starter,
     processes: Vec<Process>,
+}
+
+/// How this program is started again, as a replica or a key holder.
+#[derive(Debug)]
+struct Starter {
+    /// Its file, as it was named when this process began: what lies there now may be another one.
+    program: PathBuf,
+    /// Which programs may be replicas, if that is limited.
+    programs: Option<Programs>,
 }
 
 #[derive(Debug)]
@@ -70,23 +81,39 @@ struct Process {
     patience: Patience,
     /// Set when it is to end and to start again as one that recovers: when it is killed if it has not ended by then.
     recover: Option<Instant>,
+    /// Whether it was told that it can't be started.
+    refused: bool,
 }
 
 impl Children {
-    /// Starts all.
-    pub fn start(launches: Vec<Launch>, restart: bool) -> Result<Children> {
+    /// Starts all. With a list of programs only those on it are started as replicas.
+    ///
+    /// # Errors
+    /// If one can't be started.
+    pub fn start(
+        launches: Vec<Launch>,
+        restart: bool,
+        programs: Option<Programs>,
+    ) -> Result<Children> {
+        let program = std::env::current_exe().context("can't find this program's own file")?;
+        let starter = Starter { program, programs };
         let mut processes = Vec::new();
         for launch in launches {
-            let child = Some(spawn(&launch, false)?);
+            let child = Some(starter.spawn(&launch, false)?);
             processes.push(Process {
                 launch,
                 child,
                 since: Instant::now(),
                 patience: Patience::default(),
                 recover: None,
+                refused: false,
             });
         }
-        Ok(Children { restart, processes })
+        Ok(Children {
+            restart,
+            starter,
+            processes,
+        })
     }
 
     /// Whether this replica is one of these.
@@ -106,13 +133,14 @@ impl Children {
     /// Has a replica end, and start again as one that recovers.
     ///
     /// # Errors
-    /// If it is not one of these.
+    /// If it is not one of these, or could not be started again.
     pub fn recover(&mut self, id: u8) -> Result<()> {
         let role = Role::Replica(id);
         let replica = self.processes.iter_mut().find(|p| p.launch.role == role);
         let Some(replica) = replica else {
             bail!("replica {id} is not run from here");
         };
+        self.starter.admit()?;
         replica.ask_to_end();
         replica.recover = Some(Instant::now() + STOP_TIMEOUT);
         Ok(())
@@ -141,15 +169,31 @@ impl Children {
                 if process.patience.is_news(&cause, lived, !failed(status)) {
                     events.push(format!("{cause}\n  see {}", log.display()));
                 }
-            } else if process.recover.take().is_some() {
-                process.child = Some(spawn(&process.launch, true)?);
-                process.since = Instant::now();
-            } else if self.restart && process.since.elapsed() >= process.patience.pause() {
-                process.child = Some(spawn(&process.launch, false)?);
-                process.since = Instant::now();
-                if process.patience.tells_start() {
-                    events.push(format!("{} is started again", process.launch.role.name()));
+                continue;
+            }
+            let recovers = process.recover.is_some();
+            let waits = process.refused || !recovers;
+            if waits && process.since.elapsed() < process.patience.pause()
+                || !recovers && !self.restart
+            {
+                continue;
+            }
+            process.since = Instant::now();
+            let name = process.launch.role.name();
+            match self.starter.spawn(&process.launch, recovers) {
+                Ok(child) => {
+                    process.child = Some(child);
+                    process.recover = None;
+                    let was_refused = std::mem::take(&mut process.refused);
+                    if was_refused || !recovers && process.patience.tells_start() {
+                        events.push(format!("{name} is started again"));
+                    }
                 }
+                // Whoever mends that need not start the supervisor again.
+                Err(e) if !std::mem::replace(&mut process.refused, true) => {
+                    events.push(format!("ALARM: {name} is not started: {e:#}"));
+                }
+                Err(_) => {}
             }
         }
         Ok(events)
@@ -242,26 +286,40 @@ fn last_words(log: &Path) -> String {
     log.lines().last().unwrap_or("it said nothing").to_string()
 }
 
-fn spawn(launch: &Launch, recover: bool) -> Result<Child> {
-    let log =
-        open_log(&launch.log).with_context(|| format!("can't write {}", launch.log.display()))?;
-    let program = std::env::current_exe().context("can't find this program's own file")?;
-    let mut command = Command::new(program);
-    command.args(["-v", launch.role.command(), "--with-parent"]);
-    command.args(&launch.arguments);
-    if recover {
-        command.arg("--recover");
+impl Starter {
+    /// The program as it may be run as a replica, where that is limited.
+    fn admit(&self) -> Result<Option<Admitted>> {
+        let list = self.programs.as_ref();
+        list.map(|list| list.admit(&self.program)).transpose()
     }
-    // The child keeps reading standard input: when this process dies, however it dies, the pipe ends and so does the child.
-    command
-        .stdin(Stdio::piped())
-        .stdout(log.try_clone()?)
-        .stderr(log);
-    // Ctrl-C in the terminal is for this process, which then stops the replicas in order.
-    command.process_group(0);
-    command
-        .spawn()
-        .with_context(|| format!("can't start {}", launch.role.name()))
+
+    fn spawn(&self, launch: &Launch, recover: bool) -> Result<Child> {
+        let log = open_log(&launch.log)
+            .with_context(|| format!("can't write {}", launch.log.display()))?;
+        let admitted = match launch.role {
+            Role::Replica(_) => self.admit()?,
+            Role::Holder(_) => None,
+        };
+        let program = admitted.as_ref().map(Admitted::path);
+        let mut command = Command::new(program.as_ref().unwrap_or(&self.program));
+        // A name that says what it is, also where the program has none any more.
+        command.arg0(&self.program);
+        command.args(["-v", launch.role.command(), "--with-parent"]);
+        command.args(&launch.arguments);
+        if recover {
+            command.arg("--recover");
+        }
+        // The child keeps reading standard input: when this process dies, however it dies, the pipe ends and so does the child.
+        command
+            .stdin(Stdio::piped())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        // Ctrl-C in the terminal is for this process, which then stops the replicas in order.
+        command.process_group(0);
+        command
+            .spawn()
+            .with_context(|| format!("can't start {}", launch.role.name()))
+    }
 }
 
 /// Appends to the log of the last runs, unless it has grown long.

@@ -78,6 +78,58 @@ fn the_failover_runs() {
     }
 }
 
+/// Replicas recover step by step, sound and tampered with, and while clients work; nobody sees an error, and nothing is left.
+#[test]
+fn the_recoveries_run() {
+    if !require_fuse() {
+        return;
+    }
+    let _turn = Group::take_turn();
+    let directory = scratch();
+    let (json, data) = (directory.path().join("r.json"), directory.path().join("d"));
+    std::fs::create_dir(&data).unwrap();
+    let mut command = quorate();
+    command.args(["bench", "recovery", "--quick", "--json"]);
+    command.arg(&json).arg("--data").arg(&data);
+    let shown = run(command.arg("--out").arg(directory.path()));
+    assert!(shown.contains("check and fetch"), "{shown}");
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let recovered = report["recovered"].as_array().unwrap();
+    let found = |row: &Value| row["rounds"][0]["damaged"].as_f64().unwrap() > 0.0;
+    assert_eq!(
+        recovered.iter().map(found).collect::<Vec<_>>(),
+        [false, true]
+    );
+    assert!(
+        recovered.iter().all(|row| row["client_errors"] == 0),
+        "{report}"
+    );
+    let compared = report["compared"].as_array().unwrap();
+    let of = |row: &Value| (row["part"].clone(), row["period_s"].as_u64());
+    let part = |name: &str, period| (Value::from(name), period);
+    assert_eq!(
+        compared.iter().map(of).collect::<Vec<_>>(),
+        [
+            part("recoveries", None),
+            part("recoveries", Some(4)),
+            part("keys", None),
+            part("keys", Some(1))
+        ]
+    );
+    for row in compared {
+        let got = &row["rounds"][0];
+        assert!(
+            got["ops_per_s"].as_f64() > Some(0.0) && got["errors"] == 0,
+            "{row}"
+        );
+    }
+    assert_eq!(compared[1]["rounds"][0]["recoveries"], 4);
+    assert!(directory.path().join("recovery-keys.svg").exists());
+    assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(data.to_str().unwrap()), "{mounts}");
+}
+
 /// Each workload has figures for each file system, or a word why it was not measured; what was read back was checked by the
 /// benchmark itself. Nothing is left mounted, running or on the disk.
 #[test]

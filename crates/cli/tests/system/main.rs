@@ -29,6 +29,7 @@ mod power_cut;
 mod programs;
 mod recovery;
 mod route;
+mod supervise;
 mod tools;
 mod two_mounts;
 mod up;

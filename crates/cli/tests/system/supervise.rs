@@ -1,0 +1,145 @@
+//! `quorate supervise`: one replica of a group under a process that looks after it from outside, and runs only programs that it is to run.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::command_line::assert_said;
+use crate::harness::{
+    Finished, Group, Patience, Status, eventually, finish, program, quorate, require_fuse, run,
+};
+
+/// The process, which ends with this.
+struct Supervisor {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Supervisor {
+    fn start(binary: &Path, group: &Group, id: u8, list: &Path) -> Supervisor {
+        let log = group.directory().join("supervisor.log");
+        let file = File::create(&log).expect("a log");
+        let mut command = program(binary.to_str().expect("a path in UTF-8"));
+        command.args(["supervise", "--id", &id.to_string(), "--group"]);
+        command.arg(group.file()).arg("--programs").arg(list);
+        let child = command.stdout(Stdio::null()).stderr(file).spawn();
+        Supervisor {
+            child: child.expect("a supervisor starts"),
+            log,
+        }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).expect("its log")
+    }
+
+    /// The process of its replica, if there is one.
+    fn replica(&self) -> Option<Pid> {
+        let path = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let children = fs::read_to_string(path).expect("the list of children");
+        let pid = children.split_whitespace().next()?.parse().ok()?;
+        Pid::from_raw(pid)
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("  the supervisor said:\n{}", self.said());
+        }
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
+    }
+}
+
+fn recover(group: &Group, id: u8) -> Finished {
+    let mut command = quorate();
+    command.args(["recover", &id.to_string(), "--json", "--data"]);
+    command.arg(group.directory().join(format!("replica-{id}")));
+    finish(&mut command, Patience::default())
+}
+
+/// A program takes the place of another under its name.
+fn put(program: &Path, content: &[u8]) {
+    let beside = program.with_extension("new");
+    let mut options = OpenOptions::new();
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = options.create(true).truncate(true).write(true).mode(0o755);
+    let mut file = file.open(&beside).expect("a file");
+    file.write_all(content).expect("it is written");
+    drop(file);
+    fs::rename(&beside, program).expect("it has its name");
+}
+
+/// The replica recovers while people work. When somebody has changed the program it is left as it is, with an alarm, and not started again
+/// when it dies; with the right program there again all goes on.
+#[test]
+fn a_supervised_replica_recovers_and_runs_what_is_listed() {
+    if !require_fuse() {
+        return;
+    }
+    let mut group = Group::start();
+    group.kill(3);
+    let right = fs::read(env!("CARGO_BIN_EXE_quorate")).expect("the program");
+    let binary = group.directory().join("quorate");
+    let list = group.directory().join("programs");
+    put(&binary, &right);
+    let mut digests = Command::new(&binary);
+    let line = run(digests.arg("programs"));
+    fs::write(&list, format!("# what may run\n{line}")).expect("a list");
+    let supervisor = Supervisor::start(&binary, &group, 3, &list);
+    let mount = group.mount();
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
+
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let mut written = 0;
+            while !over.load(Ordering::Relaxed) {
+                let content = format!("written {written} times");
+                let path = mount.path().join("work");
+                fs::write(&path, &content).expect("the group goes on");
+                let read = fs::read_to_string(&path).expect("the group goes on");
+                assert_eq!(read, content);
+                written += 1;
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let before = supervisor.replica();
+        let mut ended = None;
+        // Refused as long as it has not heard from the others.
+        eventually("it recovers", || {
+            ended.insert(recover(&group, 3)).code() == 0
+        });
+        let told: Value = serde_json::from_str(&ended.expect("it has ended").stdout).expect("JSON");
+        assert!(told["right"].as_u64() > Some(0), "{told}");
+        assert_ne!(supervisor.replica(), before);
+        over.store(true, Ordering::Relaxed);
+        work.join().expect("no error");
+    });
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+
+    let mut tampered = right.clone();
+    tampered.push(0);
+    put(&binary, &tampered);
+    let before = supervisor.replica();
+    assert_said(&recover(&group, 3), 1, &["not on the list of programs"]);
+    assert_eq!(supervisor.replica(), before);
+    kill_process(before.expect("it runs"), Signal::KILL).expect("it runs");
+    eventually("there is an alarm", || {
+        let said = supervisor.said();
+        said.contains("ALARM: replica 3 is not started") && said.contains("not on the list")
+    });
+    assert_eq!(supervisor.replica(), None);
+    put(&binary, &right);
+    eventually("it is started again", || supervisor.replica().is_some());
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
