@@ -435,6 +435,62 @@ fn open_files_stop() -> Result<()> {
     Ok(())
 }
 
+/// A revocation counts at once for all that it matches, however long it takes to let go of them.
+#[test]
+fn revocations_do_not_wait() -> Result<()> {
+    let mut v = Volume::new();
+    let file = v.file(ROOT, b"file");
+    for guest in 1..=100 {
+        let mut t = terms(guest, file.0);
+        t.serial = 7;
+        let chain = v.issue(guest, t);
+        v.put(guest, &chain)?;
+        v.read_ino(guest, file)?;
+    }
+    let of = Serial {
+        issuer: public(0),
+        serial: 7,
+    };
+    v.revoke(0, Revoked::Serial(of), None, None)?;
+    let kept = v.grants(MEMBER);
+    assert!(kept.len() > 50 && kept.iter().all(|kept| kept.is_revoked));
+    for guest in 1..=100 {
+        refused(v.read_ino(guest, file), Errno::EACCES);
+    }
+    // Each logged operation lets go of some.
+    for guest in 1..=4 {
+        refused(v.open(guest, file, flags::READ), Errno::EACCES);
+    }
+    assert_eq!(v.grants(MEMBER).len(), 0);
+    v.check();
+    Ok(())
+}
+
+/// What is told after an operation is what holds after it.
+#[test]
+fn attributes_are_those_of_afterwards() -> Result<()> {
+    let mut v = Volume::new();
+    let (a, b) = (v.dir(ROOT, b"a"), v.dir(ROOT, b"b"));
+    let file = v.file(a, b"file");
+    v.share(BOB, a, RW);
+    v.share(BOB, b, Rights::READING | Rights::RENAME_INTO);
+    let rename = Action::Rename(Rename {
+        parent: a,
+        name: text(b"file"),
+        new_parent: b,
+        new_name: text(b"file"),
+        mode: RenameMode::Replace,
+    });
+    match v.run(BOB, Action::WithAttrs(WithAttrs::new(vec![file], rename)))? {
+        Answer::WithAttrs(with) => {
+            let modes = [with.before, with.after].map(|attrs| attrs[0].as_ref().unwrap().mode);
+            assert_eq!(modes, [0o666, 0o444]);
+        }
+        other => panic!("{other:?}"),
+    }
+    Ok(())
+}
+
 /// So many bytes under a link, by all who hold a part of it, and by no other way of writing.
 #[test]
 fn quotas_are_of_links() -> Result<()> {
