@@ -4,6 +4,7 @@ use std::panic::catch_unwind;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use quorate_sim::intrusion::intrude;
 use quorate_sim::twins::Plan;
 use quorate_sim::{Failure, Options, histories, scenarios};
 use quorate_wire::mutants::{Mutant, switch};
@@ -12,6 +13,9 @@ use crate::runs;
 
 /// Seeds of each mutant, unless told otherwise.
 const SEEDS: u64 = 1_000;
+
+/// Each is some forty seconds of a group's life, with several intrusions.
+const INTRUSIONS: u64 = 100;
 
 /// The twins' schedules that are sampled.
 const TWINS: Plan = Plan {
@@ -98,7 +102,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
     Ok(out)
 }
 
-fn hunters(args: &Arguments) -> [Hunter; 4] {
+fn hunters(args: &Arguments) -> [Hunter; 5] {
     [
         Hunter {
             name: "seed",
@@ -119,6 +123,11 @@ fn hunters(args: &Arguments) -> [Hunter; 4] {
             name: "scenario",
             runs: scenarios::ALL.len() as u64,
             run: scenario,
+        },
+        Hunter {
+            name: "intrusion",
+            runs: args.seeds.min(INTRUSIONS),
+            run: |seed| intrude(seed, 0).result.map(drop),
         },
     ]
 }
