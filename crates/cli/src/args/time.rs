@@ -6,16 +6,17 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Period(pub Option<Duration>);
 
-/// How often keys are taken anew, such as `500ms`, `15s` or `2m`; 0 needs no unit. An hour at most, a tenth of a second at least.
+/// How often keys are taken anew, such as `1500ms`, `15s` or `2m`; 0 needs no unit. An hour at most, and a second at least: what a replica has said
+/// under the last key but one does not count any more, and one that lags must have heard it before.
 pub fn refresh(text: &str) -> Result<Duration, String> {
-    let said = "write it as 500ms, 15s or 2m; from 100ms to 60m, or 0 for never";
+    let said = "write it as 1500ms, 15s or 2m; from 1s to 60m, or 0 for never";
     if text == "0" {
         return Ok(Duration::ZERO);
     }
     let ms = read(text, &[("ms", 1), ("s", 1_000), ("m", 60_000)]);
     match ms.ok_or(said)? {
         0 => Ok(Duration::ZERO),
-        ms @ 100..=3_600_000 => Ok(Duration::from_millis(ms)),
+        ms @ 1_000..=3_600_000 => Ok(Duration::from_millis(ms)),
         _ => Err(said.into()),
     }
 }
@@ -53,7 +54,7 @@ mod tests {
         let good = [
             ("0", 0),
             ("0s", 0),
-            ("100ms", 100),
+            ("1500ms", 1_500),
             ("15s", 15_000),
             ("60m", 3_600_000),
         ];
@@ -65,7 +66,7 @@ mod tests {
             "",
             "s",
             "-1s",
-            "99ms",
+            "999ms",
             "61m",
             "1.5s",
             "99999999999999999999s",

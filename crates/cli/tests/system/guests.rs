@@ -188,3 +188,39 @@ fn an_outsider_is_let_in_and_out() {
     let table = run(&mut scene.about("audit"));
     assert!(table.contains("DECISION"), "{table}");
 }
+
+/// A mount looks for credentials in a directory: what comes is there, and what is taken away is gone, without a new mount.
+#[test]
+fn credentials_are_picked_up_as_they_come() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    fs::create_dir(scene.at("mine")).expect("a directory");
+    scene.grant("shared", &bob, &["--rights", "rw"], "mine/work.cred");
+    let mount = scene.mount_as("bob.key", "mine");
+    fs::write(mount.at("work/plan"), "by bob").expect("he may write");
+    let refused = kind(fs::write(mount.at("elsewhere"), "nothing"));
+    assert!(
+        refused.is_some(),
+        "the root holds nothing but what is shared"
+    );
+
+    fs::create_dir(scene.mount.at("more")).expect("a directory");
+    fs::write(scene.mount.at("more/notes"), "from alice").expect("a file");
+    scene.grant("more", &bob, &["--rights", "r"], "mine/notes.cred");
+    eventually("the second credential is there", || {
+        fs::read(mount.at("notes/notes")).is_ok_and(|read| read == b"from alice")
+    });
+    let names = fs::read_dir(mount.path()).expect("a listing");
+    assert_eq!(names.count(), 2);
+    let refused = kind(fs::write(mount.at("notes/notes"), "by bob"));
+    assert_eq!(refused, Some(ErrorKind::PermissionDenied));
+
+    fs::remove_file(scene.at("mine/work.cred")).expect("it was there");
+    eventually("the first credential is gone", || {
+        !mount.at("work").exists()
+    });
+    mount.unmount();
+}

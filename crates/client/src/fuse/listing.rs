@@ -127,7 +127,7 @@ impl Core {
         };
         let listed = match &self.shares {
             Some(shares) if dir.ino == SHARES => Ok(Entries {
-                entries: shares.list(cookie),
+                entries: self.shown(&dir.who, shares.list(cookie)).await?,
                 end: true,
             }),
             _ => self.volume.read_dir(&dir.who, read).await,
@@ -148,6 +148,23 @@ impl Core {
         });
         *held = Some(batch.clone());
         Ok(Page { batch, from: 0 })
+    }
+
+    /// What several people share, with attributes; without what is not there for the caller any more.
+    async fn shown(self: &Arc<Core>, who: &Who, shares: Vec<Entry>) -> Result<Vec<Entry>> {
+        let mut shown = Vec::with_capacity(shares.len());
+        for entry in shares {
+            match self.get_attr(who, entry.ino).await {
+                Ok(attr) => shown.push(Entry {
+                    kind: attr.kind,
+                    attr: Some(attr),
+                    ..entry
+                }),
+                Err(fuser::Errno::ESTALE | fuser::Errno::ENOENT | fuser::Errno::EACCES) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(shown)
     }
 
     /// An entry's attributes with all own writes in them, if the object still is.

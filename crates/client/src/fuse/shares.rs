@@ -48,7 +48,7 @@ impl Shares {
         self.lock().get(name).copied()
     }
 
-    /// The entries after a cookie. What they are the kernel asks when it needs it.
+    /// The entries after a cookie; what they are is to be asked.
     pub(super) fn list(&self, cookie: u64) -> Vec<Entry> {
         let entry = |(name, ino, cookie): (Bytes, Ino, u64)| Entry {
             name,
