@@ -28,6 +28,10 @@ const MAX_SHOWN: usize = 4096;
 /// a minute each.
 const SHOWN_AT_ONCE: u64 = 2 * MAX_GUESTS as u64;
 const SHOWN_IN_A_SECOND: u64 = 8;
+/// How many a correct primary tells of: less, so that backups' budgets for it last, and guests who come and go, each with another key, make no
+/// backup refuse a proposal.
+const INTRODUCED_AT_ONCE: u64 = MAX_GUESTS as u64 - 64;
+const INTRODUCED_IN_A_SECOND: u64 = SHOWN_IN_A_SECOND / 2;
 /// One guest, in the parts of which so many come in a millisecond.
 const ONE: u64 = 1_000;
 
@@ -100,6 +104,22 @@ impl Agreement {
     /// Whether a guest is known, by a link or by a proposal.
     pub(crate) fn is_known_guest(&self, client: &ClientId) -> bool {
         self.config.guests && (self.is_guest_here(client) || self.guests.shown.contains(client))
+    }
+
+    /// As primary: whether a guest, whose signature was right, may be in proposals. Backups know those that were, and those with links there.
+    pub(crate) fn introduce(&mut self, client: &ClientId) -> Result<(), Rejected> {
+        if !self.is_guest(client) || self.guests.shown.contains(client) {
+            return Ok(());
+        }
+        let (me, now) = (self.config.me, self.now.mono);
+        let new = || Budget::new(INTRODUCED_AT_ONCE * ONE, INTRODUCED_IN_A_SECOND, now);
+        let budget = self.guests.budgets.entry(me).or_insert_with(new);
+        if !budget.is_open(now) {
+            return Err(Rejected::TooOften);
+        }
+        budget.spend(ONE as usize);
+        self.guests.show(*client);
+        Ok(())
     }
 
     /// Takes note of guests that a proposal tells of, as far as their signatures are right and the primary may.

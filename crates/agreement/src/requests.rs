@@ -98,6 +98,7 @@ impl Agreement {
         if !is_right && !self.has_right_mac(&request) {
             return Err(Rejected::BadAuthentication);
         }
+        self.introduce(&client)?;
         self.check_allowed(&request)?;
         let is_claim = self.is_claimable(&request, is_right);
         let shown = is_right.then(|| request.clone());

@@ -152,6 +152,28 @@ fn links_of_guests_are_bounded() {
     from_peer(&mut replica, 0, 2, relayed).unwrap();
 }
 
+/// Guests who come and go at the primary alone, each with another key: it takes from fewer new ones than backups take from it.
+#[test]
+fn a_primary_introduces_no_more_than_backups_believe() {
+    let mut primary = fresh_for_guests(0);
+    let mut told = 0;
+    for guest in 0..1_000 {
+        come(&mut primary, guest).unwrap();
+        match from_client(&mut primary, 0, asked(guest, 1)) {
+            Ok(()) => told += 1,
+            refused => assert_eq!(refused, Err(Rejected::TooOften)),
+        }
+        let gone = Input::GuestGone(guest_key(guest).public());
+        primary.handle(at(0), gone).unwrap();
+    }
+    assert_eq!(told, MAX_GUESTS - 64);
+    // Who was introduced stays known; and there is room for new ones again.
+    come(&mut primary, 0).unwrap();
+    from_client(&mut primary, 0, asked(0, 2)).unwrap();
+    come(&mut primary, 2_000).unwrap();
+    from_client(&mut primary, 1_000, asked(2_000, 1)).unwrap();
+}
+
 /// What a guest waits for is no claim: however long that takes, its primary stays.
 #[test]
 fn a_guest_accuses_nobody() {

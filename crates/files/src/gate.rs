@@ -175,10 +175,26 @@ impl Guest {
         pairs.any(|(grant, way)| self.covers(grant, way, Rights::NONE, None))
     }
 
-    /// What the guest may do with an object, and with what is below it.
-    fn all_given(&self, walks: &[Walk]) -> (Rights, Rights) {
-        let on = self.given(walks, Rights::ALL, None);
-        (on, self.given_below(walks, b""))
+    /// Whether an object that goes from some ways to others comes to where a credential gives more than the same one gave before: also one that
+    /// says something else would outlive that, be taken back apart from it, or let the guest act as another user. The links of
+    /// credentials about single objects may be further down, so what is asked of each link is whether its tree is a new one.
+    fn gains(&self, before: &[Walk], after: &[Walk]) -> bool {
+        let is_on =
+            |walks: &[Walk], object| walks.iter().flatten().any(|(step, _)| *step == object);
+        let below_before = below(ANY, b"", before);
+        let below_after = below(ANY, b"", after);
+        let places = [(before, after), (&below_before[..], &below_after[..])];
+        self.grants.iter().any(|kept| {
+            let mut trees = kept.grant.reaches.iter().map(|reach| reach.scope);
+            let enters = trees.any(|scope| {
+                scope.subtree && is_on(after, scope.object) && !is_on(before, scope.object)
+            });
+            let more = |(before, after): (&[Walk], &[Walk])| {
+                let given = |walks| self.part(&kept.grant, &ways(walks), Rights::ALL, None);
+                !given(before).contains(given(after))
+            };
+            enters || places.into_iter().any(more)
+        })
     }
 
     /// What the guest may do with something that has a name in a directory.
@@ -209,10 +225,15 @@ impl Guest {
 }
 
 impl Fs<'_, '_> {
-    /// What the caller acts by.
-    pub fn guest(&self) -> Done<Guest> {
+    /// What the caller acts by in an operation.
+    pub fn guest(&self, action: &Action) -> Done<Guest> {
         let mut grants = Vec::new();
-        for mut kept in self.grants_of(self.call.client)? {
+        // Where nothing is asked, nothing is looked up.
+        let own = match is_free(action) {
+            true => Vec::new(),
+            false => self.grants_of(self.call.client)?,
+        };
+        for mut kept in own {
             if !self.is_in_force(&kept)? {
                 continue;
             }
@@ -321,7 +342,8 @@ impl Fs<'_, '_> {
         }
     }
 
-    /// No new name may give a guest a right over an object that it has not had.
+    /// No new name may give a guest, by any of its credentials, what that one has not given it over an object. `EXDEV`, so that programs copy
+    /// instead: who copies may read the one and write the other.
     fn widens_nothing(&self, guest: &Guest, action: &Action) -> Done<()> {
         match action {
             Action::Link(op) => self.widens_not(guest, op.ino, op.parent, &op.name),
@@ -340,12 +362,11 @@ impl Fs<'_, '_> {
     }
 
     fn widens_not(&self, guest: &Guest, ino: Ino, dir: Ino, name: &[u8]) -> Done<()> {
-        let has = guest.all_given(&self.walks_of(guest, ino)?);
+        let here = self.walks_of(guest, ino)?;
         let there = below(crate::walk::object(ino), name, &self.walks_of(guest, dir)?);
-        let gets = guest.all_given(&there);
-        match has.0.contains(gets.0) && has.1.contains(gets.1) {
-            true => Ok(()),
-            false => Err(Errno::EACCES.into()),
+        match guest.gains(&here, &there) {
+            true => Err(Errno::EXDEV.into()),
+            false => Ok(()),
         }
     }
 
@@ -516,7 +537,7 @@ pub(crate) fn object(target: &Target) -> Ino {
 fn set_attr(op: &SetAttr) -> Rights {
     let size = op.size.map_or(Rights::NONE, |_| Rights::WRITE);
     let others = (op.mode, op.uid, op.gid) != (None, None, None);
-    match others || op.atime.is_some() || op.mtime.is_some() {
+    match others || op.atime.is_some() || op.mtime.is_some() || size.is_empty() {
         true => size | Rights::SETATTR,
         false => size,
     }

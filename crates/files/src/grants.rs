@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_credential::{Caveat, Chain, Grant, Trust, VolumeId, verify::Reach};
+use quorate_credential::{Caveat, Chain, Grant, Rights, Trust, VolumeId, verify::Reach};
 use quorate_state::Fault;
 use quorate_wire::{Digest, PublicKey};
 
@@ -17,7 +17,7 @@ use crate::layout::{
     self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT, SWEPT_PER_OP,
     Sharing, Written, tag,
 };
-use crate::op::{GrantPlace, Grants, MAX_ROWS, PutCredential};
+use crate::op::{Action, GrantPlace, Grants, MAX_ROWS, PutCredential, Target};
 use crate::types::Ino;
 use crate::walk::object;
 
@@ -257,6 +257,16 @@ impl Fs<'_, '_> {
             return Err(Errno::EINVAL.into());
         }
         let limit = op.count.min(MAX_ROWS) as usize;
+        // Where an object is that it may not look at is nothing that a guest can ask.
+        if let Some(about) = op
+            .about
+            .filter(|_| !self.admission.is_member(&self.call.client))
+        {
+            let guest = self.guest(&Action::GetAttr(Target::Ino(about)))?;
+            if !self.rights_on(&guest, about)?.contains(Rights::LOOKUP) {
+                return Err(Errno::EACCES.into());
+            }
+        }
         let own = layout::grants_of(self.call.client);
         let (first, end) = match self.admission.is_member(&self.call.client) {
             true => (

@@ -23,7 +23,7 @@ pub(crate) fn run(
     caller: &Caller<'_>,
     action: &Action,
 ) -> Result<Outcome, Fault> {
-    let guest = match Fs::new(txn, caller)?.guest() {
+    let guest = match Fs::new(txn, caller)?.guest(action) {
         Ok(guest) => guest,
         Err(stop) => return refused(stop),
     };
@@ -288,13 +288,15 @@ impl Fs<'_, '_> {
                     if !guest.may_list(&walks, name) {
                         continue;
                     }
-                    let mut rights = guest.given_below(&walks, name);
-                    if guest.grants.len() > 1 {
-                        // There may be one for it alone.
-                        rights = rights | self.rights_on(guest, entry.ino)?;
+                    if let Some(attr) = entry.attr.take() {
+                        let mut rights = guest.given_below(&walks, name);
+                        if guest.grants.len() > 1 {
+                            // There may be one for it alone.
+                            rights = rights | self.rights_on(guest, entry.ino)?;
+                        }
+                        let may = rights.contains(Rights::LOOKUP);
+                        entry.attr = may.then(|| cut(attr, rights));
                     }
-                    let may = rights.contains(Rights::LOOKUP);
-                    entry.attr = entry.attr.filter(|_| may).map(|attr| cut(attr, rights));
                 }
             }
             entries.push(entry);

@@ -368,8 +368,8 @@ fn hard_links_widen_nothing() -> Result<()> {
     v.share(BOB, b, RW);
     refused(v.link(BOB, secret, b, b"x"), Errno::ESTALE);
     // In b he could write to it; also by moving it there.
-    refused(v.link(BOB, file, b, b"x"), Errno::EACCES);
-    refused(v.rename(BOB, (a, b"file"), (b, b"x")), Errno::EACCES);
+    refused(v.link(BOB, file, b, b"x"), Errno::EXDEV);
+    refused(v.rename(BOB, (a, b"file"), (b, b"x")), Errno::EXDEV);
     v.link(BOB, file, a, b"second")?;
     // What a member links into the tree is shared, as long as a name is in it.
     v.link(MEMBER, secret, b, b"shown")?;
@@ -385,6 +385,42 @@ fn hard_links_widen_nothing() -> Result<()> {
     v.unlink(BOB, b, b"third")?;
     refused(v.read_ino(BOB, secret), Errno::ESTALE);
     v.check();
+    Ok(())
+}
+
+/// Two credentials that say the same are two all the same: what is taken back with the one must not live on by the other.
+#[test]
+fn nothing_is_saved_from_a_revocation() -> Result<()> {
+    let mut v = Volume::new();
+    let (a, b) = (v.dir(ROOT, b"a"), v.dir(ROOT, b"b"));
+    let (dir, file) = (v.dir(a, b"dir"), v.file(a, b"file"));
+    v.share(BOB, a, RW);
+    v.share(BOB, b, RW);
+    refused(v.link(BOB, file, b, b"x"), Errno::EXDEV);
+    refused(v.rename(BOB, (a, b"file"), (b, b"x")), Errno::EXDEV);
+    refused(v.rename(BOB, (a, b"dir"), (b, b"x")), Errno::EXDEV);
+    // Within one of them all is as it was.
+    v.rename(BOB, (a, b"file"), (dir, b"file"))?;
+    v.link(BOB, file, a, b"again")?;
+    Ok(())
+}
+
+/// An operation that asks for nothing to be changed is one all the same.
+#[test]
+fn an_empty_change_needs_a_right() -> Result<()> {
+    let mut v = Volume::new();
+    let file = v.file(ROOT, b"file");
+    v.share(BOB, file, Rights::APPEND);
+    let empty = SetAttr {
+        target: Target::Ino(file),
+        mode: None,
+        uid: None,
+        gid: None,
+        size: None,
+        atime: None,
+        mtime: None,
+    };
+    refused(v.run(BOB, Action::SetAttr(empty)), Errno::EACCES);
     Ok(())
 }
 
@@ -470,10 +506,12 @@ fn revocations_do_not_wait() -> Result<()> {
 #[test]
 fn attributes_are_those_of_afterwards() -> Result<()> {
     let mut v = Volume::new();
-    let (a, b) = (v.dir(ROOT, b"a"), v.dir(ROOT, b"b"));
+    let b = v.dir(ROOT, b"b");
+    let a = v.dir(b, b"a");
     let file = v.file(a, b"file");
     v.share(BOB, a, RW);
-    v.share(BOB, b, Rights::READING | Rights::RENAME_INTO);
+    let moves = Rights::RENAME_FROM | Rights::RENAME_INTO;
+    v.share(BOB, b, Rights::READING | moves);
     let rename = Action::Rename(Rename {
         parent: a,
         name: text(b"file"),

@@ -39,6 +39,35 @@ struct Model {
     paths: BTreeMap<u64, Vec<Path>>,
 }
 
+/// Whether a credential gives one right at the end of a path, for a name there or for the object itself.
+fn gives(chain: &Chain, path: &Path, right: Rights, name: Option<&[u8]>) -> bool {
+    let looks = right == Rights::LOOKUP || right == Rights::READDIR;
+    let rights = chain.links().last().unwrap().terms.rights;
+    let enough =
+        rights.contains(right) || (right == Rights::APPEND && rights.contains(Rights::WRITE));
+    enough
+        && chain.links().iter().all(|link| {
+            let scope = link.terms.scope;
+            let on_path = |at: &usize| u128::from(path[*at].0) == scope.object.0;
+            let Some(at) = (0..path.len()).find(on_path) else {
+                return false;
+            };
+            let is_end = at + 1 == path.len();
+            let next = match is_end {
+                true => name,
+                false => Some(&path[at + 1].1[..]),
+            };
+            let fits = link.terms.caveats.iter().all(|caveat| match caveat {
+                Caveat::NamePrefix(prefix) => match next {
+                    Some(next) => next.starts_with(prefix),
+                    None => looks,
+                },
+                _ => true,
+            });
+            (is_end || scope.subtree) && fits
+        })
+}
+
 impl Model {
     fn new() -> Model {
         let mut model = Model {
@@ -141,33 +170,8 @@ impl Model {
 
     /// Whether a guest has one right at the end of a path, for a name there or for the object itself.
     fn has(&self, guest: u8, path: &Path, right: Rights, name: Option<&[u8]>) -> bool {
-        let looks = right == Rights::LOOKUP || right == Rights::READDIR;
-        self.usable(guest).iter().any(|chain| {
-            let rights = chain.links().last().unwrap().terms.rights;
-            let enough = rights.contains(right)
-                || (right == Rights::APPEND && rights.contains(Rights::WRITE));
-            enough
-                && chain.links().iter().all(|link| {
-                    let scope = link.terms.scope;
-                    let on_path = |at: &usize| u128::from(path[*at].0) == scope.object.0;
-                    let Some(at) = (0..path.len()).find(on_path) else {
-                        return false;
-                    };
-                    let is_end = at + 1 == path.len();
-                    let next = match is_end {
-                        true => name,
-                        false => Some(&path[at + 1].1[..]),
-                    };
-                    let fits = link.terms.caveats.iter().all(|caveat| match caveat {
-                        Caveat::NamePrefix(prefix) => match next {
-                            Some(next) => next.starts_with(prefix),
-                            None => looks,
-                        },
-                        _ => true,
-                    });
-                    (is_end || scope.subtree) && fits
-                })
-        })
+        let usable = self.usable(guest);
+        usable.iter().any(|chain| gives(chain, path, right, name))
     }
 
     fn may(&self, guest: u8, ino: Ino, rights: Rights, name: Option<&[u8]>) -> bool {
@@ -183,7 +187,7 @@ impl Model {
         each(rights).all(|right| paths.iter().any(|path| self.has(guest, path, right, None)))
     }
 
-    /// Whether an object would be more to a guest in another place than where it is.
+    /// Whether an object would be more to a guest in another place than where it is, by any of its credentials.
     fn widens(&self, guest: u8, ino: u64, dir: Ino, new: &[u8]) -> bool {
         let old = &self.paths[&ino];
         let there: Vec<Path> = self.paths[&dir.0]
@@ -194,12 +198,26 @@ impl Model {
             let deeper = |path: &Path| [&path[..], &[(u64::MAX, Vec::new())]].concat();
             paths.iter().map(deeper).collect()
         };
-        let any =
-            |paths: &[Path], right| paths.iter().any(|path| self.has(guest, path, right, None));
-        each(Rights::ALL).any(|right| {
-            let on = any(&there, right) && !any(old, right);
-            let in_it = any(&below(&there), right) && !any(&below(old), right);
-            on || in_it
+        self.usable(guest).iter().any(|chain| {
+            let any =
+                |paths: &[Path], right| paths.iter().any(|path| gives(chain, path, right, None));
+            let more = each(Rights::ALL).any(|right| {
+                let on = any(&there, right) && !any(old, right);
+                let in_it = any(&below(&there), right) && !any(&below(old), right);
+                on || in_it
+            });
+            let is_on = |paths: &[Path], object: u128| {
+                paths
+                    .iter()
+                    .flatten()
+                    .any(|(ino, _)| u128::from(*ino) == object)
+            };
+            let mut scopes = chain.links().iter().map(|link| link.terms.scope);
+            let enters = scopes.any(|scope| {
+                let object = scope.object.0;
+                scope.subtree && is_on(&there, object) && !is_on(old, object)
+            });
+            more || enters
         })
     }
 
