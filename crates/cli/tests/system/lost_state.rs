@@ -192,7 +192,7 @@ fn damaged_blobs_are_fetched() {
     }
     group.wait_until_they_agree(&[0, 1, 2, 3]);
     let log = group.log(2);
-    assert!(log.contains("has the body of a record"), "{log}");
+    assert!(log.contains("has bodies of records"), "{log}");
     assert!(!log.contains("recovering"), "{log}");
     group.kill(1);
     fs::write(mount.at("more"), content(9)).expect("a file");
