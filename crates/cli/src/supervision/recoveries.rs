@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use quorate_net::Group;
 use quorate_wire::ReplicaId;
-use quorate_wire::message::Report;
+use quorate_wire::message::{RECOVERY_STEPS, Report};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -154,13 +154,17 @@ impl Recoveries {
     fn look_at(&mut self, mut going: Going, reports: &Reports, children: &Children) -> Vec<String> {
         let took = going.since.elapsed();
         let report = reports.get(&ReplicaId(going.replica));
-        // One from before it was ended says nothing.
-        let report = report.filter(|r| Duration::from_millis(r.uptime_ms) < took);
+        // One from before it was ended says nothing: not even where that process was young, and has not been heard of since.
+        let started = children.started(going.replica);
+        let started = started.filter(|started| *started >= going.since);
+        let age = started.map_or(Duration::ZERO, |started| started.elapsed());
+        let report = report.filter(|r| Duration::from_millis(r.uptime_ms) < age);
+        let has_recovered = |r: &Report| r.steps.len() == RECOVERY_STEPS.len();
         let mut events = Vec::new();
         match report {
             // While it catches up with what was done meanwhile, the group has no other one to spare.
-            Some(report) if report.recovering.is_none() && report.active && !report.fetching => {
-                let started = children.started(going.replica).unwrap_or(going.since);
+            Some(report) if has_recovered(report) && report.active && !report.fetching => {
+                let started = started.unwrap_or(going.since);
                 let ended = Ended {
                     at_ms: now_ms(),
                     took_ms: took.as_millis() as u64,
