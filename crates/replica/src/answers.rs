@@ -70,6 +70,7 @@ impl<S: Service> Replica<S> {
         }
         let digest = request.digest();
         let cached = match self.transfer.is_idle() {
+            true if repeated => self.cached_or_waiting(request)?,
             true => self.cached(request)?,
             false => Cached::Unknown,
         };
@@ -107,11 +108,16 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
-    /// What is known of a request: whether it was executed, or will be without anybody's asking again.
+    /// Whether a request was executed, or is at work.
     fn cached(&mut self, request: &Request) -> Result<Cached, Fault> {
         let (client, session, number) = (request.client(), request.session(), request.number());
-        let (state, digest) = (&mut self.state, request.digest());
-        let cached = self.executor.cached(state, client, session, number)?;
+        self.executor
+            .cached(&mut self.state, client, session, number)
+    }
+
+    /// As [`Replica::cached`], for a request that came before: it may have been ordered and wait for its execution.
+    fn cached_or_waiting(&mut self, request: &Request) -> Result<Cached, Fault> {
+        let (cached, digest) = (self.cached(request)?, request.digest());
         let entering = self.parallel.as_ref().and_then(Parallel::entering);
         let mut waiting = self.backlog.iter().chain(entering);
         let waits =
@@ -133,7 +139,7 @@ impl<S: Service> Replica<S> {
         let request = &message.request;
         let may_look = self.agreement.is_leading() && self.transfer.is_idle();
         if may_look && !is_on(Mutant::ReplaysTaken) {
-            let cached = self.cached(request)?;
+            let cached = self.cached_or_waiting(request)?;
             if !matches!(cached, Cached::Unknown) {
                 self.refuse(Rejected::Duplicate);
                 return Ok(());
