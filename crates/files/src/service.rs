@@ -38,6 +38,19 @@ pub struct Genesis {
     pub root_mode: u32,
 }
 
+impl Genesis {
+    /// A volume of this size in whose root everybody may make files of their own.
+    pub fn for_all(capacity_bytes: u64, capacity_inodes: u64) -> Genesis {
+        Genesis {
+            capacity_bytes,
+            capacity_inodes,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o1777,
+        }
+    }
+}
+
 /// The file service. Has no state of its own but what a new volume is like, and who needs no credential.
 #[derive(Clone, Debug)]
 pub struct FileService {

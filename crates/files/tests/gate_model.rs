@@ -540,19 +540,8 @@ fn prefix_of(chain: &Chain, links: usize) -> Chain {
     panic!("no chain of {links} links");
 }
 
-fn cases() -> ProptestConfig {
-    // The cheap default for every build; more with PROPTEST_CASES.
-    let cases = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|n| n.parse().ok());
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(cases.unwrap_or(64))
-    }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(common::cases(64))]
 
     /// The service decides as the model does, whatever was issued, moved, linked and taken back before; and state stays whole.
     #[test]

@@ -284,19 +284,8 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
     }
 }
 
-fn cases() -> ProptestConfig {
-    // The cheap default for every build; more with PROPTEST_CASES.
-    let cases = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|n| n.parse().ok());
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(cases.unwrap_or(150))
-    }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(common::cases(150))]
 
     /// Outcomes, attributes, names, contents and accounting follow the model; the state's invariants hold.
     #[test]

@@ -439,20 +439,8 @@ fn owner(action: &Action, known: &Known) -> Option<u64> {
         .map(|(session, _)| *session)
 }
 
-fn cases() -> ProptestConfig {
-    // The cheap default for every build; more with PROPTEST_CASES.
-    let cases = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|n| n.parse().ok());
-    ProptestConfig {
-        failure_persistence: None,
-        max_shrink_iters: 200,
-        ..ProptestConfig::with_cases(cases.unwrap_or(200))
-    }
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..common::cases(200) })]
 
     /// Whatever the schedule, everything is as in the agreed order.
     #[test]

@@ -33,13 +33,7 @@ impl ServedFiles {
     /// A volume as the group file describes it, served in this way.
     pub fn new(files: Files, serving: Serving) -> ServedFiles {
         let files = FileService::new(
-            Genesis {
-                capacity_bytes: files.capacity_bytes,
-                capacity_inodes: files.inodes,
-                root_uid: 0,
-                root_gid: 0,
-                root_mode: 0o1777,
-            },
+            Genesis::for_all(files.capacity_bytes, files.inodes),
             Admission::members_only(),
         );
         ServedFiles { files, serving }

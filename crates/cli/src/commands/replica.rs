@@ -109,13 +109,7 @@ impl Stop {
 fn file_service(group: &Group) -> FileService {
     let files = group.files();
     FileService::new(
-        Genesis {
-            capacity_bytes: files.capacity_bytes,
-            capacity_inodes: files.inodes,
-            root_uid: 0,
-            root_gid: 0,
-            root_mode: 0o1777,
-        },
+        Genesis::for_all(files.capacity_bytes, files.inodes),
         Admission {
             volume: group.id(),
             owner: group.owner(),
