@@ -38,7 +38,8 @@ pub enum Rest {
 /// A deterministic state machine over the replicated state.
 ///
 /// Whatever `execute` returns and writes must follow from the state, the call and the operation alone: no clock, no
-/// randomness, no hash order, no memory of its own. An operation that the client got wrong is a result like any
+/// randomness, no hash order, no memory that shows (what is kept from earlier operations must hold for the [`Txn`]'s
+/// [lineage](quorate_state::Lineage)). An operation that the client got wrong is a result like any
 /// other (in the service's own encoding); a [`Fault`] says that this replica's store failed and takes the replica out.
 ///
 /// Keys whose first byte is 0 belong to the executor; a service uses the others.

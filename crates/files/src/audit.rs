@@ -9,9 +9,9 @@ use quorate_credential::Caveat;
 use crate::answer::{self, Answer, AuditRow, Decision};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
-use crate::gate::object;
 use crate::grants::Kept;
 use crate::layout::{self, AUDIT_ROWS};
+use crate::needs::object;
 use crate::op::{Action, Audit, MAX_ROWS, Serial};
 use crate::types::Ino;
 

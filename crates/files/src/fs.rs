@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::ops::Bound;
 
 use bytes::Bytes;
@@ -54,6 +55,8 @@ pub(crate) struct Fs<'a, 't> {
     pub admission: &'a Admission,
     pub counters: Counters,
     loaded: Counters,
+    /// The object that was asked about before the operation, which reads it again.
+    asked: RefCell<Option<(Ino, Inode)>>,
 }
 
 impl<'a, 't> Fs<'a, 't> {
@@ -67,7 +70,16 @@ impl<'a, 't> Fs<'a, 't> {
             admission: caller.admission,
             loaded: counters.clone(),
             counters,
+            asked: RefCell::new(None),
         })
+    }
+
+    /// The same view for somebody else.
+    pub fn acting_as<'b>(self, who: &'b Who) -> Fs<'b, 't>
+    where
+        'a: 'b,
+    {
+        Fs { who, ..self }
     }
 
     /// Writes what is written once at the end of an operation.
@@ -125,11 +137,24 @@ impl<'a, 't> Fs<'a, 't> {
 
     /// The object with a number; `ESTALE` if it is gone.
     pub fn inode(&self, ino: Ino) -> Done<Inode> {
+        match &*self.asked.borrow() {
+            Some((asked, inode)) if *asked == ino => return Ok(inode.clone()),
+            _ => {}
+        }
         self.load(&layout::inode_key(ino))?
             .ok_or(Errno::ESTALE.into())
     }
 
+    /// Where an object has its first name, and how many it has. For a question before the operation.
+    pub fn place_of(&self, ino: Ino) -> Done<(u32, Place)> {
+        let inode = self.inode(ino)?;
+        let place = (inode.nlink, inode.place());
+        self.asked.replace(Some((ino, inode)));
+        Ok(place)
+    }
+
     pub fn put_inode(&mut self, ino: Ino, inode: &Inode) {
+        self.asked.replace(None);
         self.put(layout::inode_key(ino), inode);
     }
 
@@ -307,6 +332,7 @@ impl<'a, 't> Fs<'a, 't> {
 
     /// Deletes an object without names and handles. Its content is deleted later, a bounded part at a time.
     pub fn destroy(&mut self, ino: Ino, inode: &Inode) -> Done<()> {
+        self.asked.replace(None);
         self.txn.delete(layout::inode_key(ino));
         if inode.kind == Kind::Symlink {
             self.txn.delete(layout::symlink_key(ino));

@@ -1,22 +1,23 @@
 //! What guests may do: one question before each operation, with one answer for all that credentials allow.
 //!
-//! An operation needs pairs of object and rights, with the name that it uses in the object where there is one. Each right of a pair must be
-//! given by a credential in force; several together may give what one does not. The pairs are a `match` over [`Action`] without wildcard, so
-//! a new operation does not build without its line.
+//! An operation needs pairs of object and rights (`needs.rs`). Each right of a pair must be given by a credential in force; several
+//! together may give what one does not.
 
 use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
+use core::ops::RangeInclusive;
 
 use quorate_credential::{Grant, ObjectId, Rights, Step, Use};
 
+use crate::decisions::{Basis, Decision, Decisions, Part};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::grants::Kept;
-use crate::op::{
-    Action, Create, LockKind, Make, Open, Place, Rename, RenameMode, SetAttr, Target, Who, flags,
-};
+use crate::layout::Inode;
+use crate::needs::{At, Need, is_free};
+use crate::op::{Action, RenameMode, Who};
 use crate::types::{Ino, Kind};
 use crate::walk::{Walk, below, steps};
 
@@ -33,51 +34,27 @@ type Ids = Option<(u32, u32)>;
 pub(crate) struct Guest {
     /// Its credentials that are in force, in the order of their digests.
     pub grants: Vec<Kept>,
+    /// As whom it can act, each once, in the order of the credentials.
+    ids: Vec<Ids>,
     /// Whether names are asked about at all.
     with_names: bool,
+    /// What this follows from, and the seconds of agreed time for which it does.
+    pub basis: Basis,
+    pub seconds: RangeInclusive<u64>,
+    /// [`Counters::moves`](crate::layout::Counters) of the decisions.
+    moves: u64,
+    decisions: RefCell<Decisions>,
+    /// Which operation of this replica's it is at, and when.
+    operation: u64,
     now: u64,
-    /// Ways that were walked since the last change.
-    walked: RefCell<BTreeMap<Ino, Rc<[Walk]>>>,
+    /// Whether that has changed something. What is decided afterwards is for it alone.
+    has_changed: Cell<bool>,
+    /// Ways that were walked in this operation, since its last change.
+    walked: RefCell<BTreeMap<Ino, Arc<[Walk]>>>,
 }
 
 /// How many objects' ways are kept while one operation is at work: few have more than one.
 const WALKED: usize = 16;
-
-/// What is needed with something.
-struct Need<'a> {
-    at: At<'a>,
-    rights: Rights,
-    /// The name in it that is used.
-    name: Option<&'a [u8]>,
-    /// Whether what is written counts against the credentials that allow this.
-    pays: bool,
-}
-
-enum At<'a> {
-    Object(Ino),
-    /// What is to get this name in a directory.
-    New(Ino, &'a [u8]),
-}
-
-fn need<'a>(ino: Ino, rights: Rights) -> Need<'a> {
-    Need {
-        at: At::Object(ino),
-        rights,
-        name: None,
-        pays: false,
-    }
-}
-
-fn named(ino: Ino, rights: Rights, name: &[u8]) -> Need<'_> {
-    Need {
-        name: Some(name),
-        ..need(ino, rights)
-    }
-}
-
-fn paid(need: Need<'_>) -> Need<'_> {
-    Need { pays: true, ..need }
-}
 
 /// As the verifier has them.
 fn ways(walks: &[Walk]) -> Vec<Vec<Step<'_>>> {
@@ -87,6 +64,16 @@ fn ways(walks: &[Walk]) -> Vec<Vec<Step<'_>>> {
 fn who(ids: Ids) -> Who {
     let (uid, gid) = ids.unwrap_or((NOBODY, NOBODY));
     Who::new(uid, gid)
+}
+
+/// What some credentials give of what is needed.
+#[derive(Default)]
+struct Given {
+    rights: Rights,
+    /// The first that gives anything.
+    first: Option<usize>,
+    /// All of them, where what is written counts.
+    payers: Vec<usize>,
 }
 
 /// An operation that is allowed.
@@ -107,27 +94,6 @@ impl Guest {
         let grants = self.grants.iter();
         let parts = grants.map(|kept| self.part(&kept.grant, ways, rights, name));
         parts.fold(Rights::NONE, |all, part| all | part)
-    }
-
-    /// What those credentials give by which the guest acts as one user, and which they are.
-    fn given_as(
-        &self,
-        ids: Ids,
-        walks: &[Walk],
-        rights: Rights,
-        name: Option<&[u8]>,
-    ) -> (Rights, Vec<usize>) {
-        let ways = &ways(walks);
-        let (mut all, mut by) = (Rights::NONE, Vec::new());
-        let grants = self.grants.iter().enumerate();
-        for (at, kept) in grants.filter(|(_, kept)| kept.grant.ids == ids) {
-            let part = self.part(&kept.grant, ways, rights, name);
-            if !part.is_empty() {
-                all = all | part;
-                by.push(at);
-            }
-        }
-        (all, by)
     }
 
     fn part(
@@ -197,44 +163,92 @@ impl Guest {
         })
     }
 
-    /// What the guest may do with something that has a name in a directory.
-    pub fn given_below(&self, dir: &[Walk], name: &[u8]) -> Rights {
-        self.given(&below(ANY, name, dir), Rights::ALL, None)
+    /// What each credential gives; only those that give something.
+    fn parts(&self, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> Vec<Part> {
+        let ways = &ways(walks);
+        let parts = self.grants.iter().zip(0..).map(|(kept, by)| Part {
+            by,
+            rights: self.part(&kept.grant, ways, rights, name),
+        });
+        parts.filter(|part| !part.rights.is_empty()).collect()
     }
 
-    /// Whether a name in a directory is listed.
-    pub fn may_list(&self, dir: &[Walk], name: &[u8]) -> bool {
-        !self.given(dir, Rights::READDIR, Some(name)).is_empty()
-    }
-
-    /// Something has changed: what was walked may be otherwise now.
-    pub fn forget_ways(&self) {
-        self.walked.borrow_mut().clear();
-    }
-
-    /// As whom the guest can act, each once, in the order of the credentials.
-    fn all_ids(&self) -> Vec<Ids> {
-        let mut all = Vec::new();
-        for kept in &self.grants {
-            if !all.contains(&kept.grant.ids) {
-                all.push(kept.grant.ids);
+    /// What the parts come to that are given as one user, of what a pair needs.
+    fn sum(&self, ids: Ids, need: &Need<'_>, parts: &[Part]) -> Given {
+        let mut given = Given::default();
+        for part in parts {
+            let (by, rights) = (usize::from(part.by), part.rights & need.rights);
+            if rights.is_empty() || self.grants[by].grant.ids != ids {
+                continue;
+            }
+            given.rights = given.rights | rights;
+            given.first = given.first.or(Some(by));
+            if need.pays {
+                given.payers.push(by);
             }
         }
-        all
+        given
     }
+
+    /// What the credentials come to with an object that has these ways.
+    fn decide(&self, ino: Ino, inode: &Inode, walks: &[Walk]) -> Decision {
+        let mut reaches = self.grants.iter().flat_map(|kept| &kept.grant.reaches);
+        let is_here = |object| object == crate::walk::object(ino);
+        let below = match inode.kind {
+            Kind::Directory => self.parts(&below(ANY, b"", walks), Rights::ALL, None),
+            _ => Vec::new(),
+        };
+        Decision {
+            place: inode.place(),
+            reaches: self.reaches(walks),
+            by_name: reaches.any(|reach| reach.prefix.is_some() && is_here(reach.scope.object)),
+            here: self.parts(walks, Rights::ALL, None).into(),
+            below: below.into(),
+        }
+    }
+
+    /// Begins its next operation.
+    pub fn begin(&mut self, operation: u64, fs: &Fs<'_, '_>) {
+        self.operation = operation;
+        self.now = fs.second();
+        self.has_changed.set(false);
+        self.walked.borrow_mut().clear();
+        if self.moves != fs.counters.moves {
+            self.moves = fs.counters.moves;
+            self.decisions.borrow_mut().clear();
+        }
+    }
+
+    /// Something has been changed by the operation: what was walked and decided may be otherwise now.
+    pub fn has_changed(&self, fs: &Fs<'_, '_>) {
+        self.has_changed.set(true);
+        self.walked.borrow_mut().clear();
+        if self.moves != fs.counters.moves {
+            self.decisions.borrow_mut().clear();
+        }
+    }
+}
+
+fn all(parts: &[Part]) -> Rights {
+    let rights = parts.iter().map(|part| part.rights);
+    rights.fold(Rights::NONE, |all, rights| all | rights)
 }
 
 impl Fs<'_, '_> {
     /// What the caller acts by in an operation.
     pub fn guest(&self, action: &Action) -> Done<Guest> {
         let mut grants = Vec::new();
+        let now = self.second();
+        let mut until = u64::MAX;
         // Where nothing is asked, nothing is looked up.
         let own = match is_free(action) {
             true => Vec::new(),
             false => self.grants_of(self.call.client)?,
         };
         for mut kept in own {
-            if !self.is_in_force(&kept)? {
+            let (holds, as_long_as) = self.standing(&kept)?;
+            until = until.min(as_long_as);
+            if !holds {
                 continue;
             }
             // Who may write anywhere may write at the end.
@@ -244,11 +258,72 @@ impl Fs<'_, '_> {
             grants.push(kept);
         }
         let mut reaches = grants.iter().flat_map(|kept| &kept.grant.reaches);
+        let mut ids = Vec::new();
+        for kept in &grants {
+            if !ids.contains(&kept.grant.ids) {
+                ids.push(kept.grant.ids);
+            }
+        }
         Ok(Guest {
             with_names: reaches.any(|reach| reach.prefix.is_some()),
             grants,
-            now: self.second(),
+            ids,
+            basis: Basis::of(self),
+            seconds: now..=until,
+            moves: self.counters.moves,
+            decisions: RefCell::default(),
+            operation: 0,
+            now,
+            has_changed: Cell::new(false),
             walked: RefCell::default(),
+        })
+    }
+
+    /// What the guest's credentials give with an object, as it was decided before or is now. `ESTALE` where it is gone.
+    fn decided<T>(&self, guest: &Guest, ino: Ino, ask: impl FnOnce(&Decision) -> T) -> Done<T> {
+        let mut decisions = guest.decisions.borrow_mut();
+        let has_changed = guest.has_changed.get();
+        if let Some((decision, is_held)) = decisions.about(ino, guest.operation) {
+            let holds = (is_held && !has_changed) || {
+                let (nlink, place) = self.place_of(ino)?;
+                // Without a name it may be in another place for its names' sake.
+                nlink > 0 && place == decision.place
+            };
+            if holds {
+                return Ok(ask(decision));
+            }
+            decisions.forget(ino);
+        }
+        let inode = self.inode(ino)?;
+        let decision = guest.decide(ino, &inode, &self.walks_of(guest, ino)?);
+        let asked = ask(&decision);
+        if !has_changed && inode.nlink > 0 {
+            decisions.keep(ino, guest.operation, decision);
+        }
+        Ok(asked)
+    }
+
+    /// What those credentials give of what a pair needs by which the guest acts as one user.
+    fn given_as(&self, guest: &Guest, ids: Ids, need: &Need<'_>) -> Done<Given> {
+        let is_named = need.name.is_some() || matches!(need.at, At::New(..));
+        let sum = |parts: &[Part]| guest.sum(ids, need, parts);
+        let known = |decision: &Decision| match (&need.at, decision.by_name && is_named) {
+            (_, true) => None,
+            (At::Object(_), false) => Some(sum(&decision.here)),
+            (At::New(..), false) => Some(sum(&decision.below)),
+        };
+        let (At::Object(ino) | At::New(ino, _)) = need.at;
+        if let Some(given) = self.decided(guest, ino, known)? {
+            return Ok(given);
+        }
+        let walks = self.walks_to(guest, &need.at)?;
+        Ok(sum(&guest.parts(&walks, need.rights, need.name)))
+    }
+
+    fn walks_to(&self, guest: &Guest, at: &At<'_>) -> Done<Arc<[Walk]>> {
+        Ok(match at {
+            At::Object(ino) => self.walks_of(guest, *ino)?,
+            At::New(dir, name) => below(ANY, name, &self.walks_of(guest, *dir)?).into(),
         })
     }
 
@@ -264,8 +339,8 @@ impl Fs<'_, '_> {
         }
         // One user for all of an operation: else what it may do as one here would count as another there.
         let mut refused = Errno::EACCES;
-        for (at, ids) in guest.all_ids().into_iter().enumerate() {
-            match self.judge_as(guest, ids, action) {
+        for (at, ids) in guest.ids.iter().enumerate() {
+            match self.judge_as(guest, *ids, action) {
                 // It is there for somebody.
                 Err(Stop::Refused(errno)) if at == 0 || refused == Errno::ESTALE => refused = errno,
                 Err(Stop::Refused(_)) => {}
@@ -278,18 +353,14 @@ impl Fs<'_, '_> {
     fn judge_as(&self, guest: &Guest, ids: Ids, action: &Action) -> Done<Pass> {
         let (mut by, mut payers) = (None, Vec::new());
         for need in self.needs(action)? {
-            let walks = match need.at {
-                At::Object(ino) => self.walks_of(guest, ino)?,
-                At::New(dir, name) => below(ANY, name, &self.walks_of(guest, dir)?).into(),
-            };
-            let (given, givers) = guest.given_as(ids, &walks, need.rights, need.name);
-            if !given.contains(need.rights) || need.rights.is_empty() {
-                self.refuse(guest, &walks, &need, action)?;
+            let given = self.given_as(guest, ids, &need)?;
+            if !given.rights.contains(need.rights) || need.rights.is_empty() {
+                self.refuse(guest, &need, action)?;
             }
+            by = by.or(given.first);
             if need.pays {
-                payers.clone_from(&givers);
+                payers = given.payers;
             }
-            by = by.or(givers.first().copied());
         }
         self.widens_nothing(guest, action)?;
         Ok(Pass {
@@ -300,15 +371,18 @@ impl Fs<'_, '_> {
     }
 
     /// Why a pair is not given; it is, where nothing but the object's being in scope is asked for.
-    fn refuse(&self, guest: &Guest, walks: &[Walk], need: &Need<'_>, action: &Action) -> Done<()> {
-        let reaches = guest.reaches(walks);
+    fn refuse(&self, guest: &Guest, need: &Need<'_>, action: &Action) -> Done<()> {
+        let reaches = match need.at {
+            At::Object(ino) => self.decided(guest, ino, |decision| decision.reaches)?,
+            At::New(..) => guest.reaches(&self.walks_to(guest, &need.at)?),
+        };
         if reaches && need.rights.is_empty() {
             return Ok(());
         }
         let hides = match (action, &need.at) {
             (Action::Lookup(op), At::Object(ino)) if *ino == op.parent => {
                 // Another name in there would do.
-                let unnamed = guest.given(walks, need.rights, None);
+                let unnamed = self.decided(guest, *ino, |decision| all(&decision.here))?;
                 need.name.is_some() && unnamed.contains(need.rights)
             }
             (Action::Lookup(_), _) => true,
@@ -321,11 +395,11 @@ impl Fs<'_, '_> {
         })
     }
 
-    pub fn walks_of(&self, guest: &Guest, ino: Ino) -> Done<Rc<[Walk]>> {
+    fn walks_of(&self, guest: &Guest, ino: Ino) -> Done<Arc<[Walk]>> {
         if let Some(walks) = guest.walked.borrow().get(&ino) {
             return Ok(walks.clone());
         }
-        let walks: Rc<[Walk]> = self.walks(ino, guest.with_names)?.into();
+        let walks: Arc<[Walk]> = self.walks(ino, guest.with_names)?.into();
         let mut walked = guest.walked.borrow_mut();
         if walked.len() < WALKED {
             walked.insert(ino, walks.clone());
@@ -335,11 +409,27 @@ impl Fs<'_, '_> {
 
     /// What a guest may do with an object; nothing if it is gone.
     pub fn rights_on(&self, guest: &Guest, ino: Ino) -> Done<Rights> {
-        match self.walks_of(guest, ino) {
-            Ok(walks) => Ok(guest.given(&walks, Rights::ALL, None)),
+        match self.decided(guest, ino, |decision| all(&decision.here)) {
+            Ok(rights) => Ok(rights),
             Err(Stop::Refused(_)) => Ok(Rights::NONE),
             Err(fault) => Err(fault),
         }
+    }
+
+    /// What a guest may do with something that has a name in a directory, whatever it is; nothing if it may not list the name.
+    pub fn listed_as(&self, guest: &Guest, dir: Ino, name: &[u8]) -> Done<Option<Rights>> {
+        let (here, below_it, by_name) = self.decided(guest, dir, |decision| {
+            (all(&decision.here), all(&decision.below), decision.by_name)
+        })?;
+        let (listed, given) = match by_name {
+            false => (here & Rights::READDIR, below_it),
+            true => {
+                let walks = self.walks_of(guest, dir)?;
+                let given = guest.given(&below(ANY, name, &walks), Rights::ALL, None);
+                (guest.given(&walks, Rights::READDIR, Some(name)), given)
+            }
+        };
+        Ok((!listed.is_empty()).then_some(given))
     }
 
     /// No new name may give a guest, by any of its credentials, what that one has not given it over an object. `EXDEV`, so that programs copy
@@ -368,203 +458,5 @@ impl Fs<'_, '_> {
             true => Err(Errno::EXDEV.into()),
             false => Ok(()),
         }
-    }
-
-    /// The pairs that an operation needs.
-    fn needs<'a>(&self, action: &'a Action) -> Done<Vec<Need<'a>>> {
-        const R: Rights = Rights::READ;
-        const W: Rights = Rights::WRITE;
-        const NONE: Rights = Rights::NONE;
-        Ok(match action {
-            // These are allowed without, or have rules of their own.
-            Action::Ping(_)
-            | Action::Release(_)
-            | Action::PutCredential(_)
-            | Action::Revoke(_)
-            | Action::Grants(_)
-            | Action::Audit(_)
-            // That there is a credential is all.
-            | Action::StatFs(_) => Vec::new(),
-
-            Action::Lookup(op) => match &op.name[..] {
-                b"." => [need(op.parent, Rights::LOOKUP)].into(),
-                b".." => {
-                    let above = self.inode(op.parent)?.parent;
-                    [need(op.parent, Rights::LOOKUP), need(above, Rights::LOOKUP)].into()
-                }
-                name => self.looked_up(op.parent, name)?,
-            },
-            Action::GetAttr(target) => [need(object(target), Rights::LOOKUP)].into(),
-            Action::Access(op) => [need(op.ino, Rights::LOOKUP)].into(),
-            Action::Fsync(target) => [need(object(target), NONE)].into(),
-            Action::SetAttr(op) => [need(object(&op.target), set_attr(op))].into(),
-
-            Action::Open(op) => [need(op.ino, self.opened(op)?)].into(),
-            Action::Create(op) => self.created(op)?,
-            Action::Make(op) => self.made(op)?,
-            Action::Mkdir(op) => [named(op.parent, Rights::CREATE, &op.name)].into(),
-            Action::Mknod(op) => [named(op.parent, Rights::CREATE, &op.name)].into(),
-            Action::Symlink(op) => [paid(named(op.parent, Rights::CREATE, &op.name))].into(),
-            Action::Link(op) => {
-                [need(op.ino, Rights::LINK), named(op.parent, Rights::LINK, &op.name)].into()
-            }
-            Action::Unlink(op) => [named(op.parent, Rights::UNLINK, &op.name)].into(),
-            Action::Rmdir(op) => [named(op.parent, Rights::UNLINK, &op.name)].into(),
-            Action::Rename(op) => self.renamed(op)?,
-
-            Action::Read(op) => [need(object(&op.target), R)].into(),
-            Action::Seek(op) => [need(object(&op.target), R)].into(),
-            Action::Readlink(ino) => [need(*ino, R)].into(),
-            Action::GetXattr(op) => [need(op.ino, R)].into(),
-            Action::ListXattr(op) => [need(op.ino, R)].into(),
-            Action::ReadDir(op) => [need(object(&op.target), Rights::READDIR)].into(),
-
-            Action::Write(op) => {
-                let to_end = match (&op.target, &op.place) {
-                    (Target::Handle(handle), _) if handle.appends() => true,
-                    (_, Place::End(_)) => true,
-                    (_, Place::At(_)) => false,
-                };
-                let right = if to_end { Rights::APPEND } else { W };
-                [paid(need(object(&op.target), right))].into()
-            }
-            Action::Fallocate(op) => [paid(need(object(&op.target), W))].into(),
-            Action::CopyRange(op) => {
-                [need(object(&op.from), R), paid(need(object(&op.to), W))].into()
-            }
-            Action::SetXattr(op) => [paid(need(op.ino, Rights::SETATTR))].into(),
-            Action::RemoveXattr(op) => [need(op.ino, Rights::SETATTR)].into(),
-
-            // Who may only read keeps no writer waiting but by reading.
-            Action::Lock(op) => {
-                let right = match op.kind {
-                    LockKind::Write if !op.test => Rights::APPEND,
-                    LockKind::Read | LockKind::Write => R,
-                    LockKind::Unlock => NONE,
-                };
-                [need(op.handle.ino, right)].into()
-            }
-            Action::WithAttrs(op) => return self.needs(&op.action),
-        })
-    }
-
-    /// To find a name, and to see what has it.
-    fn looked_up<'a>(&self, dir: Ino, name: &'a [u8]) -> Done<Vec<Need<'a>>> {
-        let mut needs = Vec::from([named(dir, Rights::LOOKUP, name)]);
-        if let Some(entry) = self.entry(dir, name)? {
-            needs.push(need(entry.ino, Rights::LOOKUP));
-        }
-        Ok(needs)
-    }
-
-    fn opened(&self, op: &Open) -> Done<Rights> {
-        let kind = self.inode(op.ino)?.kind;
-        Ok(open_rights(kind, op.flags))
-    }
-
-    fn created<'a>(&self, op: &'a Create) -> Done<Vec<Need<'a>>> {
-        let existing = self.entry(op.parent, &op.name)?;
-        Ok(match existing {
-            Some(_) if op.flags & flags::EXCLUSIVE != 0 => {
-                [named(op.parent, Rights::LOOKUP, &op.name)].into()
-            }
-            Some(entry) => [
-                named(op.parent, Rights::LOOKUP, &op.name),
-                need(entry.ino, open_rights(entry.kind, op.flags)),
-            ]
-            .into(),
-            None => {
-                let new = Need {
-                    at: At::New(op.parent, &op.name),
-                    ..need(
-                        op.parent,
-                        open_rights(Kind::Regular, op.flags & !flags::TRUNC),
-                    )
-                };
-                [named(op.parent, Rights::CREATE, &op.name), new].into()
-            }
-        })
-    }
-
-    fn made<'a>(&self, op: &'a Make) -> Done<Vec<Need<'a>>> {
-        match self.entry(op.parent, &op.name)? {
-            Some(_) => self.looked_up(op.parent, &op.name),
-            None => Ok([named(op.parent, Rights::CREATE, &op.name)].into()),
-        }
-    }
-
-    fn renamed<'a>(&self, op: &'a Rename) -> Done<Vec<Need<'a>>> {
-        let (from, into) = (Rights::RENAME_FROM, Rights::RENAME_INTO);
-        let both = from | into;
-        let (old, new) = ((op.parent, &op.name), (op.new_parent, &op.new_name));
-        let there = self.entry(new.0, new.1)?.is_some();
-        Ok(match (op.mode, there) {
-            (RenameMode::Exchange, _) => {
-                [named(old.0, both, old.1), named(new.0, both, new.1)].into()
-            }
-            (RenameMode::Replace, true) => [
-                named(old.0, from, old.1),
-                named(new.0, into | Rights::UNLINK, new.1),
-            ]
-            .into(),
-            (RenameMode::Replace | RenameMode::NoReplace, _) => {
-                [named(old.0, from, old.1), named(new.0, into, new.1)].into()
-            }
-        })
-    }
-}
-
-/// Whether an operation is allowed to whoever is let in: it touches nothing but the guest's own session, or asks for itself who may.
-pub(crate) fn is_free(action: &Action) -> bool {
-    matches!(
-        action,
-        Action::Ping(_)
-            | Action::Release(_)
-            | Action::PutCredential(_)
-            | Action::Revoke(_)
-            | Action::Grants(_)
-            | Action::Audit(_)
-    )
-}
-
-pub(crate) fn object(target: &Target) -> Ino {
-    match target {
-        Target::Ino(ino) | Target::Unopened(ino) => *ino,
-        Target::Handle(handle) => handle.ino,
-    }
-}
-
-fn set_attr(op: &SetAttr) -> Rights {
-    let size = op.size.map_or(Rights::NONE, |_| Rights::WRITE);
-    let others = (op.mode, op.uid, op.gid) != (None, None, None);
-    match others || op.atime.is_some() || op.mtime.is_some() || size.is_empty() {
-        true => size | Rights::SETATTR,
-        false => size,
-    }
-}
-
-/// What an open is for. One that neither reads nor writes is to look at the object.
-fn open_rights(kind: Kind, wanted: u32) -> Rights {
-    let mut rights = Rights::NONE;
-    if wanted & (flags::READ | flags::EXEC) != 0 {
-        rights = rights
-            | match kind {
-                Kind::Directory => Rights::READDIR,
-                _ => Rights::READ,
-            };
-    }
-    if wanted & flags::WRITE != 0 {
-        rights = rights
-            | match wanted & flags::APPEND {
-                0 => Rights::WRITE,
-                _ => Rights::APPEND,
-            };
-    }
-    if wanted & flags::TRUNC != 0 {
-        rights = rights | Rights::WRITE;
-    }
-    match rights.is_empty() {
-        true => Rights::LOOKUP,
-        false => rights,
     }
 }

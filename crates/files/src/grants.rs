@@ -14,8 +14,8 @@ use crate::answer::{self, Answer, KeptGrant};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::layout::{
-    self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT, SWEPT_PER_OP,
-    Sharing, Written, tag,
+    self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT,
+    MAX_LINKS_PER_SUBJECT, SWEPT_PER_OP, Sharing, Written, tag,
 };
 use crate::op::{Action, GrantPlace, Grants, MAX_ROWS, PutCredential, Target};
 use crate::types::Ino;
@@ -118,15 +118,7 @@ impl Fs<'_, '_> {
 
     /// Keeps a credential that holds.
     fn keep(&mut self, kept: &Kept) -> Done<()> {
-        let others = self.grants_of(kept.grant.subject)?;
-        if others.len() >= MAX_GRANTS_PER_SUBJECT {
-            let first = others
-                .iter()
-                .min_by_key(|k| (k.grant.window.not_after, k.grant.id));
-            if let Some(first) = first {
-                self.drop_grant(first)?;
-            }
-        }
+        self.make_room(kept)?;
         let holder = kept.holder();
         let mut sharing = self.sharing()?;
         if sharing.grants >= MAX_GRANTS {
@@ -158,6 +150,26 @@ impl Fs<'_, '_> {
         let until = kept.grant.window.not_after;
         self.txn.put(layout::expiry_key(until, &key), Bytes::new());
         self.txn.put(key, kept.bytes.clone());
+        self.counters.shared += 1;
+        Ok(())
+    }
+
+    /// Lets go of those of the same subject that end first, until there is room for one more. What a guest's operations cost grows with
+    /// the links of its credentials, so they are counted too.
+    fn make_room(&mut self, kept: &Kept) -> Done<()> {
+        let mut others = self.grants_of(kept.grant.subject)?;
+        others.sort_by_key(|k| (k.grant.window.not_after, k.grant.id));
+        let length = |kept: &Kept| kept.chain.links().len();
+        let mut links = length(kept) + others.iter().map(length).sum::<usize>();
+        let mut grants = 1 + others.len();
+        for first in &others {
+            if grants <= MAX_GRANTS_PER_SUBJECT && links <= MAX_LINKS_PER_SUBJECT {
+                break;
+            }
+            self.drop_grant(first)?;
+            grants -= 1;
+            links -= length(first);
+        }
         Ok(())
     }
 
@@ -189,9 +201,23 @@ impl Fs<'_, '_> {
 
     /// Whether a credential holds now: it has begun, has not ended, and is not revoked.
     pub fn is_in_force(&self, kept: &Kept) -> Done<bool> {
+        Ok(self.standing(kept)?.0)
+    }
+
+    /// Whether a credential holds now, and until which second that does not change by itself.
+    pub fn standing(&self, kept: &Kept) -> Done<(bool, u64)> {
         let window = &kept.grant.window;
-        let holds = (window.not_before..=window.not_after).contains(&self.second());
-        Ok(holds && !self.is_revoked(kept)?)
+        let now = self.second();
+        Ok(if now < window.not_before {
+            (false, window.not_before - 1)
+        } else if now > window.not_after {
+            (false, u64::MAX)
+        } else {
+            match self.revoked_until(kept)? {
+                Some(until) => (false, until),
+                None => (true, window.not_after),
+            }
+        })
     }
 
     pub fn sharing(&self) -> Done<Sharing> {

@@ -1,16 +1,20 @@
 //! Operations of guests: asked about, done as whom the credential says, counted and logged; and answers cut down to what they may see.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use quorate_credential::Rights;
 use quorate_state::{Fault, Txn};
 
 use crate::answer::{Answer, Attr, Decision, Entries, Outcome};
+use crate::decisions::Memory;
 use crate::errno::Errno;
 use crate::fs::{Caller, Done, Fs, Stop};
-use crate::gate::{Guest, Pass, is_free, object};
+use crate::gate::{Guest, Pass};
 use crate::grants::rationed;
 use crate::layout::{self, Written};
+use crate::needs::{is_free, object};
 use crate::op::{Access, Action, FallocateMode, ReadDir, access};
 use crate::service::{change, dispatch, log, or_undo, run_read, with_attrs};
 use crate::types::{Ino, Kind};
@@ -21,17 +25,57 @@ const NAMES_PER_LISTING: usize = 16_384;
 pub(crate) fn run(
     txn: &mut Txn<'_>,
     caller: &Caller<'_>,
+    memory: &RefCell<Memory>,
     action: &Action,
 ) -> Result<Outcome, Fault> {
-    let guest = match Fs::new(txn, caller)?.guest(action) {
+    let fs = Fs::new(txn, caller)?;
+    if is_free(action) {
+        return match fs.guest(action) {
+            Ok(guest) => run_action(txn, caller, &guest, action),
+            Err(stop) => refused(stop),
+        };
+    }
+    // By itself: what is taken out is not borrowed while the operation is at work.
+    let known = memory.borrow_mut().take(&fs);
+    let guest = match known.map_or_else(|| fs.guest(action).map(Box::new), Ok) {
         Ok(guest) => guest,
         Err(stop) => return refused(stop),
     };
-    let Action::WithAttrs(with) = action else {
-        return run_action(txn, caller, &guest, action);
+    let outcome = match action {
+        Action::WithAttrs(with) => {
+            let act = |txn: &mut Txn<'_>| run_action(txn, caller, &guest, &with.action);
+            with_attrs(txn, caller, with, act, |fs, attr| fs.seen(&guest, attr))
+        }
+        action if is_simple(action) => read(fs, &guest, action),
+        action => run_action(txn, caller, &guest, action),
     };
-    let act = |txn: &mut Txn<'_>| run_action(txn, caller, &guest, &with.action);
-    with_attrs(txn, caller, with, act, |fs, attr| fs.seen(&guest, attr))
+    memory.borrow_mut().keep(caller.call.client, guest);
+    outcome
+}
+
+/// Whether an operation reads, and its answer is what a member gets but for the attributes.
+fn is_simple(action: &Action) -> bool {
+    action.is_read_only() && !matches!(action, Action::ReadDir(_) | Action::Access(_))
+}
+
+/// One view of the state for all of it: whether it is allowed, the answer, and what is shown of that.
+fn read(fs: Fs<'_, '_>, guest: &Guest, action: &Action) -> Result<Outcome, Fault> {
+    let before = fs.txn.writes().len();
+    let pass = match fs.judge(guest, action) {
+        Ok(pass) => pass,
+        Err(stop) => return refused(stop),
+    };
+    let mut fs = fs.acting_as(&pass.who);
+    let mut done = dispatch(&mut fs, action);
+    assert_eq!(fs.txn.writes().len(), before, "a read wrote");
+    let shown = match &mut done {
+        Ok(answer) => fs.show(guest, answer),
+        Err(_) => Ok(()),
+    };
+    match shown.and(done) {
+        Ok(answer) => Ok(Outcome(Ok(answer))),
+        Err(stop) => refused(stop),
+    }
 }
 
 fn refused(stop: Stop) -> Result<Outcome, Fault> {
@@ -79,7 +123,7 @@ fn run_action(
             Ok(answer)
         })
     })?;
-    guest.forget_ways();
+    guest.has_changed(&Fs::new(txn, caller)?);
     if is_logged {
         let decision = match (&outcome, is_free(action)) {
             // These ask for themselves.
@@ -168,9 +212,12 @@ fn show(
     guest: &Guest,
     outcome: Result<Answer, Errno>,
 ) -> Result<Outcome, Fault> {
-    let shown = outcome.map_err(Stop::from);
     let fs = Fs::new(txn, caller)?;
-    match shown.and_then(|answer| fs.shown(guest, answer)) {
+    let shown = outcome.map_err(Stop::from).and_then(|mut answer| {
+        fs.show(guest, &mut answer)?;
+        Ok(answer)
+    });
+    match shown {
         Ok(answer) => Ok(Outcome(Ok(answer))),
         Err(stop) => refused(stop),
     }
@@ -203,55 +250,34 @@ fn accesses(rights: Rights, kind: Kind) -> u32 {
         .sum()
 }
 
-/// Attributes as somebody sees them who has these rights: no permission bit is shown that means nothing to the caller.
-fn cut(mut attr: Attr, rights: Rights) -> Attr {
+/// Makes attributes what somebody sees who has these rights: no permission bit is shown that means nothing to the caller.
+fn cut(attr: &mut Attr, rights: Rights) {
     if attr.kind != Kind::Symlink {
         let bits = accesses(rights, attr.kind);
         attr.mode &= !0o777 | bits << 6 | bits << 3 | bits;
     }
-    attr
 }
 
 impl Fs<'_, '_> {
     /// Attributes of an object that was named; nothing where the guest may not look at it.
-    fn seen(&self, guest: &Guest, attr: Attr) -> Done<Option<Attr>> {
+    fn seen(&self, guest: &Guest, mut attr: Attr) -> Done<Option<Attr>> {
         let rights = self.rights_on(guest, attr.ino)?;
         let may = rights.contains(Rights::LOOKUP);
-        Ok(may.then(|| cut(attr, rights)))
+        cut(&mut attr, rights);
+        Ok(may.then_some(attr))
     }
 
-    /// Attributes of an object that an operation was about.
-    fn cut(&self, guest: &Guest, attr: Attr) -> Done<Attr> {
-        let rights = self.rights_on(guest, attr.ino)?;
-        Ok(cut(attr, rights))
-    }
-
-    /// An answer as a guest gets it.
-    fn shown(&self, guest: &Guest, answer: Answer) -> Done<Answer> {
-        Ok(match answer {
-            Answer::Attr(attr) => Answer::Attr(self.cut(guest, attr)?),
-            Answer::Opened(mut opened) => {
-                opened.attr = self.cut(guest, opened.attr)?;
-                Answer::Opened(opened)
-            }
-            Answer::Data(mut data) => {
-                data.attr = self.cut(guest, data.attr)?;
-                Answer::Data(data)
-            }
-            Answer::Written(mut written) => {
-                written.attr = self.cut(guest, written.attr)?;
-                Answer::Written(written)
-            }
-            Answer::Progress(mut progress) => {
-                progress.attr = self.cut(guest, progress.attr)?;
-                Answer::Progress(progress)
-            }
-            Answer::Made(mut made) => {
-                made.attr = self.cut(guest, made.attr)?;
-                Answer::Made(made)
-            }
+    /// Makes an answer what a guest gets.
+    fn show(&self, guest: &Guest, answer: &mut Answer) -> Done<()> {
+        let attr = match answer {
+            Answer::Attr(attr) => attr,
+            Answer::Opened(opened) => &mut opened.attr,
+            Answer::Data(data) => &mut data.attr,
+            Answer::Written(written) => &mut written.attr,
+            Answer::Progress(progress) => &mut progress.attr,
+            Answer::Made(made) => &mut made.attr,
             // Nothing that says more than was asked for.
-            answer @ (Answer::Done(_)
+            Answer::Done(_)
             | Answer::Bytes(_)
             | Answer::Size(_)
             | Answer::Entries(_)
@@ -262,40 +288,44 @@ impl Fs<'_, '_> {
             | Answer::WithAttrs(_)
             | Answer::Granted(_)
             | Answer::Grants(_)
-            | Answer::Audit(_)) => answer,
-        })
+            | Answer::Audit(_) => return Ok(()),
+        };
+        cut(attr, self.rights_on(guest, attr.ino)?);
+        Ok(())
     }
 
     /// The entries of a directory that the guest may list, with the attributes of those that it may look at.
     fn listed_to(&self, guest: &Guest, dir: Ino, mut page: Entries) -> Done<Entries> {
-        let walks = self.walks_of(guest, dir)?;
-        let own = self.cut(guest, self.attr(dir, &self.inode(dir)?))?;
+        let mut own = self.attr(dir, &self.inode(dir)?);
+        cut(&mut own, self.rights_on(guest, dir)?);
         let mut entries = Vec::with_capacity(page.entries.len());
         for mut entry in page.entries {
             match &entry.name[..] {
                 b"." => entry.attr = entry.attr.map(|_| own.clone()),
                 // For a guest, what it can't look at is not there: the directory is then the top, as the root is.
                 b".." => {
-                    entry.attr = match self.rights_on(guest, entry.ino)?.contains(Rights::LOOKUP) {
-                        true => entry.attr.map(|attr| self.cut(guest, attr)).transpose()?,
-                        false => {
+                    let rights = self.rights_on(guest, entry.ino)?;
+                    match (rights.contains(Rights::LOOKUP), &mut entry.attr) {
+                        (true, Some(attr)) => cut(attr, rights),
+                        (true, None) => {}
+                        (false, attr) => {
                             entry.ino = dir;
-                            entry.attr.map(|_| own.clone())
+                            *attr = attr.as_ref().map(|_| own.clone());
                         }
-                    };
+                    }
                 }
                 name => {
-                    if !guest.may_list(&walks, name) {
+                    let Some(mut rights) = self.listed_as(guest, dir, name)? else {
                         continue;
-                    }
-                    if let Some(attr) = entry.attr.take() {
-                        let mut rights = guest.given_below(&walks, name);
+                    };
+                    if let Some(mut attr) = entry.attr.take() {
                         if guest.grants.len() > 1 {
                             // There may be one for it alone.
                             rights = rights | self.rights_on(guest, entry.ino)?;
                         }
                         let may = rights.contains(Rights::LOOKUP);
-                        entry.attr = may.then(|| cut(attr, rights));
+                        cut(&mut attr, rights);
+                        entry.attr = may.then_some(attr);
                     }
                 }
             }

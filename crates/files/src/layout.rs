@@ -86,6 +86,8 @@ pub const RECLAIM_PER_OP: usize = 128;
 
 /// The most credentials that one key has here. One more puts out the one that ends first.
 pub const MAX_GRANTS_PER_SUBJECT: usize = 64;
+/// The most links of all credentials of one key together. Beyond it goes what ends first, too.
+pub const MAX_LINKS_PER_SUBJECT: usize = 128;
 /// The most credentials, and links with a quota below them, that come of the credentials of one first subject. So who may pass
 /// on fills no place but its own.
 pub const MAX_GRANTS_PER_HOLDER: u32 = 4096;
@@ -145,6 +147,11 @@ record! {
         pub dead_first: u64,
         /// The place that the next one gets.
         pub dead_next: u64,
+        /// How often a directory has moved, or an object with several names got, changed or lost one: all by which the ways up from what
+        /// was there before become others.
+        pub moves: u64,
+        /// How many credentials and revocations have come.
+        pub shared: u64,
     }
 }
 

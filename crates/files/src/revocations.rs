@@ -56,6 +56,7 @@ impl Fs<'_, '_> {
         self.txn
             .put(layout::expiry_key(new.until, &key), Bytes::new());
         self.put(key, &new);
+        self.counters.shared += 1;
         let mut sharing = self.sharing()?;
         sharing.sweep = Some(Bytes::from_static(&[tag::GRANT]));
         self.put_sharing(&sharing);
@@ -97,8 +98,13 @@ impl Fs<'_, '_> {
 
     /// Whether a link of a credential is taken back by the owner, or by the holder of a link above it.
     pub fn is_revoked(&self, kept: &Kept) -> Done<bool> {
+        Ok(self.revoked_until(kept)?.is_some())
+    }
+
+    /// Until which second a credential is taken back; by which revocation of several is not said.
+    pub fn revoked_until(&self, kept: &Kept) -> Done<Option<u64>> {
         if self.sharing()?.revocations == 0 {
-            return Ok(false);
+            return Ok(None);
         }
         let links = kept.chain.links().iter().zip(&kept.grant.reaches);
         // The first so many links stand above, and the last of them is the revoker's.
@@ -121,24 +127,25 @@ impl Fs<'_, '_> {
                     Revoked::Epoch(of),
                 ];
                 for what in ways {
-                    if self.matches(under, &what)? {
-                        return Ok(true);
+                    if let Some(until) = self.matches(under, &what)? {
+                        return Ok(Some(until));
                     }
                 }
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
-    /// Whether there is a revocation of this. Of an epoch: of one above the serial.
-    fn matches(&self, under: Digest, what: &Revoked) -> Done<bool> {
+    /// Until when there is a revocation of this. Of an epoch: of one above the serial.
+    fn matches(&self, under: Digest, what: &Revoked) -> Done<Option<u64>> {
         let row: Option<Revocation> = self.load(&revocation_key(under, what))?;
-        Ok(row.is_some_and(|row| {
+        let row = row.filter(|row| {
             let epoch = match what {
                 Revoked::Epoch(of) => of.serial < row.below,
                 Revoked::Serial(_) | Revoked::Key(_) => true,
             };
             epoch && self.second() <= row.until
-        }))
+        });
+        Ok(row.map(|row| row.until))
     }
 }

@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use bytes::Bytes;
 use quorate_execution::graph::Uses;
@@ -14,6 +15,7 @@ use crate::Admission;
 use crate::answer::{self, Answer, Attr, Decision, Outcome};
 use crate::conflicts;
 use crate::data::Placed;
+use crate::decisions::Memory;
 use crate::errno::Errno;
 use crate::fs::{Caller, Done, Fs, Stop};
 use crate::grants::Kept;
@@ -51,18 +53,31 @@ impl Genesis {
     }
 }
 
-/// The file service. Has no state of its own but what a new volume is like, and who needs no credential.
+/// The file service. Has no state of its own but what a new volume is like, and who needs no credential. What it remembers of
+/// guests changes no result: only how soon it is there.
 #[derive(Clone, Debug)]
 pub struct FileService {
     genesis: Genesis,
     admission: Arc<Admission>,
+    memory: RefCell<Memory>,
 }
 
 impl FileService {
     /// A service whose new volumes are as `genesis` says. An existing volume keeps what it was made with.
     pub fn new(genesis: Genesis, admission: Admission) -> FileService {
         let admission = Arc::new(admission);
-        FileService { genesis, admission }
+        let memory = RefCell::default();
+        FileService {
+            genesis,
+            admission,
+            memory,
+        }
+    }
+
+    /// The same service, but each decision about a guest is made anew. To hold the one against the other.
+    pub fn without_memory(self) -> FileService {
+        let memory = RefCell::new(Memory::none());
+        FileService { memory, ..self }
     }
 
     fn caller<'a>(&'a self, call: &'a Call, who: &'a Who) -> Caller<'a> {
@@ -85,6 +100,8 @@ impl Service for FileService {
             capacity_inodes: self.genesis.capacity_inodes,
             dead_first: 0,
             dead_next: 0,
+            moves: 0,
+            shared: 0,
         };
         // Not a clock's time: the genesis state is the same wherever and whenever it is made.
         let start = Stamp::from(Time(0));
@@ -126,7 +143,7 @@ impl Service for FileService {
                 let caller = self.caller(call, &op.who);
                 match self.admission.is_member(&call.client) {
                     true => run(txn, &caller, &op.action)?,
-                    false => guest::run(txn, &caller, &op.action)?,
+                    false => guest::run(txn, &caller, &self.memory, &op.action)?,
                 }
             }
             Err(_) => Outcome(Err(Errno::EPROTO)),

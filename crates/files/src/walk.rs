@@ -117,11 +117,13 @@ impl Fs<'_, '_> {
 
     /// An object has got one more name.
     pub fn add_name(&mut self, ino: Ino, place: Place) {
+        self.counters.moves += 1;
         self.txn.put(layout::name_key(ino, place), Bytes::new());
     }
 
     /// A name of an object is gone, and others are left. The caller writes the inode.
     pub fn forget_name(&mut self, ino: Ino, inode: &mut Inode, place: Place) -> Done<()> {
+        self.counters.moves += 1;
         if inode.place() != place {
             self.txn.delete(layout::name_key(ino, place));
             return Ok(());
@@ -140,6 +142,10 @@ impl Fs<'_, '_> {
 
     /// A name of an object has become another. The caller writes the inode.
     pub fn change_name(&mut self, ino: Ino, inode: &mut Inode, from: Place, to: Place) {
+        // Of what has one name and nothing below it, the name's place says as much.
+        if inode.kind == Kind::Directory || inode.nlink > 1 {
+            self.counters.moves += 1;
+        }
         if inode.kind == Kind::Directory || inode.place() == from {
             inode.set_place(to);
         } else {

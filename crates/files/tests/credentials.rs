@@ -74,6 +74,43 @@ fn the_first_to_end_goes() {
     v.check();
 }
 
+/// Long chains fill a key's place sooner: their links are counted. What ends first goes, and as much of it as is needed.
+#[test]
+fn links_are_counted() {
+    let mut v = Volume::new();
+    let long = |v: &Volume, n: u8| {
+        let mut t = terms(10, 1);
+        t.depth = 15;
+        t.serial = n.into();
+        t.window.not_after = v.second() + 1000 + u64::from(n);
+        let first = v.issue(10, t.clone());
+        let pass_on = |chain: quorate_credential::Chain, at: u8| {
+            let mut t = t.clone();
+            t.subject = public(if at == 15 { 1 } else { 10 + at });
+            t.depth = 15 - at;
+            chain.delegate(&key(9 + at), t).unwrap()
+        };
+        (1..16).fold(first, pass_on)
+    };
+    let mut ids = Vec::new();
+    for n in 0..9 {
+        let chain = long(&v, n);
+        assert_eq!(chain.links().len(), 16);
+        v.put(1, &chain).unwrap();
+        ids.push(chain.id());
+    }
+    let kept = |v: &mut Volume| -> Vec<_> { v.grants(1).iter().map(|g| v.chain(g).id()).collect() };
+    assert_eq!(kept(&mut v).len(), 8, "128 links");
+    assert!(!kept(&mut v).contains(&ids[0]));
+    let mut t = terms(1, 1);
+    t.window.not_after = v.second() + 5000;
+    let short = v.issue(1, t);
+    v.put(1, &short).unwrap();
+    assert_eq!(kept(&mut v).len(), 8, "one long one for a short one");
+    assert!(!kept(&mut v).contains(&ids[1]) && kept(&mut v).contains(&short.id()));
+    v.check();
+}
+
 /// What has ended is let go, with its count of bytes and its revocations.
 #[test]
 fn nothing_is_left_after_the_end() {

@@ -13,6 +13,27 @@ use crate::snapshot::{Fault, Snapshot};
 /// Writes over whatever is below: `None` deletes.
 pub type Layer = BTreeMap<Bytes, Option<Bytes>>;
 
+/// One line of history: states that came of each other by operations and by nothing else. It ends where operations are undone, or
+/// a state is put in place of another; so in one line whatever only rises says how far it has come. Means nothing outside of this
+/// process, and must not come into any result.
+#[derive(Clone, Debug)]
+pub struct Lineage(Arc<()>);
+
+impl Lineage {
+    fn begin() -> Lineage {
+        Lineage(Arc::new(()))
+    }
+}
+
+/// By identity. Who keeps one keeps its number from being used again.
+impl PartialEq for Lineage {
+    fn eq(&self, other: &Lineage) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Lineage {}
+
 /// A layer that writes can still go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -39,6 +60,7 @@ pub struct State {
     base: Arc<dyn Snapshot>,
     /// The last view, while it is true.
     view: Option<View>,
+    lineage: Lineage,
 }
 
 impl State {
@@ -50,7 +72,13 @@ impl State {
             frozen: VecDeque::new(),
             base,
             view: None,
+            lineage: Lineage::begin(),
         }
+    }
+
+    /// Which history this is.
+    pub fn lineage(&self) -> &Lineage {
+        &self.lineage
     }
 
     /// From here on writes can be undone together.
@@ -71,6 +99,7 @@ impl State {
     pub fn drop_tentative(&mut self) {
         self.view = None;
         self.tentative = None;
+        self.lineage = Lineage::begin();
     }
 
     /// Where the writes of the newest operation belong.
@@ -166,13 +195,19 @@ impl State {
             frozen,
             base,
             view,
+            lineage,
         } = self;
         let view = view.get_or_insert_with(|| {
             let growing = tentative.iter_mut().chain(open.iter_mut().rev());
             let mut layers: Vec<_> = growing.flat_map(Levels::share).collect();
             layers.extend(frozen.iter().rev().map(|(_, layer)| layer.clone()));
             let base = base.clone();
-            View(Arc::new(Seen { layers, base }))
+            let lineage = lineage.clone();
+            View(Arc::new(Seen {
+                layers,
+                base,
+                lineage,
+            }))
         });
         view.clone()
     }
@@ -197,9 +232,15 @@ struct Seen {
     /// Newest first.
     layers: Vec<Arc<Layer>>,
     base: Arc<dyn Snapshot>,
+    lineage: Lineage,
 }
 
 impl View {
+    /// The history that it is a moment of.
+    pub fn lineage(&self) -> &Lineage {
+        &self.0.lineage
+    }
+
     /// The value of a key.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ pub mod transfer;
 pub mod tree;
 mod txn;
 
-pub use layers::{Layer, Place, State, View};
+pub use layers::{Layer, Lineage, Place, State, View};
 pub use memory::MemorySnapshot;
 pub use snapshot::{Fault, Snapshot};
 pub use txn::Txn;

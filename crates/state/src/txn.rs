@@ -5,7 +5,7 @@ use core::ops::Bound;
 
 use bytes::Bytes;
 
-use crate::layers::{Layer, Place, State, View};
+use crate::layers::{Layer, Lineage, Place, State, View};
 use crate::merge;
 use crate::snapshot::Fault;
 
@@ -56,6 +56,14 @@ impl Txn<'_> {
             (Some(value), _) => Ok(value.clone()),
             (None, Ground::State(state, _)) => state.get(key),
             (None, Ground::View(view)) => view.get(key),
+        }
+    }
+
+    /// Which history it reads. Its own writes are not part of any yet.
+    pub fn lineage(&self) -> &Lineage {
+        match &self.ground {
+            Ground::State(state, _) => state.lineage(),
+            Ground::View(view) => view.lineage(),
         }
     }
 

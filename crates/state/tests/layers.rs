@@ -85,6 +85,23 @@ fn each_checkpoint_has_its_own_writes() {
     assert_eq!(state.get(&[3]).unwrap(), None);
 }
 
+/// A history goes on where operations come on top, and ends where they are undone.
+#[test]
+fn what_is_undone_ends_a_history() {
+    let mut state = State::new(Arc::new(MemorySnapshot::default()));
+    let first = state.lineage().clone();
+    state.begin_tentative();
+    let view = state.view();
+    state.keep_tentative();
+    state.freeze(Seq(1));
+    assert!(*state.lineage() == first && *state.begin().lineage() == first);
+    state.begin_tentative();
+    state.drop_tentative();
+    assert!(*state.lineage() != first && *state.view().lineage() != first);
+    assert!(*view.begin().lineage() == first);
+    assert!(*State::new(Arc::new(MemorySnapshot::default())).lineage() != first);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 

@@ -12,15 +12,15 @@ use quorate_wire::{Digest, PublicKey};
 use super::{value, want};
 use crate::answer::AuditRow;
 use crate::layout::{
-    AUDIT_ROWS, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT, MAX_REVOCATIONS,
-    Revocation, Sharing, Written, expiry_key, grant_key, key_at, tag,
+    AUDIT_ROWS, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT, MAX_LINKS_PER_SUBJECT,
+    MAX_REVOCATIONS, Revocation, Sharing, Written, expiry_key, grant_key, key_at, tag,
 };
 
 /// All rows about credentials, in the order of their keys.
 pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     let (mut holders, mut holder_counts) = (BTreeMap::new(), BTreeMap::new());
     let (mut revokers, mut revoker_counts) = (BTreeMap::new(), BTreeMap::new());
-    let mut subjects: BTreeMap<PublicKey, usize> = BTreeMap::new();
+    let mut subjects: BTreeMap<PublicKey, (usize, usize)> = BTreeMap::new();
     let (mut ends, mut end_rows): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
     let mut audit: Vec<AuditRow> = Vec::new();
     let mut sharing: Option<Sharing> = None;
@@ -32,7 +32,9 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
                 let chain = Chain::from_bytes(bytes.clone()).map_err(|e| format!("{e}"))?;
                 let grant = chain.verified_before();
                 want(*key == grant_key(grant.subject, grant.id), odd)?;
-                *subjects.entry(grant.subject).or_default() += 1;
+                let (grants, links) = subjects.entry(grant.subject).or_default();
+                *grants += 1;
+                *links += chain.links().len();
                 *holders.entry(holder(&chain, &grant.reaches)).or_default() += 1;
                 ends.push(expiry_key(grant.window.not_after, key));
             }
@@ -68,12 +70,14 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     want(revokers == revoker_counts, || {
         "revocations are counted wrong".into()
     })?;
-    let grants: usize = subjects.values().sum();
+    let grants: usize = subjects.values().map(|(grants, _)| grants).sum();
     let revocations: u32 = revokers.values().sum();
     let bounded = grants <= MAX_GRANTS as usize
         && revocations <= MAX_REVOCATIONS
         && holders.values().all(|n| *n <= MAX_GRANTS_PER_HOLDER)
-        && subjects.values().all(|n| *n <= MAX_GRANTS_PER_SUBJECT);
+        && subjects.values().all(|(grants, links)| {
+            *grants <= MAX_GRANTS_PER_SUBJECT && *links <= MAX_LINKS_PER_SUBJECT
+        });
     want(bounded, || "too many credentials".into())?;
     let Some(sharing) = sharing else {
         return want(rows.is_empty(), || "credentials without counts".into());

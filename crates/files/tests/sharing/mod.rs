@@ -51,6 +51,8 @@ pub fn terms(subject: u8, object: u64) -> Terms {
 
 pub struct Volume {
     pub service: FileService,
+    /// The same, but it decides everything anew: they must not differ.
+    anew: FileService,
     pub state: State,
     pub now: u64,
 }
@@ -67,8 +69,10 @@ impl Volume {
         let mut txn = state.begin();
         service.genesis(&mut txn).unwrap();
         txn.commit();
+        let anew = service.clone().without_memory();
         Volume {
             service,
+            anew,
             state,
             now: 1_800_000_000_000_000_000,
         }
@@ -98,7 +102,11 @@ impl Volume {
         let op = Op::new(who, action).to_bytes();
         let before = self.contents();
         let mut txn = self.state.begin();
+        let expected = self.anew.execute(&mut txn, &call, &op).unwrap();
+        let writes = txn.into_writes();
+        let mut txn = self.state.begin();
         let result = self.service.execute(&mut txn, &call, &op).unwrap();
+        assert_eq!((&result, txn.writes()), (&expected, &writes), "{op:?}");
         let read_only = self.service.is_read_only(&op);
         txn.commit();
         if read_only {

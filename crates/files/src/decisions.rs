@@ -1,0 +1,205 @@
+//! What was decided before: what a guest's credentials give it with an object. Kept beside the service, never in the state, and never part of a
+//! result: with it and without it each replica answers the same.
+//!
+//! That holds because what is kept here names all that it follows from:
+//!
+//! - the [`Lineage`] of the state that was read. Within one, operations only come on top of each other, so two counters of the state tell what
+//!   has happened; where operations are undone or another state is put in place, everything here is of no more use;
+//! - [`Counters::shared`](crate::layout::Counters), which rises with each credential that is kept and each revocation: a guest's credentials;
+//! - the seconds of agreed time between which none of them begins or ends, and no revocation of one does;
+//! - [`Counters::moves`](crate::layout::Counters), which rises where a directory moves, or an object with several names gets, changes or loses one:
+//!   the ways up from everything that has a name;
+//! - the place of the object itself, which is read each time. So what is renamed, removed or new costs the others nothing.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::mem;
+
+use quorate_credential::Rights;
+use quorate_state::Lineage;
+use quorate_wire::PublicKey;
+
+use crate::fs::Fs;
+use crate::gate::Guest;
+use crate::layout::Place;
+use crate::types::Ino;
+
+/// How many guests are known at once. One more puts out the one that asked longest ago.
+const GUESTS: usize = 64;
+/// How many objects' decisions are kept for each: one of each remainder of their numbers, so that a guest which looks at
+/// many puts out its own, one by one.
+const OBJECTS: usize = 1024;
+
+/// What one credential gives, by its place among the guest's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub by: u8,
+    pub rights: Rights,
+}
+
+/// What a guest's credentials give with an object.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    /// Where the object had its first name.
+    pub place: Place,
+    /// Whether any credential is about it.
+    pub reaches: bool,
+    /// Whether a credential limits names in it: what there is for a name must then be asked with the name.
+    pub by_name: bool,
+    /// What each gives with the object itself; only those that give something.
+    pub here: Box<[Part]>,
+    /// What each gives with something that has a name in it, as long as names are not limited.
+    pub below: Box<[Part]>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    ino: Ino,
+    /// In which operation it was held against the object's place.
+    held: u64,
+    decision: Decision,
+}
+
+/// The decisions about a guest, as long as no directory moves.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions {
+    slots: Vec<Option<Box<Slot>>>,
+}
+
+fn slot_of(ino: Ino) -> usize {
+    (ino.0 % OBJECTS as u64) as usize
+}
+
+impl Decisions {
+    /// What was decided about an object, and whether that has been held against its place in this operation already.
+    pub fn about(&mut self, ino: Ino, operation: u64) -> Option<(&mut Decision, bool)> {
+        let slot = self.slots.get_mut(slot_of(ino))?.as_mut()?;
+        if slot.ino != ino {
+            return None;
+        }
+        let is_held = mem::replace(&mut slot.held, operation) == operation;
+        Some((&mut slot.decision, is_held))
+    }
+
+    pub fn keep(&mut self, ino: Ino, operation: u64, decision: Decision) {
+        if self.slots.is_empty() {
+            self.slots.resize_with(OBJECTS, || None);
+        }
+        self.slots[slot_of(ino)] = Some(Box::new(Slot {
+            ino,
+            held: operation,
+            decision,
+        }));
+    }
+
+    pub fn forget(&mut self, ino: Ino) {
+        if let Some(slot) = self.slots.get_mut(slot_of(ino)) {
+            slot.take_if(|slot| slot.ino == ino);
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.slots.clear();
+    }
+}
+
+/// What a guest's credentials follow from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Basis {
+    lineage: Lineage,
+    shared: u64,
+}
+
+impl Basis {
+    pub fn of(fs: &Fs<'_, '_>) -> Basis {
+        Basis {
+            lineage: fs.txn.lineage().clone(),
+            shared: fs.counters.shared,
+        }
+    }
+
+    fn is_of(&self, fs: &Fs<'_, '_>) -> bool {
+        self.shared == fs.counters.shared && self.lineage == *fs.txn.lineage()
+    }
+}
+
+#[derive(Debug)]
+struct Seat {
+    /// Absent while an operation of the guest is at work.
+    guest: Option<Box<Guest>>,
+    /// When it asked last, in operations.
+    asked: u64,
+}
+
+/// The guests who asked last.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    seats: BTreeMap<PublicKey, Seat>,
+    operations: u64,
+    is_used: bool,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory {
+            seats: BTreeMap::new(),
+            operations: 0,
+            is_used: true,
+        }
+    }
+}
+
+/// A service on another thread begins with nothing.
+impl Clone for Memory {
+    fn clone(&self) -> Memory {
+        Memory {
+            is_used: self.is_used,
+            ..Memory::default()
+        }
+    }
+}
+
+impl Memory {
+    /// Keeps nothing: each decision is made anew.
+    pub fn none() -> Memory {
+        Memory {
+            is_used: false,
+            ..Memory::default()
+        }
+    }
+
+    /// A guest as it is now, if what is known of it still holds. It is given back by [`Memory::keep`].
+    pub fn take(&mut self, fs: &Fs<'_, '_>) -> Option<Box<Guest>> {
+        self.operations += 1;
+        let seat = self.seats.get_mut(&fs.call.client)?;
+        seat.asked = self.operations;
+        let mut guest = seat.guest.take()?;
+        let holds = guest.basis.is_of(fs) && guest.seconds.contains(&fs.second());
+        if !holds {
+            return None;
+        }
+        guest.begin(self.operations, fs);
+        Some(guest)
+    }
+
+    /// Keeps a guest until its next operation.
+    pub fn keep(&mut self, subject: PublicKey, guest: Box<Guest>) {
+        if let Some(seat) = self.seats.get_mut(&subject) {
+            seat.guest = Some(guest);
+            return;
+        }
+        if !self.is_used {
+            return;
+        }
+        if self.seats.len() >= GUESTS {
+            let last = self.seats.iter().min_by_key(|(_, seat)| seat.asked);
+            if let Some(last) = last.map(|(subject, _)| *subject) {
+                self.seats.remove(&last);
+            }
+        }
+        let asked = self.operations;
+        let guest = Some(guest);
+        self.seats.insert(subject, Seat { guest, asked });
+    }
+}
