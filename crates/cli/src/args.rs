@@ -16,7 +16,7 @@ use quorate_fault::Fault;
 pub use bench::{Bench, Benchmark, Files, Measure, Recovery};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 pub use replica::{Keyholder, Programs, Recover, Replica, ScheduleArgs, Supervise};
-pub use sharing::{Audit, Manager, Revoke, Shares};
+pub use sharing::{Audit, AuditCommand, AuditVerify, Manager, Revoke, Shares};
 pub use time::Period;
 
 /// A network file system that stays right when some of its servers lie.

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Command::Delegate(args) => commands::grant::delegate(&args),
         Command::Revoke(args) => commands::sharing::revoke(&args),
         Command::Shares(args) => commands::sharing::shares(&args),
-        Command::Audit(args) => commands::sharing::audit(&args),
+        Command::Audit(args) => commands::audit::run(&args),
         Command::Credential(args) => return commands::credential::run(&args),
         Command::Evidence(args) => return commands::evidence::run(&args),
         Command::Status(args) => return commands::status::run(&args),

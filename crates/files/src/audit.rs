@@ -57,6 +57,7 @@ impl Fs<'_, '_> {
             tags: by.map(tags).unwrap_or_default(),
             action: action.tag(),
             object: about(action),
+            other: other(action),
             decision,
             errno: refused.map_or(0, |errno| errno.code()),
         };
@@ -129,5 +130,16 @@ fn about(action: &Action) -> Ino {
         Action::Rmdir(op) => op.parent,
         Action::Rename(op) => op.parent,
         Action::WithAttrs(op) => about(&op.action),
+    }
+}
+
+/// The second object that an operation is about.
+fn other(action: &Action) -> Ino {
+    match action {
+        Action::Rename(op) => op.new_parent,
+        Action::Link(op) => op.parent,
+        Action::CopyRange(op) => object(&op.from),
+        Action::WithAttrs(op) => other(&op.action),
+        _ => Ino(0),
     }
 }

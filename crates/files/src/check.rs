@@ -10,7 +10,7 @@ use core::ops::Bound;
 
 use bytes::Bytes;
 use quorate_state::{Fault, Snapshot, Txn};
-use quorate_wire::Decode;
+use quorate_wire::{Decode, PublicKey};
 
 use crate::acl::{self, Acl};
 use crate::extent::Stored;
@@ -64,6 +64,7 @@ struct Volume {
     opens: BTreeMap<(u64, u64), OpenFile>,
     opens_by_ino: BTreeMap<(u64, u64), u32>,
     open_counts: BTreeMap<u64, u32>,
+    guests: BTreeMap<u64, PublicKey>,
     locks: BTreeMap<u64, LockTable>,
     dead: BTreeMap<u64, Dead>,
     sharing: Vec<(Bytes, Bytes)>,
@@ -164,6 +165,9 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
             tag::NAME => {
                 let place = (number(1)?, number(2)?);
                 v.names.entry(number(0)?).or_default().push(place);
+            }
+            tag::GUEST_SESSION => {
+                v.guests.insert(number(0)?, value(key, bytes)?);
             }
             tag::GRANT..=tag::AUDIT => sharing.push((key.clone(), bytes.clone())),
             _ => return Err(odd()),
@@ -318,6 +322,12 @@ fn check_opens(v: &Volume) -> Result<(), String> {
     want(by_ino == v.opens_by_ino, || {
         "objects' handles are counted wrong".into()
     })?;
+    want(
+        v.guests
+            .keys()
+            .all(|session| by_session.contains_key(session)),
+        || "a session without handles is a guest's".into(),
+    )?;
     want(by_session.values().all(|&n| n <= MAX_OPENS), || {
         "too many handles".into()
     })

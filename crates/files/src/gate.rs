@@ -10,13 +10,14 @@ use core::cell::{Cell, RefCell};
 use core::ops::RangeInclusive;
 
 use quorate_credential::{Grant, ObjectId, Rights, Step, Use};
+use quorate_wire::PublicKey;
 
 use crate::decisions::{Basis, Decision, Decisions, Part};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::grants::Kept;
 use crate::layout::Inode;
-use crate::needs::{At, Need, is_free};
+use crate::needs::{At, Need};
 use crate::op::{Action, RenameMode, Who};
 use crate::types::{Ino, Kind};
 use crate::walk::{Walk, below, steps};
@@ -85,6 +86,17 @@ pub(crate) struct Pass {
     pub by: Option<usize>,
     /// Those that what is written can count against; empty where nothing is counted.
     pub payers: Vec<usize>,
+}
+
+impl Pass {
+    /// For what is allowed to whoever is let in.
+    pub fn free() -> Pass {
+        Pass {
+            who: who(None),
+            by: None,
+            payers: Vec::new(),
+        }
+    }
 }
 
 impl Guest {
@@ -235,17 +247,12 @@ fn all(parts: &[Part]) -> Rights {
 }
 
 impl Fs<'_, '_> {
-    /// What the caller acts by in an operation.
-    pub fn guest(&self, action: &Action) -> Done<Guest> {
+    /// What somebody acts by now.
+    pub fn guest(&self, subject: PublicKey) -> Done<Guest> {
         let mut grants = Vec::new();
         let now = self.second();
         let mut until = u64::MAX;
-        // Where nothing is asked, nothing is looked up.
-        let own = match is_free(action) {
-            true => Vec::new(),
-            false => self.grants_of(self.call.client)?,
-        };
-        for mut kept in own {
+        for mut kept in self.grants_of(subject)? {
             let (holds, as_long_as) = self.standing(&kept)?;
             until = until.min(as_long_as);
             if !holds {
@@ -330,13 +337,6 @@ impl Fs<'_, '_> {
     /// Whether an operation is allowed, and by what. `EACCES` where it is not; `ESTALE` for what the guest's credentials are not about, as if
     /// it were not there; `ENOENT` for a name that it may not look up.
     pub fn judge(&self, guest: &Guest, action: &Action) -> Done<Pass> {
-        if is_free(action) {
-            return Ok(Pass {
-                who: who(None),
-                by: None,
-                payers: Vec::new(),
-            });
-        }
         // One user for all of an operation: else what it may do as one here would count as another there.
         let mut refused = Errno::EACCES;
         for (at, ids) in guest.ids.iter().enumerate() {

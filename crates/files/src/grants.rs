@@ -6,7 +6,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_credential::{Caveat, Chain, Grant, Rights, Trust, VolumeId, verify::Reach};
+use quorate_credential::{Caveat, Chain, Grant, ObjectId, Rights, Trust, VolumeId, verify::Reach};
 use quorate_state::Fault;
 use quorate_wire::{Digest, PublicKey};
 
@@ -17,9 +17,12 @@ use crate::layout::{
     self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT,
     MAX_LINKS_PER_SUBJECT, SWEPT_PER_OP, Sharing, Written, tag,
 };
-use crate::op::{Action, GrantPlace, Grants, MAX_ROWS, PutCredential, Target};
+use crate::op::{GrantPlace, Grants, MAX_ROWS, PutCredential};
 use crate::types::Ino;
 use crate::walk::object;
+
+/// How much of an object's path is told.
+const MAX_PATH_BYTES: usize = 1024;
 
 /// A credential that is kept.
 #[derive(Debug)]
@@ -288,7 +291,7 @@ impl Fs<'_, '_> {
             .about
             .filter(|_| !self.admission.is_member(&self.call.client))
         {
-            let guest = self.guest(&Action::GetAttr(Target::Ino(about)))?;
+            let guest = self.guest(self.call.client)?;
             if !self.rights_on(&guest, about)?.contains(Rights::LOOKUP) {
                 return Err(Errno::EACCES.into());
             }
@@ -324,14 +327,41 @@ impl Fs<'_, '_> {
                 continue;
             }
             let written = rationed(&kept.grant).map(|(_, reach)| self.written_under(reach));
+            let is_told = self.admission.is_member(&self.call.client);
+            let last = kept.grant.reaches.last().filter(|_| is_told);
             grants.push(KeptGrant {
                 written: written.collect::<Done<_>>()?,
+                path: match last {
+                    Some(last) => self.path_of(last.scope.object)?,
+                    None => None,
+                },
                 is_revoked: self.is_revoked(&kept)?,
                 chain: kept.bytes,
             });
         }
         let next = next.filter(|_| more);
         Ok(Answer::Grants(answer::Grants { grants, next }))
+    }
+
+    /// Where an object is, for people; no longer than a listing can bear.
+    fn path_of(&self, object: ObjectId) -> Done<Option<Bytes>> {
+        let ino = u64::try_from(object.0).map_or(Ino(0), Ino);
+        let walk = match self.walks(ino, true) {
+            Ok(mut walks) => walks.swap_remove(0),
+            Err(Stop::Refused(_)) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        if ino == Ino::ROOT {
+            return Ok(Some(Bytes::from_static(b"/")));
+        }
+        let names = walk.iter().rev().map(|(_, name)| &name[..]);
+        let names: Vec<&[u8]> = names.filter(|name| !name.is_empty()).collect();
+        if names.len() + 1 != walk.len() || names.is_empty() {
+            return Ok(None);
+        }
+        let path = names.join(&b'/');
+        let from = path.len().saturating_sub(MAX_PATH_BYTES);
+        Ok(Some(Bytes::copy_from_slice(&path[from..])))
     }
 
     /// Whether the last link of a credential is about an object, something in it, or a tree that it is in.

@@ -16,7 +16,7 @@ use crate::grants::rationed;
 use crate::layout::{self, Written};
 use crate::needs::{is_free, object};
 use crate::op::{Access, Action, FallocateMode, ReadDir, access};
-use crate::service::{change, dispatch, log, or_undo, run_read, with_attrs};
+use crate::service::{always, change, dispatch, log, or_undo, run_read, with_attrs};
 use crate::types::{Ino, Kind};
 
 /// How many names one listing looks at for those that a guest may see. Further ones can't be found: `EOVERFLOW`.
@@ -30,14 +30,11 @@ pub(crate) fn run(
 ) -> Result<Outcome, Fault> {
     let fs = Fs::new(txn, caller)?;
     if is_free(action) {
-        return match fs.guest(action) {
-            Ok(guest) => run_action(txn, caller, &guest, action),
-            Err(stop) => refused(stop),
-        };
+        return free(txn, caller, action);
     }
     // By itself: what is taken out is not borrowed while the operation is at work.
     let known = memory.borrow_mut().take(&fs);
-    let guest = match known.map_or_else(|| fs.guest(action).map(Box::new), Ok) {
+    let guest = match known.map_or_else(|| fs.guest(caller.call.client).map(Box::new), Ok) {
         Ok(guest) => guest,
         Err(stop) => return refused(stop),
     };
@@ -91,14 +88,20 @@ fn run_action(
     guest: &Guest,
     action: &Action,
 ) -> Result<Outcome, Fault> {
+    if is_free(action) {
+        let outcome = free(txn, caller, action)?;
+        guest.has_changed(&Fs::new(txn, caller)?);
+        return Ok(outcome);
+    }
     let judged = Fs::new(txn, caller)?.judge(guest, action);
-    let is_logged =
-        !action.is_read_only() && !matches!(action, Action::Ping(_) | Action::Release(_));
     let pass = match judged {
         Ok(pass) => pass,
         Err(Stop::Failed(fault)) => return Err(fault),
         Err(Stop::Refused(errno)) => {
-            if is_logged {
+            if !action.is_read_only() {
+                if guest.grants.is_empty() {
+                    let_go(txn, caller)?;
+                }
                 log(txn, caller, action, Some(&errno), Decision::Denied, None)?;
             }
             return Ok(Outcome(Err(errno)));
@@ -124,16 +127,44 @@ fn run_action(
         })
     })?;
     guest.has_changed(&Fs::new(txn, caller)?);
-    if is_logged {
-        let decision = match (&outcome, is_free(action)) {
-            // These ask for themselves.
-            (Err(_), true) => Decision::Denied,
-            (_, _) => Decision::Allowed,
-        };
-        let by = pass.by.map(|at| &guest.grants[at]);
-        log(txn, &own, action, outcome.as_ref().err(), decision, by)?;
-    }
+    let by = pass.by.map(|at| &guest.grants[at]);
+    let refused = outcome.as_ref().err();
+    log(txn, &own, action, refused, Decision::Allowed, by)?;
     show(txn, &own, guest, outcome)
+}
+
+/// What is allowed to whoever is let in; credentials and revocations are looked at by themselves.
+fn free(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outcome, Fault> {
+    let pass = Pass::free();
+    let own = Caller {
+        who: &pass.who,
+        ..*caller
+    };
+    if action.is_read_only() {
+        return run_read(txn, &own, action);
+    }
+    let outcome = or_undo(txn, |txn| change(txn, &own, |fs| dispatch(fs, action)))?;
+    match action {
+        // A session lasts as long as its client says something, so this comes now and again.
+        Action::Ping(_) => always(txn, caller, |fs| match fs.may_anything()? {
+            true => Ok(()),
+            false => fs.end_session().map(drop),
+        })?,
+        Action::Release(_) => {}
+        _ => {
+            let (refused, decision) = match &outcome {
+                Ok(_) => (None, Decision::Allowed),
+                Err(errno) => (Some(errno), Decision::Denied),
+            };
+            log(txn, &own, action, refused, decision, None)?;
+        }
+    }
+    Ok(Outcome(outcome))
+}
+
+/// Lets go of some of what a guest has open or locked that has no credential any more: it keeps no space and nobody waiting.
+fn let_go(txn: &mut Txn<'_>, caller: &Caller<'_>) -> Result<(), Fault> {
+    always(txn, caller, |fs| fs.end_session().map(drop))
 }
 
 /// Only what both the mode bits and the credentials allow.
@@ -259,6 +290,12 @@ fn cut(attr: &mut Attr, rights: Rights) {
 }
 
 impl Fs<'_, '_> {
+    /// Whether the caller has a credential in force, or nothing open that it would need one for.
+    fn may_anything(&self) -> Done<bool> {
+        let open: Option<u32> = self.load(&layout::open_count_key(self.session()))?;
+        Ok(open.is_none() || !self.guest(self.call.client)?.grants.is_empty())
+    }
+
     /// Attributes of an object that was named; nothing where the guest may not look at it.
     fn seen(&self, guest: &Guest, mut attr: Attr) -> Done<Option<Attr>> {
         let rights = self.rights_on(guest, attr.ino)?;

@@ -27,6 +27,7 @@
 //! | `22` | [`Sharing`]: counts; absent as long as nobody has brought or revoked anything |
 //! | `23` number | [`AuditRow`](crate::answer::AuditRow): the newest 65,536 rows of the audit log |
 //! | `24` ino dir cookie | nothing: a further name of an object that is no directory. The first is in its inode |
+//! | `27` session | the key of the guest whose session it is; absent for members, and where nothing is open |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -127,6 +128,7 @@ pub(crate) mod tag {
     pub const SHARING: u8 = 0x22;
     pub const AUDIT: u8 = 0x23;
     pub const NAME: u8 = 0x24;
+    pub const GUEST_SESSION: u8 = 0x27;
 }
 
 record! {
@@ -398,6 +400,10 @@ pub(crate) fn open_by_ino_key(ino: Ino, session: u64) -> Bytes {
 
 pub(crate) fn open_count_key(session: u64) -> Bytes {
     join(tag::OPEN_COUNT, &[session], &[])
+}
+
+pub(crate) fn guest_session_key(session: u64) -> Bytes {
+    join(tag::GUEST_SESSION, &[session], &[])
 }
 
 pub(crate) fn locks_key(ino: Ino) -> Bytes {

@@ -8,8 +8,12 @@ use crate::answer::{Answer, HeldLock};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
 use crate::layout::{self, LockEntry, LockTable, MAX_LOCKS};
+use crate::needs;
 use crate::op::{Lock, LockKind, LockSpace, flags};
 use crate::types::{Handle, Ino};
+
+/// How many guests one lock asks about whose locks are in its way. What is left then is asked about when it is tried again.
+const GUESTS_ASKED_ABOUT: usize = 16;
 
 impl Fs<'_, '_> {
     pub fn lock(&mut self, op: &Lock) -> Done<Answer> {
@@ -26,6 +30,9 @@ impl Fs<'_, '_> {
             handle: op.handle,
             pid: op.pid,
         };
+        if !op.test {
+            self.forget_guests(open.ino, &mut table, &new)?;
+        }
         let obstacle = table.locks.iter().find(|held| conflict(held, &new));
         match obstacle {
             Some(held) if op.test => {
@@ -46,6 +53,29 @@ impl Fs<'_, '_> {
         }
         self.put_locks(open.ino, &table);
         Ok(Answer::Lock(None))
+    }
+
+    /// Of the locks in the way, those go that their holders could not take now: guests whose credentials don't give it any more.
+    fn forget_guests(&mut self, ino: Ino, table: &mut LockTable, new: &LockEntry) -> Done<()> {
+        let in_way = table.locks.iter().filter(|held| conflict(held, new));
+        // In their order, so each session's are in a row.
+        let mut sessions: Vec<u64> = in_way.map(|held| held.session).collect();
+        sessions.dedup();
+        sessions.retain(|session| *session != self.session());
+        let before = table.locks.len();
+        for session in sessions.into_iter().take(GUESTS_ASKED_ABOUT) {
+            let subject = self.load(&layout::guest_session_key(session))?;
+            let Some(subject) = subject else { continue };
+            let guest = self.guest(subject)?;
+            let rights = self.rights_on(&guest, ino)?;
+            table.locks.retain(|held| {
+                held.session != session || rights.contains(needs::lock_right(held.kind))
+            });
+        }
+        if table.locks.len() < before {
+            self.put_locks(ino, table);
+        }
+        Ok(())
     }
 
     /// A handle is gone: with it go the flock locks taken through it, and if it was the session's last one on the

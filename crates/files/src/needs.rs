@@ -116,9 +116,8 @@ impl Fs<'_, '_> {
             // Who may only read keeps no writer waiting but by reading.
             Action::Lock(op) => {
                 let right = match op.kind {
-                    LockKind::Write if !op.test => Rights::APPEND,
-                    LockKind::Read | LockKind::Write => R,
-                    LockKind::Unlock => NONE,
+                    LockKind::Write if op.test => R,
+                    kind => lock_right(kind),
                 };
                 [need(op.handle.ino, right)].into()
             }
@@ -209,6 +208,15 @@ pub(crate) fn object(target: &Target) -> Ino {
     match target {
         Target::Ino(ino) | Target::Unopened(ino) => *ino,
         Target::Handle(handle) => handle.ino,
+    }
+}
+
+/// What a lock on an object needs.
+pub(crate) fn lock_right(kind: LockKind) -> Rights {
+    match kind {
+        LockKind::Write => Rights::APPEND,
+        LockKind::Read => Rights::READ,
+        LockKind::Unlock => Rights::NONE,
     }
 }
 

@@ -96,8 +96,13 @@ impl Fs<'_, '_> {
     }
 
     fn add_open(&mut self, ino: Ino, wanted: u32) -> Done<Handle> {
-        if self.count(layout::open_count_key(self.session()), 1)? > MAX_OPENS {
+        let open = self.count(layout::open_count_key(self.session()), 1)?;
+        if open > MAX_OPENS {
             return Err(Errno::EMFILE.into());
+        }
+        if open == 1 && !self.admission.is_member(&self.call.client) {
+            let key = layout::guest_session_key(self.session());
+            self.put(key, &self.call.client);
         }
         let appends = wanted & flags::APPEND != 0;
         let handle = Handle::opened(ino, self.call.now, appends).ok_or(Errno::ENFILE)?;
@@ -135,7 +140,10 @@ impl Fs<'_, '_> {
         let open = self.open_file(handle)?;
         let session = self.session();
         self.txn.delete(layout::open_key(session, handle.number));
-        self.count(layout::open_count_key(session), -1)?;
+        let others = self.count(layout::open_count_key(session), -1)?;
+        if others == 0 && !self.admission.is_member(&self.call.client) {
+            self.txn.delete(layout::guest_session_key(session));
+        }
         let left = self.count(layout::open_by_ino_key(open.ino, session), -1)?;
         self.drop_locks(open.ino, handle, left == 0)?;
         let inode = self.inode(open.ino)?;

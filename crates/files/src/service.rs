@@ -315,15 +315,24 @@ pub(crate) fn log(
     decision: Decision,
     by: Option<&Kept>,
 ) -> Result<(), Fault> {
-    change(txn, caller, |fs| {
+    always(txn, caller, |fs| {
         fs.tidy()?;
-        fs.note(action, refused, decision, by)?;
-        Ok(Answer::Done(Nothing))
+        fs.note(action, refused, decision, by)
     })
-    .map(drop)
-    .map_err(|stop| match stop {
-        // Nothing in it can be refused.
-        Stop::Refused(errno) => Fault(alloc::format!("the audit log: {errno}")),
+}
+
+/// A change in which nothing can be refused.
+pub(crate) fn always(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    work: impl FnOnce(&mut Fs<'_, '_>) -> Done<()>,
+) -> Result<(), Fault> {
+    let done = change(txn, caller, |fs| {
+        work(fs)?;
+        Ok(Answer::Done(Nothing))
+    });
+    done.map(drop).map_err(|stop| match stop {
+        Stop::Refused(errno) => Fault(alloc::format!("what can't be refused is: {errno}")),
         Stop::Failed(fault) => fault,
     })
 }

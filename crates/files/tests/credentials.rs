@@ -7,7 +7,7 @@ use common::Result;
 use quorate_credential::{Caveat, Rights};
 use quorate_files::op::*;
 use quorate_files::{Action, Answer, Errno, Ino};
-use sharing::{Volume, key, public, terms};
+use sharing::{MEMBER, Volume, key, public, terms};
 
 /// A credential is for the key that brings it, for this volume, by its owner, and for now.
 #[test]
@@ -256,6 +256,32 @@ fn listings_can_be_about_something() {
         let expected = expected.iter().map(|n| public(*n)).collect();
         assert_eq!(found, expected, "{about:?}");
     }
+}
+
+/// Members are told where things are; guests are not, and it follows moves.
+#[test]
+fn members_are_told_where() -> Result<()> {
+    let mut v = Volume::new();
+    let above = v.dir(Ino::ROOT, b"above");
+    let shared = v.dir(above, b"shared");
+    v.share(1, shared, Rights::ALL);
+    let path = |v: &mut Volume, key| v.grants(key)[0].path.clone();
+    assert_eq!(path(&mut v, 0).as_deref(), Some(&b"above/shared"[..]));
+    assert_eq!(path(&mut v, 1), None);
+    v.rename(MEMBER, (above, b"shared"), (Ino::ROOT, b"moved"))?;
+    assert_eq!(path(&mut v, MEMBER).as_deref(), Some(&b"moved"[..]));
+    v.run(
+        MEMBER,
+        Action::Rmdir(Rmdir {
+            parent: Ino::ROOT,
+            name: "moved".into(),
+        }),
+    )?;
+    assert_eq!(path(&mut v, 0), None, "it is gone");
+    v.share(1, Ino::ROOT, Rights::ALL);
+    let paths: Vec<_> = v.grants(0).into_iter().map(|kept| kept.path).collect();
+    assert!(paths.contains(&Some("/".into())), "{paths:?}");
+    Ok(())
 }
 
 /// Who brought and took back what is logged, also where it was refused, and every row is bound to all before.

@@ -10,7 +10,7 @@ use quorate_execution::graph::{Conflicts, Graph};
 use quorate_execution::{Ran, Service};
 use quorate_files::answer::Decision;
 use quorate_files::op::*;
-use quorate_files::{Action, Answer, Errno, Ino, Nothing, Op, Who};
+use quorate_files::{Action, Answer, Errno, Handle, Ino, Nothing, Op, Who};
 use sharing::{MEMBER, Volume, key, public, refused, terms};
 
 const BOB: u8 = 1;
@@ -465,8 +465,77 @@ fn open_files_stop() -> Result<()> {
     refused(v.read(BOB, target()), Errno::EACCES);
     refused(v.write(BOB, target(), b"x"), Errno::EACCES);
     refused(v.run(BOB, Action::GetAttr(target())), Errno::EACCES);
-    v.run(BOB, Action::Release(handle))?;
+    // What was open has gone with the first change that was refused.
+    refused(v.run(BOB, Action::Release(handle)), Errno::EBADF);
     v.run(BOB, Action::Ping(Nothing))?;
+    v.check();
+    Ok(())
+}
+
+/// A guest's lock stands in nobody's way once it could not be taken any more; what the guest has open goes when it has no credential left.
+#[test]
+fn who_is_out_keeps_nothing() -> Result<()> {
+    let mut v = Volume::new();
+    let shared = v.dir(Ino::ROOT, b"shared");
+    let file = v.file(shared, b"file");
+    let chain = v.share(1, shared, Rights::ALL);
+    let lock = |v: &mut Volume, key, handle: Handle, kind| {
+        let op = Lock {
+            handle,
+            space: LockSpace::Posix,
+            owner: 1,
+            start: 0,
+            end: u64::MAX,
+            kind,
+            pid: 1,
+            test: false,
+        };
+        v.run(key, Action::Lock(op)).map(drop)
+    };
+    let his = v.open(1, file, flags::READ | flags::WRITE)?;
+    let own = v.open(MEMBER, file, flags::READ | flags::WRITE)?;
+    lock(&mut v, 1, his, LockKind::Write)?;
+    refused(lock(&mut v, MEMBER, own, LockKind::Read), Errno::EAGAIN);
+    v.unlink(MEMBER, shared, b"file")?;
+    let of = Serial {
+        issuer: public(0),
+        serial: chain.links()[0].terms.serial,
+    };
+    v.revoke(0, Revoked::Serial(of), None, None)?;
+    lock(&mut v, MEMBER, own, LockKind::Write)?;
+    v.check();
+    // Its handle is still counted, until it says anything.
+    v.run(MEMBER, Action::Release(own))?;
+    assert!(v.attr(MEMBER, file).is_ok(), "he has it open");
+    v.run(1, Action::Ping(Nothing))?;
+    refused(v.attr(MEMBER, file), Errno::ESTALE);
+    refused(v.run(1, Action::Release(his)), Errno::EBADF);
+    v.check();
+
+    // With another credential that does not allow the lock, the lock goes and the handle stays.
+    let other = v.file(shared, b"other");
+    let mut t = terms(1, shared.0);
+    (t.serial, t.rights) = (7, Rights::ALL);
+    let wide = v.issue(1, t);
+    v.put(1, &wide)?;
+    let mut t = terms(1, shared.0);
+    (t.serial, t.rights) = (8, Rights::LOOKUP | Rights::READ);
+    let narrow = v.issue(1, t);
+    v.put(1, &narrow)?;
+    let his = v.open(1, other, flags::READ | flags::WRITE)?;
+    let own = v.open(MEMBER, other, flags::READ | flags::WRITE)?;
+    lock(&mut v, 1, his, LockKind::Read)?;
+    refused(lock(&mut v, MEMBER, own, LockKind::Write), Errno::EAGAIN);
+    let of = Serial {
+        issuer: public(0),
+        serial: 7,
+    };
+    v.revoke(0, Revoked::Serial(of), None, None)?;
+    refused(lock(&mut v, MEMBER, own, LockKind::Write), Errno::EAGAIN);
+    v.run(1, Action::Ping(Nothing))?;
+    assert_eq!(v.read(1, Target::Handle(his))?, &b"other"[..]);
+    v.revoke(0, Revoked::Key(public(1)), None, None)?;
+    lock(&mut v, MEMBER, own, LockKind::Write)?;
     v.check();
     Ok(())
 }

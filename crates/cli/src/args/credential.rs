@@ -86,7 +86,7 @@ pub struct Link {
     /// How many times it may be passed on; each time once less.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
     pub depth: u8,
-    /// The number to take it back by [default: a random one].
+    /// The number to take it back by [default: the nanosecond at which it is signed, counted from 1970].
     #[arg(long, value_name = "N")]
     pub serial: Option<u64>,
     /// A condition; at most one of each kind. prefix=NAME: only names directly in it that begin so. quota=BYTES: no more is
@@ -154,6 +154,15 @@ const NO_DATE: &str = "write it as 2027-01-31 or 2027-01-31T18:00:00Z";
 
 fn parse_from(text: &str) -> Result<u64, String> {
     calendar::parse(text).ok_or_else(|| NO_DATE.into())
+}
+
+/// A serial; or all that were given by default before a day or second.
+pub(super) fn parse_epoch(text: &str) -> Result<u64, String> {
+    if let Ok(serial) = text.parse() {
+        return Ok(serial);
+    }
+    let seconds = calendar::parse(text).ok_or_else(|| format!("{NO_DATE}, or a serial"))?;
+    Ok(seconds.saturating_mul(1_000_000_000))
 }
 
 /// A day alone means its end.

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
-use quorate_wire::PublicKey;
+use clap::{Args as ClapArgs, Subcommand};
+use quorate_net::hex;
+use quorate_wire::{Digest, PublicKey};
 
-use super::credential::{parse_key, parse_until};
+use super::credential::{parse_epoch, parse_key, parse_until};
 
 /// Which group, and as whom.
 #[derive(Debug, ClapArgs)]
@@ -27,6 +28,7 @@ pub struct Manager {
 /// Examples:
 ///   quorate revoke bob.cred                                        this credential, as its owner
 ///   quorate revoke --holder KEY                                    all that this key has
+///   quorate revoke --epoch 2027-01-31 --issuer KEY                 all that this key has passed on before that day
 ///   quorate revoke carol.cred --key bob.key --by bob.cred          as Bob, who passed it on
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
@@ -37,13 +39,18 @@ pub struct Revoke {
     /// Take back every link to this key.
     #[arg(long, value_name = "KEY", value_parser = parse_key, conflicts_with = "epoch")]
     pub holder: Option<PublicKey>,
-    /// Take back every link that you have signed with a serial below this.
-    #[arg(long, value_name = "SERIAL")]
+    /// Take back every link with a serial below this: of those that you have signed, or --issuer has. A day or second stands for the
+    /// serials that were given by default before it.
+    #[arg(long, value_name = "SERIAL|DATE", value_parser = parse_epoch)]
     pub epoch: Option<u64>,
+    /// Whose links --epoch is about [default: your own].
+    #[arg(long, value_name = "KEY", value_parser = parse_key, requires = "epoch")]
+    pub issuer: Option<PublicKey>,
     /// Your own credential, with the right `revoke`; the owner needs none.
     #[arg(long, value_name = "FILE")]
     pub by: Option<PathBuf>,
-    /// The last day or second, in UTC, for which it is kept [default: the end of the credential; without one, for ever].
+    /// The last day or second, in UTC, for which it is kept [default: until nothing that it is known to hit holds any more; of
+    /// --holder and --epoch by the owner, for ever].
     #[arg(long, value_name = "DATE", value_parser = parse_until)]
     pub until: Option<u64>,
     #[command(flatten)]
@@ -68,17 +75,51 @@ pub struct Shares {
 /// Print the audit log of what was done by credentials, and check that its rows are bound to each other.
 ///
 /// Each row has the digest of the one before, and the group vouches for the last. Reads are not in it, but for opening a file. The last
-/// 65,536 rows are kept.
+/// 65,536 rows are kept; with --json they can be kept elsewhere, and checked there.
+///
+/// Examples:
+///   quorate audit --json > audit.jsonl       all that the group keeps, with the head
+///   quorate audit verify audit.jsonl         whether anything in the file was changed; asks no group
 ///
 /// Exit code: 0 all rows are bound, 1 they are not, or they can't be had.
 #[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub struct Audit {
+    #[command(subcommand)]
+    pub command: Option<AuditCommand>,
     /// The first row, by its number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub from: u64,
-    /// Print JSON, one object a line.
+    /// Print JSON, one object a line: the rows, and at last the head.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub manager: Manager,
+}
+
+/// What can be done with a log that was exported.
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    Verify(AuditVerify),
+}
+
+/// Check an exported log by itself: that each row is bound to the one before, and the last to the head.
+///
+/// Who could change the file could make up another log that is bound as well. So note the head that it prints, or keep it with somebody else, and
+/// give it again.
+///
+/// Exit code: 0 all rows are bound, 1 they are not, or the file is no such log.
+#[derive(Debug, ClapArgs)]
+pub struct AuditVerify {
+    /// What `quorate audit --json` has printed.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The head that it must have.
+    #[arg(long, value_name = "DIGEST", value_parser = parse_digest)]
+    pub head: Option<Digest>,
+}
+
+fn parse_digest(text: &str) -> Result<Digest, String> {
+    let digest = hex::decode32(text).ok_or("a digest has 64 hexadecimal digits")?;
+    Ok(Digest(digest))
 }

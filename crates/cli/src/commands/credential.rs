@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_credential::armour::{self, Armoured, Summary};
@@ -31,14 +31,24 @@ pub fn run(args: &Credential) -> ExitCode {
     }
 }
 
-/// The seconds since 1970 on this machine's clock.
+/// The time since 1970 on this machine's clock.
 #[allow(
     clippy::disallowed_methods,
     reason = "people mean their own now; replicas have theirs"
 )]
-pub fn now() -> u64 {
+fn since_1970() -> Duration {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
+    since.unwrap_or_default()
+}
+
+/// This machine's time in seconds.
+pub fn now() -> u64 {
+    since_1970().as_secs()
+}
+
+/// This machine's time in nanoseconds, until the year 2554.
+pub fn nanoseconds() -> u64 {
+    u64::try_from(since_1970().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Reads a credential from a file, or from standard input if that is `-`. Says so if its summary is not true.

@@ -104,10 +104,8 @@ pub fn delegate(args: &Delegate) -> Result<()> {
 }
 
 fn terms(link: &Link, scope: Scope, rights: Rights, window: Window) -> Result<Terms> {
-    let serial = match link.serial {
-        Some(serial) => serial,
-        None => getrandom::u64().map_err(|e| anyhow!("no random serial: {e}"))?,
-    };
+    // Rising, so that an epoch is all that was signed before a moment.
+    let serial = link.serial.unwrap_or_else(credential::nanoseconds);
     let mut caveats = link.caveats.clone();
     caveats.sort_by_key(|caveat| caveat.kind());
     // Whoever asks for depth means the right as well.

@@ -109,7 +109,7 @@ async fn start_as_guest(
 ) -> Result<Mounted> {
     let mut guest = Guest::new(group, keys::load(key)?, places)?;
     let options = parse(group, options)?;
-    let session = Session::connect(group, &guest.identity()?).context("connecting to the group")?;
+    let session = Session::connect(group, &guest.identity()).context("connecting to the group")?;
     let volume = Volume::new(session.clone());
     let start = guest.start();
     // What is mounted can be used at once. If the group does not answer, that is told by the mount's calls, as for others.

@@ -1,4 +1,4 @@
-//! `quorate revoke`, `quorate shares` and `quorate audit`.
+//! `quorate revoke` and `quorate shares`, and how `quorate audit` comes to the group as well.
 
 use std::io::Write;
 use std::time::Duration;
@@ -6,64 +6,24 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::{Session, Volume};
 use quorate_credential::{Chain, calendar};
-use quorate_files::answer::{AuditRow, Decision, KeptGrant};
+use quorate_files::answer::KeptGrant;
 use quorate_files::op::{self, GrantPlace, MAX_ROWS, PutCredential, Revoked, Serial};
 use quorate_files::{Ino, Who};
 use quorate_net::{Group, Identity, keys};
-use quorate_wire::{Digest, KeyPair, PublicKey};
+use quorate_wire::{KeyPair, PublicKey};
 use serde_json::{Value, json};
 
 use super::{credential, grant};
-use crate::args::{Audit, Manager, Revoke, Shares};
+use crate::args::{Manager, Revoke, Shares};
 use crate::{commands, paths};
 
 /// How long the group has to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Digits of a key in a table, which are enough to tell a few apart.
-const SHORT: usize = 16;
-
-/// What the actions of the audit log are called, by their numbers.
-const ACTIONS: [&str; 36] = [
-    "",
-    "ping",
-    "lookup",
-    "getattr",
-    "setattr",
-    "access",
-    "open",
-    "create",
-    "release",
-    "read",
-    "write",
-    "mkdir",
-    "mknod",
-    "symlink",
-    "readlink",
-    "link",
-    "unlink",
-    "rmdir",
-    "rename",
-    "readdir",
-    "statfs",
-    "fsync",
-    "fallocate",
-    "seek",
-    "setxattr",
-    "getxattr",
-    "listxattr",
-    "removexattr",
-    "lock",
-    "",
-    "create",
-    "copy",
-    "bring",
-    "revoke",
-    "grants",
-    "audit",
-];
+pub const SHORT: usize = 16;
 
 /// The group file and the key of whoever manages shares.
-fn manager(args: &Manager) -> Result<(Group, KeyPair)> {
+pub fn manager(args: &Manager) -> Result<(Group, KeyPair)> {
     let file = match &args.group {
         Some(file) => file.clone(),
         None => paths::group_file(&paths::local_group()?),
@@ -81,7 +41,7 @@ fn manager(args: &Manager) -> Result<(Group, KeyPair)> {
 }
 
 /// Has a session do something, for so long at most.
-fn ask<T>(
+pub fn ask<T>(
     group: &Group,
     identity: &Identity,
     work: impl AsyncFnOnce(&Volume) -> Result<T>,
@@ -97,7 +57,7 @@ fn ask<T>(
     })
 }
 
-fn as_member(group: &Group, key: &KeyPair) -> Result<Identity> {
+pub fn as_member(group: &Group, key: &KeyPair) -> Result<Identity> {
     if !group.is_client(&key.public()) {
         bail!(
             "the key {} is neither the owner's nor a client's of this group (--key)",
@@ -132,16 +92,12 @@ pub fn revoke(args: &Revoke) -> Result<()> {
         (Some(file), _, _) => of_file(&credential::read(file)?.chain)?,
         (None, Some(holder), _) => (Revoked::Key(holder), None),
         (None, None, Some(serial)) => {
-            let issuer = key.public();
+            let issuer = args.issuer.unwrap_or(key.public());
             (Revoked::Epoch(Serial { issuer, serial }), None)
         }
         (None, None, None) => bail!("say what: a credential, --holder or --epoch"),
     };
-    let op = op::Revoke {
-        what,
-        by: by.as_ref().map(Chain::id),
-        until: args.until.or(ends),
-    };
+    let under = by.as_ref().map(Chain::id);
     ask(&group, &identity, async |volume| {
         if let Some(chain) = &by {
             let chain = chain.to_bytes().into();
@@ -150,6 +106,15 @@ pub fn revoke(args: &Revoke) -> Result<()> {
                 .await;
             put.context("your own credential (--by)")?;
         }
+        let until = match (args.until, ends, under) {
+            (Some(until), _, _) => Some(until),
+            // It is kept as long as what it hits could last: to the end of the credential by which it is done.
+            (None, _, Some(_)) => None,
+            (None, Some(ends), None) => Some(ends.max(last_end(volume, &what).await?)),
+            (None, None, None) => None,
+        };
+        let by = under;
+        let op = op::Revoke { what, by, until };
         volume.revoke(&Who::root(), op).await.context("revoking")?;
         Ok(())
     })?;
@@ -157,15 +122,61 @@ pub fn revoke(args: &Revoke) -> Result<()> {
     Ok(())
 }
 
-/// The last link of a credential, and when it ends by itself.
+/// The last link of a credential, and when all that its issuer could have signed with that serial below the same link has ended.
 fn of_file(chain: &Chain) -> Result<(Revoked, Option<u64>)> {
-    let last = chain.links().last().context("a chain has a link")?;
-    let issuer = chain.issuer(chain.links().len() - 1);
-    let serial = last.terms.serial;
+    let at = chain
+        .links()
+        .len()
+        .checked_sub(1)
+        .context("a chain has a link")?;
+    let serial = chain.links()[at].terms.serial;
+    let issuer = chain.issuer(at);
+    // Nothing lasts longer than what it is passed on from.
+    let widest = &chain.links()[at.saturating_sub(1)].terms;
     Ok((
         Revoked::Serial(Serial { issuer, serial }),
-        Some(last.terms.window.not_after),
+        Some(widest.window.not_after),
     ))
+}
+
+/// When the last link ends, of those that the group has, which an owner's revocation by serial hits: serials are the issuer's, and one may
+/// have been given twice.
+async fn last_end(volume: &Volume, what: &Revoked) -> Result<u64> {
+    let Revoked::Serial(of) = what else {
+        return Ok(0);
+    };
+    let mut last = 0;
+    for kept in all_grants(volume, None).await? {
+        let chain = read_kept(&kept)?;
+        for (at, link) in chain.links().iter().enumerate() {
+            if chain.issuer(at) == of.issuer && link.terms.serial == of.serial {
+                last = last.max(link.terms.window.not_after);
+            }
+        }
+    }
+    Ok(last)
+}
+
+async fn all_grants(volume: &Volume, about: Option<Ino>) -> Result<Vec<KeptGrant>> {
+    let (mut all, mut after): (Vec<KeptGrant>, Option<GrantPlace>) = (Vec::new(), None);
+    loop {
+        let op = op::Grants {
+            about,
+            after,
+            count: MAX_ROWS,
+        };
+        let part = volume.grants(&Who::root(), op).await.context("listing")?;
+        all.extend(part.grants);
+        match part.next {
+            Some(next) => after = Some(next),
+            None => return Ok(all),
+        }
+    }
+}
+
+fn read_kept(kept: &KeptGrant) -> Result<Chain> {
+    let chain = Chain::from_bytes(kept.chain.clone());
+    chain.map_err(|why| anyhow!("the group keeps what is no credential: {why}"))
 }
 
 pub fn shares(args: &Shares) -> Result<()> {
@@ -186,33 +197,19 @@ pub fn shares(args: &Shares) -> Result<()> {
         }
     };
     let grants = ask(&group, &as_member(&group, &key)?, async |volume| {
-        let (mut all, mut after): (Vec<KeptGrant>, Option<GrantPlace>) = (Vec::new(), None);
-        loop {
-            let op = op::Grants {
-                about,
-                after,
-                count: MAX_ROWS,
-            };
-            let part = volume.grants(&Who::root(), op).await.context("listing")?;
-            all.extend(part.grants);
-            match part.next {
-                Some(next) => after = Some(next),
-                None => return Ok(all),
-            }
-        }
+        all_grants(volume, about).await
     })?;
     let mut out = std::io::stdout().lock();
     if !args.json {
         writeln!(
             out,
-            "{:SHORT$}  {:>8}  {:5}  {:19}  {:9}  MAY",
+            "{:SHORT$}  {:>8}  {:5}  {:19}  {:9}  WHERE: MAY",
             "WHO", "OBJECT", "BELOW", "UNTIL", "STATE"
         )?;
     }
     let now = credential::now();
     for kept in &grants {
-        let chain = Chain::from_bytes(kept.chain.clone());
-        let chain = chain.map_err(|why| anyhow!("the group keeps what is no credential: {why}"))?;
+        let chain = read_kept(kept)?;
         match args.json {
             true => writeln!(out, "{}", share_json(kept, &chain, now))?,
             false => writeln!(out, "{}", share_row(kept, &chain, now)?)?,
@@ -231,19 +228,28 @@ fn state(kept: &KeptGrant, chain: &Chain, now: u64) -> &'static str {
     }
 }
 
-fn short(key: &PublicKey) -> String {
+pub fn short(key: &PublicKey) -> String {
     key.to_string().chars().take(SHORT).collect()
+}
+
+/// Where the object is, below the volume's root, for people.
+fn place(kept: &KeptGrant) -> String {
+    match &kept.path {
+        Some(path) => String::from_utf8_lossy(path).escape_debug().to_string(),
+        None => "(gone)".into(),
+    }
 }
 
 fn share_row(kept: &KeptGrant, chain: &Chain, now: u64) -> Result<String> {
     let terms = &chain.links().last().context("a chain has a link")?.terms;
     let below = if terms.scope.subtree { "yes" } else { "no" };
     let mut row = format!(
-        "{:SHORT$}  {:>8}  {below:5}  {:19}  {:9}  {}",
+        "{:SHORT$}  {:>8}  {below:5}  {:19}  {:9}  {}: {}",
         short(&terms.subject),
         terms.scope.object.0,
         calendar::show(terms.window.not_after),
         state(kept, chain, now),
+        place(kept),
         terms.rights,
     );
     for caveat in &terms.caveats {
@@ -262,6 +268,7 @@ fn share_json(kept: &KeptGrant, chain: &Chain, now: u64) -> Value {
         "id": chain.id().to_string(),
         "subject": last["subject"],
         "object": last["object"],
+        "path": kept.path.as_ref().map(|path| String::from_utf8_lossy(path)),
         "subtree": last["subtree"],
         "rights": last["rights"],
         "not_after": last["not_after"],
@@ -269,155 +276,4 @@ fn share_json(kept: &KeptGrant, chain: &Chain, now: u64) -> Value {
         "written": kept.written,
         "links": links,
     })
-}
-
-pub fn audit(args: &Audit) -> Result<()> {
-    let (group, key) = manager(&args.manager)?;
-    let (rows, head) = ask(&group, &as_member(&group, &key)?, async |volume| {
-        let (mut rows, mut from): (Vec<AuditRow>, u64) = (Vec::new(), args.from);
-        loop {
-            let op = op::Audit {
-                from,
-                count: MAX_ROWS,
-            };
-            let part = volume
-                .audit(&Who::root(), op)
-                .await
-                .context("reading the log")?;
-            let last = part.rows.last().map(|row| row.sequence);
-            rows.extend(part.rows);
-            match last {
-                // Who is asked later may have more rows; the head is of all that there were when the last part was read.
-                Some(last) if last + 1 < part.next => from = last + 1,
-                _ => return Ok((rows, part.head)),
-            }
-        }
-    })?;
-    let mut out = std::io::stdout().lock();
-    if !args.json {
-        writeln!(
-            out,
-            "{:>6}  {:19}  {:SHORT$}  {:12}  {:>8}  DECISION",
-            "ROW", "TIME", "WHO", "WHAT", "OBJECT"
-        )?;
-    }
-    for row in &rows {
-        match args.json {
-            true => writeln!(out, "{}", row_json(row))?,
-            false => writeln!(out, "{}", row_text(row))?,
-        }
-    }
-    check(&rows, &head)
-}
-
-/// Whether each row is bound to the one before, and the last to what the group vouches for.
-fn check(rows: &[AuditRow], head: &Digest) -> Result<()> {
-    for pair in rows.windows(2) {
-        let [before, row] = pair else { continue };
-        if row.before != before.digest() || row.sequence != before.sequence + 1 {
-            bail!(
-                "row {} is not bound to the one before: the log was changed",
-                row.sequence
-            );
-        }
-    }
-    match rows.last() {
-        Some(last) if last.digest() != *head => {
-            bail!(
-                "row {} is not the last that the group vouches for",
-                last.sequence
-            )
-        }
-        _ => Ok(()),
-    }
-}
-
-fn action(row: &AuditRow) -> &'static str {
-    ACTIONS.get(usize::from(row.action)).copied().unwrap_or("?")
-}
-
-fn decision(row: &AuditRow) -> &'static str {
-    match row.decision {
-        Decision::Denied => "denied",
-        Decision::Allowed => "allowed",
-    }
-}
-
-fn row_text(row: &AuditRow) -> String {
-    let seconds = u64::try_from(row.time.secs).unwrap_or(0);
-    let error = row.error().map(|errno| format!(": {errno}"));
-    let tags = match row.tags.is_empty() {
-        true => String::new(),
-        false => format!(" [{}]", row.tag_text()),
-    };
-    format!(
-        "{:>6}  {:19}  {:SHORT$}  {:12}  {:>8}  {}{}{tags}",
-        row.sequence,
-        calendar::show(seconds),
-        short(&row.subject),
-        action(row),
-        row.object.0,
-        decision(row),
-        error.unwrap_or_default(),
-    )
-}
-
-fn row_json(row: &AuditRow) -> Value {
-    let links = row.links.iter().map(
-        |link| json!({ "issuer": link.issuer.to_string(), "serial": link.serial.to_string() }),
-    );
-    json!({
-        "sequence": row.sequence,
-        "before": row.before.to_string(),
-        "time": row.time.secs,
-        "subject": row.subject.to_string(),
-        "links": links.collect::<Vec<_>>(),
-        "tags": row.tags.iter().map(|tag| String::from_utf8_lossy(tag)).collect::<Vec<_>>(),
-        "action": action(row),
-        "object": row.object.0,
-        "decision": decision(row),
-        "error": row.error().map(|errno| errno.to_string()),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use quorate_files::Stamp;
-
-    fn row(sequence: u64, before: Digest) -> AuditRow {
-        AuditRow {
-            sequence,
-            before,
-            time: Stamp { secs: 5, nanos: 0 },
-            subject: PublicKey([7; 32]),
-            links: Vec::new(),
-            tags: Vec::new(),
-            action: 10,
-            object: Ino(2),
-            decision: Decision::Allowed,
-            errno: 0,
-        }
-    }
-
-    /// A log that was changed anywhere is noticed, also at its end.
-    #[test]
-    fn a_changed_log_is_noticed() {
-        let first = row(0, Digest::ZERO);
-        let second = row(1, first.digest());
-        let third = row(2, second.digest());
-        let (head, rows) = (third.digest(), vec![first, second, third]);
-        assert!(check(&rows, &head).is_ok());
-        assert!(check(&rows[1..], &head).is_ok());
-        assert!(check(&[], &head).is_ok());
-        assert!(check(&rows[..2], &head).is_err());
-        for at in 0..3 {
-            let mut changed = rows.clone();
-            changed[at].object = Ino(3);
-            assert!(check(&changed, &head).is_err(), "row {at}");
-            let mut shorter = rows.clone();
-            shorter.remove(at);
-            assert_eq!(check(&shorter, &head).is_err(), at > 0, "without row {at}");
-        }
-    }
 }

@@ -20,6 +20,9 @@ record! {
         pub is_revoked: bool,
         /// How much was written under each of its links that has a byte quota, in their order.
         pub written: Vec<u64> => 16, "links",
+        /// For members: where its object is, by the first of its names, from the volume's root; the end of it where it is longer than 1,024
+        /// bytes. None where the object is gone, has no name, or a guest asks.
+        pub path: Option<Bytes>,
     }
 }
 
@@ -62,6 +65,8 @@ record! {
         pub action: u8,
         /// With which object; where the action names a directory and a name, the directory. 0 for none.
         pub object: Ino,
+        /// The second object: the directory that a rename goes to or a link is made in, the file that a copy is from. 0 for none.
+        pub other: Ino,
         /// What was decided.
         pub decision: Decision,
         /// What came of it: 0, or the code of an [`Errno`].
