@@ -9,7 +9,7 @@ use crate::{deny, fuzz, packages, tests, tools};
 type Step = (&'static str, fn() -> Result<(), String>);
 
 /// Crates without input, output, clock, threads or randomness.
-const CORES: [&str; 8] = [
+const CORES: [&str; 9] = [
     "wire",
     "state",
     "execution",
@@ -18,6 +18,7 @@ const CORES: [&str; 8] = [
     "files",
     "fault",
     "credential",
+    "ledger",
 ];
 
 /// All that a core may be built on, its own and other cores aside. A new line here needs a reason in a review: each of

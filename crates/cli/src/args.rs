@@ -152,6 +152,9 @@ pub struct Init {
     /// (see `quorate grant --help`) is let in without being a client [default: nobody is].
     #[arg(long, value_name = "KEY|FILE")]
     pub owner: Option<String>,
+    /// Make a group for routers (`quorate route`): it keeps what several of them share, and no files.
+    #[arg(long, conflicts_with_all = ["owner", "capacity"])]
+    pub coordinator: bool,
     /// Bytes of content that the volume holds.
     #[arg(long, default_value_t = 1 << 40, value_name = "BYTES")]
     pub capacity: u64,
@@ -252,6 +255,12 @@ pub struct Nfs {
 ///   archive = 1                          # /archive goes to the second volume
 ///   [[export]]                           # to whom, as docs/nfs.md has it; here: this machine
 ///   path = "/"
+///
+/// Several routers serve the same volumes when they share a log on a group that `quorate init --coordinator` made. In place of `log`:
+///   [coordinator]
+///   group = "routers/group.toml"         # of one replica or four, which run as `quorate replica`
+///   key = "routers/client.key"           # a client of that group [default: client.key beside the group file]
+/// When one dies, another finishes what it had begun. One that can't reach the group ends: let a supervisor start it again.
 ///
 /// Volumes have numbers in their order, from 0, and keep them. Then:
 ///   mount -t nfs -o vers=3,tcp,mountproto=tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt

@@ -46,6 +46,17 @@ fn with_routes(group: Group, routes: &[(u8, String)]) -> Result<Group> {
     routes.iter().try_fold(group, with)
 }
 
+/// Refuses a group that keeps no files.
+fn check_files(group: &Group) -> Result<()> {
+    if group.is_coordinator() {
+        bail!(
+            "the group {} keeps no files: it is for routers (`quorate route --help`); give the file of another group",
+            group.name()
+        );
+    }
+    Ok(())
+}
+
 /// Refuses the number of a replica that the group does not have.
 fn check_id(group: &Group, id: u8) -> Result<()> {
     let last = group.quorum().n() - 1;

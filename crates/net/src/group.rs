@@ -50,6 +50,8 @@ pub enum Purpose {
     Service,
     /// Trying and showing: faults may be injected into its replicas.
     Demonstration,
+    /// Keeping what the routers of one volume share; it holds no files.
+    Coordinator,
 }
 
 /// How the members deal with each other; all must do so in the same way.
@@ -282,6 +284,11 @@ impl Group {
         self.purpose == Purpose::Demonstration
     }
 
+    /// Whether it keeps what routers share, and no files.
+    pub fn is_coordinator(&self) -> bool {
+        self.purpose == Purpose::Coordinator
+    }
+
     /// How the members deal with each other.
     pub fn protocol(&self) -> Protocol {
         self.protocol
@@ -442,7 +449,13 @@ impl Group {
         let text = |s: &str| Bytes::copy_from_slice(s.as_bytes());
         let mut out = Vec::new();
         text(&self.name).encode(&mut out);
-        self.is_demonstration().encode(&mut out);
+        // As a flag it was before there was a third.
+        match self.purpose {
+            Purpose::Service => 0u8,
+            Purpose::Demonstration => 1,
+            Purpose::Coordinator => 2,
+        }
+        .encode(&mut out);
         (self.protocol.durability == Durability::Memory).encode(&mut out);
         (self.protocol.authentication == Authentication::Signature).encode(&mut out);
         self.protocol.unordered_reads.encode(&mut out);

@@ -47,13 +47,29 @@ pub struct Location {
     pub path: String,
 }
 
+/// Where the coordinator's log is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// In a file: one router alone.
+    File(PathBuf),
+    /// On a group: several routers.
+    Group {
+        /// The group file.
+        group: PathBuf,
+        /// The router's key file; none: the one beside the group file.
+        key: Option<PathBuf>,
+        /// Which router this is, in all its lives; made at its first start.
+        instance: PathBuf,
+    },
+}
+
 /// The file.
 #[derive(Debug)]
 pub struct Config {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// The file of the coordinator's log.
-    pub log: PathBuf,
+    /// The coordinator's log.
+    pub keeper: Keeper,
     /// The volumes, in order of their numbers.
     pub volumes: Vec<Location>,
     /// To whom `/` is offered, and as whom they act.
@@ -68,7 +84,8 @@ pub struct Config {
 struct Raw {
     #[serde(default = "listen")]
     listen: SocketAddr,
-    log: PathBuf,
+    log: Option<PathBuf>,
+    coordinator: Option<RawCoordinator>,
     volumes: Vec<String>,
     #[serde(default)]
     export: Option<Exports>,
@@ -78,6 +95,14 @@ struct Raw {
     switch_percent: u8,
     #[serde(default)]
     pin: BTreeMap<String, u16>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCoordinator {
+    group: PathBuf,
+    key: Option<PathBuf>,
+    instance: Option<PathBuf>,
 }
 
 fn listen() -> SocketAddr {
@@ -99,14 +124,14 @@ impl Config {
             source,
         })?;
         let beside = path.parent().unwrap_or(Path::new(""));
-        Config::parse(&text, beside).map_err(|what| ConfigError::Text {
+        Config::parse(&text, beside, path).map_err(|what| ConfigError::Text {
             path: path.into(),
             what,
         })
     }
 
     /// Reads it from text; relative paths begin at a directory.
-    fn parse(text: &str, beside: &Path) -> Result<Config, String> {
+    fn parse(text: &str, beside: &Path, path: &Path) -> Result<Config, String> {
         let raw: Raw = toml::from_str(text).map_err(|e| e.to_string())?;
         if raw.volumes.is_empty() || raw.volumes.len() > MAX_VOLUMES {
             return Err(format!("there must be 1 to {MAX_VOLUMES} volumes"));
@@ -129,6 +154,23 @@ impl Config {
         if exports.all().len() != 1 || !exports.all()[0].path.is_empty() {
             return Err("the one export must be of path \"/\"".into());
         }
+        let keeper = match (raw.log, raw.coordinator) {
+            (Some(log), None) => Keeper::File(beside.join(log)),
+            (None, Some(raw)) => Keeper::Group {
+                group: beside.join(raw.group),
+                key: raw.key.map(|key| beside.join(key)),
+                instance: match raw.instance {
+                    Some(instance) => beside.join(instance),
+                    None => path.with_extension("instance"),
+                },
+            },
+            (None, None) => {
+                return Err("there must be a log = \"FILE\", or a [coordinator] with group = \"GROUP FILE\"".into());
+            }
+            (Some(_), Some(_)) => {
+                return Err("with a [coordinator] the log is on its group: leave `log` out".into());
+            }
+        };
         let mut pins = BTreeMap::new();
         for (name, volume) in raw.pin {
             if usize::from(volume) >= volumes.len() {
@@ -141,7 +183,7 @@ impl Config {
         }
         Ok(Config {
             listen: raw.listen,
-            log: beside.join(raw.log),
+            keeper,
             volumes,
             exports,
             policy: raw.policy,
@@ -195,7 +237,8 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Config, String> {
-        Config::parse(text, Path::new("/etc/quorate"))
+        let path = Path::new("/etc/quorate/route.toml");
+        Config::parse(text, Path::new("/etc/quorate"), path)
     }
 
     #[test]
@@ -205,7 +248,14 @@ mod tests {
              policy = \"stay\"\n[pin]\nhome = 1\n[[export]]\npath = \"/\"\nsecure = false\n",
         )
         .unwrap();
-        assert_eq!(config.log, Path::new("/etc/quorate/r.log"));
+        assert_eq!(config.keeper, Keeper::File("/etc/quorate/r.log".into()));
+        let shared = parse("volumes = [\"nfs://a/\"]\n[coordinator]\ngroup = \"c/group.toml\"");
+        let expected = Keeper::Group {
+            group: "/etc/quorate/c/group.toml".into(),
+            key: None,
+            instance: "/etc/quorate/route.instance".into(),
+        };
+        assert_eq!(shared.unwrap().keeper, expected);
         let [one, two] = &config.volumes[..] else {
             panic!("two");
         };
@@ -240,6 +290,10 @@ mod tests {
                 "pinned",
             ),
             ("volumes = [\"nfs://a/\"]", "log"),
+            (
+                "log = \"l\"\nvolumes = [\"nfs://a/\"]\n[coordinator]\ngroup = \"g\"",
+                "leave `log` out",
+            ),
             (
                 "log = \"l\"\nvolumes = [\"nfs://a/\"]\n[[export]]\npath = \"/x\"",
                 "path \"/\"",

@@ -13,6 +13,8 @@
 mod settle;
 mod steps;
 
+pub(crate) use steps::KEEPER;
+
 use bytes::Bytes;
 use quorate_files::Who;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
@@ -55,6 +57,21 @@ pub struct Coordinator<S, L> {
     moves: std::sync::Arc<Mutex<()>>,
 }
 
+/// Nobody else changes a directory's parent until this goes.
+#[derive(Debug)]
+pub struct Moving<H> {
+    _here: OwnedMutexGuard<()>,
+    _elsewhere: H,
+}
+
+/// What is held, among routers, while a directory changes its parent: no directory has this handle.
+pub(crate) fn moves() -> Handle {
+    Handle {
+        volume: Volume(0),
+        server: Bytes::new(),
+    }
+}
+
 /// What a name stands for.
 #[derive(Clone, Debug)]
 pub enum Found {
@@ -69,9 +86,9 @@ pub enum Found {
 
 /// What is to be done about a RENAME.
 #[derive(Debug)]
-pub enum Renamed {
+pub enum Renamed<H> {
     /// Its server can do it by itself; this is to be kept until it has.
-    Straight(Option<OwnedMutexGuard<()>>),
+    Straight(Option<Moving<H>>),
     /// It is done.
     Done,
 }
@@ -88,6 +105,11 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         }
     }
 
+    /// The log.
+    pub fn log(&self) -> &L {
+        &self.log
+    }
+
     /// The root directory.
     pub fn root(&self) -> &Handle {
         &self.root
@@ -97,7 +119,12 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         self.hidden.get(usize::from(volume.0)).ok_or(Status::Stale)
     }
 
+    /// Who may have lost its place to another router gives no orders. This alone would not do: an order may be late on its way. What makes
+    /// it harmless then stands in `steps`.
     async fn as_root(&self, volume: Volume, ask: Ask) -> Result<Given, Status> {
+        if !self.log.is_current() {
+            return Err(Status::Jukebox);
+        }
         self.servers.ask(volume, &Who::root(), ask).await
     }
 
@@ -281,7 +308,12 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     ///
     /// # Errors
     /// As RENAME has them.
-    pub async fn rename(&self, who: &Who, from: Name, to: Name) -> Result<Renamed, Status> {
+    pub async fn rename(
+        &self,
+        who: &Who,
+        from: Name,
+        to: Name,
+    ) -> Result<Renamed<L::Hold>, Status> {
         for name in [&from.name, &to.name] {
             if matches!(&name[..], b"." | b"..") {
                 return Err(Status::Inval);
@@ -292,7 +324,10 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         };
         let across = thing.is_dir && from.dir != to.dir;
         let guard = match across {
-            true => Some(self.moves.clone().lock_owned().await),
+            true => Some(Moving {
+                _here: self.moves.clone().lock_owned().await,
+                _elsewhere: self.log.hold(vec![moves()]).await?,
+            }),
             false => None,
         };
         if across && self.lies_in(&to.dir, &thing.object).await? {
@@ -395,7 +430,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         let Err(status) = done else {
             return self.log.end(number).await;
         };
-        let done = self.settle_at_last(number, intent).await;
+        let done = self.settle_at_last(number, intent).await?;
         self.log.end(number).await?;
         if done { Ok(()) } else { Err(status) }
     }
@@ -405,18 +440,23 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     /// # Errors
     /// If its end can't be written.
     pub async fn recover(&self, number: Number, intent: &Intent) -> Result<bool, Status> {
-        let done = self.settle_at_last(number, intent).await;
+        let done = self.settle_at_last(number, intent).await?;
         self.log.end(number).await?;
         Ok(done)
     }
 
-    async fn settle_at_last(&self, number: Number, intent: &Intent) -> bool {
+    /// # Errors
+    /// [`Status::Jukebox`]: it is another router's from now on.
+    async fn settle_at_last(&self, number: Number, intent: &Intent) -> Result<bool, Status> {
         loop {
             match self.settle(number, intent).await {
-                Ok(done) => return done,
+                Ok(done) => return Ok(done),
                 Err(status) => {
                     tracing::warn!(number = number.0, ?status, "can't settle an operation yet");
                     self.servers.pause().await;
+                    if !self.log.confirm().await {
+                        return Err(Status::Jukebox);
+                    }
                 }
             }
         }

@@ -69,15 +69,30 @@ pub enum Intent {
     },
 }
 
-/// A log of intentions.
+/// The log of one router's life: an *epoch*, whose number no other has.
 pub trait Log: Send + Sync {
-    /// Writes an intention; it is on disk when this is done.
+    /// Directories that are held until this goes.
+    type Hold: Send + Sync + std::fmt::Debug;
+
+    /// Whether the router may still give orders, as far as it can tell by itself: another may have taken over.
+    fn is_current(&self) -> bool;
+
+    /// Whether it may, as the log says.
+    fn confirm(&self) -> impl Future<Output = bool> + Send;
+
+    /// Waits until no other router holds any of these directories, and holds them. All at once, so that no two wait for each other.
+    ///
+    /// # Errors
+    /// [`Status::Jukebox`]: the router may not go on.
+    fn hold(&self, dirs: Vec<Handle>) -> impl Future<Output = Result<Self::Hold, Status>> + Send;
+
+    /// Writes an intention; it lasts when this is done. The directories of its names are held.
     ///
     /// # Errors
     /// If it can't be written: nothing may be done.
     fn begin(&self, intent: &Intent) -> impl Future<Output = Result<Number, Status>> + Send;
 
-    /// Writes that an intention was carried out or undone; that is on disk when this is done.
+    /// Writes that an intention was carried out or undone; that lasts when this is done.
     ///
     /// # Errors
     /// If it can't be written: nobody may be told.
@@ -200,6 +215,35 @@ impl Intent {
             true => Ok(intent),
             false => Err(Malformed::TooLong("record")),
         }
+    }
+
+    /// Whether a directory gets another parent.
+    pub fn changes_parent(&self) -> bool {
+        match self {
+            Intent::Attach {
+                from: Some(from),
+                thing,
+                to,
+                ..
+            } => thing.is_dir && from.dir != to.dir,
+            _ => false,
+        }
+    }
+
+    /// The volumes that have a part in it.
+    pub fn volumes(&self) -> Vec<Volume> {
+        let mut all: Vec<Volume> = self.names().iter().map(|name| name.dir.volume).collect();
+        match self {
+            Intent::Mkdir { volume, .. } => all.push(*volume),
+            Intent::Remove { thing, .. } => all.push(thing.object.volume),
+            Intent::Attach {
+                thing, replaced, ..
+            } => {
+                all.push(thing.object.volume);
+                all.extend(replaced.iter().map(|replaced| replaced.object.volume));
+            }
+        }
+        all
     }
 
     /// The names that nobody else may touch until it has ended.

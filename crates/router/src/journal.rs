@@ -14,6 +14,7 @@ use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
 use quorate_wire::{LogIndex, frame};
 
+use crate::handle::Handle;
 use crate::intent::{Intent, Log, Number};
 
 /// The identity of a set of volumes.
@@ -50,6 +51,7 @@ struct Inner {
     path: PathBuf,
     file: File,
     set: Set,
+    epoch: u64,
     /// The number of the next frame.
     index: u64,
     next: u64,
@@ -66,11 +68,16 @@ struct Inner {
 pub struct Journal(Arc<Mutex<Inner>>);
 
 impl Journal {
-    /// Opens or makes the log of a set of volumes, and gives what was begun and not ended.
+    /// Opens or makes the log of a set of volumes, and gives what was begun and not ended. All numbers that it gives from now on are
+    /// above `above`.
     ///
     /// # Errors
     /// [`JournalError`].
-    pub fn open(path: &Path, set: Set) -> Result<(Journal, BTreeMap<u64, Intent>), JournalError> {
+    pub fn open(
+        path: &Path,
+        set: Set,
+        above: u64,
+    ) -> Result<(Journal, BTreeMap<u64, Intent>), JournalError> {
         let failed = |source| JournalError::Io {
             path: path.into(),
             source,
@@ -99,8 +106,11 @@ impl Journal {
         if found != Some(set) && !(found.is_none() && is_new) {
             return Err(JournalError::Other(path.into()));
         }
+        let epoch = next.max(above.saturating_add(1));
+        let next = epoch.saturating_add(1);
         let inner = Inner {
             path: path.into(),
+            epoch,
             file: rewrite(path, &set, next, &open).map_err(failed)?,
             set,
             index: open.len() as u64 + 1,
@@ -111,6 +121,11 @@ impl Journal {
             _lock: lock,
         };
         Ok((Journal(Arc::new(Mutex::new(inner))), open))
+    }
+
+    /// The number of this opening, which no other has, and no intention.
+    pub fn epoch(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
     async fn write(
@@ -216,6 +231,21 @@ fn rewrite(path: &Path, set: &Set, next: u64, open: &BTreeMap<u64, Intent>) -> i
 }
 
 impl Log for Journal {
+    /// There is no other router: the file is locked.
+    type Hold = ();
+
+    fn is_current(&self) -> bool {
+        true
+    }
+
+    async fn confirm(&self) -> bool {
+        true
+    }
+
+    async fn hold(&self, _dirs: Vec<Handle>) -> Result<(), Status> {
+        Ok(())
+    }
+
     async fn begin(&self, intent: &Intent) -> Result<Number, Status> {
         let intent = intent.clone();
         self.write(move |inner| {
@@ -243,7 +273,6 @@ impl Log for Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handle::Handle;
     use crate::intent::Name;
     use crate::layout::Volume;
 
@@ -264,31 +293,36 @@ mod tests {
     async fn what_is_open_comes_back() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("route.log");
-        let (log, open) = Journal::open(&path, [1; 16]).unwrap();
+        let (log, open) = Journal::open(&path, [1; 16], 0).unwrap();
         assert!(open.is_empty());
         let first = log.begin(&intent(1)).await.unwrap();
         let second = log.begin(&intent(2)).await.unwrap();
         log.end(first).await.unwrap();
         assert!(matches!(
-            Journal::open(&path, [1; 16]),
+            Journal::open(&path, [1; 16], 0),
             Err(JournalError::InUse(_))
         ));
         drop(log);
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&path, [&whole[..], &[7; 9]].concat()).unwrap();
-        let (log, open) = Journal::open(&path, [1; 16]).unwrap();
+        let (log, open) = Journal::open(&path, [1; 16], 0).unwrap();
         assert_eq!(open, BTreeMap::from([(second.0, intent(2))]));
         log.end(second).await.unwrap();
+        let epoch = log.epoch();
         drop(log);
-        let (log, open) = Journal::open(&path, [1; 16]).unwrap();
+        let (log, open) = Journal::open(&path, [1; 16], 0).unwrap();
         assert!(open.is_empty());
+        assert!(log.epoch() > epoch && epoch > second.0);
         assert!(log.begin(&intent(3)).await.unwrap() > second);
         drop(log);
+        let (log, _) = Journal::open(&path, [1; 16], 1000).unwrap();
+        assert!(log.epoch() > 1000);
+        drop(log);
         assert!(matches!(
-            Journal::open(&path, [2; 16]),
+            Journal::open(&path, [2; 16], 0),
             Err(JournalError::Other(_))
         ));
         std::fs::write(&path, b"something else").unwrap();
-        assert!(Journal::open(&path, [1; 16]).is_err());
+        assert!(Journal::open(&path, [1; 16], 0).is_err());
     }
 }

@@ -3,6 +3,8 @@
 //! - [`handle`], [`layout`], [`attrs`]: what clients see: handles, where new directories go, one space of file numbers.
 //! - [`ask`]: the few things that the coordinator asks of servers; [`coordinator`]: what touches two of them, done whole or not
 //!   at all; [`intent`]: its log. None of these knows a socket, a clock or a disk; tests drive them over servers in memory.
+//! - [`shared`]: the log and what is held, on a group, for several routers; [`fence`]: what keeps late orders of one that is gone from doing
+//!   harm; [`takeover`]: finishing what it has left.
 //! - [`rewrite`]: replies that go straight through. [`proxy`]: which call goes where.
 //! - [`upstream`], [`journal`], [`setup`], [`config`]: sockets, the log's file, the volumes' first use, the operator's file.
 //!
@@ -12,6 +14,7 @@ pub mod ask;
 pub mod attrs;
 pub mod config;
 pub mod coordinator;
+pub mod fence;
 pub mod handle;
 pub mod intent;
 pub mod journal;
@@ -19,4 +22,6 @@ pub mod layout;
 pub mod proxy;
 pub mod rewrite;
 pub mod setup;
+pub mod shared;
+pub mod takeover;
 pub mod upstream;

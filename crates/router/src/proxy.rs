@@ -25,7 +25,7 @@ use crate::intent::{Log, Name};
 use crate::layout::Layout;
 use crate::rewrite::Rewrite;
 use crate::upstream::Upstreams;
-use names::Names;
+use names::{Held, Names};
 
 /// The program and version of MOUNT.
 const MOUNT: (u32, u32) = (100_005, 3);
@@ -233,7 +233,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             Call::Create(place, how) => self.create(who, &place, how, arguments).await,
             Call::Symlink(place, ..) | Call::Mknod(place, _) => {
                 let name = self.name(&place)?;
-                let _held = self.names.hold(vec![name]).await;
+                let _held = self.hold(vec![name]).await?;
                 self.straight(procedure, who, &place.dir, arguments).await
             }
             Call::GetAttr(object)
@@ -262,6 +262,11 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
                     .await
             }
         }
+    }
+
+    /// Holds names until what it gives goes.
+    async fn hold(&self, names: Vec<Name>) -> Result<Held<'_, L::Hold>, Status> {
+        self.names.hold(self.coordinator.log(), names).await
     }
 
     /// Sends a call to the server of the handle that its arguments begin with.

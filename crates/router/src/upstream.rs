@@ -287,7 +287,7 @@ async fn take(mut from: OwnedReadHalf, waiting: &Waiting) -> String {
 }
 
 /// The servers of all volumes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Upstreams(pub Vec<Upstream>);
 
 impl Upstreams {

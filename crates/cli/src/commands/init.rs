@@ -38,7 +38,10 @@ pub fn run(args: &Init) -> Result<()> {
         clients,
         Kind {
             files,
-            purpose: Purpose::Service,
+            purpose: match args.coordinator {
+                true => Purpose::Coordinator,
+                false => Purpose::Service,
+            },
             key_holders: args.key_holders,
             owner,
         },
@@ -54,7 +57,14 @@ pub fn run(args: &Init) -> Result<()> {
         println!("and, as another user, with group.toml and the directory holder-N:");
         println!("                   quorate keyholder --id N --group group.toml --user UID");
     }
-    println!("On each client:    quorate mount group.toml DIR --key client.key");
+    match args.coordinator {
+        true => println!(
+            "In each router's configuration: [coordinator] group = \"group.toml\", key = \"client.key\""
+        ),
+        false => {
+            println!("On each client:    quorate mount group.toml DIR --key client.key");
+        }
+    }
     Ok(())
 }
 

@@ -20,6 +20,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(20);
 
 pub fn run(args: &Mount) -> Result<()> {
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
+    commands::check_files(&group)?;
     let directory = &args.directory;
     let key = args
         .key

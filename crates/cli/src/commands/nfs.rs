@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(args: &Nfs) -> Result<()> {
     let group = Group::load(&args.group)?;
+    commands::check_files(&group)?;
     let key = args
         .key
         .clone()

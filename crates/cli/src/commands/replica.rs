@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use quorate_execution::Service;
 use quorate_files::{Admission, FileService, Genesis};
+use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
 use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Tuning};
 use quorate_wire::ReplicaId;
@@ -17,6 +19,20 @@ const MENDED_AT_MOST: u32 = 3;
 pub fn run(args: &Replica) -> Result<()> {
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
     commands::check_id(&group, args.id)?;
+    match group.is_coordinator() {
+        true => {
+            let service = Ledger::new(group.client_keys());
+            serve(args, group, service)
+        }
+        false => {
+            let service = file_service(&group);
+            serve(args, group, service)
+        }
+    }
+}
+
+/// Runs a replica of a service to its end.
+fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result<()> {
     let directory = paths::beside(&args.group);
     let key = args
         .key
@@ -29,7 +45,6 @@ pub fn run(args: &Replica) -> Result<()> {
              them (`quorate init --key-holders`)"
         );
     }
-    let service = file_service(&group);
     let (group, key) = (Arc::new(group), keys::load(&key)?);
     let options = |again: bool| Options {
         group: group.clone(),

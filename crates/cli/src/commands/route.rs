@@ -1,15 +1,17 @@
 //! `quorate route`.
 
+mod coordination;
+
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use quorate_nfs::serve;
-use quorate_router::config::Config;
+use quorate_router::config::{Config, Keeper};
 use quorate_router::coordinator::Coordinator;
-use quorate_router::intent::Number;
-use quorate_router::journal::Journal;
+use quorate_router::intent::Log;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::set_up;
 use quorate_router::upstream::{Load, Upstream, Upstreams};
@@ -25,12 +27,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub fn run(args: &Route) -> Result<()> {
     let config = Config::load(&args.config)?;
     commands::check_reach(config.listen, args.trust_network)?;
-    commands::runtime()?.block_on(async {
-        tokio::select! {
-            served = route(args, config) => served,
-            () = commands::asked_to_end() => Ok(()),
-        }
-    })
+    commands::runtime()?.block_on(route(args, config))
 }
 
 async fn route(args: &Route, config: Config) -> Result<()> {
@@ -41,29 +38,66 @@ async fn route(args: &Route, config: Config) -> Result<()> {
         .iter()
         .map(|v| Upstream::start(v.nfs.clone()));
     let upstreams = Upstreams(upstreams.collect());
+    let stop = commands::asked_to_end();
+    tokio::pin!(stop);
+    let volumes = tokio::select! {
+        volumes = set_up(&upstreams, &config.volumes, new) => volumes?,
+        () = &mut stop => return Ok(()),
+    };
+    let was_used = volumes.set != new;
+    match config.keeper.clone() {
+        Keeper::File(log) => {
+            let begin = coordination::in_file(args, &log, upstreams, &volumes, was_used);
+            let coordinator = tokio::select! {
+                begun = begin => begun?,
+                () = &mut stop => return Ok(()),
+            };
+            tokio::select! {
+                served = offer(args, &config, coordinator, volumes.tops, volumes.set) => served,
+                () = &mut stop => Ok(()),
+            }
+        }
+        Keeper::Group {
+            group,
+            key,
+            instance,
+        } => {
+            let begin = coordination::on_group(args, &group, key, &instance, &volumes, was_used);
+            let shared = tokio::select! {
+                begun = begin => begun?,
+                () = &mut stop => return Ok(()),
+            };
+            let begin = shared.begin(&upstreams, &volumes);
+            let kept = shared.keep(&upstreams, &volumes);
+            let (tops, set) = (volumes.tops.clone(), volumes.set);
+            let served = async { offer(args, &config, begin.await?, tops, set).await };
+            let ended = tokio::select! {
+                served = served => served,
+                lost = kept => lost,
+                () = &mut stop => Ok(()),
+            };
+            shared.leave(&upstreams, &volumes).await;
+            ended
+        }
+    }
+}
+
+/// Serves clients.
+async fn offer<L: Log + Debug + 'static>(
+    args: &Route,
+    config: &Config,
+    coordinator: Coordinator<Upstreams, L>,
+    tops: Vec<bytes::Bytes>,
+    set: [u8; 16],
+) -> Result<()> {
+    let upstreams = &coordinator.servers;
     let loads: Vec<_> = upstreams.0.iter().map(|u| u.load.clone()).collect();
-    let volumes = set_up(&upstreams, &config.volumes, new).await?;
-    if volumes.set != new && !config.log.exists() && !args.new_log {
-        bail!(
-            "these volumes have been used, and their log {} is not there: bring it back. If it is lost, an operation on two servers that was \
-             under way may have left a name that leads nowhere: say --new-log to go on all the same",
-            config.log.display()
-        );
-    }
-    let (journal, open) = Journal::open(&config.log, volumes.set)?;
-    let coordinator = Coordinator::new(upstreams, journal, volumes.hidden, volumes.root);
-    for (number, intent) in &open {
-        let done = coordinator.recover(Number(*number), intent).await;
-        let done = done.map_err(|status| anyhow!("recovering: {status:?}"))?;
-        let what = if done { "finished" } else { "undone" };
-        eprintln!("an operation that was under way is {what}: {intent:?}");
-    }
     let proxy = Proxy::new(
         coordinator,
         config.layout(),
         config.exports.clone(),
-        volumes.tops,
-        volumes.set,
+        tops,
+        set,
     );
     proxy.look_at_space().await;
     let listener = TcpListener::bind(config.listen).await;

@@ -122,7 +122,7 @@ pub enum Problem {
     BadCapacity(String),
     #[error("room for no file at all: give at least 1 byte and 1 inode")]
     NoRoom,
-    #[error("`{0}` is not a purpose: leave it out, or write \"demonstration\"")]
+    #[error("`{0}` is not a purpose: leave it out, or write \"demonstration\" or \"coordinator\"")]
     BadPurpose(String),
     #[error("`{0}` is not a way to authenticate: write \"mac\" or \"signature\"")]
     BadAuthentication(String),

@@ -69,6 +69,11 @@ fn everything_counts_for_the_id() {
     assert!(demo.is_demonstration() && demo.to_string().contains("1536 MiB"));
     let plain = Group::new("g", replicas(1), vec![], files, Purpose::Service).unwrap();
     assert_ne!(plain.id(), demo.id());
+    let routers = Group::new("g", replicas(1), vec![], files, Purpose::Coordinator).unwrap();
+    assert_eq!(parse(&routers.to_string()).unwrap(), routers);
+    assert!(routers.is_coordinator() && !plain.is_coordinator());
+    assert_ne!(routers.id(), plain.id());
+    assert_ne!(routers.id(), demo.id());
     let larger = Files {
         inodes: 1001,
         ..files

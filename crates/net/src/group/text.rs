@@ -80,6 +80,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
     let purpose = match &raw.purpose {
         None => Purpose::Service,
         Some(p) if p.get_ref() == "demonstration" => Purpose::Demonstration,
+        Some(p) if p.get_ref() == "coordinator" => Purpose::Coordinator,
         Some(p) => {
             let problem = Problem::BadPurpose(p.get_ref().clone());
             return Err(invalid(p.span().start, problem));
@@ -194,6 +195,13 @@ pub(super) fn write(group: &Group, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "# Faults may be injected. Not for files that matter to somebody."
         )?;
         writeln!(f, "purpose = \"demonstration\"")?;
+    }
+    if group.is_coordinator() {
+        writeln!(
+            f,
+            "# For routers (quorate route): it keeps what they share, and no files."
+        )?;
+        writeln!(f, "purpose = \"coordinator\"")?;
     }
     if let Some(owner) = group.owner() {
         writeln!(

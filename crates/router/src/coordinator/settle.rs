@@ -4,9 +4,9 @@ use bytes::Bytes;
 use quorate_nfs::call::Fh;
 use quorate_nfs::status::Status;
 
-use super::steps::{coming, going, going_replaced};
+use super::steps::{coming, going, going_replaced, taken, taken_replaced};
 use super::{Coordinator, steps};
-use crate::ask::Servers;
+use crate::ask::{Ask, Servers};
 use crate::intent::{Intent, Log, Name, Number, Thing};
 use crate::layout::Volume;
 
@@ -61,7 +61,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         at: &Name,
         thing: &Thing,
     ) -> Result<bool, Status> {
-        if self.is_there(at, thing).await? {
+        if !self.is_gone(at, thing, &taken(number)).await? {
             return Ok(false);
         }
         if let Some(stub) = &thing.stub {
@@ -79,29 +79,14 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         replaced: Option<&Thing>,
     ) -> Result<bool, Status> {
         let replaced_is_gone = match replaced {
-            Some(replaced) => !self.is_there(to, replaced).await?,
+            Some(replaced) => self.is_gone(to, replaced, &taken_replaced(number)).await?,
             None => false,
         };
         if !self.is_across(from, to) {
-            return match (from, replaced_is_gone) {
-                (Some(from), true) => {
-                    if let Some(stub) = replaced.and_then(|replaced| replaced.stub.as_ref()) {
-                        self.drop_stub(to, stub, &going_replaced(number)).await?;
-                    }
-                    if !self.has_source(from, thing).await? {
-                        return Ok(true);
-                    }
-                    match self.bind(Some(from), thing, to, None).await {
-                        Ok(()) => Ok(true),
-                        Err(Status::NoEnt | Status::Stale) => Ok(false),
-                        Err(status) => Err(status),
-                    }
-                }
-                (Some(from), false) if replaced.is_none() => {
-                    Ok(!self.has_source(from, thing).await?)
-                }
-                _ => Ok(false),
-            };
+            let Some(from) = from else { return Ok(false) };
+            return self
+                .settle_within(number, from, thing, to, replaced, replaced_is_gone)
+                .await;
         }
         let volume = thing.object.volume;
         let not_ours = replaced.and_then(|replaced| replaced.stub.as_ref());
@@ -127,8 +112,9 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             }
             Stub::Installed(stub) => stub,
         };
-        let bound = self.placed(to.dir.volume, &stub, volume).await?.is_some();
-        if !bound {
+        if self.find_staged(volume, &taken(number)).await?.is_some() {
+            self.bind(number, thing, to, Some(&stub)).await?;
+        } else if self.placed(to.dir.volume, &stub, volume).await?.is_none() {
             let possible = match from {
                 Some(from) => self.has_source(from, thing).await?,
                 None => false,
@@ -138,10 +124,67 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
                 self.drop_stub(to, &stub, &coming(number)).await?;
                 return Ok(false);
             }
-            self.bind(from, thing, to, Some(&stub)).await?;
+            self.take_source(number, from, thing, true).await?;
+            self.bind(number, thing, to, Some(&stub)).await?;
         }
         self.drop_source(number, from, thing, true).await?;
         Ok(true)
+    }
+
+    /// Of a RENAME whose two names are on one volume.
+    async fn settle_within(
+        &self,
+        number: Number,
+        from: &Name,
+        thing: &Thing,
+        to: &Name,
+        replaced: Option<&Thing>,
+        replaced_is_gone: bool,
+    ) -> Result<bool, Status> {
+        let on = from.dir.volume;
+        let is_taken = self.find_staged(on, &taken(number)).await?.is_some();
+        if !is_taken && !self.has_source(from, thing).await? {
+            return Ok(replaced.is_none() || replaced_is_gone);
+        }
+        if !is_taken && !replaced_is_gone {
+            return Ok(false);
+        }
+        if let Some(stub) = replaced.and_then(|replaced| replaced.stub.as_ref()) {
+            self.drop_stub(to, stub, &going_replaced(number)).await?;
+        }
+        if !is_taken {
+            self.take_source(number, Some(from), thing, false).await?;
+        }
+        match self.bind(number, thing, to, None).await {
+            Ok(()) => Ok(true),
+            // The directory is gone as well.
+            Err(Status::NoEnt | Status::Stale) => {
+                let place = Ask::Rename(self.staged(on, &taken(number))?, from.place());
+                self.as_root(on, place).await?;
+                Ok(false)
+            }
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Whether a name stands no more for what it stood for. What was taken from it goes, or goes back if it is a directory in which
+    /// something is.
+    async fn is_gone(&self, at: &Name, thing: &Thing, staged: &Bytes) -> Result<bool, Status> {
+        if self
+            .find_staged(thing.object.volume, staged)
+            .await?
+            .is_none()
+        {
+            return Ok(!self.is_there(at, thing).await?);
+        }
+        match self.destroy(thing, staged).await {
+            Ok(()) => Ok(true),
+            Err(Status::NotEmpty) => {
+                self.give_back(at, thing, staged).await?;
+                Ok(false)
+            }
+            Err(status) => Err(status),
+        }
     }
 
     /// Where the stub of an operation is. `not_ours`: a stub that may be under the name from before.

@@ -1,4 +1,10 @@
 //! The parts that operations are made of.
+//!
+//! A router that was taken for dead may wake up, and an order of its may arrive late. So each order that could then harm has the
+//! router's own directory in `staging` as where something comes from or goes to; who takes over empties that directory and removes it
+//! ([`crate::fence`]), and from then on such orders are refused by the server itself. What is taken from a name goes there first.
+//! Orders without it do no harm late: they fill a stub that only this operation knows, or remove what lies in `staging`, or make
+//! a directory in `placed` for a stub that is gone.
 
 use bytes::Bytes;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
@@ -11,7 +17,7 @@ use crate::intent::{Log, Name, Number, Thing};
 use crate::layout::Volume;
 
 /// What keeps a stub from being empty: no server takes it away, or puts a directory in its place, by an order that was meant for something else.
-const KEEPER: Bytes = Bytes::from_static(b"elsewhere");
+pub(crate) const KEEPER: Bytes = Bytes::from_static(b"elsewhere");
 
 /// The names in `staging` of an operation: of a stub that comes, and of stubs that go.
 pub(super) fn coming(number: Number) -> Bytes {
@@ -24,6 +30,15 @@ pub(super) fn going(number: Number) -> Bytes {
 
 pub(super) fn going_replaced(number: Number) -> Bytes {
     format!("{:016x}-gone", number.0).into()
+}
+
+/// The names in `staging`, on its own volume, of what was taken from a name: what the operation is about, and what it replaces.
+pub(super) fn taken(number: Number) -> Bytes {
+    format!("{:016x}-taken", number.0).into()
+}
+
+pub(super) fn taken_replaced(number: Number) -> Bytes {
+    format!("{:016x}-replaced", number.0).into()
 }
 
 /// An order that was carried out already, or whose object is gone with all that it was to change.
@@ -55,8 +70,9 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         at: &Name,
         thing: &Thing,
     ) -> Result<(), Status> {
-        // The commit.
-        self.remove_thing(at, thing).await?;
+        // The commit, for all but a directory that turns out not to be empty.
+        self.take_thing(at, thing, &taken(number)).await?;
+        self.destroy(thing, &taken(number)).await?;
         match &thing.stub {
             Some(stub) => self.drop_stub(at, stub, &going(number)).await,
             None => Ok(()),
@@ -79,7 +95,9 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             false => None,
         };
         if let Some(replaced) = replaced {
-            self.remove_thing(to, replaced).await?;
+            self.take_thing(to, replaced, &taken_replaced(number))
+                .await?;
+            self.destroy(replaced, &taken_replaced(number)).await?;
         }
         self.after_replaced(number, from, thing, to, replaced, stub)
             .await
@@ -101,7 +119,9 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         if stub.is_some() {
             self.install(number, to).await?;
         }
-        self.bind(from, thing, to, stub.as_ref()).await?;
+        self.take_source(number, from, thing, stub.is_some())
+            .await?;
+        self.bind(number, thing, to, stub.as_ref()).await?;
         self.drop_source(number, from, thing, stub.is_some()).await
     }
 
@@ -154,27 +174,63 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         })
     }
 
-    /// The commit of RENAME and LINK.
+    pub(super) fn staged(&self, on: Volume, name: &Bytes) -> Result<Place, Status> {
+        Ok(Place {
+            dir: self.hidden(on)?.staging.clone(),
+            name: name.clone(),
+        })
+    }
+
+    /// What is under a name in this router's `staging`.
+    pub(super) async fn find_staged(&self, on: Volume, name: &Bytes) -> Result<Option<Fh>, Status> {
+        let staging = self.hidden(on)?.staging.clone();
+        let found = self.look(on, &staging, name).await?;
+        Ok(found.map(|(handle, _)| handle))
+    }
+
+    /// The commit of RENAME: the object leaves its name. Of LINK: it gets one more that nobody sees yet.
+    pub(super) async fn take_source(
+        &self,
+        number: Number,
+        from: Option<&Name>,
+        thing: &Thing,
+        across: bool,
+    ) -> Result<(), Status> {
+        let volume = thing.object.volume;
+        let (on, ask) = match (from, &thing.stub) {
+            (None, _) => {
+                let place = self.staged(volume, &taken(number))?;
+                (volume, Ask::Link(thing.object.server.clone(), place))
+            }
+            (Some(from), Some(stub)) if across => {
+                let source = self.target_place(from.dir.volume, stub, volume)?;
+                let place = self.staged(volume, &taken(number))?;
+                (volume, Ask::Rename(source, place))
+            }
+            (Some(from), _) => {
+                let on = from.dir.volume;
+                let place = self.staged(on, &taken(number))?;
+                (on, Ask::Rename(from.place(), place))
+            }
+        };
+        self.as_root(on, ask).await.map(|_| ())
+    }
+
+    /// What was taken gets its new name. `stub`: the one under that name, if it leads elsewhere.
     pub(super) async fn bind(
         &self,
-        from: Option<&Name>,
+        number: Number,
         thing: &Thing,
         to: &Name,
         stub: Option<&Fh>,
     ) -> Result<(), Status> {
         let volume = thing.object.volume;
-        let target = match stub {
-            Some(stub) => self.target_place(to.dir.volume, stub, volume)?,
-            None => to.place(),
+        let (on, target) = match stub {
+            Some(stub) => (volume, self.target_place(to.dir.volume, stub, volume)?),
+            None => (to.dir.volume, to.place()),
         };
-        let (on, ask) = match (from, &thing.stub) {
-            (None, _) => (volume, Ask::Link(thing.object.server.clone(), target)),
-            (Some(from), Some(old)) if stub.is_some() => {
-                let source = self.target_place(from.dir.volume, old, volume)?;
-                (volume, Ask::Rename(source, target))
-            }
-            (Some(from), _) => (from.dir.volume, Ask::Rename(from.place(), target)),
-        };
+        let source = self.staged(on, &taken(number))?;
+        let ask = Ask::Rename(source, target);
         self.as_root(on, ask).await.map(|_| ())
     }
 
@@ -192,15 +248,40 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         }
     }
 
-    /// Takes away what a name stands for, and only if it may be: a directory must be empty. Its stub stays.
-    async fn remove_thing(&self, at: &Name, thing: &Thing) -> Result<(), Status> {
-        let (on, place) = match &thing.stub {
+    /// Where a name's object lies: under the name, or in `placed`.
+    fn object_place(&self, at: &Name, thing: &Thing) -> Result<(Volume, Place), Status> {
+        Ok(match &thing.stub {
             Some(stub) => {
                 let volume = thing.object.volume;
                 (volume, self.target_place(at.dir.volume, stub, volume)?)
             }
             None => (at.dir.volume, at.place()),
-        };
+        })
+    }
+
+    /// Takes what a name stands for to `staging`. A stub stays.
+    async fn take_thing(&self, at: &Name, thing: &Thing, staged: &Bytes) -> Result<(), Status> {
+        let (on, place) = self.object_place(at, thing)?;
+        let ask = Ask::Rename(place, self.staged(on, staged)?);
+        self.as_root(on, ask).await.map(|_| ())
+    }
+
+    /// Gives back what was taken from a name.
+    pub(super) async fn give_back(
+        &self,
+        at: &Name,
+        thing: &Thing,
+        staged: &Bytes,
+    ) -> Result<(), Status> {
+        let (on, place) = self.object_place(at, thing)?;
+        let ask = Ask::Rename(self.staged(on, staged)?, place);
+        self.as_root(on, ask).await.map(|_| ())
+    }
+
+    /// Takes away what was taken from a name, and only if it may be: a directory must be empty.
+    pub(super) async fn destroy(&self, thing: &Thing, staged: &Bytes) -> Result<(), Status> {
+        let on = thing.object.volume;
+        let place = self.staged(on, staged)?;
         let ask = match thing.is_dir {
             true => Ask::Rmdir(place),
             false => Ask::Remove(place),

@@ -3,27 +3,52 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use quorate_nfs::status::Status;
 use tokio::sync::Notify;
 
-use crate::intent::Name;
+use crate::handle::Handle;
+use crate::intent::{Log, Name};
 
-/// The names that are held.
+/// The names that are held here.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     held: Mutex<BTreeSet<Name>>,
     freed: Notify,
 }
 
-/// Names that are held until this goes.
+/// Names that are held until this goes, and their directories among routers.
 #[derive(Debug)]
-pub(super) struct Held<'a> {
+pub(super) struct Held<'a, H> {
+    _here: HeldHere<'a>,
+    _elsewhere: H,
+}
+
+#[derive(Debug)]
+struct HeldHere<'a> {
     names: Vec<Name>,
     all: &'a Names,
 }
 
 impl Names {
     /// Waits until nobody holds any of these, and holds them. All at once, so that no two wait for each other.
-    pub(super) async fn hold(&self, names: Vec<Name>) -> Held<'_> {
+    ///
+    /// # Errors
+    /// [`Status::Jukebox`]: this router may not go on.
+    pub(super) async fn hold<L: Log>(
+        &self,
+        log: &L,
+        names: Vec<Name>,
+    ) -> Result<Held<'_, L::Hold>, Status> {
+        let dirs: BTreeSet<Handle> = names.iter().map(|name| name.dir.clone()).collect();
+        let here = self.hold_here(names).await;
+        let elsewhere = log.hold(dirs.into_iter().collect()).await?;
+        Ok(Held {
+            _here: here,
+            _elsewhere: elsewhere,
+        })
+    }
+
+    async fn hold_here(&self, names: Vec<Name>) -> HeldHere<'_> {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -34,7 +59,7 @@ impl Names {
                 if names.iter().all(|name| !held.contains(name)) {
                     held.extend(names.iter().cloned());
                     drop(held);
-                    return Held { names, all: self };
+                    return HeldHere { names, all: self };
                 }
             }
             freed.await;
@@ -46,7 +71,7 @@ impl Names {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldHere<'_> {
     fn drop(&mut self) {
         let mut held = self.all.lock();
         for name in &self.names {

@@ -68,7 +68,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             Ok((target, attrs)) => self.found(&target, attrs),
             // It may be on its way: whoever moves it holds the name.
             Err(Status::NoEnt) => {
-                let _held = self.names.hold(vec![name.clone()]).await;
+                let _held = self.hold(vec![name.clone()]).await?;
                 match self.coordinator.find(&name).await? {
                     Found::Thing(thing, attrs) => self.found(&thing.object, attrs),
                     Found::Nothing { .. } => Err(Status::NoEnt),
@@ -111,7 +111,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         let in_root = name.dir == *self.coordinator.root();
         let parent = (name.dir.volume, &name.dir.server[..]);
         let volume = self.layout.place(parent, in_root, &name.name);
-        let _held = self.names.hold(vec![name.clone()]).await;
+        let _held = self.hold(vec![name.clone()]).await?;
         // These are there always.
         let own = matches!(&name.name[..], b"." | b"..");
         if volume == name.dir.volume || own {
@@ -128,7 +128,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     pub(super) async fn rmdir(&self, who: &Who, place: &Place, arguments: &[u8]) -> Done {
         let name = self.name(place)?;
-        let _held = self.names.hold(vec![name.clone()]).await;
+        let _held = self.hold(vec![name.clone()]).await?;
         let elsewhere = match &name.name[..] {
             b"." | b".." => false,
             _ => match self.coordinator.find(&name).await? {
@@ -145,7 +145,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     pub(super) async fn remove(&self, who: &Who, place: &Place, arguments: &[u8]) -> Done {
         let name = self.name(place)?;
-        let _held = self.names.hold(vec![name.clone()]).await;
+        let _held = self.hold(vec![name.clone()]).await?;
         let done = self.straight(REMOVE, who, &place.dir, arguments).await?;
         // As servers refuse to remove a directory so.
         if !matches!(status(&done), Status::IsDir | Status::Perm | Status::Acces) {
@@ -164,7 +164,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         let (from, to) = (self.name(from)?, self.name(to)?);
         let mut names = vec![from.clone(), to.clone()];
         names.dedup();
-        let _held = self.names.hold(names).await;
+        let _held = self.hold(names).await?;
         let renamed = self.coordinator.rename(who, from.clone(), to.clone());
         match renamed.await? {
             Renamed::Done => self.done(RENAME),
@@ -177,7 +177,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     pub(super) async fn link(&self, who: &Who, file: &Bytes, new: &Place) -> Done {
         let (file, to) = (self.handle(file)?, self.name(new)?);
-        let _held = self.names.hold(vec![to.clone()]).await;
+        let _held = self.hold(vec![to.clone()]).await?;
         if file.volume == to.dir.volume {
             let arguments = Ask::Link(file.server.clone(), to.place()).write();
             return self.forward(LINK, who, &file, &arguments).await;
@@ -197,7 +197,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         arguments: &[u8],
     ) -> Done {
         let name = self.name(place)?;
-        let _held = self.names.hold(vec![name.clone()]).await;
+        let _held = self.hold(vec![name.clone()]).await?;
         let done = self.straight(CREATE, who, &place.dir, arguments).await?;
         let How::Unchecked(new) = how else {
             return Ok(done);

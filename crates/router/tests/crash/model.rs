@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
+use std::task::Poll;
 
 use bytes::Bytes;
 use quorate_files::Who;
@@ -9,6 +10,7 @@ use quorate_nfs::call::{Fh, NewAttrs, Place};
 use quorate_nfs::status::Status;
 use quorate_router::ask::{Ask, Entry, Given, Object, Servers};
 use quorate_router::attrs::{ATTR_BYTES, Attrs, DIRECTORY};
+use quorate_router::handle::Handle;
 use quorate_router::intent::{Intent, Log, Number};
 use quorate_router::layout::Volume;
 
@@ -172,6 +174,15 @@ impl Server {
         Ok(Given::Done)
     }
 
+    /// Removes an epoch's empty directory from `staging`.
+    pub fn remove_staged(&mut self, epoch: u64) {
+        let place = Place {
+            dir: fh(ROOT + 3),
+            name: format!("{epoch:016x}").into(),
+        };
+        self.ask(Ask::Rmdir(place)).expect("it is empty");
+    }
+
     pub fn ask(&mut self, ask: Ask) -> Result<Given, Status> {
         Ok(match ask {
             Ask::GetAttr(fh) => {
@@ -259,6 +270,10 @@ pub enum Fault {
     LostAnswer,
     /// It fails.
     Refused,
+    /// It is on its way until the world is told to go on, and so is all that comes after it.
+    Late,
+    /// The same, and the router dies.
+    LateAndLast,
 }
 
 pub const FAULTS: [Fault; 5] = [
@@ -278,6 +293,10 @@ pub struct State {
     pub steps: u64,
     /// At which of them what is to happen.
     pub fault: Option<(u64, Fault)>,
+    /// What is late stays so.
+    pub holds_back: bool,
+    /// Which life of the router this is.
+    pub epoch: u64,
 }
 
 /// All servers, and the log.
@@ -289,27 +308,40 @@ impl World {
         self.0.lock().unwrap()
     }
 
-    async fn step<T>(
+    pub async fn step<T>(
         &self,
         can_be_lost: bool,
         act: impl FnOnce(&mut State) -> Result<T, Status>,
     ) -> Result<T, Status> {
-        let (fault, done) = {
+        let fault = {
             let mut state = self.lock();
             state.steps += 1;
-            let fault = match state.fault {
+            match state.fault {
                 Some((at, fault)) if at == state.steps => Some(fault),
                 _ => None,
-            };
+            }
+        };
+        if matches!(fault, Some(Fault::Late | Fault::LateAndLast)) {
+            self.lock().holds_back = true;
+            std::future::poll_fn(|_| match self.lock().holds_back {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            })
+            .await;
+        }
+        let done = {
+            let mut state = self.lock();
             let skipped = match fault {
                 Some(Fault::CrashBefore) => true,
                 Some(Fault::LostOrder | Fault::Refused) => can_be_lost,
                 _ => false,
             };
-            (fault, (!skipped).then(|| act(&mut state)))
+            (!skipped).then(|| act(&mut state))
         };
         match (fault, done) {
-            (Some(Fault::CrashBefore | Fault::CrashAfter), _) => std::future::pending().await,
+            (Some(Fault::CrashBefore | Fault::CrashAfter | Fault::LateAndLast), _) => {
+                std::future::pending().await
+            }
             (Some(Fault::LostAnswer), Some(_)) if can_be_lost => Err(Status::Jukebox),
             (Some(Fault::Refused), None) => Err(Status::NoSpc),
             (_, Some(done)) => done,
@@ -328,6 +360,20 @@ impl Servers for &World {
 }
 
 impl Log for &World {
+    type Hold = ();
+
+    fn is_current(&self) -> bool {
+        true
+    }
+
+    async fn confirm(&self) -> bool {
+        true
+    }
+
+    async fn hold(&self, _: Vec<Handle>) -> Result<(), Status> {
+        Ok(())
+    }
+
     async fn begin(&self, intent: &Intent) -> Result<Number, Status> {
         // As it comes back from a disk.
         let intent = Intent::read(intent.write().into()).unwrap();

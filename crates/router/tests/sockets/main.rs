@@ -15,7 +15,7 @@ use quorate_nfs::serve;
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
 use quorate_router::ask::{Ask, Given};
-use quorate_router::config::Config;
+use quorate_router::config::{Config, Keeper};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::journal::Journal;
 use quorate_router::proxy::Proxy;
@@ -53,7 +53,10 @@ async fn route(place: &Path, ports: &[u16], new: [u8; 16]) -> (AbortHandle, u16)
     let upstreams = Upstreams(upstreams.collect());
     let volumes = set_up(&upstreams, &config.volumes, new).await.unwrap();
     assert_eq!(volumes.set, [1; 16]);
-    let (journal, open) = Journal::open(&config.log, volumes.set).unwrap();
+    let Keeper::File(log) = &config.keeper else {
+        panic!("a file");
+    };
+    let (journal, open) = Journal::open(log, volumes.set, 0).unwrap();
     assert!(open.is_empty());
     let coordinator = Coordinator::new(upstreams, journal, volumes.hidden, volumes.root);
     let layout = config.layout();

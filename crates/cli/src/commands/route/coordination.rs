@@ -1,0 +1,247 @@
+//! Where `quorate route` writes down what is under way: a file of its own, or a group that several routers share.
+
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use quorate_client::Session;
+use quorate_net::{Group, Identity, keys};
+use quorate_router::coordinator::{Coordinator, Hidden};
+use quorate_router::fence::{adopt, enter, found, leave};
+use quorate_router::intent::{Intent, Number};
+use quorate_router::journal::Journal;
+use quorate_router::layout::Volume;
+use quorate_router::setup::Volumes;
+use quorate_router::shared::{Shared, set_of};
+use quorate_router::takeover::settle;
+use quorate_router::upstream::Upstreams;
+
+use crate::args::Route;
+use crate::paths;
+
+/// How long a router may be silent before others take over.
+const LEASE: Duration = Duration::from_secs(8);
+/// How often directories are looked at that nobody uses any more.
+const SWEEP: Duration = Duration::from_millis(50);
+/// How long leaving may take.
+const LEAVING: Duration = Duration::from_secs(2);
+
+fn tell(intent: &Intent, done: bool) {
+    let what = if done { "finished" } else { "undone" };
+    eprintln!("an operation that was under way is {what}: {intent:?}");
+}
+
+fn lost_log(place: &str) -> anyhow::Error {
+    anyhow!(
+        "these volumes have been used, and their log {place} is not there: bring it back. If it is lost, an operation on two servers that was \
+         under way may have left a name that leads nowhere: say --new-log to go on all the same"
+    )
+}
+
+/// All volumes, with what is hidden there.
+fn each(volumes: &Volumes) -> impl Iterator<Item = (Volume, &Hidden)> {
+    (0..).map(Volume).zip(&volumes.hidden)
+}
+
+/// The coordinator with a log in a file, when all is settled that was under way.
+pub async fn in_file(
+    args: &Route,
+    log: &Path,
+    servers: Upstreams,
+    volumes: &Volumes,
+    was_used: bool,
+) -> Result<Coordinator<Upstreams, Journal>> {
+    if was_used && !log.exists() && !args.new_log {
+        return Err(lost_log(&log.display().to_string()));
+    }
+    let refused = |status| anyhow!("a volume refuses what recovery needs: {status:?}");
+    let mut ended = Vec::new();
+    for (volume, hidden) in each(volumes) {
+        ended.extend(found(&servers, volume, hidden).await.map_err(refused)?);
+    }
+    ended.sort_unstable();
+    ended.dedup();
+    let (journal, open) = Journal::open(log, volumes.set, ended.last().copied().unwrap_or(0))?;
+    let mut own = Vec::new();
+    for (volume, hidden) in each(volumes) {
+        let entered = enter(&servers, volume, hidden, journal.epoch()).await;
+        let entered = entered.map_err(refused)?;
+        for &epoch in &ended {
+            let adopted = adopt(&servers, volume, hidden, &entered, epoch).await;
+            adopted.map_err(refused)?;
+        }
+        own.push(entered);
+    }
+    let coordinator = Coordinator::new(servers, journal, own, volumes.root.clone());
+    for (number, intent) in &open {
+        let done = coordinator.recover(Number(*number), intent).await;
+        tell(
+            intent,
+            done.map_err(|status| anyhow!("recovering: {status:?}"))?,
+        );
+    }
+    Ok(coordinator)
+}
+
+/// A router's place among others.
+pub struct Place {
+    session: Session,
+    shared: Shared<Session>,
+    /// No other process has this instance.
+    _lock: File,
+}
+
+/// Takes a place among the routers of a group.
+pub async fn on_group(
+    args: &Route,
+    file: &Path,
+    key: Option<PathBuf>,
+    instance: &Path,
+    volumes: &Volumes,
+    was_used: bool,
+) -> Result<Place> {
+    let group = Group::load(file)?;
+    if !group.is_coordinator() {
+        bail!(
+            "the group {} is for files: make one for routers with `quorate init --coordinator`",
+            group.name()
+        );
+    }
+    let key = key.unwrap_or_else(|| paths::client_key(&paths::beside(file)));
+    let identity = Identity::new(&keys::load(&key)?);
+    if !group.is_client(&identity.public()) {
+        bail!(
+            "{} is not the key of a client of the group {}: give one that the group file lists (key = ...)",
+            key.display(),
+            group.name()
+        );
+    }
+    let (instance, lock) = open_instance(instance)?;
+    let session = Session::connect(&group, &identity).context("connecting to the group")?;
+    if was_used && set_of(&session).await?.is_none() && !args.new_log {
+        return Err(lost_log(&format!("on the group {}", group.name())));
+    }
+    let shared = Shared::register(session.clone(), volumes.set, instance, LEASE).await?;
+    Ok(Place {
+        session,
+        shared,
+        _lock: lock,
+    })
+}
+
+/// The number of this router in all its lives; made at its first start.
+fn open_instance(path: &Path) -> Result<([u8; 16], File)> {
+    let failed = || format!("the router's instance file {}", path.display());
+    let mut file = OpenOptions::new();
+    let file = file.create(true).truncate(false).read(true).append(true);
+    let mut file = file.open(path).with_context(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            bail!("another router uses {}: give each its own", path.display())
+        }
+        Err(std::fs::TryLockError::Error(error)) => return Err(error).with_context(failed),
+    }
+    let mut text = [0; 16];
+    match std::io::Read::read_exact(&mut file, &mut text) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            getrandom::fill(&mut text).map_err(|e| anyhow!("no random numbers: {e}"))?;
+            file.set_len(0).with_context(failed)?;
+            file.write_all(&text).with_context(failed)?;
+            file.sync_all().with_context(failed)?;
+        }
+        Err(error) => return Err(error).with_context(failed),
+    }
+    Ok((text, file))
+}
+
+impl Place {
+    /// The coordinator of this router.
+    pub async fn begin(
+        &self,
+        servers: &Upstreams,
+        volumes: &Volumes,
+    ) -> Result<Coordinator<Upstreams, Shared<Session>>> {
+        let mut own = Vec::new();
+        for (volume, hidden) in each(volumes) {
+            let entered = enter(servers, volume, hidden, self.shared.epoch()).await;
+            own.push(entered.map_err(|status| anyhow!("volume {}: {status:?}", volume.0))?);
+        }
+        let (servers, root) = (servers.clone(), volumes.root.clone());
+        Ok(Coordinator::new(servers, self.shared.clone(), own, root))
+    }
+
+    /// Renews the lease, and takes over from those who did not. Ends when others may take over from this one.
+    pub async fn keep(&self, servers: &Upstreams, volumes: &Volumes) -> Result<()> {
+        let lost = "the coordinator's group has given this router up, or can't be reached: others finish what it had begun. Start it again";
+        let renewals = async {
+            loop {
+                let renewed = tokio::time::timeout(LEASE / 2, self.shared.renew()).await;
+                match renewed {
+                    Ok(Ok(dead)) if !dead.is_empty() => self.take_over(dead, servers, volumes),
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) => return Err(anyhow!(error).context(lost)),
+                    Err(_) => tracing::warn!("the coordinator's group does not answer"),
+                }
+                if !quorate_router::intent::Log::is_current(&self.shared) {
+                    bail!(lost);
+                }
+                tokio::time::sleep(self.shared.renewal()).await;
+            }
+        };
+        let sweeps = async {
+            loop {
+                tokio::time::sleep(SWEEP).await;
+                self.shared.sweep().await;
+            }
+        };
+        tokio::select! {
+            ended = renewals => ended,
+            () = sweeps => Ok(()),
+        }
+    }
+
+    /// Begins to finish what others have left.
+    fn take_over(&self, dead: Vec<u64>, servers: &Upstreams, volumes: &Volumes) {
+        let (shared, servers) = (self.shared.clone(), servers.clone());
+        let (hidden, root) = (volumes.hidden.clone(), volumes.root.clone());
+        tokio::spawn(async move {
+            let (heir, ancestors) = match shared.take_over(dead.clone()).await {
+                Ok(taken) => taken,
+                // Another was faster.
+                Err(error) => return tracing::info!(%error, ?dead, "not taken over"),
+            };
+            tracing::info!(?dead, heir = heir.epoch(), "taking over");
+            let settling = settle(&servers, &hidden, &root, &heir, &ancestors);
+            let renewals = async {
+                loop {
+                    tokio::time::sleep(heir.renewal()).await;
+                    let _ = heir.renew().await;
+                }
+            };
+            tokio::select! {
+                settled = settling => match settled {
+                    Ok(settled) => settled.iter().for_each(|(intent, done)| tell(intent, *done)),
+                    Err(error) => tracing::warn!(%error, ?dead, "others take over"),
+                },
+                () = renewals => {}
+            }
+        });
+    }
+
+    /// Ends in order: nobody has to wait for the lease, unless something is under way.
+    pub async fn leave(&self, servers: &Upstreams, volumes: &Volumes) {
+        let left = async {
+            if self.shared.leave().await.is_ok() {
+                for (volume, hidden) in each(volumes) {
+                    let _ = leave(servers, volume, hidden, self.shared.epoch()).await;
+                }
+            }
+            self.session.close().await;
+        };
+        let _ = tokio::time::timeout(LEAVING, left).await;
+    }
+}

@@ -1,0 +1,101 @@
+//! Finishing what other routers have left.
+
+use std::collections::BTreeMap;
+
+use quorate_nfs::call::Fh;
+
+use crate::ask::Servers;
+use crate::coordinator::{Coordinator, Hidden};
+use crate::fence::{adopt, enter, leave};
+use crate::handle::Handle;
+use crate::intent::{Intent, Log, Number};
+use crate::layout::Volume;
+use crate::shared::{Group, Shared, SharedError};
+
+/// What became of an intention: true if it was carried out, false if nothing is left of it.
+pub type Settled = (Intent, bool);
+
+/// Keeps those that an heir stands in for from doing anything, and finishes or undoes what they had begun. A server that does not answer
+/// holds up what it has a part in.
+///
+/// # Errors
+/// [`SharedError`]: it is another's from now on.
+pub async fn settle<S: Servers + Clone, G: Group>(
+    servers: &S,
+    shared: &[Hidden],
+    root: &Handle,
+    heir: &Shared<G>,
+    ancestors: &[u64],
+) -> Result<Vec<Settled>, SharedError> {
+    let mut own: BTreeMap<Volume, Hidden> = BTreeMap::new();
+    let mut open = heir.open().await?;
+    let mut settled = Vec::new();
+    loop {
+        for (volume, hidden) in (0..).map(Volume).zip(shared) {
+            if own.contains_key(&volume) {
+                continue;
+            }
+            match enter_and_adopt(servers, volume, hidden, heir.epoch(), ancestors).await {
+                Ok(entered) => drop(own.insert(volume, entered)),
+                Err(status) => tracing::warn!(volume = volume.0, ?status, "can't take over yet"),
+            }
+        }
+        if own.len() == shared.len() {
+            heir.fenced().await?;
+        }
+        let missing = Hidden {
+            staging: Fh::new(),
+            placed: Fh::new(),
+        };
+        let volumes = (0..shared.len() as u16).map(Volume);
+        let hidden = volumes.map(|volume| own.get(&volume).unwrap_or(&missing).clone());
+        let coordinator = Coordinator::new(
+            servers.clone(),
+            heir.clone(),
+            hidden.collect(),
+            root.clone(),
+        );
+        let is_ready = |intent: &Intent| intent.volumes().iter().all(|v| own.contains_key(v));
+        let ready: Vec<u64> = open
+            .iter()
+            .filter(|(_, intent)| is_ready(intent))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in ready {
+            let Some(intent) = open.remove(&number) else {
+                continue;
+            };
+            let done = coordinator.recover(Number(number), &intent).await;
+            settled.push((intent, done.map_err(|_| SharedError::Lost)?));
+        }
+        if open.is_empty() && own.len() == shared.len() {
+            break;
+        }
+        servers.pause().await;
+        if !heir.confirm().await {
+            return Err(SharedError::Lost);
+        }
+    }
+    heir.leave().await?;
+    for (volume, hidden) in (0..).map(Volume).zip(shared) {
+        // What stays is empty, and is found by its name.
+        if let Err(status) = leave(servers, volume, hidden, heir.epoch()).await {
+            tracing::warn!(volume = volume.0, ?status, "an empty directory is left");
+        }
+    }
+    Ok(settled)
+}
+
+async fn enter_and_adopt<S: Servers>(
+    servers: &S,
+    volume: Volume,
+    shared: &Hidden,
+    epoch: u64,
+    ancestors: &[u64],
+) -> Result<Hidden, quorate_nfs::status::Status> {
+    let own = enter(servers, volume, shared, epoch).await?;
+    for &ended in ancestors {
+        adopt(servers, volume, shared, &own, ended).await?;
+    }
+    Ok(own)
+}
