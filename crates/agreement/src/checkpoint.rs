@@ -237,6 +237,14 @@ impl Agreement {
         }
     }
 
+    /// What this replica executes on can't be read. It goes back to the newest state that others vouch for, compares its own with that,
+    /// and executes again what came after.
+    pub(crate) fn on_state_doubted(&mut self) {
+        let target = self.certified_ahead().unwrap_or(self.stable);
+        self.own_checkpoints.retain(|&at, _| at <= target.0);
+        self.fetch_state(target);
+    }
+
     /// Nobody keeps the checkpoint that is being fetched any more. Published bug (concord-bft pull 2863): agreement went on meanwhile, and the
     /// replica stayed out for ever.
     pub(crate) fn on_state_unavailable(&mut self) {

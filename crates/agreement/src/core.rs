@@ -418,6 +418,10 @@ impl Agreement {
                 self.on_state_unavailable();
                 Ok(())
             }
+            Input::StateDoubted => {
+                self.on_state_doubted();
+                Ok(())
+            }
             Input::Done(seq) => {
                 self.pace.on_done(seq);
                 Ok(())

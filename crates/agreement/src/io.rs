@@ -115,6 +115,8 @@ pub enum Input {
     StateFetched(Seq, Digest),
     /// State transfer finds that the others do not keep the checkpoint any more.
     StateUnavailable,
+    /// The state can't be read, and is to be compared with one that others have.
+    StateDoubted,
     /// This replica is about to end: if it leads, the others are to have another primary first.
     HandOver,
     /// A time-out may have passed.

@@ -123,9 +123,14 @@ pub fn estimate(
     answers: &BTreeMap<ReplicaId, Estimate>,
 ) -> Option<Bound> {
     let count = |of: &dyn Fn(&Estimate) -> bool| answers.values().filter(|a| of(a)).count();
+    // Published bug (PBFT's library): the answer that has just come was held against its own checkpoint.
+    let has_prepared = |a: &Estimate, c: &Seq| match is_on(Mutant::EstimateMiscounts) {
+        true => a.prepared >= a.checkpoint,
+        false => a.prepared >= *c,
+    };
     let fits = |c: &Seq| {
         count(&|a| a.checkpoint <= *c) >= quorum.commit()
-            && count(&|a| a.prepared >= *c) >= quorum.weak()
+            && count(&|a| has_prepared(a, c)) >= quorum.weak()
     };
     let checkpoint = answers.values().map(|a| a.checkpoint).filter(fits).min()?;
     let window = match is_on(Mutant::RecoveryBoundLow) {

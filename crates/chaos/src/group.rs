@@ -350,9 +350,10 @@ impl Drop for Group {
 
 /// A full disk ends a replica with a message, and a cut write by the system's signal; a panic or another signal is a defect.
 fn is_orderly(status: ExitStatus) -> bool {
-    const FAILURE: i32 = 1;
+    // As `quorate replica` has them: the environment's fault alone.
+    const IO: i32 = 74;
     match status.code() {
-        Some(code) => code == FAILURE,
+        Some(code) => code == IO,
         None => status.signal() == Some(Signal::XFSZ.as_raw()),
     }
 }

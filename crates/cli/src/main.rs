@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Args, Command};
+use quorate_node::DaemonError;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -49,10 +50,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what went wrong, outermost first, and gives the exit code of a failure.
+/// Says what went wrong, outermost first, and gives the exit code of a failure: of a replica one that says what kind it is.
 fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("quorate: {}", words::of(error));
-    ExitCode::FAILURE
+    let of_replica = error.chain().find_map(|e| e.downcast_ref::<DaemonError>());
+    of_replica.map_or(ExitCode::FAILURE, |e| ExitCode::from(e.exit_code()))
 }
 
 fn start_logging(verbose: u8) {

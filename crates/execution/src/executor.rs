@@ -303,8 +303,8 @@ impl<S: Service> Executor<S> {
     /// Lets go of some of what ended sessions held.
     fn let_go(&mut self, txn: &mut Txn<'_>, clock: &mut Clock) -> Result<(), Fault> {
         for _ in 0..ENDED_AT_ONCE.min(clock.ending) {
-            let (session, client) = sessions::first_ending(txn)?
-                .ok_or_else(|| Fault("the count of ending sessions is wrong".into()))?;
+            let (session, client) =
+                sessions::first_ending(txn)?.ok_or_else(sessions::none_is_ending)?;
             let call = Call {
                 client,
                 session,

@@ -18,7 +18,6 @@
 //! Absent on purpose: threads. Jobs go out, completions come in, in any order.
 
 use alloc::collections::VecDeque;
-use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -29,7 +28,7 @@ use quorate_wire::{ClientId, Encode, RequestNumber, Seq, SessionId, Time};
 
 use crate::executor::{Executor, done, is_sweep_due, next_time};
 use crate::graph::{Conflicts, Graph, OpId};
-use crate::job::{Completion, Job};
+use crate::job::{Broken, Completion, Job};
 use crate::service::{Call, Ran, Service};
 use crate::sessions::{self, KeptReply};
 use crate::table::Cached;
@@ -379,7 +378,7 @@ impl<T> Flight<T> {
     ///
     /// # Errors
     /// Why this replica can't go on.
-    pub fn complete(&mut self, completion: Completion) -> Result<(), String> {
+    pub fn complete(&mut self, completion: Completion) -> Result<(), Broken> {
         let Completion { id, ran } = completion;
         self.running -= 1;
         self.graph.ran(id);

@@ -1,9 +1,9 @@
 //! A run step on its way to a worker and back.
 
-use alloc::string::{String, ToString};
+use alloc::string::String;
 
 use bytes::Bytes;
-use quorate_state::{Layer, View};
+use quorate_state::{Fault, Layer, View};
 
 use crate::graph::OpId;
 use crate::service::{Call, Ran, Service};
@@ -23,7 +23,16 @@ pub struct Job {
 pub struct Completion {
     pub(crate) id: OpId,
     /// What the service said and wrote; or why this replica can't go on.
-    pub(crate) ran: Result<(Ran, Layer), String>,
+    pub(crate) ran: Result<(Ran, Layer), Broken>,
+}
+
+/// Why a job came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The state can't be read.
+    Fault(Fault),
+    /// The service did not come to its end.
+    Died(String),
 }
 
 impl Job {
@@ -35,7 +44,7 @@ impl Job {
             id: self.id,
             ran: ran
                 .map(|ran| (ran, txn.into_writes()))
-                .map_err(|fault| fault.to_string()),
+                .map_err(Broken::Fault),
         }
     }
 
@@ -43,7 +52,7 @@ impl Job {
     pub fn failed(&self, why: String) -> Completion {
         Completion {
             id: self.id,
-            ran: Err(why),
+            ran: Err(Broken::Died(why)),
         }
     }
 }

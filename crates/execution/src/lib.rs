@@ -16,7 +16,7 @@ mod table;
 
 pub use executor::{Executed, Executor};
 pub use flight::{Done, Flight, Workers};
-pub use job::{Completion, Job};
+pub use job::{Broken, Completion, Job};
 pub use service::{Call, Ran, Rest, Service};
 pub use sessions::SESSIONS_PER_CLIENT;
 pub use table::Cached;

@@ -114,15 +114,15 @@ pub fn slot(number: RequestNumber) -> usize {
     (number.0 % SESSION_WINDOW) as usize
 }
 
-/// An entry of our own that does not decode: the store brought back something that this code never wrote.
-fn damaged(what: &str) -> Fault {
-    Fault(alloc::format!("the {what} in the state does not decode"))
+/// The clock counts an ending session that is not there.
+pub fn none_is_ending() -> Fault {
+    Fault::value(&clock_key(), "the count of ending sessions is wrong")
 }
 
 /// Reads the clock.
 pub fn clock(txn: &Txn<'_>) -> Result<Clock, Fault> {
     match txn.get(&clock_key())? {
-        Some(bytes) => Clock::from_bytes(bytes).map_err(|_| damaged("clock")),
+        Some(bytes) => Clock::from_bytes(bytes).map_err(|e| Fault::value(&clock_key(), e)),
         None => Ok(Clock::default()),
     }
 }
@@ -134,9 +134,10 @@ pub fn set_clock(txn: &mut Txn<'_>, clock: &Clock) {
 
 /// Reads a session.
 pub fn session(txn: &Txn<'_>, id: SessionId) -> Result<Option<Session>, Fault> {
-    let bytes = txn.get(&session_key(id))?;
+    let key = session_key(id);
+    let bytes = txn.get(&key)?;
     bytes
-        .map(|b| Session::from_bytes(b).map_err(|_| damaged("session")))
+        .map(|b| Session::from_bytes(b).map_err(|e| Fault::value(&key, e)))
         .transpose()
 }
 
@@ -179,7 +180,8 @@ pub fn of_client(txn: &Txn<'_>, client: &ClientId) -> Result<Vec<(SessionId, Ses
     let mut out = Vec::new();
     for (key, _) in keys {
         let id = id_at_end(&key)?;
-        let session = session(txn, id)?.ok_or_else(|| damaged("list of a client's sessions"))?;
+        let missing = || Fault::value(&session_key(id), "a session of a client's is missing");
+        let session = session(txn, id)?.ok_or_else(missing)?;
         out.push((id, session));
     }
     Ok(out)
@@ -196,7 +198,7 @@ pub fn after(
     for (key, value) in txn.range(Bound::Excluded(&from), Bound::Included(&to), most)? {
         out.push((
             id_at_end(&key)?,
-            Session::from_bytes(value).map_err(|_| damaged("session"))?,
+            Session::from_bytes(value).map_err(|e| Fault::value(&key, e))?,
         ));
     }
     Ok(out)
@@ -214,7 +216,7 @@ pub fn first_ending(txn: &Txn<'_>) -> Result<Option<(SessionId, ClientId)>, Faul
     let Some((key, value)) = first.into_iter().next() else {
         return Ok(None);
     };
-    let client = ClientId::from_bytes(value).map_err(|_| damaged("ending session"))?;
+    let client = ClientId::from_bytes(value).map_err(|e| Fault::value(&key, e))?;
     Ok(Some((id_at_end(&key)?, client)))
 }
 
@@ -226,7 +228,7 @@ pub fn remove_ending(txn: &mut Txn<'_>, id: SessionId) {
 fn id_at_end(key: &[u8]) -> Result<SessionId, Fault> {
     let tail = key
         .last_chunk::<8>()
-        .ok_or_else(|| damaged("session key"))?;
+        .ok_or_else(|| Fault::value(key, "its key has no session"))?;
     Ok(SessionId(u64::from_be_bytes(*tail)))
 }
 
@@ -238,7 +240,8 @@ pub fn replies(txn: &Txn<'_>, id: SessionId) -> Result<Vec<KeptReply>, Fault> {
         Bound::Included(&to),
         SESSION_WINDOW as usize,
     )?;
-    let decode = |(_, b)| KeptReply::from_bytes(b).map_err(|_| damaged("reply cache"));
+    let decode =
+        |(key, b): (Bytes, Bytes)| KeptReply::from_bytes(b).map_err(|e| Fault::value(&key, e));
     rows.into_iter().map(decode).collect()
 }
 

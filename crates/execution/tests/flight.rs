@@ -12,7 +12,9 @@ use arrays::{Arrays, Op, op};
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_execution::graph::{Conflicts, Uses};
-use quorate_execution::{Cached, Call, Done, Executor, Flight, Job, Rest, Service, Workers};
+use quorate_execution::{
+    Broken, Cached, Call, Done, Executor, Flight, Job, Rest, Service, Workers,
+};
 use quorate_state::{Fault, MemorySnapshot, State, Txn};
 use quorate_wire::message::{Control, Request};
 use quorate_wire::{Digest, Encode, PublicKey, RequestNumber, Seq, SessionId, Time};
@@ -536,7 +538,7 @@ fn a_failure_is_told() {
     }
     let job = world.running.pop().unwrap();
     let told = world.flight.complete(job.failed("out of luck".into()));
-    assert_eq!(told, Err("out of luck".into()));
+    assert_eq!(told, Err(Broken::Died("out of luck".into())));
 
     let batch = numbers.agreed(&(1, vec![Ask::Op(1, 0, [2, 2, 0, 1, 1])]));
     world.begin(batch, true);

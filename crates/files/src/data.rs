@@ -1,6 +1,5 @@
 //! The content of files: reading, writing, cutting off. Allocation, holes and seeking are in [`crate::ranges`].
 
-use alloc::format;
 use alloc::vec;
 use bytes::Bytes;
 use quorate_state::Fault;
@@ -362,9 +361,8 @@ impl Fs<'_, '_> {
         let mut left = RECLAIM_PER_OP;
         while left > 0 && self.counters.dead_first < self.counters.dead_next {
             let key = layout::dead_key(self.counters.dead_first);
-            let dead: Dead = self
-                .load(&key)?
-                .ok_or_else(|| Fault("the queue of dead content has a gap".into()))?;
+            let gap = || Fault::value(&key, "the queue of dead content has a gap");
+            let dead: Dead = self.load(&key)?.ok_or_else(gap)?;
             let key_of = |chunk| layout::extent_key(dead.data, chunk);
             let extents = self.scan_numbers(key_of, dead.from, u64::MAX, left)?;
             match extents.last() {
@@ -388,8 +386,7 @@ impl Fs<'_, '_> {
 }
 
 fn parse(key: &[u8], value: &Bytes) -> Done<Stored> {
-    Stored::parse(value)
-        .ok_or_else(|| Fault(format!("the extent under {key:02x?} is damaged")).into())
+    Stored::parse(value).ok_or_else(|| Fault::value(key, "it is no extent").into())
 }
 
 fn must_be_file(inode: &Inode) -> Result<(), Errno> {

@@ -1,6 +1,5 @@
 //! One operation's view of the volume: typed access to keys, and accounting.
 
-use alloc::format;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Bound;
@@ -61,8 +60,9 @@ pub(crate) struct Fs<'a, 't> {
 
 impl<'a, 't> Fs<'a, 't> {
     pub fn new(txn: &'a mut Txn<'t>, caller: &Caller<'a>) -> Result<Self, Fault> {
-        let counters: Counters = read(txn, &layout::counters_key())?
-            .ok_or_else(|| Fault("the volume has no counters".into()))?;
+        let key = layout::counters_key();
+        let missing = || Fault::value(&key, "the volume's counters are missing");
+        let counters: Counters = read(txn, &key)?.ok_or_else(missing)?;
         Ok(Fs {
             txn,
             call: caller.call,
@@ -381,6 +381,6 @@ fn read<T: Decode>(txn: &Txn<'_>, key: &[u8]) -> Result<Option<T>, Fault> {
         None => Ok(None),
         Some(value) => T::from_bytes(value)
             .map(Some)
-            .map_err(|e| Fault(format!("the value under {key:02x?} is damaged: {e}"))),
+            .map_err(|e| Fault::value(key, e)),
     }
 }

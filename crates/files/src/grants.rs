@@ -2,7 +2,6 @@
 //!
 //! A chain is verified once, when it comes. What is kept is its bytes, in rows that nobody else writes; the rest is read from them again.
 
-use alloc::format;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
@@ -33,9 +32,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    fn read(bytes: Bytes) -> Result<Kept, Fault> {
-        let chain = Chain::from_bytes(bytes.clone())
-            .map_err(|e| Fault(format!("a credential that was kept is damaged: {e}")))?;
+    fn read(key: &[u8], bytes: Bytes) -> Result<Kept, Fault> {
+        let chain = Chain::from_bytes(bytes.clone()).map_err(|e| Fault::value(key, e))?;
         let grant = chain.verified_before();
         Ok(Kept {
             bytes,
@@ -192,14 +190,15 @@ impl Fs<'_, '_> {
     pub fn grants_of(&self, subject: PublicKey) -> Done<Vec<Kept>> {
         let (from, to) = layout::grants_of(subject);
         let rows = self.scan(&from, &to, MAX_GRANTS_PER_SUBJECT)?;
-        let kept = rows.into_iter().map(|(_, bytes)| Kept::read(bytes));
+        let kept = rows.into_iter().map(|(key, bytes)| Kept::read(&key, bytes));
         Ok(kept.collect::<Result<_, _>>()?)
     }
 
     /// One credential of a key.
     pub fn grant_of(&self, subject: PublicKey, id: Digest) -> Done<Option<Kept>> {
-        let bytes = self.txn.get(&layout::grant_key(subject, id))?;
-        Ok(bytes.map(Kept::read).transpose()?)
+        let key = layout::grant_key(subject, id);
+        let bytes = self.txn.get(&key)?;
+        Ok(bytes.map(|bytes| Kept::read(&key, bytes)).transpose()?)
     }
 
     /// Whether a credential holds now: it has begun, has not ended, and is not revoked.
@@ -248,7 +247,7 @@ impl Fs<'_, '_> {
             match row.first() {
                 Some(&tag::GRANT) => {
                     let bytes = self.txn.get(&row)?.ok_or_else(|| damaged(&key))?;
-                    self.drop_grant(&Kept::read(bytes)?)?;
+                    self.drop_grant(&Kept::read(&row, bytes)?)?;
                 }
                 Some(&tag::WRITTEN) => {
                     let written: Written = self.load(&row)?.ok_or_else(|| damaged(&key))?;
@@ -269,8 +268,8 @@ impl Fs<'_, '_> {
             return Ok(());
         };
         let found = self.scan(&from, &[tag::GRANT + 1], SWEPT_PER_OP + 1)?;
-        for (_, bytes) in found.iter().take(SWEPT_PER_OP) {
-            let kept = Kept::read(bytes.clone())?;
+        for (key, bytes) in found.iter().take(SWEPT_PER_OP) {
+            let kept = Kept::read(key, bytes.clone())?;
             if self.is_revoked(&kept)? {
                 self.drop_grant(&kept)?;
             }
@@ -317,8 +316,8 @@ impl Fs<'_, '_> {
         let more = found.len() > limit;
         let mut next = None;
         let mut grants = Vec::new();
-        for (_, bytes) in found.into_iter().take(limit) {
-            let kept = Kept::read(bytes)?;
+        for (key, bytes) in found.into_iter().take(limit) {
+            let kept = Kept::read(&key, bytes)?;
             next = Some(GrantPlace {
                 subject: kept.grant.subject,
                 id: kept.grant.id,
@@ -391,5 +390,5 @@ impl Fs<'_, '_> {
 }
 
 fn damaged(key: &[u8]) -> Fault {
-    Fault(format!("what {key:02x?} says is to go is not there"))
+    Fault::value(key, "what it says is to go is not there")
 }

@@ -1,6 +1,5 @@
 //! Handles. Rights are checked when a handle is made and go with it; an object lives as long as its last handle.
 
-use alloc::format;
 use bytes::Bytes;
 use quorate_state::Fault;
 use quorate_wire::Decode;
@@ -178,5 +177,5 @@ impl Fs<'_, '_> {
 }
 
 fn damaged(key: &[u8]) -> Fault {
-    Fault(format!("the handle under {key:02x?} is damaged"))
+    Fault::value(key, "it is no handle")
 }

@@ -4,8 +4,6 @@
 //! after it on, for what was brought before and for what is brought later. What it matches lies below the link by which the revoker has
 //! the right; the owner's lies below none.
 
-use alloc::format;
-
 use bytes::Bytes;
 use quorate_credential::Rights;
 use quorate_state::Fault;
@@ -84,7 +82,7 @@ impl Fs<'_, '_> {
 
     /// Forgets a revocation that has ended.
     pub fn drop_revocation(&mut self, key: &Bytes) -> Done<()> {
-        let odd = || Fault(format!("the revocation under {key:02x?} is damaged"));
+        let odd = || Fault::value(key, "it is no revocation");
         let row: Revocation = self.load(key)?.ok_or_else(odd)?;
         let under = layout::key_at(key, 0).map(Digest).ok_or_else(odd)?;
         self.txn.delete(layout::expiry_key(row.until, key));

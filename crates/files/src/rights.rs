@@ -3,8 +3,6 @@
 //! An ACL is kept as the extended attribute that it is set by, and stands for nothing that the mode bits say as well: one that
 //! says no more than they do is not kept. The bits of owner, mask and others are in both, and always the same.
 
-use alloc::format;
-
 use bytes::Bytes;
 use quorate_state::Fault;
 
@@ -87,7 +85,7 @@ impl Fs<'_, '_> {
         };
         match Acl::parse(&value) {
             Ok(Some(acl)) => Ok(Some(acl)),
-            Ok(None) | Err(_) => Err(Fault(format!("the ACL under {key:02x?} is damaged")).into()),
+            Ok(None) | Err(_) => Err(Fault::value(&key, "it is no ACL").into()),
         }
     }
 

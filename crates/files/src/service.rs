@@ -190,7 +190,7 @@ impl Service for FileService {
         ran: Bytes,
     ) -> Result<Bytes, Fault> {
         let lost = |e| {
-            Fault(alloc::format!(
+            Fault::Store(alloc::format!(
                 "what a write's first step said is lost: {e}"
             ))
         };
@@ -220,7 +220,7 @@ impl Service for FileService {
             Ok(true) => Ok(Rest::Nothing),
             Ok(false) => Ok(Rest::More),
             Err(Stop::Failed(fault)) => Err(fault),
-            Err(Stop::Refused(errno)) => Err(Fault(alloc::format!(
+            Err(Stop::Refused(errno)) => Err(Fault::Store(alloc::format!(
                 "what a session held can't be let go: {errno}"
             ))),
         }
@@ -332,7 +332,7 @@ pub(crate) fn always(
         Ok(Answer::Done(Nothing))
     });
     done.map(drop).map_err(|stop| match stop {
-        Stop::Refused(errno) => Fault(alloc::format!("what can't be refused is: {errno}")),
+        Stop::Refused(errno) => Fault::Store(alloc::format!("what can't be refused is: {errno}")),
         Stop::Failed(fault) => fault,
     })
 }

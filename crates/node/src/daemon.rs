@@ -16,6 +16,7 @@ mod core_thread;
 pub mod directory;
 mod epoch;
 pub mod evidence;
+mod exit;
 mod former;
 mod outgoing;
 mod packed;
@@ -191,6 +192,9 @@ pub enum DaemonError {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// The disk's fault: it has refused a read.
+    #[error("{0}")]
+    Disk(String),
     /// The replica itself can't go on.
     #[error("{0}")]
     Fatal(String),
@@ -350,7 +354,6 @@ impl Daemon {
             identity.signer(),
             tuning.tentative,
         );
-        let damage = (!alone).then_some(damage);
         let files = Files {
             log: wal,
             store,
@@ -358,6 +361,7 @@ impl Daemon {
             first_run: (is_new && durable).then(|| group.clone()),
             data: data.clone(),
             damage,
+            alone,
             former,
             key_refresh: holder.as_ref().and(key_holder.as_ref()).map(|k| k.refresh),
         };

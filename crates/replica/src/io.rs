@@ -94,6 +94,10 @@ pub enum Output {
     /// A replica has sent a piece of state that is not in the certified one. Where messages are signed, what it was sent in proves it:
     /// [`Signing::convict`](crate::Signing::convict).
     Lie(Box<Lie>),
+    /// A value of the state can't be read, for this reason; it is compared with what the others have. For the operators.
+    Doubt(String),
     /// The replica can't go on, for this reason; it does nothing any more.
     Fatal(String),
+    /// The same, where what is stored is no state: when the replica is started again it needs all of it from the others.
+    Damaged(String),
 }

@@ -13,6 +13,7 @@ mod answers;
 mod asks;
 mod checkpoints;
 mod clients;
+mod doubt;
 mod former;
 mod io;
 mod parallel;

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use quorate_agreement::{Input as AgreementInput, Now, Ordered};
 use quorate_execution::graph::OpId;
-use quorate_execution::{Completion, Done, Executed, Flight, Service, Workers};
+use quorate_execution::{Broken, Completion, Done, Executed, Flight, Service, Workers};
 use quorate_state::Fault;
 use quorate_wire::Seq;
 use quorate_wire::message::Read;
@@ -262,13 +262,18 @@ impl<S: Service> Replica<S> {
         )
     }
 
-    pub(crate) fn on_ran(&mut self, completions: Vec<Completion>) {
+    pub(crate) fn on_ran(&mut self, completions: Vec<Completion>) -> Result<(), Fault> {
+        let mut result = Ok(());
         for completion in completions {
             let flight = self.parallel.as_mut().map(|p| &mut p.flight);
-            if let Some(Err(reason)) = flight.map(|flight| flight.complete(completion)) {
-                return self.fail(reason);
+            match flight.map(|flight| flight.complete(completion)) {
+                // The graph is told of the others all the same.
+                Some(Err(Broken::Fault(fault))) => result = Err(fault),
+                Some(Err(Broken::Died(reason))) => self.fail(reason),
+                Some(Ok(())) | None => {}
             }
         }
+        result
     }
 
     fn answer(&mut self, done: Done<Tag>) {

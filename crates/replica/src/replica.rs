@@ -19,6 +19,7 @@ use quorate_wire::{Authentication, ClientId, Digest, LogIndex, Quorum, ReplicaId
 use crate::asks::Asks;
 use crate::checkpoints::Checkpoints;
 use crate::clients::{Clients, ConnectionId};
+use crate::doubt::Doubts;
 use crate::former::Former;
 use crate::io::{Input, Output};
 use crate::parallel::Parallel;
@@ -63,13 +64,13 @@ pub fn genesis<S: Service>(service: S) -> Result<Arc<Layer>, Fault> {
 /// One replica of a group.
 #[derive(Debug)]
 pub struct Replica<S> {
-    quorum: Quorum,
+    pub(crate) quorum: Quorum,
     pub(crate) me: ReplicaId,
     pub(crate) agreement: Agreement,
     pub(crate) executor: Executor<S>,
     pub(crate) state: State,
     /// The store's newest content.
-    newest: Arc<dyn Snapshot>,
+    pub(crate) newest: Arc<dyn Snapshot>,
     /// Own checkpoints from the stable one up, for those who fetch state.
     snapshots: BTreeMap<Seq, Arc<dyn Snapshot>>,
     /// Layers that the store has not confirmed.
@@ -85,6 +86,7 @@ pub struct Replica<S> {
     pub(crate) checkpoints: Checkpoints,
     pub(crate) transfer: Transfer,
     pub(crate) former: Option<Former>,
+    pub(crate) doubts: Doubts,
     /// Of peers that fetch from this replica.
     asks: Asks,
     pub(crate) clients: Clients,
@@ -146,6 +148,7 @@ impl<S: Service> Replica<S> {
             checkpoints,
             transfer: Transfer::Idle,
             former: former.then(Former::default),
+            doubts: Doubts::default(),
             asks: Asks::default(),
             clients: Clients::default(),
             bundles: Bundles::new(quorum, me),
@@ -176,7 +179,7 @@ impl<S: Service> Replica<S> {
         }
         self.bundles.now = now.mono;
         let result = self.dispatch(now, input);
-        self.absorb(result);
+        self.absorb(now, result);
         if !is_message {
             self.end_turn(now);
         }
@@ -224,7 +227,7 @@ impl<S: Service> Replica<S> {
             } => {
                 return self.on_stored(now, seq, complete, root, snapshot);
             }
-            Input::Ran(completions) => self.on_ran(completions),
+            Input::Ran(completions) => return self.on_ran(completions),
             Input::Found(found) => return self.transfer.found(now.mono, found),
             Input::HandOver => self.agree(now, AgreementInput::HandOver),
             Input::Tick => self.agree(now, AgreementInput::Tick),
@@ -248,9 +251,18 @@ impl<S: Service> Replica<S> {
         self.refusals += 1;
     }
 
-    fn absorb(&mut self, result: Result<(), Fault>) {
-        if let Err(fault) = result {
-            self.fail(fault.to_string());
+    fn absorb(&mut self, now: Now, result: Result<(), Fault>) {
+        match result {
+            Ok(()) => {}
+            Err(Fault::Value { .. }) if is_on(Mutant::UnreadableForGood) => {
+                self.fail("a value".into())
+            }
+            Err(Fault::Value { key, what }) => self.doubt(now, key, &what),
+            Err(Fault::Tree(what)) => {
+                self.failed = true;
+                self.out.push_back(Output::Damaged(what));
+            }
+            Err(fault @ Fault::Store(_)) => self.fail(fault.to_string()),
         }
     }
 
@@ -263,7 +275,8 @@ impl<S: Service> Replica<S> {
     fn settle(&mut self, now: Now) {
         while !self.failed {
             self.settle_outputs(now);
-            if self.failed || !self.tell_done(now) {
+            let more = self.transfer.is_doubted() || self.tell_done(now);
+            if self.failed || !more {
                 break;
             }
         }
@@ -278,7 +291,7 @@ impl<S: Service> Replica<S> {
             }
             for output in outputs {
                 let result = self.carry_out(output);
-                self.absorb(result);
+                self.absorb(now, result);
                 if self.failed {
                     return;
                 }
@@ -286,14 +299,14 @@ impl<S: Service> Replica<S> {
             let result = self
                 .execute_backlog()
                 .and_then(|()| self.move_transfer(now));
-            self.absorb(result);
+            self.absorb(now, result);
         }
         let result = self
             .execute_backlog()
             .and_then(|()| self.move_transfer(now))
             .and_then(|()| self.answer_asks(now))
             .and_then(|()| self.answer_reads());
-        self.absorb(result);
+        self.absorb(now, result);
     }
 
     fn carry_out(&mut self, output: AgreementOutput) -> Result<(), Fault> {
@@ -367,7 +380,7 @@ impl<S: Service> Replica<S> {
         Ok(())
     }
 
-    fn roll_back(&mut self) {
+    pub(crate) fn roll_back(&mut self) {
         if self.parallel.is_some() {
             return self.undo_tentative();
         }
@@ -458,7 +471,7 @@ impl<S: Service> Replica<S> {
             self.applied = seq;
             self.checkpoints.restart();
             self.agree(now, AgreementInput::StateFetched(seq, root));
-            return Ok(());
+            return self.note_vouched();
         }
         if !self.transfer.is_idle() || !complete {
             return Ok(());
@@ -512,6 +525,7 @@ impl<S: Service> Replica<S> {
     fn move_transfer(&mut self, now: Now) -> Result<(), Fault> {
         if let Transfer::Draining(target) = self.transfer
             && self.in_store == 0
+            && !self.forget_doubted(target)?
         {
             let most = match is_on(Mutant::OneDonor) {
                 true => 1,

@@ -14,6 +14,8 @@ use quorate_wire::{Digest, ReplicaId, Seq};
 pub(crate) enum Transfer {
     /// None goes on.
     Idle,
+    /// The state can't be read, and agreement is about to say which one to go to.
+    Doubted,
     /// Layers written before are still on their way to the store.
     Draining(Target),
     /// The fetcher is at work; `storing` while the store has a piece of it, `last` if that piece completes the state.
@@ -34,6 +36,10 @@ pub(crate) struct Piece {
 impl Transfer {
     pub fn is_idle(&self) -> bool {
         matches!(self, Transfer::Idle)
+    }
+
+    pub fn is_doubted(&self) -> bool {
+        matches!(self, Transfer::Doubted)
     }
 
     /// `lookups`: there is a former state, in which other transfers of this replica have looked so many times before.
@@ -62,7 +68,7 @@ impl Transfer {
     ) -> Result<(), Fault> {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.handle(now, from, message),
-            Transfer::Idle | Transfer::Draining(_) => Ok(()),
+            Transfer::Idle | Transfer::Doubted | Transfer::Draining(_) => Ok(()),
         }
     }
 
@@ -70,14 +76,14 @@ impl Transfer {
     pub fn look_up(&mut self) -> Option<Lookup> {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.look_up(),
-            Transfer::Idle | Transfer::Draining(_) => None,
+            Transfer::Idle | Transfer::Doubted | Transfer::Draining(_) => None,
         }
     }
 
     pub fn found(&mut self, now: u64, found: Found) -> Result<(), Fault> {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.found(now, found),
-            Transfer::Idle | Transfer::Draining(_) => Ok(()),
+            Transfer::Idle | Transfer::Doubted | Transfer::Draining(_) => Ok(()),
         }
     }
 
@@ -85,7 +91,7 @@ impl Transfer {
     pub fn former_counts(&self) -> Counts {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.former_counts(),
-            Transfer::Idle | Transfer::Draining(_) => Counts::default(),
+            Transfer::Idle | Transfer::Doubted | Transfer::Draining(_) => Counts::default(),
         }
     }
 
@@ -93,7 +99,7 @@ impl Transfer {
     pub fn take_lies(&mut self) -> Vec<Lie> {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.take_lies(),
-            Transfer::Idle | Transfer::Draining(_) => Vec::new(),
+            Transfer::Idle | Transfer::Doubted | Transfer::Draining(_) => Vec::new(),
         }
     }
 
@@ -154,7 +160,7 @@ impl Transfer {
     pub fn next_timeout(&self) -> Option<u64> {
         match self {
             Transfer::Running { fetcher, .. } => fetcher.next_timeout(),
-            Transfer::Idle | Transfer::Draining(_) => None,
+            Transfer::Idle | Transfer::Doubted | Transfer::Draining(_) => None,
         }
     }
 }

@@ -252,6 +252,11 @@ impl Disk {
         }
     }
 
+    /// The root of what a new store holds.
+    pub fn genesis_root(&self) -> Digest {
+        self.genesis.root
+    }
+
     /// The power goes.
     pub fn crash(&mut self, dice: &mut Dice) {
         self.writes.clear();
@@ -279,6 +284,15 @@ impl Disk {
             self.store = self.genesis.clone();
         }
         true
+    }
+
+    /// A value in the store of a server that is down is another, or gone, and the tree knows nothing of it.
+    pub fn spoil(&mut self, key: Bytes, value: Option<Bytes>) {
+        let entries = &mut Arc::make_mut(&mut self.store.snapshot).entries;
+        match value {
+            Some(value) => entries.insert(key, value),
+            None => entries.remove(&key),
+        };
     }
 
     /// The log of a server that is down is lost.

@@ -42,6 +42,7 @@ scenarios! {
     state::state_transfer_with_a_lying_donor
     state::a_state_transfer_is_cut_short
     state::a_damaged_state_is_mended
+    state::an_unreadable_value_is_mended
     adversaries::equivocating_primary
     adversaries::equivocation_leaves_evidence
     adversaries::slow_primary
@@ -77,10 +78,13 @@ scenarios! {
     recovery::a_recovery_is_cut_short
     recovery::two_lost_logs_are_too_many
     recovery::a_lost_vote_is_not_given_again
+    recovery::a_lying_estimate_holds_nobody_up
+    recovery::former_words_do_not_add_up
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered
     views::a_primary_hands_over
+    views::service_is_back_within_two_timeouts
 }
 
 fn group(clients: usize, change: impl FnOnce(&mut Knobs)) -> World {

@@ -139,15 +139,20 @@ fn list_uses(op: &Bytes) -> Uses {
     }
 }
 
+/// Where a list is in the state.
+pub fn list_key(key: u8) -> Bytes {
+    Bytes::copy_from_slice(&[1, key])
+}
+
 fn lists(txn: &mut Txn<'_>, op: &Bytes) -> Result<Bytes, Fault> {
     let Ok(op) = ListOp::from_bytes(op.clone()) else {
         return Ok(Bytes::new());
     };
-    let key = Bytes::copy_from_slice(&[1, op.key]);
+    let key = list_key(op.key);
     let mut tokens = match txn.get(&key)? {
         Some(value) => {
             List::from_bytes(value)
-                .map_err(|_| Fault("a list that was not written".into()))?
+                .map_err(|e| Fault::value(&key, e))?
                 .tokens
         }
         None => Vec::new(),

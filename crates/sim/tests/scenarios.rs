@@ -26,6 +26,7 @@ tests! {
     state_transfer_with_a_lying_donor
     a_state_transfer_is_cut_short
     a_damaged_state_is_mended
+    an_unreadable_value_is_mended
     equivocating_primary
     equivocation_leaves_evidence
     slow_primary
@@ -62,6 +63,9 @@ tests! {
     a_recovery_is_cut_short
     two_lost_logs_are_too_many
     a_lost_vote_is_not_given_again
+    a_lying_estimate_holds_nobody_up
+    former_words_do_not_add_up
+    service_is_back_within_two_timeouts
     leaping_primary
     a_client_and_a_replica_in_league
     old_requests_are_not_ordered

@@ -1,21 +1,48 @@
 //! What a store offers to the layers above it.
 
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Bound;
 
 use bytes::Bytes;
 
-/// The store under the state failed: a disk error, or content that does not match its checksum.
-///
-/// This is the environment's fault and one replica's alone: it must take the replica out and never become a result.
+/// The state can't be read. This is one replica's misfortune, and must never become a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault(pub String);
+pub enum Fault {
+    /// The store under the state failed: a disk error, or content that does not match its checksum. It takes the replica out.
+    Store(String),
+    /// The partition tree contradicts itself or the entries: what is stored is no state, and has to come from the others.
+    Tree(String),
+    /// The store gives a value back, and whoever reads it finds that it is none that it can have written; or misses one. The
+    /// replica compares it with what the others have.
+    Value {
+        /// Under which key.
+        key: Bytes,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl Fault {
+    /// A [`Fault::Value`].
+    pub fn value(key: &[u8], what: impl ToString) -> Fault {
+        Fault::Value {
+            key: Bytes::copy_from_slice(key),
+            what: what.to_string(),
+        }
+    }
+}
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the state store failed: {}", self.0)
+        match self {
+            Fault::Store(what) => write!(f, "the state store failed: {what}"),
+            Fault::Tree(what) => write!(f, "the stored state is damaged: {what}"),
+            Fault::Value { key, what } => {
+                write!(f, "the value under the key {key:?} can't be read: {what}")
+            }
+        }
     }
 }
 

@@ -61,7 +61,7 @@ pub fn lookup(snapshot: &dyn Snapshot, key: &[u8]) -> Result<Option<Digest>, Fau
             };
         };
         if expected.is_some_and(|expected| digest(&bytes) != expected) {
-            return Err(Fault(format!(
+            return Err(Fault::Tree(format!(
                 "the tree's node at {path:?} does not match its parent"
             )));
         }
@@ -76,7 +76,7 @@ pub fn lookup(snapshot: &dyn Snapshot, key: &[u8]) -> Result<Option<Digest>, Fau
             },
         }
     }
-    Err(Fault(format!("the tree has no leaf for {place:?}")))
+    Err(Fault::Tree(format!("the tree has no leaf for {place:?}")))
 }
 
 /// The path of a node's child.
@@ -86,9 +86,9 @@ pub(crate) fn child_path(path: &[u8], byte: u8) -> Bytes {
 
 pub(crate) fn decode_own(path: &[u8], bytes: Bytes) -> Result<Node, Fault> {
     Node::decode(path, bytes)
-        .map_err(|e| Fault(format!("the tree's node at {path:?} is damaged: {e}")))
+        .map_err(|e| Fault::Tree(format!("the tree's node at {path:?} is damaged: {e}")))
 }
 
 pub(crate) fn missing(path: &[u8]) -> Fault {
-    Fault(format!("the tree's node at {path:?} is missing"))
+    Fault::Tree(format!("the tree's node at {path:?} is missing"))
 }

@@ -28,7 +28,7 @@ struct Damaged {
 impl Damaged {
     fn check(&self, name: &[u8]) -> Result<(), Fault> {
         match self.names.contains(name) {
-            true => Err(Fault("damaged".into())),
+            true => Err(Fault::Store("damaged".into())),
             false => Ok(()),
         }
     }

@@ -110,7 +110,10 @@ impl StoreError {
     pub(crate) fn fault(path: &Path, fault: Fault) -> StoreError {
         StoreError::Corrupt {
             path: path.to_owned(),
-            what: fault.0,
+            what: match fault {
+                Fault::Store(what) | Fault::Tree(what) => what,
+                Fault::Value { .. } => fault.to_string(),
+            },
         }
     }
 
@@ -125,7 +128,7 @@ impl StoreError {
 
 impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Fault {
-        Fault(error.to_string())
+        Fault::Store(error.to_string())
     }
 }
 

@@ -47,6 +47,8 @@ mod former;
 mod power_cut;
 mod rows;
 mod space;
+#[cfg(test)]
+mod spoiled;
 mod store;
 
 pub use blobs::{Appender, BlobError, Blobs, LARGE_BYTES, Place};

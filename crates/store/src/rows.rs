@@ -114,7 +114,7 @@ pub(crate) fn read_elsewhere(
 }
 
 fn mismatch(kind: Kind, key: &[u8]) -> Fault {
-    Fault(format!("the row {kind:?} {key:?} does not match its tag"))
+    Fault::Store(format!("the row {kind:?} {key:?} does not match its tag"))
 }
 
 /// Derived once: most rows are short, and for those deriving it again would double the cost.
@@ -161,6 +161,11 @@ impl Damage {
         self.0.damaged.load(Ordering::Relaxed)
     }
 
+    /// Whether the disk or the system has refused a read.
+    pub fn has_failed(&self) -> bool {
+        self.0.failed.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn note(&self, error: StoreError) -> Fault {
         let which = match error.is_damage() {
             true => &self.0.damaged,
@@ -175,7 +180,7 @@ impl Damage {
         if self.0.failed.load(Ordering::Relaxed) {
             return StoreError::Io {
                 path: path.to_owned(),
-                source: std::io::Error::other(fault.0),
+                source: std::io::Error::other(fault.to_string()),
             };
         }
         self.0.damaged.store(true, Ordering::Relaxed);
@@ -263,7 +268,7 @@ mod tests {
         let damage = Damage::default();
         damage.note(refused());
         assert!(!damage.is_found());
-        let judged = damage.judge(path, Fault("the tree's node is missing".into()));
+        let judged = damage.judge(path, Fault::Tree("the tree's node is missing".into()));
         assert!(!judged.is_damage() && !damage.is_found());
         for kind in [
             std::io::ErrorKind::NotFound,
@@ -274,7 +279,7 @@ mod tests {
             assert!(damage.is_found());
         }
         let damage = Damage::default();
-        let judged = damage.judge(path, Fault("the tree's node is missing".into()));
+        let judged = damage.judge(path, Fault::Tree("the tree's node is missing".into()));
         assert!(judged.is_damage() && damage.is_found());
     }
 

@@ -54,6 +54,11 @@ pub struct Keyholder {
 /// is this replica's alone; started again on it, the replica goes on where it was. What is damaged there comes from the other replicas
 /// again. Without its log a replica does not know what it has told the others: then it is silent until the group has gone on
 /// beyond all that it may have said, and `quorate status` says that it recovers.
+///
+/// A disk that refuses a read, a write or a sync, or is full, ends it with a message before anything is said that is not safe. Exit codes are those of
+/// sysexits.h: 0, it was told to end; 65, what is on the disk is damaged, lost or of another kind, and the others can't help; 66 and 77, a file is
+/// missing or may not be used; 69, its address or its key holder is not there; 70, a defect; 74, the disk; 75, another process is in the way; 78,
+/// options or files that don't belong together.
 #[derive(Debug, ClapArgs)]
 pub struct Replica {
     /// The replica's number in the group file.

@@ -79,7 +79,9 @@ pub(crate) struct Core<S> {
     evidence: EvidenceKeeper,
     data: PathBuf,
     first_run: Option<Arc<Group>>,
-    damage: Option<Damage>,
+    damage: Damage,
+    /// There are no others who could help.
+    alone: bool,
     former: Option<FormerThread>,
     /// How the check of the former state went.
     check: Option<StateCheck>,
@@ -109,8 +111,10 @@ pub(crate) struct Files {
     pub data: PathBuf,
     /// For a replica that has never run: its group, to note with the first record that it has.
     pub first_run: Option<Arc<Group>>,
-    /// Whether the store has found damage, where others can help.
-    pub damage: Option<Damage>,
+    /// Whether the store has found damage.
+    pub damage: Damage,
+    /// Whether there are no others who could help.
+    pub alone: bool,
     /// Where there is a state that was set aside.
     pub former: Option<FormerThread>,
     /// How often the keys of links are renewed, where there is a key holder; 0: never.
@@ -134,6 +138,7 @@ impl<S: Service> Core<S> {
             data,
             first_run,
             damage,
+            alone,
             former,
             key_refresh,
         } = files;
@@ -164,6 +169,7 @@ impl<S: Service> Core<S> {
             data,
             first_run,
             damage,
+            alone,
             former,
             check: None,
             progress: Progress::new(start),
@@ -184,16 +190,21 @@ impl<S: Service> Core<S> {
 
     /// Why the replica has to stop: damage of the state is mended at the next start.
     fn judge(&self, error: DaemonError) -> DaemonError {
-        let reads = self.damage.as_ref().is_some_and(Damage::is_found);
-        let is_damage = match &error {
-            DaemonError::Store(e) => e.is_damage() && self.damage.is_some(),
-            DaemonError::Fatal(_) => reads,
-            _ => false,
-        };
-        if !is_damage {
-            return error;
+        match &error {
+            DaemonError::Store(e) if e.is_damage() => self.damaged(error.to_string()),
+            DaemonError::Fatal(_) if self.damage.is_found() => self.damaged(error.to_string()),
+            DaemonError::Fatal(reason) if self.damage.has_failed() => {
+                DaemonError::Disk(reason.clone())
+            }
+            _ => error,
         }
-        let reason = error.to_string();
+    }
+
+    /// What is stored is no state, and the next start has it fetched, if there is somebody who has it.
+    fn damaged(&self, reason: String) -> DaemonError {
+        if self.alone {
+            return DaemonError::Alone(reason);
+        }
         restore::note_damaged_state(&self.data, &reason);
         DaemonError::StateDamaged(reason)
     }
@@ -469,7 +480,12 @@ impl<S: Service> Core<S> {
                         self.evidence.keep(evidence);
                     }
                 }
+                Output::Doubt(reason) => tracing::error!(
+                    "{reason}. Somebody or something has changed the state on this disk: it is compared with the others', \
+                     and what differs is fetched"
+                ),
                 Output::Fatal(reason) => return Err(DaemonError::Fatal(reason)),
+                Output::Damaged(reason) => return Err(self.damaged(reason)),
             }
         }
         for connection in self.outgoing.not_taking() {

@@ -6,7 +6,7 @@ use quorate_wire::{ReplicaId, Seq};
 
 use super::*;
 use crate::knobs::Adversary;
-use crate::service::BULKY;
+use crate::service::{BULKY, list_key};
 
 /// Those who start again give their newest state to one who lags too far for batches, also where weight has made a checkpoint
 /// before its number was due. Without them there is no quorum.
@@ -85,4 +85,45 @@ pub(super) fn a_damaged_state_is_mended() -> Outcome {
     w.run_until("the same at the next checkpoint", 20_000, |w| {
         root(w, 3) == root(w, 0) && standing(w, 3).stable.0 >= Seq(256)
     })
+}
+
+/// A value in one replica's store is one that nobody wrote so, though its sums are right. Whoever reads it says so, and it comes from
+/// the others; also if the power goes on the way, and with workers.
+pub(super) fn an_unreadable_value_is_mended() -> Outcome {
+    for (value, workers, cut) in [
+        (Some(Bytes::from_static(b"?")), false, None),
+        (Some(Bytes::from_static(b"?")), true, None),
+        (Some(Bytes::new()), false, Some(3)),
+        (Some(Bytes::new()), true, Some(8)),
+    ] {
+        let mut w = group(1, |k| k.workers = workers);
+        append(&mut w, 0, 0..140, 1000)?;
+        w.crash(3);
+        for list in 0..3 {
+            w.spoil(3, list_key(list), value.clone());
+        }
+        w.start(3)?;
+        if let Some(ms) = cut {
+            w.run_for(ms)?;
+            w.crash(3);
+            w.start(3)?;
+        }
+        append(&mut w, 0, 140..146, 1000)?;
+        w.run_until("mended", 5_000, |w| {
+            let it = standing(w, 3);
+            !it.fetching && it.executed == standing(w, 0).executed
+        })?;
+        // It is needed.
+        w.crash(1);
+        append(&mut w, 0, 146..300, 5000)?;
+        w.start(1)?;
+        w.finish()?;
+        let content = |i: usize| &w.server(i).disk.store;
+        assert!(content(3).seq >= Seq(256) && content(3).root == content(0).root);
+        for list in 0..3 {
+            let entries = |i: usize| content(i).snapshot.entries.get(&list_key(list));
+            assert_eq!(entries(3), entries(0));
+        }
+    }
+    Ok(())
 }

@@ -281,3 +281,38 @@ pub(super) fn a_paused_primary_is_soon_left() -> Outcome {
     w.net().join();
     w.finish().map(|_| ())
 }
+
+/// The primary's power goes in the midst of the work of many clients. Whatever they have open, and what each asks next, is done within
+/// twice the time-out, whenever it comes and however long the time-out is.
+pub(super) fn service_is_back_within_two_timeouts() -> Outcome {
+    for (seed, timeout_ms) in (1..=8).flat_map(|seed| [250, 500, 2_500].map(|t| (seed, t))) {
+        let mut knobs = Knobs::calm(if seed % 4 == 0 { 7 } else { 4 });
+        (knobs.clients, knobs.timeout_ms) = (8, timeout_ms);
+        let mut w = World::new(seed, knobs, Sink::None);
+        w.run_for(20 + seed)?;
+        let mut open: Vec<(usize, usize)> = (0..8).map(|c| (c, ask(&mut w, c, c as u64))).collect();
+        let mut token = 100;
+        let mut work = |w: &mut World, open: &mut Vec<(usize, usize)>, ms: u64| {
+            for _ in 0..ms {
+                w.run_for(1)?;
+                for (client, operation) in open.iter_mut() {
+                    if w.operation(*operation).done.is_some() {
+                        token += 1;
+                        *operation = ask(w, *client, token);
+                    }
+                }
+            }
+            Ok(())
+        };
+        work(&mut w, &mut open, 300 + 37 * seed)?;
+        w.crash(0);
+        w.run_until("what was open is done", 2 * timeout_ms, |w| {
+            open.iter().all(|(_, o)| w.operation(*o).done.is_some())
+        })?;
+        assert!(standing(&w, 1).view > View(0));
+        work(&mut w, &mut open, 50)?;
+        w.start(0)?;
+        w.finish()?;
+    }
+    Ok(())
+}

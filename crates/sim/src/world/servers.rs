@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use quorate_agreement::{Record, Standing};
 use quorate_execution::Job;
 use quorate_state::transfer::{self, Lookup};
-use quorate_wire::Signer;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::Checkpoint;
+use quorate_wire::{Signer, Time};
 
 use super::*;
 use crate::disk::Write;
@@ -114,6 +115,27 @@ impl World {
         let now = self.servers[server].now(self.now).wall;
         self.servers[server].disk.lose_log(now);
         self.lost_log(server);
+    }
+
+    /// A value in the store of a server that is down is changed, or taken away; see [`Disk::spoil`](crate::disk::Disk::spoil).
+    pub fn spoil(&mut self, server: usize, key: Bytes, value: Option<Bytes>) {
+        assert!(self.servers[server].replica.is_none());
+        self.servers[server].disk.spoil(key, value);
+    }
+
+    /// What a server's clock shows.
+    pub fn wall(&self, server: usize) -> Time {
+        self.servers[server].now(self.now).wall
+    }
+
+    /// The key of a replica in its epoch of now, where there are key holders.
+    pub fn signer_of_now(&self, id: ReplicaId) -> Signer {
+        signer_of(id, self.holders.get(&id).copied().unwrap_or_default())
+    }
+
+    /// The root of the initial state.
+    pub fn genesis_root(&self) -> Digest {
+        self.servers[0].disk.genesis_root()
     }
 
     /// The others notice that a server's process has started or is gone.
@@ -366,11 +388,16 @@ impl World {
                     self.on_evidence(server, &evidence)?;
                 }
             }
-            Output::Fatal(reason) if correct => {
+            Output::Doubt(reason) => {
+                self.note(&[14, server as u64], || {
+                    format!("server {server} doubts its state: {reason}")
+                });
+            }
+            Output::Fatal(reason) | Output::Damaged(reason) if correct => {
                 let what = format!("server {server} gives up: {reason}");
                 return Err(Failure::new("correct replicas go on", what));
             }
-            Output::Fatal(reason) => {
+            Output::Fatal(reason) | Output::Damaged(reason) => {
                 self.note(&[4, server as u64], || {
                     format!("server {server} (faulty) gives up: {reason}")
                 });

@@ -38,7 +38,7 @@ pub fn check(snapshot: &dyn Snapshot) -> Result<Digest, Fault> {
         let node = decode_own(&path, bytes)?;
         total = total.or(Some(node.count()));
         if found != expected || count.is_some_and(|count| count != node.count()) {
-            return Err(Fault(format!(
+            return Err(Fault::Tree(format!(
                 "the tree's node at {path:?} does not match its parent"
             )));
         }
@@ -53,7 +53,7 @@ pub fn check(snapshot: &dyn Snapshot) -> Result<Digest, Fault> {
                     let value = value.map(|value| Digest::of(Content::StateValue, &value));
                     if value != Some(entry.value) {
                         let key = entry.key;
-                        return Err(Fault(format!(
+                        return Err(Fault::Tree(format!(
                             "the value of {key:?} does not match the tree"
                         )));
                     }
@@ -64,7 +64,7 @@ pub fn check(snapshot: &dyn Snapshot) -> Result<Digest, Fault> {
     }
     // All that is listed is there; as many as are listed leave no room for others.
     if count_entries(snapshot)? != listed || total != Some(listed) {
-        return Err(Fault(
+        return Err(Fault::Tree(
             "there are entries that the tree does not list".into(),
         ));
     }

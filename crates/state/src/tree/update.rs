@@ -217,7 +217,7 @@ impl Updater<'_> {
             match node {
                 Node::Leaf(entries) => all.extend(entries),
                 Node::Inner(_) => {
-                    return Err(Fault(alloc::format!(
+                    return Err(Fault::Tree(alloc::format!(
                         "the tree's node at {path:?} covers more entries than its parent says"
                     )));
                 }
