@@ -2,6 +2,7 @@
 
 mod bench;
 mod credential;
+mod mount;
 mod replica;
 mod sharing;
 mod time;
@@ -15,6 +16,7 @@ use quorate_fault::Fault;
 
 pub use bench::{Bench, Benchmark, Files, Measure, Recovery};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
+pub use mount::{Mount, MountHelper};
 pub use replica::{Keyholder, Programs, Recover, Replica, ScheduleArgs, Supervise};
 pub use sharing::{Audit, AuditCommand, AuditVerify, Manager, Revoke, Shares};
 pub use time::Period;
@@ -168,45 +170,6 @@ pub struct Keygen {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Mount a group's files.
-///
-/// Results are taken only when 2f+1 replicas say the same. Stays in the foreground until SIGINT, SIGTERM or
-/// `quorate umount DIR`.
-///
-/// Whom the group file does not name mounts by credentials. With one that is about a directory, that directory is the mount's root. With several,
-/// or a directory of them, the root has an entry for each, with the name of its file; what is put into the directory later, or taken out
-/// of it, is seen within some seconds.
-///
-/// Examples:
-///   quorate mount group.toml ~/shared                                        as a client that the group file names
-///   quorate mount group.toml ~/plans --key bob.key --credential bob.cred     as the holder of a credential
-///   quorate mount group.toml ~/shared --key bob.key --credential ~/credentials
-#[derive(Debug, ClapArgs)]
-#[command(verbatim_doc_comment)]
-pub struct Mount {
-    /// The group file.
-    #[arg(value_name = "GROUP")]
-    pub group: PathBuf,
-    /// Where; must be a directory.
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
-    /// The client's key file [default: client.key beside the group file].
-    #[arg(long, value_name = "FILE")]
-    pub key: Option<PathBuf>,
-    /// A credential for the key, or a directory with such files (*.cred). Repeatable.
-    #[arg(long, value_name = "FILE|DIR", requires = "key")]
-    pub credential: Vec<PathBuf>,
-    /// Reach replica N here instead of at its address in the group file, such as through a tunnel. Repeatable.
-    #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_route)]
-    pub route: Vec<(u8, String)>,
-    /// Mount options, separated by commas: ro, allow_other, noatime...
-    #[arg(short = 'o', long, value_delimiter = ',', value_name = "OPTIONS")]
-    pub options: Vec<String>,
-    /// End when standard input ends: so a mount does not outlive the benchmark that started it.
-    #[arg(long, hide = true)]
-    pub with_parent: bool,
 }
 
 /// Serve a group's files over NFS version 3, for machines that have no Quorate on them.
@@ -392,5 +355,6 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         super::Args::command().debug_assert();
+        super::MountHelper::command().debug_assert();
     }
 }

@@ -7,19 +7,30 @@ mod supervision;
 mod words;
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Args, Command};
+use args::{Args, Command, MountHelper};
 use quorate_node::DaemonError;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// As what mount(8) looks for a helper.
+const MOUNT_HELPER: &str = "mount.quorate";
+/// Its exit code where nothing is mounted (mount(8)).
+const MOUNT_FAILURE: u8 = 32;
+
 fn main() -> ExitCode {
+    let called = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&called).file_name() == Some(MOUNT_HELPER.as_ref()) {
+        return mount_helper();
+    }
     let args = Args::parse();
     start_logging(args.verbose);
+    let verbose = args.verbose;
     let result = match args.command {
         Command::Up(args) => commands::up::run(&args),
         Command::Init(args) => commands::init::run(&args),
@@ -30,7 +41,7 @@ fn main() -> ExitCode {
         Command::Programs(args) => commands::programs::run(&args),
         Command::Recover(args) => commands::recover::run(&args),
         Command::Schedule(args) => commands::recover::schedule(&args),
-        Command::Mount(args) => commands::mount::run(&args),
+        Command::Mount(args) => commands::mount::run(&args, verbose),
         Command::Umount(args) => commands::umount::run(&args),
         Command::Nfs(args) => commands::nfs::run(&args),
         Command::Route(args) => commands::route::run(&args),
@@ -47,6 +58,24 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(&e),
+    }
+}
+
+fn mount_helper() -> ExitCode {
+    let helper = match MountHelper::try_parse() {
+        Ok(helper) => helper,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    start_logging(helper.verbose);
+    match commands::mount::run_as_helper(helper) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            fail(&e);
+            ExitCode::from(MOUNT_FAILURE)
+        }
     }
 }
 

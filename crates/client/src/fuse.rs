@@ -6,10 +6,11 @@
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
 //! - `shares`: what a guest's mount has as its root.
+//! - `caching`: for how long the kernel takes what it was told for granted.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
 //! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
-//! release returns, and an open or a lock's grant sees what was there. Attributes and names may be [`TTL`] old. A file that
+//! release returns, and an open or a lock's grant sees what was there. Attributes and names may be as old as [`Caching`] says. A file that
 //! is kept open shows what others write at the latest when its attributes are asked for. What this mount alone has
 //! written and read comes from the kernel's page cache. What is set on a file while it is open for writing (times, and modes
 //! that take nobody's rights away) is written back like its data, so it is at the group when the file is closed.
@@ -19,6 +20,7 @@
 use std::time::Duration;
 
 mod ahead;
+mod caching;
 mod caller;
 mod changes;
 mod convert;
@@ -34,12 +36,13 @@ mod names;
 mod plain;
 mod shares;
 
+pub use caching::{Caching, Lifetime};
 pub use mount::{
     MountError, MountOptions, Mounted, UnmountError, check_device, mount, mount_from, unmount_at,
 };
 pub use shares::{Shares, Start};
 
-/// For how long the kernel takes attributes and names for granted.
+/// For how long the kernel takes attributes and names for granted, where nobody says otherwise.
 pub const TTL: Duration = Duration::from_secs(1);
 /// The extended attribute of each object on a mount in which the mount says what credentials call it: the group's id in
 /// hexadecimal, a space, the object's number in decimal.

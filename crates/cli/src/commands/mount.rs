@@ -1,5 +1,8 @@
 //! `quorate mount`, and what `quorate up` shares with it.
 
+mod background;
+mod options;
+
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -12,27 +15,40 @@ use rustix::io::Errno;
 use tokio::process::Command;
 
 use super::guest::Guest;
-use crate::args::Mount;
+use crate::args::{Mount, MountHelper};
 use crate::{commands, paths};
 
 /// How long a mount by credentials waits for the group to take them.
 const FIRST_WAIT: Duration = Duration::from_secs(20);
 
-pub fn run(args: &Mount) -> Result<()> {
+pub fn run(args: &Mount, verbose: u8) -> Result<()> {
+    if args.background {
+        return background::start(args, verbose);
+    }
+    if args.in_background {
+        background::leave();
+    }
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
     commands::check_files(&group)?;
+    let options = options::parse(group.name(), &args.options)?;
+    let key = args.key.clone().or(options.key);
+    let credentials = [args.credential.as_slice(), &options.credential].concat();
+    if key.is_none() && !credentials.is_empty() {
+        bail!("a credential is for a key: give the key's file too (--key, or -o key=FILE)");
+    }
+    let key = key.unwrap_or_else(|| paths::client_key(&paths::beside(&args.group)));
+    let log = args.log.clone().or(options.log);
     let directory = &args.directory;
-    let key = args
-        .key
-        .clone()
-        .unwrap_or_else(|| paths::client_key(&paths::beside(&args.group)));
     clear_dead_mount(directory)?;
     commands::runtime()?.block_on(async {
-        let mounted = match args.credential.as_slice() {
-            [] => start(&group, &key, directory, &args.options).await?,
-            places => start_as_guest(&group, &key, places, directory, &args.options).await?,
+        let mounted = match credentials.as_slice() {
+            [] => start(&group, &key, directory, options.mount).await?,
+            places => start_as_guest(&group, &key, places, directory, options.mount).await?,
         };
-        eprintln!("mounted {} at {}", group.name(), directory.display());
+        match args.in_background {
+            true => background::mounted(log.as_ref())?,
+            false => eprintln!("mounted {} at {}", group.name(), directory.display()),
+        }
         tokio::select! {
             () = commands::asked_to_end() => {}
             () = commands::parent_gone(args.with_parent) => {}
@@ -40,6 +56,31 @@ pub fn run(args: &Mount) -> Result<()> {
         }
         finish(&mounted).await
     })
+}
+
+/// What mount(8) has a helper for.
+pub fn run_as_helper(helper: MountHelper) -> Result<()> {
+    if helper.fake {
+        let group = Group::load(&helper.group)?;
+        options::parse(group.name(), &helper.options)?;
+        return Ok(());
+    }
+    let args = Mount {
+        group: helper.group,
+        directory: helper.directory,
+        options: helper.options,
+        background: true,
+        ..Mount::default()
+    };
+    run(&args, helper.verbose)
+}
+
+/// The options of a mount for which nobody has said any.
+pub fn default_options(group: &Group) -> MountOptions {
+    MountOptions {
+        name: group.name().into(),
+        ..MountOptions::default()
+    }
 }
 
 /// Whether there can be a mount at a path, of which the last part may be missing; makes nothing.
@@ -82,7 +123,7 @@ pub async fn start(
     group: &Group,
     key: &Path,
     directory: &Path,
-    options: &[String],
+    options: MountOptions,
 ) -> Result<Mounted> {
     let identity = Identity::new(&keys::load(key)?);
     if !group.is_client(&identity.public()) {
@@ -92,7 +133,6 @@ pub async fn start(
             key.display()
         );
     }
-    let options = parse(group, options)?;
     let session = Session::connect(group, &identity).context("connecting to the group")?;
     let volume = Volume::new(session);
     let directory = directory.to_owned();
@@ -106,10 +146,9 @@ async fn start_as_guest(
     key: &Path,
     places: &[PathBuf],
     directory: &Path,
-    options: &[String],
+    options: MountOptions,
 ) -> Result<Mounted> {
     let mut guest = Guest::new(group, keys::load(key)?, places)?;
-    let options = parse(group, options)?;
     let session = Session::connect(group, &guest.identity()).context("connecting to the group")?;
     let volume = Volume::new(session.clone());
     let start = guest.start();
@@ -121,38 +160,6 @@ async fn start_as_guest(
     let mounted = mounting.await.context("mounting")??;
     tokio::spawn(guest.keep(session, volume));
     Ok(mounted)
-}
-
-/// Mount options as mount(8) and fstab(5) have them. What others use and what is always so is accepted.
-fn parse(group: &Group, options: &[String]) -> Result<MountOptions> {
-    let mut out = MountOptions {
-        name: group.name().into(),
-        ..MountOptions::default()
-    };
-    for option in options {
-        match option.as_str() {
-            "ro" => out.read_only = true,
-            "rw" => out.read_only = false,
-            "allow_other" => out.allow_other = Some(true),
-            "noallow_other" => out.allow_other = Some(false),
-            "defaults"
-            | "_netdev"
-            | "auto"
-            | "noauto"
-            | "nofail"
-            | "default_permissions"
-            | "noatime"
-            | "nodev"
-            | "nosuid"
-            | "exec"
-            | "async"
-            | "" => {}
-            other => bail!(
-                "-o {other}: there is no such mount option; there are ro, rw, allow_other and noallow_other"
-            ),
-        }
-    }
-    Ok(out)
 }
 
 /// Ends a mount. If it is in use it is detached: what uses it has a moment to finish. Then its session is closed, so that

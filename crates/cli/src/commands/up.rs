@@ -230,7 +230,8 @@ async fn serve(
     }
     let mounted = match &directory {
         Some(directory) => {
-            Some(mount::start(&group, &paths::client_key(data), directory, &[]).await?)
+            let options = mount::default_options(&group);
+            Some(mount::start(&group, &paths::client_key(data), directory, options).await?)
         }
         None => None,
     };

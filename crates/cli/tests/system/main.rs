@@ -24,6 +24,7 @@ mod keyholder;
 mod large;
 mod lost_state;
 mod memory;
+mod mount_options;
 mod nfs;
 mod power_cut;
 mod programs;

@@ -13,6 +13,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::ahead::Room;
+use super::caching::Caching;
 use super::caller::Callers;
 use super::changes::Changes;
 use super::convert::Result;
@@ -38,6 +39,7 @@ pub(super) struct Core {
     pub root: Root,
     /// What is in the root, where that is no directory of the volume.
     pub shares: Option<Shares>,
+    pub caching: Caching,
     pub runtime: Handle,
     pub handles: Handles,
     pub changes: Changes,
@@ -76,7 +78,7 @@ impl Drop for Changing<'_> {
 }
 
 impl Core {
-    pub fn new(volume: Volume, start: Start, runtime: Handle) -> Arc<Core> {
+    pub fn new(volume: Volume, start: Start, caching: Caching, runtime: Handle) -> Arc<Core> {
         Arc::new(Core {
             volume,
             root: Root::of(&start),
@@ -84,10 +86,11 @@ impl Core {
                 Start::Shares(shares) => Some(shares),
                 Start::Volume | Start::Object(_) => None,
             },
+            caching,
             runtime,
             handles: Handles::default(),
             changes: Changes::default(),
-            plain: Plain::default(),
+            plain: Plain::new(caching.least()),
             callers: Callers::default(),
             listings: Listings::default(),
             notifier: OnceCell::new(),

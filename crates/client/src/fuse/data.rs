@@ -203,7 +203,7 @@ impl Core {
             self.flush(&file.inode).await;
         }
         let append = has(how, OFlags::APPEND);
-        let through = has(how, OFlags::DSYNC) || has(how, OFlags::DIRECT);
+        let through = self.caching.sync || has(how, OFlags::DSYNC) || has(how, OFlags::DIRECT);
         if !through {
             let at = if append { At::End } else { At::Offset(offset) };
             self.buffer(&file, at, &data).await;

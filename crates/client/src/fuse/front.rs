@@ -36,7 +36,7 @@ macro_rules! work {
 
 impl Filesystem for Front {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        agree::on(config);
+        agree::on(config, &self.core().caching);
         Ok(())
     }
 

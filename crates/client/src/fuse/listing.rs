@@ -10,7 +10,6 @@ use quorate_files::op::ReadDir;
 use quorate_files::{Attr, Errno, Ino, Target, Who};
 use tokio::time::Instant;
 
-use super::TTL;
 use super::convert::Result;
 use super::core::Core;
 use super::shares::SHARES;
@@ -20,6 +19,8 @@ use crate::volume::CallError;
 const ENTRIES: u32 = 2048;
 /// The same where attributes come with them.
 const ENTRIES_PLUS: u32 = 512;
+/// For how long a listing goes on with the entries that it has; one that begins asks anew.
+const BATCH_AGE: Duration = Duration::from_secs(1);
 
 /// An open directory. It has no handle at the service: listing is a read, and opening would be a change to agree on.
 #[derive(Debug)]
@@ -53,9 +54,9 @@ impl Page {
         &self.batch.entries[self.from..]
     }
 
-    /// For how long the kernel may take the attributes for granted.
-    pub fn ttl(&self) -> Duration {
-        TTL.saturating_sub(self.batch.at.elapsed())
+    /// How old the entries are.
+    pub fn age(&self) -> Duration {
+        self.batch.at.elapsed()
     }
 }
 
@@ -111,7 +112,7 @@ impl Core {
         if cookie != 0
             && let Some(batch) = held.as_ref()
             && batch.epoch == self.epoch()
-            && batch.at.elapsed() < TTL
+            && batch.at.elapsed() < BATCH_AGE
             && (batch.plus || !plus)
             && let Some(from) = batch.position(cookie)
         {

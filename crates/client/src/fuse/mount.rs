@@ -10,6 +10,7 @@ use fuser::{Config, MountOption, SessionACL};
 use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 
+use super::caching::Caching;
 use super::core::Core;
 use super::front::Front;
 use super::shares::Start;
@@ -33,6 +34,10 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     /// Whether nothing can be changed.
     pub read_only: bool,
+    /// Whether no program is executed from here.
+    pub no_exec: bool,
+    /// What is kept on this machine, and for how long.
+    pub caching: Caching,
 }
 
 /// Why a volume can't be mounted.
@@ -132,7 +137,7 @@ pub fn mount_from(
         .enable_time()
         .build()
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
-    let core = Core::new(volume, start, runtime.handle().clone());
+    let core = Core::new(volume, start, options.caching, runtime.handle().clone());
     let front = Front::new(core.clone(), runtime.handle().clone());
     let session = fuser::Session::new(front, &dir, &config)
         .map_err(|e| MountError::Failed(dir.clone(), e))?;
@@ -367,6 +372,9 @@ fn config(options: &MountOptions) -> Result<Config, MountError> {
     ];
     if options.read_only {
         mount_options.push(MountOption::RO);
+    }
+    if options.no_exec {
+        mount_options.push(MountOption::NoExec);
     }
     let mut config = Config::default();
     config.mount_options = mount_options;

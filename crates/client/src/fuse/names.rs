@@ -11,10 +11,10 @@ use quorate_files::op::{
 use quorate_files::{Action, Answer, Attr, Ino, Kind, Target, Who};
 use tokio::time::Instant;
 
+use super::OBJECT;
 use super::convert::{Result, is_acl, is_usual, kind_of_mode};
 use super::core::Core;
 use super::shares::{self, SHARES};
-use super::{OBJECT, TTL};
 use crate::volume::{CallError, XattrAnswer};
 
 /// How often a truncation that takes several operations goes on, at most.
@@ -63,12 +63,15 @@ impl Core {
         through: Option<u64>,
     ) -> Result<(Attr, Duration)> {
         if let Target::Ino(ino) = op.target
+            && !self.caching.sync
             && let Some(attr) = self.handles.inode(ino).and_then(|i| i.defer(who, &op))
         {
             // The time of change is not known yet: who asks for it is to have the attributes set first.
             return Ok((attr, Duration::ZERO));
         }
-        Ok((self.set_attr(who, op, through).await?, TTL))
+        let attr = self.set_attr(who, op, through).await?;
+        let lifetime = self.caching.attributes(&attr);
+        Ok((attr, lifetime))
     }
 
     /// Changes attributes; a size through the open file with this number, if there is one.

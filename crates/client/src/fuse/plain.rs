@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quorate_files::{Attr, Ino};
 use tokio::time::Instant;
-
-use super::TTL;
 
 /// How many objects are remembered.
 const MAX_OBJECTS: usize = 1 << 16;
@@ -24,12 +23,21 @@ enum Seen {
 }
 
 /// What is known of objects' extended attributes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Plain {
+    /// For how long attributes are taken for granted.
+    ttl: Duration,
     objects: Mutex<BTreeMap<Ino, Seen>>,
 }
 
 impl Plain {
+    pub fn new(ttl: Duration) -> Plain {
+        Plain {
+            ttl,
+            objects: Mutex::default(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Ino, Seen>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -38,7 +46,7 @@ impl Plain {
     pub fn learn(&self, attr: &Attr, now: Instant) {
         let mut objects = self.lock();
         if let Some(Seen::Changed(at)) = objects.get(&attr.ino)
-            && now - *at < TTL
+            && now - *at < self.ttl
         {
             return;
         }
@@ -62,7 +70,7 @@ impl Plain {
 
     /// Whether an object has no extended attributes.
     pub fn has_none(&self, ino: Ino, now: Instant) -> bool {
-        matches!(self.lock().get(&ino), Some(Seen::Plain(at)) if now - *at < TTL)
+        matches!(self.lock().get(&ino), Some(Seen::Plain(at)) if now - *at < self.ttl)
     }
 }
 
@@ -76,6 +84,7 @@ fn note(objects: &mut BTreeMap<Ino, Seen>, ino: Ino, seen: Seen) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::TTL;
     use super::*;
     use quorate_files::{Kind, Stamp};
 
@@ -102,7 +111,7 @@ mod tests {
     /// What was told counts for as long as attributes do, and not against a change of one's own.
     #[test]
     fn what_is_told_counts_for_a_while() {
-        let plain = Plain::default();
+        let plain = Plain::new(TTL);
         let start = Instant::now();
         assert!(!plain.has_none(Ino(1), start));
         plain.learn(&attr(1, false), start);
@@ -125,7 +134,7 @@ mod tests {
     /// However many objects there are, the memory for it is bounded.
     #[test]
     fn memory_is_bounded() {
-        let plain = Plain::default();
+        let plain = Plain::new(TTL);
         for ino in 0..MAX_OBJECTS as u64 + 100 {
             plain.learn(&attr(ino, false), Instant::now());
         }

@@ -123,11 +123,16 @@ impl Group {
 
     /// Mounts the volume at a new directory.
     pub fn mount(&self, client: u8) -> Mount {
+        self.mount_with(client, MountOptions::default())
+    }
+
+    /// The same, with options.
+    pub fn mount_with(&self, client: u8, options: MountOptions) -> Mount {
         let dir = TempDir::new().unwrap();
         let volume = Volume::new(self.session(client));
         let options = MountOptions {
             name: "test".into(),
-            ..MountOptions::default()
+            ..options
         };
         let mounted = mount(volume.clone(), dir.path(), &options).unwrap();
         Mount {

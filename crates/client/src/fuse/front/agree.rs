@@ -2,16 +2,16 @@
 
 use fuser::{InitFlags, KernelConfig};
 
-use super::super::MAX_REQUEST_BYTES;
+use super::super::{Caching, MAX_REQUEST_BYTES};
 
 /// Requests of the kernel's own (read-ahead, writing back) that are under way at once.
 const MAX_BACKGROUND: u16 = 64;
 
-/// Not wanted is `FUSE_AUTO_INVAL_DATA`, with which the kernel drops a file's pages whenever the time of change is another
-/// than it knew: the service gives the time of an own write, so each of them would cost the pages that it has just
-/// filled. The front tells own changes from foreign ones by their numbers.
-pub(super) fn on(config: &mut KernelConfig) {
-    let wanted = InitFlags::FUSE_ASYNC_READ
+/// `FUSE_AUTO_INVAL_DATA` is wanted only where each read is to ask first whether the file has changed. With it the kernel drops a
+/// file's pages whenever the time of change is another than it knew: the service gives the time of an own write, so each of
+/// them costs the pages that it has just filled. Without it the front tells own changes from foreign ones by their numbers.
+pub(super) fn on(config: &mut KernelConfig, caching: &Caching) {
+    let mut wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_ATOMIC_O_TRUNC
         | InitFlags::FUSE_BIG_WRITES
         | InitFlags::FUSE_POSIX_LOCKS
@@ -28,6 +28,9 @@ pub(super) fn on(config: &mut KernelConfig) {
         // The service takes set-user-ID bits away at writes itself; asking before each write is spared.
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
         | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+    if caching.validate_reads {
+        wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
+    }
     for flag in wanted.iter() {
         // Older kernels lack some; all are for speed but the locks, which then hold on this machine only, and the ACLs, which
         // the replicas alone then keep.

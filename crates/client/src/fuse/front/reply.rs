@@ -15,8 +15,7 @@ use quorate_files::answer::{HeldLock, StatFs};
 
 use super::super::core::Core;
 use super::super::data::JustOpened;
-use super::super::shares::Root;
-use super::super::{TTL, convert, locking};
+use super::super::{convert, locking};
 use crate::volume::XattrAnswer;
 
 /// Object numbers are never used again, so the kernel needs nothing to tell two uses apart.
@@ -24,14 +23,14 @@ const GENERATION: Generation = Generation(0);
 
 /// A reply that tells a value, or an error.
 pub(super) trait Answer<T>: Send + 'static {
-    fn give(self, root: Root, value: T);
+    fn give(self, core: &Core, value: T);
     fn fail(self, errno: fuser::Errno);
 }
 
 macro_rules! answers {
-    ($($reply:ident($value:ty) => |$r:ident, $root:ident, $v:ident| $give:expr;)*) => { $(
+    ($($reply:ident($value:ty) => |$r:ident, $core:ident, $v:ident| $give:expr;)*) => { $(
         impl Answer<$value> for $reply {
-            fn give(self, $root: Root, $v: $value) {
+            fn give(self, $core: &Core, $v: $value) {
                 let $r = self;
                 $give
             }
@@ -44,26 +43,32 @@ macro_rules! answers {
 }
 
 answers! {
-    ReplyAttr(Attr) => |reply, root, attr| reply.attr(&TTL, &root.attr(&attr));
-    ReplyAttr((Attr, Duration)) => |reply, root, told| reply.attr(&told.1, &root.attr(&told.0));
-    ReplyEntry(Attr) => |reply, root, attr| reply.entry(&TTL, &root.attr(&attr), GENERATION);
-    ReplyEmpty(()) => |reply, _root, _done| reply.ok();
-    ReplyData(Bytes) => |reply, _root, data| reply.data(&data);
-    ReplyWrite(u32) => |reply, _root, len| reply.written(len);
-    ReplyLseek(i64) => |reply, _root, offset| reply.offset(offset);
-    ReplyXattr(XattrAnswer) => |reply, _root, answer| match answer {
+    ReplyAttr(Attr) => |reply, core, attr| {
+        reply.attr(&core.caching.attributes(&attr), &core.root.attr(&attr))
+    };
+    ReplyAttr((Attr, Duration)) => |reply, core, told| reply.attr(&told.1, &core.root.attr(&told.0));
+    ReplyEntry(Attr) => |reply, core, attr| {
+        let (attributes, names) = (core.caching.attributes(&attr), core.caching.names());
+        reply.entry_with_ttls(&attributes, &names, &core.root.attr(&attr), GENERATION)
+    };
+    ReplyEmpty(()) => |reply, _core, _done| reply.ok();
+    ReplyData(Bytes) => |reply, _core, data| reply.data(&data);
+    ReplyWrite(u32) => |reply, _core, len| reply.written(len);
+    ReplyLseek(i64) => |reply, _core, offset| reply.offset(offset);
+    ReplyXattr(XattrAnswer) => |reply, _core, answer| match answer {
         XattrAnswer::Bytes(bytes) => reply.data(&bytes),
         XattrAnswer::Size(size) => reply.size(size),
     };
-    ReplyOpen(JustOpened) => |reply, _root, opened| {
+    ReplyOpen(JustOpened) => |reply, _core, opened| {
         reply.opened(FileHandle(opened.file.number), opened.answer)
     };
-    ReplyCreate(JustOpened) => |reply, root, opened| {
-        let attr = root.attr(&opened.attr);
+    ReplyCreate(JustOpened) => |reply, core, opened| {
+        let ttl = core.caching.entry(&opened.attr);
+        let attr = core.root.attr(&opened.attr);
         let number = FileHandle(opened.file.number);
-        reply.created(&TTL, &attr, GENERATION, number, opened.answer)
+        reply.created(&ttl, &attr, GENERATION, number, opened.answer)
     };
-    ReplyLock(Option<HeldLock>) => |reply, _root, held| match held {
+    ReplyLock(Option<HeldLock>) => |reply, _core, held| match held {
         Some(held) => reply.locked(
             held.start,
             locking::to_kernel(held.end),
@@ -72,7 +77,7 @@ answers! {
         ),
         None => reply.locked(0, 0, locking::UNLOCKED, 0),
     };
-    ReplyStatfs(StatFs) => |reply, _root, s| {
+    ReplyStatfs(StatFs) => |reply, _core, s| {
         let block = u64::from(s.block_size.max(1));
         let free = s.capacity.saturating_sub(s.used) / block;
         let free_inodes = s.inodes.saturating_sub(s.used_inodes);
@@ -118,7 +123,10 @@ pub(super) async fn list_plus(
     };
     for entry in page.entries() {
         let (attr, ttl) = match core.fresh_entry(entry).await {
-            Some(attr) => (core.root.attr(&attr), page.ttl()),
+            Some(attr) => {
+                let ttl = core.caching.entry(&attr).saturating_sub(page.age());
+                (core.root.attr(&attr), ttl)
+            }
             None => (convert::no_attr(entry.kind), Duration::ZERO),
         };
         let name = OsStr::from_bytes(&entry.name);

@@ -87,14 +87,15 @@ impl Front {
         work: impl Future<Output = Result<T>> + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
     ) {
-        let (busy, root) = (self.core.busy(), self.core.root);
+        let busy = self.core.busy();
+        let core = self.core.clone();
         self.runtime.spawn(async move {
             let _busy = busy;
             let mut work = Box::pin(work);
             tokio::select! {
                 biased;
                 result = &mut work => match result {
-                    Ok(value) => reply.give(root, value),
+                    Ok(value) => reply.give(&core, value),
                     Err(errno) => reply.fail(errno),
                 },
                 () = caller::killed(pid) => {
