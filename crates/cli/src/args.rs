@@ -3,6 +3,7 @@
 mod bench;
 mod credential;
 mod mount;
+mod quota;
 mod replica;
 mod sharing;
 mod time;
@@ -17,6 +18,7 @@ use quorate_fault::Fault;
 pub use bench::{Bench, Benchmark, Files, Measure, Recovery};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 pub use mount::{Mount, MountHelper};
+pub use quota::{Access, Quota, QuotaClear, QuotaList, QuotaSet, QuotaShow};
 pub use replica::{Keyholder, Programs, Recover, Replica, ScheduleArgs, Supervise};
 pub use sharing::{Audit, AuditCommand, AuditVerify, Manager, Revoke, Shares};
 pub use time::Period;
@@ -64,6 +66,8 @@ pub enum Command {
     Revoke(Revoke),
     Shares(Shares),
     Audit(Audit),
+    #[command(subcommand)]
+    Quota(Quota),
     Bench(Bench),
 }
 

@@ -12,6 +12,7 @@ pub mod keyholder;
 pub mod mount;
 pub mod nfs;
 pub mod programs;
+pub mod quota;
 pub mod recover;
 pub mod replica;
 pub mod route;

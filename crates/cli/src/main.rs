@@ -51,6 +51,10 @@ fn main() -> ExitCode {
         Command::Revoke(args) => commands::sharing::revoke(&args),
         Command::Shares(args) => commands::sharing::shares(&args),
         Command::Audit(args) => commands::audit::run(&args),
+        Command::Quota(args) => match commands::quota::run(&args) {
+            Ok(code) => return code,
+            Err(e) => Err(e),
+        },
         Command::Credential(args) => return commands::credential::run(&args),
         Command::Evidence(args) => return commands::evidence::run(&args),
         Command::Status(args) => return commands::status::run(&args),

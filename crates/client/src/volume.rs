@@ -5,13 +5,13 @@
 
 use bytes::Bytes;
 use quorate_files::answer::{
-    Audit as AuditRows, Data, Entries, Grants as KeptGrants, HeldLock, Made, Opened, Progress,
-    StatFs, WithAttrs as AttrsAnswer, Written,
+    Adopted, Audit as AuditRows, Data, Entries, Grants as KeptGrants, HeldLock, Made, Opened,
+    Progress, Quotas as QuotaRows, StatFs, WithAttrs as AttrsAnswer, Written,
 };
 use quorate_files::op::{
-    Access, Audit, Create, Fallocate, GetXattr, Grants, Link, ListXattr, Lock, Lookup, Make, Mkdir,
-    Mknod, Open, Place, PutCredential, Read, ReadDir, RemoveXattr, Rename, Revoke, Rmdir, Seek,
-    SetAttr, SetXattr, Symlink, Unlink, WithAttrs, Write, XattrMode, flags,
+    Access, Adopt, Audit, Create, Fallocate, GetXattr, Grants, Link, ListXattr, Lock, Lookup, Make,
+    Mkdir, Mknod, Open, Place, PutCredential, Quotas, Read, ReadDir, RemoveXattr, Rename, Revoke,
+    Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink, Unlink, WithAttrs, Write, XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 
@@ -179,6 +179,14 @@ impl Volume {
         grants(Grants) => Grants -> Grants(KeptGrants);
         /// The audit log.
         audit(Audit) => Audit -> Audit(AuditRows);
+        /// Gives a directory a quota, or takes it away.
+        set_quota(SetQuota) => SetQuota -> Done(Nothing);
+        /// Has a directory's entries count under its quota.
+        adopt(Adopt) => Adopt -> Adopted(Adopted);
+        /// Quotas, and what is in use.
+        quotas(Quotas) => Quotas -> Quotas(QuotaRows);
+        /// Space and limits where an object is.
+        stat_fs_of(Ino) => StatFsOf -> StatFs(StatFs);
     }
 
     /// Does an action, and says what it did to the attributes of some objects.
@@ -243,7 +251,9 @@ fn is_repeatable(action: &Action) -> bool {
         | Action::SetAttr(_)
         | Action::Fallocate(_)
         | Action::CopyRange(_)
+        | Action::Adopt(_)
         | Action::Open(_) => true,
+        Action::SetQuota(set) => set.limits.is_some(),
         Action::Write(write) => matches!(write.place, Place::At(_)),
         Action::Create(create) => create.flags & flags::EXCLUSIVE == 0,
         Action::Make(_) => true,

@@ -1,6 +1,7 @@
 //! What the file service answers.
 
 mod credentials;
+mod quotas;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -13,6 +14,7 @@ use crate::op::{LockKind, MAX_OBJECTS};
 use crate::types::{Handle, Ino, Kind, Nothing, Stamp};
 
 pub use credentials::{Audit, AuditRow, Decision, Grants, KeptGrant};
+pub use quotas::{Adopted, QuotaRow, Quotas};
 
 record! {
     /// An object's attributes.
@@ -255,6 +257,10 @@ tagged! {
         17 => Grants(Grants),
         /// A part of the audit log.
         18 => Audit(Audit),
+        /// Quotas.
+        19 => Quotas(Quotas),
+        /// What came under a quota.
+        20 => Adopted(Adopted),
     }
 }
 

@@ -25,15 +25,16 @@ impl Fs<'_, '_> {
         Ok(Answer::Allowed(self.allowed(op.ino, &inode, op.mask)?))
     }
 
-    pub fn stat_fs(&mut self) -> Done<Answer> {
-        Ok(Answer::StatFs(StatFs {
+    /// The volume's space and limits.
+    pub fn stat(&self) -> StatFs {
+        StatFs {
             capacity: self.counters.capacity_bytes,
             used: self.counters.used_bytes,
             inodes: self.counters.capacity_inodes,
             used_inodes: self.counters.used_inodes,
             block_size: BLOCK_BYTES as u32,
             name_max: MAX_NAME_BYTES as u32,
-        }))
+        }
     }
 
     pub fn set_attr(&mut self, op: &SetAttr) -> Done<Answer> {
@@ -82,7 +83,7 @@ impl Fs<'_, '_> {
 
     fn set_size(&mut self, ino: Ino, inode: &mut Inode, op: &SetAttr) -> Done<()> {
         let Some(size) = op.size else { return Ok(()) };
-        self.truncate(inode, size)?;
+        self.truncate(ino, inode, size)?;
         self.written(ino, inode)
     }
 

@@ -1,5 +1,6 @@
 //! Judges a whole state: what must hold after every operation. For tests, the simulator and operators; it reads everything.
 
+mod quotas;
 mod sharing;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ use crate::extent::Stored;
 use crate::layout::{
     BLOCK_BYTES, CHUNK_BYTES, Counters, Dead, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode,
     LockTable, MAX_FILE_BYTES, MAX_LINKS, MAX_LOCKS, MAX_OPENS, MAX_XATTR_BYTES,
-    MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, number_at, tag,
+    MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, Quota, number_at, tag,
 };
 use crate::names::check_name;
 use crate::op::{LockKind, flags};
@@ -69,6 +70,8 @@ struct Volume {
     dead: BTreeMap<u64, Dead>,
     sharing: Vec<(Bytes, Bytes)>,
     names: BTreeMap<u64, Vec<(u64, u64)>>,
+    quotas: BTreeMap<u64, Quota>,
+    members: BTreeMap<u64, u64>,
 }
 
 fn check(map: &Map) -> Result<(), String> {
@@ -83,6 +86,7 @@ fn check(map: &Map) -> Result<(), String> {
     check_xattrs(&volume)?;
     check_acls(&volume)?;
     check_content(&volume)?;
+    quotas::check(&volume)?;
     sharing::check(&volume.sharing)?;
     let used = volume.entries.len() as u64 * ENTRY_BYTES
         + volume
@@ -165,6 +169,12 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
             tag::NAME => {
                 let place = (number(1)?, number(2)?);
                 v.names.entry(number(0)?).or_default().push(place);
+            }
+            tag::QUOTA => {
+                v.quotas.insert(number(0)?, value(key, bytes)?);
+            }
+            tag::MEMBER => {
+                v.members.insert(number(0)?, value(key, bytes)?);
             }
             tag::GUEST_SESSION => {
                 v.guests.insert(number(0)?, value(key, bytes)?);

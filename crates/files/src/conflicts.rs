@@ -40,9 +40,13 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
     match action {
         // Nothing of their own; their place in the order is what they are for.
         Action::Ping(_) | Action::Fsync(_) => settles,
+        // What counts under which quota, and how much, only changes look at, when they settle.
+        Action::SetQuota(_) | Action::Adopt(_) => settles,
 
         // What has the name can be any object, and so can what a listing shows.
-        Action::Lookup(_) | Action::StatFs(_) => reads.read(VOLUME),
+        Action::Lookup(_) | Action::StatFs(_) | Action::StatFsOf(_) | Action::Quotas(_) => {
+            reads.read(VOLUME)
+        }
         Action::ReadDir(ReadDir { plus: true, .. }) => reads.read(VOLUME),
         Action::ReadDir(op) => read(reads, call, &op.target),
         Action::GetAttr(target) => read(reads, call, target),

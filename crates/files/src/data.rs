@@ -204,7 +204,7 @@ impl Fs<'_, '_> {
             ctime: inode.ctime,
         };
         if placed.len > 0 {
-            self.charge(placed.added_blocks * BLOCK_BYTES)?;
+            self.charge(placed.ino, placed.added_blocks * BLOCK_BYTES)?;
             inode.blocks += placed.added_blocks;
             inode.size = inode.size.max(placed.offset + placed.len);
             self.written(placed.ino, &mut inode)?;
@@ -235,7 +235,7 @@ impl Fs<'_, '_> {
     /// Changes a chunk, which is `old` so far.
     pub fn edit(
         &mut self,
-        inode: &mut Inode,
+        (ino, inode): (Ino, &mut Inode),
         chunk: u64,
         old: Option<Stored>,
         change: impl FnOnce(&mut Extent),
@@ -243,7 +243,7 @@ impl Fs<'_, '_> {
         let mut extent = old.as_ref().map_or_else(Extent::empty, Extent::unpack);
         let before = extent.present;
         change(&mut extent);
-        self.account(inode, before, extent.present)?;
+        self.account((ino, inode), before, extent.present)?;
         let key = layout::extent_key(inode.data, chunk);
         match extent.pack() {
             Some(value) => self.txn.put(key, value),
@@ -253,15 +253,20 @@ impl Fs<'_, '_> {
     }
 
     /// Counts the blocks that come and go.
-    pub fn account(&mut self, inode: &mut Inode, before: u16, after: u16) -> Done<()> {
+    pub fn account(
+        &mut self,
+        (ino, inode): (Ino, &mut Inode),
+        before: u16,
+        after: u16,
+    ) -> Done<()> {
         let (before, after) = (
             u64::from(before.count_ones()),
             u64::from(after.count_ones()),
         );
         if after > before {
-            self.charge((after - before) * BLOCK_BYTES)?;
+            self.charge(ino, (after - before) * BLOCK_BYTES)?;
         } else {
-            self.credit((before - after) * BLOCK_BYTES);
+            self.credit(ino, (before - after) * BLOCK_BYTES)?;
         }
         inode.blocks = inode.blocks - before + after;
         Ok(())
@@ -304,12 +309,12 @@ impl Fs<'_, '_> {
 
     /// Sets the size. Where more extents go than one operation may delete, the size stays for now, the first of them are
     /// holes already, and the caller is to repeat; down to 0 it is always one step.
-    pub fn truncate(&mut self, inode: &mut Inode, size: u64) -> Done<()> {
+    pub fn truncate(&mut self, ino: Ino, inode: &mut Inode, size: u64) -> Done<()> {
         if size > MAX_FILE_BYTES {
             return Err(Errno::EFBIG.into());
         }
         if size == 0 {
-            return self.truncate_all(inode);
+            return self.truncate_all(ino, inode);
         }
         if size >= inode.size {
             inode.size = size;
@@ -320,7 +325,7 @@ impl Fs<'_, '_> {
         if keep > 0
             && let Some(old) = self.stored(inode.data, first)?
         {
-            self.edit(inode, first, Some(old), |extent| {
+            self.edit((ino, inode), first, Some(old), |extent| {
                 extent.punch(keep, CHUNK_BYTES as usize);
             })?;
         }
@@ -328,7 +333,7 @@ impl Fs<'_, '_> {
         let gone = self.stored_range(inode.data, first, u64::MAX, CHUNKS_PER_OP)?;
         let all = gone.len() < CHUNKS_PER_OP;
         for (chunk, stored) in gone {
-            self.account(inode, stored.present, 0)?;
+            self.account((ino, inode), stored.present, 0)?;
             self.txn.delete(layout::extent_key(inode.data, chunk));
         }
         if all {
@@ -337,11 +342,11 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    fn truncate_all(&mut self, inode: &mut Inode) -> Done<()> {
+    fn truncate_all(&mut self, ino: Ino, inode: &mut Inode) -> Done<()> {
         inode.size = 0;
         if inode.blocks > 0 {
             self.bury(inode.data)?;
-            self.credit(inode.blocks * BLOCK_BYTES);
+            self.credit(ino, inode.blocks * BLOCK_BYTES)?;
             inode.blocks = 0;
             inode.data = self.next_number()?;
         }

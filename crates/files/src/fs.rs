@@ -14,6 +14,7 @@ use crate::answer::{Answer, Attr};
 use crate::errno::Errno;
 use crate::layout::{self, BLOCK_BYTES, Counters, ENTRY_BYTES, FIRST_COOKIE, Inode, Place};
 use crate::op::{Target, Who, access, flags};
+use crate::quota::Known;
 use crate::types::{Ino, Kind, Stamp};
 
 /// Why an operation stopped: refused, or this replica's store failed.
@@ -56,6 +57,7 @@ pub(crate) struct Fs<'a, 't> {
     loaded: Counters,
     /// The object that was asked about before the operation, which reads it again.
     asked: RefCell<Option<(Ino, Inode)>>,
+    pub known: Known,
 }
 
 impl<'a, 't> Fs<'a, 't> {
@@ -71,6 +73,7 @@ impl<'a, 't> Fs<'a, 't> {
             loaded: counters.clone(),
             counters,
             asked: RefCell::new(None),
+            known: Known::default(),
         })
     }
 
@@ -82,12 +85,14 @@ impl<'a, 't> Fs<'a, 't> {
         Fs { who, ..self }
     }
 
-    /// Writes what is written once at the end of an operation.
-    pub fn finish(&mut self) {
+    /// Writes what is written once at the end of an operation; refuses what exceeds a quota.
+    pub fn finish(&mut self) -> Done<()> {
+        self.finish_quotas()?;
         if self.counters != self.loaded {
             self.put(layout::counters_key(), &self.counters.clone());
             self.loaded = self.counters.clone();
         }
+        Ok(())
     }
 
     pub fn now(&self) -> Stamp {
@@ -189,7 +194,7 @@ impl<'a, 't> Fs<'a, 't> {
 
     /// Adds an entry that is not there yet; gives its place, which is for the caller to note at the object.
     pub fn add_entry(&mut self, dir_ino: Ino, name: &[u8], child: Ino, kind: Kind) -> Done<Place> {
-        self.charge(ENTRY_BYTES)?;
+        self.charge(dir_ino, ENTRY_BYTES)?;
         let mut dir = self.inode(dir_ino)?;
         // A counter that only rises by one for each operation does not reach 2^64.
         let cookie = dir.next_cookie.max(FIRST_COOKIE);
@@ -221,7 +226,7 @@ impl<'a, 't> Fs<'a, 't> {
         name: &[u8],
         entry: &layout::DirEntry,
     ) -> Done<()> {
-        self.credit(ENTRY_BYTES);
+        self.credit(dir_ino, ENTRY_BYTES)?;
         let mut dir = self.inode(dir_ino)?;
         dir.size -= 1;
         if entry.kind == Kind::Directory {
@@ -269,22 +274,23 @@ impl<'a, 't> Fs<'a, 't> {
         Ok(number)
     }
 
-    /// Takes space, or refuses.
-    pub fn charge(&mut self, bytes: u64) -> Done<()> {
+    /// Takes space for an object, or refuses.
+    pub fn charge(&mut self, ino: Ino, bytes: u64) -> Done<()> {
         let used = self.counters.used_bytes.checked_add(bytes);
         match used {
             Some(used) if used <= self.counters.capacity_bytes => {
                 self.counters.used_bytes = used;
-                Ok(())
+                self.count_in(ino, bytes, 0)
             }
             _ => Err(Errno::ENOSPC.into()),
         }
     }
 
-    /// Gives space back.
-    pub fn credit(&mut self, bytes: u64) {
+    /// Gives an object's space back.
+    pub fn credit(&mut self, ino: Ino, bytes: u64) -> Done<()> {
         assert!(self.counters.used_bytes >= bytes, "space was counted twice");
         self.counters.used_bytes -= bytes;
+        self.count_out(ino, bytes, 0)
     }
 
     pub fn attr(&self, ino: Ino, inode: &Inode) -> Attr {
@@ -346,9 +352,9 @@ impl<'a, 't> Fs<'a, 't> {
         if inode.blocks > 0 {
             self.bury(inode.data)?;
         }
-        self.credit(inode.blocks * BLOCK_BYTES + inode.xattr_bytes);
+        self.counters.used_bytes -= inode.blocks * BLOCK_BYTES + inode.xattr_bytes;
         self.counters.used_inodes -= 1;
-        Ok(())
+        self.leave(ino, inode)
     }
 }
 

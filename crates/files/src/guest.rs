@@ -325,7 +325,9 @@ impl Fs<'_, '_> {
             | Answer::WithAttrs(_)
             | Answer::Granted(_)
             | Answer::Grants(_)
-            | Answer::Audit(_) => return Ok(()),
+            | Answer::Audit(_)
+            | Answer::Quotas(_)
+            | Answer::Adopted(_) => return Ok(()),
         };
         cut(attr, self.rights_on(guest, attr.ino)?);
         Ok(())

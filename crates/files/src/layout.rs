@@ -27,6 +27,8 @@
 //! | `22` | [`Sharing`]: counts; absent as long as nobody has brought or revoked anything |
 //! | `23` number | [`AuditRow`](crate::answer::AuditRow): the newest 65,536 rows of the audit log |
 //! | `24` ino dir cookie | nothing: a further name of an object that is no directory. The first is in its inode |
+//! | `25` quota | [`Quota`] with this number |
+//! | `26` ino | `u64`: the number of the quota that an object counts under; absent for none. Means nothing where there is no such `25` |
 //! | `27` session | the key of the guest whose session it is; absent for members, and where nothing is open |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
@@ -47,7 +49,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_wire::{Digest, PublicKey, record};
 
-use crate::op::{LockKind, LockSpace, Revoked};
+use crate::op::{Limits, LockKind, LockSpace, Revoked};
 use crate::types::{Handle, Ino, Kind, Stamp};
 
 /// The unit of allocation.
@@ -102,6 +104,8 @@ pub const MAX_REVOCATIONS_PER_GRANT: u32 = 1024;
 pub const AUDIT_ROWS: u64 = 65_536;
 /// How many rows that have ended one operation lets go of.
 pub const EXPIRED_PER_OP: usize = 16;
+/// The most quotas.
+pub const MAX_QUOTAS: usize = 1024;
 /// How many credentials one operation looks at for revoked ones.
 pub const SWEPT_PER_OP: usize = 32;
 
@@ -128,6 +132,8 @@ pub(crate) mod tag {
     pub const SHARING: u8 = 0x22;
     pub const AUDIT: u8 = 0x23;
     pub const NAME: u8 = 0x24;
+    pub const QUOTA: u8 = 0x25;
+    pub const MEMBER: u8 = 0x26;
     pub const GUEST_SESSION: u8 = 0x27;
 }
 
@@ -304,6 +310,20 @@ record! {
     }
 }
 
+record! {
+    /// Limits of what is in a directory and below it.
+    pub struct Quota {
+        /// The directory.
+        pub dir: Ino,
+        /// What there can be.
+        pub limits: Limits,
+        /// Space of all objects that count under it, with the entries of directories among them.
+        pub used_bytes: u64,
+        /// How many objects these are.
+        pub used_files: u64,
+    }
+}
+
 impl DirEntry {
     /// Its place in its directory.
     pub(crate) fn place(&self, dir: Ino) -> Place {
@@ -460,6 +480,19 @@ pub(crate) fn name_key(ino: Ino, place: Place) -> Bytes {
 pub(crate) fn names_of(ino: Ino) -> (Bytes, Bytes) {
     let key = |n| join(tag::NAME, &[ino.0, n, n], &[]);
     (key(0), key(u64::MAX))
+}
+
+pub(crate) fn quota_key(number: u64) -> Bytes {
+    join(tag::QUOTA, &[number], &[])
+}
+
+/// The first key of the quotas from a number on, and the first key after them.
+pub(crate) fn quota_range(from: u64) -> (Bytes, Bytes) {
+    (quota_key(from), join(tag::MEMBER, &[], &[]))
+}
+
+pub(crate) fn member_key(ino: Ino) -> Bytes {
+    join(tag::MEMBER, &[ino.0], &[])
 }
 
 pub(crate) fn audit_key(sequence: u64) -> Bytes {

@@ -38,6 +38,7 @@ mod needs;
 pub mod op;
 mod opens;
 mod perm;
+mod quota;
 mod ranges;
 mod readdir;
 mod rename;

@@ -158,6 +158,7 @@ impl Fs<'_, '_> {
         if inode.nlink >= MAX_LINKS {
             return Err(Errno::EMLINK.into());
         }
+        self.check_link(op.ino, op.parent)?;
         inode.nlink += 1;
         self.touch(&mut inode);
         self.put_inode(op.ino, &inode);
@@ -239,6 +240,7 @@ impl Fs<'_, '_> {
         let number = self.next_number()?;
         let ino = Ino(number);
         let dir = self.inode(parent)?;
+        self.join(ino, parent)?;
         let (mode, gid) = perm::for_new(&dir, self.who, new.kind, new.mode);
         let now = self.now();
         let is_dir = new.kind == Kind::Directory;

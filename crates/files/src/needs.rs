@@ -61,6 +61,9 @@ impl Fs<'_, '_> {
             | Action::Revoke(_)
             | Action::Grants(_)
             | Action::Audit(_)
+            | Action::SetQuota(_)
+            | Action::Adopt(_)
+            | Action::Quotas(_)
             // That there is a credential is all.
             | Action::StatFs(_) => Vec::new(),
 
@@ -74,6 +77,7 @@ impl Fs<'_, '_> {
             },
             Action::GetAttr(target) => [need(object(target), Rights::LOOKUP)].into(),
             Action::Access(op) => [need(op.ino, Rights::LOOKUP)].into(),
+            Action::StatFsOf(ino) => [need(*ino, Rights::LOOKUP)].into(),
             Action::Fsync(target) => [need(object(target), NONE)].into(),
             Action::SetAttr(op) => [need(object(&op.target), set_attr(op))].into(),
 
@@ -201,6 +205,9 @@ pub(crate) fn is_free(action: &Action) -> bool {
             | Action::Revoke(_)
             | Action::Grants(_)
             | Action::Audit(_)
+            | Action::SetQuota(_)
+            | Action::Adopt(_)
+            | Action::Quotas(_)
     )
 }
 

@@ -6,6 +6,7 @@
 
 mod credentials;
 mod parameters;
+mod quotas;
 mod with_attrs;
 
 use alloc::vec::Vec;
@@ -16,6 +17,7 @@ use crate::types::{Handle, Ino, Nothing};
 
 pub use credentials::*;
 pub use parameters::*;
+pub use quotas::*;
 pub use with_attrs::{MAX_OBJECTS, WithAttrs};
 
 /// The most supplementary groups a caller can have.
@@ -195,6 +197,14 @@ tagged! {
         34 => Grants(Grants),
         /// The audit log, for all but guests (`EPERM`). `Audit`.
         35 => Audit(Audit),
+        /// Sets the limits of what is in a directory and below it, or takes them away. `Done`.
+        36 => SetQuota(SetQuota),
+        /// Has a directory's entries count under the quota that the directory does, some at a time. `Adopted`.
+        37 => Adopt(Adopt),
+        /// Quotas, and what is in use. `Quotas`.
+        38 => Quotas(Quotas),
+        /// Space and limits, as far as a quota leaves them to what is beside an object. `StatFs`.
+        39 => StatFsOf(Ino),
     }
 }
 
@@ -269,6 +279,10 @@ impl Action {
             Action::Revoke(_) => 33,
             Action::Grants(_) => 34,
             Action::Audit(_) => 35,
+            Action::SetQuota(_) => 36,
+            Action::Adopt(_) => 37,
+            Action::Quotas(_) => 38,
+            Action::StatFsOf(_) => 39,
         }
     }
 
@@ -286,7 +300,9 @@ impl Action {
             | Action::GetXattr(_)
             | Action::ListXattr(_)
             | Action::Grants(_)
-            | Action::Audit(_) => true,
+            | Action::Audit(_)
+            | Action::Quotas(_)
+            | Action::StatFsOf(_) => true,
             Action::Lock(lock) => lock.test,
             Action::WithAttrs(op) => op.action.is_read_only(),
             Action::Ping(_)
@@ -309,7 +325,9 @@ impl Action {
             | Action::Make(_)
             | Action::CopyRange(_)
             | Action::PutCredential(_)
-            | Action::Revoke(_) => false,
+            | Action::Revoke(_)
+            | Action::SetQuota(_)
+            | Action::Adopt(_) => false,
         }
     }
 }

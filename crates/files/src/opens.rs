@@ -83,7 +83,7 @@ impl Fs<'_, '_> {
         self.need(ino, &inode, mask)?;
         let handle = self.add_open(ino, wanted)?;
         if wanted & flags::TRUNC != 0 {
-            self.truncate(&mut inode, 0)?;
+            self.truncate(ino, &mut inode, 0)?;
             self.written(ino, &mut inode)?;
             self.put_inode(ino, &inode);
         }

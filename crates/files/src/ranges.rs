@@ -7,6 +7,7 @@ use crate::extent::touched;
 use crate::fs::{Done, Fs};
 use crate::layout::{BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Inode, MAX_FILE_BYTES};
 use crate::op::{Fallocate, FallocateMode, Seek, Whence};
+use crate::types::Ino;
 
 impl Fs<'_, '_> {
     pub fn fallocate(&mut self, op: &Fallocate) -> Done<Answer> {
@@ -20,17 +21,17 @@ impl Fs<'_, '_> {
             .filter(|&end| end <= MAX_FILE_BYTES)
             .ok_or(Errno::EFBIG)?;
         let done = match op.mode {
-            FallocateMode::PunchHole => self.punch(&mut inode, op.offset, end)?,
+            FallocateMode::PunchHole => self.punch((ino, &mut inode), op.offset, end)?,
             FallocateMode::Allocate | FallocateMode::ZeroRange => {
                 let stop = step_end(op.offset, end);
-                self.fill(&mut inode, op.mode, op.offset, stop)?;
+                self.fill((ino, &mut inode), op.mode, (op.offset, stop))?;
                 inode.size = inode.size.max(stop);
                 stop
             }
             FallocateMode::KeepSize | FallocateMode::ZeroRangeKeepSize => {
                 let within = end.min(inode.size);
                 let stop = step_end(op.offset, within);
-                self.fill(&mut inode, op.mode, op.offset, stop)?;
+                self.fill((ino, &mut inode), op.mode, (op.offset, stop))?;
                 if stop >= within { end } else { stop }
             }
         };
@@ -43,7 +44,12 @@ impl Fs<'_, '_> {
     }
 
     /// Makes `from..to` present, and zero if the mode says so.
-    fn fill(&mut self, inode: &mut Inode, mode: FallocateMode, from: u64, to: u64) -> Done<()> {
+    fn fill(
+        &mut self,
+        (ino, inode): (Ino, &mut Inode),
+        mode: FallocateMode,
+        (from, to): (u64, u64),
+    ) -> Done<()> {
         let zero = matches!(
             mode,
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
@@ -55,7 +61,7 @@ impl Fs<'_, '_> {
             if !zero && present & wanted == wanted {
                 continue;
             }
-            self.edit(inode, piece.chunk, old, |extent| {
+            self.edit((ino, inode), piece.chunk, old, |extent| {
                 extent.allocate(wanted);
                 if zero {
                     extent.zero(piece.from, piece.to);
@@ -66,7 +72,7 @@ impl Fs<'_, '_> {
     }
 
     /// Makes a hole of `from..to`, as far as one operation goes; says how far that was.
-    fn punch(&mut self, inode: &mut Inode, from: u64, to: u64) -> Done<u64> {
+    fn punch(&mut self, (ino, inode): (Ino, &mut Inode), from: u64, to: u64) -> Done<u64> {
         let end_chunk = to.div_ceil(CHUNK_BYTES);
         let found = self.stored_range(inode.data, from / CHUNK_BYTES, end_chunk, CHUNKS_PER_OP)?;
         let full = found.len() == CHUNKS_PER_OP;
@@ -75,7 +81,9 @@ impl Fs<'_, '_> {
             let start = chunk * CHUNK_BYTES;
             let low = from.saturating_sub(start) as usize;
             let high = (to - start).min(CHUNK_BYTES) as usize;
-            self.edit(inode, chunk, Some(stored), |extent| extent.punch(low, high))?;
+            self.edit((ino, inode), chunk, Some(stored), |extent| {
+                extent.punch(low, high);
+            })?;
             if full {
                 done = to.min(start + CHUNK_BYTES);
             }

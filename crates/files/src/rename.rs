@@ -34,6 +34,12 @@ impl Fs<'_, '_> {
         }
         let replaced = target.as_ref().map(|(entry, inode)| (entry.ino, inode));
         self.check_rename(op, (source.ino, &object), replaced)?;
+        self.move_quota(source.ino, &object, op.parent, op.new_parent)?;
+        if let Some((entry, inode)) = &target
+            && op.mode == RenameMode::Exchange
+        {
+            self.move_quota(entry.ino, inode, op.new_parent, op.parent)?;
+        }
         let from = source.place(op.parent);
         let to = match target {
             None => self.move_name(op, &source)?,

@@ -214,8 +214,8 @@ impl Service for FileService {
         let mut fs = Fs::new(txn, &self.caller(call, &who))?;
         let done = fs
             .end_session()
-            .and_then(|is_all| fs.reclaim().map(|()| is_all));
-        fs.finish();
+            .and_then(|is_all| fs.reclaim().map(|()| is_all))
+            .and_then(|is_all| fs.finish().map(|()| is_all));
         match done {
             Ok(true) => Ok(Rest::Nothing),
             Ok(false) => Ok(Rest::More),
@@ -302,7 +302,7 @@ pub(crate) fn change(
     let mut fs = Fs::new(txn, caller)?;
     let answer = work(&mut fs)?;
     fs.reclaim()?;
-    fs.finish();
+    fs.finish()?;
     Ok(answer)
 }
 
@@ -401,7 +401,8 @@ pub(crate) fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::Rmdir(op) => fs.rmdir(op),
         Action::Rename(op) => fs.rename(op),
         Action::ReadDir(op) => fs.read_dir(op),
-        Action::StatFs(_) => fs.stat_fs(),
+        Action::StatFs(_) => Ok(Answer::StatFs(fs.stat())),
+        Action::StatFsOf(ino) => fs.stat_fs_of(*ino),
         Action::Fsync(target) => {
             fs.target(target)?;
             Ok(Answer::Done(Nothing))
@@ -419,6 +420,9 @@ pub(crate) fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::Revoke(op) => fs.revoke(op),
         Action::Grants(op) => fs.grants(op),
         Action::Audit(op) => fs.audit(op),
+        Action::SetQuota(op) => fs.set_quota(op),
+        Action::Adopt(op) => fs.adopt(op),
+        Action::Quotas(op) => fs.quotas(op),
         // The codec refuses one within another.
         Action::WithAttrs(_) => Err(Errno::EPROTO.into()),
     }

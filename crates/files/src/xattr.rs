@@ -149,11 +149,11 @@ impl Fs<'_, '_> {
             _ => self.txn.get(&key)?,
         };
         if let Some(old) = &old {
-            self.credit_xattr(inode, name, old);
+            self.credit_xattr(ino, inode, name, old)?;
         }
         match value {
             Some(value) => {
-                self.charge_xattr(inode, name, &value)?;
+                self.charge_xattr(ino, inode, name, &value)?;
                 self.txn.put(key, value);
             }
             None if old.is_some() => self.txn.delete(key),
@@ -176,7 +176,7 @@ impl Fs<'_, '_> {
         }
     }
 
-    fn charge_xattr(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
+    fn charge_xattr(&mut self, ino: Ino, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
         let bytes = (name.len() + value.len()) as u64;
         inode.xattrs += 1;
         inode.xattr_list_bytes += name.len() as u32 + 1;
@@ -187,15 +187,15 @@ impl Fs<'_, '_> {
         {
             return Err(Errno::ENOSPC.into());
         }
-        self.charge(bytes)
+        self.charge(ino, bytes)
     }
 
-    fn credit_xattr(&mut self, inode: &mut Inode, name: &[u8], value: &[u8]) {
+    fn credit_xattr(&mut self, ino: Ino, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
         let bytes = (name.len() + value.len()) as u64;
         inode.xattrs -= 1;
         inode.xattr_list_bytes -= name.len() as u32 + 1;
         inode.xattr_bytes -= bytes;
-        self.credit(bytes);
+        self.credit(ino, bytes)
     }
 }
 

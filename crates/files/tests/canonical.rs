@@ -9,7 +9,8 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use quorate_files::answer::{
-    Answer, Data, Entries, Entry, HeldLock, Made, Opened, Progress, StatFs, Version, Written,
+    self, Adopted, Answer, Data, Entries, Entry, HeldLock, Made, Opened, Progress, QuotaRow,
+    StatFs, Version, Written,
 };
 use quorate_files::op::*;
 use quorate_files::{Attr, Errno, Handle, Ino, Kind, Nothing, Outcome, Stamp};
@@ -154,11 +155,21 @@ fn on_names() -> impl Strategy<Value = Action> {
     ]
 }
 
+fn limits() -> impl Strategy<Value = Limits> {
+    (option::of(number()), option::of(number())).prop_map(|(bytes, files)| Limits { bytes, files })
+}
+
 fn on_objects() -> impl Strategy<Value = Action> {
     let word = any::<u32>;
     prop_oneof![
         Just(Action::Ping(Nothing)),
         Just(Action::StatFs(Nothing)),
+        ino().prop_map(Action::StatFsOf),
+        (ino(), option::of(limits()))
+            .prop_map(|(dir, limits)| Action::SetQuota(SetQuota { dir, limits })),
+        (ino(), number()).prop_map(|(dir, after)| Action::Adopt(Adopt { dir, after })),
+        (option::of(ino()), number())
+            .prop_map(|(about, after)| Action::Quotas(Quotas { about, after })),
         target().prop_map(Action::GetAttr),
         set_attr().prop_map(Action::SetAttr),
         (ino(), word()).prop_map(|(ino, mask)| Action::Access(Access { ino, mask })),
@@ -311,6 +322,19 @@ fn entry() -> impl Strategy<Value = Entry> {
     )
 }
 
+fn quota_row() -> impl Strategy<Value = QuotaRow> {
+    (ino(), name(), limits(), number(), number(), number()).prop_map(
+        |(dir, path, limits, number, used_bytes, used_files)| QuotaRow {
+            number,
+            dir,
+            path,
+            limits,
+            used_bytes,
+            used_files,
+        },
+    )
+}
+
 fn answer() -> impl Strategy<Value = Answer> {
     let held = (number(), number(), any::<u32>()).prop_map(|(start, end, pid)| HeldLock {
         kind: LockKind::Write,
@@ -350,6 +374,15 @@ fn answer() -> impl Strategy<Value = Answer> {
                 used_inodes,
                 block_size,
                 name_max: 255,
+            })
+        }),
+        (vec(quota_row(), 0..3), option::of(number()))
+            .prop_map(|(quotas, next)| Answer::Quotas(answer::Quotas { quotas, next })),
+        (vec(ino(), 0..3), any::<u32>(), option::of(number())).prop_map(|(dirs, adopted, next)| {
+            Answer::Adopted(Adopted {
+                dirs,
+                adopted,
+                next,
             })
         }),
         any::<u32>().prop_map(Answer::Allowed),

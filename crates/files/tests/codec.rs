@@ -181,6 +181,22 @@ fn samples() -> Vec<Action> {
             count: 256,
         }),
         Action::Audit(Audit { from: 1, count: 2 }),
+        Action::SetQuota(SetQuota {
+            dir: parent,
+            limits: Some(Limits {
+                bytes: Some(1 << 20),
+                files: None,
+            }),
+        }),
+        Action::Adopt(Adopt {
+            dir: parent,
+            after: 3,
+        }),
+        Action::Quotas(Quotas {
+            about: Some(ino),
+            after: 0,
+        }),
+        Action::StatFsOf(parent),
         Action::WithAttrs(WithAttrs::new(
             vec![parent, ino],
             Action::Unlink(Unlink { parent, name }),
@@ -286,7 +302,7 @@ proptest! {
     #[test]
     fn hostile_bytes_do_no_harm(
         noise in prop::collection::vec(any::<u8>(), 0..200),
-        hits in prop::collection::vec((0..32usize, any::<u16>(), any::<u8>()), 1..60),
+        hits in prop::collection::vec((0..samples().len(), any::<u16>(), any::<u8>()), 1..60),
     ) {
         let mut world = World::new();
         world.create(Ino::ROOT, b"n");

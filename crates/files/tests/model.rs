@@ -82,7 +82,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
     let old = |i: usize| old_name(parent, raw[i]);
     let open_flags = u32::from(raw[6]) % if raw[6] < 192 { 16 } else { 64 };
     let offset = u64::from(raw[5]) * 97;
-    match raw[2] % 30 {
+    match raw[2] % 34 {
         0 | 1 => Action::Mkdir(Mkdir {
             parent,
             name: name(4),
@@ -178,6 +178,17 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             umask: 0,
             verifier: [None, Some(0), Some(2), Some(3)][usize::from(raw[5]) % 4],
         }),
+        29 | 30 => Action::SetQuota(SetQuota {
+            dir: parent,
+            limits: (!raw[4].is_multiple_of(8)).then(|| Limits {
+                bytes: (!raw[5].is_multiple_of(4)).then(|| u64::from(raw[6]) * 512),
+                files: (!raw[7].is_multiple_of(4)).then(|| u64::from(raw[8]) % 16),
+            }),
+        }),
+        31 | 32 => Action::Adopt(Adopt {
+            dir: parent,
+            after: 0,
+        }),
         _ => Action::Access(Access {
             ino: parent,
             mask: u32::from(raw[4]) % 9,
@@ -211,6 +222,18 @@ fn compare(world: &mut World, tree: &Tree) {
     }
     let stat = world.statfs();
     assert_eq!((stat.used, stat.used_inodes), tree.used());
+    let quotas = Action::Quotas(Quotas {
+        about: None,
+        after: 0,
+    });
+    let Ok(Answer::Quotas(quotas)) = world.run(1, &Who::root(), quotas) else {
+        panic!("another answer");
+    };
+    let quotas = quotas.quotas.into_iter();
+    let quotas: Vec<_> = quotas
+        .map(|row| (row.dir.0, row.limits, (row.used_bytes, row.used_files)))
+        .collect();
+    assert_eq!(quotas, tree.quotas());
 }
 
 /// Runs an action with a look at objects from both sides. What was before is compared with the tree here; what came after is
@@ -279,6 +302,9 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
             assert_eq!(written.offset, *offset);
         }
         (Ok(Answer::Done(_)), Ok(Expected::Done)) => {}
+        (Ok(Answer::Adopted(some)), Ok(Expected::Adopted(count))) => {
+            assert_eq!(some.adopted, *count);
+        }
         (Err(a), Err(e)) if a == e => {}
         _ => panic!("{who:?} {action:?}: {actual:?}, expected {expected:?}"),
     }

@@ -255,7 +255,7 @@ impl Maker<'_> {
     }
 
     fn on_objects(&self) -> Action {
-        match self.raw[2] % 22 {
+        match self.raw[2] % 26 {
             0..3 => Action::SetAttr(self.set_attr()),
             3 | 4 => Action::Open(Open {
                 ino: match self.raw[5] % 4 {
@@ -306,6 +306,22 @@ impl Maker<'_> {
             19 => Action::RemoveXattr(RemoveXattr {
                 ino: self.old_ino(3),
                 name: self.xattr(4),
+            }),
+            20 => Action::SetQuota(SetQuota {
+                dir: self.dir(3),
+                limits: (self.raw[4] > 40).then(|| Limits {
+                    bytes: (self.raw[5] > 60).then(|| u64::from(self.raw[6]) * 1024),
+                    files: (self.raw[7] > 60).then(|| u64::from(self.raw[7]) % 9),
+                }),
+            }),
+            21 => Action::Adopt(Adopt {
+                dir: self.dir(3),
+                after: 0,
+            }),
+            22 => Action::StatFsOf(self.ino(3)),
+            23 => Action::Quotas(Quotas {
+                about: self.raw[4].is_multiple_of(2).then(|| self.ino(3)),
+                after: 0,
             }),
             _ => Action::Lock(Lock {
                 handle: self.handle(3),

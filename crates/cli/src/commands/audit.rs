@@ -16,7 +16,7 @@ use super::sharing::{SHORT, as_member, ask, manager, short};
 use crate::args::{Audit, AuditCommand, AuditVerify};
 
 /// What the actions of the audit log are called, by their numbers.
-const ACTIONS: [&str; 36] = [
+const ACTIONS: [&str; 40] = [
     "",
     "ping",
     "lookup",
@@ -53,6 +53,10 @@ const ACTIONS: [&str; 36] = [
     "revoke",
     "grants",
     "audit",
+    "setquota",
+    "adopt",
+    "quotas",
+    "statfs",
 ];
 
 pub fn run(args: &Audit) -> Result<()> {

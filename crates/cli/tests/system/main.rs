@@ -28,6 +28,7 @@ mod mount_options;
 mod nfs;
 mod power_cut;
 mod programs;
+mod quota;
 mod recovery;
 mod route;
 mod supervise;

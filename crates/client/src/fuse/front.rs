@@ -19,8 +19,8 @@ use fuser::{
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use quorate_files::Target;
 use quorate_files::op::{Rename, SetAttr};
-use quorate_files::{Nothing, Target};
 
 use super::convert::{self, bytes, is_never_there};
 use super::locking::Wanted;
@@ -294,11 +294,9 @@ impl Filesystem for Front {
         reply.ok();
     }
 
-    fn statfs(&self, req: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let who = self.who(req);
-        self.answer(req, reply, |core| async move {
-            Ok(core.volume.stat_fs(&who, Nothing).await?)
-        });
+    fn statfs(&self, req: &Request, number: INodeNo, reply: ReplyStatfs) {
+        let (who, number) = (self.who(req), self.ino(number));
+        self.answer(req, reply, work!(stat_fs(&who, number)));
     }
 
     fn setxattr(

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use quorate_files::answer::StatFs;
 use quorate_files::op::{
     Access, GetXattr, Link, ListXattr, Lookup, Mkdir, Mknod, RemoveXattr, Rename, Rmdir, SetAttr,
     SetXattr, Symlink, Unlink, XattrMode,
 };
-use quorate_files::{Action, Answer, Attr, Ino, Kind, Target, Who};
+use quorate_files::{Action, Answer, Attr, Ino, Kind, Nothing, Target, Who};
 use tokio::time::Instant;
 
 use super::OBJECT;
@@ -124,6 +125,14 @@ impl Core {
             };
         }
         Err(fuser::Errno::EIO)
+    }
+
+    /// What a quota leaves there, or the volume.
+    pub async fn stat_fs(self: &Arc<Core>, who: &Who, ino: Ino) -> Result<StatFs> {
+        Ok(match ino {
+            SHARES => self.volume.stat_fs(who, Nothing).await?,
+            ino => self.volume.stat_fs_of(who, ino).await?,
+        })
     }
 
     pub async fn access(self: &Arc<Core>, who: &Who, ino: Ino, mask: u32) -> Result<()> {

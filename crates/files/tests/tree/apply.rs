@@ -17,6 +17,31 @@ impl Tree {
         action: &Action,
         actual: &Result<Answer>,
     ) -> Result<Expected> {
+        let before = self.clone();
+        let expected = self.play(session, who, now, action, actual);
+        let exceeds = !matches!(action, Action::SetQuota(_) | Action::Adopt(_))
+            && self.exceeds_a_quota(&before);
+        match expected {
+            Ok(_) if exceeds => {
+                *self = before;
+                Err(Errno::EDQUOT)
+            }
+            Ok(done) => Ok(done),
+            Err(errno) => {
+                *self = before;
+                Err(errno)
+            }
+        }
+    }
+
+    fn play(
+        &mut self,
+        session: u64,
+        who: &Who,
+        now: u64,
+        action: &Action,
+        actual: &Result<Answer>,
+    ) -> Result<Expected> {
         self.now = Stamp {
             secs: (now / 1_000_000_000) as i64,
             nanos: (now % 1_000_000_000) as u32,
@@ -109,6 +134,9 @@ impl Tree {
                 if self.names_of(op.ino.0) == 0 {
                     return Err(Errno::ENOENT);
                 }
+                if self.quota_of(op.ino.0) != self.quota_of(op.parent.0) {
+                    return Err(Errno::EXDEV);
+                }
                 self.put(op.parent.0, &op.name, op.ino.0);
                 self.changed(op.ino.0);
                 Expected::Object(op.ino.0)
@@ -182,6 +210,11 @@ impl Tree {
                     .filter(|&c| self.can(who, node, c));
                 Expected::Mask(allowed.map(bit_of).sum::<u32>() & op.mask)
             }
+            Action::SetQuota(op) => {
+                self.set_quota(who, op)?;
+                Expected::Done
+            }
+            Action::Adopt(op) => Expected::Adopted(self.adopt(who, op)?),
             other => panic!("the model has no {other:?}"),
         };
         self.forget();

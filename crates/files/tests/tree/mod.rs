@@ -2,6 +2,7 @@
 //! contents are vectors. It learns from the service only the numbers of new objects and handles.
 
 mod apply;
+mod quota;
 mod rename;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,8 @@ pub struct Node {
     pub children: BTreeMap<Vec<u8>, u64>,
     pub parent: u64,
     pub verifier: Option<u64>,
+    /// The quota that it counts under, if that is still there.
+    quota: Option<u64>,
     rdev: u64,
     atime: Stamp,
     mtime: Stamp,
@@ -43,15 +46,20 @@ pub enum Expected {
     Mask(u32),
     Object(u64),
     At(u64),
+    /// How many entries came under a quota.
+    Adopted(u32),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     pub nodes: BTreeMap<u64, Node>,
     /// Every number ever given, gone objects among them.
     pub known: Vec<u64>,
     pub handles: Vec<Handle>,
     opens: BTreeMap<(u64, Handle), Open>,
+    /// Directories and limits of the quotas, by the order in which they were set.
+    quotas: BTreeMap<u64, (u64, Limits)>,
+    last_quota: u64,
     now: Stamp,
 }
 
@@ -73,6 +81,8 @@ impl Tree {
                 number: 77,
             }],
             opens: BTreeMap::new(),
+            quotas: BTreeMap::new(),
+            last_quota: 0,
             now: Stamp::default(),
         };
         let mut root = tree.node(&Who::root(), Kind::Directory, 0o1777);
@@ -92,6 +102,7 @@ impl Tree {
             children: BTreeMap::new(),
             parent: 0,
             verifier: None,
+            quota: None,
             rdev: 0,
             atime: self.now,
             mtime: self.now,
@@ -288,6 +299,8 @@ impl Tree {
                 self.nodes.remove(&ino);
             }
         }
+        let nodes = &self.nodes;
+        self.quotas.retain(|_, (dir, _)| nodes.contains_key(dir));
     }
 
     fn put(&mut self, dir: u64, name: &[u8], child: u64) {
@@ -318,6 +331,7 @@ impl Tree {
                 new.mode &= !0o2000;
             }
         }
+        new.quota = self.quota_of(dir);
         self.nodes.insert(ino, new);
         self.known.push(ino);
         self.put(dir, name, ino);

@@ -43,11 +43,16 @@ impl Tree {
         if from != to && is_dir(source) {
             self.must(who, source, "w")?;
         }
+        if let Some(target) = target.filter(|_| exchange && from != to)
+            && is_dir(target)
+        {
+            self.must(who, target, "w")?;
+        }
+        self.move_quota(source, from, to)?;
         if let Some(target) = target {
-            if exchange && from != to && is_dir(target) {
-                self.must(who, target, "w")?;
-            }
-            if !exchange && !self.nodes[&target].children.is_empty() {
+            if exchange {
+                self.move_quota(target, to, from)?;
+            } else if !self.nodes[&target].children.is_empty() {
                 return Err(Errno::ENOTEMPTY);
             }
         }

@@ -1,7 +1,7 @@
 //! Attributes of objects, and of the volume.
 
 use quorate_files::op::{Access, SetAttr, access};
-use quorate_files::{Action, Answer, Attr, Ino, Kind, Nothing, Stamp, Target, Who};
+use quorate_files::{Action, Answer, Attr, Ino, Kind, Stamp, Target, Who};
 
 use super::{Caller, Done, Front, another_kind};
 use crate::call::NewAttrs;
@@ -122,7 +122,7 @@ impl Front {
 
     pub(super) async fn fs_stat(&self, caller: &Caller, handle: &[u8]) -> Done {
         let object = self.object(caller, handle)?;
-        let action = Action::StatFs(Nothing);
+        let action = Action::StatFsOf(object.ino);
         let seen = self.seen(&object.who, vec![object.ino], action).await?;
         let attr = seen.after(0).ok_or(Status::Stale)?;
         let mut reply = self.reply(seen.status());
