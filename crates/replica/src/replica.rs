@@ -300,6 +300,10 @@ impl<S: Service> Replica<S> {
                 .execute_backlog()
                 .and_then(|()| self.move_transfer(now));
             self.absorb(now, result);
+            if self.failed {
+                // A batch that was executed in part must not be followed by the next.
+                return;
+            }
         }
         let result = self
             .execute_backlog()
