@@ -198,6 +198,9 @@ impl Agreement {
         self.persist(record.clone());
         let head = self.head(record);
         self.out.push_back(Output::Stable { seq, root, head });
+        if !is_on(Mutant::SelectionCut) {
+            self.take_up_selection();
+        }
         // There is room again for what was proposed.
         self.accept_proposals();
     }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use quorate_wire::message::{
-    Batch, NewView, PeerMessage, SignedNewView, SignedViewChange, ViewChange,
+    Batch, NewView, PeerMessage, SignedNewView, SignedViewChange, ViewChange, Vote,
 };
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, ReplicaId, View};
@@ -396,7 +396,8 @@ impl Agreement {
             self.view_changes_seen += 1;
         }
         self.view = body.view;
-        self.active = true;
+        // Until the checkpoint is taken with which it begins: what is selected is voted for after the record below.
+        self.active = false;
         self.own_change = None;
         self.end_recovery();
         self.new_view_deadline = None;
@@ -410,53 +411,16 @@ impl Agreement {
         if body.start.0 > self.stable.0 {
             self.start_from(body.start);
         }
-        self.last_given = body.start.0;
-        let null = Batch::null();
-        let mut named = alloc::collections::BTreeSet::new();
-        for vote in body.votes() {
-            self.last_given = vote.seq;
-            if !self.in_window(vote.seq) {
-                continue;
-            }
-            let (seq, digest, view) = (vote.seq, vote.digest, vote.view);
-            let quorum = self.config.quorum;
-            let slot = self.slots.entry(seq).or_default();
-            let by = slot.commits.winner(quorum.commit());
-            let earlier = by.is_some_and(|(by, _)| by < view);
-            let differs = slot.committed.is_some_and(|committed| committed != digest);
-            if differs && !earlier {
-                // It has committed in this view or a later one, with others, and the view's primary has started the view in two ways, each of
-                // them right. What it tells this replica has lost, and gets no vote.
-                continue;
-            }
-            if differs {
-                let what = alloc::format!(
-                    "view {view} gives place {seq} to another batch than the one that committed there: \
-                     more than f replicas of the group are faulty"
-                );
-                self.out.push_back(Output::Fatal(what));
-                return;
-            }
-            slot.remember_preprepared(vote);
-            self.awaiting.insert(seq);
-            slot.proposal = Some(Proposal {
-                view,
-                digest,
-                stage: Stage::Proposed,
-                vouched: true,
-            });
-            if digest == null.digest() {
-                slot.batches
-                    .entry(digest)
-                    .or_insert_with(|| alloc::sync::Arc::new(null.clone()));
-            }
-            // What was executed here and waits all the same is a read that is asked again: that old batch won't answer it.
-            if seq > self.executed
-                && let Some(batch) = slot.batches.get(&digest)
-            {
-                named.extend(batch.requests.iter().copied());
-            }
+        self.active = true;
+        self.last_given = body.votes().last().map_or(body.start.0, |vote| vote.seq);
+        if !self.take_up_selection() {
+            return;
         }
+        // What was executed here and waits all the same is a read that is asked again: that old batch won't answer it.
+        let selected = self.slots.range(self.executed.next()..);
+        let batches = selected.filter_map(|(_, slot)| slot.batches.get(&slot.proposal?.digest));
+        let named = batches.flat_map(|batch| batch.requests.iter().copied());
+        let named = named.collect();
         self.pool.restart(&named, self.now.mono);
         if self.is_primary() {
             self.forget_unsigned();
@@ -473,6 +437,55 @@ impl Agreement {
         let seqs: Vec<_> = self.slots.keys().copied().collect();
         seqs.into_iter().for_each(|seq| self.advance_slot(seq));
         self.fetch_missing();
+    }
+
+    /// Makes proposals of what the present view began with, so far as there is a window for it and none of them yet. A view can begin above
+    /// the window of a replica that lags, also of its primary; and its vote may be one that the others can't do without. `false` where
+    /// the view gives a place to another batch than the one that committed there.
+    pub(crate) fn take_up_selection(&mut self) -> bool {
+        let view = self.view;
+        let entered = self.entered.as_ref().map(|e| &e.new_view.body);
+        let Some(body) = entered.filter(|body| self.active && body.view == view) else {
+            return true;
+        };
+        let selected: Vec<Vote> = body.votes().filter(|v| self.in_window(v.seq)).collect();
+        let commit = self.config.quorum.commit();
+        for vote in selected {
+            let (seq, digest) = (vote.seq, vote.digest);
+            let slot = self.slots.entry(seq).or_default();
+            if slot.proposal.is_some() || slot.preprepared.iter().any(|v| v.view == view) {
+                continue;
+            }
+            let by = slot.commits.winner(commit);
+            let earlier = by.is_some_and(|(by, _)| by < view);
+            let differs = slot.committed.is_some_and(|committed| committed != digest);
+            if differs && !earlier {
+                // It has committed in this view or a later one, with others, and the view's primary has started the view in two ways, each of
+                // them right. What it tells this replica has lost, and gets no vote.
+                continue;
+            }
+            if differs {
+                let what = alloc::format!(
+                    "view {view} gives place {seq} to another batch than the one that committed there: \
+                     more than f replicas of the group are faulty"
+                );
+                self.out.push_back(Output::Fatal(what));
+                return false;
+            }
+            slot.remember_preprepared(vote);
+            self.awaiting.insert(seq);
+            slot.proposal = Some(Proposal {
+                view,
+                digest,
+                stage: Stage::Proposed,
+                vouched: true,
+            });
+            if digest == Batch::null().digest() {
+                let null = || alloc::sync::Arc::new(Batch::null());
+                slot.batches.entry(digest).or_insert_with(null);
+            }
+        }
+        true
     }
 
     /// The view starts from a checkpoint that is stable elsewhere.

@@ -85,6 +85,7 @@ scenarios! {
     adversaries::old_requests_are_not_ordered
     views::a_primary_hands_over
     views::service_is_back_within_two_timeouts
+    views::a_view_begins_above_its_primarys_window
 }
 
 fn group(clients: usize, change: impl FnOnce(&mut Knobs)) -> World {

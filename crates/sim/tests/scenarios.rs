@@ -37,6 +37,7 @@ tests! {
     absurd_messages_are_refused
     primary_crash
     a_primary_hands_over
+    a_view_begins_above_its_primarys_window
     power_cut
     view_change_with_prepared_batches
     restart_in_a_view_change

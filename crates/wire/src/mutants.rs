@@ -187,6 +187,8 @@ mutants! {
         "signatures of VIEW-CHANGEs are not checked" ""
     OneLeadsAway "one-leads-away"
         "one VIEW-CHANGE of a later view is followed" ""
+    SelectionCut "selection-cut"
+        "what a view began with above a replica's window is not taken up when the window comes there" ""
     // Coming back without memory.
     RecoveringVotes "recovering-votes"
         "a replica that knows that it has lost its log votes at once" ""

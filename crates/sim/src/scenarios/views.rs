@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use quorate_agreement::LOG_WINDOW;
 use quorate_replica::Input;
 use quorate_wire::message::PeerMessage;
 use quorate_wire::{Seq, View};
@@ -315,4 +316,31 @@ pub(super) fn service_is_back_within_two_timeouts() -> Outcome {
         w.finish()?;
     }
     Ok(())
+}
+
+/// Three are left after the primary has gone. The last batch prepared at two of them and committed nowhere, though its client has been
+/// answered; the third was away for longer than a window, and leads the next view from below it. Nobody asks for more, and the
+/// other two can't commit without its vote.
+pub(super) fn a_view_begins_above_its_primarys_window() -> Outcome {
+    let mut w = group(1, |k| (k.delay, k.sync) = ((4_000, 4_000), (3_000, 3_000)));
+    w.crash(1);
+    append(&mut w, 0, 0..LOG_WINDOW + 1, 1000)?;
+    w.run_until("stable", 1000, |w| {
+        [0, 2, 3].map(|i| standing(w, i).stable.0) == [Seq(LOG_WINDOW); 3]
+    })?;
+    let last = ask(&mut w, 0, 1_000);
+    let place = w.agreed().next();
+    // Request, pre-prepare, prepare: the certificates are on their way to the disks when the servers hear no more of each other.
+    w.run_for(16)?;
+    (0..4).for_each(|a| (0..4).for_each(|b| w.net().block(a, b)));
+    w.run_until("answered", 100, |w| w.operation(last).done.is_some())?;
+    assert!([0, 2, 3].iter().all(|&i| standing(&w, i).committed < place));
+    w.crash(0);
+    w.start(1)?;
+    w.net().join();
+    w.run_until("committed", 5000, |w| {
+        (1..4).all(|i| standing(w, i).committed >= place)
+    })?;
+    assert_eq!(standing(&w, 2).view, View(1), "server 1 leads");
+    w.finish().map(|_| ())
 }
