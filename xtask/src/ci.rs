@@ -132,7 +132,8 @@ fn clippy() -> Result<(), String> {
 
 /// In the dev profile: its checks of overflow and its debug assertions are a part of what is looked for.
 fn sim() -> Result<(), String> {
-    xtask(&["sim", "--seeds", "0..5000"])
+    xtask(&["sim", "--seeds", "0..5000"])?;
+    xtask(&["sim", "--guests", "--seeds", "0..500"])
 }
 
 /// The small scenarios of the model, whole.

@@ -26,6 +26,7 @@ cargo xtask deny                               licenses, sources and duplicates 
 cargo xtask fuzz [--mutations N] [TARGET]...   the fuzz targets' corpus and mutations of it, without a fuzzer
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
+    --guests                                   the same seeds with an owner and guests, who are taken back
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
 cargo xtask model [--quick] [--only NAME]      explores the agreement core exhaustively; --help for all
 cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick

@@ -15,6 +15,7 @@ struct Arguments {
     seed: Option<u64>,
     threads: Option<usize>,
     trace: bool,
+    guests: bool,
     keep_going: bool,
 }
 
@@ -32,6 +33,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
             "--seed" => out.seed = Some(number(value()?)?),
             "--threads" => out.threads = Some(number(value()?)? as usize),
             "--trace" => out.trace = true,
+            "--guests" => out.guests = true,
             "--keep-going" => out.keep_going = true,
             other => return Err(format!("{other} is not an option of sim\n{}", crate::USAGE)),
         }
@@ -50,8 +52,12 @@ pub fn main(args: &[String]) -> Result<(), String> {
         return crate::again("sim", args);
     }
     let args = parse(args)?;
+    let options = Options {
+        trace: args.trace,
+        guests: args.guests,
+    };
     if let Some(seed) = args.seed {
-        let report = quorate_sim::run(seed, Options { trace: args.trace });
+        let report = quorate_sim::run(seed, options);
         return match report.result {
             Ok(_) => {
                 println!("{report}");
@@ -64,12 +70,21 @@ pub fn main(args: &[String]) -> Result<(), String> {
     let threads = args
         .threads
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()));
-    many(seeds, threads, args.keep_going)
+    let one = Options {
+        trace: false,
+        ..options
+    };
+    many(seeds, threads, args.keep_going, one)
 }
 
 /// Runs seeds until one fails.
 #[allow(clippy::disallowed_methods)] // Only for the progress line.
-pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), String> {
+pub fn many(
+    seeds: Range<u64>,
+    threads: usize,
+    keep_going: bool,
+    options: Options,
+) -> Result<(), String> {
     let started = Instant::now();
     let next = AtomicU64::new(seeds.start);
     let done = AtomicU64::new(0);
@@ -88,7 +103,7 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
                     if seed >= seeds.end {
                         return;
                     }
-                    let report = quorate_sim::run(seed, Options::default());
+                    let report = quorate_sim::run(seed, options);
                     done.fetch_add(1, Ordering::Relaxed);
                     digest.fetch_add(report.digest(), Ordering::Relaxed);
                     match &report.result {
@@ -140,6 +155,12 @@ pub fn many(seeds: Range<u64>, threads: usize, keep_going: bool) -> Result<(), S
             );
         }
     }
+    if options.guests {
+        println!(
+            "{} operations of guests succeeded, {} revocations were made",
+            total.by_guests, total.revocations
+        );
+    }
     match failures.first() {
         None => Ok(()),
         Some(first) => Err(first.to_string()),
@@ -157,6 +178,8 @@ fn add(total: &mut Stats, one: &Stats) {
     total.differing += one.differing;
     total.evidence += one.evidence;
     total.jobs += one.jobs;
+    total.by_guests += one.by_guests;
+    total.revocations += one.revocations;
     total.time_us += one.time_us;
     total.view = total.view.max(one.view);
 }

@@ -1,7 +1,7 @@
 //! Files: the same work on the local disk, on a FUSE file system that passes everything on, and on groups of ours.
 //!
 //! - [`system`]: the file systems; [`mounted`]: the process and directory of a mount; [`service`]: what a benchmark's replica serves.
-//! - [`work`]: the workloads by name. [`andrew`], [`postmark`], [`small`], [`iozone`], [`bonnie`], [`blocks`]: what they do. [`content`]: what is in files, so that what is
+//! - [`work`]: the workloads by name. [`andrew`], [`postmark`], [`small`], [`iozone`], [`bonnie`], [`blocks`], [`search`]: what they do. [`content`]: what is in files, so that what is
 //!   read back can be checked.
 //! - [`site`]: what a workload sees of a file system, and its stopwatch.
 //! - [`figures`]: tables and plots.
@@ -27,6 +27,7 @@ pub mod figures;
 pub mod iozone;
 pub mod mounted;
 pub mod postmark;
+pub mod search;
 pub mod service;
 pub mod site;
 pub mod small;
@@ -94,9 +95,9 @@ pub struct Files {
 
 /// A workload on file systems that serve it in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Case {
-    work: Work,
-    wait_ms: u32,
+pub(crate) struct Case {
+    pub work: Work,
+    pub wait_ms: u32,
 }
 
 impl Case {
@@ -175,7 +176,7 @@ fn cases(options: &Options) -> Vec<Case> {
     at_once.chain(waiting).collect()
 }
 
-async fn measure(
+pub(crate) async fn measure(
     options: &Options,
     systems: &[System],
     cases: &[Case],

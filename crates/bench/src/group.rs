@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use quorate_fault::Fault;
 use quorate_net::group::{Durability, Files, Group, Protocol, Purpose};
 use quorate_net::{Identity, keys};
-use quorate_wire::Authentication;
+use quorate_wire::{Authentication, KeyPair};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
@@ -38,6 +38,8 @@ pub struct Setup {
     pub workers: usize,
     /// What is replicated: files in this way, or the service that does nothing.
     pub files: Option<Serving>,
+    /// Whether the volume has an owner, and so may have guests.
+    pub owned: bool,
     /// Which replica misbehaves, and how.
     pub fault: Option<(u8, Fault)>,
 }
@@ -61,6 +63,7 @@ pub struct Running {
     /// Those of the correct replicas, and of the faulty one.
     pids: Vec<u32>,
     faulty: Option<u32>,
+    owner: Option<KeyPair>,
     directory: TempDir,
 }
 
@@ -81,7 +84,11 @@ impl Running {
             .with_context(|| format!("can't make a directory in {}", data.display()))?;
         let clients = (0..clients).map(|_| keys::generate());
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let group = make_group(setup, &clients, directory.path())?;
+        let mut group = make_group(setup, &clients, directory.path())?;
+        let owner = setup.owned.then(keys::generate).transpose()?;
+        if let Some(owner) = &owner {
+            group = group.with_owner(owner.public())?;
+        }
         let file = group_file(directory.path());
         group.save(&file)?;
         if let (Some(_), Some(key)) = (setup.files, clients.first()) {
@@ -94,6 +101,7 @@ impl Running {
             children: Vec::new(),
             pids: Vec::new(),
             faulty: None,
+            owner,
             directory,
         };
         for id in running.group.quorum().replicas() {
@@ -130,6 +138,11 @@ impl Running {
     /// Who a client is.
     pub fn client(&self, at: usize) -> Option<&Identity> {
         self.clients.get(at)
+    }
+
+    /// The owner's key, where there is one.
+    pub fn owner(&self) -> Option<&KeyPair> {
+        self.owner.as_ref()
     }
 
     /// The processes of the replicas that are correct.
@@ -211,7 +224,7 @@ impl Running {
     }
 }
 
-fn make_group(setup: &Setup, clients: &[quorate_wire::KeyPair], directory: &Path) -> Result<Group> {
+fn make_group(setup: &Setup, clients: &[KeyPair], directory: &Path) -> Result<Group> {
     let mut replicas = Vec::new();
     for (id, address) in (0..).zip(free_addresses(setup.replicas)?) {
         let own = replica_directory(directory, id);

@@ -10,6 +10,7 @@
 //! - [`failover`]: what the end of a primary costs.
 //! - [`recovery`]: what proactive recovery takes and costs. Castro and Liskov, PBFT 2002, Table 4.
 //! - [`files`]: whole file systems under the papers' workloads.
+//! - [`credentials`]: what credentials cost on them. DisCFS, 2003, Figures 5 to 7.
 //! - [`run`]: variants in turns, rounds, medians.
 //! - [`paper`]: the papers' figures.
 //! - [`report`] and [`plot`]: what was measured, as JSON, as tables with the paper's figures beside ours, and as SVG.
@@ -22,6 +23,7 @@
 pub mod attackers;
 pub mod attacks;
 pub mod cpu;
+pub mod credentials;
 pub mod failover;
 pub mod files;
 pub mod graph;

@@ -62,6 +62,7 @@ pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Va
             unordered_reads: true,
             tuning: Tunings::default(),
             workers: 0,
+            owned: false,
             files: None,
             fault: None,
         },

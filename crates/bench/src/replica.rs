@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use quorate_files::Admission;
 use quorate_net::{Group, keys};
 use quorate_node::{Daemon, Options, Tuning};
 use quorate_wire::ReplicaId;
@@ -97,10 +98,15 @@ pub fn run(spec: &str) -> Result<()> {
         workers: spec.workers,
         fault: spec.fault.map(|name| name.parse()).transpose()?,
     };
-    let volume = options.group.files();
+    let (volume, group) = (options.group.files(), options.group.clone());
+    let admission = Admission {
+        volume: group.id(),
+        owner: group.owner(),
+        members: group.clients().iter().map(|client| client.key).collect(),
+    };
     let replica = match spec.files {
         None => Daemon::start(options, NullService::default())?,
-        Some(serving) => Daemon::start(options, ServedFiles::new(volume, serving))?,
+        Some(serving) => Daemon::start(options, ServedFiles::new(volume, serving, admission))?,
     };
     println!("ready");
     std::io::stdout().flush()?;

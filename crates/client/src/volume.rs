@@ -14,6 +14,7 @@ use quorate_files::op::{
     Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink, Unlink, WithAttrs, Write, XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
+use quorate_wire::Digest;
 
 use crate::session::Session;
 
@@ -171,8 +172,8 @@ impl Volume {
         remove_xattr(RemoveXattr) => RemoveXattr -> Attr(Attr);
         /// Tests, takes or lets go of a lock.
         lock(Lock) => Lock -> Lock(Option<HeldLock>);
-        /// Brings a credential of this session's key.
-        put_credential(PutCredential) => PutCredential -> Done(Nothing);
+        /// Brings a credential of this session's key. Its digest.
+        put_credential(PutCredential) => PutCredential -> Granted(Digest);
         /// Takes credentials back.
         revoke(Revoke) => Revoke -> Done(Nothing);
         /// The credentials that the volume keeps.

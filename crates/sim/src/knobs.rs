@@ -6,6 +6,7 @@ use quorate_fault::Fault;
 use quorate_wire::{Authentication, Quorum, ReplicaId};
 
 use crate::dice::Dice;
+use crate::sharing;
 
 /// The service that the group replicates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum Workload {
     KeyValue,
     /// The file service.
     Files,
+    /// The file service of an owner, who shares it by credentials and takes them back: see [`crate::sharing`].
+    Shared,
 }
 
 /// How a faulty replica is made.
@@ -136,6 +139,23 @@ pub struct Knobs {
 }
 
 impl Knobs {
+    /// How many clients the group file names; the others are guests.
+    pub fn named(&self) -> usize {
+        match self.workload {
+            Workload::KeyValue | Workload::Files => self.clients,
+            Workload::Shared => 1 + sharing::OWNER,
+        }
+    }
+
+    /// The same with an owner and guests.
+    pub fn with_guests(self) -> Knobs {
+        Knobs {
+            workload: Workload::Shared,
+            clients: self.clients.max(3),
+            ..self
+        }
+    }
+
     /// A calm group of `replicas` that nothing happens to; scripted scenarios start from it.
     pub fn calm(replicas: usize) -> Knobs {
         Knobs {

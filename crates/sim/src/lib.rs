@@ -22,6 +22,7 @@ pub mod rounds;
 pub mod scenarios;
 pub mod server;
 pub mod service;
+pub mod sharing;
 pub mod trace;
 pub mod twins;
 pub mod workload;
@@ -40,6 +41,8 @@ pub use world::{Stats, World};
 pub struct Options {
     /// Print one line for each event.
     pub trace: bool,
+    /// Whatever the seed says of the service and of clients: files, their owner, and guests.
+    pub guests: bool,
 }
 
 /// How a run went.
@@ -78,7 +81,11 @@ impl fmt::Display for Report {
                 writeln!(f, "{:#?}", self.knobs)?;
                 let ms = self.time_us as f64 / 1000.0;
                 writeln!(f, "seed {seed} fails at {ms} ms. {failure}")?;
-                write!(f, "Replay: cargo xtask sim --seed {seed} --trace")
+                let guests = match self.knobs.workload {
+                    knobs::Workload::Shared => " --guests",
+                    knobs::Workload::KeyValue | knobs::Workload::Files => "",
+                };
+                write!(f, "Replay: cargo xtask sim --seed {seed}{guests} --trace")
             }
         }
     }
@@ -87,20 +94,23 @@ impl fmt::Display for Report {
 /// Runs a seed. A failure comes with the last events before it: the run is repeated for them.
 pub fn run(seed: u64, options: Options) -> Report {
     if options.trace {
-        return attempt(seed, Sink::Print);
+        return attempt(seed, options, Sink::Print);
     }
-    let report = attempt(seed, Sink::None);
+    let report = attempt(seed, options, Sink::None);
     if report.result.is_ok() {
         return report;
     }
     let lines = Lines::default();
-    let mut report = attempt(seed, Sink::Last(lines.clone()));
+    let mut report = attempt(seed, options, Sink::Last(lines.clone()));
     report.last = lines.borrow().iter().cloned().collect();
     report
 }
 
-fn attempt(seed: u64, sink: Sink) -> Report {
-    let knobs = Knobs::draw(seed);
+fn attempt(seed: u64, options: Options, sink: Sink) -> Report {
+    let mut knobs = Knobs::draw(seed);
+    if options.guests {
+        knobs = knobs.with_guests();
+    }
     let mut world = World::new(seed, knobs.clone(), sink);
     let result = catch_unwind(AssertUnwindSafe(|| {
         world.begin_storm();

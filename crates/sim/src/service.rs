@@ -8,6 +8,7 @@ use quorate_state::{Fault, Txn};
 use quorate_wire::{Decode, Encode, record};
 
 use crate::knobs::Workload;
+use crate::sharing;
 
 record! {
     /// An operation on a list. A list only grows, so that each of its states tells all that happened before.
@@ -57,17 +58,13 @@ impl AnyService {
     pub fn new(workload: Workload) -> AnyService {
         match workload {
             Workload::KeyValue => AnyService::Lists,
-            Workload::Files => AnyService::Files(FileService::new(
-                Genesis {
-                    capacity_bytes: 64 << 20,
-                    capacity_inodes: 500,
-                    root_uid: 0,
-                    root_gid: 0,
-                    root_mode: 0o1777,
-                },
-                Admission::members_only(),
-            )),
+            Workload::Files => AnyService::files(Admission::members_only()),
+            Workload::Shared => AnyService::files(sharing::admission()),
         }
+    }
+
+    fn files(admission: Admission) -> AnyService {
+        AnyService::Files(FileService::new(Genesis::for_all(64 << 20, 500), admission))
     }
 }
 

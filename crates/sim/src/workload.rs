@@ -12,10 +12,12 @@ use quorate_wire::{Decode, Encode};
 use crate::dice::Dice;
 use crate::knobs::{Knobs, Workload};
 use crate::service::{APPEND, CAS, GET, List, ListOp};
+use crate::sharing;
 
 /// A client's choices, and what it knows of the state.
 #[derive(Debug)]
 pub struct Asker {
+    client: usize,
     dice: Dice,
     lengths: Vec<u64>,
     inos: Vec<Ino>,
@@ -25,6 +27,7 @@ impl Asker {
     /// The choices of a client.
     pub fn new(seed: u64, client: usize) -> Asker {
         Asker {
+            client,
             dice: Dice::new(seed, 100 + client as u64),
             lengths: vec![0; 256],
             inos: vec![Ino::ROOT],
@@ -40,6 +43,11 @@ impl Asker {
         match knobs.workload {
             Workload::KeyValue => self.list(knobs, token, large),
             Workload::Files => self.files(knobs, token, large),
+            Workload::Shared if self.dice.per_mille(sharing::share(self.client)) => {
+                let action = sharing::action(&mut self.dice, self.client, knobs.clients);
+                (Op::new(Who::root(), action).to_bytes(), false)
+            }
+            Workload::Shared => self.files(knobs, token, large),
         }
     }
 
@@ -133,7 +141,7 @@ impl Asker {
                     self.lengths[usize::from(op.key)] = list.tokens.len() as u64;
                 }
             }
-            Workload::Files => {
+            Workload::Files | Workload::Shared => {
                 let outcome = quorate_files::Outcome::from_bytes(answer.clone());
                 let ino = match outcome.map(|o| o.0) {
                     Ok(Ok(Answer::Attr(attr))) => attr.ino,

@@ -20,6 +20,7 @@ use crate::knobs::{Adversary, Knobs, Workload};
 use crate::net::Net;
 use crate::server::Server;
 use crate::service::{AnyService, List};
+use crate::sharing;
 use crate::trace::{Sink, Trace};
 
 mod clients;
@@ -89,6 +90,10 @@ pub struct Stats {
     pub checked: u64,
     /// Pieces that were not those of the group.
     pub differing: u64,
+    /// Operations of guests that succeeded.
+    pub by_guests: u64,
+    /// Revocations that were made.
+    pub revocations: u64,
     /// Virtual time in microseconds.
     pub time_us: u64,
 }
@@ -358,7 +363,13 @@ impl World {
 
     /// Whether clients have all that they wanted and correct replicas have met.
     fn is_settled(&self) -> bool {
-        let is_done = self.clients.iter().all(ClientNode::is_done);
+        // A faulty primary can leave guests waiting, and what they ask is no claim against it.
+        let awaited = match self.knobs.adversaries.is_empty() {
+            true => self.clients.len(),
+            false => self.knobs.named(),
+        };
+        let mut awaited = self.clients.iter().take(awaited);
+        let is_done = awaited.all(ClientNode::is_done);
         is_done && self.have_met() && self.all_committed() && self.are_in_one_view()
     }
 
@@ -410,6 +421,10 @@ impl World {
                 value.map_or(Vec::new(), |v| List::from_bytes(v).expect("a list").tokens)
             })?,
             Workload::Files => self.reference.check_files()?,
+            Workload::Shared => {
+                self.reference.check_files()?;
+                (self.stats.by_guests, self.stats.revocations) = sharing::check(&self.operations)?;
+            }
         }
         for (i, server) in self.servers.iter_mut().enumerate() {
             let is_correct = server.is_correct();

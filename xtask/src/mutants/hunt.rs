@@ -153,7 +153,13 @@ pub fn main(args: &[String]) -> Result<(), String> {
     if let Some(seed) = args.replay {
         let trace = args.trace;
         switch(mutants.first().copied());
-        let report = quorate_sim::run(seed, Options { trace });
+        let report = quorate_sim::run(
+            seed,
+            Options {
+                trace,
+                ..Options::default()
+            },
+        );
         return match report.result {
             Ok(_) => {
                 println!("{report}");

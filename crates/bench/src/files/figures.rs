@@ -20,18 +20,23 @@ impl std::fmt::Display for Unit {
 /// A table for each part.
 pub fn tables(files: &Files) -> Vec<Table> {
     let mut tables: Vec<_> = parts(files).into_iter().map(table).collect();
+    tables.push(left_out(files));
+    tables.retain(|table| !table.is_empty());
+    tables
+}
+
+/// What was not measured.
+pub(crate) fn left_out(files: &Files) -> Table {
     let heads = ["left out", "why"];
     let mut left_out = Table::new("Not measured", &heads);
     for file_system in &files.left_out {
         left_out.row(vec![file_system.system.clone(), file_system.reason.clone()]);
     }
-    tables.push(left_out);
-    tables.retain(|table| !table.is_empty());
-    tables
+    left_out
 }
 
 /// The rows, by part and by whether writes wait.
-fn parts(files: &Files) -> Vec<Vec<&Row>> {
+pub(crate) fn parts(files: &Files) -> Vec<Vec<&Row>> {
     let mut parts: Vec<Vec<&Row>> = Vec::new();
     for row in &files.files {
         let alike = |other: &Row| other.part == row.part && other.wait_ms == row.wait_ms;
@@ -93,7 +98,7 @@ fn table(part: Vec<&Row>) -> Table {
 }
 
 /// Parts of a second are what most phases take on a local disk.
-pub(super) fn figure(unit: Unit, value: f64) -> String {
+pub(crate) fn figure(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Seconds if value < 1.0 => format!("{value:.3}"),
         _ => show(value),

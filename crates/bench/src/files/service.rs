@@ -31,10 +31,10 @@ pub struct ServedFiles {
 
 impl ServedFiles {
     /// A volume as the group file describes it, served in this way.
-    pub fn new(files: Files, serving: Serving) -> ServedFiles {
+    pub fn new(files: Files, serving: Serving, admission: Admission) -> ServedFiles {
         let files = FileService::new(
             Genesis::for_all(files.capacity_bytes, files.inodes),
-            Admission::members_only(),
+            admission,
         );
         ServedFiles { files, serving }
     }
@@ -145,7 +145,8 @@ mod tests {
                 all_conflict,
                 wait_ms: 0,
             };
-            ServedFiles::new(Files::default(), serving).uses(&call, &write(Place::At(0)))
+            let admission = Admission::members_only();
+            ServedFiles::new(Files::default(), serving, admission).uses(&call, &write(Place::At(0)))
         };
         assert_eq!(uses(true), Uses::everything());
         assert_ne!(uses(false), Uses::everything());

@@ -138,6 +138,15 @@ impl Site {
             .try_for_each(|beneath| forget_all(beneath))
     }
 
+    /// Has the kernel forget what it holds of a file, once that is on the disk.
+    ///
+    /// # Errors
+    /// Where the file can't be opened or written.
+    pub fn forget_one(&self, path: &Path) -> Result<()> {
+        File::open(path)?.sync_all()?;
+        forget_file(path)
+    }
+
     /// Does the same with several threads on this one mount, each of which is told which it is. The sum of what they say.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use super::mounted::{self, Mounted};
 use super::service::Serving;
 use super::site::{Processes, Site};
 use crate::clock;
+use crate::credentials;
 use crate::group::{Running, Setup};
 use crate::micro;
 
@@ -51,6 +52,8 @@ pub enum Kind {
         workers: usize,
         /// What each does with an operation.
         serving: Serving,
+        /// Of how many links the credential is by which it is mounted; 0: none, but the group has an owner. Without a word the group has none.
+        chain: Option<usize>,
     },
 }
 
@@ -77,6 +80,7 @@ fn group(name: &str, replicas: usize, workers: usize, serving: Serving) -> Syste
             replicas,
             workers,
             serving,
+            chain: None,
         },
     }
 }
@@ -168,7 +172,8 @@ impl Started {
                 replicas,
                 workers,
                 serving,
-            } => replicated(*replicas, *workers, *serving, options).await,
+                chain,
+            } => replicated((*replicas, *workers, *serving), *chain, options).await,
         };
         started.with_context(|| system.name.clone())
     }
@@ -253,15 +258,15 @@ async fn passthrough(options: &Options) -> Result<Started> {
 }
 
 async fn replicated(
-    replicas: usize,
-    workers: usize,
-    serving: Serving,
+    (replicas, workers, serving): (usize, usize, Serving),
+    chain: Option<usize>,
     options: &Options,
 ) -> Result<Started> {
     let setup = Setup {
         replicas,
         workers,
         files: Some(serving),
+        owned: chain.is_some(),
         ..micro::variant("files", replicas, Durability::Disk).setup
     };
     let group = Running::start(&setup, 1, &options.run.data, &options.run.launcher).await?;
@@ -269,6 +274,11 @@ async fn replicated(
     let mut command = Command::new(&options.mount.program);
     command.args(&options.mount.arguments).arg(group.file());
     command.arg(mounted::point(&place));
+    if let Some(links @ 1..) = chain {
+        let owner = group.owner().context("the group has an owner")?;
+        let (key, file) = credentials::credential(group.group(), owner, links, group.directory())?;
+        command.arg("--key").arg(key).arg("--credential").arg(file);
+    }
     let mounted = Mounted::start(&mut command, place, &options.umount).await;
     let mounted = mounted.with_context(|| group.last_words())?;
     let processes = Processes {

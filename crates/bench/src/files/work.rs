@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use tokio::sync::oneshot;
 
 use super::site::{Meter, Phase, Site};
-use super::{andrew, blocks, bonnie, iozone, postmark, small};
+use super::{andrew, blocks, bonnie, iozone, postmark, search, small};
 
 /// How long one may take, on one file system.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -37,6 +37,8 @@ pub enum Work {
     },
     /// One large file in order.
     Bonnie,
+    /// `find` and `grep` over a source tree.
+    Search,
     /// 4 KiB at random places of one file.
     Reads {
         /// Threads.
@@ -77,6 +79,7 @@ impl Work {
             Work::Small => "small files",
             Work::Iozone { .. } => "IOzone",
             Work::Bonnie => "Bonnie",
+            Work::Search => "search",
             Work::Reads { .. } => "4 KiB reads",
             Work::SyncedWrites { .. } => "4 KiB writes",
         }
@@ -94,7 +97,7 @@ impl Work {
     /// How many threads there are at the same time.
     pub fn clients(self) -> usize {
         match self {
-            Work::Andrew { .. } | Work::Small | Work::Bonnie => 1,
+            Work::Andrew { .. } | Work::Small | Work::Bonnie | Work::Search => 1,
             Work::PostMark { clients, .. } | Work::Iozone { clients } => clients,
             Work::Reads { readers } => readers,
             Work::SyncedWrites { writers } => writers,
@@ -110,6 +113,7 @@ impl Work {
             Work::Small => small::run(meter, scale),
             Work::Iozone { clients } => iozone::run(meter, scale, clients),
             Work::Bonnie => bonnie::run(meter, scale),
+            Work::Search => search::run(meter, scale),
             Work::Reads { readers } => blocks::read(meter, scale, readers),
             Work::SyncedWrites { writers } => blocks::write(meter, scale, writers),
         }

@@ -42,6 +42,9 @@ pub enum Benchmark {
     /// Whole file systems: the papers' workloads on the local disk, on a FUSE passthrough to it (bindfs, where it is installed), and
     /// on groups of ours.
     Files(Files),
+    /// What credentials cost: one large file in order and the search of a source tree, on the local disk, on what is given, and on groups of
+    /// ours by clients without a credential and by guests with chains of 1 and 5 links.
+    Credentials(Credentials),
     /// The attackers of a benchmark.
     #[command(hide = true)]
     Attackers { spec: String },
@@ -88,6 +91,15 @@ pub struct Recovery {
     /// Periods Tk, in seconds: all keys of links are renewed once in that time.
     #[arg(long, value_name = "S,...", value_delimiter = ',', default_value = "1,15", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub key_refresh: Vec<u16>,
+}
+
+#[derive(Debug, Args)]
+pub struct Credentials {
+    #[command(flatten)]
+    pub measure: Measure,
+    /// Measure this file system too: a name, and a directory on it. Called nfs-ganesha it is what reads are compared with. Repeatable.
+    #[arg(long, value_name = "NAME=DIR", value_parser = named)]
+    pub beside: Vec<(String, PathBuf)>,
 }
 
 #[derive(Debug, Args)]

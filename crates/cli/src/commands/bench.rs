@@ -1,10 +1,14 @@
 //! `quorate bench`.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_bench::group::Launcher;
 use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
-use quorate_bench::{attackers, attacks, failover, files, micro, parallel, recovery, replica, run};
+use quorate_bench::{
+    attackers, attacks, credentials, failover, files, micro, parallel, recovery, replica, run,
+};
 use serde::Serialize;
 
 use crate::args::{Bench, Benchmark, Files, Measure, Recovery};
@@ -95,6 +99,25 @@ pub fn run(args: &Bench) -> Result<()> {
             };
             show(measure, &report, &report.machine, &tables, plots, ended)
         }
+        Benchmark::Credentials(args) => {
+            let measure = &args.measure;
+            let options = mounted_options(measure, &args.beside, Vec::new())?;
+            let mut report = credentials::report(&options);
+            let ended = to_its_end(credentials::run(&options, &mut report));
+            report.machine.cut_short = why(&ended);
+            let tables = match report.files.is_empty() {
+                true => Vec::new(),
+                false => credentials::tables(&report),
+            };
+            show(
+                measure,
+                &report,
+                &report.machine,
+                &tables,
+                Vec::new(),
+                ended,
+            )
+        }
         Benchmark::Attackers { spec } => attackers::run(spec),
         Benchmark::Replica { spec } => replica::run(spec),
     }
@@ -140,7 +163,16 @@ fn to_its_end(benchmark: impl Future<Output = Result<()>>) -> Result<()> {
 }
 
 fn files_options(args: &Files) -> Result<files::Options> {
-    let run = options(&args.measure)?;
+    let copies = args.copies.iter().map(|n| usize::from(*n)).collect();
+    mounted_options(&args.measure, &args.beside, copies)
+}
+
+fn mounted_options(
+    measure: &Measure,
+    beside: &[(String, PathBuf)],
+    copies: Vec<usize>,
+) -> Result<files::Options> {
+    let run = options(measure)?;
     let launcher = |arguments: &[&str]| Launcher {
         program: run.launcher.program.clone(),
         arguments: arguments.iter().map(ToString::to_string).collect(),
@@ -148,8 +180,8 @@ fn files_options(args: &Files) -> Result<files::Options> {
     Ok(files::Options {
         mount: launcher(&["mount", "--with-parent"]),
         umount: launcher(&["umount", "--lazy"]),
-        copies: args.copies.iter().map(|n| usize::from(*n)).collect(),
-        beside: args.beside.clone(),
+        copies,
+        beside: beside.to_vec(),
         run,
     })
 }

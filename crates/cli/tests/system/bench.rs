@@ -244,3 +244,41 @@ fn a_benchmark_that_is_interrupted_keeps_what_is_done() {
     assert!(svg.contains("incomplete"), "{svg}");
     assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
 }
+
+/// Guests with chains of two lengths are measured beside a client, on all phases of both workloads; costs are told.
+#[test]
+fn the_credentials_benchmark_runs() {
+    if !require_fuse() {
+        return;
+    }
+    let _turn = Group::take_turn();
+    let directory = scratch();
+    let (json, data) = (directory.path().join("r.json"), directory.path().join("d"));
+    std::fs::create_dir(&data).unwrap();
+    let mut command = quorate();
+    command.args(["bench", "credentials", "--quick", "--json"]);
+    let shown = run(command.arg(&json).arg("--data").arg(&data));
+    for word in [
+        "Bonnie",
+        "search",
+        "5 links cost",
+        "at most +2.0 %",
+        "nfs-ganesha",
+    ] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rows = report["files"].as_array().unwrap();
+    for phase in ["write", "rewrite", "read, from the disk", "find", "grep"] {
+        let rows = rows.iter().filter(|row| row["phase"] == phase);
+        let systems: Vec<_> = rows.filter_map(|row| row["system"].as_str()).collect();
+        let expected = [
+            "local",
+            "Quorate, no credential",
+            "Quorate, 1 link",
+            "Quorate, 5 links",
+        ];
+        assert_eq!(systems, expected, "{phase}");
+    }
+    assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
+}

@@ -224,3 +224,120 @@ fn credentials_are_picked_up_as_they_come() {
     });
     mount.unmount();
 }
+
+/// A mount of a directory without credentials is empty, and one file that is shared is a file in it when its credential comes.
+#[test]
+fn an_empty_mount_waits_for_credentials() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    fs::create_dir(scene.at("mine")).expect("a directory");
+    let mount = scene.mount_as("bob.key", "mine");
+    let listed = || fs::read_dir(mount.path()).expect("a listing");
+    assert_eq!(listed().count(), 0);
+    scene.grant("private", &bob, &["--rights", "r"], "bob.cred");
+    fs::rename(scene.at("bob.cred"), scene.at("mine/letter.cred")).expect("it comes");
+    eventually("the file is there", || {
+        fs::read(mount.at("letter")).is_ok_and(|read| read == b"mine")
+    });
+    let kinds: Vec<bool> = listed()
+        .map(|entry| entry.and_then(|entry| entry.file_type()))
+        .map(|kind| kind.expect("a kind").is_file())
+        .collect();
+    assert_eq!(kinds, [true], "it is shown as a file");
+    let rows = scene.rows("shares");
+    assert_eq!(rows[0]["path"], "private", "{rows:?}");
+    mount.unmount();
+}
+
+/// Each way of taking back takes back what it says, and nothing beside: by who passed it on, by key, by the serials of one's own or of somebody else's
+/// links. What was done can be exported and is checked without the group.
+#[test]
+fn what_is_taken_back_is_what_was_said() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let guests = ["bob", "carol", "dave", "erin"];
+    let [bob, carol, dave, erin] = guests.map(|name| scene.key(&format!("{name}.key")));
+    fs::write(scene.mount.at("shared/plan"), "by alice").expect("a file");
+    let all = ["--rights", "rw,delegate,revoke", "--depth", "3"];
+    scene.grant("shared", &bob, &all, "bob.cred");
+    for (name, to) in [("carol", &carol), ("dave", &dave), ("erin", &erin)] {
+        scene.delegate("bob.cred", "bob.key", to, "r", &format!("{name}.cred"));
+    }
+    let mounts = guests.map(|name| scene.mount_as(&format!("{name}.key"), &format!("{name}.cred")));
+    let reads = || {
+        mounts
+            .each_ref()
+            .map(|mount| fs::read(mount.at("plan")).is_ok())
+    };
+    assert_eq!(reads(), [true; 4]);
+
+    // Bob, what he has passed on; not as Carol, to whom it was.
+    let by = |who: &str, args: &[&str]| {
+        let mut command = scene.about("revoke");
+        command.arg("--key").arg(scene.at(&format!("{who}.key")));
+        command.arg("--by").arg(scene.at(&format!("{who}.cred")));
+        command.args(args);
+        command
+    };
+    let carols = scene.at("carol.cred").display().to_string();
+    assert_said(&ends(&mut by("carol", &[&carols])), 1, &["revoking"]);
+    run(&mut by("bob", &[&carols]));
+    eventually("Carol is out", || reads() == [true, false, true, true]);
+
+    run(scene.about("revoke").args(["--holder", &dave]));
+    eventually("Dave is out", || reads() == [true, false, false, true]);
+
+    // An epoch of the owner's own serials: those so far. Bob's, and with it all below.
+    let shown = run(quorate()
+        .args(["credential", "show", "--json"])
+        .arg(scene.at("erin.cred")));
+    let shown: Value = serde_json::from_str(&shown).expect("JSON");
+    let serial = |link: usize| {
+        let text = shown["links"][link]["serial"].as_str().expect("a serial");
+        text.parse::<u64>().expect("a number")
+    };
+    let epoch = (serial(1) + 1).to_string();
+    let lower = serial(1).to_string();
+    run(scene
+        .about("revoke")
+        .args(["--epoch", &lower, "--issuer", &carol]));
+    assert_eq!(
+        reads(),
+        [true, false, false, true],
+        "Carol has issued nothing"
+    );
+    run(scene
+        .about("revoke")
+        .args(["--epoch", &epoch, "--issuer", &bob]));
+    eventually("all that Bob has passed on is out", || {
+        reads() == [true, false, false, false]
+    });
+    let epoch = (serial(0) + 1).to_string();
+    run(scene.about("revoke").args(["--epoch", &epoch]));
+    eventually("so is Bob", || reads() == [false; 4]);
+
+    let exported = run(scene.about("audit").arg("--json"));
+    fs::write(scene.at("audit.jsonl"), &exported).expect("a file");
+    let verify = || {
+        let mut command = quorate();
+        command
+            .args(["audit", "verify"])
+            .arg(scene.at("audit.jsonl"));
+        command
+    };
+    let said = run(&mut verify());
+    let head = said.trim().rsplit(' ').next().expect("a head").to_string();
+    run(verify().args(["--head", &head]));
+    assert_said(&ends(verify().args(["--head", &bob])), 1, &["its head is"]);
+    let changed = exported.replacen("\"revoke\"", "\"write\"", 1);
+    fs::write(scene.at("audit.jsonl"), changed).expect("a file");
+    assert_said(&ends(&mut verify()), 1, &["its words"]);
+    let changed = exported.replacen(&dave, &erin, 1);
+    fs::write(scene.at("audit.jsonl"), changed).expect("a file");
+    assert_said(&ends(&mut verify()), 1, &["not bound"]);
+}

@@ -43,7 +43,8 @@ impl World {
             unordered_reads: self.knobs.unordered_reads,
             ..ClientOptions::default()
         };
-        let signed = self.knobs.authentication == Authentication::Signature;
+        let is_guest = client >= self.knobs.named();
+        let signed = is_guest || self.knobs.authentication == Authentication::Signature;
         let key = client_key(client);
         self.clients[client].start(self.quorum, options, key, signed, nonce, self.now);
         for id in self.quorum.replicas() {
