@@ -229,6 +229,9 @@ pub struct Nfs {
 ///   key = "routers/client.key"           # a client of that group [default: client.key beside the group file]
 /// When one dies, another finishes what it had begun. One that can't reach the group ends: let a supervisor start it again.
 ///
+/// In place of a URL a volume may be the path of a group file, with ?key=FILE for another key than client.key beside it: then the volume is that
+/// Quorate group, without a server in between.
+///
 /// Volumes have numbers in their order, from 0, and keep them. Then:
 ///   mount -t nfs -o vers=3,tcp,mountproto=tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
 #[derive(Debug, ClapArgs)]

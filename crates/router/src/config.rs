@@ -8,6 +8,7 @@ use quorate_nfs::Exports;
 use serde::Deserialize;
 
 use crate::layout::{Layout, Policy, Volume};
+use crate::upstream::GROUP;
 
 /// The most volumes.
 pub const MAX_VOLUMES: usize = 1024;
@@ -39,7 +40,7 @@ pub enum ConfigError {
 pub struct Location {
     /// As the operator wrote it.
     pub url: String,
-    /// `host:port` of NFS.
+    /// `host:port` of NFS; or [`GROUP`] and the files of a Quorate group, which is reached in this process.
     pub nfs: String,
     /// `host:port` of MOUNT.
     pub mount: String,
@@ -139,7 +140,7 @@ impl Config {
         let volumes: Vec<Location> = raw
             .volumes
             .iter()
-            .map(|url| Location::parse(url))
+            .map(|url| Location::parse_beside(url, beside))
             .collect::<Result<_, _>>()?;
         for (n, volume) in volumes.iter().enumerate() {
             let same = |other: &Location| (&other.nfs, &other.path) == (&volume.nfs, &volume.path);
@@ -200,10 +201,41 @@ impl Config {
 }
 
 impl Location {
-    /// From `nfs://host[:port]/path[?mountport=N]`.
+    /// From what the operator wrote; relative paths of group files begin at a directory.
+    fn parse_beside(text: &str, beside: &Path) -> Result<Location, String> {
+        let (file, key) = match text.split_once("?key=") {
+            Some((file, key)) => (file, Some(key)),
+            None => (text, None),
+        };
+        if file.contains("://") || !file.ends_with(".toml") {
+            return Location::parse(text);
+        }
+        let file = beside.join(file);
+        let key = match key {
+            Some(key) => beside.join(key),
+            None => file.with_file_name("client.key"),
+        };
+        Location::parse(&format!("{}?key={}", file.display(), key.display()))
+    }
+
+    /// From `nfs://host[:port]/path[?mountport=N]`, or `FILE.toml?key=FILE`: a group file, and the key of a client of the group.
     fn parse(url: &str) -> Result<Location, String> {
-        let wrong =
-            || format!("{url:?} is no volume: write nfs://HOST[:PORT]/EXPORT[?mountport=N]");
+        let wrong = || {
+            format!(
+                "{url:?} is no volume: write nfs://HOST[:PORT]/EXPORT[?mountport=N], or the path of a group file (*.toml)"
+            )
+        };
+        if let Some((file, key)) = url.split_once("?key=")
+            && file.ends_with(".toml")
+        {
+            let nfs = format!("{GROUP}{file}\n{key}");
+            return Ok(Location {
+                url: url.into(),
+                mount: nfs.clone(),
+                nfs,
+                path: "/".into(),
+            });
+        }
         let rest = url.strip_prefix("nfs://").ok_or_else(wrong)?;
         let (rest, option) = match rest.split_once('?') {
             Some((rest, option)) => (rest, Some(option)),
@@ -271,6 +303,16 @@ mod tests {
         let place = config.layout().place((Volume(0), b"r"), true, b"home");
         assert_eq!(place, Volume(1));
         assert!(!config.exports.all()[0].secure);
+        let config =
+            parse("log = \"l\"\nvolumes = [\"a/group.toml\", \"/b/g.toml?key=k\"]").unwrap();
+        let nfs: Vec<_> = config.volumes.iter().map(|v| &v.nfs[..]).collect();
+        assert_eq!(
+            nfs,
+            [
+                "group:/etc/quorate/a/group.toml\n/etc/quorate/a/client.key",
+                "group:/b/g.toml\n/etc/quorate/k"
+            ]
+        );
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! Connections to servers: many calls at once on each, answered in any order.
 
+mod member;
+
+pub use member::{MemberError, check as check_group};
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -37,6 +41,9 @@ const MAX_AUTH_BYTES: usize = 400;
 /// The most groups in a credential.
 const MAX_GROUPS: usize = 16;
 
+/// How the address of a group begins; its file and a key file follow, with a line between them.
+pub const GROUP: &str = "group:";
+
 /// A call that is to be sent.
 #[derive(Debug)]
 struct Sending {
@@ -70,11 +77,14 @@ pub struct Upstream {
 pub struct Unanswered;
 
 impl Upstream {
-    /// A server at `host:port`; it is connected to when there is a call.
+    /// A server at `host:port`, or a Quorate group ([`Location::nfs`](crate::config::Location::nfs)); it is connected to when there is a call.
     pub fn start(address: String) -> Upstream {
         let (calls, incoming) = mpsc::channel(MAX_CALLS);
         let load = Arc::new(Load::default());
-        tokio::spawn(serve(address, incoming, load.clone()));
+        match address.strip_prefix(GROUP) {
+            Some(place) => tokio::spawn(member::serve(place.into(), incoming, load.clone())),
+            None => tokio::spawn(serve(address, incoming, load.clone())),
+        };
         Upstream { calls, load }
     }
 

@@ -14,7 +14,7 @@ use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::set_up;
-use quorate_router::upstream::{Load, Upstream, Upstreams};
+use quorate_router::upstream::{GROUP, Load, Upstream, Upstreams, check_group};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -31,6 +31,11 @@ pub fn run(args: &Route) -> Result<()> {
 }
 
 async fn route(args: &Route, config: Config) -> Result<()> {
+    for volume in &config.volumes {
+        if let Some(group) = volume.nfs.strip_prefix(GROUP) {
+            check_group(group).with_context(|| format!("the volume {}", volume.url))?;
+        }
+    }
     let mut new = [0; 16];
     getrandom::fill(&mut new).map_err(|e| anyhow!("no random numbers: {e}"))?;
     let upstreams = config

@@ -34,5 +34,6 @@ mod route;
 mod supervise;
 mod tools;
 mod two_mounts;
+mod two_routers;
 mod up;
 mod workload;

@@ -1,6 +1,6 @@
 //! `quorate route` in front of three servers, beside a directory of this machine that undergoes the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const MOUNT: (u32, u32) = (100_005, 3);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 
 /// A process that is killed at the end, as it may be at any time.
-struct Process(Child);
+pub struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -36,7 +36,7 @@ impl Drop for Process {
     }
 }
 
-fn start(mut command: Command, port: u16, log: &Path) -> Process {
+pub fn start(mut command: Command, port: u16, log: &Path) -> Process {
     let log = File::options().append(true).create(true).open(log);
     command.stderr(log.expect("a log"));
     let process = Process(command.spawn().expect("it starts"));
@@ -117,7 +117,7 @@ impl Routed {
     }
 }
 
-fn server(group: &Group, exports: &Path, port: u16) -> Process {
+pub fn server(group: &Group, exports: &Path, port: u16) -> Process {
     let mut command = quorate();
     command.arg("nfs").arg(group.file());
     command.arg("--key").arg(group.client_key(0));
@@ -127,16 +127,16 @@ fn server(group: &Group, exports: &Path, port: u16) -> Process {
 }
 
 /// A client; errors that have a number, or none for a call without an answer.
-struct Client {
+pub struct Client {
     runtime: Runtime,
     upstream: Upstream,
     root: Fh,
 }
 
-type Outcome<T> = Result<T, Option<Status>>;
+pub type Outcome<T> = Result<T, Option<Status>>;
 
 impl Client {
-    fn connect(port: u16) -> Client {
+    pub fn connect(port: u16) -> Client {
         let runtime = Runtime::new().expect("a runtime");
         let _inside = runtime.enter();
         let upstream = Upstream::start(format!("127.0.0.1:{port}"));
@@ -185,7 +185,7 @@ impl Client {
         Ok(Place { dir, name })
     }
 
-    fn act(&self, op: &Op) -> Outcome<()> {
+    pub fn act(&self, op: &Op) -> Outcome<()> {
         let ask = match op {
             Op::Mkdir(path) => Ask::Mkdir(self.at(path)?, NewAttrs::default()),
             Op::Make(path, text) => Ask::Symlink(self.at(path)?, text.clone().into()),
@@ -200,7 +200,32 @@ impl Client {
         self.ask(ask).map(drop)
     }
 
-    fn tree(&self) -> Tree {
+    /// The volumes of the directories in the root: the number stands in a handle.
+    pub fn volumes(&self) -> Outcome<BTreeSet<u8>> {
+        let listing = Ask::ReadDir {
+            dir: self.root.clone(),
+            cookie: 0,
+            verifier: 0,
+        };
+        let Given::Entries { entries, .. } = self.ask(listing)? else {
+            panic!("no listing");
+        };
+        let mut found = BTreeSet::new();
+        for entry in entries {
+            if matches!(&entry.name[..], b"." | b"..") {
+                continue;
+            }
+            let dir = self.root.clone();
+            let name = entry.name;
+            let (handle, is_dir, _) = self.object(Ask::Lookup(Place { dir, name }))?;
+            if is_dir {
+                found.insert(handle[3]);
+            }
+        }
+        Ok(found)
+    }
+
+    pub fn tree(&self) -> Tree {
         let mut seen = BTreeMap::new();
         let mut todo = vec![(self.root.clone(), String::new())];
         while let Some((dir, path)) = todo.pop() {
@@ -253,9 +278,9 @@ impl Client {
 }
 
 /// Directories; and symbolic links, with how many names they have.
-type Tree = BTreeMap<String, Option<(String, u32)>>;
+pub type Tree = BTreeMap<String, Option<(String, u32)>>;
 
-fn local_tree(dir: &Path, path: &str, seen: &mut Tree) {
+pub fn local_tree(dir: &Path, path: &str, seen: &mut Tree) {
     use std::os::unix::fs::MetadataExt;
     for entry in fs::read_dir(dir).expect("a directory") {
         let entry = entry.expect("an entry");
@@ -273,7 +298,7 @@ fn local_tree(dir: &Path, path: &str, seen: &mut Tree) {
 }
 
 #[derive(Clone, Debug)]
-enum Op {
+pub enum Op {
     Mkdir(String),
     Make(String, String),
     Rmdir(String),
@@ -282,7 +307,7 @@ enum Op {
     Link(String, String),
 }
 
-fn op(random: &mut Random) -> Op {
+pub fn op(random: &mut Random) -> Op {
     let path = |random: &mut Random| {
         let depth = 1 + random.below(3);
         let names = (0..depth).map(|_| NAMES[random.below(4) as usize]);
@@ -298,7 +323,7 @@ fn op(random: &mut Random) -> Op {
     }
 }
 
-fn act_locally(base: &Path, op: &Op) -> std::io::Result<()> {
+pub fn act_locally(base: &Path, op: &Op) -> std::io::Result<()> {
     let at = |path: &str| base.join(path);
     match op {
         Op::Mkdir(path) => fs::create_dir(at(path)),

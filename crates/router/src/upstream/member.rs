@@ -1,0 +1,131 @@
+//! A Quorate group in place of a server: calls go to an NFS front in this process, and from there to the group's replicas.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use quorate_client::{Session, Volume};
+use quorate_net::{Group, GroupError, Identity, KeyError, keys};
+use quorate_nfs::{Answers, Exports, Front, Secrets, Settings};
+use serde::Deserialize;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use super::{DOWN_TIME, Load, MAX_CALLS, Sending};
+
+/// How long a call waits for the group: less than the router waits for a server.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Where calls come from, as the front sees it: this machine's superuser.
+const PEER: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
+/// All of it, with everybody's ids as they are.
+const EXPORTS: &str = "[[export]]\npath = \"/\"\nsquash = \"no_root_squash\"\n";
+
+/// Why a group can't be a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// Its file.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The key file.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// It is for routers.
+    #[error("the group {0} keeps no files")]
+    NoFiles(String),
+    /// The key is no client's.
+    #[error("{key} is not the key of a client of the group {group}: say which is, as ?key=FILE")]
+    NotAClient {
+        /// The group's name.
+        group: String,
+        /// The key file.
+        key: String,
+    },
+    /// The system.
+    #[error("connecting to a group: {0}")]
+    Io(#[from] std::io::Error),
+    /// The text above; a mistake of ours.
+    #[error("exports: {0}")]
+    Exports(#[from] toml::de::Error),
+}
+
+#[derive(Deserialize)]
+struct Offered {
+    export: Exports,
+}
+
+/// What a group and a key file say, where the one can be a volume for the other.
+fn read(place: &str) -> Result<(Group, quorate_wire::KeyPair), MemberError> {
+    let (group, key) = place.split_once('\n').unwrap_or((place, ""));
+    let group = Group::load(Path::new(group))?;
+    if group.is_coordinator() {
+        return Err(MemberError::NoFiles(group.name().into()));
+    }
+    let pair = keys::load(Path::new(key))?;
+    if !group.is_client(&pair.public()) {
+        return Err(MemberError::NotAClient {
+            group: group.name().into(),
+            key: key.into(),
+        });
+    }
+    Ok((group, pair))
+}
+
+/// Whether a group can be a volume, as far as its files tell.
+///
+/// # Errors
+/// [`MemberError`].
+pub fn check(place: &str) -> Result<(), MemberError> {
+    read(place).map(drop)
+}
+
+fn open(place: &str) -> Result<(Session, Arc<Front>), MemberError> {
+    let (group, pair) = read(place)?;
+    let session = Session::connect(&group, &Identity::new(&pair))?;
+    let offered: Offered = toml::from_str(EXPORTS)?;
+    let settings = Settings {
+        exports: offered.export,
+        // Of the key and the group alone: handles hold for each router that has the key.
+        secrets: Secrets::new(&pair.seed(), &group.id()),
+        patience: PATIENCE,
+    };
+    let front = Front::new(Volume::new(session.clone()), settings);
+    Ok((session, Arc::new(front)))
+}
+
+/// Answers calls while there are any.
+pub(super) async fn serve(place: String, mut calls: mpsc::Receiver<Sending>, load: Arc<Load>) {
+    let (session, front) = loop {
+        match open(&place) {
+            Ok(opened) => break opened,
+            Err(error) => {
+                tracing::warn!(%error, "a volume");
+                // Those that come meanwhile are told at once.
+                let told = async { while calls.recv().await.is_some() {} };
+                if timeout(DOWN_TIME, told).await.is_ok() {
+                    return;
+                }
+            }
+        }
+    };
+    load.up.store(true, Ordering::Relaxed);
+    let places = Arc::new(Semaphore::new(MAX_CALLS));
+    let mut xid = 0u32;
+    while let Some(mut next) = calls.recv().await {
+        xid = xid.wrapping_add(1);
+        next.record[..4].copy_from_slice(&xid.to_be_bytes());
+        let Ok(place) = places.clone().acquire_owned().await else {
+            break;
+        };
+        let front = front.clone();
+        tokio::spawn(async move {
+            if let Some(call) = front.parse(next.record.into()) {
+                let reply = front.answer(PEER.into(), call).await;
+                // Whoever asked may have given up.
+                let _ = next.reply.send(reply.into());
+            }
+            drop(place);
+        });
+    }
+    session.close().await;
+}
