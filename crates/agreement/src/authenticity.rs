@@ -180,10 +180,11 @@ impl Agreement {
         known.is_some_and(|(its_root, its)| its_root == root && its == signature)
     }
 
-    /// Whether it is one of the group's clients or a guest that is known. Links prove it; a signature alone proves that somebody has the key.
+    /// Whether it is one of the group's clients, a guest that is known, or a replica's identity. Links prove it; a signature alone proves that somebody has the key.
     fn is_member(&self, client: &ClientId) -> bool {
         self.config.clients.contains(client)
             || self.is_known_guest(client)
+            || self.replica_of_identity(client).is_some()
             || is_on(Mutant::StrangersBelieved)
     }
 

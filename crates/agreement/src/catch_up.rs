@@ -63,6 +63,7 @@ impl Agreement {
         }
         self.send_status();
         self.ask_for_estimates();
+        self.ask_to_be_ordered();
         self.fetch_missing();
         self.fetch_state_if_stuck();
         self.pool

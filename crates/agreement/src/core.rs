@@ -402,6 +402,11 @@ impl Agreement {
                 self.on_renewed(*signer);
                 Ok(())
             }
+            Input::Recover(statement) => self.on_recover(&statement),
+            Input::Recoveries(seq, numbers) => {
+                self.on_recoveries(seq, &numbers);
+                Ok(())
+            }
             Input::Persisted(index) => {
                 self.on_persisted(index);
                 Ok(())
@@ -458,7 +463,7 @@ impl Agreement {
         self.refuse_while_recovering(&message)?;
         self.judge.on_heard(from, self.primary(), self.now.mono);
         match message {
-            PeerMessage::Request(request) => self.on_forwarded(request),
+            PeerMessage::Request(request) => self.on_forwarded(from, request),
             PeerMessage::PrePrepare(m) => self.on_pre_prepare(from, m),
             PeerMessage::Prepare(m) => self.on_prepare(from, m),
             PeerMessage::Commit(m) => self.on_commit(from, m),

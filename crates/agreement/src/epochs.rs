@@ -17,6 +17,7 @@ use crate::core::{Agreement, Held};
 use crate::durable::Record;
 use crate::io::{Output, Rejected};
 use crate::slot::Stage;
+use crate::statements::Statements;
 
 /// What is known of the replicas' epochs.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Epochs {
     began: BTreeMap<ReplicaId, (View, Digest)>,
     /// The highest place that there was, or that it claimed to have reached, when the number of a replica last rose: what it says of later ones is younger than that.
     marks: BTreeMap<ReplicaId, Seq>,
+    /// Which of them have recovered.
+    pub(crate) statements: Statements,
 }
 
 impl Epochs {
@@ -42,6 +45,7 @@ impl Epochs {
             },
             began: BTreeMap::new(),
             marks: BTreeMap::new(),
+            statements: Statements::new(identities.len()),
         })
     }
 

@@ -93,7 +93,9 @@ impl Agreement {
 
     /// Whether somebody is none of the group's clients.
     pub(crate) fn is_guest(&self, client: &ClientId) -> bool {
-        self.config.guests && !self.config.clients.contains(client)
+        self.config.guests
+            && !self.config.clients.contains(client)
+            && self.replica_of_identity(client).is_none()
     }
 
     /// Whether this replica has, or had of late, a link with a guest.

@@ -10,8 +10,8 @@ use core::fmt;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, PeerMessage};
 use quorate_wire::{
-    Authentication, ClientId, Digest, LogIndex, MacKey, Quorum, ReplicaId, ReplicaKeys, Seq,
-    SessionId, Signer, Time, Verified, View,
+    Authentication, ClientId, Digest, LogIndex, MacKey, Quorum, RecoveryStatement, ReplicaId,
+    ReplicaKeys, Seq, SessionId, Signer, Time, Verified, View,
 };
 
 use crate::Millis;
@@ -104,6 +104,11 @@ pub enum Input {
     GuestGone(ClientId),
     /// This replica signs with another key from now on: that of its next epoch.
     Renewed(Box<Signer>),
+    /// This replica has come back without its log, and its identity says so: to be ordered.
+    Recover(Box<RecoveryStatement>),
+    /// The state after this place, which comes next in [`Input::CheckpointMade`] or [`Input::StateFetched`], or with which the
+    /// replica has started, tells of these recoveries: of each replica the number of its last statement.
+    Recoveries(Seq, Vec<u64>),
     /// All records up to here are on disk.
     Persisted(LogIndex),
     /// The state after a checkpoint's place is in the store and has this root.
@@ -149,6 +154,8 @@ pub enum Output {
     },
     /// The state after this place, with this root, is to be fetched from the others; nothing is executed meanwhile.
     FetchState(Seq, Digest),
+    /// What a replica certified before the one before this number is void, by a statement that was ordered.
+    Void(ReplicaId, u64),
     /// A replica has signed two statements that contradict each other; checked. At most one of each kind for a replica and run.
     Evidence(Box<Evidence>),
     /// This replica can't go on: its own past contradicts what the group has certified.
@@ -203,7 +210,7 @@ pub enum Rejected {
     BadTime,
     /// A signature or MAC that does not match.
     BadAuthentication,
-    /// Signed under a certificate of which there are two newer ones.
+    /// Signed under a certificate of which there are two newer ones; or a statement that is not the last of its replica.
     OldEpoch,
     /// A view change or new view whose parts contradict each other or the rules.
     Malformed,

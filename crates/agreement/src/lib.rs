@@ -53,6 +53,7 @@ mod requests;
 mod room;
 pub mod selection;
 mod slot;
+mod statements;
 mod turns;
 mod view_change;
 

@@ -57,7 +57,7 @@ impl Memory {
             views: change * (n + n * n + n + 1) + new_view * (2 * n + 1),
             rest: VOTE
                 * (n * (window + 1) + 2 * window + 4 * n + (clients + MAX_GUESTS) * 14 + named)
-                + VOTE * Guests::most(n)
+                + VOTE * (Guests::most(n) + 3 * n)
                 + VOTE * 3 * 4096
                 + VOTE * 4 * batches * window,
         }
@@ -99,6 +99,11 @@ impl Agreement {
             + self.suspects.len()
             + 2 * self.allowances.len()
             + self.guests.held()
+            + self
+                .epochs
+                .iter()
+                .map(|e| e.statements.held())
+                .sum::<usize>()
             + self.asked.len()
             + self.awaiting.len()
             + self.held.len()

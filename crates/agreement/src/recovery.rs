@@ -6,7 +6,8 @@
 //! 2. *Catching up.* It says nothing that counts. It learns what commits, and fetches state, as a replica that lags does. It
 //!    says in STATUS that it recovers and up to where; the primary fills the places with null batches, so that this does
 //!    not wait for clients.
-//! 3. *Coming back.* With a stable checkpoint at the bound or above, nothing that it said about places matters any more. The
+//! 3. *Coming back.* With a stable checkpoint at the bound or above, which tells of its recovery where there are key holders
+//!    (`statements.rs`), nothing that it said about places matters any more. The
 //!    others go on to the bound's view, and with the NEW-VIEW of that one, or of a later one, it is a replica as any other.
 //!
 //! Until then it counts among the f, however long that takes: where recoveries begin by the clock, and nothing bounds how long they last,
@@ -18,7 +19,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use quorate_wire::message::{Checkpoint, Estimate, PeerMessage, Status};
+use quorate_wire::message::{AuthRequest, Checkpoint, Estimate, PeerMessage, Status};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq, View};
 
@@ -52,6 +53,8 @@ pub struct Recovering {
     pub bound: Option<Bound>,
     /// How many have answered.
     pub answers: usize,
+    /// Whether a checkpoint tells that it recovers; never in a group without key holders.
+    pub ordered: bool,
     /// More than f replicas say that they recover: not enough are left to vouch for anything.
     pub too_many: bool,
 }
@@ -64,6 +67,10 @@ pub(crate) struct Recovery {
     bound: Option<Bound>,
     /// A checkpoint of its own with which it started, if that is all that its low water mark rests on.
     own: Seq,
+    /// What its identity says, where it has a key holder.
+    statement: Option<AuthRequest>,
+    /// The first checkpoint that tells of that, or of a later one.
+    ordered: Option<Seq>,
 }
 
 /// What this replica does for others that recover.
@@ -93,6 +100,27 @@ impl Recovery {
             answers: BTreeMap::new(),
             bound: None,
             own,
+            statement: None,
+            ordered: None,
+        }
+    }
+
+    /// Its identity says that it recovers.
+    pub fn state(&mut self, request: AuthRequest) {
+        self.statement = Some(request);
+        self.ordered = None;
+    }
+
+    /// The statement, as long as no checkpoint tells of it.
+    pub fn unordered(&self) -> Option<&AuthRequest> {
+        self.statement.as_ref().filter(|_| self.ordered.is_none())
+    }
+
+    /// The state after `seq` tells of the statement with this number.
+    pub fn ordered(&mut self, seq: Seq, number: u64) {
+        let own = self.statement.as_ref();
+        if own.is_some_and(|own| own.request.number().0 <= number) {
+            self.ordered.get_or_insert(seq);
         }
     }
 
@@ -169,8 +197,14 @@ impl Agreement {
         let others = others.filter(|(status, _)| status.stable >= self.stable.0);
         let is_backed = self.stable.0 > recovery.own || others.count() >= self.config.quorum.weak();
         bound.is_some_and(|bound| self.stable.0 >= bound.seq)
+            && self.is_statement_stable(recovery)
             && is_backed
             && self.fetching.is_none()
+    }
+
+    /// Whether its stable checkpoint tells of its recovery: HR of PBFT 2002, 4.3.2. Where there are no key holders nothing has to.
+    fn is_statement_stable(&self, recovery: &Recovery) -> bool {
+        self.epochs.is_none() || recovery.ordered.is_some_and(|at| self.stable.0 >= at)
     }
 
     /// What a replica that recovers has no use for: it takes part in nothing, and asks for what it lacks.
@@ -283,14 +317,20 @@ impl Agreement {
         Some(Recovering {
             bound: recovery.bound,
             answers: recovery.answers.len(),
+            ordered: recovery.ordered.is_some(),
             too_many: 1 + others > self.config.quorum.f(),
         })
     }
 
-    /// What STATUS says of it: the place of the bound, 0 where it is not known.
+    /// What STATUS says of it: the place of the bound, 0 where it is not known. Where only its statement is still missing, any later place
+    /// will do.
     pub(crate) fn recovering_up_to(&self) -> Option<Seq> {
         let recovery = self.recovery.as_ref()?;
-        Some(recovery.bound.map_or(Seq(0), |bound| bound.seq))
+        let bound = recovery.bound.map_or(Seq(0), |bound| bound.seq);
+        match bound > Seq(0) && !self.is_statement_stable(recovery) {
+            true => Some(bound.max(self.stable.0.next())),
+            false => Some(bound),
+        }
     }
 
     /// Tells all of a checkpoint that was made here.
@@ -335,6 +375,12 @@ impl Agreement {
                 self.start_view_change(view);
             }
             return;
+        }
+        let neglected = self.is_statement_neglected(from);
+        let given = self.help.given.get_mut(&from).expect("just made");
+        if neglected && given.views < HELPS {
+            given.views += 1;
+            return self.start_view_change(self.view.next());
         }
         let target = Seq(bound.0.div_ceil(CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL);
         let newest = self.newest_checkpoint();

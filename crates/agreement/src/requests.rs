@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 
 use quorate_wire::message::{AuthRequest, PeerMessage};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Authenticator, SessionId, Verified};
+use quorate_wire::{Authenticator, ReplicaId, SessionId, Verified};
 
 use crate::core::Agreement;
 use crate::io::{Output, Rejected};
@@ -71,7 +71,14 @@ impl Agreement {
     }
 
     /// A client's request, passed on by a backup.
-    pub(crate) fn on_forwarded(&mut self, request: AuthRequest) -> Result<(), Rejected> {
+    pub(crate) fn on_forwarded(
+        &mut self,
+        from: ReplicaId,
+        request: AuthRequest,
+    ) -> Result<(), Rejected> {
+        if let Some(of) = self.replica_of_identity(&request.request.client()) {
+            return self.on_statement(from, of, request);
+        }
         // A faulty replica must not make backups wait for requests that it has kept from earlier days.
         if !self.is_primary() {
             return Err(Rejected::NotThePrimary);

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use quorate_state::{Fault, State, Txn};
 use quorate_wire::message::session::SESSION_LEASE_MS;
 use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, Request};
-use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time};
+use quorate_wire::{ClientId, Decode, Encode, ReplicaKeys, RequestNumber, SessionId, Time};
 
+use crate::recoveries::Identities;
 use crate::service::{Call, Rest, Service};
 use crate::sessions::{self, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
 use crate::table::{Cached, Table};
@@ -37,13 +38,24 @@ pub struct Executed {
 pub struct Executor<S> {
     pub(crate) service: S,
     pub(crate) table: Table,
+    identities: Option<Identities>,
 }
 
 impl<S: Service> Executor<S> {
     /// An executor of this service.
     pub fn new(service: S) -> Executor<S> {
-        let table = Table::new();
-        Executor { service, table }
+        Executor {
+            service,
+            table: Table::new(),
+            identities: None,
+        }
+    }
+
+    /// The same for a group whose replicas have these keys: where they have key holders, it is kept which recoveries were ordered.
+    #[must_use]
+    pub fn of_group(self, keys: &ReplicaKeys) -> Executor<S> {
+        let identities = Identities::of(keys);
+        Executor { identities, ..self }
     }
 
     /// The state was replaced.
@@ -254,6 +266,10 @@ impl<S: Service> Executor<S> {
                 }
                 Ok(Outcome::Done(Bytes::new()))
             }
+            Ok(Control::Recover(recovers)) => match &self.identities {
+                Some(known) => known.recover(txn, &call.client, request.number(), recovers),
+                None => Ok(Outcome::Malformed(())),
+            },
             Err(_) => Ok(Outcome::Malformed(())),
         }
     }

@@ -461,7 +461,7 @@ impl<T> Flight<T> {
                 epoch,
                 ran,
             } = work;
-            let Executor { service, table } = executor;
+            let Executor { service, table, .. } = executor;
             let is_oldest = epoch == self.epoch;
             if let Some(keeps) = keeps.filter(|_| !is_oldest)
                 && let Some(before) = table.take_unwritten(call.session, keeps.number)

@@ -307,7 +307,10 @@ impl Local {
                         let what = format!("{me:?} gives up: {reason}");
                         return Err(Violation::new("correct replicas go on", what));
                     }
-                    Output::Rollback | Output::Evidence(_) | Output::Persist(..) => continue,
+                    Output::Rollback
+                    | Output::Evidence(_)
+                    | Output::Void(..)
+                    | Output::Persist(..) => continue,
                 };
                 words.push(book.word(me, word));
             }

@@ -211,7 +211,7 @@ impl Dialer {
                         let key = link.peer_key().ok_or(LinkEnd::AnotherProtocol)?;
                         let shown = link.inbox.pop_front().unwrap_or_default();
                         let judged = epochs.judge_called(self.replica, &key, shown);
-                        judged.map_err(LinkEnd::Certificate)?;
+                        link.certified = judged.map_err(LinkEnd::Certificate)?;
                     }
                     registry.deregister(link.stream()).map_err(LinkEnd::Io)?;
                     self.reported = None;

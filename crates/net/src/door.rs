@@ -99,6 +99,8 @@ struct Orders {
     identity: Option<Identity>,
     /// Replicas to which another link is to be made.
     again: BTreeSet<ReplicaId>,
+    /// Numbers of statements below which certificates are void, but for the last before each.
+    void: BTreeMap<ReplicaId, u64>,
 }
 
 impl Door {
@@ -189,6 +191,12 @@ impl Door {
     /// Another link is to be made to a replica that is dialed.
     pub fn again(&self, replica: ReplicaId) {
         self.orders().again.insert(replica);
+        self.waker.wake();
+    }
+
+    /// What a replica certified before the one before this number is void.
+    pub fn void(&self, replica: ReplicaId, number: u64) {
+        self.orders().void.insert(replica, number);
         self.waker.wake();
     }
 
@@ -356,6 +364,16 @@ impl Keeper {
                 dialer.renew(&self.group, identity, now);
             } else if orders.again.contains(id) {
                 dialer.again(now);
+            }
+        }
+        for (replica, number) in orders.void {
+            if let Some(epochs) = &mut self.epochs
+                && let Err(e) = epochs.saw(replica, number)
+            {
+                tracing::warn!(
+                    "that replica {} has recovered can't be written down: {e}",
+                    replica.0
+                );
             }
         }
         if let Some(identity) = orders.identity {
@@ -557,7 +575,9 @@ fn identify(
             None => Ok(None),
             Some(shown) => {
                 let judged = epochs.judge(&key, shown);
-                member(Who::Peer(judged.map_err(LinkEnd::Certificate)?))
+                let (replica, number) = judged.map_err(LinkEnd::Certificate)?;
+                link.certified = number;
+                member(Who::Peer(replica))
             }
         },
     }

@@ -93,12 +93,12 @@ impl Epochs {
         Ok(Some(epochs))
     }
 
-    /// Whose key `key` is, by the certificate in `bytes`.
+    /// Whose key `key` is, by the certificate in `bytes`, and that one's number.
     pub(crate) fn judge(
         &mut self,
         key: &PublicKey,
         bytes: Bytes,
-    ) -> Result<ReplicaId, CertificateError> {
+    ) -> Result<(ReplicaId, u64), CertificateError> {
         let certificate = EpochCertificate::from_bytes(bytes).map_err(CertificateError::NotOne)?;
         let (replica, counter) = (certificate.replica, certificate.counter);
         if certificate.epoch != *key {
@@ -109,27 +109,33 @@ impl Epochs {
         is_new.map_err(CertificateError::Statement)?;
         let signed = certificate.verify(&self.group, &self.identities);
         signed.map_err(CertificateError::Statement)?;
+        self.saw(replica, counter)
+            .map_err(CertificateError::NotKept)?;
+        Ok((replica, counter))
+    }
+
+    /// Takes note of a number of which the replica itself, or the group, is known to have spoken.
+    pub(crate) fn saw(&mut self, replica: ReplicaId, counter: u64) -> io::Result<()> {
         let mut seen = self.seen.clone();
         if seen.saw(replica, counter) {
             if let Some(file) = &self.file {
-                disk::replace(file, self.text(&seen).as_bytes(), 0o600)
-                    .map_err(CertificateError::NotKept)?;
+                disk::replace(file, self.text(&seen).as_bytes(), 0o600)?;
             }
             self.seen = seen;
         }
-        Ok(replica)
+        Ok(())
     }
 
-    /// As [`Epochs::judge`], of the replica that was called.
+    /// As [`Epochs::judge`], of the replica that was called: the certificate's number.
     pub(crate) fn judge_called(
         &mut self,
         called: ReplicaId,
         key: &PublicKey,
         bytes: Bytes,
-    ) -> Result<(), CertificateError> {
+    ) -> Result<u64, CertificateError> {
         match self.judge(key, bytes)? {
-            id if id == called => Ok(()),
-            id => Err(CertificateError::AnotherReplica(id)),
+            (id, counter) if id == called => Ok(counter),
+            (id, _) => Err(CertificateError::AnotherReplica(id)),
         }
     }
 
@@ -200,7 +206,7 @@ mod tests {
         let mut epochs = Epochs::of(&group()).unwrap();
         let mut judge = |key_of: u8, bytes| {
             let judged = epochs.judge(&key(key_of).public(), bytes);
-            judged.map_err(|e| e.to_string())
+            judged.map(|(id, _)| id).map_err(|e| e.to_string())
         };
         assert_eq!(judge(100, certificate(1, 5, 100)), Ok(ReplicaId(1)));
         let another = CertificateError::AnotherKey.to_string();

@@ -242,6 +242,13 @@ impl<N: Copy> Hub<N> {
         self.links.get(&token).map(|entry| entry.note)
     }
 
+    /// The number of the certificate that a link was made with.
+    pub fn certified(&self, token: usize) -> u64 {
+        self.links
+            .get(&token)
+            .map_or(0, |entry| entry.link.certified)
+    }
+
     /// The links' notes.
     pub fn notes(&self) -> impl Iterator<Item = (usize, N)> {
         self.links.iter().map(|(token, entry)| (*token, entry.note))

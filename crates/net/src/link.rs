@@ -112,6 +112,8 @@ pub(crate) struct Link {
     hung_up: bool,
     /// Whether the socket takes no more bytes.
     blocked: bool,
+    /// The number of the certificate that the other side has shown; 0 where there was none to show.
+    pub certified: u64,
     /// Why it is over. Frames in the inbox came before.
     pub end: Option<LinkEnd>,
 }
@@ -178,6 +180,7 @@ impl Link {
             readable: true,
             hung_up: false,
             blocked: false,
+            certified: 0,
             end: None,
         })
     }

@@ -159,6 +159,8 @@ struct Peer {
     link: Option<usize>,
     /// The one before it, while it is heard, and until when.
     former: Option<(usize, Instant)>,
+    /// Certificates with lower numbers are void: it has recovered.
+    void_below: u64,
     dropped: u64,
     put_aside: u64,
     log: LogLimit,
@@ -251,6 +253,7 @@ impl ReplicaLinks {
             source: hub.source(Lane::First),
             link: None,
             former: None,
+            void_below: 0,
             dropped: 0,
             put_aside: 0,
             log: LogLimit::default(),
@@ -521,6 +524,10 @@ impl ReplicaLinks {
         self.told.push_back(Event::PeerUp(id));
         if let Some(greeting) = greeting {
             self.hub.push(token, &greeting);
+        }
+        // It was judged before the door was told that the replica has recovered.
+        if self.hub.certified(token) < self.peers[usize::from(id.0)].void_below {
+            self.hub.close(token);
         }
         Ok(())
     }

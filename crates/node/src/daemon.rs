@@ -366,14 +366,17 @@ impl Daemon {
             key_refresh: holder.as_ref().and(key_holder.as_ref()).map(|k| k.refresh),
         };
         let refresh = key_holder.map(|k| k.refresh).unwrap_or_default();
-        let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));
-        let renewals = renewals.transpose().map_err(io)?;
         let start = Start {
             restored: restored_ms,
             keyed: keyed_ms,
             began: since_begin(),
         };
-        let core = Core::new(config, service, restored, files, pool, outgoing, start);
+        let mut core = Core::new(config, service, restored, files, pool, outgoing, start);
+        if let Some(holder) = holder.as_ref().filter(|_| core.is_recovering()) {
+            core.recover(holder.recover()?);
+        }
+        let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));
+        let renewals = renewals.transpose().map_err(io)?;
         let core = std::thread::Builder::new()
             .name("replica".into())
             .spawn(move || {

@@ -11,7 +11,7 @@ use quorate_state::transfer::{Counts, Found, Lie, Lookup};
 use quorate_state::{Layer, Snapshot};
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
-use quorate_wire::{ClientId, Digest, LogIndex, MacKey, ReplicaId, Seq, Signer};
+use quorate_wire::{ClientId, Digest, LogIndex, MacKey, RecoveryStatement, ReplicaId, Seq, Signer};
 
 use crate::clients::ConnectionId;
 
@@ -32,6 +32,8 @@ pub enum Input {
     Client(ConnectionId, ClientMessage),
     /// This replica signs with another key from now on.
     Renewed(Box<Signer>),
+    /// This replica has come back without its log, and its identity says so: to be ordered.
+    Recover(Box<RecoveryStatement>),
     /// All records up to here are on disk.
     Persisted(LogIndex),
     /// A layer is in the store, durably.
@@ -89,6 +91,8 @@ pub enum Output {
     LookUp(Lookup),
     /// The replica is back, and looks for nothing more in the state that was set aside; what it has found there.
     Recovered(Counts),
+    /// What a replica certified before the one before this number is void: it has recovered since.
+    Void(ReplicaId, u64),
     /// A replica has signed two statements that contradict each other; to be kept for the operators.
     Evidence(Box<Evidence>),
     /// A replica has sent a piece of state that is not in the certified one. Where messages are signed, what it was sent in proves it:

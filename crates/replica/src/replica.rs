@@ -10,11 +10,13 @@ use quorate_agreement::{
     Agreement, Config, Input as AgreementInput, Millis, Now, Ordered, Output as AgreementOutput,
     Record, Rejected, Standing,
 };
-use quorate_execution::{Executor, Service, Workers};
+use quorate_execution::{Executor, Service, Workers, recoveries};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
 use quorate_wire::message::{PeerMessage, StateMessage};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Authentication, ClientId, Digest, LogIndex, Quorum, ReplicaId, Seq};
+use quorate_wire::{
+    Authentication, ClientId, Digest, LogIndex, Quorum, ReplicaId, ReplicaKeys, Seq,
+};
 
 use crate::asks::Asks;
 use crate::checkpoints::Checkpoints;
@@ -97,6 +99,8 @@ pub struct Replica<S> {
     /// See [`Replica::refusals`].
     pub(crate) refusals: u64,
     pub(crate) out: VecDeque<Output>,
+    /// Whether the replicas have key holders: then states tell which of them have recovered.
+    has_holders: bool,
     failed: bool,
 }
 
@@ -126,6 +130,8 @@ impl<S: Service> Replica<S> {
             false => usize::MAX,
         };
         let checkpoints = Checkpoints::new(config.checkpoint_bytes);
+        let executor = Executor::new(service).of_group(&config.keys);
+        let has_holders = matches!(config.keys, ReplicaKeys::Certified { .. });
         let agreement = Agreement::new(config, (seq, root), complete, records, next_index, now);
         let mut snapshots = BTreeMap::new();
         if complete {
@@ -135,7 +141,7 @@ impl<S: Service> Replica<S> {
             quorum,
             me,
             agreement,
-            executor: Executor::new(service),
+            executor,
             state: State::new(snapshot.clone()),
             newest: snapshot,
             snapshots,
@@ -156,8 +162,13 @@ impl<S: Service> Replica<S> {
             rejections: BTreeMap::new(),
             refusals: 0,
             out: VecDeque::new(),
+            has_holders,
             failed: false,
         };
+        if complete {
+            let told = replica.tell_recoveries(now, seq);
+            replica.absorb(now, told);
+        }
         replica.settle(now);
         replica
     }
@@ -218,6 +229,7 @@ impl<S: Service> Replica<S> {
             }
             Input::Client(connection, message) => return self.on_client(now, connection, message),
             Input::Renewed(signer) => self.agree(now, AgreementInput::Renewed(signer)),
+            Input::Recover(statement) => self.agree(now, AgreementInput::Recover(statement)),
             Input::Persisted(index) => self.agree(now, AgreementInput::Persisted(index)),
             Input::Stored {
                 seq,
@@ -335,6 +347,9 @@ impl<S: Service> Replica<S> {
                 self.backlog.clear();
                 self.drop_flight();
                 self.set_transfer(Transfer::Draining(target(seq, root)));
+            }
+            AgreementOutput::Void(replica, number) => {
+                self.out.push_back(Output::Void(replica, number));
             }
             AgreementOutput::Evidence(evidence) => {
                 self.out.push_back(Output::Evidence(evidence));
@@ -474,6 +489,7 @@ impl<S: Service> Replica<S> {
             self.snapshots = [(seq, snapshot)].into();
             self.applied = seq;
             self.checkpoints.restart();
+            self.tell_recoveries(now, seq)?;
             self.agree(now, AgreementInput::StateFetched(seq, root));
             return self.note_vouched();
         }
@@ -482,7 +498,18 @@ impl<S: Service> Replica<S> {
         }
         self.state.stored(seq, snapshot.clone());
         self.snapshots.insert(seq, snapshot);
+        self.tell_recoveries(now, seq)?;
         self.agree(now, AgreementInput::CheckpointMade(seq, root));
+        Ok(())
+    }
+
+    /// Tells agreement which recoveries the newest state, that after `seq`, tells of.
+    fn tell_recoveries(&mut self, now: Now, seq: Seq) -> Result<(), Fault> {
+        if self.has_holders
+            && let Some(numbers) = recoveries(&*self.newest, self.quorum.n())?
+        {
+            self.agree(now, AgreementInput::Recoveries(seq, numbers));
+        }
         Ok(())
     }
 

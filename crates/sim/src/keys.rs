@@ -2,7 +2,9 @@
 
 use std::sync::OnceLock;
 
-use quorate_wire::{Digest, EpochCertificate, KeyPair, Quorum, ReplicaId, ReplicaKeys, Signer};
+use quorate_wire::{
+    Digest, EpochCertificate, KeyPair, Quorum, RecoveryStatement, ReplicaId, ReplicaKeys, Signer,
+};
 
 /// Each is made once: that costs as much as to sign, and every run has the same.
 static MADE: [OnceLock<KeyPair>; 256] = [const { OnceLock::new() }; 256];
@@ -22,7 +24,7 @@ pub fn key_of(id: ReplicaId) -> KeyPair {
 }
 
 /// The key of a replica's key holder.
-fn identity_of(id: ReplicaId) -> KeyPair {
+pub fn identity_of(id: ReplicaId) -> KeyPair {
     key_pair(id.0 + 200)
 }
 
@@ -33,6 +35,11 @@ pub fn signer_of(id: ReplicaId, counter: u64) -> Signer {
     let key = KeyPair::from_seed(&seed);
     let certificate = EpochCertificate::sign(&identity_of(id), GROUP, id, counter, key.public());
     Signer::of_epoch(key, certificate)
+}
+
+/// The identity's word, under this number, that a replica recovers.
+pub fn statement_of(id: ReplicaId, counter: u64) -> RecoveryStatement {
+    RecoveryStatement::sign(&identity_of(id), GROUP, id, counter)
 }
 
 /// What the replicas' signatures are checked against, with key holders or without.

@@ -183,7 +183,7 @@ impl World {
             operations: Vec::new(),
             agreement: Agreement::default(),
             validity: Validity::default(),
-            reference: Reference::new(service, &layer, checkpoints),
+            reference: Reference::new(service, &keys, &layer, checkpoints),
             announced: Vec::new(),
             announcers: BTreeMap::new(),
             forgetful: BTreeSet::new(),
@@ -411,7 +411,8 @@ impl World {
         order::check(&self.operations, &self.reference)?;
         let layer = genesis(self.service.clone()).expect("the initial state can be written");
         let checkpoints = Checkpoints::new(self.knobs.checkpoint_bytes);
-        let again = Reference::new(self.service.clone(), &layer, checkpoints);
+        let keys = replica_keys(self.quorum, self.knobs.epochs > 0);
+        let again = Reference::new(self.service.clone(), &keys, &layer, checkpoints);
         let key = |client: usize| self.clients[client].key;
         let (all, agreed) = (&self.operations, &self.agreement);
         reads::check(all, key, agreed, &self.reference, again)?;

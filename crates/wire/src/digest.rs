@@ -50,8 +50,6 @@ pub enum Content {
     SignedTogether,
     /// The certificate of an epoch key without its signature.
     EpochCertificate,
-    /// A replica's word that it recovers, without its signature.
-    RecoveryStatement,
     /// A link of a credential: version, volume, issuer, parent, and its terms.
     CredentialLink,
     /// A row of the file service's audit log.
@@ -76,7 +74,6 @@ impl Content {
             Content::Reply => "quorate v1 reply",
             Content::SignedTogether => "quorate v1 signed together",
             Content::EpochCertificate => "quorate v1 epoch certificate",
-            Content::RecoveryStatement => "quorate v1 recovery statement",
             Content::CredentialLink => "quorate v1 credential link",
             Content::AuditRow => "quorate v1 audit row",
         }
@@ -96,7 +93,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 17] = [
+        const KEYS: [[u8; 32]; 16] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -111,7 +108,6 @@ impl Content {
             key("3d377ae6ec3de13b8b731903885a317de7d03b038ed08ad0a32de5b70b8458ee"),
             key("bc944c5e7c2f0301009ffe67ba9b67c946ec84315b99a249ac489daf4c770723"),
             key("69756fd5f8e53977e47c3bf6d0621e9f47b187a1f3d852f835e693786715afb3"),
-            key("6abd481183d12edbdd427a3eba2ebecd000b9ce5881088675747e33b60c4c2ef"),
             key("0c77db6af2da84cf40ed62023fe812e24baeb84a16f817c76c3dc7e871aeeeb2"),
             key("1b6c5a46b8ac83562dec63307deb6a6224c5a5d51bfd3e2609998949ff8b66ee"),
         ];
@@ -203,7 +199,6 @@ mod tests {
             Content::Reply,
             Content::SignedTogether,
             Content::EpochCertificate,
-            Content::RecoveryStatement,
             Content::CredentialLink,
             Content::AuditRow,
         ];

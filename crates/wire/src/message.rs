@@ -19,7 +19,7 @@ pub use client::{
     Voucher,
 };
 pub use report::{KeyRenewal, LinkReport, RECOVERY_STEPS, Report, StateCheck};
-pub use session::{Control, Outcome};
+pub use session::{Control, Outcome, Recovers};
 pub use transfer::StateMessage;
 pub use view_change::{NewView, SignedNewView, SignedViewChange, ViewChange, Vote};
 

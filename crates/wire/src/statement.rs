@@ -3,14 +3,18 @@
 //! The key is in the hands of a process apart from the replica's (Castro and Liskov, TOCS 2002, sect. 5.2 has a secure co-processor
 //! there), which gives each statement a number of its own. Numbers only grow, so who has heard a newer statement knows an old one for
 //! what it is, whoever shows it.
+//!
+//! That a replica recovers is to be ordered like what clients ask, so the statement is a request: what the identity signs is the
+//! digest of that request, of which it writes all but the number itself.
 
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::auth::{KeyPair, PublicKey, Signature};
+use crate::auth::{Authenticator, KeyPair, PublicKey, Signature};
 use crate::codec::Encode;
 use crate::digest::{Content, Digest};
-use crate::ids::ReplicaId;
+use crate::ids::{ReplicaId, RequestNumber, SessionId};
+use crate::message::{AuthRequest, Control, EVERYONE, Recovers, Request};
 use crate::record;
 
 record! {
@@ -38,7 +42,7 @@ record! {
         pub replica: ReplicaId,
         /// The statement's number, from 1 up.
         pub counter: u64,
-        /// The identity's, over all of the above.
+        /// The identity's, over the request that says all of the above.
         pub signature: Signature,
     }
 }
@@ -68,7 +72,10 @@ impl EpochCertificate {
 
     /// What is signed.
     pub fn digest(&self) -> Digest {
-        let mut said = said(&self.group, self.replica, self.counter);
+        let mut said = Vec::new();
+        self.group.encode(&mut said);
+        self.replica.encode(&mut said);
+        self.counter.encode(&mut said);
         self.epoch.encode(&mut said);
         Digest::of(Content::EpochCertificate, &said)
     }
@@ -101,14 +108,26 @@ impl RecoveryStatement {
             counter,
             signature: Signature([0; 64]),
         };
-        statement.signature = identity.sign(&statement.digest());
+        let request = statement.said(identity.public());
+        statement.signature = identity.sign(&request.digest());
         statement
     }
 
     /// What is signed.
-    pub fn digest(&self) -> Digest {
-        let said = said(&self.group, self.replica, self.counter);
-        Digest::of(Content::RecoveryStatement, &said)
+    fn said(&self, identity: PublicKey) -> Request {
+        let (group, replica) = (self.group, self.replica);
+        let op = Control::Recover(Recovers { group, replica }).to_bytes();
+        let number = RequestNumber(self.counter);
+        Request::new(identity, SessionId(0), number, op.into())
+    }
+
+    /// The statement as the request that is to be ordered. `identity` is the replica's.
+    pub fn request(&self, identity: PublicKey) -> AuthRequest {
+        AuthRequest {
+            request: self.said(identity),
+            auth: Authenticator::Signed(self.signature.into()),
+            replier: EVERYONE,
+        }
     }
 
     /// Checks it for the group `group`, whose replicas have these identity keys, in order of their ids.
@@ -117,18 +136,9 @@ impl RecoveryStatement {
     /// Any [`StatementError`] but [`StatementError::Old`].
     pub fn verify(&self, group: &Digest, identities: &[PublicKey]) -> Result<(), StatementError> {
         let identity = identity(group, identities, &self.group, self.replica)?;
-        let signed = identity.verify(&self.digest(), &self.signature);
+        let signed = identity.verify(&self.said(*identity).digest(), &self.signature);
         signed.map_err(|_| StatementError::NotSigned)
     }
-}
-
-/// What both statements begin with.
-fn said(group: &Digest, replica: ReplicaId, counter: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    group.encode(&mut out);
-    replica.encode(&mut out);
-    counter.encode(&mut out);
-    out
 }
 
 fn identity<'a>(
@@ -290,7 +300,8 @@ mod tests {
     #[test]
     fn kinds_are_kept_apart() {
         let recovery = RecoveryStatement::sign(&key(2), GROUP, ReplicaId(2), 9);
-        let bytes = said(&GROUP, ReplicaId(2), 9);
+        let said = recovery.said(key(2).public());
+        let bytes = said.to_bytes();
         let contents = [
             Content::EpochCertificate,
             Content::ViewChange,

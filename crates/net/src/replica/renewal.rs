@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::{Peer, ReplicaLinks, Who};
 use crate::frame::Frame;
 use crate::tls::Identity;
+use quorate_wire::ReplicaId;
 
 impl ReplicaLinks {
     /// Makes all links anew with another key of this replica's, beside those that there are. Whoever dials this replica is asked to do so
@@ -27,6 +28,25 @@ impl ReplicaLinks {
             }
         }
         self.renewed_below = self.hub.next_token();
+    }
+
+    /// What a replica certified before the one before this number is void: the group has ordered that it recovers. Links that rest on
+    /// that end, and no more are made.
+    pub fn void(&mut self, replica: ReplicaId, number: u64) {
+        self.door.void(replica, number);
+        let peer = &mut self.peers[usize::from(replica.0)];
+        peer.void_below = peer.void_below.max(number.saturating_sub(1));
+        let below = peer.void_below;
+        let links: Vec<_> = self.hub.notes().collect();
+        for (token, who) in links {
+            if who == Who::Peer(replica) && self.hub.certified(token) < below {
+                tracing::warn!(
+                    "a link with replica {} ends: its key is older than the replica's last recovery",
+                    replica.0
+                );
+                self.hub.close(token);
+            }
+        }
     }
 
     /// A replica that was dialed has a new key.

@@ -14,7 +14,7 @@ use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_state::transfer::{Counts, Found};
 use quorate_store::Damage;
 use quorate_wire::message::{ClientMessage, KeyRenewal, ReplicaMessage, Report, StateCheck};
-use quorate_wire::{ClientId, LogIndex, ReplicaId, Seq, Time};
+use quorate_wire::{ClientId, LogIndex, RecoveryStatement, ReplicaId, Seq, Time};
 
 use super::DaemonError;
 use super::directory;
@@ -180,6 +180,17 @@ impl<S: Service> Core<S> {
             end_at: None,
             held: BTreeSet::new(),
         }
+    }
+
+    /// Whether it comes back without its log.
+    pub fn is_recovering(&self) -> bool {
+        self.replica.standing().recovering.is_some()
+    }
+
+    /// Its identity says that it recovers.
+    pub fn recover(&mut self, statement: RecoveryStatement) {
+        let statement = Box::new(statement);
+        self.replica.take(self.now, Input::Recover(statement));
     }
 
     /// Runs until told to stop, or until the replica can't go on.
@@ -467,6 +478,7 @@ impl<S: Service> Core<S> {
                     }
                 }
                 Output::Recovered(counts) => self.recovered(counts),
+                Output::Void(replica, number) => self.outgoing.links().void(replica, number),
                 Output::Evidence(evidence) => self.evidence.keep(*evidence),
                 Output::Lie(lie) => {
                     tracing::warn!(

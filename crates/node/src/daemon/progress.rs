@@ -28,6 +28,8 @@ pub(super) struct Progress {
     view: Option<(View, bool)>,
     recovering: bool,
     bound: Option<Bound>,
+    /// Whether it was told that its statement was ordered; there is one where there are key holders.
+    ordered: bool,
     hopeless_at: Option<u64>,
 }
 
@@ -71,6 +73,12 @@ impl Progress {
                 up_to = bound.seq.0,
                 view = bound.view.0,
                 "recovering: the replica is silent until it has a stable checkpoint at that place, and that view has begun"
+            );
+        }
+        if recovering.ordered && !std::mem::replace(&mut self.ordered, true) {
+            tracing::info!(
+                stable = standing.stable.0.0,
+                "recovering: the group has ordered that this replica recovers; what it certified before is void"
             );
         }
         let due = self

@@ -10,7 +10,7 @@ use quorate_execution::Executor;
 use quorate_replica::Checkpoints;
 use quorate_state::{Layer, MemorySnapshot, State};
 use quorate_wire::message::{Batch, Request};
-use quorate_wire::{ClientId, Digest, Seq};
+use quorate_wire::{ClientId, Digest, ReplicaKeys, Seq};
 
 use super::Failure;
 use crate::history::Operation;
@@ -41,12 +41,17 @@ pub struct Reference {
 
 impl Reference {
     /// In the initial state.
-    pub fn new(service: AnyService, genesis: &Layer, checkpoints: Checkpoints) -> Reference {
+    pub fn new(
+        service: AnyService,
+        keys: &ReplicaKeys,
+        genesis: &Layer,
+        checkpoints: Checkpoints,
+    ) -> Reference {
         let (snapshot, _) = MemorySnapshot::default()
             .apply(genesis)
             .expect("an empty tree takes any layer");
         Reference {
-            executor: Executor::new(service),
+            executor: Executor::new(service).of_group(keys),
             state: State::new(Arc::new(snapshot.clone())),
             snapshot,
             at: Seq(0),

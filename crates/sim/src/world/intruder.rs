@@ -12,10 +12,11 @@ use quorate_fault::Fault;
 use quorate_wire::message::{
     Batch, Commit, NewView, Prepare, SignedNewView, SignedViewChange, ViewChange, Vote,
 };
-use quorate_wire::{EpochStatus, Signer, View};
+use quorate_wire::{EpochStatus, RecoveryStatement, Signer, View};
 
 use super::storm::Blow;
 use super::*;
+use crate::keys::{identity_of, key_of, statement_of};
 
 /// How often it strikes, in microseconds.
 const STRIKE_EVERY: u64 = 200_000;
@@ -23,6 +24,10 @@ const STRIKE_EVERY: u64 = 200_000;
 const FAR: u64 = 12;
 /// Until all have heard of a key that a replica has taken, with a STATUS to spare.
 const HEARD_US: u64 = 1_500_000;
+
+/// How many numbers a key holder gives out until a stolen key is worth nothing: the intruder's own statement, the key and the statement with
+/// which the replica comes back, and one key more.
+const PASSED: u64 = 4;
 
 /// What it has.
 #[derive(Debug, Default)]
@@ -39,6 +44,8 @@ pub(super) struct Intruder {
     keys: BTreeMap<ReplicaId, (u64, Signer)>,
     /// Certificates that have passed through its hands.
     old: Vec<EpochStatus>,
+    /// Statements that its replicas recover, which it had their key holders make.
+    statements: Vec<RecoveryStatement>,
     /// VIEW-CHANGEs that its replicas have heard.
     heard: BTreeMap<(View, ReplicaId), SignedViewChange>,
     /// The view that it wants to begin, by which of its replicas.
@@ -133,7 +140,10 @@ impl World {
                 .keys
                 .get(&id)
                 .map_or(0, |(counter, _)| *counter);
-            let passed = self.holders.get(&id).is_some_and(|now| *now >= stolen + 2);
+            let passed = self
+                .holders
+                .get(&id)
+                .is_some_and(|now| *now >= stolen + PASSED);
             let is_back = !self.forgetful.contains(&server);
             match since {
                 None if passed && is_back => *since = Some(now + HEARD_US),
@@ -163,8 +173,16 @@ impl World {
                     .pick(&[Fault::Silent, Fault::Lie, Fault::Equivocate]),
             );
             it.fall_into_hands(kind, self.quorum);
-            let counter = self.holders.get(&id).copied().unwrap_or_default();
             let signer = it.signer().clone();
+            let counter = signer.certificate().map_or(0, |c| c.counter);
+            // A key holder makes one for whoever has the replica, as often as it is asked.
+            if let Some(last) = self.holders.get_mut(&id) {
+                *last += 1;
+                let statement = statement_of(id, *last);
+                let request = statement.request(identity_of(id).public()).request;
+                self.validity.on_sent(&request);
+                self.intruder.statements.push(statement);
+            }
             self.note(&[46, server as u64], || {
                 format!("the intruder has server {server}: {kind:?}")
             });
@@ -279,7 +297,9 @@ impl World {
     /// Old certificates; what is signed with keys that last; votes over links that old keys still open.
     fn say_old(&mut self, own: ReplicaId, view: View, committed: Seq, correct: &[usize]) {
         let open = self.intruder.keys.iter().filter(|(id, (counter, _))| {
-            self.holders.get(id).is_some_and(|now| *now < counter + 2)
+            self.holders
+                .get(id)
+                .is_some_and(|now| *now < counter + PASSED)
         });
         let open: Vec<ReplicaId> = open.map(|(id, _)| *id).collect();
         let digest = Batch::null().digest();
@@ -300,9 +320,16 @@ impl World {
             for status in old {
                 self.say(to, own, PeerMessage::Epoch(status));
             }
+            for statement in self.intruder.statements.clone() {
+                let from = statement.replica;
+                let request = statement.request(identity_of(from).public());
+                if from != me {
+                    self.say(to, from, PeerMessage::Request(request));
+                }
+            }
             for id in self.intruder.ever.clone() {
                 let body = amnesia(id, view.next(), (Seq(0), Digest::ZERO));
-                let m = SignedViewChange::sign(body, &crate::keys::key_of(id)).into_inner();
+                let m = SignedViewChange::sign(body, &key_of(id)).into_inner();
                 self.say(to, own, PeerMessage::ViewChange(m));
             }
         }

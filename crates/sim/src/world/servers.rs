@@ -12,7 +12,7 @@ use quorate_wire::{Signer, Time};
 
 use super::*;
 use crate::disk::Write;
-use crate::keys::signer_of;
+use crate::keys::{identity_of, signer_of, statement_of};
 use crate::knobs::Aim;
 use crate::rounds;
 
@@ -34,6 +34,7 @@ impl World {
         self.note(&[2, server as u64], || format!("server {server} starts"));
         self.take_key(server);
         self.servers[server].start(self.service.clone(), self.now);
+        self.state_recovery(server)?;
         let it = &self.servers[server];
         let standing = it.replica.as_ref().map(|r| r.standing());
         if it.is_correct() && standing.is_some_and(|s| !s.fetching) {
@@ -65,6 +66,22 @@ impl World {
         self.show_key(server, counter, &signer);
         self.after(self.knobs.epochs, Event::Renew(server, incarnation));
         Some(signer)
+    }
+
+    /// Where there are key holders, that of a server that has lost its log says so.
+    fn state_recovery(&mut self, server: usize) -> Result<(), Failure> {
+        let it = &self.servers[server];
+        let standing = it.replica.as_ref().map(|r| r.standing());
+        if self.knobs.epochs == 0 || standing.is_none_or(|s| s.recovering.is_none()) {
+            return Ok(());
+        }
+        let id = it.id;
+        let counter = self.holders.entry(id).or_default();
+        *counter += 1;
+        let statement = statement_of(id, *counter);
+        let request = statement.request(identity_of(id).public()).request;
+        self.validity.on_sent(&request);
+        self.handle(server, Input::Recover(Box::new(statement)))
     }
 
     pub(super) fn on_renew(&mut self, server: usize, incarnation: u64) -> Result<(), Failure> {
@@ -340,6 +357,8 @@ impl World {
                 }
             }
             Output::Reply(connection, message) => self.reply(server, connection, message),
+            // Links here are those of whoever sends; what a key that is void can still say, the intruder says itself.
+            Output::Void(..) => {}
             Output::Persist(index, record) => {
                 self.servers[server].disk.wal.append(index, &record);
                 if correct {

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::ids::SessionId;
-use crate::tagged;
+use crate::digest::Digest;
+use crate::ids::{ReplicaId, SessionId};
+use crate::{record, tagged};
 
 tagged! {
     /// An operation of the control session (session 0), in which a client manages its sessions. The request's number is a
@@ -13,6 +14,20 @@ tagged! {
         1 => Open(()),
         /// Closes one of the client's sessions.
         2 => Close(SessionId),
+        /// A replica recovers; the request's number is its statement's. Of the replica's identity key alone, which signs nothing
+        /// else that is a request ([`RecoveryStatement`](crate::RecoveryStatement)).
+        3 => Recover(Recovers),
+    }
+}
+
+record! {
+    /// Who recovers.
+    #[derive(Copy)]
+    pub struct Recovers {
+        /// The group's id.
+        pub group: Digest,
+        /// The replica.
+        pub replica: ReplicaId,
     }
 }
 
