@@ -1,7 +1,7 @@
 //! Quotas of directories, on a real mount.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -51,7 +51,10 @@ fn a_quota_holds_on_a_mount() {
     assert_eq!(row["path"], "/team");
 
     group.kill(2);
-    let refused = fs::write(right.at("team/large"), vec![2; 1 << 20]).expect_err("over quota");
+    let mut large = File::create(right.at("team/large")).expect("an empty file");
+    large.write_all(&vec![2; 1 << 20]).expect("it is gathered");
+    let refused = large.sync_all().expect_err("over quota");
+    drop(large);
     assert_eq!(refused.kind(), ErrorKind::QuotaExceeded);
     // What did not fit is not there, what fits does not suffer.
     fs::remove_file(right.at("team/large")).expect("what is left of it");
