@@ -2,8 +2,12 @@
 //! is silent until nothing that it may have said matters any more.
 
 use std::fs;
+use std::ops::Bound;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use quorate_state::Layer;
+use quorate_store::{Blobs, Options, Store};
 
 use crate::harness::{Group, Random, eventually, holds_in_time, require_fuse};
 
@@ -198,4 +202,47 @@ fn damaged_blobs_are_fetched() {
     fs::write(mount.at("more"), content(9)).expect("a file");
     group.wait_until_they_agree(&[0, 2, 3]);
     assert!(fs::read(mount.at("5")).expect("the file") == content(5));
+}
+
+/// All that one replica has stored of the volume is whole by its sums and tree, and can't be read: somebody has written it so. The replica
+/// says which value it was, gets it all from the others while it votes, and needs no restart; afterwards it can do for another.
+#[test]
+fn a_state_that_cant_be_read_is_mended() {
+    if !require_fuse() {
+        return;
+    }
+    let mut group = Group::start();
+    let mount = group.mount();
+    write_some(mount.path(), 0, FILES);
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    group.kill(2);
+    let own = group.directory().join("replica-2");
+    let blobs = Blobs::open(&own.join("blobs")).expect("segments");
+    let mut store =
+        Store::open(&own.join("state.redb"), blobs, Options::default()).expect("a store");
+    let position = store.newest();
+    assert!(position.seq.0 > 0 && position.complete);
+    let (from, to) = (Bound::Included(&[1_u8][..]), Bound::Unbounded);
+    let all = position.snapshot.range(from, to, usize::MAX);
+    let spoiled: Layer = all
+        .expect("the state")
+        .into_iter()
+        .map(|(key, value)| (key, Some([&value[..], b"?"].concat().into())))
+        .collect();
+    assert!(spoiled.len() > FILES);
+    let written = store.checkpoint(position.seq, &spoiled, true);
+    written.expect("it is written");
+    drop((position, store));
+
+    group.start_replica(2);
+    write_some(mount.path(), FILES, 20);
+    eventually("the replica says what it can't read", || {
+        group.log(2).contains("can't be read")
+    });
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    assert!(group.all_run(), "no restart was needed");
+    group.kill(0);
+    write_some(mount.path(), FILES + 20, 20);
+    read_all(mount.path(), FILES + 40);
+    group.wait_until_they_agree(&[1, 2, 3]);
 }

@@ -16,6 +16,7 @@ mod contrast;
 mod credentials;
 mod detached;
 mod evidence;
+mod failing_disk;
 mod full_disk;
 mod guests;
 mod harness;
