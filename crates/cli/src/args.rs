@@ -56,6 +56,8 @@ pub enum Command {
     Umount(Umount),
     Nfs(Nfs),
     Route(Route),
+    #[command(subcommand)]
+    Volume(Volume),
     Status(Status),
     #[command(subcommand)]
     Evidence(Evidence),
@@ -218,6 +220,8 @@ pub struct Nfs {
 ///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048"]
 ///   policy = "hash"                      # or round_robin, least_full, stay
 ///   switch_percent = 100                 # how many new directories are spread; others stay with their parent
+///   buckets = 64                         # in how many parts they can move later; for good
+///   move_mib_per_s = 0                   # how fast at most; 0: no limit
 ///   [pin]
 ///   archive = 1                          # /archive goes to the second volume
 ///   [[export]]                           # to whom, as docs/nfs.md has it; here: this machine
@@ -228,11 +232,12 @@ pub struct Nfs {
 ///   group = "routers/group.toml"         # of one replica or four, which run as `quorate replica`
 ///   key = "routers/client.key"           # a client of that group [default: client.key beside the group file]
 /// When one dies, another finishes what it had begun. One that can't reach the group ends: let a supervisor start it again.
+/// `quorate volume` moves nothing then.
 ///
 /// In place of a URL a volume may be the path of a group file, with ?key=FILE for another key than client.key beside it: then the volume is that
 /// Quorate group, without a server in between.
 ///
-/// Volumes have numbers in their order, from 0, and keep them. Then:
+/// Volumes have numbers in their order, from 0, and keep them; `quorate volume` adds others later, and takes volumes away. Then:
 ///   mount -t nfs -o vers=3,tcp,mountproto=tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
@@ -246,10 +251,86 @@ pub struct Route {
     /// Begin a new log for volumes that have been used, where theirs is lost.
     #[arg(long)]
     pub new_log: bool,
-    /// Print one JSON object a line: "event" is "ready" (with "address" and "volumes"), or "status" every 5 seconds: for each
-    /// of "volumes" its "number" and "url", whether it is "connected", how many "calls" were sent to it and how many went "unanswered".
+    /// Print one JSON object a line: "event" is "ready" (with "address" and how many "volumes"), or "status" every 5 seconds with what
+    /// `quorate volume list --json` prints.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Add volumes to a running router and take them away, while they are in use.
+///
+/// Directories lie in buckets, and buckets on volumes: a bucket moves with all its directories and files while clients go on; their handles
+/// stay good. Data moves in the background (move_mib_per_s in the configuration is its limit); a router that dies meanwhile undoes the
+/// move that was under way when it starts again, and goes on with what drains.
+///
+/// To replace a server:
+///   quorate volume add nfs://new.example/export --config route.toml
+///   quorate volume list --config route.toml
+///   quorate volume drain 1 --config route.toml
+///   quorate volume remove 1 --config route.toml
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub enum Volume {
+    /// Show volumes: what they hold, their load, how fast they answer, and what is moving.
+    List {
+        #[command(flatten)]
+        router: RouterConfig,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Print what Prometheus reads, for its node exporter's textfile collector.
+        #[arg(long, conflicts_with = "json")]
+        prometheus: bool,
+    },
+    /// Add an export that was never used, and move buckets there until volumes hold equally many.
+    Add {
+        /// nfs://HOST[:PORT]/EXPORT[?mountport=N]
+        #[arg(value_name = "URL")]
+        url: String,
+        #[command(flatten)]
+        router: RouterConfig,
+        /// Do not wait until buckets have moved.
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Move all that a volume holds to the others.
+    Drain {
+        /// The volume's number.
+        #[arg(value_name = "N")]
+        volume: u16,
+        #[command(flatten)]
+        router: RouterConfig,
+        /// Move no more: what is left stays.
+        #[arg(long)]
+        stop: bool,
+        /// Do not wait for the end.
+        #[arg(long, conflicts_with = "stop")]
+        detach: bool,
+    },
+    /// End an empty volume's part in the set; its number is never used again.
+    Remove {
+        /// The volume's number.
+        #[arg(value_name = "N")]
+        volume: u16,
+        #[command(flatten)]
+        router: RouterConfig,
+    },
+    /// Move buckets until volumes hold equally many.
+    Balance {
+        #[command(flatten)]
+        router: RouterConfig,
+        /// Do not wait for the end.
+        #[arg(long)]
+        detach: bool,
+    },
+}
+
+/// Of which router.
+#[derive(Debug, ClapArgs)]
+pub struct RouterConfig {
+    /// The configuration of the router, which runs on this machine.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
 }
 
 /// Unmount a directory; also one whose `quorate mount` has died.

@@ -21,6 +21,7 @@ pub mod status;
 pub mod supervise;
 pub mod umount;
 pub mod up;
+pub mod volume;
 
 use std::io::Read;
 use std::net::SocketAddr;

@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Umount(args) => commands::umount::run(&args),
         Command::Nfs(args) => commands::nfs::run(&args),
         Command::Route(args) => commands::route::run(&args),
+        Command::Volume(args) => commands::volume::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Grant(args) => commands::grant::run(&args),
         Command::Delegate(args) => commands::grant::delegate(&args),

@@ -29,6 +29,7 @@ pub enum Status {
     Stale = 70,
     BadHandle = 10001,
     NotSync = 10002,
+    BadCookie = 10003,
     NotSupp = 10004,
     TooSmall = 10005,
     ServerFault = 10006,
@@ -37,7 +38,7 @@ pub enum Status {
 }
 
 impl Status {
-    const ALL: [Status; 26] = [
+    const ALL: [Status; 27] = [
         Status::Ok,
         Status::Perm,
         Status::NoEnt,
@@ -59,6 +60,7 @@ impl Status {
         Status::Stale,
         Status::BadHandle,
         Status::NotSync,
+        Status::BadCookie,
         Status::NotSupp,
         Status::TooSmall,
         Status::ServerFault,

@@ -9,12 +9,17 @@ use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
 
 use crate::attrs::Attrs;
+use crate::buckets::Located;
 use crate::layout::Volume;
 
 /// The longest name or symbolic link that is taken from a server.
 const MAX_TEXT_BYTES: usize = 1 << 16;
 /// The most entries of one listing.
 const MAX_ENTRIES: usize = 1 << 16;
+/// `ftype3` of devices.
+pub const BLOCK: u32 = 3;
+/// See [`BLOCK`].
+pub const CHARACTER: u32 = 4;
 /// How much of a directory is asked for at a time.
 const LISTING_BYTES: u32 = 32 << 10;
 
@@ -33,7 +38,30 @@ pub enum Ask {
     Rmdir(Place),
     Rename(Place, Place),
     Link(Fh, Place),
-    ReadDir { dir: Fh, cookie: u64, verifier: u64 },
+    ReadDir {
+        dir: Fh,
+        cookie: u64,
+        verifier: u64,
+    },
+    Read {
+        file: Fh,
+        offset: u64,
+        count: u32,
+    },
+    Write {
+        file: Fh,
+        offset: u64,
+        data: Bytes,
+        stable: bool,
+    },
+    Create(Place, NewAttrs),
+    Mknod {
+        at: Place,
+        kind: u32,
+        new: NewAttrs,
+        device: (u32, u32),
+    },
+    Commit(Fh),
 }
 
 /// An object with its handle on its server.
@@ -78,21 +106,45 @@ pub enum Given {
         /// Whether there are no more.
         end: bool,
     },
+    /// READ.
+    Data {
+        /// What was read.
+        data: Bytes,
+        /// Whether the file ends there.
+        end: bool,
+    },
+    /// WRITE: how much, and COMMIT: whether it is still the server that took what was written.
+    Written {
+        /// How many bytes.
+        count: u32,
+        /// Another after the server has lost what was not yet on its disk.
+        verifier: u64,
+    },
 }
 
-/// The servers of all volumes.
-pub trait Servers: Send + Sync {
+/// The servers of all volumes; or, a level above, of all buckets.
+pub trait Servers<At = Volume>: Send + Sync {
     /// Asks on somebody's behalf. `Jukebox` is also what a server that can't be reached comes to: it is then not known whether
     /// the order was carried out.
     fn ask(
         &self,
-        volume: Volume,
+        at: At,
         who: &Who,
         ask: Ask,
     ) -> impl Future<Output = Result<Given, Status>> + Send;
 
     /// Waits a moment before what did not work is tried again.
     fn pause(&self) -> impl Future<Output = ()> + Send;
+
+    /// Waits as long as calls may be kept waiting for the end of a move; then it is given up.
+    fn patience(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
+    /// Waits as long as so many bytes may take that are moved in the background.
+    fn pace(&self, _bytes: u64) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 impl Ask {
@@ -104,14 +156,88 @@ impl Ask {
             Ask::Lookup(_) => 3,
             Ask::Access(..) => 4,
             Ask::Readlink(_) => 5,
+            Ask::Read { .. } => 6,
+            Ask::Write { .. } => 7,
+            Ask::Create(..) => 8,
             Ask::Mkdir(..) => 9,
             Ask::Symlink(..) => 10,
+            Ask::Mknod { .. } => 11,
             Ask::Remove(_) => 12,
             Ask::Rmdir(_) => 13,
             Ask::Rename(..) => 14,
             Ask::Link(..) => 15,
             Ask::ReadDir { .. } => 16,
+            Ask::Commit(_) => 21,
         }
+    }
+
+    /// The same with each handle as the server of a bucket's volume calls it.
+    ///
+    /// # Errors
+    /// [`Status::Stale`]: an object is gone.
+    pub fn in_words_of(self, at: &Located) -> Result<Ask, Status> {
+        let fh = |key: Fh| at.server(&key);
+        let place = |place: Place| -> Result<Place, Status> {
+            Ok(Place {
+                dir: fh(place.dir)?,
+                name: place.name,
+            })
+        };
+        Ok(match self {
+            Ask::GetAttr(object) => Ask::GetAttr(fh(object)?),
+            Ask::SetAttr(object, new) => Ask::SetAttr(fh(object)?, new),
+            Ask::Lookup(at) => Ask::Lookup(place(at)?),
+            Ask::Access(object, mask) => Ask::Access(fh(object)?, mask),
+            Ask::Readlink(object) => Ask::Readlink(fh(object)?),
+            Ask::Mkdir(at, new) => Ask::Mkdir(place(at)?, new),
+            Ask::Symlink(at, text) => Ask::Symlink(place(at)?, text),
+            Ask::Remove(at) => Ask::Remove(place(at)?),
+            Ask::Rmdir(at) => Ask::Rmdir(place(at)?),
+            Ask::Rename(from, to) => Ask::Rename(place(from)?, place(to)?),
+            Ask::Link(file, to) => Ask::Link(fh(file)?, place(to)?),
+            Ask::ReadDir {
+                dir,
+                cookie,
+                verifier,
+            } => Ask::ReadDir {
+                dir: fh(dir)?,
+                cookie,
+                verifier,
+            },
+            Ask::Read {
+                file,
+                offset,
+                count,
+            } => Ask::Read {
+                file: fh(file)?,
+                offset,
+                count,
+            },
+            Ask::Write {
+                file,
+                offset,
+                data,
+                stable,
+            } => Ask::Write {
+                file: fh(file)?,
+                offset,
+                data,
+                stable,
+            },
+            Ask::Create(at, new) => Ask::Create(place(at)?, new),
+            Ask::Mknod {
+                at,
+                kind,
+                new,
+                device,
+            } => Ask::Mknod {
+                at: place(at)?,
+                kind,
+                new,
+                device,
+            },
+            Ask::Commit(file) => Ask::Commit(fh(file)?),
+        })
     }
 
     /// The arguments (RFC 1813, 3.3).
@@ -156,6 +282,54 @@ impl Ask {
                 w.u64(*verifier);
                 w.u32(LISTING_BYTES);
             }
+            Ask::Read {
+                file,
+                offset,
+                count,
+            } => {
+                w.opaque(file);
+                w.u64(*offset);
+                w.u32(*count);
+            }
+            Ask::Write {
+                file,
+                offset,
+                data,
+                stable,
+            } => {
+                w.opaque(file);
+                w.u64(*offset);
+                w.u32(data.len() as u32);
+                // FILE_SYNC or UNSTABLE.
+                w.u32(if *stable { 2 } else { 0 });
+                w.opaque(data);
+            }
+            Ask::Create(at, new) => {
+                place(&mut w, at);
+                // GUARDED.
+                w.u32(1);
+                attrs(&mut w, new);
+            }
+            Ask::Mknod {
+                at,
+                kind,
+                new,
+                device,
+            } => {
+                place(&mut w, at);
+                w.u32(*kind);
+                attrs(&mut w, new);
+                if matches!(*kind, BLOCK | CHARACTER) {
+                    w.u32(device.0);
+                    w.u32(device.1);
+                }
+            }
+            Ask::Commit(file) => {
+                w.opaque(file);
+                // All of it.
+                w.u64(0);
+                w.u32(0);
+            }
         }
         w.out
     }
@@ -188,12 +362,14 @@ impl Ask {
                 r.option(Attrs::read)?;
                 Given::Text(r.opaque(MAX_TEXT_BYTES, "target")?)
             }
-            Ask::Mkdir(..) | Ask::Symlink(..) => Given::Object(Object {
-                handle: r
-                    .option(|r| r.opaque(MAX_HANDLE_BYTES, "handle"))?
-                    .unwrap_or_default(),
-                attrs: r.option(Attrs::read)?,
-            }),
+            Ask::Mkdir(..) | Ask::Symlink(..) | Ask::Create(..) | Ask::Mknod { .. } => {
+                Given::Object(Object {
+                    handle: r
+                        .option(|r| r.opaque(MAX_HANDLE_BYTES, "handle"))?
+                        .unwrap_or_default(),
+                    attrs: r.option(Attrs::read)?,
+                })
+            }
             Ask::ReadDir { .. } => {
                 r.option(Attrs::read)?;
                 let verifier = r.u64()?;
@@ -214,11 +390,38 @@ impl Ask {
                     end: r.bool()?,
                 }
             }
+            Ask::Read { count, .. } => {
+                r.option(Attrs::read)?;
+                let (_, end) = (r.u32()?, r.bool()?);
+                let data = r.opaque(*count as usize, "data")?;
+                Given::Data { data, end }
+            }
+            Ask::Write { data, .. } => {
+                changed(r)?;
+                let (count, _) = (r.u32()?, r.u32()?);
+                if count as usize > data.len() {
+                    return Err(Malformed::Value("count"));
+                }
+                let verifier = r.u64()?;
+                Given::Written { count, verifier }
+            }
+            Ask::Commit(_) => {
+                changed(r)?;
+                let verifier = r.u64()?;
+                Given::Written { count: 0, verifier }
+            }
             Ask::SetAttr(..) | Ask::Remove(_) | Ask::Rmdir(_) | Ask::Rename(..) | Ask::Link(..) => {
                 Given::Done
             }
         })
     }
+}
+
+/// `wcc_data`: size and two times from before, and attributes.
+fn changed(r: &mut Reader) -> Read<()> {
+    r.option(Reader::array::<24>)?;
+    r.option(Attrs::read)?;
+    Ok(())
 }
 
 /// A name in a directory.

@@ -2,7 +2,7 @@
 
 use quorate_nfs::xdr::{Read, Reader};
 
-use crate::layout::Volume;
+use crate::layout::{Bucket, Volume};
 
 /// The bytes of `fattr3`.
 pub const ATTR_BYTES: usize = 84;
@@ -47,6 +47,10 @@ impl Attrs {
         u32::from_be_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
+    fn long(&self, index: usize) -> u64 {
+        u64::from(self.word(index)) << 32 | u64::from(self.word(index + 1))
+    }
+
     /// `ftype3`.
     pub fn kind(&self) -> u32 {
         self.word(0)
@@ -74,38 +78,46 @@ impl Attrs {
 
     /// The file's number on its server.
     pub fn fileid(&self) -> u64 {
-        u64::from(self.word(FILEID / 4)) << 32 | u64::from(self.word(FILEID / 4 + 1))
+        self.long(FILEID / 4)
     }
 
-    /// If this is a stub, the volume on which its target lies.
-    pub fn stub(&self) -> Option<Volume> {
-        if !self.is_dir() || self.uid() != STUB_OWNER || self.mode() != 0 {
-            return None;
-        }
-        u16::try_from(self.gid()).ok().map(Volume)
+    /// The size in bytes.
+    pub fn size(&self) -> u64 {
+        self.long(5)
+    }
+
+    /// Major and minor number of a device.
+    pub fn device(&self) -> (u32, u32) {
+        (self.word(9), self.word(10))
+    }
+
+    /// When it was last read and written, in seconds since 1970 and nanoseconds.
+    pub fn times(&self) -> [(u32, u32); 2] {
+        [
+            (self.word(15), self.word(16)),
+            (self.word(17), self.word(18)),
+        ]
+    }
+
+    /// If this is a stub, the bucket in which its target lies.
+    pub fn stub(&self) -> Option<Bucket> {
+        let is_stub = self.is_dir() && self.uid() == STUB_OWNER && self.mode() == 0;
+        is_stub.then(|| Bucket(self.gid()))
     }
 }
 
 /// Changes attributes in place to what clients see.
-pub fn show(attrs: &mut [u8], volume: Volume, fsid: u64) {
-    let Some(numbers) = attrs.get_mut(FSID..FILEID + 8) else {
-        return;
-    };
-    let (fs, file) = numbers.split_at_mut(8);
-    fs.copy_from_slice(&fsid.to_be_bytes());
-    show_fileid(file, volume);
+pub fn show(attrs: &mut Attrs, fileid: u64, fsid: u64) {
+    attrs.0[FSID..FILEID].copy_from_slice(&fsid.to_be_bytes());
+    attrs.0[FILEID..FILEID + 8].copy_from_slice(&fileid.to_be_bytes());
 }
 
-/// Changes a file's number in place to what clients see.
+/// A file's number as clients see it, where no table says another.
 ///
 /// The volume's number is turned over into the topmost bits: no two objects have the same number as long as servers leave as many of
 /// them zero as the highest volume's number has; and whatever servers use, no two objects of one volume have.
-pub fn show_fileid(file: &mut [u8], volume: Volume) {
-    let Ok(bytes) = <[u8; 8]>::try_from(&*file) else {
-        return;
-    };
-    let turned = u64::from(volume.0).reverse_bits();
-    file.copy_from_slice(&(u64::from_be_bytes(bytes) ^ turned).to_be_bytes());
+pub fn fileid(volume: Volume, number: u64) -> u64 {
+    number ^ u64::from(volume.0).reverse_bits()
 }
 
 #[cfg(test)]
@@ -117,11 +129,10 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for volume in 0..64 {
             for file in [1u64, 2, 64, 128, (1 << 58) - 1, 1 << 57] {
-                let mut bytes = file.to_be_bytes();
-                show_fileid(&mut bytes, Volume(volume));
-                assert!(seen.insert(bytes), "{volume} {file}");
+                let shown = fileid(Volume(volume), file);
+                assert!(seen.insert(shown), "{volume} {file}");
                 if volume == 0 {
-                    assert_eq!(bytes, file.to_be_bytes());
+                    assert_eq!(shown, file);
                 }
             }
         }
@@ -129,9 +140,9 @@ mod tests {
 
     #[test]
     fn what_clients_see_stands_where_the_standard_says() {
-        let mut attrs = [0; ATTR_BYTES];
-        attrs[59] = 9;
-        show(&mut attrs, Volume(1), 0x0102_0304_0506_0708);
+        let mut attrs = Attrs([0; ATTR_BYTES]);
+        show(&mut attrs, fileid(Volume(1), 9), 0x0102_0304_0506_0708);
+        let attrs = attrs.0;
         assert_eq!(attrs[44..52], [1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(attrs[52..60], [128, 0, 0, 0, 0, 0, 0, 9]);
         assert!(attrs[..44].iter().chain(&attrs[60..]).all(|&b| b == 0));

@@ -8,10 +8,13 @@ use quorate_nfs::Exports;
 use serde::Deserialize;
 
 use crate::layout::{Layout, Policy, Volume};
+use crate::map::MAX_BUCKETS;
 use crate::upstream::GROUP;
 
 /// The most volumes.
 pub const MAX_VOLUMES: usize = 1024;
+/// How many buckets a set has if nothing else is said, or two for each volume.
+const BUCKETS: u32 = 64;
 const NFS_PORT: u16 = 2049;
 
 /// Why there is no configuration.
@@ -75,9 +78,14 @@ pub struct Config {
     pub volumes: Vec<Location>,
     /// To whom `/` is offered, and as whom they act.
     pub exports: Exports,
+    /// How many buckets a new set has.
+    pub buckets: u32,
+    /// The most bytes a second that are moved in the background; 0: as fast as it goes.
+    pub move_rate: u64,
+    /// Directories of the root by name, and where they go.
+    pub pins: BTreeMap<Vec<u8>, Volume>,
     policy: Policy,
     switch_percent: u8,
-    pins: BTreeMap<Vec<u8>, Volume>,
 }
 
 #[derive(Deserialize)]
@@ -94,6 +102,9 @@ struct Raw {
     policy: Policy,
     #[serde(default = "all")]
     switch_percent: u8,
+    buckets: Option<u32>,
+    #[serde(default)]
+    move_mib_per_s: u32,
     #[serde(default)]
     pin: BTreeMap<String, u16>,
 }
@@ -172,31 +183,39 @@ impl Config {
                 return Err("with a [coordinator] the log is on its group: leave `log` out".into());
             }
         };
-        let mut pins = BTreeMap::new();
-        for (name, volume) in raw.pin {
-            if usize::from(volume) >= volumes.len() {
-                return Err(format!(
-                    "{name:?} is pinned to volume {volume}, and the last one is {}",
-                    volumes.len() - 1
-                ));
-            }
-            pins.insert(name.into_bytes(), Volume(volume));
+        let pins = raw.pin.into_iter();
+        let pins = pins.map(|(name, volume)| (name.into_bytes(), Volume(volume)));
+        let buckets = raw.buckets.unwrap_or(BUCKETS.max(2 * volumes.len() as u32));
+        if !(volumes.len()..=MAX_BUCKETS).contains(&(buckets as usize)) {
+            return Err(format!(
+                "buckets must be {} (a volume has one at least) to {MAX_BUCKETS}",
+                volumes.len()
+            ));
         }
         Ok(Config {
             listen: raw.listen,
             keeper,
             volumes,
             exports,
+            buckets,
+            move_rate: u64::from(raw.move_mib_per_s) << 20,
+            pins: pins.collect(),
             policy: raw.policy,
             switch_percent: raw.switch_percent,
-            pins,
         })
+    }
+
+    /// The socket through which operators talk to the router.
+    pub fn socket(&self) -> PathBuf {
+        match &self.keeper {
+            Keeper::File(log) => log.with_extension("sock"),
+            Keeper::Group { instance, .. } => instance.with_extension("sock"),
+        }
     }
 
     /// The rules of placement.
     pub fn layout(&self) -> Layout {
-        let volumes = self.volumes.len() as u16;
-        Layout::new(volumes, self.policy, self.switch_percent, self.pins.clone())
+        Layout::new(self.policy, self.switch_percent, self.pins.clone())
     }
 }
 
@@ -219,7 +238,10 @@ impl Location {
     }
 
     /// From `nfs://host[:port]/path[?mountport=N]`, or `FILE.toml?key=FILE`: a group file, and the key of a client of the group.
-    fn parse(url: &str) -> Result<Location, String> {
+    ///
+    /// # Errors
+    /// In words.
+    pub fn parse(url: &str) -> Result<Location, String> {
         let wrong = || {
             format!(
                 "{url:?} is no volume: write nfs://HOST[:PORT]/EXPORT[?mountport=N], or the path of a group file (*.toml)"
@@ -300,8 +322,8 @@ mod tests {
             parts(two),
             ("[::1]:3000".into(), "[::1]:3000".into(), "/".into())
         );
-        let place = config.layout().place((Volume(0), b"r"), true, b"home");
-        assert_eq!(place, Volume(1));
+        assert_eq!(config.pins.get(&b"home"[..]), Some(&Volume(1)));
+        assert_eq!(config.buckets, 64);
         assert!(!config.exports.all()[0].secure);
         let config =
             parse("log = \"l\"\nvolumes = [\"a/group.toml\", \"/b/g.toml?key=k\"]").unwrap();
@@ -328,8 +350,8 @@ mod tests {
             ),
             ("log = \"l\"\nvolumes = [\"nfs://a/\"]\npolcy = 1", "polcy"),
             (
-                "log = \"l\"\nvolumes = [\"nfs://a/\"]\n[pin]\nx = 1",
-                "pinned",
+                "log = \"l\"\nvolumes = [\"nfs://a/\"]\nbuckets = 0",
+                "buckets",
             ),
             ("volumes = [\"nfs://a/\"]", "log"),
             (

@@ -1,7 +1,7 @@
-//! What touches two volumes, done whole or not at all.
+//! What touches two buckets, done whole or not at all.
 //!
-//! A name whose object lies on another volume is a *stub* there: a directory that belongs to [`STUB_OWNER`], with the volume as its
-//! group. The object lies on that volume in the hidden directory `placed`, under the stub's volume and handle. So a name stands for something if and only if
+//! A name whose object lies on another bucket is a *stub* there: a directory that belongs to [`STUB_OWNER`], with the bucket as its
+//! group. The object lies on that bucket in the hidden directory `placed`, under the stub's bucket and handle. So a name stands for something if and only if
 //! both are there, and what makes or ends that is one order to one server, which is atomic: the *commit* of each operation. What
 //! comes before can be undone, and what comes after can be done at any time; a stub without a target is no name.
 //!
@@ -25,7 +25,7 @@ use crate::ask::{Ask, Given, Object, Servers};
 use crate::attrs::{Attrs, STUB_OWNER};
 use crate::handle::{Handle, stub_of, target_name};
 use crate::intent::{Intent, Log, Name, Number, Thing};
-use crate::layout::Volume;
+use crate::layout::Bucket;
 
 /// `ACCESS3_MODIFY` and `ACCESS3_EXTEND`.
 const CHANGE: u32 = 0x4 | 0x8;
@@ -36,12 +36,12 @@ const SET_GID: u32 = 0o2000;
 /// How deep a directory can lie where its ancestors are looked at.
 const MAX_DEPTH: usize = 4096;
 
-/// The hidden directories of a volume.
+/// The hidden directories of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hidden {
     /// Stubs that are being made or taken away.
     pub staging: Fh,
-    /// Targets of stubs on other volumes.
+    /// Targets of stubs on other buckets.
     pub placed: Fh,
 }
 
@@ -67,8 +67,8 @@ pub struct Moving<H> {
 /// What is held, among routers, while a directory changes its parent: no directory has this handle.
 pub(crate) fn moves() -> Handle {
     Handle {
-        volume: Volume(0),
-        server: Bytes::new(),
+        bucket: Bucket(0),
+        key: Bytes::new(),
     }
 }
 
@@ -93,8 +93,8 @@ pub enum Renamed<H> {
     Done,
 }
 
-impl<S: Servers, L: Log> Coordinator<S, L> {
-    /// A coordinator of volumes with these hidden directories, below a root.
+impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
+    /// A coordinator of buckets with these hidden directories, below a root.
     pub fn new(servers: S, log: L, hidden: Vec<Hidden>, root: Handle) -> Coordinator<S, L> {
         Coordinator {
             servers,
@@ -115,17 +115,17 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         &self.root
     }
 
-    fn hidden(&self, volume: Volume) -> Result<&Hidden, Status> {
-        self.hidden.get(usize::from(volume.0)).ok_or(Status::Stale)
+    fn hidden(&self, bucket: Bucket) -> Result<&Hidden, Status> {
+        self.hidden.get(bucket.0 as usize).ok_or(Status::Stale)
     }
 
     /// Who may have lost its place to another router gives no orders. This alone would not do: an order may be late on its way. What makes
     /// it harmless then stands in `steps`.
-    async fn as_root(&self, volume: Volume, ask: Ask) -> Result<Given, Status> {
+    async fn as_root(&self, bucket: Bucket, ask: Ask) -> Result<Given, Status> {
         if !self.log.is_current() {
             return Err(Status::Jukebox);
         }
-        self.servers.ask(volume, &Who::root(), ask).await
+        self.servers.ask(bucket, &Who::root(), ask).await
     }
 
     /// The attributes of an object.
@@ -133,17 +133,17 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     /// # Errors
     /// The server's.
     pub async fn attrs(&self, object: &Handle) -> Result<Attrs, Status> {
-        let ask = Ask::GetAttr(object.server.clone());
-        match self.as_root(object.volume, ask).await? {
+        let ask = Ask::GetAttr(object.key.clone());
+        match self.as_root(object.bucket, ask).await? {
             Given::Attrs(attrs) => Ok(attrs),
             _ => Err(Status::ServerFault),
         }
     }
 
-    /// What a name in a directory of a volume is there, on that volume.
+    /// What a name in a directory of a bucket is there, on that bucket.
     async fn look(
         &self,
-        volume: Volume,
+        bucket: Bucket,
         dir: &Fh,
         name: &Bytes,
     ) -> Result<Option<(Fh, Attrs)>, Status> {
@@ -151,8 +151,8 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             dir: dir.clone(),
             name: name.clone(),
         };
-        match self.as_root(volume, Ask::Lookup(place)).await {
-            Ok(Given::Object(object)) => self.whole(volume, object).await.map(Some),
+        match self.as_root(bucket, Ask::Lookup(place)).await {
+            Ok(Given::Object(object)) => self.whole(bucket, object).await.map(Some),
             Ok(_) => Err(Status::ServerFault),
             // The directory may be gone as well.
             Err(Status::NoEnt | Status::Stale) => Ok(None),
@@ -160,12 +160,12 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         }
     }
 
-    async fn whole(&self, volume: Volume, object: Object) -> Result<(Fh, Attrs), Status> {
+    async fn whole(&self, bucket: Bucket, object: Object) -> Result<(Fh, Attrs), Status> {
         let attrs = match object.attrs {
             Some(attrs) => attrs,
             None => {
-                let server = object.handle.clone();
-                self.attrs(&Handle { volume, server }).await?
+                let key = object.handle.clone();
+                self.attrs(&Handle { bucket, key }).await?
             }
         };
         Ok((object.handle, attrs))
@@ -177,17 +177,17 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     /// [`Status::NoEnt`] if it has none; the server's.
     pub async fn target(
         &self,
-        stub_volume: Volume,
+        stub_bucket: Bucket,
         stub: &[u8],
-        volume: Volume,
+        bucket: Bucket,
     ) -> Result<(Handle, Attrs), Status> {
-        let name = target_name(stub_volume, stub);
-        let placed = &self.hidden(volume)?.placed;
-        let (server, attrs) = self
-            .look(volume, placed, &name)
+        let name = target_name(stub_bucket, stub);
+        let placed = &self.hidden(bucket)?.placed;
+        let (key, attrs) = self
+            .look(bucket, placed, &name)
             .await?
             .ok_or(Status::NoEnt)?;
-        Ok((Handle { volume, server }, attrs))
+        Ok((Handle { bucket, key }, attrs))
     }
 
     /// What a name stands for, whoever may see it.
@@ -195,36 +195,36 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     /// # Errors
     /// The servers'.
     pub async fn find(&self, at: &Name) -> Result<Found, Status> {
-        let volume = at.dir.volume;
-        let Some((server, attrs)) = self.look(volume, &at.dir.server, &at.name).await? else {
+        let bucket = at.dir.bucket;
+        let Some((key, attrs)) = self.look(bucket, &at.dir.key, &at.name).await? else {
             return Ok(Found::Nothing { stub: None });
         };
         let Some(elsewhere) = attrs.stub() else {
             let thing = Thing {
                 stub: None,
-                object: Handle { volume, server },
+                object: Handle { bucket, key },
                 is_dir: attrs.is_dir(),
             };
             return Ok(Found::Thing(thing, attrs));
         };
-        match self.target(volume, &server, elsewhere).await {
+        match self.target(bucket, &key, elsewhere).await {
             Ok((object, attrs)) => {
                 let thing = Thing {
-                    stub: Some(server),
+                    stub: Some(key),
                     object,
                     is_dir: attrs.is_dir(),
                 };
                 Ok(Found::Thing(thing, attrs))
             }
-            Err(Status::NoEnt) => Ok(Found::Nothing { stub: Some(server) }),
+            Err(Status::NoEnt) => Ok(Found::Nothing { stub: Some(key) }),
             Err(status) => Err(status),
         }
     }
 
     /// A directory's attributes, if somebody may change what is in it.
     async fn may_change(&self, who: &Who, dir: &Handle) -> Result<Attrs, Status> {
-        let ask = Ask::Access(dir.server.clone(), CHANGE);
-        let Given::Allowed(mask) = self.servers.ask(dir.volume, who, ask).await? else {
+        let ask = Ask::Access(dir.key.clone(), CHANGE);
+        let Given::Allowed(mask) = self.servers.ask(dir.bucket, who, ask).await? else {
             return Err(Status::ServerFault);
         };
         let attrs = self.attrs(dir).await?;
@@ -235,7 +235,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         }
     }
 
-    /// MKDIR of a directory that is to lie on another volume.
+    /// MKDIR of a directory that is to lie on another bucket.
     ///
     /// # Errors
     /// As MKDIR has them.
@@ -243,7 +243,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         &self,
         who: &Who,
         at: Name,
-        volume: Volume,
+        bucket: Bucket,
         new: NewAttrs,
     ) -> Result<(Handle, Attrs), Status> {
         let parent = self.may_change(who, &at.dir).await?;
@@ -261,10 +261,10 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         };
         let intent = Intent::Mkdir {
             at: at.clone(),
-            volume,
+            bucket,
         };
         let number = self.log.begin(&intent).await?;
-        let made = self.mkdir_steps(number, &at, volume, attrs).await;
+        let made = self.mkdir_steps(number, &at, bucket, attrs).await;
         self.end(number, &intent, made).await?;
         // It is made: no failure of this look may say that it is not.
         loop {
@@ -344,8 +344,8 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             }
         };
         let own = |thing: &Thing| thing.stub.is_none();
-        let one_volume = from.dir.volume == to.dir.volume;
-        if one_volume && own(&thing) && replaced.as_ref().is_none_or(own) {
+        let one_bucket = from.dir.bucket == to.dir.bucket;
+        if one_bucket && own(&thing) && replaced.as_ref().is_none_or(own) {
             return Ok(Renamed::Straight(guard));
         }
         let (dir, other_dir) = (
@@ -358,8 +358,8 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             self.may_change(who, &thing.object).await?;
         }
         if let (Some(replaced), Some(other)) = (&replaced, &other) {
-            let same = (thing.object.volume, attrs.fileid());
-            if (replaced.object.volume, other.fileid()) == same {
+            let same = (thing.object.bucket, attrs.fileid());
+            if (replaced.object.bucket, other.fileid()) == same {
                 return Ok(Renamed::Done);
             }
             may_unlink(who, &other_dir, other)?;
@@ -373,7 +373,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         Ok(Renamed::Done)
     }
 
-    /// LINK of a file into a directory on another volume.
+    /// LINK of a file into a directory on another bucket.
     ///
     /// # Errors
     /// As LINK has them.
@@ -472,17 +472,17 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     /// A stub without a target goes: whoever left it there is done with it.
     async fn must_be_free_of(&self, at: &Name, stub: Option<Fh>) -> Result<(), Status> {
         let Some(stub) = stub else { return Ok(()) };
-        let staged = Bytes::from(format!("{}-left", &stub_name(at.dir.volume, &stub)));
+        let staged = Bytes::from(format!("{}-left", &stub_name(at.dir.bucket, &stub)));
         self.drop_stub(at, &stub, &staged).await
     }
 
     /// Whether a directory is another, or lies below it.
     async fn lies_in(&self, dir: &Handle, above: &Handle) -> Result<bool, Status> {
-        let wanted = (above.volume, self.attrs(above).await?.fileid());
-        let top = (self.root.volume, self.attrs(&self.root).await?.fileid());
+        let wanted = (above.bucket, self.attrs(above).await?.fileid());
+        let top = (self.root.bucket, self.attrs(&self.root).await?.fileid());
         let mut dir = dir.clone();
         for _ in 0..MAX_DEPTH {
-            let number = (dir.volume, self.attrs(&dir).await?.fileid());
+            let number = (dir.bucket, self.attrs(&dir).await?.fileid());
             if number == wanted {
                 return Ok(true);
             }
@@ -503,33 +503,33 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             return Ok(dir.clone());
         }
         let up = Bytes::from_static(b"..");
-        let volume = dir.volume;
-        let found = self.look(volume, &dir.server, &up).await?;
-        let (server, attrs) = found.ok_or(Status::Stale)?;
+        let bucket = dir.bucket;
+        let found = self.look(bucket, &dir.key, &up).await?;
+        let (key, attrs) = found.ok_or(Status::Stale)?;
         let placed = Handle {
-            volume,
-            server: self.hidden(volume)?.placed.clone(),
+            bucket,
+            key: self.hidden(bucket)?.placed.clone(),
         };
         if attrs.fileid() != self.attrs(&placed).await?.fileid() {
-            return Ok(Handle { volume, server });
+            return Ok(Handle { bucket, key });
         }
         let own = self.attrs(dir).await?.fileid();
-        let (volume, stub) = self.stub_of_target(&placed, own).await?;
-        let found = self.look(volume, &stub, &up).await?;
-        let (server, _) = found.ok_or(Status::Stale)?;
-        Ok(Handle { volume, server })
+        let (bucket, stub) = self.stub_of_target(&placed, own).await?;
+        let found = self.look(bucket, &stub, &up).await?;
+        let (key, _) = found.ok_or(Status::Stale)?;
+        Ok(Handle { bucket, key })
     }
 
     /// Whose target an object is: found by its number among all that lie there.
-    async fn stub_of_target(&self, placed: &Handle, own: u64) -> Result<(Volume, Fh), Status> {
+    async fn stub_of_target(&self, placed: &Handle, own: u64) -> Result<(Bucket, Fh), Status> {
         let (mut cookie, mut verifier) = (0, 0);
         loop {
             let ask = Ask::ReadDir {
-                dir: placed.server.clone(),
+                dir: placed.key.clone(),
                 cookie,
                 verifier,
             };
-            let given = self.as_root(placed.volume, ask).await?;
+            let given = self.as_root(placed.bucket, ask).await?;
             let Given::Entries {
                 verifier: next,
                 entries,
@@ -550,10 +550,10 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     }
 }
 
-fn stub_name(volume: Volume, stub: &[u8]) -> String {
+fn stub_name(bucket: Bucket, stub: &[u8]) -> String {
     // Short: a handle may be longer than what is left of a name.
     let hash = blake3::hash(stub);
-    format!("{:04x}-{}", volume.0, &hash.to_hex()[..16])
+    format!("{:08x}-{}", bucket.0, &hash.to_hex()[..16])
 }
 
 /// A directory whose names are their owners' (sticky) lets nobody else take them away.
@@ -566,11 +566,11 @@ fn may_unlink(who: &Who, dir: &Attrs, object: &Attrs) -> Result<(), Status> {
 }
 
 /// The attributes that make a stub of a directory.
-pub(crate) fn stub_attrs(volume: Volume) -> NewAttrs {
+pub(crate) fn stub_attrs(bucket: Bucket) -> NewAttrs {
     NewAttrs {
         mode: Some(0),
         uid: Some(STUB_OWNER),
-        gid: Some(volume.0.into()),
+        gid: Some(bucket.0),
         ..NewAttrs::default()
     }
 }

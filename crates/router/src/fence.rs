@@ -1,6 +1,6 @@
 //! What keeps late orders of a router that is gone from doing harm.
 //!
-//! Each epoch of a router has a directory of its own in `staging` of each volume, named by the epoch's number. Every order that could do harm
+//! Each epoch of a router has a directory of its own in `staging` of each bucket, named by the epoch's number. Every order that could do harm
 //! late comes from there or goes there (`coordinator/steps.rs`). Who takes over moves what is there to its own, and removes the directory: servers
 //! never give its handle to another, so from then on they refuse such orders themselves, as they refuse all that names what is gone.
 
@@ -11,7 +11,7 @@ use quorate_nfs::status::Status;
 
 use crate::ask::{Ask, Entry, Given, Servers};
 use crate::coordinator::{Hidden, KEEPER};
-use crate::layout::Volume;
+use crate::layout::Bucket;
 
 /// How often a directory is emptied that is never empty: a router that is gone has few orders under way.
 const MAX_ROUNDS: usize = 4096;
@@ -23,12 +23,12 @@ fn name(epoch: u64) -> Bytes {
 
 struct On<'a, S> {
     servers: &'a S,
-    volume: Volume,
+    bucket: Bucket,
 }
 
-impl<S: Servers> On<'_, S> {
+impl<S: Servers<Bucket>> On<'_, S> {
     async fn ask(&self, ask: Ask) -> Result<Given, Status> {
-        self.servers.ask(self.volume, &Who::root(), ask).await
+        self.servers.ask(self.bucket, &Who::root(), ask).await
     }
 
     /// Does what may be done already.
@@ -106,17 +106,17 @@ fn place(dir: &Fh, name: &Bytes) -> Place {
     }
 }
 
-/// Makes an epoch's directory on a volume; gives what its router knows of the volume from then on.
+/// Makes an epoch's directory on a bucket; gives what its router knows of the bucket from then on.
 ///
 /// # Errors
 /// The server's.
-pub async fn enter<S: Servers>(
+pub async fn enter<S: Servers<Bucket>>(
     servers: &S,
-    volume: Volume,
+    bucket: Bucket,
     shared: &Hidden,
     epoch: u64,
 ) -> Result<Hidden, Status> {
-    let on = On { servers, volume };
+    let on = On { servers, bucket };
     let name = name(epoch);
     let new = NewAttrs {
         mode: Some(0o700),
@@ -133,18 +133,18 @@ pub async fn enter<S: Servers>(
     })
 }
 
-/// Takes what is under way in an epoch that has ended to one's own directory on a volume. From then on the ended one can do nothing there.
+/// Takes what is under way in an epoch that has ended to one's own directory on a bucket. From then on the ended one can do nothing there.
 ///
 /// # Errors
 /// The server's; can be done again.
-pub async fn adopt<S: Servers>(
+pub async fn adopt<S: Servers<Bucket>>(
     servers: &S,
-    volume: Volume,
+    bucket: Bucket,
     shared: &Hidden,
     own: &Hidden,
     ended: u64,
 ) -> Result<(), Status> {
-    let on = On { servers, volume };
+    let on = On { servers, bucket };
     for _ in 0..MAX_ROUNDS {
         let Some(staging) = on.look(&shared.staging, &name(ended)).await? else {
             return Ok(());
@@ -168,27 +168,27 @@ pub async fn adopt<S: Servers>(
 ///
 /// # Errors
 /// The server's.
-pub async fn leave<S: Servers>(
+pub async fn leave<S: Servers<Bucket>>(
     servers: &S,
-    volume: Volume,
+    bucket: Bucket,
     shared: &Hidden,
     epoch: u64,
 ) -> Result<(), Status> {
-    let on = On { servers, volume };
+    let on = On { servers, bucket };
     on.take_away(Ask::Rmdir(place(&shared.staging, &name(epoch))))
         .await
 }
 
-/// The epochs that have a directory on a volume.
+/// The epochs that have a directory on a bucket.
 ///
 /// # Errors
 /// The server's.
-pub async fn found<S: Servers>(
+pub async fn found<S: Servers<Bucket>>(
     servers: &S,
-    volume: Volume,
+    bucket: Bucket,
     shared: &Hidden,
 ) -> Result<Vec<u64>, Status> {
-    let names = On { servers, volume }.list(&shared.staging).await?;
+    let names = On { servers, bucket }.list(&shared.staging).await?;
     let number = |name: &Bytes| {
         let text = std::str::from_utf8(name).ok()?;
         let number = u64::from_str_radix(text, 16).ok()?;

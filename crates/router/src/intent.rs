@@ -10,7 +10,8 @@ use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
 
 use crate::handle::Handle;
-use crate::layout::Volume;
+use crate::layout::Bucket;
+use crate::map::Map;
 
 /// The longest name or handle in a record.
 const MAX_BYTES: usize = 1 << 16;
@@ -19,7 +20,7 @@ const MAX_BYTES: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number(pub u64);
 
-/// A name in a directory of a volume.
+/// A name in a directory of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     /// The directory.
@@ -39,15 +40,15 @@ pub struct Thing {
     pub is_dir: bool,
 }
 
-/// Something that touches two volumes.
+/// Something that touches two buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// A new directory on another volume than its parent's.
+    /// A new directory on another bucket than its parent's.
     Mkdir {
         /// Its name, which nothing has.
         at: Name,
         /// Where it goes.
-        volume: Volume,
+        bucket: Bucket,
     },
     /// A name is to go, and what it stands for, which lies elsewhere.
     Remove {
@@ -97,13 +98,19 @@ pub trait Log: Send + Sync {
     /// # Errors
     /// If it can't be written: nobody may be told.
     fn end(&self, number: Number) -> impl Future<Output = Result<(), Status>> + Send;
+
+    /// Keeps the map in the place of the one before, whose version is lower; it lasts when this is done.
+    ///
+    /// # Errors
+    /// If it can't be written: it is not known which of the two is kept. [`Status::NotSupp`]: this log keeps none.
+    fn keep(&self, map: &Map) -> impl Future<Output = Result<(), Status>> + Send;
 }
 
 impl Name {
     /// As its server knows it.
     pub fn place(&self) -> Place {
         Place {
-            dir: self.dir.server.clone(),
+            dir: self.dir.key.clone(),
             name: self.name.clone(),
         }
     }
@@ -139,19 +146,18 @@ impl Thing {
 }
 
 fn handle(w: &mut Writer, handle: &Handle) {
-    w.u32(handle.volume.0.into());
-    w.opaque(&handle.server);
+    w.u32(handle.bucket.0);
+    w.opaque(&handle.key);
 }
 
-fn volume(r: &mut Reader) -> Read<Volume> {
-    let number = u16::try_from(r.u32()?).map_err(|_| Malformed::Value("volume"))?;
-    Ok(Volume(number))
+fn bucket(r: &mut Reader) -> Read<Bucket> {
+    Ok(Bucket(r.u32()?))
 }
 
 fn read_handle(r: &mut Reader) -> Read<Handle> {
     Ok(Handle {
-        volume: volume(r)?,
-        server: r.opaque(MAX_BYTES, "handle")?,
+        bucket: bucket(r)?,
+        key: r.opaque(MAX_BYTES, "handle")?,
     })
 }
 
@@ -160,10 +166,10 @@ impl Intent {
     pub fn write(&self) -> Vec<u8> {
         let w = &mut Writer::default();
         match self {
-            Intent::Mkdir { at, volume } => {
+            Intent::Mkdir { at, bucket } => {
                 w.u32(1);
                 at.write(w);
-                w.u32(volume.0.into());
+                w.u32(bucket.0);
             }
             Intent::Remove { at, thing } => {
                 w.u32(2);
@@ -197,7 +203,7 @@ impl Intent {
         let intent = match r.u32()? {
             1 => Intent::Mkdir {
                 at: Name::read(r)?,
-                volume: volume(r)?,
+                bucket: bucket(r)?,
             },
             2 => Intent::Remove {
                 at: Name::read(r)?,
@@ -230,17 +236,17 @@ impl Intent {
         }
     }
 
-    /// The volumes that have a part in it.
-    pub fn volumes(&self) -> Vec<Volume> {
-        let mut all: Vec<Volume> = self.names().iter().map(|name| name.dir.volume).collect();
+    /// The buckets that have a part in it.
+    pub fn buckets(&self) -> Vec<Bucket> {
+        let mut all: Vec<Bucket> = self.names().iter().map(|name| name.dir.bucket).collect();
         match self {
-            Intent::Mkdir { volume, .. } => all.push(*volume),
-            Intent::Remove { thing, .. } => all.push(thing.object.volume),
+            Intent::Mkdir { bucket, .. } => all.push(*bucket),
+            Intent::Remove { thing, .. } => all.push(thing.object.bucket),
             Intent::Attach {
                 thing, replaced, ..
             } => {
-                all.push(thing.object.volume);
-                all.extend(replaced.iter().map(|replaced| replaced.object.volume));
+                all.push(thing.object.bucket);
+                all.extend(replaced.iter().map(|replaced| replaced.object.bucket));
             }
         }
         all
@@ -261,10 +267,10 @@ mod tests {
 
     #[test]
     fn records_come_back_whole_or_not_at_all() {
-        let name = |text: &'static [u8], volume| Name {
+        let name = |text: &'static [u8], bucket| Name {
             dir: Handle {
-                volume: Volume(volume),
-                server: Bytes::from_static(b"abc"),
+                bucket: Bucket(bucket),
+                key: Bytes::from_static(b"abc"),
             },
             name: text.into(),
         };
@@ -276,7 +282,7 @@ mod tests {
         let intents = [
             Intent::Mkdir {
                 at: name(b"a", 1),
-                volume: Volume(2),
+                bucket: Bucket(2),
             },
             Intent::Remove {
                 at: name(b"a", 1),

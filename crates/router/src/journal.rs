@@ -16,6 +16,7 @@ use quorate_wire::{LogIndex, frame};
 
 use crate::handle::Handle;
 use crate::intent::{Intent, Log, Number};
+use crate::map::Map;
 
 /// The identity of a set of volumes.
 pub type Set = [u8; 16];
@@ -26,6 +27,7 @@ const MAX_BYTES: u64 = 4 << 20;
 const HEAD: u32 = 0;
 const BEGIN: u32 = 1;
 const END: u32 = 2;
+const MAP: u32 = 3;
 
 /// Why there is no log.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +59,7 @@ struct Inner {
     next: u64,
     bytes: u64,
     open: BTreeMap<u64, Intent>,
+    map: Option<Map>,
     /// A write that failed half way leaves nobody knows what: nothing is written after it.
     broken: bool,
     /// Held by the process; the file itself is replaced.
@@ -100,7 +103,13 @@ impl Journal {
         let is_new = bytes.is_empty();
         // A torn end was told to nobody.
         let (frames, _) = frame::read(&bytes.into());
-        let Ok((found, open, next)) = replay(frames) else {
+        let Ok(Replayed {
+            set: found,
+            open,
+            next,
+            map,
+        }) = replay(frames)
+        else {
             return Err(JournalError::Other(path.into()));
         };
         if found != Some(set) && !(found.is_none() && is_new) {
@@ -111,16 +120,23 @@ impl Journal {
         let inner = Inner {
             path: path.into(),
             epoch,
-            file: rewrite(path, &set, next, &open).map_err(failed)?,
+            file: rewrite(path, &set, next, &open, map.as_ref()).map_err(failed)?,
             set,
-            index: open.len() as u64 + 1,
+            index: open.len() as u64 + 2,
             next,
             bytes: 0,
             open: open.clone(),
+            map,
             broken: false,
             _lock: lock,
         };
         Ok((Journal(Arc::new(Mutex::new(inner))), open))
+    }
+
+    /// The map that is kept.
+    pub fn map(&self) -> Option<Map> {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.map.clone()
     }
 
     /// The number of this opening, which no other has, and no intention.
@@ -163,18 +179,49 @@ impl Inner {
         self.index += 1;
         self.bytes += out.len() as u64;
         if self.bytes > MAX_BYTES {
-            self.file = rewrite(&self.path, &self.set, self.next, &self.open)?;
-            (self.index, self.bytes) = (self.open.len() as u64 + 1, 0);
+            self.file = rewrite(
+                &self.path,
+                &self.set,
+                self.next,
+                &self.open,
+                self.map.as_ref(),
+            )?;
+            (self.index, self.bytes) = (self.open.len() as u64 + 2, 0);
         }
         Ok(())
     }
 }
 
-/// The set, what is open, and the number of the next intention.
-type Replayed = (Option<Set>, BTreeMap<u64, Intent>, u64);
+/// The map that a log keeps, without opening it; none if there is no such log.
+///
+/// # Errors
+/// [`JournalError`].
+pub fn kept_map(path: &Path) -> Result<Option<Map>, JournalError> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            let path = path.into();
+            return Err(JournalError::Io { path, source });
+        }
+    };
+    let (frames, _) = frame::read(&bytes.into());
+    match replay(frames) {
+        Ok(replayed) => Ok(replayed.map),
+        Err(_) => Err(JournalError::Other(path.into())),
+    }
+}
+
+/// What a log says: the set, what is open, the number of the next intention, and the map.
+struct Replayed {
+    set: Option<Set>,
+    open: BTreeMap<u64, Intent>,
+    next: u64,
+    map: Option<Map>,
+}
 
 fn replay(frames: Vec<(LogIndex, Bytes)>) -> Read<Replayed> {
-    let (mut set, mut open, mut next) = (None, BTreeMap::new(), 1);
+    let (mut set, mut open, mut next, mut map) = (None, BTreeMap::new(), 1, None);
     for (_, payload) in frames {
         let r = &mut Reader::new(payload);
         match r.u32()? {
@@ -188,10 +235,16 @@ fn replay(frames: Vec<(LogIndex, Bytes)>) -> Read<Replayed> {
                 open.insert(number, Intent::read(r.rest().clone())?);
             }
             END => drop(open.remove(&r.u64()?)),
+            MAP => map = Some(Map::read(r.rest().clone())?),
             _ => return Err(Malformed::Value("record")),
         }
     }
-    Ok((set, open, next))
+    Ok(Replayed {
+        set,
+        open,
+        next,
+        map,
+    })
 }
 
 fn begin(number: u64, intent: &Intent) -> Vec<u8> {
@@ -202,8 +255,21 @@ fn begin(number: u64, intent: &Intent) -> Vec<u8> {
     w.out
 }
 
+fn map_record(map: &Map) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.u32(MAP);
+    w.fixed(&map.write());
+    w.out
+}
+
 /// Puts a file with what is open in the place of the log.
-fn rewrite(path: &Path, set: &Set, next: u64, open: &BTreeMap<u64, Intent>) -> io::Result<File> {
+fn rewrite(
+    path: &Path,
+    set: &Set,
+    next: u64,
+    open: &BTreeMap<u64, Intent>,
+    map: Option<&Map>,
+) -> io::Result<File> {
     let mut out = Vec::new();
     let mut head = Writer::default();
     head.u32(HEAD);
@@ -216,6 +282,10 @@ fn rewrite(path: &Path, set: &Set, next: u64, open: &BTreeMap<u64, Intent>) -> i
             LogIndex(index as u64 + 1),
             &begin(*number, intent),
         );
+    }
+    if let Some(map) = map {
+        let index = LogIndex(open.len() as u64 + 1);
+        frame::write(&mut out, index, &map_record(map));
     }
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;
@@ -268,23 +338,33 @@ impl Log for Journal {
         });
         ended.await.map(drop)
     }
+
+    async fn keep(&self, map: &Map) -> Result<(), Status> {
+        let map = map.clone();
+        let kept = self.write(move |inner| {
+            let payload = map_record(&map);
+            inner.map = Some(map);
+            (Number(inner.next), payload)
+        });
+        kept.await.map(drop)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::intent::Name;
-    use crate::layout::Volume;
+    use crate::layout::Bucket;
 
     fn intent(name: u64) -> Intent {
-        let server = Bytes::from_static(b"dir");
-        let volume = Volume(0);
+        let key = Bytes::from_static(b"dir");
+        let bucket = Bucket(0);
         Intent::Mkdir {
             at: Name {
-                dir: Handle { volume, server },
+                dir: Handle { bucket, key },
                 name: name.to_string().into(),
             },
-            volume: Volume(1),
+            bucket: Bucket(1),
         }
     }
 

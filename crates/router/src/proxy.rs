@@ -19,11 +19,13 @@ use quorate_nfs::xdr::{Reader, Writer};
 use quorate_nfs::{Answers, Exports};
 
 use crate::attrs::STUB_OWNER;
+use crate::buckets::{Buckets, Changes, Located, Mark};
 use crate::coordinator::{Coordinator, Found};
 use crate::handle::Handle;
 use crate::intent::{Log, Name};
-use crate::layout::Layout;
+use crate::layout::{Bucket, Layout, Volume};
 use crate::rewrite::Rewrite;
+use crate::shelf::Shelves;
 use crate::upstream::Upstreams;
 use names::{Held, Names};
 
@@ -39,11 +41,11 @@ const PATIENCE: Duration = Duration::from_secs(25);
 /// All that calls share.
 #[derive(Debug)]
 pub struct Proxy<L> {
-    coordinator: Coordinator<Upstreams, L>,
-    layout: Layout,
+    coordinator: Coordinator<Arc<Buckets<Upstreams>>, L>,
+    layout: Arc<Layout>,
     exports: Exports,
-    /// The exports' own roots, for what is asked of all.
-    tops: Vec<Bytes>,
+    /// For what is asked of all volumes.
+    shelves: Arc<Shelves>,
     fsid: u64,
     replays: Replays,
     names: Names,
@@ -121,12 +123,12 @@ impl<L: Log + std::fmt::Debug + 'static> Answers for Proxy<L> {
 }
 
 impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
-    /// A proxy. `tops`: the roots of the exports of all volumes; `set`: the identity of them all.
+    /// A proxy. `set`: the identity of all volumes.
     pub fn new(
-        coordinator: Coordinator<Upstreams, L>,
-        layout: Layout,
+        coordinator: Coordinator<Arc<Buckets<Upstreams>>, L>,
+        layout: Arc<Layout>,
         exports: Exports,
-        tops: Vec<Bytes>,
+        shelves: Arc<Shelves>,
         set: [u8; 16],
     ) -> Proxy<L> {
         let mut fsid = [0; 8];
@@ -135,7 +137,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             coordinator,
             layout,
             exports,
-            tops,
+            shelves,
             fsid: u64::from_be_bytes(fsid),
             replays: Replays::default(),
             names: Names::default(),
@@ -150,12 +152,14 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         }
     }
 
+    pub(super) fn buckets(&self) -> &Arc<Buckets<Upstreams>> {
+        &self.coordinator.servers
+    }
+
     fn handle(&self, bytes: &Bytes) -> Result<Handle, Status> {
         let handle = Handle::read(bytes)?;
-        match self.layout.has(handle.volume) {
-            true => Ok(handle),
-            false => Err(Status::Stale),
-        }
+        self.buckets().locate(handle.bucket)?;
+        Ok(handle)
     }
 
     fn name(&self, place: &Place) -> Result<Name, Status> {
@@ -186,7 +190,27 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         if changes_names(&call) {
             return self.change(peer, head, who, call, arguments).await;
         }
+        let _passage = match &call {
+            // These see to it themselves: they may touch several buckets.
+            Call::Lookup(_) | Call::FsStat(_) => None,
+            call => match first(call) {
+                Some(first) => Some(self.buckets().pass(self.handle(first)?.bucket).await?),
+                None => None,
+            },
+        };
+        let _mark = self.mark(&call);
         self.work(head.procedure, &who, call, &arguments).await
+    }
+
+    /// What a call that goes straight may change, for when its bucket moves.
+    fn mark(&self, call: &Call) -> Option<Mark<'_, Upstreams>> {
+        if !call.is_change() {
+            return None;
+        }
+        let handle = self.handle(first(call)?).ok()?;
+        let key = |bytes: &Bytes| Handle::read(bytes).map(|handle| handle.key);
+        let changes = Changes::of_call(call, |bytes| key(bytes).unwrap_or_default());
+        Some(self.buckets().mark(handle.bucket, changes))
     }
 
     /// A call that changes names is done once, to its end, whether its client waits or not.
@@ -207,7 +231,8 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
                 let wait = self.replays.wait(sum, xid).ok_or(Status::Jukebox)?;
                 let proxy = self.clone();
                 tokio::spawn(async move {
-                    let done = proxy.work(procedure, &who, call, &arguments).await;
+                    let _passage = proxy.buckets().pass_all().await;
+                    let done = proxy.changed(procedure, &who, call, &arguments).await;
                     work.finish(done.unwrap_or_else(|status| refusal(procedure, status)));
                 });
                 wait
@@ -218,6 +243,11 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             Some(Err(())) => Err(Status::ServerFault),
             None => Err(Status::Jukebox),
         }
+    }
+
+    async fn changed(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {
+        let _mark = self.mark(&call);
+        self.work(procedure, who, call, arguments).await
     }
 
     async fn work(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {
@@ -257,7 +287,8 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
                     Some(_) => most - most / 16,
                     None => most,
                 };
-                let arguments = bounded(arguments, most);
+                let mut arguments = bounded(arguments, most);
+                self.turn_back(who, &listing, &mut arguments).await?;
                 self.straight(procedure, who, &listing.dir, &arguments)
                     .await
             }
@@ -272,24 +303,39 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     /// Sends a call to the server of the handle that its arguments begin with.
     async fn straight(&self, procedure: u32, who: &Who, first: &Bytes, arguments: &[u8]) -> Done {
         let handle = self.handle(first)?;
+        let at = self.buckets().locate(handle.bucket)?;
         let after = 4 + first.len().next_multiple_of(4);
         let mut w = Writer::with_capacity(arguments.len());
-        w.opaque(&handle.server);
+        w.opaque(&at.server(&handle.key)?);
         w.fixed(arguments.get(after..).ok_or(Status::ServerFault)?);
-        self.forward(procedure, who, &handle, &w.out).await
+        self.forward(procedure, who, handle.bucket, &at, &w.out)
+            .await
     }
 
-    async fn forward(&self, procedure: u32, who: &Who, to: &Handle, arguments: &[u8]) -> Done {
-        let servers = &self.coordinator.servers;
-        let results = servers.nfs(to.volume, procedure, who, arguments).await?;
-        let rewritten = self.rewrite(to).results(procedure, results);
+    async fn forward(
+        &self,
+        procedure: u32,
+        who: &Who,
+        bucket: Bucket,
+        at: &Located,
+        arguments: &[u8],
+    ) -> Done {
+        let servers = &self.buckets().servers;
+        let results = servers.nfs(at.volume, procedure, who, arguments).await?;
+        let rewritten = self.rewrite(bucket, at).results(procedure, results);
         rewritten.map_err(|_| Status::ServerFault)
     }
 
-    fn rewrite(&self, of: &Handle) -> Rewrite {
+    fn rewrite<'a>(
+        &'a self,
+        bucket: Bucket,
+        at: &'a Located,
+    ) -> Rewrite<'a, impl Fn(Volume, u64) -> u64 + 'a> {
         Rewrite {
-            volume: of.volume,
+            bucket,
+            at,
             fsid: self.fsid,
+            shown: |volume, number| self.buckets().shown(volume, number),
         }
     }
 
@@ -328,6 +374,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     async fn find_mount(&self, peer: SocketAddr, path: &[u8]) -> Result<Vec<u8>, Status> {
         self.export(peer)?;
+        let _passage = self.buckets().pass_all().await;
         let mut dir = self.coordinator.root().clone();
         for name in components(path) {
             if matches!(name, b"." | b"..") {
@@ -342,6 +389,32 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         }
         dir.write()
     }
+}
+
+/// The handle of what a call is about, or of the directory where it makes a name.
+fn first(call: &Call) -> Option<&Bytes> {
+    Some(match call {
+        Call::Null => return None,
+        Call::Lookup(place)
+        | Call::Create(place, _)
+        | Call::Mkdir(place, _)
+        | Call::Symlink(place, ..)
+        | Call::Mknod(place, _)
+        | Call::Remove(place)
+        | Call::Rmdir(place)
+        | Call::Rename(place, _)
+        | Call::Link { new: place, .. } => &place.dir,
+        Call::ReadDir(listing) => &listing.dir,
+        Call::GetAttr(object)
+        | Call::Readlink(object)
+        | Call::FsStat(object)
+        | Call::FsInfo(object)
+        | Call::PathConf(object)
+        | Call::Commit(object)
+        | Call::SetAttr { object, .. }
+        | Call::Access { object, .. } => object,
+        Call::Write { file, .. } | Call::Read { file, .. } => file,
+    })
 }
 
 /// The body of a refusal without attributes.

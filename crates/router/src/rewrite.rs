@@ -4,9 +4,10 @@ use bytes::Bytes;
 use quorate_nfs::handle::MAX_HANDLE_BYTES;
 use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
 
-use crate::attrs::{Attrs, show, show_fileid};
+use crate::attrs::{Attrs, show};
+use crate::buckets::Located;
 use crate::handle::Handle;
-use crate::layout::Volume;
+use crate::layout::{Bucket, Volume};
 
 /// The longest name in a listing.
 const MAX_NAME_BYTES: usize = 1 << 16;
@@ -47,21 +48,25 @@ fn parts(procedure: u32) -> (&'static [Part], &'static [Part]) {
     }
 }
 
-/// Of which volume results are, and the one number of all file systems.
+/// Of which bucket results are, and what numbers clients see.
 #[derive(Clone, Copy, Debug)]
-pub struct Rewrite {
-    /// The volume.
-    pub volume: Volume,
-    /// The number.
+pub struct Rewrite<'a, N> {
+    /// The bucket.
+    pub bucket: Bucket,
+    /// Where it is.
+    pub at: &'a Located,
+    /// The one number of all file systems.
     pub fsid: u64,
+    /// A file's number on a volume, as clients see it.
+    pub shown: N,
 }
 
-impl Rewrite {
+impl<N: Fn(Volume, u64) -> u64> Rewrite<'_, N> {
     /// Results of a procedure, as clients are to see them.
     ///
     /// # Errors
     /// [`Malformed`]: they are no such results.
-    pub fn results(self, procedure: u32, results: Bytes) -> Read<Vec<u8>> {
+    pub fn results(&self, procedure: u32, results: Bytes) -> Read<Vec<u8>> {
         let mut w = Writer::with_capacity(results.len() + 64);
         let r = &mut Reader::new(results);
         let status = r.u32()?;
@@ -74,7 +79,7 @@ impl Rewrite {
         Ok(w.out)
     }
 
-    fn part(self, part: Part, r: &mut Reader, w: &mut Writer) -> Read<()> {
+    fn part(&self, part: Part, r: &mut Reader, w: &mut Writer) -> Read<()> {
         match part {
             Part::Attr => self.attr(w, Attrs::read(r)?),
             Part::After => {
@@ -107,33 +112,35 @@ impl Rewrite {
     }
 
     /// Attributes.
-    pub fn attr(self, w: &mut Writer, mut attrs: Attrs) {
-        show(&mut attrs.0, self.volume, self.fsid);
+    pub fn attr(&self, w: &mut Writer, mut attrs: Attrs) {
+        let fileid = (self.shown)(self.at.volume, attrs.fileid());
+        show(&mut attrs, fileid, self.fsid);
         w.fixed(&attrs.0);
     }
 
     /// Attributes that may be absent.
-    pub fn after(self, w: &mut Writer, attrs: Option<Attrs>) {
+    pub fn after(&self, w: &mut Writer, attrs: Option<Attrs>) {
         w.bool(attrs.is_some());
         if let Some(attrs) = attrs {
             self.attr(w, attrs);
         }
     }
 
-    fn handle(self, w: &mut Writer, server: Bytes) -> Read<()> {
-        let volume = self.volume;
-        let handle = Handle { volume, server }.write();
+    fn handle(&self, w: &mut Writer, server: Bytes) -> Read<()> {
+        let handle = Handle {
+            bucket: self.bucket,
+            key: self.at.key(&server),
+        };
+        let handle = handle.write();
         w.opaque(&handle.map_err(|_| Malformed::TooLong("handle"))?);
         Ok(())
     }
 
-    fn entries(self, r: &mut Reader, w: &mut Writer, plus: bool) -> Read<()> {
-        w.fixed(&r.array::<8>()?);
+    fn entries(&self, r: &mut Reader, w: &mut Writer, plus: bool) -> Read<()> {
+        w.u64(r.u64()? ^ turn(self.at.moved));
         while r.bool()? {
             w.bool(true);
-            let mut fileid = r.array::<8>()?;
-            show_fileid(&mut fileid, self.volume);
-            w.fixed(&fileid);
+            w.u64((self.shown)(self.at.volume, r.u64()?));
             let name = r.opaque(MAX_NAME_BYTES, "name")?;
             w.opaque(&name);
             w.fixed(&r.array::<8>()?);
@@ -163,15 +170,32 @@ impl Rewrite {
     }
 }
 
+/// What the verifiers of listings differ by when a bucket has moved: cookies of its old server mean nothing to the new one.
+pub fn turn(moved: u64) -> u64 {
+    moved.reverse_bits()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::attrs::{ATTR_BYTES, DIRECTORY, STUB_OWNER};
 
-    const REWRITE: Rewrite = Rewrite {
-        volume: Volume(1),
-        fsid: 7,
-    };
+    fn rewrite(at: &Located) -> Rewrite<'_, fn(Volume, u64) -> u64> {
+        Rewrite {
+            bucket: Bucket(9),
+            at,
+            fsid: 7,
+            shown: crate::attrs::fileid,
+        }
+    }
+
+    fn located() -> Located {
+        Located {
+            volume: Volume(1),
+            moved: 0,
+            names: Default::default(),
+        }
+    }
 
     fn attrs(uid: u32) -> Attrs {
         let mut out = Vec::new();
@@ -201,9 +225,9 @@ mod tests {
         }
         w.bool(false);
         w.bool(true);
-        let out = REWRITE.results(17, w.out.into()).unwrap();
+        let out = rewrite(&located()).results(17, w.out.into()).unwrap();
         let find = |what: &[u8]| out.windows(what.len()).filter(|w| *w == what).count();
-        assert_eq!(find(&[1, 0, 0, 1, 0, 0, 0, 1, b'o', b'w', b'n']), 1);
+        assert_eq!(find(&[1, 0, 0, 1, 0, 0, 0, 9, b'o', b'w', b'n']), 1);
         assert_eq!(find(&STUB_OWNER.to_be_bytes()), 0);
         assert_eq!((find(b".."), find(b"stub"), find(b"own")), (1, 1, 2));
         assert_eq!(find(&[128, 0, 0, 0, 0, 0, 0, 9]), 3);
@@ -217,11 +241,14 @@ mod tests {
                 for len in 0..300 {
                     let mut bytes = vec![fill; len];
                     bytes.iter_mut().take(4).for_each(|b| *b = 0);
-                    let _ = REWRITE.results(procedure, bytes.into());
+                    let _ = rewrite(&located()).results(procedure, bytes.into());
                 }
             }
         }
         let read = [&[0u8; 8][..], b"content"].concat();
-        assert_eq!(REWRITE.results(6, read.clone().into()), Ok(read));
+        assert_eq!(
+            rewrite(&located()).results(6, read.clone().into()),
+            Ok(read)
+        );
     }
 }

@@ -1,25 +1,33 @@
 //! Volumes at the start: whether they are what the configuration says, and what is made on them at first use.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use quorate_files::Who;
-use quorate_nfs::call::{Fh, NewAttrs, Place};
+use quorate_nfs::call::{Fh, NewAttrs, Place as NamePlace};
 use quorate_nfs::handle::MAX_HANDLE_BYTES;
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
 
-use crate::ask::{Ask, Given, Servers};
+use crate::ask::{Ask, Given};
 use crate::attrs::Attrs;
+use crate::buckets::Buckets;
 use crate::config::Location;
 use crate::coordinator::Hidden;
 use crate::handle::{Handle, MAX_SERVER_HANDLE};
 use crate::journal::Set;
 use crate::layout::{HOME, Volume};
+use crate::map::{Map, Place, Use};
+use crate::shelf::{self, Shelf};
 use crate::upstream::{Upstream, Upstreams};
 
 /// MOUNT, version 3.
 const MOUNT: (u32, u32) = (100_005, 3);
 const TOP: Bytes = Bytes::from_static(b".quorate-route");
 const LABEL: Bytes = Bytes::from_static(b"label");
+const BUCKETS: Bytes = Bytes::from_static(b"buckets");
+const TABLES: Bytes = Bytes::from_static(b"tables");
 
 /// Why a volume can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,119 +65,340 @@ pub enum SetupError {
     },
 }
 
+/// A volume that was looked at.
+#[derive(Clone, Debug)]
+pub struct Visited {
+    /// Where it is.
+    pub location: Location,
+    /// Its server.
+    pub upstream: Upstream,
+    /// The export's own root.
+    pub top: Fh,
+    label: Option<Label>,
+}
+
+/// What the configuration's volumes say about themselves.
+#[derive(Debug)]
+pub struct Survey {
+    /// The identity of the set.
+    pub set: Set,
+    /// Whether this is its first use.
+    pub is_new: bool,
+    volumes: Vec<Visited>,
+}
+
 /// What is known of all volumes when they can be used.
 #[derive(Debug)]
 pub struct Volumes {
-    /// The identity of the set.
-    pub set: Set,
-    /// Hidden directories.
+    /// Where all is.
+    pub buckets: Arc<Buckets<Upstreams>>,
+    /// Hidden directories of all buckets, by their keys.
     pub hidden: Vec<Hidden>,
     /// What clients see as `/`.
     pub root: Handle,
-    /// The exports' own roots.
-    pub tops: Vec<Fh>,
+    /// The router's own directories, by volume.
+    pub shelves: BTreeMap<Volume, Shelf>,
 }
 
-struct Visitor<'a> {
-    servers: &'a Upstreams,
-    volume: Volume,
-    url: &'a str,
+/// Looks at a volume.
+///
+/// # Errors
+/// [`SetupError`].
+pub async fn visit(location: &Location) -> Result<Visited, SetupError> {
+    let upstream = Upstream::start(location.nfs.clone());
+    let top = mount(location).await?;
+    let visitor = Visitor {
+        upstream: &upstream,
+        url: &location.url,
+    };
+    if top.len() > MAX_SERVER_HANDLE {
+        return Err(visitor.unfit(format!(
+            "its handles have {} bytes, and no more than {MAX_SERVER_HANDLE} fit",
+            top.len()
+        )));
+    }
+    let label = visitor.label(&top).await?;
+    Ok(Visited {
+        location: location.clone(),
+        top,
+        label,
+        upstream,
+    })
 }
 
-/// Looks at all volumes; makes what is missing if none has been used yet.
+/// Looks at the volumes of a configuration. `new`: the identity of a set that has not been used yet.
+///
+/// # Errors
+/// [`SetupError`].
+pub async fn survey(locations: &[Location], new: Set) -> Result<Survey, SetupError> {
+    let mut volumes = Vec::new();
+    for location in locations {
+        volumes.push(visit(location).await?);
+    }
+    let found = volumes.iter().find_map(|volume| volume.label.as_ref());
+    Ok(Survey {
+        set: found.map_or(new, |label| label.set),
+        // The first volume gets its label last: a first use that did not go to its end goes on.
+        is_new: volumes.first().is_some_and(|volume| volume.label.is_none()),
+        volumes,
+    })
+}
+
+/// Makes what is missing if the set has not been used yet, and finds all that is needed. `kept`: the map, if there is one; else it is found on
+/// the volumes. `buckets`: how many a new set has.
 ///
 /// # Errors
 /// [`SetupError`].
 pub async fn set_up(
-    servers: &Upstreams,
-    locations: &[Location],
-    new: Set,
+    survey: Survey,
+    kept: Option<Map>,
+    buckets: u32,
+    move_rate: u64,
 ) -> Result<Volumes, SetupError> {
-    let mut tops = Vec::new();
-    let mut labels = Vec::new();
-    for (number, location) in locations.iter().enumerate() {
-        let visitor = visitor(servers, number, location);
-        let top = mount(location).await?;
-        if top.len() > MAX_SERVER_HANDLE {
-            return Err(visitor.unfit(format!(
-                "its handles have {} bytes, and no more than {MAX_SERVER_HANDLE} fit",
-                top.len()
-            )));
-        }
-        labels.push(visitor.label(&top).await?);
-        tops.push(top);
-    }
-    let set = match labels.iter().flatten().next() {
-        None => new,
-        Some(label) => label.set,
-    };
-    let (mut hidden, mut root) = (Vec::new(), None);
-    for (number, location) in locations.iter().enumerate() {
-        let visitor = visitor(servers, number, location);
-        let expected = Label {
-            set,
-            volume: visitor.volume,
-            of: locations.len() as u16,
-        };
-        let directory = visitor.directory(&tops[number], TOP).await?;
-        match &labels[number] {
-            Some(label) if *label == expected => {}
-            Some(label) => {
-                return Err(visitor.unfit(format!(
-                    "it is volume {} of {} of another set or place: the configuration names it as {} of {}",
-                    label.volume.0, label.of, number, expected.of
-                )));
+    let Survey {
+        set,
+        is_new,
+        volumes,
+    } = survey;
+    let first = is_new && kept.is_none();
+    let mut found = BTreeMap::new();
+    for (number, visited) in volumes.into_iter().enumerate() {
+        let unfit = |what: String| visited.unfit(what);
+        let volume = match &visited.label {
+            Some(label) if label.set != set => {
+                return Err(unfit("it is a volume of another set".into()));
             }
-            // The first volume gets its label last: a first use that did not go to its end goes on.
-            None if labels[0].is_none() => visitor.probe(&directory).await?,
+            Some(label) if first && label.volume.0 as usize != number => {
+                return Err(unfit("it has another place in the configuration".into()));
+            }
+            Some(label) => label.volume,
+            None if first => Volume(number as u16),
             None => {
-                return Err(visitor.unfit(
-                    "it was never used, and the others were: volumes can't be added yet".into(),
+                return Err(unfit(
+                    "it was never used, and the others were: add it with `quorate volume add`"
+                        .into(),
                 ));
             }
+        };
+        let url = visited.location.url.clone();
+        if let Some(Visited { location, .. }) = found.insert(volume, visited) {
+            let what = format!("it is volume {} and so is {}", volume.0, location.url);
+            return Err(SetupError::Unfit { url, what });
         }
+    }
+    let mut map = match kept {
+        Some(map) => map,
+        None if first => {
+            let urls = found.values().map(|v| v.location.url.clone());
+            Map::first(urls.collect(), buckets)
+        }
+        None => recovered(&found).await?,
+    };
+    let upstreams = Upstreams::new(move_rate);
+    let mut elsewhere = false;
+    let mut shelves = BTreeMap::new();
+    for volume in map.present().collect::<Vec<_>>() {
+        let member = &mut map.volumes[usize::from(volume.0)];
+        let visited = match found.remove(&volume) {
+            Some(visited) => visited,
+            None => {
+                let location = Location::parse(&member.url);
+                let url = member.url.clone();
+                let visited =
+                    visit(&location.map_err(|what| SetupError::Unfit { url, what })?).await?;
+                match &visited.label {
+                    Some(label) if (label.set, label.volume) == (set, volume) => visited,
+                    _ => {
+                        return Err(
+                            visited.unfit(format!("it is not volume {} any more", volume.0))
+                        );
+                    }
+                }
+            }
+        };
+        if member.url != visited.location.url {
+            member.url = visited.location.url.clone();
+            elsewhere = true;
+        }
+        if first {
+            visited.visitor().prepare(&visited.top).await?;
+        }
+        shelves.insert(volume, visited.shelf().await?);
+        if first && volume.0 != 0 {
+            visited.write_label(set, volume).await?;
+        }
+        upstreams.set(volume, Some(visited.upstream.clone()));
+        found.insert(volume, visited);
+    }
+    if let Some(other) = found.keys().find(|&volume| !shelves.contains_key(volume)) {
+        let what = format!(
+            "it was volume {}, and is no part of the set any more",
+            other.0
+        );
+        return Err(found[other].unfit(what));
+    }
+    map.version += u64::from(elsewhere);
+    let tables = shelf::read_tables(&upstreams, &map, &shelves).await;
+    let (names, numbers) = tables.map_err(|(volume, status)| {
+        let visitor = found[&volume].visitor();
+        visitor.refused("a table of what has moved can't be read", status)
+    })?;
+    let places: Vec<_> = map.places().collect();
+    let buckets = Arc::new(Buckets::new(upstreams, map, names, numbers));
+    let mut hidden = Vec::new();
+    let mut root = None;
+    for (bucket, place) in places {
+        let visitor = found[&place.volume].visitor();
+        let at = &shelves[&place.volume].buckets;
+        let own = visitor
+            .directory(at, shelf::bucket_name(bucket, place.moved), first)
+            .await?;
+        let located = buckets
+            .locate(bucket)
+            .map_err(|s| visitor.refused("bucket", s))?;
+        let find = async |name: &'static [u8]| {
+            let found = visitor.directory(&own, name.into(), first).await;
+            found.map(|server| located.key(&server))
+        };
         hidden.push(Hidden {
-            staging: visitor
-                .directory(&directory, Bytes::from_static(b"staging"))
-                .await?,
-            placed: visitor
-                .directory(&directory, Bytes::from_static(b"placed"))
-                .await?,
+            staging: find(b"staging").await?,
+            placed: find(b"placed").await?,
         });
-        if visitor.volume == HOME {
-            let found = visitor.shown(&directory).await?;
+        if bucket == HOME {
+            let server = visitor.shown(&own, first).await?;
             root = Some(Handle {
-                volume: HOME,
-                server: found,
+                bucket,
+                key: located.key(&server),
             });
         }
     }
-    for (number, location) in locations.iter().enumerate().rev() {
-        if labels[number].is_none() {
-            let visitor = visitor(servers, number, location);
-            let label = Label {
-                set,
-                volume: visitor.volume,
-                of: locations.len() as u16,
-            };
-            visitor.write_label(&tops[number], &label).await?;
-        }
+    if first {
+        found[&Volume(0)].write_label(set, Volume(0)).await?;
     }
     let root = root.ok_or_else(|| SetupError::Unanswered("no volume".into()))?;
     Ok(Volumes {
-        set,
+        buckets,
         hidden,
         root,
-        tops,
+        shelves,
     })
 }
 
-fn visitor<'a>(servers: &'a Upstreams, number: usize, location: &'a Location) -> Visitor<'a> {
-    Visitor {
-        servers,
-        volume: Volume(number as u16),
-        url: &location.url,
+/// The map as it can be told from the volumes alone, if no move was under way.
+async fn recovered(found: &BTreeMap<Volume, Visited>) -> Result<Map, SetupError> {
+    let last = found.keys().last().map_or(0, |volume| volume.0);
+    let mut map = Map::first(vec![String::new(); usize::from(last) + 1], 1);
+    map.buckets.clear();
+    let mut places = BTreeMap::new();
+    for number in 0..=last {
+        let member = &mut map.volumes[usize::from(number)];
+        let Some(visited) = found.get(&Volume(number)) else {
+            member.state = Use::Removed;
+            continue;
+        };
+        member.url = visited.location.url.clone();
+        let shelf = visited.shelf().await?;
+        let visitor = visited.visitor();
+        for name in visitor.list(&shelf.tables).await? {
+            member.tables.extend(shelf::table_number(&name));
+        }
+        member.tables.sort_unstable();
+        for name in visitor.list(&shelf.buckets).await? {
+            let Some((bucket, moved)) = shelf::bucket_of(&name) else {
+                continue;
+            };
+            map.version = map.version.max(moved + 1);
+            let place = Place {
+                volume: Volume(number),
+                moved,
+            };
+            if places.insert(bucket, place).is_some() {
+                return Err(visited.unfit(format!(
+                    "bucket {} is on two volumes: it was moving, and the log that says which holds is lost",
+                    bucket.0
+                )));
+            }
+        }
     }
+    for (expected, (bucket, place)) in places.into_iter().enumerate() {
+        if bucket.0 as usize != expected {
+            let what = format!("bucket {expected} is on none of the volumes that are named");
+            let url = "the set".into();
+            return Err(SetupError::Unfit { url, what });
+        }
+        map.buckets.push(place);
+    }
+    Ok(map)
+}
+
+/// Makes a volume that was never used part of a set; gives its directories.
+///
+/// # Errors
+/// [`SetupError`].
+pub async fn add(visited: &Visited, set: Set, volume: Volume) -> Result<Shelf, SetupError> {
+    match &visited.label {
+        None => {}
+        // An addition that did not go to its end.
+        Some(label) if (label.set, label.volume) == (set, volume) => {}
+        Some(_) => return Err(visited.unfit("it is part of a set already".into())),
+    }
+    visited.visitor().prepare(&visited.top).await?;
+    let shelf = visited.shelf().await?;
+    if visited.label.is_none() {
+        visited.write_label(set, volume).await?;
+    }
+    Ok(shelf)
+}
+
+impl Visited {
+    fn visitor(&self) -> Visitor<'_> {
+        Visitor {
+            upstream: &self.upstream,
+            url: &self.location.url,
+        }
+    }
+
+    fn unfit(&self, what: String) -> SetupError {
+        self.visitor().unfit(what)
+    }
+
+    async fn shelf(&self) -> Result<Shelf, SetupError> {
+        let visitor = self.visitor();
+        let own = visitor.directory(&self.top, TOP, false).await?;
+        Ok(Shelf {
+            top: self.top.clone(),
+            buckets: visitor.directory(&own, BUCKETS, false).await?,
+            tables: visitor.directory(&own, TABLES, false).await?,
+        })
+    }
+
+    async fn write_label(&self, set: Set, volume: Volume) -> Result<(), SetupError> {
+        let label = Label { set, volume };
+        self.visitor().write_label(&self.top, &label).await
+    }
+
+    /// Takes away the label of a volume that is no part of the set any more.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub async fn release(&self) -> Result<(), SetupError> {
+        let visitor = self.visitor();
+        let dir = visitor.directory(&self.top, TOP, false).await?;
+        let ask = Ask::Remove(crate::setup::at(&dir, LABEL));
+        visitor.ask("REMOVE", ask).await.map(drop)
+    }
+}
+
+fn at(dir: &Fh, name: Bytes) -> NamePlace {
+    NamePlace {
+        dir: dir.clone(),
+        name,
+    }
+}
+
+struct Visitor<'a> {
+    upstream: &'a Upstream,
+    url: &'a str,
 }
 
 /// The handle of an export.
@@ -194,30 +423,23 @@ async fn mount(location: &Location) -> Result<Fh, SetupError> {
 struct Label {
     set: Set,
     volume: Volume,
-    of: u16,
 }
 
 impl Label {
     fn text(&self) -> Bytes {
         let set: String = self.set.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!(
-            "quorate-route 1 set {set} volume {} of {}",
-            self.volume.0, self.of
-        )
-        .into()
+        format!("quorate-route 2 set {set} volume {}", self.volume.0).into()
     }
 
     fn parse(text: &[u8]) -> Option<Label> {
         let text = std::str::from_utf8(text).ok()?;
-        let rest = text.strip_prefix("quorate-route 1 set ")?;
-        let (set, rest) = rest.split_once(" volume ")?;
-        let (volume, of) = rest.split_once(" of ")?;
+        let rest = text.strip_prefix("quorate-route 2 set ")?;
+        let (set, volume) = rest.split_once(" volume ")?;
         let byte = |at: usize| u8::from_str_radix(set.get(at..at + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..set.len()).step_by(2).map(byte).collect();
         Some(Label {
             set: bytes?.try_into().ok()?,
             volume: Volume(volume.parse().ok()?),
-            of: of.parse().ok()?,
         })
     }
 }
@@ -237,14 +459,14 @@ impl Visitor<'_> {
     }
 
     async fn ask(&self, what: &'static str, ask: Ask) -> Result<Given, SetupError> {
-        let given = self.servers.ask(self.volume, &Who::root(), ask).await;
+        let given = self.upstream.ask(&Who::root(), ask).await;
         given.map_err(|status| self.refused(what, status))
     }
 
     async fn look(&self, dir: &Fh, name: Bytes) -> Result<Option<Fh>, SetupError> {
         let dir = dir.clone();
-        let ask = Ask::Lookup(Place { dir, name });
-        match self.servers.ask(self.volume, &Who::root(), ask).await {
+        let ask = Ask::Lookup(at(&dir, name));
+        match self.upstream.ask(&Who::root(), ask).await {
             Ok(Given::Object(object)) => Ok(Some(object.handle)),
             Ok(_) => Err(self.refused("LOOKUP", Status::ServerFault)),
             Err(Status::NoEnt) => Ok(None),
@@ -263,10 +485,7 @@ impl Visitor<'_> {
         if let Some(found) = self.look(dir, name.clone()).await? {
             return Ok(found);
         }
-        let place = Place {
-            dir: dir.clone(),
-            name: name.clone(),
-        };
+        let place = at(dir, name.clone());
         let new = NewAttrs {
             mode: Some(mode),
             ..NewAttrs::default()
@@ -277,8 +496,8 @@ impl Visitor<'_> {
     }
 
     /// A directory of user 0 alone.
-    async fn directory(&self, dir: &Fh, name: Bytes) -> Result<Fh, SetupError> {
-        let made = self.make(dir, name, 0o700).await?;
+    async fn directory(&self, dir: &Fh, name: Bytes, may_make: bool) -> Result<Fh, SetupError> {
+        let made = self.find(dir, name, 0o700, may_make).await?;
         if self.attrs(&made).await?.uid() != 0 {
             return Err(self.unfit(
                 "the server takes user 0 for another: export it with no_root_squash to the router"
@@ -288,8 +507,40 @@ impl Visitor<'_> {
         Ok(made)
     }
 
-    async fn shown(&self, dir: &Fh) -> Result<Fh, SetupError> {
-        self.make(dir, Bytes::from_static(b"root"), 0o755).await
+    async fn shown(&self, dir: &Fh, may_make: bool) -> Result<Fh, SetupError> {
+        let name = Bytes::from_static(b"root");
+        self.find(dir, name, 0o755, may_make).await
+    }
+
+    async fn find(
+        &self,
+        dir: &Fh,
+        name: Bytes,
+        mode: u32,
+        may_make: bool,
+    ) -> Result<Fh, SetupError> {
+        if may_make {
+            return self.make(dir, name, mode).await;
+        }
+        let what = format!("{} is missing there", String::from_utf8_lossy(&name));
+        let found = self.look(dir, name).await?;
+        found.ok_or_else(|| self.unfit(what))
+    }
+
+    /// All names in a directory.
+    async fn list(&self, dir: &Fh) -> Result<Vec<Bytes>, SetupError> {
+        let root = Who::root();
+        let entries = shelf::list(|ask| self.upstream.ask(&root, ask), dir).await;
+        entries.map_err(|status| self.refused("READDIR", status))
+    }
+
+    /// Makes the router's own directories, after a look at whether the server does what is needed.
+    async fn prepare(&self, top: &Fh) -> Result<(), SetupError> {
+        let own = self.directory(top, TOP, true).await?;
+        self.probe(&own).await?;
+        self.directory(&own, BUCKETS, true).await?;
+        self.directory(&own, TABLES, true).await?;
+        Ok(())
     }
 
     async fn label(&self, top: &Fh) -> Result<Option<Label>, SetupError> {
@@ -310,10 +561,7 @@ impl Visitor<'_> {
 
     async fn write_label(&self, top: &Fh, label: &Label) -> Result<(), SetupError> {
         let directory = self.make(top, TOP, 0o700).await?;
-        let place = Place {
-            dir: directory,
-            name: LABEL,
-        };
+        let place = at(&directory, LABEL);
         self.ask("SYMLINK", Ask::Symlink(place, label.text()))
             .await?;
         Ok(())
@@ -322,22 +570,19 @@ impl Visitor<'_> {
     /// Whether a handle stays the same when its object moves to another directory, and stubs can be made.
     async fn probe(&self, directory: &Fh) -> Result<(), SetupError> {
         let name = Bytes::from_static(b"probe");
-        let one = self.directory(directory, name.clone()).await?;
-        let two = self.directory(&one, Bytes::from_static(b"a")).await?;
-        let before = self.directory(&two, name.clone()).await?;
-        let at = |dir: &Fh| Place {
-            dir: dir.clone(),
-            name: name.clone(),
-        };
+        let one = self.directory(directory, name.clone(), true).await?;
+        let two = self.directory(&one, Bytes::from_static(b"a"), true).await?;
+        let before = self.directory(&two, name.clone(), true).await?;
+        let at = |dir: &Fh| at(dir, name.clone());
         self.ask("RENAME", Ask::Rename(at(&two), at(&one))).await?;
         let after = self.look(&one, name.clone()).await?;
-        let stub = crate::coordinator::stub_attrs(self.volume);
+        let stub = crate::coordinator::stub_attrs(HOME);
         self.ask("SETATTR", Ask::SetAttr(before.clone(), stub))
             .await?;
-        let is_stub = self.attrs(&before).await?.stub() == Some(self.volume);
+        let is_stub = self.attrs(&before).await?.stub() == Some(HOME);
         self.ask("RMDIR", Ask::Rmdir(at(&one))).await?;
-        let two = Place {
-            dir: one,
+        let two = NamePlace {
+            dir: one.clone(),
             name: Bytes::from_static(b"a"),
         };
         self.ask("RMDIR", Ask::Rmdir(two)).await?;
@@ -363,14 +608,9 @@ mod tests {
         let label = Label {
             set: [0xa5; 16],
             volume: Volume(3),
-            of: 32,
         };
         assert_eq!(Label::parse(&label.text()), Some(label.clone()));
-        for wrong in [
-            "",
-            "quorate-route 2",
-            "quorate-route 1 set aa volume 3 of 4",
-        ] {
+        for wrong in ["", "quorate-route 1", "quorate-route 2 set aa volume 3"] {
             assert_eq!(Label::parse(wrong.as_bytes()), None);
         }
     }

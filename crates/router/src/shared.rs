@@ -1,4 +1,4 @@
-//! The log and what is held, on a group: several routers serve one volume.
+//! The log and what is held, on a group: several routers serve one bucket.
 //!
 //! A router registers an epoch and renews its lease. It holds a directory among routers when a name in it is to change, and for a moment longer, so that many changes in one
 //! directory cost one operation of the group; after [`TERM`] others have their turn.
@@ -21,6 +21,7 @@ use crate::coordinator::moves;
 use crate::handle::Handle;
 use crate::intent::{Intent, Log, Number};
 use crate::journal::Set;
+use crate::map::Map;
 
 /// How long a directory stays held that nobody uses.
 const LINGER: Duration = Duration::from_millis(150);
@@ -29,7 +30,7 @@ const TERM: Duration = Duration::from_secs(1);
 /// Before a directory is asked for again that another holds.
 const AGAIN: Duration = Duration::from_millis(5);
 const AGAIN_AT_MOST: Duration = Duration::from_millis(100);
-/// The value with the identity of the set of volumes.
+/// The value with the identity of the set of buckets.
 const SET: Bytes = Bytes::from_static(b"set");
 
 /// Why a group does not coordinate.
@@ -45,7 +46,7 @@ pub enum SharedError {
     #[error("the coordinator's group refuses: {0:?}")]
     Refused(Refused),
     /// It belongs to others.
-    #[error("the group coordinates other volumes")]
+    #[error("the group coordinates other buckets")]
     Other,
 }
 
@@ -108,8 +109,8 @@ impl Drop for Hold {
 /// What a directory is called at the group.
 fn key(dir: &Handle) -> Key {
     let mut hasher = blake3::Hasher::new_derive_key("quorate v1 router directory");
-    hasher.update(&dir.volume.0.to_be_bytes());
-    hasher.update(&dir.server);
+    hasher.update(&dir.bucket.0.to_be_bytes());
+    hasher.update(&dir.key);
     hasher.finalize().into()
 }
 
@@ -127,7 +128,7 @@ async fn ask<G: Group>(group: &G, op: Op) -> Result<Reply, SharedError> {
     }
 }
 
-/// The set of volumes that a group coordinates, if it does.
+/// The set of buckets that a group coordinates, if it does.
 ///
 /// # Errors
 /// [`SharedError`].
@@ -437,5 +438,10 @@ impl<G: Group> Log for Shared<G> {
         let epoch = self.0.epoch;
         let ended = self.ask_for_client(Op::End(Ended { epoch, number }));
         ended.await.map(drop)
+    }
+
+    /// Buckets do not move while several routers serve them: each would have to know at the same moment.
+    async fn keep(&self, _map: &Map) -> Result<(), Status> {
+        Err(Status::NotSupp)
     }
 }

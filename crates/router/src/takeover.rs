@@ -9,7 +9,7 @@ use crate::coordinator::{Coordinator, Hidden};
 use crate::fence::{adopt, enter, leave};
 use crate::handle::Handle;
 use crate::intent::{Intent, Log, Number};
-use crate::layout::Volume;
+use crate::layout::Bucket;
 use crate::shared::{Group, Shared, SharedError};
 
 /// What became of an intention: true if it was carried out, false if nothing is left of it.
@@ -20,24 +20,24 @@ pub type Settled = (Intent, bool);
 ///
 /// # Errors
 /// [`SharedError`]: it is another's from now on.
-pub async fn settle<S: Servers + Clone, G: Group>(
+pub async fn settle<S: Servers<Bucket> + Clone, G: Group>(
     servers: &S,
     shared: &[Hidden],
     root: &Handle,
     heir: &Shared<G>,
     ancestors: &[u64],
 ) -> Result<Vec<Settled>, SharedError> {
-    let mut own: BTreeMap<Volume, Hidden> = BTreeMap::new();
+    let mut own: BTreeMap<Bucket, Hidden> = BTreeMap::new();
     let mut open = heir.open().await?;
     let mut settled = Vec::new();
     loop {
-        for (volume, hidden) in (0..).map(Volume).zip(shared) {
-            if own.contains_key(&volume) {
+        for (bucket, hidden) in (0..).map(Bucket).zip(shared) {
+            if own.contains_key(&bucket) {
                 continue;
             }
-            match enter_and_adopt(servers, volume, hidden, heir.epoch(), ancestors).await {
-                Ok(entered) => drop(own.insert(volume, entered)),
-                Err(status) => tracing::warn!(volume = volume.0, ?status, "can't take over yet"),
+            match enter_and_adopt(servers, bucket, hidden, heir.epoch(), ancestors).await {
+                Ok(entered) => drop(own.insert(bucket, entered)),
+                Err(status) => tracing::warn!(bucket = bucket.0, ?status, "can't take over yet"),
             }
         }
         if own.len() == shared.len() {
@@ -47,15 +47,15 @@ pub async fn settle<S: Servers + Clone, G: Group>(
             staging: Fh::new(),
             placed: Fh::new(),
         };
-        let volumes = (0..shared.len() as u16).map(Volume);
-        let hidden = volumes.map(|volume| own.get(&volume).unwrap_or(&missing).clone());
+        let buckets = (0..shared.len() as u32).map(Bucket);
+        let hidden = buckets.map(|bucket| own.get(&bucket).unwrap_or(&missing).clone());
         let coordinator = Coordinator::new(
             servers.clone(),
             heir.clone(),
             hidden.collect(),
             root.clone(),
         );
-        let is_ready = |intent: &Intent| intent.volumes().iter().all(|v| own.contains_key(v));
+        let is_ready = |intent: &Intent| intent.buckets().iter().all(|v| own.contains_key(v));
         let ready: Vec<u64> = open
             .iter()
             .filter(|(_, intent)| is_ready(intent))
@@ -77,25 +77,25 @@ pub async fn settle<S: Servers + Clone, G: Group>(
         }
     }
     heir.leave().await?;
-    for (volume, hidden) in (0..).map(Volume).zip(shared) {
+    for (bucket, hidden) in (0..).map(Bucket).zip(shared) {
         // What stays is empty, and is found by its name.
-        if let Err(status) = leave(servers, volume, hidden, heir.epoch()).await {
-            tracing::warn!(volume = volume.0, ?status, "an empty directory is left");
+        if let Err(status) = leave(servers, bucket, hidden, heir.epoch()).await {
+            tracing::warn!(bucket = bucket.0, ?status, "an empty directory is left");
         }
     }
     Ok(settled)
 }
 
-async fn enter_and_adopt<S: Servers>(
+async fn enter_and_adopt<S: Servers<Bucket>>(
     servers: &S,
-    volume: Volume,
+    bucket: Bucket,
     shared: &Hidden,
     epoch: u64,
     ancestors: &[u64],
 ) -> Result<Hidden, quorate_nfs::status::Status> {
-    let own = enter(servers, volume, shared, epoch).await?;
+    let own = enter(servers, bucket, shared, epoch).await?;
     for &ended in ancestors {
-        adopt(servers, volume, shared, &own, ended).await?;
+        adopt(servers, bucket, shared, &own, ended).await?;
     }
     Ok(own)
 }

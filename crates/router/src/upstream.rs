@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_files::Who;
@@ -34,6 +34,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(2);
 const DOWN_TIME: Duration = Duration::from_millis(500);
 /// How long a server may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
+/// How long calls wait for the end of a move.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Before something is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The most bytes of a verifier (RFC 5531, 8.2).
@@ -61,6 +63,35 @@ pub struct Load {
     pub calls: AtomicU64,
     /// How many got no answer.
     pub unanswered: AtomicU64,
+    /// How long the others took.
+    pub times: Times,
+}
+
+/// How long calls took: how many up to each power of two of microseconds.
+#[derive(Debug, Default)]
+pub struct Times([AtomicU64; 32]);
+
+impl Times {
+    /// Takes in one.
+    fn add(&self, time: Duration) {
+        let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let index = (u32::BITS - micros.leading_zeros()).min(31);
+        self.0[index as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many microseconds so many of a hundred took at most; 0 if there were none.
+    pub fn quantile(&self, percent: u64) -> u64 {
+        let counts: Vec<u64> = self.0.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+        let wanted = (counts.iter().sum::<u64>() * percent).div_ceil(100);
+        let mut seen = 0;
+        for (index, count) in counts.iter().enumerate() {
+            seen += count;
+            if seen >= wanted && seen > 0 {
+                return 1 << index;
+            }
+        }
+        0
+    }
 }
 
 /// A server's program at an address. It lives as long as the runtime.
@@ -113,13 +144,25 @@ impl Upstream {
             self.calls.send(Sending { record, reply }).await.ok()?;
             answered.await.ok()
         };
+        let start = now();
         let answer = timeout(ANSWER_TIME, answer).await.ok().flatten();
+        if answer.is_some() {
+            self.load.times.add(start.elapsed());
+        }
         let results = answer.and_then(|reply| results(reply).ok());
         results.ok_or_else(|| {
             self.load.unanswered.fetch_add(1, Ordering::Relaxed);
             Unanswered
         })
     }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long calls take is told, and decides nothing"
+)]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn credential(w: &mut Writer, who: &Who) {
@@ -296,11 +339,38 @@ async fn take(mut from: OwnedReadHalf, waiting: &Waiting) -> String {
     }
 }
 
-/// The servers of all volumes.
-#[derive(Clone, Debug)]
-pub struct Upstreams(pub Vec<Upstream>);
+/// The servers of all volumes, by number.
+#[derive(Debug)]
+pub struct Upstreams {
+    servers: RwLock<Vec<Option<Upstream>>>,
+    move_rate: u64,
+}
 
 impl Upstreams {
+    /// None yet. `move_rate`: the most bytes a second that are moved; 0: as fast as it goes.
+    pub fn new(move_rate: u64) -> Upstreams {
+        Upstreams {
+            servers: RwLock::default(),
+            move_rate,
+        }
+    }
+
+    /// The server of a volume.
+    pub fn get(&self, volume: Volume) -> Option<Upstream> {
+        let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
+        servers.get(usize::from(volume.0)).cloned().flatten()
+    }
+
+    /// Sets or takes away the server of a volume.
+    pub fn set(&self, volume: Volume, server: Option<Upstream>) {
+        let mut servers = self.servers.write().unwrap_or_else(PoisonError::into_inner);
+        let index = usize::from(volume.0);
+        if servers.len() <= index {
+            servers.resize(index + 1, None);
+        }
+        servers[index] = server;
+    }
+
     /// Calls a procedure of NFS.
     ///
     /// # Errors
@@ -312,20 +382,65 @@ impl Upstreams {
         who: &Who,
         arguments: &[u8],
     ) -> Result<Bytes, Status> {
-        let upstream = self.0.get(usize::from(volume.0)).ok_or(Status::Stale)?;
+        let upstream = self.get(volume).ok_or(Status::Stale)?;
+        upstream.nfs(procedure, who, arguments).await
+    }
+}
+
+impl Upstream {
+    /// Calls a procedure of NFS.
+    ///
+    /// # Errors
+    /// [`Status::Jukebox`] without an answer.
+    pub async fn nfs(&self, procedure: u32, who: &Who, arguments: &[u8]) -> Result<Bytes, Status> {
         let program = (call::PROGRAM, call::VERSION);
-        let results = upstream.call(program, procedure, who, arguments).await;
+        let results = self.call(program, procedure, who, arguments).await;
         results.map_err(|Unanswered| Status::Jukebox)
+    }
+
+    /// Asks as user 0.
+    ///
+    /// # Errors
+    /// The server's; [`Status::Jukebox`] without an answer.
+    pub async fn ask(&self, who: &Who, ask: Ask) -> Result<Given, Status> {
+        ask.read(self.nfs(ask.procedure(), who, &ask.write()).await?)
     }
 }
 
 impl Servers for Upstreams {
     async fn ask(&self, volume: Volume, who: &Who, ask: Ask) -> Result<Given, Status> {
-        let results = self.nfs(volume, ask.procedure(), who, &ask.write()).await?;
-        ask.read(results)
+        let upstream = self.get(volume).ok_or(Status::Stale)?;
+        upstream.ask(who, ask).await
     }
 
     async fn pause(&self) {
         tokio::time::sleep(PAUSE).await;
+    }
+
+    async fn patience(&self) {
+        tokio::time::sleep(PATIENCE).await;
+    }
+
+    async fn pace(&self, bytes: u64) {
+        if let Some(micros) = (bytes * 1_000_000).checked_div(self.move_rate) {
+            tokio::time::sleep(Duration::from_micros(micros)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_to_a_power_of_two() {
+        let times = Times::default();
+        assert_eq!(times.quantile(50), 0);
+        for micros in [3, 3, 3, 900] {
+            times.add(Duration::from_micros(micros));
+        }
+        assert_eq!((times.quantile(50), times.quantile(99)), (4, 1024));
+        times.add(Duration::from_secs(1 << 20));
+        assert_eq!(times.quantile(100), 1 << 31);
     }
 }

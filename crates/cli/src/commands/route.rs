@@ -4,22 +4,27 @@ mod coordination;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use quorate_nfs::serve;
 use quorate_router::config::{Config, Keeper};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
+use quorate_router::journal::kept_map;
+use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
-use quorate_router::setup::set_up;
-use quorate_router::upstream::{GROUP, Load, Upstream, Upstreams, check_group};
+use quorate_router::setup::{set_up, survey};
+use quorate_router::shelf::Shelves;
+use quorate_router::upstream::{GROUP, check_group};
+use quorate_router::volumes;
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::args::Route;
 use crate::commands;
+use crate::commands::volume::control;
+use coordination::{Buckets, Ground};
 
 /// How often status is told.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -30,7 +35,8 @@ pub fn run(args: &Route) -> Result<()> {
     commands::runtime()?.block_on(route(args, config))
 }
 
-async fn route(args: &Route, config: Config) -> Result<()> {
+/// Finds or makes all that is on the volumes.
+async fn prepare(config: &Config) -> Result<(Ground, Arc<Shelves>)> {
     for volume in &config.volumes {
         if let Some(group) = volume.nfs.strip_prefix(GROUP) {
             check_group(group).with_context(|| format!("the volume {}", volume.url))?;
@@ -38,27 +44,49 @@ async fn route(args: &Route, config: Config) -> Result<()> {
     }
     let mut new = [0; 16];
     getrandom::fill(&mut new).map_err(|e| anyhow!("no random numbers: {e}"))?;
-    let upstreams = config
-        .volumes
-        .iter()
-        .map(|v| Upstream::start(v.nfs.clone()));
-    let upstreams = Upstreams(upstreams.collect());
+    let survey = survey(&config.volumes, new).await?;
+    let (set, was_used) = (survey.set, !survey.is_new);
+    let kept = match &config.keeper {
+        Keeper::File(log) => kept_map(log)?,
+        Keeper::Group { .. } => None,
+    };
+    let volumes = set_up(survey, kept, config.buckets, config.move_rate).await?;
+    let map = volumes.buckets.map();
+    for (name, volume) in &config.pins {
+        if map.present().all(|present| present != *volume) {
+            bail!(
+                "{:?} is pinned to volume {}, and there is none of that number",
+                String::from_utf8_lossy(name),
+                volume.0
+            );
+        }
+    }
+    let ground = Ground {
+        set,
+        was_used,
+        buckets: volumes.buckets,
+        hidden: volumes.hidden,
+        root: volumes.root,
+    };
+    Ok((ground, Arc::new(volumes.shelves.into())))
+}
+
+async fn route(args: &Route, config: Config) -> Result<()> {
     let stop = commands::asked_to_end();
     tokio::pin!(stop);
-    let volumes = tokio::select! {
-        volumes = set_up(&upstreams, &config.volumes, new) => volumes?,
+    let (ground, shelves) = tokio::select! {
+        prepared = prepare(&config) => prepared?,
         () = &mut stop => return Ok(()),
     };
-    let was_used = volumes.set != new;
     match config.keeper.clone() {
         Keeper::File(log) => {
-            let begin = coordination::in_file(args, &log, upstreams, &volumes, was_used);
+            let begin = coordination::in_file(args, &log, &ground);
             let coordinator = tokio::select! {
                 begun = begin => begun?,
                 () = &mut stop => return Ok(()),
             };
             tokio::select! {
-                served = offer(args, &config, coordinator, volumes.tops, volumes.set) => served,
+                served = offer(args, &config, coordinator, shelves, ground.set, true) => served,
                 () = &mut stop => Ok(()),
             }
         }
@@ -67,78 +95,70 @@ async fn route(args: &Route, config: Config) -> Result<()> {
             key,
             instance,
         } => {
-            let begin = coordination::on_group(args, &group, key, &instance, &volumes, was_used);
+            let begin = coordination::on_group(args, &group, key, &instance, &ground);
             let shared = tokio::select! {
                 begun = begin => begun?,
                 () = &mut stop => return Ok(()),
             };
-            let begin = shared.begin(&upstreams, &volumes);
-            let kept = shared.keep(&upstreams, &volumes);
-            let (tops, set) = (volumes.tops.clone(), volumes.set);
-            let served = async { offer(args, &config, begin.await?, tops, set).await };
+            let begin = shared.begin(&ground);
+            let kept = shared.keep(&ground);
+            let set = ground.set;
+            let served = async { offer(args, &config, begin.await?, shelves, set, false).await };
             let ended = tokio::select! {
                 served = served => served,
                 lost = kept => lost,
                 () = &mut stop => Ok(()),
             };
-            shared.leave(&upstreams, &volumes).await;
+            shared.leave(&ground).await;
             ended
         }
     }
 }
 
-/// Serves clients.
-async fn offer<L: Log + Debug + 'static>(
+/// Serves clients. `alone`: no other router serves the same volumes.
+async fn offer<L: Log + Debug + Clone + 'static>(
     args: &Route,
     config: &Config,
-    coordinator: Coordinator<Upstreams, L>,
-    tops: Vec<bytes::Bytes>,
+    coordinator: Coordinator<Buckets, L>,
+    shelves: Arc<Shelves>,
     set: [u8; 16],
+    alone: bool,
 ) -> Result<()> {
-    let upstreams = &coordinator.servers;
-    let loads: Vec<_> = upstreams.0.iter().map(|u| u.load.clone()).collect();
-    let proxy = Proxy::new(
-        coordinator,
-        config.layout(),
-        config.exports.clone(),
-        tops,
-        set,
-    );
+    let buckets = coordinator.servers.clone();
+    let mover = Mover::new(buckets.clone(), coordinator.log().clone(), shelves.clone());
+    let keeper = volumes::Keeper::new(mover, shelves.clone(), set, alone);
+    let layout = Arc::new(config.layout());
+    let exports = config.exports.clone();
+    let proxy = Proxy::new(coordinator, layout.clone(), exports, shelves, set);
     proxy.look_at_space().await;
     let listener = TcpListener::bind(config.listen).await;
     let listener = listener.with_context(|| format!("can't listen on {}", config.listen))?;
     let address = listener.local_addr().context("where it listens")?;
+    let control = control::listen(config.socket())?;
+    let count = buckets.map().present().count();
     match args.json {
         true => println!(
             "{}",
-            json!({"event": "ready", "address": address.to_string(), "volumes": loads.len()})
+            json!({"event": "ready", "address": address.to_string(), "volumes": count})
         ),
-        false => eprintln!(
-            "serving {} volumes as one over NFS at {address}",
-            loads.len()
-        ),
+        false => eprintln!("serving {count} volumes as one over NFS at {address}"),
     }
+    let overview = || keeper.overview(|volume| layout.free(volume));
     let told = async {
         if !args.json {
             return std::future::pending().await;
         }
         loop {
             tokio::time::sleep(INTERVAL).await;
-            let of = |(number, load): (usize, &Arc<Load>)| {
-                json!({
-                    "number": number,
-                    "url": config.volumes[number].url,
-                    "connected": load.up.load(Ordering::Relaxed),
-                    "calls": load.calls.load(Ordering::Relaxed),
-                    "unanswered": load.unanswered.load(Ordering::Relaxed),
-                })
-            };
-            let volumes: Vec<_> = loads.iter().enumerate().map(of).collect();
-            println!("{}", json!({"event": "status", "volumes": volumes}));
+            let mut told = json!(overview());
+            told["event"] = json!("status");
+            println!("{told}");
         }
     };
     tokio::select! {
         served = serve(listener, proxy) => served.context("serving"),
         () = told => Ok(()),
+        () = keeper.run() => Ok(()),
+        () = control.obey(&keeper, &overview) => Ok(()),
     }
 }

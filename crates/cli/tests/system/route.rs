@@ -46,7 +46,10 @@ pub fn start(mut command: Command, port: u16, log: &Path) -> Process {
     process
 }
 
-/// Three servers, each with a directory of its own in a group, and what is in front of them.
+/// How many servers there are, of which the router has three at first.
+const SERVERS: usize = 4;
+
+/// Servers, each with a directory of its own in a group, and what is in front of them.
 struct Routed {
     servers: Vec<(Process, u16)>,
     router: Option<Process>,
@@ -59,11 +62,11 @@ impl Routed {
     fn start() -> Routed {
         let group = Setup::new(1).start();
         let mount = group.mount();
-        for number in 0..3 {
+        for number in 0..SERVERS {
             fs::create_dir(mount.path().join(format!("v{number}"))).expect("a directory");
         }
         drop(mount);
-        let ports = free_ports(4);
+        let ports = free_ports(SERVERS + 1);
         let place = group.directory().to_path_buf();
         let server = |number: usize| {
             let exports = place.join(format!("exports-{number}.toml"));
@@ -73,12 +76,12 @@ impl Routed {
             fs::write(&exports, text).expect("a file");
             (server(&group, &exports, ports[number]), ports[number])
         };
-        let servers: Vec<_> = (0..3).map(server).collect();
+        let servers: Vec<_> = (0..SERVERS).map(server).collect();
         let url = |n: usize| format!("\"nfs://127.0.0.1:{}/v{n}\"", ports[n]);
         let config = format!(
-            "listen = \"127.0.0.1:{}\"\nlog = \"route.log\"\nvolumes = [{}, {}, {}]\n\
+            "listen = \"127.0.0.1:{}\"\nlog = \"route.log\"\nvolumes = [{}, {}, {}]\nbuckets = 8\n\
              [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
-            ports[3],
+            ports[SERVERS],
             url(0),
             url(1),
             url(2)
@@ -87,7 +90,7 @@ impl Routed {
         let mut routed = Routed {
             servers,
             router: None,
-            port: ports[3],
+            port: ports[SERVERS],
             place,
             group,
         };
@@ -469,15 +472,17 @@ fn what_does_not_fit_is_told() {
     routed.kill_router();
     let config = routed.place.join("route.toml");
     let good = fs::read_to_string(&config).expect("a file");
-    let swapped = good.replace("/v0\"", "/vX\"").replace("/v1\"", "/v0\"");
-    let ports: Vec<_> = routed.servers.iter().map(|s| s.1.to_string()).collect();
-    let swapped = swapped
-        .replace("/vX\"", "/v1\"")
-        .replace(&ports[0], "PORT")
-        .replace(&ports[1], &ports[0])
-        .replace("PORT", &ports[1]);
+    let port = routed.servers[0].1;
+    let known = format!("\"nfs://localhost:{port}/v0\"");
+    let unused = format!("\"nfs://127.0.0.1:{}/v3\"", routed.servers[3].1);
+    let third = format!("\"nfs://127.0.0.1:{}/v2\"", routed.servers[2].1);
     for (text, told) in [
-        (swapped, "another set or place"),
+        (good.replace(&third, &known), "and so is"),
+        (good.replace(&third, &unused), "quorate volume add"),
+        (
+            good.replace("[[export]]", "[pin]\nx = 9\n[[export]]"),
+            "pinned",
+        ),
         (good.replace("/v2\"", "/no\""), "MOUNT"),
         (good.replace("log =", "lgo ="), "lgo"),
         (good.replace("127.0.0.1:", "0.0.0.0:"), "--trust-network"),
@@ -488,4 +493,98 @@ fn what_does_not_fit_is_told() {
     fs::write(&config, &good).expect("a file");
     fs::remove_file(routed.place.join("route.log")).expect("the log");
     assert_said(&ends(&mut routed.command()), 1, &["--new-log"]);
+}
+
+/// A volume is added, another drained and removed, while a tree is used; then one is drained and the router killed meanwhile. What is done ends as it
+/// does here, and the tree is the same.
+#[test]
+fn volumes_come_and_go_while_a_tree_is_used() {
+    let mut routed = Routed::start();
+    let here = scratch();
+    let client = Client::connect(routed.port);
+    let config = routed.place.join("route.toml");
+    let volume = |words: &[&str]| {
+        let mut command = quorate();
+        command.arg("volume").args(words);
+        command.arg("--config").arg(&config);
+        command
+    };
+    let local = || {
+        let mut seen = Tree::new();
+        local_tree(here.path(), "", &mut seen);
+        seen
+    };
+    let mut random = Random::new(10);
+    let mut use_it = |count: usize| {
+        let mut done = 0;
+        for n in 0..count {
+            let op = op(&mut random);
+            let answered = client.act(&op);
+            let expected = act_locally(here.path(), &op);
+            assert_eq!(
+                answered.is_ok(),
+                expected.is_ok(),
+                "{n}: {op:?}: {answered:?}, {expected:?}"
+            );
+            done += u32::from(answered.is_ok());
+        }
+        done
+    };
+    let mut done = use_it(60);
+    let new = format!("nfs://127.0.0.1:{}/v3", routed.servers[3].1);
+    for order in [&["add", &new][..], &["drain", "0"]] {
+        let mut command = volume(order);
+        thread::scope(|scope| {
+            let ordered = scope.spawn(move || run(&mut command));
+            while !ordered.is_finished() {
+                done += use_it(1);
+            }
+            ordered.join().expect("no panic");
+        });
+        assert_eq!(client.tree(), local(), "{order:?}");
+    }
+    let list = || -> serde_json::Value {
+        let listed = run(&mut volume(&["list", "--json"]));
+        serde_json::from_str(&listed).expect("JSON")
+    };
+    let all = list();
+    assert_eq!(all["volumes"].as_array().map(Vec::len), Some(4));
+    assert_eq!(all["volumes"][0]["buckets"], 0, "{all}");
+    assert!(all["moved"].as_u64() >= Some(3), "{all}");
+    let refused = ends(&mut volume(&["remove", "1"]));
+    assert_said(&refused, 1, &["still holds"]);
+    run(&mut volume(&["remove", "0"]));
+    // Its server may go for good.
+    routed.servers.remove(0);
+    assert_eq!(client.tree(), local());
+    let good = fs::read_to_string(&config).expect("a file");
+    let volumes = good.find("volumes").expect("volumes");
+    let end = volumes + good[volumes..].find(']').expect("their end");
+    let without = format!("{}volumes = [\"{new}\"{}", &good[..volumes], &good[end..]);
+    fs::write(&config, without).expect("a file");
+    run(&mut volume(&["drain", "1", "--detach"]));
+    for _ in 0..3 {
+        thread::sleep(Duration::from_millis(700));
+        routed.kill_router();
+        routed.start_router();
+    }
+    eventually("the client is back", || {
+        client.ask(Ask::GetAttr(client.root.clone())).is_ok()
+    });
+    done += use_it(20);
+    eventually("it is drained", || {
+        let all = list();
+        all["to_move"] == 0 && all["moving"].is_null()
+    });
+    assert_eq!(client.tree(), local());
+    let text = run(&mut volume(&["list", "--prometheus"]));
+    assert!(
+        text.contains("quorate_volume_buckets{volume=\"1\"} 0\n"),
+        "{text}"
+    );
+    run(&mut volume(&["remove", "1"]));
+    done += use_it(40);
+    assert_eq!(client.tree(), local());
+    println!("{done} operations done");
+    assert!(done > 20);
 }

@@ -50,7 +50,7 @@ impl Routed {
         let url = |n: usize| format!("\"nfs://127.0.0.1:{}/v{n}\"", three[n]);
         for (number, port) in two.iter().enumerate() {
             let text = format!(
-                "listen = \"127.0.0.1:{port}\"\nvolumes = [{}, {}, {}]\n\
+                "listen = \"127.0.0.1:{port}\"\nvolumes = [{}, {}, {}]\nbuckets = 8\n\
                  [coordinator]\ngroup = \"routers/group.toml\"\n\
                  [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
                 url(0),
@@ -254,7 +254,7 @@ fn groups_are_volumes() {
     let config = place.path().join("route.toml");
     let text = |second: &str| {
         format!(
-            "listen = \"127.0.0.1:{port}\"\nvolumes = [\"one/group.toml\", \"{second}\"]\n\
+            "listen = \"127.0.0.1:{port}\"\nvolumes = [\"one/group.toml\", \"{second}\"]\nbuckets = 8\n\
              [coordinator]\ngroup = \"routers/group.toml\"\n\
              [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n"
         )

@@ -8,7 +8,7 @@ use super::steps::{coming, going, going_replaced, taken, taken_replaced};
 use super::{Coordinator, steps};
 use crate::ask::{Ask, Servers};
 use crate::intent::{Intent, Log, Name, Number, Thing};
-use crate::layout::Volume;
+use crate::layout::Bucket;
 
 /// Where the stub of a new name is.
 enum Stub {
@@ -20,11 +20,11 @@ enum Stub {
     Installed(Fh),
 }
 
-impl<S: Servers, L: Log> Coordinator<S, L> {
+impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
     /// Settles an intention: true if it was carried out, false if nothing is left of it. Can be done again.
     pub(super) async fn settle(&self, number: Number, intent: &Intent) -> Result<bool, Status> {
         match intent {
-            Intent::Mkdir { at, volume } => self.settle_mkdir(number, at, *volume).await,
+            Intent::Mkdir { at, bucket } => self.settle_mkdir(number, at, *bucket).await,
             Intent::Remove { at, thing } => self.settle_remove(number, at, thing).await,
             Intent::Attach {
                 from,
@@ -42,14 +42,14 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         &self,
         number: Number,
         at: &Name,
-        volume: Volume,
+        bucket: Bucket,
     ) -> Result<bool, Status> {
         match self.stub(number, at, None).await? {
             Stub::None => Ok(false),
             Stub::Installed(_) => Ok(true),
             Stub::Staged(stub) => {
-                self.unmake(at.dir.volume, &stub, volume).await?;
-                self.scrap(at.dir.volume, &coming(number)).await?;
+                self.unmake(at.dir.bucket, &stub, bucket).await?;
+                self.scrap(at.dir.bucket, &coming(number)).await?;
                 Ok(false)
             }
         }
@@ -88,13 +88,13 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
                 .settle_within(number, from, thing, to, replaced, replaced_is_gone)
                 .await;
         }
-        let volume = thing.object.volume;
+        let bucket = thing.object.bucket;
         let not_ours = replaced.and_then(|replaced| replaced.stub.as_ref());
         let stub = match self.stub(number, to, not_ours).await? {
             Stub::None => return Ok(false),
             Stub::Staged(stub) => {
                 if !replaced_is_gone {
-                    self.scrap(to.dir.volume, &coming(number)).await?;
+                    self.scrap(to.dir.bucket, &coming(number)).await?;
                     return Ok(false);
                 }
                 if let Some(stub) = not_ours {
@@ -104,7 +104,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
                     Ok(()) => stub,
                     // The directory is gone as well: what was to come there stays where it is.
                     Err(Status::NoEnt | Status::Stale) => {
-                        self.scrap(to.dir.volume, &coming(number)).await?;
+                        self.scrap(to.dir.bucket, &coming(number)).await?;
                         return Ok(false);
                     }
                     Err(status) => return Err(status),
@@ -112,9 +112,9 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             }
             Stub::Installed(stub) => stub,
         };
-        if self.find_staged(volume, &taken(number)).await?.is_some() {
+        if self.find_staged(bucket, &taken(number)).await?.is_some() {
             self.bind(number, thing, to, Some(&stub)).await?;
-        } else if self.placed(to.dir.volume, &stub, volume).await?.is_none() {
+        } else if self.placed(to.dir.bucket, &stub, bucket).await?.is_none() {
             let possible = match from {
                 Some(from) => self.has_source(from, thing).await?,
                 None => false,
@@ -131,7 +131,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         Ok(true)
     }
 
-    /// Of a RENAME whose two names are on one volume.
+    /// Of a RENAME whose two names are on one bucket.
     async fn settle_within(
         &self,
         number: Number,
@@ -141,7 +141,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         replaced: Option<&Thing>,
         replaced_is_gone: bool,
     ) -> Result<bool, Status> {
-        let on = from.dir.volume;
+        let on = from.dir.bucket;
         let is_taken = self.find_staged(on, &taken(number)).await?.is_some();
         if !is_taken && !self.has_source(from, thing).await? {
             return Ok(replaced.is_none() || replaced_is_gone);
@@ -171,7 +171,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     /// something is.
     async fn is_gone(&self, at: &Name, thing: &Thing, staged: &Bytes) -> Result<bool, Status> {
         if self
-            .find_staged(thing.object.volume, staged)
+            .find_staged(thing.object.bucket, staged)
             .await?
             .is_none()
         {
@@ -189,13 +189,13 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
 
     /// Where the stub of an operation is. `not_ours`: a stub that may be under the name from before.
     async fn stub(&self, number: Number, at: &Name, not_ours: Option<&Fh>) -> Result<Stub, Status> {
-        let on = at.dir.volume;
+        let on = at.dir.bucket;
         let staging = self.hidden(on)?.staging.clone();
         let staged: Bytes = steps::coming(number);
         if let Some((stub, _)) = self.look(on, &staging, &staged).await? {
             return Ok(Stub::Staged(stub));
         }
-        Ok(match self.look(on, &at.dir.server, &at.name).await? {
+        Ok(match self.look(on, &at.dir.key, &at.name).await? {
             Some((stub, attrs)) if attrs.stub().is_some() && Some(&stub) != not_ours => {
                 Stub::Installed(stub)
             }
@@ -205,21 +205,21 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
 
     /// Whether a name still stands for what it stood for.
     async fn is_there(&self, at: &Name, thing: &Thing) -> Result<bool, Status> {
-        let volume = thing.object.volume;
+        let bucket = thing.object.bucket;
         match &thing.stub {
-            Some(stub) => Ok(self.placed(at.dir.volume, stub, volume).await?.is_some()),
+            Some(stub) => Ok(self.placed(at.dir.bucket, stub, bucket).await?.is_some()),
             None => {
-                let found = self.look(volume, &at.dir.server, &at.name).await?;
-                Ok(found.is_some_and(|(handle, _)| handle == thing.object.server))
+                let found = self.look(bucket, &at.dir.key, &at.name).await?;
+                Ok(found.is_some_and(|(handle, _)| handle == thing.object.key))
             }
         }
     }
 
     /// Whether the old name of what is moved is still its name.
     async fn has_source(&self, from: &Name, thing: &Thing) -> Result<bool, Status> {
-        let expected = thing.stub.as_ref().unwrap_or(&thing.object.server);
+        let expected = thing.stub.as_ref().unwrap_or(&thing.object.key);
         let found = self
-            .look(from.dir.volume, &from.dir.server, &from.name)
+            .look(from.dir.bucket, &from.dir.key, &from.name)
             .await?;
         Ok(found.is_some_and(|(handle, _)| handle == *expected))
     }

@@ -14,7 +14,7 @@ use super::{Coordinator, stub_attrs};
 use crate::ask::{Ask, Given, Servers};
 use crate::handle::{Handle, target_name};
 use crate::intent::{Log, Name, Number, Thing};
-use crate::layout::Volume;
+use crate::layout::Bucket;
 
 /// What keeps a stub from being empty: no server takes it away, or puts a directory in its place, by an order that was meant for something else.
 pub(crate) const KEEPER: Bytes = Bytes::from_static(b"elsewhere");
@@ -32,7 +32,7 @@ pub(super) fn going_replaced(number: Number) -> Bytes {
     format!("{:016x}-gone", number.0).into()
 }
 
-/// The names in `staging`, on its own volume, of what was taken from a name: what the operation is about, and what it replaces.
+/// The names in `staging`, on its own bucket, of what was taken from a name: what the operation is about, and what it replaces.
 pub(super) fn taken(number: Number) -> Bytes {
     format!("{:016x}-taken", number.0).into()
 }
@@ -49,17 +49,17 @@ fn or_gone(given: Result<Given, Status>) -> Result<(), Status> {
     }
 }
 
-impl<S: Servers, L: Log> Coordinator<S, L> {
+impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
     pub(super) async fn mkdir_steps(
         &self,
         number: Number,
         at: &Name,
-        volume: Volume,
+        bucket: Bucket,
         attrs: NewAttrs,
     ) -> Result<(), Status> {
-        let stub = self.stage(number, at.dir.volume, volume).await?;
-        let place = self.target_place(at.dir.volume, &stub, volume)?;
-        self.as_root(volume, Ask::Mkdir(place, attrs)).await?;
+        let stub = self.stage(number, at.dir.bucket, bucket).await?;
+        let place = self.target_place(at.dir.bucket, &stub, bucket)?;
+        self.as_root(bucket, Ask::Mkdir(place, attrs)).await?;
         // The commit.
         self.install(number, at).await
     }
@@ -89,7 +89,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     ) -> Result<(), Status> {
         let stub = match self.is_across(from, to) {
             true => Some(
-                self.stage(number, to.dir.volume, thing.object.volume)
+                self.stage(number, to.dir.bucket, thing.object.bucket)
                     .await?,
             ),
             false => None,
@@ -127,11 +127,11 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
 
     /// Whether the new name is a stub: it is not where the old one is.
     pub(super) fn is_across(&self, from: Option<&Name>, to: &Name) -> bool {
-        from.is_none_or(|from| from.dir.volume != to.dir.volume)
+        from.is_none_or(|from| from.dir.bucket != to.dir.bucket)
     }
 
     /// Makes a stub that nobody sees yet.
-    async fn stage(&self, number: Number, on: Volume, volume: Volume) -> Result<Fh, Status> {
+    async fn stage(&self, number: Number, on: Bucket, bucket: Bucket) -> Result<Fh, Status> {
         let staging = self.hidden(on)?.staging.clone();
         let name = coming(number);
         let closed = || NewAttrs {
@@ -152,7 +152,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
             name: KEEPER,
         };
         self.as_root(on, Ask::Mkdir(keeper, closed())).await?;
-        let ask = Ask::SetAttr(stub.clone(), stub_attrs(volume));
+        let ask = Ask::SetAttr(stub.clone(), stub_attrs(bucket));
         self.as_root(on, ask).await?;
         Ok(stub)
     }
@@ -160,21 +160,21 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     /// Gives a staged stub its name, if it does not have it yet.
     pub(super) async fn install(&self, number: Number, to: &Name) -> Result<(), Status> {
         let staged = Place {
-            dir: self.hidden(to.dir.volume)?.staging.clone(),
+            dir: self.hidden(to.dir.bucket)?.staging.clone(),
             name: coming(number),
         };
         let ask = Ask::Rename(staged, to.place());
-        self.as_root(to.dir.volume, ask).await.map(|_| ())
+        self.as_root(to.dir.bucket, ask).await.map(|_| ())
     }
 
-    fn target_place(&self, on: Volume, stub: &[u8], volume: Volume) -> Result<Place, Status> {
+    fn target_place(&self, on: Bucket, stub: &[u8], bucket: Bucket) -> Result<Place, Status> {
         Ok(Place {
-            dir: self.hidden(volume)?.placed.clone(),
+            dir: self.hidden(bucket)?.placed.clone(),
             name: target_name(on, stub),
         })
     }
 
-    pub(super) fn staged(&self, on: Volume, name: &Bytes) -> Result<Place, Status> {
+    pub(super) fn staged(&self, on: Bucket, name: &Bytes) -> Result<Place, Status> {
         Ok(Place {
             dir: self.hidden(on)?.staging.clone(),
             name: name.clone(),
@@ -182,7 +182,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     }
 
     /// What is under a name in this router's `staging`.
-    pub(super) async fn find_staged(&self, on: Volume, name: &Bytes) -> Result<Option<Fh>, Status> {
+    pub(super) async fn find_staged(&self, on: Bucket, name: &Bytes) -> Result<Option<Fh>, Status> {
         let staging = self.hidden(on)?.staging.clone();
         let found = self.look(on, &staging, name).await?;
         Ok(found.map(|(handle, _)| handle))
@@ -196,19 +196,19 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         thing: &Thing,
         across: bool,
     ) -> Result<(), Status> {
-        let volume = thing.object.volume;
+        let bucket = thing.object.bucket;
         let (on, ask) = match (from, &thing.stub) {
             (None, _) => {
-                let place = self.staged(volume, &taken(number))?;
-                (volume, Ask::Link(thing.object.server.clone(), place))
+                let place = self.staged(bucket, &taken(number))?;
+                (bucket, Ask::Link(thing.object.key.clone(), place))
             }
             (Some(from), Some(stub)) if across => {
-                let source = self.target_place(from.dir.volume, stub, volume)?;
-                let place = self.staged(volume, &taken(number))?;
-                (volume, Ask::Rename(source, place))
+                let source = self.target_place(from.dir.bucket, stub, bucket)?;
+                let place = self.staged(bucket, &taken(number))?;
+                (bucket, Ask::Rename(source, place))
             }
             (Some(from), _) => {
-                let on = from.dir.volume;
+                let on = from.dir.bucket;
                 let place = self.staged(on, &taken(number))?;
                 (on, Ask::Rename(from.place(), place))
             }
@@ -224,10 +224,10 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         to: &Name,
         stub: Option<&Fh>,
     ) -> Result<(), Status> {
-        let volume = thing.object.volume;
+        let bucket = thing.object.bucket;
         let (on, target) = match stub {
-            Some(stub) => (volume, self.target_place(to.dir.volume, stub, volume)?),
-            None => (to.dir.volume, to.place()),
+            Some(stub) => (bucket, self.target_place(to.dir.bucket, stub, bucket)?),
+            None => (to.dir.bucket, to.place()),
         };
         let source = self.staged(on, &taken(number))?;
         let ask = Ask::Rename(source, target);
@@ -249,13 +249,13 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     }
 
     /// Where a name's object lies: under the name, or in `placed`.
-    fn object_place(&self, at: &Name, thing: &Thing) -> Result<(Volume, Place), Status> {
+    fn object_place(&self, at: &Name, thing: &Thing) -> Result<(Bucket, Place), Status> {
         Ok(match &thing.stub {
             Some(stub) => {
-                let volume = thing.object.volume;
-                (volume, self.target_place(at.dir.volume, stub, volume)?)
+                let bucket = thing.object.bucket;
+                (bucket, self.target_place(at.dir.bucket, stub, bucket)?)
             }
-            None => (at.dir.volume, at.place()),
+            None => (at.dir.bucket, at.place()),
         })
     }
 
@@ -280,7 +280,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
 
     /// Takes away what was taken from a name, and only if it may be: a directory must be empty.
     pub(super) async fn destroy(&self, thing: &Thing, staged: &Bytes) -> Result<(), Status> {
-        let on = thing.object.volume;
+        let on = thing.object.bucket;
         let place = self.staged(on, staged)?;
         let ask = match thing.is_dir {
             true => Ask::Rmdir(place),
@@ -301,9 +301,9 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         stub: &Fh,
         staged: &Bytes,
     ) -> Result<(), Status> {
-        let on = at.dir.volume;
+        let on = at.dir.bucket;
         if self
-            .look(on, &at.dir.server, &at.name)
+            .look(on, &at.dir.key, &at.name)
             .await?
             .is_some_and(|(found, _)| found == *stub)
         {
@@ -317,7 +317,7 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     }
 
     /// Takes away what lies in `staging` under a name.
-    pub(super) async fn scrap(&self, on: Volume, staged: &Bytes) -> Result<(), Status> {
+    pub(super) async fn scrap(&self, on: Bucket, staged: &Bytes) -> Result<(), Status> {
         let staging = self.hidden(on)?.staging.clone();
         let Some((stub, _)) = self.look(on, &staging, staged).await? else {
             return Ok(());
@@ -334,14 +334,14 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
         or_gone(self.as_root(on, Ask::Rmdir(place)).await)
     }
 
-    /// The object that lies under a stub's name on a volume.
+    /// The object that lies under a stub's name on a bucket.
     pub(super) async fn placed(
         &self,
-        on: Volume,
+        on: Bucket,
         stub: &[u8],
-        volume: Volume,
+        bucket: Bucket,
     ) -> Result<Option<Handle>, Status> {
-        match self.target(on, stub, volume).await {
+        match self.target(on, stub, bucket).await {
             Ok((target, _)) => Ok(Some(target)),
             Err(Status::NoEnt) => Ok(None),
             Err(status) => Err(status),
@@ -349,8 +349,8 @@ impl<S: Servers, L: Log> Coordinator<S, L> {
     }
 
     /// Takes away an empty directory that was made for a stub that never got its name.
-    pub(super) async fn unmake(&self, on: Volume, stub: &Fh, volume: Volume) -> Result<(), Status> {
-        let place = self.target_place(on, stub, volume)?;
-        or_gone(self.as_root(volume, Ask::Rmdir(place)).await)
+    pub(super) async fn unmake(&self, on: Bucket, stub: &Fh, bucket: Bucket) -> Result<(), Status> {
+        let place = self.target_place(on, stub, bucket)?;
+        or_gone(self.as_root(bucket, Ask::Rmdir(place)).await)
     }
 }

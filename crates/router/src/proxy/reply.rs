@@ -2,18 +2,20 @@
 
 use bytes::Bytes;
 use quorate_files::Who;
-use quorate_nfs::call::{How, NewAttrs, Place};
+use quorate_nfs::call::{How, Listing, NewAttrs, Place};
 use quorate_nfs::handle::MAX_HANDLE_BYTES;
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
 
 use super::{Done, Proxy};
-use crate::ask::{Ask, Servers, place as write_place};
+use crate::ask::{Ask, Given, Servers};
 use crate::attrs::Attrs;
+use crate::buckets::Changes;
 use crate::coordinator::{Found, Renamed};
 use crate::handle::Handle;
 use crate::intent::Log;
-use crate::layout::Volume;
+use crate::layout::{Bucket, Volume};
+use crate::rewrite::turn;
 
 const LOOKUP: u32 = 3;
 const CREATE: u32 = 8;
@@ -28,15 +30,19 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     pub(super) async fn lookup(&self, who: &Who, place: &Place) -> Done {
         let name = self.name(place)?;
         if &place.name[..] == b".." {
+            let _passage = self.buckets().pass_all().await;
             let parent = self.coordinator.parent(&name.dir).await?;
             let attrs = self.coordinator.attrs(&parent).await?;
             return self.found(&parent, attrs);
         }
-        let volume = name.dir.volume;
+        let bucket = name.dir.bucket;
+        let passage = self.buckets().pass(bucket).await?;
+        let at = self.buckets().locate(bucket)?;
         let mut w = Writer::default();
-        write_place(&mut w, &name.place());
-        let servers = &self.coordinator.servers;
-        let results = servers.nfs(volume, LOOKUP, who, &w.out).await?;
+        w.opaque(&at.server(&name.dir.key)?);
+        w.opaque(&name.name);
+        let servers = &self.buckets().servers;
+        let results = servers.nfs(at.volume, LOOKUP, who, &w.out).await?;
         let read = |results: Bytes| {
             let r = &mut Reader::new(results);
             if r.u32()? != 0 {
@@ -48,21 +54,26 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         let found =
             read(results.clone()).map_err(|_: quorate_nfs::xdr::Malformed| Status::ServerFault)?;
         let Some((server, attrs)) = found else {
-            let rewritten = self.rewrite(&name.dir).results(LOOKUP, results);
+            let rewritten = self.rewrite(bucket, &at).results(LOOKUP, results);
             return rewritten.map_err(|_| Status::ServerFault);
         };
-        let object = Handle { volume, server };
+        let object = Handle {
+            bucket,
+            key: at.key(&server),
+        };
         let attrs = match attrs {
             Some(attrs) => attrs,
             None => self.coordinator.attrs(&object).await?,
         };
         let Some(elsewhere) = attrs.stub() else {
-            let rewritten = self.rewrite(&object).results(LOOKUP, results);
+            let rewritten = self.rewrite(bucket, &at).results(LOOKUP, results);
             return rewritten.map_err(|_| Status::ServerFault);
         };
+        drop(passage);
+        let _passage = self.buckets().pass_all().await;
         let target = self
             .coordinator
-            .target(volume, &object.server, elsewhere)
+            .target(bucket, &object.key, elsewhere)
             .await;
         match target {
             Ok((target, attrs)) => self.found(&target, attrs),
@@ -83,7 +94,8 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         let mut w = Writer::default();
         w.u32(0);
         w.opaque(&object.write()?);
-        self.rewrite(object).after(&mut w, Some(attrs));
+        let at = self.buckets().locate(object.bucket)?;
+        self.rewrite(object.bucket, &at).after(&mut w, Some(attrs));
         w.bool(false);
         Ok(w.out)
     }
@@ -94,7 +106,8 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         w.u32(0);
         w.bool(true);
         w.opaque(&object.write()?);
-        self.rewrite(object).after(&mut w, Some(attrs));
+        let at = self.buckets().locate(object.bucket)?;
+        self.rewrite(object.bucket, &at).after(&mut w, Some(attrs));
         w.bool(false);
         w.bool(false);
         Ok(w.out)
@@ -109,15 +122,15 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     ) -> Done {
         let name = self.name(place)?;
         let in_root = name.dir == *self.coordinator.root();
-        let parent = (name.dir.volume, &name.dir.server[..]);
-        let volume = self.layout.place(parent, in_root, &name.name);
+        let map = self.buckets().map();
+        let bucket = self.layout.place(&name.dir, in_root, &name.name, &map);
         let _held = self.hold(vec![name.clone()]).await?;
         // These are there always.
         let own = matches!(&name.name[..], b"." | b"..");
-        if volume == name.dir.volume || own {
+        if bucket == name.dir.bucket || own {
             return self.straight(MKDIR, who, &place.dir, arguments).await;
         }
-        let (object, attrs) = self.coordinator.mkdir(who, name, volume, new).await?;
+        let (object, attrs) = self.coordinator.mkdir(who, name, bucket, new).await?;
         self.made(&object, attrs)
     }
 
@@ -169,18 +182,27 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         match renamed.await? {
             Renamed::Done => self.done(RENAME),
             Renamed::Straight(_guard) => {
-                let arguments = Ask::Rename(from.place(), to.place()).write();
-                self.forward(RENAME, who, &from.dir, &arguments).await
+                let ask = Ask::Rename(from.place(), to.place());
+                self.pass_on(who, from.dir.bucket, ask).await
             }
         }
+    }
+
+    /// An order within a bucket, whose handles are keys.
+    async fn pass_on(&self, who: &Who, bucket: Bucket, ask: Ask) -> Done {
+        let at = self.buckets().locate(bucket)?;
+        let procedure = ask.procedure();
+        let _mark = self.buckets().mark(bucket, Changes::of_ask(&ask));
+        let arguments = ask.in_words_of(&at)?.write();
+        self.forward(procedure, who, bucket, &at, &arguments).await
     }
 
     pub(super) async fn link(&self, who: &Who, file: &Bytes, new: &Place) -> Done {
         let (file, to) = (self.handle(file)?, self.name(new)?);
         let _held = self.hold(vec![to.clone()]).await?;
-        if file.volume == to.dir.volume {
-            let arguments = Ask::Link(file.server.clone(), to.place()).write();
-            return self.forward(LINK, who, &file, &arguments).await;
+        if file.bucket == to.dir.bucket {
+            let ask = Ask::Link(file.key.clone(), to.place());
+            return self.pass_on(who, file.bucket, ask).await;
         }
         if matches!(&to.name[..], b"." | b"..") {
             return Err(Status::Exist);
@@ -221,9 +243,9 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             size: Some(size),
             ..NewAttrs::default()
         };
-        let ask = Ask::SetAttr(thing.object.server.clone(), cut);
-        let servers = &self.coordinator.servers;
-        servers.ask(thing.object.volume, who, ask).await?;
+        let ask = Ask::SetAttr(thing.object.key.clone(), cut);
+        let buckets = self.buckets();
+        buckets.ask(thing.object.bucket, who, ask).await?;
         let attrs = self.coordinator.attrs(&thing.object).await?;
         self.made(&thing.object, attrs)
     }
@@ -231,9 +253,12 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     /// The sums of all volumes.
     pub(super) async fn fs_stat(&self, who: &Who, object: &Bytes) -> Done {
         let object = self.handle(object)?;
+        let passage = self.buckets().pass(object.bucket).await?;
         let attrs = self.coordinator.attrs(&object).await?;
+        let at = self.buckets().locate(object.bucket)?;
+        drop(passage);
         let (mut sums, mut steady) = ([0u64; 6], u32::MAX);
-        for volume in self.layout.volumes() {
+        for volume in self.buckets().map().present() {
             let (words, seconds) = self.fs_stat_of(who, volume).await?;
             for (sum, word) in sums.iter_mut().zip(words) {
                 *sum = sum.saturating_add(word);
@@ -242,7 +267,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         }
         let mut w = Writer::default();
         w.u32(0);
-        self.rewrite(&object).after(&mut w, Some(attrs));
+        self.rewrite(object.bucket, &at).after(&mut w, Some(attrs));
         sums.into_iter().for_each(|sum| w.u64(sum));
         w.u32(steady);
         Ok(w.out)
@@ -250,10 +275,10 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     /// Bytes and files, in all, free, and free for this user; and for how many seconds they hold.
     async fn fs_stat_of(&self, who: &Who, volume: Volume) -> Result<([u64; 6], u32), Status> {
-        let top = self.tops.get(usize::from(volume.0)).ok_or(Status::Stale)?;
+        let top = self.shelves.get(volume).ok_or(Status::Stale)?.top;
         let mut w = Writer::default();
-        w.opaque(top);
-        let servers = &self.coordinator.servers;
+        w.opaque(&top);
+        let servers = &self.buckets().servers;
         let results = servers.nfs(volume, FSSTAT, who, &w.out).await?;
         let r = &mut Reader::new(results);
         let mut read = || {
@@ -276,9 +301,46 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     /// Asks how much is free, for the policy that wants to know.
     pub async fn look_at_space(&self) {
-        for volume in self.layout.volumes() {
+        for volume in self.buckets().map().present() {
             // One that does not answer keeps what it had.
             let _ = self.fs_stat_of(&Who::root(), volume).await;
+        }
+    }
+}
+
+impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
+    /// Gives the server the verifier of a listing as it was when it gave it out; refuses to go on with one that was begun on another
+    /// server, before the bucket moved.
+    pub(super) async fn turn_back(
+        &self,
+        who: &Who,
+        listing: &Listing,
+        arguments: &mut [u8],
+    ) -> Result<(), Status> {
+        let handle = self.handle(&listing.dir)?;
+        let at = self.buckets().locate(handle.bucket)?;
+        if listing.cookie == 0 || at.moved == 0 {
+            return Ok(());
+        }
+        // After the handle and the cookie.
+        let verifier = 4 + listing.dir.len().next_multiple_of(4) + 8;
+        let place = arguments.get_mut(verifier..verifier + 8);
+        let place: &mut [u8; 8] = place
+            .and_then(|place| place.try_into().ok())
+            .ok_or(Status::ServerFault)?;
+        let given = u64::from_be_bytes(*place) ^ turn(at.moved);
+        *place = given.to_be_bytes();
+        if given == 0 {
+            return Ok(());
+        }
+        let ask = Ask::ReadDir {
+            dir: handle.key,
+            cookie: 0,
+            verifier: 0,
+        };
+        match self.buckets().ask(handle.bucket, who, ask).await? {
+            Given::Entries { verifier, .. } if verifier == given => Ok(()),
+            _ => Err(Status::BadCookie),
         }
     }
 }

@@ -17,11 +17,11 @@ use quorate_router::coordinator::{Coordinator, Found, Hidden, Renamed};
 use quorate_router::fence::{adopt, enter};
 use quorate_router::handle::Handle;
 use quorate_router::intent::{Log, Name, Number};
-use quorate_router::layout::{HOME, Volume};
+use quorate_router::layout::{Bucket, HOME};
 
 use model::{FAULTS, Fault, ROOT, Server, State, World, fh};
 
-const VOLUMES: u16 = 3;
+const VOLUMES: u32 = 3;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
 /// How many operations on one tree.
 const OPERATIONS: usize = 60;
@@ -48,7 +48,7 @@ type Path = Vec<&'static [u8]>;
 /// An operation, by paths from the root.
 #[derive(Clone, Debug)]
 enum Op {
-    Mkdir(Path, Volume),
+    Mkdir(Path, Bucket),
     Make(Path, u64),
     Rmdir(Path),
     Remove(Path),
@@ -64,7 +64,7 @@ fn path(random: &mut Random) -> Path {
 }
 
 fn op(random: &mut Random) -> Op {
-    let volume = Volume(random.below(VOLUMES.into()) as u16);
+    let volume = Bucket(random.below(VOLUMES.into()) as u32);
     match random.below(12) {
         0..4 => Op::Mkdir(path(random), volume),
         4 | 5 => Op::Make(path(random), random.next()),
@@ -86,7 +86,7 @@ fn run<T>(future: impl Future<Output = T>) -> Option<T> {
 type Router<'a> = Coordinator<&'a World, &'a World>;
 
 /// A world whose volumes have their hidden directories; their numbers follow from the order in which they are made.
-fn world(volumes: u16) -> World {
+fn world(volumes: u32) -> World {
     let servers = (0..volumes).map(|_| {
         let mut server = Server::default();
         let mut make = |dir: u64, name: &'static [u8]| {
@@ -119,8 +119,8 @@ fn shared() -> Hidden {
     }
 }
 
-fn volumes(world: &World) -> impl Iterator<Item = Volume> + use<> {
-    (0..world.lock().servers.len() as u16).map(Volume)
+fn volumes(world: &World) -> impl Iterator<Item = Bucket> + use<> {
+    (0..world.lock().servers.len() as u32).map(Bucket)
 }
 
 /// Another life of the router begins: its number.
@@ -146,7 +146,7 @@ fn router(world: &World) -> Router<'_> {
             dir,
             name: name.clone(),
         };
-        let found = world.lock().servers[usize::from(volume.0)].ask(Ask::Lookup(place));
+        let found = world.lock().servers[volume.0 as usize].ask(Ask::Lookup(place));
         match found {
             Ok(Given::Object(object)) => Hidden {
                 staging: object.handle,
@@ -160,12 +160,15 @@ fn router(world: &World) -> Router<'_> {
 
 fn root() -> Handle {
     Handle {
-        volume: HOME,
-        server: fh(ROOT + 2),
+        bucket: HOME,
+        key: fh(ROOT + 2),
     }
 }
 
-async fn name<S: Servers, L: Log>(router: &Coordinator<S, L>, path: &Path) -> Result<Name, Status> {
+async fn name<S: Servers<Bucket>, L: Log>(
+    router: &Coordinator<S, L>,
+    path: &Path,
+) -> Result<Name, Status> {
     let (last, above) = path.split_last().unwrap();
     let mut dir = router.root().clone();
     for &name in above {
@@ -184,9 +187,9 @@ async fn name<S: Servers, L: Log>(router: &Coordinator<S, L>, path: &Path) -> Re
 }
 
 /// As the proxy does it.
-async fn act<S: Servers, L: Log>(
+async fn act<S: Servers<Bucket>, L: Log>(
     router: &Coordinator<S, L>,
-    volumes: u16,
+    volumes: u32,
     op: &Op,
 ) -> Result<(), Status> {
     let who = Who::root();
@@ -194,7 +197,7 @@ async fn act<S: Servers, L: Log>(
         let dirs = names.into_iter().map(|name| name.dir.clone());
         router.log().hold(dirs.collect())
     };
-    let straight = |volume: Volume, ask: Ask| async move {
+    let straight = |volume: Bucket, ask: Ask| async move {
         let servers = &router.servers;
         servers.ask(volume, &Who::root(), ask).await.map(drop)
     };
@@ -202,8 +205,8 @@ async fn act<S: Servers, L: Log>(
         Op::Mkdir(path, volume) => {
             let at = name(router, path).await?;
             let _held = hold(vec![&at]).await?;
-            let volume = Volume(volume.0 % volumes);
-            if volume == at.dir.volume {
+            let volume = Bucket(volume.0 % volumes);
+            if volume == at.dir.bucket {
                 let ask = Ask::Mkdir(at.place(), NewAttrs::default());
                 return straight(volume, ask).await;
             }
@@ -214,14 +217,14 @@ async fn act<S: Servers, L: Log>(
             let at = name(router, path).await?;
             let _held = hold(vec![&at]).await?;
             let text = Bytes::copy_from_slice(&text.to_be_bytes());
-            straight(at.dir.volume, Ask::Symlink(at.place(), text)).await
+            straight(at.dir.bucket, Ask::Symlink(at.place(), text)).await
         }
         Op::Rmdir(path) => {
             let at = name(router, path).await?;
             let _held = hold(vec![&at]).await?;
             match router.find(&at).await? {
                 Found::Thing(thing, _) if thing.stub.is_none() => {
-                    straight(at.dir.volume, Ask::Rmdir(at.place())).await
+                    straight(at.dir.bucket, Ask::Rmdir(at.place())).await
                 }
                 _ => router.remove(&who, at, true).await,
             }
@@ -229,7 +232,7 @@ async fn act<S: Servers, L: Log>(
         Op::Remove(path) => {
             let at = name(router, path).await?;
             let _held = hold(vec![&at]).await?;
-            match straight(at.dir.volume, Ask::Remove(at.place())).await {
+            match straight(at.dir.bucket, Ask::Remove(at.place())).await {
                 Err(Status::IsDir) => router.remove(&who, at, false).await,
                 other => other,
             }
@@ -242,7 +245,7 @@ async fn act<S: Servers, L: Log>(
                 Renamed::Done => Ok(()),
                 Renamed::Straight(_guard) => {
                     let ask = Ask::Rename(from.place(), to.place());
-                    straight(from.dir.volume, ask).await
+                    straight(from.dir.bucket, ask).await
                 }
             }
         }
@@ -253,10 +256,10 @@ async fn act<S: Servers, L: Log>(
             };
             let file = thing.object;
             let _held = hold(vec![&to]).await?;
-            if file.volume != to.dir.volume {
+            if file.bucket != to.dir.bucket {
                 return router.link(&who, file, to).await;
             }
-            straight(file.volume, Ask::Link(file.server, to.place())).await
+            straight(file.bucket, Ask::Link(file.key, to.place())).await
         }
     }
 }
@@ -264,18 +267,18 @@ async fn act<S: Servers, L: Log>(
 type Tree = BTreeMap<Vec<u8>, Option<(Bytes, u32)>>;
 
 /// What clients see: each path, and for what is no directory its content and how many names it has.
-fn tree<S: Servers, L: Log>(router: &Coordinator<S, L>) -> Tree {
+fn tree<S: Servers<Bucket>, L: Log>(router: &Coordinator<S, L>) -> Tree {
     let mut seen = BTreeMap::new();
     let mut todo = vec![(router.root().clone(), Vec::new())];
     while let Some((dir, path)) = todo.pop() {
         let (mut cookie, mut end) = (0, false);
         while !end {
             let ask = Ask::ReadDir {
-                dir: dir.server.clone(),
+                dir: dir.key.clone(),
                 cookie,
                 verifier: 0,
             };
-            let listed = run(router.servers.ask(dir.volume, &Who::root(), ask)).unwrap();
+            let listed = run(router.servers.ask(dir.bucket, &Who::root(), ask)).unwrap();
             let Given::Entries {
                 entries, end: last, ..
             } = listed.unwrap()
@@ -301,8 +304,8 @@ fn tree<S: Servers, L: Log>(router: &Coordinator<S, L>) -> Tree {
                     seen.insert(path, None);
                     continue;
                 }
-                let ask = Ask::Readlink(thing.object.server);
-                let text = run(router.servers.ask(thing.object.volume, &Who::root(), ask)).unwrap();
+                let ask = Ask::Readlink(thing.object.key);
+                let text = run(router.servers.ask(thing.object.bucket, &Who::root(), ask)).unwrap();
                 let Given::Text(text) = text.unwrap() else {
                     panic!("no text");
                 };
@@ -316,14 +319,14 @@ fn tree<S: Servers, L: Log>(router: &Coordinator<S, L>) -> Tree {
 
 /// Nothing is left that nobody sees: no stub half made, and no more targets than stubs.
 /// `lives`: how many routers have a directory in `staging`. `orphans`: how many directories may lie in `placed` that nothing leads to.
-fn assert_clean<S: Servers, L: Log>(
+fn assert_clean<S: Servers<Bucket>, L: Log>(
     world: &World,
     router: &Coordinator<S, L>,
     lives: usize,
     orphans: usize,
 ) {
     let (mut targets, mut stubs) = (0, 0);
-    let volumes = world.lock().servers.len() as u16;
+    let volumes = world.lock().servers.len() as u32;
     for volume in 0..volumes {
         let list = |number| {
             let ask = Ask::ReadDir {
@@ -334,7 +337,7 @@ fn assert_clean<S: Servers, L: Log>(
             let mut all = Vec::new();
             let mut next = ask;
             loop {
-                let listed = world.lock().servers[usize::from(volume)].ask(next).unwrap();
+                let listed = world.lock().servers[volume as usize].ask(next).unwrap();
                 let Given::Entries {
                     entries: e, end, ..
                 } = listed
@@ -365,11 +368,11 @@ fn assert_clean<S: Servers, L: Log>(
         let mut cookie = 0;
         loop {
             let ask = Ask::ReadDir {
-                dir: dir.server.clone(),
+                dir: dir.key.clone(),
                 cookie,
                 verifier: 0,
             };
-            let listed = world.lock().servers[usize::from(dir.volume.0)].ask(ask);
+            let listed = world.lock().servers[dir.bucket.0 as usize].ask(ask);
             let Given::Entries { entries, end, .. } = listed.unwrap() else {
                 panic!("no listing");
             };

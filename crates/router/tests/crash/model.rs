@@ -6,15 +6,18 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use quorate_files::Who;
+use quorate_files::op::SetTime;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
 use quorate_nfs::status::Status;
 use quorate_router::ask::{Ask, Entry, Given, Object, Servers};
 use quorate_router::attrs::{ATTR_BYTES, Attrs, DIRECTORY};
 use quorate_router::handle::Handle;
 use quorate_router::intent::{Intent, Log, Number};
-use quorate_router::layout::Volume;
+use quorate_router::layout::{Bucket, Volume};
+use quorate_router::map::Map;
 
-/// `ftype3` of a symbolic link: the only other kind that is needed.
+/// `ftype3` of a file, and of a symbolic link.
+const REGULAR: u32 = 1;
 const LINK: u32 = 5;
 /// The number of each server's root.
 pub const ROOT: u64 = 1;
@@ -24,7 +27,10 @@ struct Node {
     parent: u64,
     /// Of a directory.
     names: Option<BTreeMap<Bytes, u64>>,
-    text: Bytes,
+    /// Of a file or a device what is in it, of a symbolic link where it leads.
+    text: Vec<u8>,
+    kind: u32,
+    mtime: u64,
     nlink: u32,
     mode: u32,
     uid: u32,
@@ -47,7 +53,9 @@ impl Default for Server {
         let root = Node {
             parent: ROOT,
             names: Some(BTreeMap::new()),
-            text: Bytes::new(),
+            text: Vec::new(),
+            kind: DIRECTORY,
+            mtime: 0,
             nlink: 2,
             mode: 0o777,
             uid: 0,
@@ -82,16 +90,14 @@ impl Server {
     fn attrs(&self, number: u64) -> Attrs {
         let node = &self.nodes[&number];
         let mut out = Vec::new();
-        let kind = if node.names.is_some() {
-            DIRECTORY
-        } else {
-            LINK
-        };
-        for word in [kind, node.mode, node.nlink, node.uid, node.gid] {
+        for word in [node.kind, node.mode, node.nlink, node.uid, node.gid] {
             out.extend_from_slice(&word.to_be_bytes());
         }
+        out.extend_from_slice(&(node.text.len() as u64).to_be_bytes());
         out.resize(52, 0);
         out.extend_from_slice(&number.to_be_bytes());
+        out.resize(68, 0);
+        out.extend_from_slice(&node.mtime.to_be_bytes());
         out.resize(ATTR_BYTES, 0);
         Attrs(out.try_into().unwrap())
     }
@@ -103,7 +109,13 @@ impl Server {
         })
     }
 
-    fn make(&mut self, at: Place, text: Option<Bytes>, new: NewAttrs) -> Result<Given, Status> {
+    fn make(
+        &mut self,
+        at: Place,
+        kind: u32,
+        text: Vec<u8>,
+        new: NewAttrs,
+    ) -> Result<Given, Status> {
         let dir = self.number(&at.dir)?;
         if self.names(dir)?.contains_key(&at.name) {
             return Err(Status::Exist);
@@ -113,8 +125,10 @@ impl Server {
         self.names(dir)?.insert(at.name, number);
         let node = Node {
             parent: dir,
-            names: text.is_none().then(BTreeMap::new),
-            text: text.unwrap_or_default(),
+            names: (kind == DIRECTORY).then(BTreeMap::new),
+            text,
+            kind,
+            mtime: number << 8,
             nlink: 1,
             mode: new.mode.unwrap_or(0o755),
             uid: new.uid.unwrap_or(0),
@@ -195,6 +209,12 @@ impl Server {
                 node.mode = new.mode.unwrap_or(node.mode);
                 node.uid = new.uid.unwrap_or(node.uid);
                 node.gid = new.gid.unwrap_or(node.gid);
+                if let Some(size) = new.size {
+                    node.text.resize(size as usize, 0);
+                }
+                if let Some(SetTime::At(at)) = new.mtime {
+                    node.mtime = (at.secs as u64) << 32 | u64::from(at.nanos);
+                }
                 Given::Done
             }
             Ask::Lookup(at) => {
@@ -212,10 +232,44 @@ impl Server {
             }
             Ask::Readlink(fh) => {
                 let number = self.number(&fh)?;
-                Given::Text(self.nodes[&number].text.clone())
+                Given::Text(self.nodes[&number].text.clone().into())
             }
-            Ask::Mkdir(at, new) => self.make(at, None, new)?,
-            Ask::Symlink(at, text) => self.make(at, Some(text), NewAttrs::default())?,
+            Ask::Mkdir(at, new) => self.make(at, DIRECTORY, Vec::new(), new)?,
+            Ask::Symlink(at, text) => self.make(at, LINK, text.to_vec(), NewAttrs::default())?,
+            Ask::Create(at, new) => self.make(at, REGULAR, Vec::new(), new)?,
+            Ask::Mknod { at, kind, new, .. } => self.make(at, kind, Vec::new(), new)?,
+            Ask::Read {
+                file,
+                offset,
+                count,
+            } => {
+                let number = self.number(&file)?;
+                let text = &self.nodes[&number].text;
+                let start = text.len().min(offset as usize);
+                let end = text.len().min(start + count as usize);
+                Given::Data {
+                    data: Bytes::copy_from_slice(&text[start..end]),
+                    end: end == text.len(),
+                }
+            }
+            Ask::Write {
+                file, offset, data, ..
+            } => {
+                let number = self.number(&file)?;
+                let node = self.nodes.get_mut(&number).unwrap();
+                let end = offset as usize + data.len();
+                node.text.resize(node.text.len().max(end), 0);
+                node.text[offset as usize..end].copy_from_slice(&data);
+                node.mtime += 1;
+                Given::Written {
+                    count: data.len() as u32,
+                    verifier: 7,
+                }
+            }
+            Ask::Commit(_) => Given::Written {
+                count: 0,
+                verifier: 7,
+            },
             Ask::Remove(at) => self.take(&at, false)?,
             Ask::Rmdir(at) => self.take(&at, true)?,
             Ask::Rename(from, to) => self.rename(&from, &to)?,
@@ -288,11 +342,15 @@ pub const FAULTS: [Fault; 5] = [
 pub struct State {
     pub servers: Vec<Server>,
     pub open: BTreeMap<u64, Intent>,
+    /// The map that is kept.
+    pub map: Option<Map>,
     pub next: u64,
     /// How many orders and records there were.
     pub steps: u64,
     /// At which of them what is to happen.
     pub fault: Option<(u64, Fault)>,
+    /// Whether others may do something before each of them.
+    pub yields: bool,
     /// What is late stays so.
     pub holds_back: bool,
     /// Which life of the router this is.
@@ -313,6 +371,12 @@ impl World {
         can_be_lost: bool,
         act: impl FnOnce(&mut State) -> Result<T, Status>,
     ) -> Result<T, Status> {
+        let mut waits = self.lock().yields;
+        std::future::poll_fn(|_| match std::mem::take(&mut waits) {
+            true => std::task::Poll::Pending,
+            false => std::task::Poll::Ready(()),
+        })
+        .await;
         let fault = {
             let mut state = self.lock();
             state.steps += 1;
@@ -350,6 +414,16 @@ impl World {
     }
 }
 
+/// Where buckets are not what is tested, each server is one.
+impl Servers<Bucket> for &World {
+    async fn ask(&self, bucket: Bucket, _: &Who, ask: Ask) -> Result<Given, Status> {
+        self.step(true, |state| state.servers[bucket.0 as usize].ask(ask))
+            .await
+    }
+
+    async fn pause(&self) {}
+}
+
 impl Servers for &World {
     async fn ask(&self, volume: Volume, _: &Who, ask: Ask) -> Result<Given, Status> {
         self.step(true, |state| state.servers[usize::from(volume.0)].ask(ask))
@@ -360,6 +434,18 @@ impl Servers for &World {
 }
 
 impl Log for &World {
+    async fn keep(&self, map: &Map) -> Result<(), Status> {
+        // As it comes back from a disk.
+        let map = Map::read(map.write().into()).unwrap();
+        self.step(false, |state| {
+            let kept = state.map.as_ref().expect("there is one from the start");
+            assert_eq!(map.version, kept.version + 1);
+            state.map = Some(map);
+            Ok(())
+        })
+        .await
+    }
+
     type Hold = ();
 
     fn is_current(&self) -> bool {

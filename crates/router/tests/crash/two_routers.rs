@@ -13,7 +13,7 @@ use quorate_nfs::status::Status;
 use quorate_router::ask::{Ask, Given, Servers};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::fence::enter;
-use quorate_router::layout::Volume;
+use quorate_router::layout::Bucket;
 use quorate_router::shared::{Group, Shared, SharedError};
 use quorate_router::takeover::settle;
 use quorate_state::{MemorySnapshot, State as Replicated};
@@ -49,8 +49,8 @@ impl std::fmt::Debug for Way {
     }
 }
 
-impl Servers for Way {
-    async fn ask(&self, volume: Volume, who: &Who, ask: Ask) -> Result<Given, Status> {
+impl Servers<Bucket> for Way {
+    async fn ask(&self, volume: Bucket, who: &Who, ask: Ask) -> Result<Given, Status> {
         (&*self.world).ask(volume, who, ask).await
     }
 
@@ -108,7 +108,7 @@ fn begin(way: &Way) -> Routing {
         let registered = Shared::register(way.clone(), [7; 16], instance, LEASE).await;
         let log = registered.unwrap();
         let mut own = Vec::new();
-        for volume in (0..VOLUMES).map(Volume) {
+        for volume in (0..VOLUMES).map(Bucket) {
             // The world's own first life has the number 1.
             own.push(enter(way, volume, &shared(), log.epoch()).await.unwrap());
         }
@@ -129,7 +129,7 @@ fn next_op(random: &mut Random, last: &Op) -> Op {
     let other = super::path(random);
     match random.below(8) {
         0 => Op::Make(path, random.next()),
-        1 => Op::Mkdir(path, Volume(random.below(VOLUMES.into()) as u16)),
+        1 => Op::Mkdir(path, Bucket(random.below(VOLUMES.into()) as u32)),
         2 => Op::Rename(path, other),
         3 => Op::Rename(other, path),
         4 => Op::Rmdir(path),
@@ -199,7 +199,7 @@ fn each_step_can_be_late_or_the_last() {
                         let dead = second.log().renew().await.unwrap();
                         assert_eq!(dead.len(), 1, "{told}");
                         let (heir, ancestors) = second.log().take_over(dead).await.unwrap();
-                        let hidden = vec![shared(); VOLUMES.into()];
+                        let hidden = vec![shared(); VOLUMES as usize];
                         settle(&way, &hidden, &root(), &heir, &ancestors)
                             .await
                             .unwrap()

@@ -1,12 +1,13 @@
 //! The router over TCP, between a client and three servers: first use, placement, operations on two servers, a new router on the same log.
 
+mod load;
 #[allow(dead_code, reason = "the log and the faults are not needed here")]
 #[path = "../crash/model.rs"]
 mod model;
 mod responder;
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use quorate_files::Who;
@@ -15,12 +16,16 @@ use quorate_nfs::serve;
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
 use quorate_router::ask::{Ask, Given};
-use quorate_router::config::{Config, Keeper};
+use quorate_router::config::{self, Config};
 use quorate_router::coordinator::Coordinator;
+use quorate_router::intent::Log;
 use quorate_router::journal::Journal;
+use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
-use quorate_router::setup::set_up;
-use quorate_router::upstream::{Upstream, Upstreams};
+use quorate_router::setup::{set_up, survey};
+use quorate_router::shelf::Shelves;
+use quorate_router::upstream::Upstream;
+use quorate_router::volumes::Keeper;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -32,44 +37,90 @@ async fn listen() -> (TcpListener, u16) {
     (listener, port)
 }
 
+/// Servers of the model; their ports.
+async fn servers(count: usize) -> Vec<u16> {
+    let mut ports = Vec::new();
+    for _ in 0..count {
+        let (listener, port) = listen().await;
+        let server = Responder(Mutex::new(model::Server::default()));
+        tokio::spawn(async move { serve(listener, server).await.unwrap() });
+        ports.push(port);
+    }
+    ports
+}
+
+async fn eventually(is_so: impl Fn() -> bool) {
+    for _ in 0..3_000 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("it does not come to be so");
+}
+
+fn lock_is_free(place: &Path) -> bool {
+    let lock = std::fs::File::open(place.join("route.lock"));
+    lock.unwrap().try_lock().is_ok()
+}
+
+/// A router, until this goes.
+struct Ends([AbortHandle; 2]);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.iter().for_each(AbortHandle::abort);
+    }
+}
+
 /// A router of servers at these ports, which ends with the handle.
-async fn route(place: &Path, ports: &[u16], new: [u8; 16]) -> (AbortHandle, u16) {
+async fn route(
+    place: &Path,
+    ports: &[u16],
+    new: [u8; 16],
+    policy: &str,
+) -> (Ends, u16, Arc<Keeper<Journal>>) {
     let urls: Vec<String> = ports
         .iter()
         .map(|port| format!("\"nfs://127.0.0.1:{port}/\""))
         .collect();
     let file = place.join("route.toml");
     let text = format!(
-        "log = \"route.log\"\nvolumes = [{}]\npolicy = \"stay\"\n\
+        "log = \"route.log\"\nvolumes = [{}]\npolicy = \"{policy}\"\nbuckets = 12\n\
          [pin]\na = 0\nb = 1\nc = 2\n[[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
         urls.join(", ")
     );
     std::fs::write(&file, text).unwrap();
     let config = Config::load(&file).unwrap();
-    let upstreams = config
-        .volumes
-        .iter()
-        .map(|v| Upstream::start(v.nfs.clone()));
-    let upstreams = Upstreams(upstreams.collect());
-    let volumes = set_up(&upstreams, &config.volumes, new).await.unwrap();
-    assert_eq!(volumes.set, [1; 16]);
-    let Keeper::File(log) = &config.keeper else {
+    let survey = survey(&config.volumes, new).await.unwrap();
+    let set = survey.set;
+    assert_eq!(set, [1; 16]);
+    let config::Keeper::File(log) = &config.keeper else {
         panic!("a file");
     };
-    let (journal, open) = Journal::open(log, volumes.set, 0).unwrap();
+    let (journal, open) = Journal::open(log, set, 0).unwrap();
     assert!(open.is_empty());
-    let coordinator = Coordinator::new(upstreams, journal, volumes.hidden, volumes.root);
-    let layout = config.layout();
-    let proxy = Proxy::new(
-        coordinator,
-        layout,
-        config.exports,
-        volumes.tops,
-        volumes.set,
-    );
+    let kept = journal.map();
+    let volumes = set_up(survey, kept.clone(), config.buckets, 0)
+        .await
+        .unwrap();
+    let buckets = volumes.buckets;
+    let map = buckets.map();
+    if kept.as_ref() != Some(&*map) {
+        journal.keep(&map).await.unwrap();
+    }
+    let shelves: Arc<Shelves> = Arc::new(volumes.shelves.into());
+    let mover = Mover::new(buckets.clone(), journal.clone(), shelves.clone());
+    let keeper = Arc::new(Keeper::new(mover, shelves.clone(), set, true));
+    let coordinator = Coordinator::new(buckets, journal, volumes.hidden, volumes.root);
+    let layout = Arc::new(config.layout());
+    let proxy = Proxy::new(coordinator, layout, config.exports, shelves, set);
+    let background = keeper.clone();
+    let moving = tokio::spawn(async move { background.run().await });
     let (listener, port) = listen().await;
     let task = tokio::spawn(async move { serve(listener, proxy).await.unwrap() });
-    (task.abort_handle(), port)
+    let ends = Ends([task.abort_handle(), moving.abort_handle()]);
+    (ends, port, keeper)
 }
 
 struct Client(Upstream);
@@ -113,21 +164,16 @@ fn at(dir: &Fh, name: &'static str) -> Place {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_volume_over_sockets() {
     let place = tempfile::tempdir().unwrap();
-    let mut ports = Vec::new();
-    for _ in 0..3 {
-        let (listener, port) = listen().await;
-        let server = Responder(Mutex::new(model::Server::default()));
-        tokio::spawn(async move { serve(listener, server).await.unwrap() });
-        ports.push(port);
-    }
-    let (router, port) = route(place.path(), &ports, [1; 16]).await;
+    let ports = servers(3).await;
+    let (router, port, keeper) = route(place.path(), &ports, [1; 16], "stay").await;
     let (client, root) = Client::connect(port).await;
     let new = NewAttrs::default;
     let mut dirs = Vec::new();
     for (name, volume) in [("a", 0), ("b", 1), ("c", 2)] {
         let made = client.object(Ask::Mkdir(at(&root, name), new())).await;
         let dir = made.unwrap();
-        assert_eq!((dir[3], dir[7]), (volume, volume), "{name}");
+        // Bucket 0 and 3 are on volume 0, and so on.
+        assert_eq!((dir[3], dir[7] % 3), (volume, volume), "{name}");
         let again = client.object(Ask::Lookup(at(&root, name))).await;
         assert_eq!(again.as_ref(), Ok(&dir));
         let again = client.ask(Ask::Mkdir(at(&root, name), new())).await;
@@ -163,16 +209,10 @@ async fn one_volume_over_sockets() {
     assert_eq!(full.unwrap_err(), Status::NotEmpty);
 
     // Another router with the same log; the number that it would give a new set is not used.
-    router.abort();
-    let log = place.path().join("route.lock");
-    let free = || std::fs::File::open(&log).unwrap().try_lock().is_ok();
-    for _ in 0..200 {
-        if free() {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-    let (_router, port) = route(place.path(), &ports, [2; 16]).await;
+    drop((router, keeper));
+    let free = || lock_is_free(place.path());
+    eventually(free).await;
+    let (_router, port, _) = route(place.path(), &ports, [2; 16], "stay").await;
     let (client, again) = Client::connect(port).await;
     assert_eq!(again, root);
     let deep = client.object(Ask::Lookup(at(c, "b"))).await;

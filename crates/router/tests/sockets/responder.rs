@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use quorate_nfs::Answers;
-use quorate_nfs::call::Call;
+use quorate_nfs::call::{Call, How};
 use quorate_nfs::rpc::{Accepted, accepted, read_head};
 use quorate_nfs::xdr::{Reader, Writer};
 use quorate_router::ask::{Ask, Given};
@@ -69,6 +69,23 @@ fn order(call: Call) -> Ask {
             cookie: listing.cookie,
             verifier: 0,
         },
+        Call::Read {
+            file,
+            offset,
+            count,
+        } => Ask::Read {
+            file,
+            offset,
+            count,
+        },
+        Call::Write { file, offset, data } => Ask::Write {
+            file,
+            offset,
+            data,
+            stable: true,
+        },
+        Call::Create(at, How::Guarded(new) | How::Unchecked(new)) => Ask::Create(at, new),
+        Call::Commit(file) => Ask::Commit(file),
         other => panic!("{other:?} is not asked here"),
     }
 }
@@ -118,6 +135,22 @@ fn write(w: &mut Writer, procedure: u32, given: Result<Given, u32>) {
             }
             w.bool(false);
             w.bool(end);
+        }
+        Given::Data { data, end } => {
+            w.bool(false);
+            w.u32(data.len() as u32);
+            w.bool(end);
+            w.opaque(&data);
+        }
+        Given::Written { count, verifier } => {
+            w.bool(false);
+            w.bool(false);
+            if procedure == 7 {
+                w.u32(count);
+                // FILE_SYNC.
+                w.u32(2);
+            }
+            w.u64(verifier);
         }
         Given::Done => {
             let words = quorate_nfs::call::refusal_words(procedure).unwrap_or(0);

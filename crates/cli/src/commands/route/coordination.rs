@@ -3,17 +3,19 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::Session;
 use quorate_net::{Group, Identity, keys};
+use quorate_router::buckets;
 use quorate_router::coordinator::{Coordinator, Hidden};
 use quorate_router::fence::{adopt, enter, found, leave};
-use quorate_router::intent::{Intent, Number};
+use quorate_router::handle::Handle;
+use quorate_router::intent::{Intent, Log, Number};
 use quorate_router::journal::Journal;
-use quorate_router::layout::Volume;
-use quorate_router::setup::Volumes;
+use quorate_router::layout::Bucket;
 use quorate_router::shared::{Shared, set_of};
 use quorate_router::takeover::settle;
 use quorate_router::upstream::Upstreams;
@@ -28,6 +30,24 @@ const SWEEP: Duration = Duration::from_millis(50);
 /// How long leaving may take.
 const LEAVING: Duration = Duration::from_secs(2);
 
+/// Where everything is.
+pub type Buckets = Arc<buckets::Buckets<Upstreams>>;
+
+/// What a router stands on.
+#[derive(Clone)]
+pub struct Ground {
+    /// The identity of the set of volumes.
+    pub set: [u8; 16],
+    /// Whether it was used before.
+    pub was_used: bool,
+    /// All buckets.
+    pub buckets: Buckets,
+    /// What is hidden in each.
+    pub hidden: Vec<Hidden>,
+    /// What clients see as `/`.
+    pub root: Handle,
+}
+
 fn tell(intent: &Intent, done: bool) {
     let what = if done { "finished" } else { "undone" };
     eprintln!("an operation that was under way is {what}: {intent:?}");
@@ -40,41 +60,47 @@ fn lost_log(place: &str) -> anyhow::Error {
     )
 }
 
-/// All volumes, with what is hidden there.
-fn each(volumes: &Volumes) -> impl Iterator<Item = (Volume, &Hidden)> {
-    (0..).map(Volume).zip(&volumes.hidden)
+impl Ground {
+    /// All buckets, with what is hidden there.
+    fn each(&self) -> impl Iterator<Item = (Bucket, &Hidden)> {
+        (0..).map(Bucket).zip(&self.hidden)
+    }
 }
 
 /// The coordinator with a log in a file, when all is settled that was under way.
 pub async fn in_file(
     args: &Route,
     log: &Path,
-    servers: Upstreams,
-    volumes: &Volumes,
-    was_used: bool,
-) -> Result<Coordinator<Upstreams, Journal>> {
-    if was_used && !log.exists() && !args.new_log {
+    ground: &Ground,
+) -> Result<Coordinator<Buckets, Journal>> {
+    let servers = &ground.buckets;
+    if ground.was_used && !log.exists() && !args.new_log {
         return Err(lost_log(&log.display().to_string()));
     }
     let refused = |status| anyhow!("a volume refuses what recovery needs: {status:?}");
     let mut ended = Vec::new();
-    for (volume, hidden) in each(volumes) {
-        ended.extend(found(&servers, volume, hidden).await.map_err(refused)?);
+    for (bucket, hidden) in ground.each() {
+        ended.extend(found(servers, bucket, hidden).await.map_err(refused)?);
     }
     ended.sort_unstable();
     ended.dedup();
-    let (journal, open) = Journal::open(log, volumes.set, ended.last().copied().unwrap_or(0))?;
+    let (journal, open) = Journal::open(log, ground.set, ended.last().copied().unwrap_or(0))?;
+    let map = servers.map();
+    if journal.map().as_ref() != Some(&*map) {
+        let kept = journal.keep(&map).await;
+        kept.map_err(|status| anyhow!("can't keep the map in {}: {status:?}", log.display()))?;
+    }
     let mut own = Vec::new();
-    for (volume, hidden) in each(volumes) {
-        let entered = enter(&servers, volume, hidden, journal.epoch()).await;
+    for (bucket, hidden) in ground.each() {
+        let entered = enter(servers, bucket, hidden, journal.epoch()).await;
         let entered = entered.map_err(refused)?;
         for &epoch in &ended {
-            let adopted = adopt(&servers, volume, hidden, &entered, epoch).await;
+            let adopted = adopt(servers, bucket, hidden, &entered, epoch).await;
             adopted.map_err(refused)?;
         }
         own.push(entered);
     }
-    let coordinator = Coordinator::new(servers, journal, own, volumes.root.clone());
+    let coordinator = Coordinator::new(servers.clone(), journal, own, ground.root.clone());
     for (number, intent) in &open {
         let done = coordinator.recover(Number(*number), intent).await;
         tell(
@@ -99,8 +125,7 @@ pub async fn on_group(
     file: &Path,
     key: Option<PathBuf>,
     instance: &Path,
-    volumes: &Volumes,
-    was_used: bool,
+    ground: &Ground,
 ) -> Result<Place> {
     let group = Group::load(file)?;
     if !group.is_coordinator() {
@@ -120,10 +145,10 @@ pub async fn on_group(
     }
     let (instance, lock) = open_instance(instance)?;
     let session = Session::connect(&group, &identity).context("connecting to the group")?;
-    if was_used && set_of(&session).await?.is_none() && !args.new_log {
+    if ground.was_used && set_of(&session).await?.is_none() && !args.new_log {
         return Err(lost_log(&format!("on the group {}", group.name())));
     }
-    let shared = Shared::register(session.clone(), volumes.set, instance, LEASE).await?;
+    let shared = Shared::register(session.clone(), ground.set, instance, LEASE).await?;
     Ok(Place {
         session,
         shared,
@@ -160,28 +185,24 @@ fn open_instance(path: &Path) -> Result<([u8; 16], File)> {
 
 impl Place {
     /// The coordinator of this router.
-    pub async fn begin(
-        &self,
-        servers: &Upstreams,
-        volumes: &Volumes,
-    ) -> Result<Coordinator<Upstreams, Shared<Session>>> {
+    pub async fn begin(&self, ground: &Ground) -> Result<Coordinator<Buckets, Shared<Session>>> {
         let mut own = Vec::new();
-        for (volume, hidden) in each(volumes) {
-            let entered = enter(servers, volume, hidden, self.shared.epoch()).await;
-            own.push(entered.map_err(|status| anyhow!("volume {}: {status:?}", volume.0))?);
+        for (bucket, hidden) in ground.each() {
+            let entered = enter(&ground.buckets, bucket, hidden, self.shared.epoch()).await;
+            own.push(entered.map_err(|status| anyhow!("bucket {}: {status:?}", bucket.0))?);
         }
-        let (servers, root) = (servers.clone(), volumes.root.clone());
+        let (servers, root) = (ground.buckets.clone(), ground.root.clone());
         Ok(Coordinator::new(servers, self.shared.clone(), own, root))
     }
 
     /// Renews the lease, and takes over from those who did not. Ends when others may take over from this one.
-    pub async fn keep(&self, servers: &Upstreams, volumes: &Volumes) -> Result<()> {
+    pub async fn keep(&self, ground: &Ground) -> Result<()> {
         let lost = "the coordinator's group has given this router up, or can't be reached: others finish what it had begun. Start it again";
         let renewals = async {
             loop {
                 let renewed = tokio::time::timeout(LEASE / 2, self.shared.renew()).await;
                 match renewed {
-                    Ok(Ok(dead)) if !dead.is_empty() => self.take_over(dead, servers, volumes),
+                    Ok(Ok(dead)) if !dead.is_empty() => self.take_over(dead, ground),
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) => return Err(anyhow!(error).context(lost)),
                     Err(_) => tracing::warn!("the coordinator's group does not answer"),
@@ -205,9 +226,8 @@ impl Place {
     }
 
     /// Begins to finish what others have left.
-    fn take_over(&self, dead: Vec<u64>, servers: &Upstreams, volumes: &Volumes) {
-        let (shared, servers) = (self.shared.clone(), servers.clone());
-        let (hidden, root) = (volumes.hidden.clone(), volumes.root.clone());
+    fn take_over(&self, dead: Vec<u64>, ground: &Ground) {
+        let (shared, ground) = (self.shared.clone(), ground.clone());
         tokio::spawn(async move {
             let (heir, ancestors) = match shared.take_over(dead.clone()).await {
                 Ok(taken) => taken,
@@ -215,7 +235,13 @@ impl Place {
                 Err(error) => return tracing::info!(%error, ?dead, "not taken over"),
             };
             tracing::info!(?dead, heir = heir.epoch(), "taking over");
-            let settling = settle(&servers, &hidden, &root, &heir, &ancestors);
+            let settling = settle(
+                &ground.buckets,
+                &ground.hidden,
+                &ground.root,
+                &heir,
+                &ancestors,
+            );
             let renewals = async {
                 loop {
                     tokio::time::sleep(heir.renewal()).await;
@@ -233,11 +259,11 @@ impl Place {
     }
 
     /// Ends in order: nobody has to wait for the lease, unless something is under way.
-    pub async fn leave(&self, servers: &Upstreams, volumes: &Volumes) {
+    pub async fn leave(&self, ground: &Ground) {
         let left = async {
             if self.shared.leave().await.is_ok() {
-                for (volume, hidden) in each(volumes) {
-                    let _ = leave(servers, volume, hidden, self.shared.epoch()).await;
+                for (bucket, hidden) in ground.each() {
+                    let _ = leave(&ground.buckets, bucket, hidden, self.shared.epoch()).await;
                 }
             }
             self.session.close().await;

@@ -1,0 +1,192 @@
+//! What operators say to a router: over a socket beside its log or instance file, which only its own user and root may open. One order a connection, a
+//! line of JSON, and a line of JSON that says how it ended.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use quorate_router::intent::Log;
+use quorate_router::volumes::{Keeper, Overview};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::timeout;
+
+/// The longest order, in bytes.
+const MAX_ORDER: u64 = 8192;
+/// How long an order may take to come.
+const ORDER_TIME: Duration = Duration::from_secs(5);
+
+/// What is ordered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Order {
+    /// Tell how all volumes are.
+    List {},
+    /// Make an export part of the set.
+    Add {
+        /// Where it is.
+        url: String,
+    },
+    /// Move all away from a volume.
+    Drain {
+        /// Its number.
+        volume: u16,
+        /// Leave the rest where it is instead.
+        stop: bool,
+    },
+    /// End a volume's part in the set.
+    Remove {
+        /// Its number.
+        volume: u16,
+    },
+    /// Have volumes hold equally many buckets.
+    Balance {},
+}
+
+/// How an order ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Answer {
+    /// It is done.
+    Done(Value),
+    /// It is not, for this reason.
+    Failed(String),
+}
+
+/// Where orders come in.
+#[derive(Debug)]
+pub struct Control {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+/// Listens; the router holds a lock that no other has.
+pub fn listen(path: PathBuf) -> Result<Control> {
+    let listen = || {
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(listener)
+    };
+    let listener = listen().with_context(|| {
+        format!(
+            "can't make {}, by which `quorate volume` talks to this router",
+            path.display()
+        )
+    })?;
+    Ok(Control { listener, path })
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // A socket that nobody listens on only misleads.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Control {
+    /// Carries out orders, one after the other, for ever.
+    pub async fn obey<L: Log>(&self, keeper: &Keeper<L>, overview: &impl Fn() -> Overview) {
+        loop {
+            let Ok((mut stream, _)) = self.listener.accept().await else {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let answer = match timeout(ORDER_TIME, read(&mut stream)).await {
+                Ok(Ok(order)) => carry_out(order, keeper, overview).await,
+                Ok(Err(error)) => Answer::Failed(format!("that is no order: {error:#}")),
+                Err(_) => continue,
+            };
+            if let Ok(mut line) = serde_json::to_string(&answer) {
+                line.push('\n');
+                // Who has asked may be gone.
+                let _ = timeout(ORDER_TIME, stream.write_all(line.as_bytes())).await;
+            }
+        }
+    }
+}
+
+async fn read(stream: &mut UnixStream) -> Result<Order> {
+    let mut line = String::new();
+    let mut reader = BufReader::new(stream.take(MAX_ORDER));
+    reader.read_line(&mut line).await?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+async fn carry_out<L: Log>(
+    order: Order,
+    keeper: &Keeper<L>,
+    overview: &impl Fn() -> Overview,
+) -> Answer {
+    let done = match order {
+        Order::List {} => Ok(json!(overview())),
+        Order::Add { url } => keeper
+            .add(&url)
+            .await
+            .map(|volume| json!({"volume": volume})),
+        Order::Drain { volume, stop } => keeper.drain(volume, stop).await.map(|()| json!({})),
+        Order::Remove { volume } => keeper.remove(volume).await.map(|()| json!({})),
+        Order::Balance {} => keeper.balance().map(|()| json!({})),
+    };
+    match done {
+        Ok(value) => Answer::Done(value),
+        Err(error) => Answer::Failed(error.to_string()),
+    }
+}
+
+/// Orders something of the router with a socket.
+///
+/// # Errors
+/// Why it was not done.
+pub async fn order(path: &Path, order: &Order) -> Result<Value> {
+    let stream = UnixStream::connect(path).await.with_context(|| {
+        format!(
+            "can't reach the router at {}: is `quorate route` with this configuration running on this machine, and are you its user?",
+            path.display()
+        )
+    })?;
+    let (read, mut write) = stream.into_split();
+    let mut line = serde_json::to_string(order)?;
+    line.push('\n');
+    write.write_all(line.as_bytes()).await?;
+    let mut answer = String::new();
+    BufReader::new(read).read_line(&mut answer).await?;
+    if answer.is_empty() {
+        bail!("the router ended before it answered");
+    }
+    match serde_json::from_str(&answer)? {
+        Answer::Done(value) => Ok(value),
+        Answer::Failed(why) => bail!("{why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_read_as_they_are_meant() {
+        for order in [
+            Order::List {},
+            Order::Add { url: "x".into() },
+            Order::Drain {
+                volume: 3,
+                stop: true,
+            },
+        ] {
+            let text = serde_json::to_string(&order).unwrap();
+            assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order);
+        }
+        assert!(
+            serde_json::from_str::<Order>("{\"drain\":{\"volume\":70000,\"stop\":false}}").is_err()
+        );
+        assert!(serde_json::from_str::<Order>("{\"melt\":{}}").is_err());
+    }
+}
