@@ -288,9 +288,13 @@ impl<'a, 't> Fs<'a, 't> {
 
     /// Gives an object's space back.
     pub fn credit(&mut self, ino: Ino, bytes: u64) -> Done<()> {
+        self.give_back(bytes);
+        self.count_out(ino, bytes, 0)
+    }
+
+    fn give_back(&mut self, bytes: u64) {
         assert!(self.counters.used_bytes >= bytes, "space was counted twice");
         self.counters.used_bytes -= bytes;
-        self.count_out(ino, bytes, 0)
     }
 
     pub fn attr(&self, ino: Ino, inode: &Inode) -> Attr {
@@ -352,7 +356,7 @@ impl<'a, 't> Fs<'a, 't> {
         if inode.blocks > 0 {
             self.bury(inode.data)?;
         }
-        self.counters.used_bytes -= inode.blocks * BLOCK_BYTES + inode.xattr_bytes;
+        self.give_back(inode.blocks * BLOCK_BYTES + inode.xattr_bytes);
         self.counters.used_inodes -= 1;
         self.leave(ino, inode)
     }
