@@ -192,7 +192,7 @@ fn damaged_segments_are_never_wrong_data() {
         for k in 0..10 {
             match snapshot.get(&key(k)) {
                 Ok(found) => assert!(found.unwrap() == value(k, 0)),
-                Err(fault) => faults.push(fault.0),
+                Err(fault) => faults.push(fault.to_string()),
             }
         }
         faults
