@@ -245,6 +245,8 @@ impl Agreement {
     pub(crate) fn on_state_doubted(&mut self) {
         let target = self.certified_ahead().unwrap_or(self.stable);
         self.own_checkpoints.retain(|&at, _| at <= target.0);
+        // Where one has just come, it is that one which can't be read.
+        self.fetching = None;
         self.fetch_state(target);
     }
 

@@ -368,7 +368,7 @@ impl Client {
                     self.lose_session();
                 }
             }
-            (Some(token), Ok(Outcome::Malformed(())) | Err(_)) => {
+            (Some(token), Ok(Outcome::Malformed(()) | Outcome::TooLong(())) | Err(_)) => {
                 self.out
                     .push_back(ClientOutput::Done(token, Err(SessionLost)));
             }

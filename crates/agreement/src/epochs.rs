@@ -124,16 +124,7 @@ impl Agreement {
         let claimed = self.checkpoint_votes.last_of(replica);
         let last = last.max(claimed).unwrap_or(self.stable.0);
         let former = epochs.marks.insert(replica, last).unwrap_or_default();
-        for (_, slot) in self.slots.range_mut(..=former) {
-            if slot.committed.is_none() {
-                slot.commits.forget(replica);
-                slot.hints.forget(replica);
-            }
-            if slot.proposal.is_none_or(|p| p.stage < Stage::Prepared) {
-                slot.prepares.forget(replica);
-            }
-        }
-        self.checkpoint_votes.forget_of(replica, former);
+        self.forget_votes(replica, former);
         self.statuses.remove(&replica);
         if let Some(recovery) = &mut self.recovery {
             recovery.forget_answer(replica);
@@ -164,6 +155,20 @@ impl Agreement {
         if heard {
             self.heard_new_views.remove(&replica);
         }
+    }
+
+    /// What a replica has voted at places up to here counts no longer, unless it is part of what is complete.
+    pub(crate) fn forget_votes(&mut self, replica: ReplicaId, up_to: Seq) {
+        for (_, slot) in self.slots.range_mut(..=up_to) {
+            if slot.committed.is_none() {
+                slot.commits.forget(replica);
+                slot.hints.forget(replica);
+            }
+            if slot.proposal.is_none_or(|p| p.stage < Stage::Prepared) {
+                slot.prepares.forget(replica);
+            }
+        }
+        self.checkpoint_votes.forget_of(replica, up_to);
     }
 
     /// This replica has another key. What it has said and is still so it says again under that.

@@ -382,10 +382,13 @@ impl Agreement {
             given.views += 1;
             return self.start_view_change(self.view.next());
         }
-        let target = Seq(bound.0.div_ceil(CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL);
         let newest = self.newest_checkpoint();
         // A right estimate is a window above a checkpoint that somebody has.
-        if bound.0 > newest.0 + LOG_WINDOW || target <= newest {
+        if bound.0 > newest.0 + LOG_WINDOW {
+            return;
+        }
+        let target = Seq(bound.0.div_ceil(CHECKPOINT_INTERVAL) * CHECKPOINT_INTERVAL);
+        if target <= newest {
             return;
         }
         self.help.accepted = self.help.accepted.max(target);

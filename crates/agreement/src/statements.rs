@@ -136,7 +136,13 @@ impl Agreement {
         if from != of && !leads {
             return Err(Rejected::NotThePrimary);
         }
-        let known = self.pool.get(&digest).is_some_and(|e| e.authentic);
+        let entry = self.pool.get(&digest);
+        // What a fetched state has brought is forgotten as if it were executed, and in no batch of the log.
+        if entry.is_some_and(|e| e.is_executed() && e.in_log()) {
+            // The next checkpoint tells of it.
+            return Err(Rejected::Duplicate);
+        }
+        let known = entry.is_some_and(|e| e.authentic);
         if !known {
             if !statements.allows(from, most, now) {
                 return Err(Rejected::TooOften);
@@ -144,12 +150,9 @@ impl Agreement {
             if !self.is_signed(&request) {
                 return Err(Rejected::BadAuthentication);
             }
+            // The identity has signed it: links under older keys end at once, whatever becomes of the order.
             self.saw_epoch(of, number);
-        }
-        let executed = self.pool.get(&digest).is_some_and(|e| e.is_executed());
-        if executed {
-            // The next checkpoint tells of it.
-            return Err(Rejected::Duplicate);
+            self.out.push_back(Output::Void(of, number));
         }
         if let Some(epochs) = &mut self.epochs {
             let waiting = &mut epochs.statements.waiting;
@@ -189,6 +192,7 @@ impl Agreement {
     /// As backup: whether the primary has left the statement of this replica lie for too long.
     pub(crate) fn is_statement_neglected(&mut self, of: ReplicaId) -> bool {
         let (now, view, neglects) = (self.now.mono, self.view, self.active && !self.is_primary());
+        let may = self.fetching.is_none() && self.has_window();
         let Some(epochs) = &mut self.epochs else {
             return false;
         };
@@ -199,8 +203,9 @@ impl Agreement {
             (waiting.view, waiting.since) = (view, now);
         }
         let entry = self.pool.get(&waiting.digest);
-        let is_open = entry.is_some_and(|e| !e.is_executed());
-        is_open && now.saturating_sub(waiting.since) >= WAITS_MS
+        // What is in a proposal, or finds no room, or waits for this replica itself, is no fault of the primary's.
+        let is_left = entry.is_some_and(|e| e.is_waiting()) && may;
+        is_left && now.saturating_sub(waiting.since) >= WAITS_MS
     }
 
     /// A state tells of these recoveries.
@@ -221,6 +226,8 @@ impl Agreement {
             }
             self.saw_epoch(replica, number);
             if replica != self.config.me {
+                // Its number may have risen with its statement, when links under its older keys still stood.
+                self.forget_votes(replica, Seq(u64::MAX));
                 self.out.push_back(Output::Void(replica, number));
             } else if let Some(recovery) = &mut self.recovery {
                 recovery.ordered(seq, number);

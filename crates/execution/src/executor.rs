@@ -377,14 +377,13 @@ impl Table {
     }
 }
 
-/// A service's answer as an outcome.
+/// A service's answer as an outcome. One that is too long for a result is a defect of the service, and all replicas have it: they say so
+/// alike, where a panic would stop them at the same operation, for good.
 pub(crate) fn done(answer: Bytes) -> Bytes {
-    assert!(
-        answer.len() + 16 <= MAX_RESULT_BYTES,
-        "a service's answer of {} bytes",
-        answer.len()
-    );
-    Outcome::Done(answer).to_bytes().into()
+    match answer.len() + 16 <= MAX_RESULT_BYTES {
+        true => Outcome::Done(answer).to_bytes().into(),
+        false => Outcome::TooLong(()).to_bytes().into(),
+    }
 }
 
 #[cfg(test)]

@@ -451,6 +451,23 @@ impl<T> Flight<T> {
         state: &mut State,
         id: OpId,
     ) -> Result<(), Fault> {
+        // What fails is over all the same: else all that conflicts with it would wait for ever, also when the state is whole again.
+        let settled = self.settle_work(executor, state, id);
+        self.graph.done(id);
+        let first = self.graph.oldest().unwrap_or(self.next_id());
+        while self.first < first {
+            self.bytes -= self.entries.pop_front().map_or(0, |entry| entry.bytes);
+            self.first.0 += 1;
+        }
+        settled
+    }
+
+    fn settle_work<S: Service>(
+        &mut self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+        id: OpId,
+    ) -> Result<(), Fault> {
         let is_tentative = self.tentative.is_some_and(|from| id >= from);
         if let Some(work) = self.entry(id).work.take() {
             let Work {
@@ -513,12 +530,6 @@ impl<T> Flight<T> {
             }
             txn.commit();
             self.finish(tag, outcome, is_tentative);
-        }
-        self.graph.done(id);
-        let first = self.graph.oldest().unwrap_or(self.next_id());
-        while self.first < first {
-            self.bytes -= self.entries.pop_front().map_or(0, |entry| entry.bytes);
-            self.first.0 += 1;
         }
         Ok(())
     }

@@ -21,7 +21,9 @@ use crate::types::Ino;
 use crate::walk::object;
 
 /// How much of an object's path is told.
-const MAX_PATH_BYTES: usize = 1024;
+pub(crate) const MAX_PATH_BYTES: usize = 1024;
+/// A page of a listing ends here: a result may have little more than 1 MiB.
+const MAX_PAGE_BYTES: usize = 512 << 10;
 
 /// A credential that is kept.
 #[derive(Debug)]
@@ -246,11 +248,11 @@ impl Fs<'_, '_> {
             let row = key.slice(9..);
             match row.first() {
                 Some(&tag::GRANT) => {
-                    let bytes = self.txn.get(&row)?.ok_or_else(|| damaged(&key))?;
+                    let bytes = self.txn.get(&row)?.ok_or_else(|| damaged(&row))?;
                     self.drop_grant(&Kept::read(&row, bytes)?)?;
                 }
                 Some(&tag::WRITTEN) => {
-                    let written: Written = self.load(&row)?.ok_or_else(|| damaged(&key))?;
+                    let written: Written = self.load(&row)?.ok_or_else(|| damaged(&row))?;
                     self.txn.delete(row);
                     self.txn.delete(key);
                     self.count(layout::holder_key(written.holder), -1)?;
@@ -313,10 +315,16 @@ impl Fs<'_, '_> {
             true => self.scan(&from, &end, limit + 1)?,
             false => Vec::new(),
         };
-        let more = found.len() > limit;
-        let mut next = None;
+        let mut more = found.len() > limit;
+        let (mut next, mut bytes_told) = (None, 0);
         let mut grants = Vec::new();
         for (key, bytes) in found.into_iter().take(limit) {
+            // Rows may be as long as chains and paths can be; what follows comes with the next page.
+            bytes_told += bytes.len() + MAX_PATH_BYTES;
+            if bytes_told > MAX_PAGE_BYTES && next.is_some() {
+                more = true;
+                break;
+            }
             let kept = Kept::read(&key, bytes)?;
             next = Some(GrantPlace {
                 subject: kept.grant.subject,

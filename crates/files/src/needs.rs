@@ -63,7 +63,6 @@ impl Fs<'_, '_> {
             | Action::Audit(_)
             | Action::SetQuota(_)
             | Action::Adopt(_)
-            | Action::Quotas(_)
             // That there is a credential is all.
             | Action::StatFs(_) => Vec::new(),
 
@@ -78,6 +77,11 @@ impl Fs<'_, '_> {
             Action::GetAttr(target) => [need(object(target), Rights::LOOKUP)].into(),
             Action::Access(op) => [need(op.ino, Rights::LOOKUP)].into(),
             Action::StatFsOf(ino) => [need(*ino, Rights::LOOKUP)].into(),
+            // All of them are user 0's to see.
+            Action::Quotas(op) => {
+                let about = op.about.iter();
+                about.map(|ino| need(*ino, Rights::LOOKUP)).collect()
+            }
             Action::Fsync(target) => [need(object(target), NONE)].into(),
             Action::SetAttr(op) => [need(object(&op.target), set_attr(op))].into(),
 
@@ -207,7 +211,7 @@ pub(crate) fn is_free(action: &Action) -> bool {
             | Action::Audit(_)
             | Action::SetQuota(_)
             | Action::Adopt(_)
-            | Action::Quotas(_)
+            | Action::Quotas(crate::op::Quotas { about: None, .. })
     )
 }
 

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use crate::answer::{Adopted, Answer, QuotaRow, Quotas as QuotaRows, StatFs};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
+use crate::grants::MAX_PATH_BYTES;
 use crate::layout::{
     self, BLOCK_BYTES, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode, MAX_QUOTAS, Quota,
 };
@@ -337,7 +338,7 @@ impl Fs<'_, '_> {
         }))
     }
 
-    /// Where a directory is, as people write it.
+    /// Where a directory is, as people write it; the end of that where it is longer than a listing can bear.
     fn path(&self, dir: Ino) -> Done<Bytes> {
         let mut path = Vec::new();
         let walks = self.walks(dir, true)?;
@@ -358,7 +359,9 @@ impl Fs<'_, '_> {
         if path.is_empty() {
             path.push(b'/');
         }
-        Ok(Bytes::from(path))
+        // Whoever may rename what lies above can make it as long as 256 names are; its end says most.
+        let from = path.len().saturating_sub(MAX_PATH_BYTES);
+        Ok(Bytes::copy_from_slice(&path[from..]))
     }
 
     /// The volume, or what the quota leaves of it that an object counts under.

@@ -368,7 +368,7 @@ impl Keeper {
         }
         for (replica, number) in orders.void {
             if let Some(epochs) = &mut self.epochs
-                && let Err(e) = epochs.saw(replica, number)
+                && let Err(e) = epochs.void(replica, number)
             {
                 tracing::warn!(
                     "that replica {} has recovered can't be written down: {e}",

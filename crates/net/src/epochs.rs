@@ -109,21 +109,27 @@ impl Epochs {
         is_new.map_err(CertificateError::Statement)?;
         let signed = certificate.verify(&self.group, &self.identities);
         signed.map_err(CertificateError::Statement)?;
-        self.saw(replica, counter)
-            .map_err(CertificateError::NotKept)?;
+        let mut seen = self.seen.clone();
+        if seen.saw(replica, counter) {
+            self.keep(&seen).map_err(CertificateError::NotKept)?;
+            self.seen = seen;
+        }
         Ok((replica, counter))
     }
 
-    /// Takes note of a number of which the replica itself, or the group, is known to have spoken.
-    pub(crate) fn saw(&mut self, replica: ReplicaId, counter: u64) -> io::Result<()> {
-        let mut seen = self.seen.clone();
-        if seen.saw(replica, counter) {
-            if let Some(file) = &self.file {
-                disk::replace(file, self.text(&seen).as_bytes(), 0o600)?;
-            }
-            self.seen = seen;
+    /// What a replica certified before the one before this number is void, from now on also where that can't be written down.
+    pub(crate) fn void(&mut self, replica: ReplicaId, number: u64) -> io::Result<()> {
+        match self.seen.saw(replica, number) {
+            true => self.keep(&self.seen),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    fn keep(&self, seen: &Counters) -> io::Result<()> {
+        match &self.file {
+            Some(file) => disk::replace(file, self.text(seen).as_bytes(), 0o600),
+            None => Ok(()),
+        }
     }
 
     /// As [`Epochs::judge`], of the replica that was called: the certificate's number.

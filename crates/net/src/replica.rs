@@ -505,6 +505,13 @@ impl ReplicaLinks {
 
     fn on_peer(&mut self, id: ReplicaId, mut link: Box<Link>) -> io::Result<()> {
         let peer = &mut self.peers[usize::from(id.0)];
+        if link.certified < peer.void_below {
+            // It was judged before the door was told that the replica has recovered.
+            if id < self.me {
+                self.door.ended(id);
+            }
+            return Ok(());
+        }
         let greeting = link.take_greeting();
         let token = self.hub.insert(link, Who::Peer(id), peer.source)?;
         if let Some(older) = peer.link.replace(token) {
@@ -524,10 +531,6 @@ impl ReplicaLinks {
         self.told.push_back(Event::PeerUp(id));
         if let Some(greeting) = greeting {
             self.hub.push(token, &greeting);
-        }
-        // It was judged before the door was told that the replica has recovered.
-        if self.hub.certified(token) < self.peers[usize::from(id.0)].void_below {
-            self.hub.close(token);
         }
         Ok(())
     }

@@ -129,6 +129,33 @@ fn a_stolen_key_ends_with_the_second_renewal() {
     eventually(|| !steal());
 }
 
+/// What a replica certified before its last recovery is refused at once, and the links that rest on it end; its present ones stand.
+#[test]
+fn a_stolen_key_ends_with_a_recovery() {
+    let cluster = Cluster::start_with_epochs(4);
+    cluster.wait_until_linked();
+    let (key, shown) = (epoch_key(2, 1), certificate(&cluster.group, 2, 1));
+    let called = || epoch_key(0, cluster.epoch(0)).public();
+    let stolen = Raw::introduce(&cluster.group, &key, called(), Some(&shown));
+    assert!(stolen.is_ok());
+    cluster.wait_until_linked();
+    let voids = |number| {
+        let void = move |links: &mut quorate_net::ReplicaLinks| links.void(ReplicaId(2), number);
+        cluster.node(0).with(void);
+    };
+    // Its recovery has the number after that of its present key.
+    voids(2);
+    cluster.send(2, 0, &Frame::encode(&numbered(1)));
+    let (from, got) = cluster.next_peer_message(0);
+    assert_eq!((from, number_of(&got)), (ReplicaId(2), 1));
+    while cluster.node(0).events.try_recv().is_ok() {}
+    // The next one: all that was made with the first key is over.
+    voids(3);
+    let is_down = |e: &Event| matches!(e, Event::PeerDown(ReplicaId(2)));
+    cluster.node(0).next(is_down);
+    eventually(|| Raw::introduce(&cluster.group, &key, called(), Some(&shown)).is_err());
+}
+
 /// A replica that answers in another's place is not taken for it, though its certificate is right.
 #[test]
 fn another_replica_is_no_substitute() {

@@ -109,8 +109,8 @@ fn mistakes_are_explained() {
 
     let wrong_key = directory.join("replica-1/key");
     let wrong = ends(replica(&directory, 0).arg("--key").arg(&wrong_key));
-    assert_said(&wrong, 1, &["not the key of replica 0", "--key"]);
-    assert_said(&ends(&mut replica(&directory, 9)), 1, &["from 0 to 3"]);
+    assert_said(&wrong, 78, &["not the key of replica 0", "--key"]);
+    assert_said(&ends(&mut replica(&directory, 9)), 78, &["from 0 to 3"]);
     fs::rename(directory.join("replica-2/key"), place.path().join("key")).expect("a key");
     let keyless = ends(&mut replica(&directory, 2));
     assert_said(&keyless, 1, &["no key file", "--key"]);
@@ -125,7 +125,7 @@ fn mistakes_are_explained() {
     );
     assert_said(&status, 2, &["--key"]);
     let fault = ends(replica(&directory, 0).args(["--fault", "lie"]));
-    assert_said(&fault, 1, &["demonstration"]);
+    assert_said(&fault, 78, &["demonstration"]);
 
     fs::set_permissions(&wrong_key, fs::Permissions::from_mode(0o644)).expect("a mode");
     assert_said(
@@ -180,11 +180,11 @@ fn replicas_do_not_get_mixed_up() {
         .and_then(|rest| rest.split('"').next());
     let address = format!("127.0.0.1:{}", port.expect("a port"));
     let listener = std::net::TcpListener::bind(&address).expect("the port is free");
-    assert_said(&ends(&mut replica(&one, 0)), 1, &["is in use", &address]);
+    assert_said(&ends(&mut replica(&one, 0)), 69, &["is in use", &address]);
     drop(listener);
 
     let other = ends(replica(&one, 0).arg("--data").arg(two.join("replica-0")));
-    assert_said(&other, 1, &["belongs to another group", "--data"]);
+    assert_said(&other, 78, &["belongs to another group", "--data"]);
 }
 
 /// A replica whose directory is gone does not begin as a new one, nor by itself as one that has lost it: the directory may be
@@ -198,12 +198,12 @@ fn a_replica_that_has_lost_its_memory_is_not_new() {
 
     assert_said(
         &with(0, "--first-start"),
-        1,
+        78,
         &["has run", "leave --first-start away"],
     );
     assert_said(
         &with(0, "--lost-disk"),
-        1,
+        78,
         &["is there", "leave --lost-disk away"],
     );
     // What can't be read is not taken for lost.
@@ -211,9 +211,9 @@ fn a_replica_that_has_lost_its_memory_is_not_new() {
     fs::rename(&segment, own(1).join("log/elsewhere")).expect("a segment");
     fs::create_dir(&segment).expect("a directory");
     let words = ["0000000000000001.wal", "Check the disk"];
-    assert_said(&ends(&mut replica(group.directory(), 1)), 1, &words);
+    assert_said(&ends(&mut replica(group.directory(), 1)), 74, &words);
     fs::remove_dir_all(own(2).join("log")).expect("a log");
-    assert_said(&with(2, "--first-start"), 1, &["has run"]);
+    assert_said(&with(2, "--first-start"), 78, &["has run"]);
     let key = fs::read(own(3).join("key")).expect("a key");
     fs::remove_dir_all(own(3)).expect("a directory");
     fs::create_dir(own(3)).expect("a directory");
@@ -226,7 +226,7 @@ fn a_replica_that_has_lost_its_memory_is_not_new() {
         "--first-start",
         "--lost-disk",
     ];
-    assert_said(&ends(&mut replica(group.directory(), 3)), 1, &words);
+    assert_said(&ends(&mut replica(group.directory(), 3)), 65, &words);
 }
 
 /// A group of one has nobody who knows what it has lost.
@@ -236,7 +236,7 @@ fn a_group_of_one_does_not_heal() {
     group.kill(0);
     fs::remove_dir_all(group.directory().join("replica-0/log")).expect("a log");
     let ended = ends(&mut replica(group.directory(), 0));
-    assert_said(&ended, 1, &["is gone", "nobody who could help"]);
+    assert_said(&ended, 65, &["is gone", "nobody who could help"]);
 }
 
 /// A replica that is set up by hand, with no more than its key and the group file, is told so once.
@@ -251,7 +251,11 @@ fn a_first_start_makes_the_directory() {
         command.arg("--data").arg(&data).args(options);
         command
     };
-    assert_said(&ends(&mut start(&[])), 1, &["has no mark", "--first-start"]);
+    assert_said(
+        &ends(&mut start(&[])),
+        65,
+        &["has no mark", "--first-start"],
+    );
     for options in [["--first-start"].as_slice(), &[]] {
         let mut child = start(options)
             .stdout(Stdio::null())

@@ -42,6 +42,8 @@ tagged! {
         3 => TooOld(()),
         /// Not an operation that the executor knows.
         4 => Malformed(()),
+        /// The service's answer is longer than a result can be: a defect of the service.
+        5 => TooLong(()),
     }
 }
 

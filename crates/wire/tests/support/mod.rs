@@ -533,6 +533,7 @@ pub fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::NoSession(())),
         Just(Outcome::TooOld(())),
         Just(Outcome::Malformed(())),
+        Just(Outcome::TooLong(())),
     ]
 }
 
