@@ -110,7 +110,7 @@ fn mistakes_are_explained() {
     let wrong_key = directory.join("replica-1/key");
     let wrong = ends(replica(&directory, 0).arg("--key").arg(&wrong_key));
     assert_said(&wrong, 78, &["not the key of replica 0", "--key"]);
-    assert_said(&ends(&mut replica(&directory, 9)), 78, &["from 0 to 3"]);
+    assert_said(&ends(&mut replica(&directory, 9)), 1, &["from 0 to 3"]);
     fs::rename(directory.join("replica-2/key"), place.path().join("key")).expect("a key");
     let keyless = ends(&mut replica(&directory, 2));
     assert_said(&keyless, 1, &["no key file", "--key"]);
