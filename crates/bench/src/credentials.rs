@@ -267,8 +267,8 @@ mod tests {
             Purpose::Service,
         );
         let group = group.unwrap().with_owner(owner.public()).unwrap();
-        let directory = tempfile::tempdir().unwrap();
         for links in [1, 5] {
+            let directory = tempfile::tempdir().unwrap();
             let (key, file) = credential(&group, &owner, links, directory.path()).unwrap();
             let chain = armour::read(&std::fs::read_to_string(file).unwrap())
                 .unwrap()
