@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod operators;
 mod paths;
 mod supervision;
 mod words;

@@ -488,6 +488,18 @@ mod tests {
         Outcome::Done(Bytes::copy_from_slice(&[byte]))
     }
 
+    /// An answer that is too long for a result is told as such, and stops nobody.
+    #[test]
+    fn an_answer_that_is_too_long_is_told() {
+        let answer = |bytes: usize| {
+            let outcome = super::done(alloc::vec![0; bytes].into());
+            assert!(outcome.len() <= MAX_RESULT_BYTES);
+            Outcome::from_bytes(outcome).unwrap()
+        };
+        assert_eq!(answer(MAX_RESULT_BYTES), Outcome::TooLong(()));
+        assert!(matches!(answer(MAX_RESULT_BYTES - 16), Outcome::Done(_)));
+    }
+
     /// A request that is ordered twice takes effect once, and gives the same result; also after others.
     #[test]
     fn a_repeated_request_takes_effect_once() {

@@ -1,15 +1,15 @@
 //! What operators say to a supervisor: over a socket in its directory, which only its own user and root may open. One request a
 //! connection, a line of JSON; what comes back are lines of JSON, the last of which says how it ended.
 
-use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
+
+use crate::operators::{self, SocketFile};
 
 const NAME: &str = "control.sock";
 /// The longest request, in bytes.
@@ -56,7 +56,7 @@ fn socket(directory: &Path) -> PathBuf {
 #[derive(Debug)]
 pub struct Control {
     requests: mpsc::Receiver<(Request, mpsc::Sender<Answer>)>,
-    path: PathBuf,
+    _file: SocketFile,
 }
 
 impl Control {
@@ -66,28 +66,17 @@ impl Control {
     /// Where the socket can't be made.
     pub fn listen(directory: &Path) -> Result<Control> {
         let path = socket(directory);
-        let listen = || {
-            match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-            let listener = UnixListener::bind(&path)?;
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-            Ok(listener)
-        };
-        let listener = listen().with_context(|| {
-            format!(
-                "can't make {}, by which operators talk to this process",
-                path.display()
-            )
-        })?;
+        let (listener, file) = operators::listen(path, "operators talk to this process")?;
         let (sender, requests) = mpsc::channel(WAITING);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream, sender.clone()));
             }
         });
-        Ok(Control { requests, path })
+        Ok(Control {
+            requests,
+            _file: file,
+        })
     }
 
     /// The next request.
@@ -96,13 +85,6 @@ impl Control {
             Some(request) => request,
             None => std::future::pending().await,
         }
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // A socket that nobody listens on only misleads.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

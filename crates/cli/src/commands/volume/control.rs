@@ -1,8 +1,6 @@
 //! What operators say to a router: over a socket beside its log or instance file, which only its own user and root may open. One order a connection, a
 //! line of JSON, and a line of JSON that says how it ended.
 
-use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +12,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
+
+use crate::operators::{self, SocketFile};
 
 /// The longest order, in bytes.
 const MAX_ORDER: u64 = 8192;
@@ -61,34 +61,16 @@ enum Answer {
 #[derive(Debug)]
 pub struct Control {
     listener: UnixListener,
-    path: PathBuf,
+    _file: SocketFile,
 }
 
 /// Listens; the router holds a lock that no other has.
 pub fn listen(path: PathBuf) -> Result<Control> {
-    let listen = || {
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(listener)
-    };
-    let listener = listen().with_context(|| {
-        format!(
-            "can't make {}, by which `quorate volume` talks to this router",
-            path.display()
-        )
-    })?;
-    Ok(Control { listener, path })
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        // A socket that nobody listens on only misleads.
-        let _ = std::fs::remove_file(&self.path);
-    }
+    let (listener, file) = operators::listen(path, "`quorate volume` talks to this router")?;
+    Ok(Control {
+        listener,
+        _file: file,
+    })
 }
 
 impl Control {
