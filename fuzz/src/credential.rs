@@ -6,9 +6,9 @@ use bytes::Bytes;
 use quorate_credential::armour::{self, Summary};
 use quorate_credential::{Caveat, Chain, Trust};
 
-#[path = "../../crates/credential/tests/naive/mod.rs"]
+#[path = "../../crates/credential/tests/it/naive/mod.rs"]
 mod naive;
-#[path = "../../crates/credential/tests/support/mod.rs"]
+#[path = "../../crates/credential/tests/it/support/mod.rs"]
 pub mod support;
 
 use support::{Raw, VOLUME, public};

@@ -24,7 +24,7 @@ use quorate_wire::{
     Digest, Encode, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, View,
 };
 
-#[path = "../../crates/wire/tests/support/mod.rs"]
+#[path = "../../crates/wire/tests/it/support/mod.rs"]
 mod support;
 
 /// Seeds of each target.

@@ -1,6 +1,6 @@
 //! Scripted scenarios: one kind of trouble each, told step by step. All checkers look on.
 //!
-//! `tests/scenarios.rs` runs each as a test; `cargo xtask mutants` runs them on the code with a bug in it.
+//! `tests/it/scenarios.rs` runs each as a test; `cargo xtask mutants` runs them on the code with a bug in it.
 
 mod adversaries;
 mod client;

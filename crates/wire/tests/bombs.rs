@@ -1,6 +1,7 @@
 //! A hostile count costs no memory. Apart from the other tests, since it looks at the memory of its whole process.
 #![cfg(target_os = "linux")]
 
+#[path = "it/support/mod.rs"]
 mod support;
 
 use bytes::Bytes;

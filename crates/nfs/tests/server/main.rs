@@ -3,7 +3,7 @@
 mod calls;
 mod client;
 mod exports;
-#[path = "../../../client/tests/common/mod.rs"]
+#[path = "../../../client/tests/it/common/mod.rs"]
 mod group;
 mod hostile;
 mod retries;

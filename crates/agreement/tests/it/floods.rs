@@ -1,0 +1,459 @@
+//! Peers and clients that want too much: what they get, and what it leaves for the others.
+
+use std::sync::Arc;
+
+use crate::support::*;
+use bytes::Bytes;
+use quorate_agreement::{Agreement, Input, LOG_BYTES, Memory, Output, Rejected};
+use quorate_wire::message::{
+    AuthRequest, Batch, Checkpoint, Commit, Committed, Control, Fetch, PeerMessage, PrePrepare,
+    Prepare, Request,
+};
+use quorate_wire::{
+    Authenticator, Digest, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
+};
+
+const MIB: usize = 1 << 20;
+
+/// With links to all clients.
+fn linked(me: u8) -> Agreement {
+    let mut replica = fresh(me);
+    for client in CLIENTS {
+        let client = key(client).public();
+        let link = Input::ClientKey(client, link_key(me));
+        replica.handle(at(0), link).unwrap();
+    }
+    outputs(&mut replica);
+    replica
+}
+
+fn sync(replica: &mut Agreement, ms: u64) {
+    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
+}
+
+fn proposal(view: u64, seq: u64, ms: u64, requests: &[AuthRequest]) -> PrePrepare {
+    PrePrepare {
+        view: View(view),
+        seq: Seq(seq),
+        batch: Batch {
+            time: at(ms).wall,
+            requests: requests.iter().map(|r| r.request.digest()).collect(),
+        },
+        bodies: requests.iter().cloned().map(Arc::new).collect(),
+    }
+}
+
+/// The batches that a primary proposes.
+fn proposed(replica: &mut Agreement) -> Vec<PrePrepare> {
+    let outputs = outputs(replica).into_iter();
+    let proposals = outputs.filter_map(|output| match output {
+        Output::Broadcast(PeerMessage::PrePrepare(m)) => Some(m),
+        _ => None,
+    });
+    proposals.collect()
+}
+
+/// The others agree with what a primary has proposed, up to the end.
+fn agree(replica: &mut Agreement, m: &PrePrepare, ms: u64) {
+    let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
+    sync(replica, ms);
+    for from in [1, 2, 3] {
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        let _ = from_peer(replica, ms, from, vote);
+    }
+    sync(replica, ms);
+    for from in [1, 2, 3] {
+        let vote = PeerMessage::Commit(Commit { view, seq, digest });
+        let _ = from_peer(replica, ms, from, vote);
+    }
+}
+
+/// A client has thousands of requests with the primary; another's one is in the next batch that goes out.
+#[test]
+fn one_client_does_not_keep_another_out() {
+    let mut primary = linked(0);
+    for number in 0..4_000 {
+        flood(&mut primary, request_of(50, number, Bytes::new())).unwrap();
+    }
+    let before = proposed(&mut primary);
+    let late = request_of(51, 1, Bytes::new());
+    flood(&mut primary, late.clone()).unwrap();
+    agree(&mut primary, &before[0], 1);
+    let next = proposed(&mut primary).remove(0);
+    assert!(next.batch.requests.contains(&late.request.digest()));
+    assert!(next.batch.requests.len() > 1, "and what waits longer");
+}
+
+/// While a batch has not prepared, what comes gathers for the next one; a batch that is full leaves at once.
+#[test]
+fn what_comes_behind_a_batch_gathers() {
+    let mut primary = linked(0);
+    let ask = |primary: &mut Agreement, numbers: std::ops::Range<u64>| {
+        numbers.for_each(|n| flood(primary, request_of(50, n, Bytes::new())).unwrap());
+        let sizes = proposed(primary)
+            .into_iter()
+            .map(|m| m.batch.requests.len());
+        sizes.collect::<Vec<_>>()
+    };
+    flood(&mut primary, request_of(50, 0, Bytes::new())).unwrap();
+    let first = proposed(&mut primary).remove(0);
+    assert_eq!(ask(&mut primary, 1..6), [0; 0]);
+    sync(&mut primary, 0);
+    for from in [1, 2] {
+        let (view, seq, digest) = (first.view, first.seq, first.batch.digest());
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        assert_eq!(proposed(&mut primary).len(), 0);
+        from_peer(&mut primary, 0, from, vote).unwrap();
+    }
+    let second = proposed(&mut primary);
+    assert_eq!(
+        second[0].batch.requests.len(),
+        5,
+        "prepared and not committed"
+    );
+    assert_eq!(ask(&mut primary, 6..6 + 63), [0; 0]);
+    assert_eq!(ask(&mut primary, 69..71), [64]);
+}
+
+/// Requests that share a signature are authentic each by itself, in whatever batches they come; others are not for having it.
+#[test]
+fn a_shared_signature_stands_for_each() {
+    let mut requests: Vec<AuthRequest> = (1..=6).map(|n| request_of(50, n, Bytes::new())).collect();
+    let digests: Vec<Digest> = requests.iter().map(|r| r.request.digest()).collect();
+    let signatures = key(50).sign_together(&digests);
+    for (request, signature) in requests.iter_mut().zip(signatures) {
+        request.auth = Authenticator::Signed(Box::new(signature));
+    }
+    let mut backup = fresh_signing(1);
+    let mut votes = |seq, requests: &[AuthRequest]| {
+        let proposal = PeerMessage::PrePrepare(proposal(0, seq, 0, requests));
+        from_peer(&mut backup, 0, 0, proposal).unwrap();
+        sync(&mut backup, 0);
+        let is_vote = |o: &Output| matches!(o, Output::Broadcast(PeerMessage::Prepare(_)));
+        outputs(&mut backup).iter().any(is_vote)
+    };
+    assert!(votes(1, &requests[..3]));
+    assert!(votes(2, &requests[3..4]));
+    requests[4].auth = requests[5].auth.clone();
+    assert!(!votes(3, &requests[4..5]), "another's signature");
+    let mut other = request_of(51, 1, Bytes::new());
+    other.auth = requests[5].auth.clone();
+    assert!(!votes(4, &[other]), "another client's");
+    assert!(votes(5, &requests[5..]));
+}
+
+/// Clients that fill the pool together make room for one that has little; none of them takes it all.
+#[test]
+fn who_has_most_makes_room() {
+    let mut replica = linked(1);
+    let op = Bytes::from(vec![7; MIB]);
+    let mut refused = 0;
+    for number in 0..100 {
+        for client in [50, 51, 52, 53] {
+            // The last one comes when the others have all there is.
+            let many = number < 90 && client != 53;
+            if many || (client == 53 && number >= 90) {
+                let body = request_of(client, number, op.clone());
+                let taken = flood(&mut replica, body);
+                assert!(client != 53 || taken.is_ok(), "{taken:?}");
+                refused += usize::from(taken == Err(Rejected::ClientOverLimit));
+            }
+        }
+    }
+    assert!(refused > 0);
+    let (own, all) = (80 * MIB, 256 * MIB);
+    let held = replica.memory().requests;
+    assert!(held <= all + (1 << 20), "{held}");
+    assert!(held > 3 * own - 20 * MIB, "{held}");
+    for number in 90..100 {
+        let wanted = request_of(53, number, op.clone()).request.digest();
+        let fetch = PeerMessage::Fetch(Fetch::Request(wanted));
+        from_peer(&mut replica, 1, 2, fetch).unwrap();
+    }
+    replica.invariants();
+}
+
+/// A client opens one session after the other: some are, and no more; another client's is at once.
+#[test]
+fn sessions_are_opened_seldom() {
+    let open = |client: u8, number: u64| {
+        let op = Bytes::from(quorate_wire::Encode::to_bytes(&Control::Open(())));
+        let (client, number) = (key(client).public(), RequestNumber(number));
+        let request = Request::new(client, SessionId(0), number, op);
+        AuthRequest {
+            request,
+            auth: Authenticator::default(),
+            replier: ReplicaId(0),
+        }
+    };
+    for me in [0, 1] {
+        let mut replica = linked(me);
+        let (mut taken, mut relayed) = (0, 0);
+        for ms in 0..10_000 {
+            let input = Input::Request(Verified::from_link(open(50, ms)));
+            taken += usize::from(replica.handle(at(ms), input).is_ok());
+            let outputs = outputs(&mut replica).into_iter();
+            let to_primary = outputs.filter(|o| matches!(o, Output::Send(..)));
+            relayed += to_primary.count();
+        }
+        assert!((80..=120).contains(&taken), "{taken}");
+        assert!(relayed <= 120, "{relayed}");
+        let input = Input::Request(Verified::from_link(open(51, 1)));
+        assert_eq!(replica.handle(at(10_000), input), Ok(()));
+        // What is there already may be repeated.
+        let input = Input::Request(Verified::from_link(open(51, 1)));
+        assert_eq!(replica.handle(at(10_000), input), Err(Rejected::Duplicate));
+    }
+}
+
+/// What a backup shows goes first, though its client has hundreds before it; so much and no more.
+#[test]
+fn what_a_backup_shows_goes_first() {
+    let mut primary = linked(0);
+    for number in 1..=2_000 {
+        let mut body = request_of(50, number, Bytes::new());
+        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        flood(&mut primary, body).unwrap();
+    }
+    let mut batches = proposed(&mut primary);
+    let named = |m: &PrePrepare, number: u64| {
+        let wanted = request_of(50, number, Bytes::new()).request.digest();
+        m.batch.requests.contains(&wanted)
+    };
+    batches.truncate(1);
+    for number in 1_900..=2_000 {
+        let mut body = request_of(50, number, Bytes::new());
+        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        let shown = PeerMessage::Request(body);
+        assert_eq!(
+            from_peer(&mut primary, 1, 1, shown),
+            Err(Rejected::Duplicate)
+        );
+    }
+    agree(&mut primary, &batches[0], 1);
+    let next = proposed(&mut primary).remove(0);
+    let first = (1_900..=2_000)
+        .filter(|number| named(&next, *number))
+        .count();
+    assert_eq!(first, 16);
+}
+
+/// A client of which much is open is to be held, until half of that is done.
+#[test]
+fn enough_is_open() {
+    let mut primary = linked(0);
+    let client = key(50).public();
+    let mut number = 0;
+    while !primary.has_enough_of(&client, false) {
+        number += 1;
+        flood(&mut primary, request_of(50, number, Bytes::new())).unwrap();
+    }
+    assert_eq!(number, 257);
+    assert!(!primary.has_enough_of(&key(51).public(), false));
+    let mut done = 0;
+    while primary.has_enough_of(&client, true) {
+        for batch in proposed(&mut primary) {
+            done += batch.batch.requests.len();
+            agree(&mut primary, &batch, 1);
+        }
+    }
+    assert!((128..=257).contains(&done), "{done}");
+}
+
+/// A primary that proposes as heavy batches as it may, at all places of the window, is refused where the log is full; the view
+/// changes, and the next primary's small batch is taken. What nobody has voted for is forgotten with the view.
+#[test]
+fn a_primary_does_not_fill_the_log() {
+    let mut replica = linked(1);
+    let op = Bytes::from(vec![7; MIB]);
+    let (mut taken, mut refused) = (0, 0);
+    for seq in 1..=256_u64 {
+        let bodies = [0, 1, 2].map(|i| request_of(50, seq * 3 + i, op.clone()));
+        let message = PeerMessage::PrePrepare(proposal(0, seq, 1, &bodies));
+        let input = Input::Peer(ReplicaId(0), message);
+        match replica.handle(at(1), input) {
+            Ok(()) => taken += 1,
+            Err(reason) => {
+                assert_eq!(reason, Rejected::LogFull);
+                refused += 1;
+            }
+        }
+        outputs(&mut replica);
+    }
+    replica.invariants();
+    assert!(taken >= 80 && refused >= 160, "{taken} {refused}");
+    let held = replica.memory().requests;
+    assert!(held <= LOG_BYTES + 4 * MIB, "{held}");
+
+    // Another client is not shut out by what that one has.
+    let mut waits = request_of(51, 10_000, Bytes::from_static(b"waits"));
+    waits.auth = Authenticator::Signed(key(51).sign(&waits.request.digest()).into());
+    from_client(&mut replica, 1, waits).unwrap();
+    for ms in (50..=4 * TIMEOUT_MS).step_by(50) {
+        replica.handle(at(ms), Input::Tick).unwrap();
+    }
+    assert!(replica.standing().view > View(0));
+    // View 2 is another's.
+    let changes = [0, 2, 3].map(|r| view_change(r, 2));
+    for change in &changes {
+        let (from, m) = (change.body.replica, change.clone());
+        let _ = replica.handle(at(7_000), Input::Peer(from, PeerMessage::ViewChange(m)));
+    }
+    let begins = new_view(2, named(&changes), (Seq(0), GENESIS), vec![]);
+    let input = Input::Peer(ReplicaId(2), PeerMessage::NewView(begins));
+    let _ = replica.handle(at(7_000), input);
+    assert!(replica.standing().active);
+    let body = request_of(51, 1, op.slice(..1000));
+    let message = PeerMessage::PrePrepare(proposal(2, 1, 7_000, &[body]));
+    from_peer(&mut replica, 7_000, 2, message).unwrap();
+}
+
+/// A primary whose checkpoints are late stops before its backups' logs are full.
+#[test]
+fn a_primary_waits_for_checkpoints() {
+    let mut primary = linked(0);
+    let op = Bytes::from(vec![7; MIB]);
+    let mut number = 0;
+    for _ in 0..200 {
+        while let Ok(()) = flood(&mut primary, request_of(50, number + 1, op.clone())) {
+            number += 1;
+        }
+        let batches = proposed(&mut primary);
+        if batches.is_empty() {
+            break;
+        }
+        batches.iter().for_each(|m| agree(&mut primary, m, 1));
+    }
+    let executed = primary.standing().executed;
+    assert!(executed < Seq(256), "the window's end is not what stops it");
+    assert!(executed > Seq(60), "{executed:?}");
+    let held = primary.memory().requests;
+    assert!(held < LOG_BYTES + 80 * MIB, "{held}");
+    // A checkpoint makes room.
+    let place = Seq(50);
+    let made = Input::CheckpointMade(place, GENESIS);
+    primary.handle(at(2), made).unwrap();
+    for from in [1, 2] {
+        let root = GENESIS;
+        let message = PeerMessage::Checkpoint(Checkpoint { seq: place, root });
+        from_peer(&mut primary, 2, from, message).unwrap();
+    }
+    assert!(!proposed(&mut primary).is_empty());
+}
+
+fn bytes_to(replica: &mut Agreement, peer: u8) -> usize {
+    let outputs = outputs(replica).into_iter();
+    let sizes = outputs.map(|output| match output {
+        Output::Send(to, message) if to.0 == peer => quorate_wire::Encode::to_bytes(&message).len(),
+        _ => 0,
+    });
+    sizes.sum()
+}
+
+/// A peer that says where it stands, or asks for content, a hundred times in each millisecond, gets what a bucket gives; one
+/// that asks as it should is answered all the while.
+#[test]
+fn who_asks_without_end_gets_no_more_than_its_share() {
+    let mut primary = linked(0);
+    let op = Bytes::from(vec![7; 15_000]);
+    for number in 1..=128 {
+        flood(&mut primary, request_of(50, number, op.clone())).unwrap();
+    }
+    let batches = proposed(&mut primary);
+    let wanted = batches[0].batch.requests[0];
+    let (mut given, mut refused, mut modest) = (0, 0, 0);
+    for ms in 1..=1_000 {
+        for i in 0..100 {
+            let ask = match i % 2 {
+                0 => status(0, true, 0),
+                _ => PeerMessage::Fetch(Fetch::Request(wanted)),
+            };
+            let taken = primary.handle(at(ms), Input::Peer(ReplicaId(3), ask));
+            refused += usize::from(taken == Err(Rejected::TooOften));
+            given += bytes_to(&mut primary, 3);
+        }
+        if ms % 100 == 0 {
+            let fetch = PeerMessage::Fetch(Fetch::Request(wanted));
+            from_peer(&mut primary, ms, 2, status(0, true, 0)).unwrap();
+            from_peer(&mut primary, ms, 2, fetch).unwrap();
+            modest += usize::from(bytes_to(&mut primary, 2) > 15_000);
+        }
+    }
+    assert!(refused > 50_000, "{refused}");
+    assert!(given < 110 * MIB, "{given}");
+    assert!(given > 50 * MIB, "{given}");
+    assert_eq!(modest, 10);
+}
+
+/// Clients and a peer send all that they can think of for long, through several views: what is held stays below the bound.
+#[test]
+fn floods_do_not_grow_the_memory() {
+    let mut replica = linked(1);
+    let bound = Memory::bound(quorum(), CLIENTS.len());
+    let large = Bytes::from(vec![7; MIB]);
+    let small = Bytes::from_static(b"op");
+    let mut number = 0;
+    let digest = |n: u64| Digest(core::array::from_fn(|i| (n >> (i % 8)) as u8));
+    for round in 0..2_000_u64 {
+        let ms = round * 10;
+        let view = replica.standing().view;
+        for client in CLIENTS {
+            number += 1;
+            let op = if number % 16 == 0 { &large } else { &small };
+            let mut body = request_of(client, number, op.clone());
+            if number % 5 == 0 {
+                let signature = key(client).sign(&body.request.digest());
+                body.auth = Authenticator::Signed(signature.into());
+            }
+            let input = quorate_wire::Verified::from_link(body);
+            let _ = replica.handle(at(ms), Input::Request(input));
+        }
+        let by = quorum().primary(view);
+        let by = if by == ReplicaId(1) { ReplicaId(3) } else { by };
+        let seq = Seq(1 + round % 256);
+        let op = if round % 64 == 0 { &large } else { &small };
+        let bodies: Vec<AuthRequest> = (0..3)
+            .map(|i| request_of(50, 1_000_000 + round * 3 + i, op.clone()))
+            .collect();
+        let messages = [
+            PeerMessage::PrePrepare(proposal(view.0, seq.0, ms, &bodies)),
+            PeerMessage::Prepare(Prepare {
+                view,
+                seq,
+                digest: digest(round),
+            }),
+            PeerMessage::Commit(Commit {
+                view,
+                seq,
+                digest: digest(round),
+            }),
+            PeerMessage::Committed(Committed {
+                seq,
+                digest: digest(round),
+            }),
+            PeerMessage::Checkpoint(Checkpoint {
+                seq: Seq(round * 128),
+                root: digest(round),
+            }),
+            PeerMessage::ViewChange(view_change(by.0, view.0 + 1 + round % 3)),
+            PeerMessage::Fetch(Fetch::Batch(digest(round))),
+            status(round % 7, round % 2 == 0, round),
+            PeerMessage::Request(request_of(50, 2_000_000 + round, small.clone())),
+        ];
+        for message in messages {
+            let _ = replica.handle(at(ms), Input::Peer(by, message));
+        }
+        sync(&mut replica, ms);
+        outputs(&mut replica);
+        if round % 100 == 0 {
+            let held = replica.memory();
+            assert!(held.requests <= bound.requests, "{held:?} {bound:?}");
+            assert!(held.places <= bound.places, "{held:?} {bound:?}");
+            assert!(held.views <= bound.views, "{held:?} {bound:?}");
+            assert!(held.rest <= bound.rest, "{held:?} {bound:?}");
+        }
+    }
+    replica.invariants();
+    assert!(replica.standing().view > View(1), "several views");
+    assert!(bound.total() < 768 * MIB, "{bound:?}");
+}

@@ -1,0 +1,20 @@
+//! The agreement core from outside: what comes in, and what it may say to that.
+
+mod adversary;
+mod catch_up;
+mod client;
+mod epochs;
+mod evidence;
+mod floods;
+mod guests;
+mod judge;
+mod reads;
+mod records;
+mod recovery;
+mod statements;
+mod support;
+mod suspects;
+mod traps;
+mod turns;
+mod two_new_views;
+mod vouched;

@@ -1,0 +1,345 @@
+//! A replica that has lost its log: it asks, listens, and says nothing that counts.
+
+use crate::support::*;
+use bytes::Bytes;
+use quorate_agreement::durable::CommittedRecord;
+use quorate_agreement::{Agreement, Input, LOG_WINDOW, Output, Record, Rejected};
+use quorate_wire::message::{
+    Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare, Status,
+};
+use quorate_wire::{LogIndex, ReplicaId, Seq, Time, View};
+
+const ROOT: quorate_wire::Digest = quorate_wire::Digest([7; 32]);
+
+fn without_log(me: u8) -> Agreement {
+    let mut replica = restarted(me, (Seq(0), GENESIS), vec![Record::Recovering(Time(1))]);
+    let _ = replica.handle(at(0), Input::Persisted(LogIndex(5)));
+    replica
+}
+
+fn nonce(replica: &mut Agreement) -> u64 {
+    let mut asked = outputs(replica).into_iter().filter_map(|o| match o {
+        Output::Broadcast(PeerMessage::EstimatePlease(nonce)) => Some(nonce),
+        _ => None,
+    });
+    asked.next().expect("it asks")
+}
+
+fn estimate(nonce: u64, checkpoint: u64, view: u64) -> PeerMessage {
+    PeerMessage::Estimate(Estimate {
+        nonce,
+        checkpoint: Seq(checkpoint),
+        prepared: Seq(checkpoint + 3),
+        view: View(view),
+    })
+}
+
+fn says_what_counts(output: &Output) -> bool {
+    let message = match output {
+        Output::Send(_, message) | Output::Broadcast(message) => message,
+        _ => return false,
+    };
+    !matches!(
+        message,
+        PeerMessage::Status(_) | PeerMessage::EstimatePlease(_) | PeerMessage::Fetch(_)
+    )
+}
+
+/// Three that have a checkpoint, and are in view 5.
+fn estimated(me: u8) -> Agreement {
+    let mut replica = without_log(me);
+    let nonce = nonce(&mut replica);
+    for from in (0..4).filter(|from| *from != me) {
+        from_peer(&mut replica, 1, from, estimate(nonce, 128, 5)).unwrap();
+    }
+    replica
+}
+
+/// Answers to other questions, or of too few, bound nothing.
+#[test]
+fn three_answers_to_its_own_question_are_needed() {
+    let mut replica = without_log(2);
+    let nonce = nonce(&mut replica);
+    let refused = from_peer(&mut replica, 1, 0, estimate(nonce + 1, 128, 5));
+    assert_eq!(refused, Err(Rejected::NotAsked));
+    let refused = from_peer(&mut replica, 1, 0, estimate(nonce, u64::MAX - 3, 5));
+    assert_eq!(refused, Err(Rejected::Malformed));
+    for from in [0, 1, 1] {
+        from_peer(&mut replica, 1, from, estimate(nonce, 128, 5)).unwrap();
+        assert_eq!(replica.standing().recovering.unwrap().bound, None);
+        assert_eq!(replica.reads_from(), Seq(u64::MAX));
+    }
+    from_peer(&mut replica, 1, 3, estimate(nonce, 0, 4)).unwrap();
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    assert_eq!(bound.seq, Seq(128 + LOG_WINDOW));
+    assert!(bound.view > View(5 + 16));
+    assert_eq!(replica.reads_from(), bound.seq);
+}
+
+/// Whatever it is told, it says nothing that counts; it answers nobody else who asks.
+#[test]
+fn it_is_silent() {
+    let mut replica = estimated(2);
+    outputs(&mut replica);
+    let body = request(1, Bytes::from_static(b"op"));
+    let digest = body.request.digest();
+    let batch = Batch {
+        time: at(1).wall,
+        requests: vec![digest],
+    };
+    let (view, seq, digest) = (View(0), Seq(1), batch.digest());
+    let bodies = vec![body.clone().into()];
+    from_client(&mut replica, 1, body).unwrap();
+    let proposal = PrePrepare {
+        view,
+        seq,
+        batch,
+        bodies,
+    };
+    let silent = Err(Rejected::NotActive);
+    let told = from_peer(&mut replica, 1, 0, PeerMessage::PrePrepare(proposal));
+    assert_eq!(told, silent);
+    for from in [0, 1, 3] {
+        let prepare = PeerMessage::Prepare(Prepare { view, seq, digest });
+        assert_eq!(from_peer(&mut replica, 1, from, prepare), silent);
+        let commit = PeerMessage::Commit(Commit { view, seq, digest });
+        from_peer(&mut replica, 1, from, commit).unwrap();
+        let left = PeerMessage::ViewChange(view_change(from, 40));
+        assert!(from_peer(&mut replica, 1, from, left).is_err());
+        from_peer(&mut replica, 1, from, status(0, true, 5)).unwrap();
+        let asked = from_peer(&mut replica, 1, from, PeerMessage::EstimatePlease(1));
+        assert_eq!(asked, silent);
+    }
+    assert_eq!(
+        replica.standing().committed,
+        Seq(1),
+        "it learns what commits"
+    );
+    wait(&mut replica, 50, 9_000);
+    let all = outputs(&mut replica);
+    let loud: Vec<_> = all.iter().filter(|o| says_what_counts(o)).collect();
+    assert!(loud.is_empty(), "{loud:?}");
+    let recovers = |o: &Output| matches!(o, Output::Broadcast(PeerMessage::Status(s)) if s.recovering == Some(Seq(128 + LOG_WINDOW)));
+    assert!(all.iter().any(recovers));
+}
+
+/// A NEW-VIEW makes it speak again: not before it has a stable checkpoint at its bound, and not one of an earlier view.
+#[test]
+fn a_view_above_its_bound_ends_it() {
+    let mut replica = estimated(2);
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    let begin = |view: u64| {
+        let at_bound = |r: u8| {
+            let mut body = view_change_body(r, view);
+            (body.stable, body.checkpoints) = (bound.seq, vec![(bound.seq, ROOT)]);
+            signed(body)
+        };
+        let proofs: Vec<_> = [0, 1, 3].into_iter().map(at_bound).collect();
+        let message = new_view(view, named(&proofs), (bound.seq, ROOT), vec![]);
+        (message, proofs)
+    };
+    let primary = |view: u64| (view % 4) as u8;
+    let (first, proofs) = begin(bound.view.0);
+    let told = PeerMessage::NewView(first.clone());
+    let early = from_peer(&mut replica, 1, primary(bound.view.0), told);
+    assert_eq!(early, Err(Rejected::NotActive));
+
+    // The others have a checkpoint there, and their state comes.
+    for from in [0, 1, 3] {
+        let message = PeerMessage::Checkpoint(Checkpoint {
+            seq: bound.seq,
+            root: ROOT,
+        });
+        from_peer(&mut replica, 2, from, message).unwrap();
+    }
+    let fetched = Input::StateFetched(bound.seq, ROOT);
+    replica.handle(at(3), fetched).unwrap();
+    assert_eq!(replica.standing().stable.0, bound.seq);
+    assert!(!outputs(&mut replica).iter().any(says_what_counts));
+
+    let below = bound.view.0 - 1;
+    let (too_low, _) = begin(below);
+    let told = PeerMessage::NewView(too_low);
+    let refused = from_peer(&mut replica, 4, primary(below).max(1), told);
+    assert_eq!(refused, Err(Rejected::OtherView));
+    from_peer(
+        &mut replica,
+        4,
+        primary(bound.view.0),
+        PeerMessage::NewView(first),
+    )
+    .unwrap();
+    for proof in proofs {
+        let from = proof.body.replica.0;
+        let _ = from_peer(&mut replica, 4, from, PeerMessage::ViewChange(proof));
+    }
+    let standing = replica.standing();
+    assert!(standing.active && standing.recovering.is_none());
+    assert_eq!(standing.view, bound.view);
+    let entered = written(&mut replica);
+    let entered = entered.iter().any(|(_, r)| matches!(r, Record::Entered(_)));
+    assert!(entered, "so that a restart does not begin again");
+    assert!(replica.reads_from() >= bound.seq);
+}
+
+fn recovers(view: u64, stable: u64, bound: u64) -> PeerMessage {
+    PeerMessage::Status(Status {
+        view: View(view),
+        active: false,
+        stable: Seq(stable),
+        committed: Seq(stable),
+        executed: Seq(stable),
+        primary_lost: false,
+        recovering: Some(Seq(bound)),
+    })
+}
+
+fn proposed(replica: &mut Agreement) -> usize {
+    let outputs = outputs(replica).into_iter();
+    let null = outputs.filter(
+        |o| matches!(o, Output::Broadcast(PeerMessage::PrePrepare(m)) if m.batch == Batch::null()),
+    );
+    null.count()
+}
+
+/// For one that recovers the primary fills places with null batches; nobody else can have it do so without end.
+#[test]
+fn the_primary_fills_places() {
+    let mut replica = fresh(0);
+    outputs(&mut replica);
+    wait(&mut replica, 10, 500);
+    assert_eq!(proposed(&mut replica), 0);
+    from_peer(&mut replica, 510, 2, recovers(40, 0, LOG_WINDOW)).unwrap();
+    assert_eq!(proposed(&mut replica), 16, "as many as may be in flight");
+    let mut other = fresh(0);
+    from_peer(&mut other, 510, 2, recovers(40, 0, 10 * LOG_WINDOW)).unwrap();
+    assert_eq!(proposed(&mut other), 0, "nobody has a checkpoint near that");
+}
+
+/// A backup takes a null batch for one that recovers, and from a primary that has no reason for it none.
+#[test]
+fn a_null_batch_needs_a_reason() {
+    let mut replica = fresh(1);
+    let null = || {
+        PeerMessage::PrePrepare(PrePrepare {
+            view: View(0),
+            seq: Seq(1),
+            batch: Batch::null(),
+            bodies: vec![],
+        })
+    };
+    let refused = from_peer(&mut replica, 1, 0, null());
+    assert_eq!(refused, Err(Rejected::NotAsked));
+    from_peer(&mut replica, 2, 2, recovers(40, 0, LOG_WINDOW)).unwrap();
+    from_peer(&mut replica, 3, 0, null()).unwrap();
+    persist_up_to(&mut replica, 4, |r| matches!(r, Record::PrePrepared(_)));
+}
+
+/// One that has passed its bound is followed to its view in steps, at most a few times a minute; a primary that says that it
+/// recovers is left at once.
+#[test]
+fn its_view_is_gone_to_in_steps() {
+    let mut replica = fresh(1);
+    from_peer(&mut replica, 1, 2, recovers(40, 0, 0)).unwrap();
+    assert!(replica.standing().active, "it does not know its bound yet");
+    from_peer(&mut replica, 1, 2, recovers(40, 300, 300)).unwrap();
+    let standing = replica.standing();
+    assert!(!standing.active && standing.view > View(0) && standing.view <= View(16));
+    assert_ne!(quorum().primary(standing.view), ReplicaId(2));
+    from_peer(&mut replica, 2, 2, recovers(40, 300, 300)).unwrap();
+    assert_eq!(replica.standing().view, standing.view, "one step at a time");
+
+    let mut replica = fresh(1);
+    from_peer(&mut replica, 1, 0, recovers(0, 0, 0)).unwrap();
+    assert_eq!(replica.standing().view, View(1));
+}
+
+/// It starts again in the midst of a recovery, from a checkpoint that it has made meanwhile: what its new log has of the places before
+/// is done with.
+#[test]
+fn a_recovery_goes_on_from_its_own_checkpoint() {
+    let committed = |seq| {
+        Record::Committed(CommittedRecord {
+            seq: Seq(seq),
+            digest: Batch::null().digest(),
+            content: None,
+        })
+    };
+    let mut log = vec![Record::Recovering(Time(1))];
+    log.extend((1..=130).map(committed));
+    let replica = restarted(2, (Seq(128), ROOT), log);
+    replica.invariants();
+    let standing = replica.standing();
+    assert_eq!(standing.stable, (Seq(128), ROOT));
+    assert_eq!(standing.committed, Seq(130));
+    assert!(standing.recovering.is_some());
+}
+
+fn recovering(view: u64, bound: u64) -> PeerMessage {
+    PeerMessage::Status(Status {
+        view: View(view),
+        active: false,
+        stable: Seq(0),
+        committed: Seq(0),
+        executed: Seq(0),
+        primary_lost: false,
+        recovering: Some(Seq(bound)),
+    })
+}
+
+/// While one recovers none of the others can be missed. Who is behind in views goes to the next of those that are ahead, one of which may
+/// be the one that recovers; alone that one leads nobody there.
+#[test]
+fn who_waits_without_a_log_is_one_that_is_joined() {
+    let mut replica = fresh(1);
+    for from in [2, 3] {
+        let m = PeerMessage::ViewChange(view_change(from, 2));
+        from_peer(&mut replica, 1, from, m).unwrap();
+    }
+    let _ = from_peer(&mut replica, 2, 0, recovering(21, 256));
+    assert_eq!(replica.standing().view, View(2));
+    let m = PeerMessage::ViewChange(view_change(2, 18));
+    from_peer(&mut replica, 3, 2, m).unwrap();
+    let _ = from_peer(&mut replica, 4, 0, recovering(21, 256));
+    assert_eq!(replica.standing().view, View(18));
+}
+
+/// A primary that fills no places for one that recovers is left, though no client waits for anything.
+#[test]
+fn who_does_not_fill_is_left() {
+    let mut replica = fresh(1);
+    for ms in (0..3_000).step_by(100) {
+        wait(&mut replica, ms, ms + 50);
+        let _ = from_peer(&mut replica, ms + 50, 3, recovering(0, 256));
+        assert_eq!(replica.standing().view, View(0));
+    }
+    let _ = from_peer(&mut replica, 3_100, 3, recovering(0, 256));
+    assert_eq!(replica.standing().view, View(1));
+}
+
+/// The views that a replica goes through in two minutes after these VIEW-CHANGEs of others have come.
+fn views_after(changes: &[(u8, u64)]) -> Vec<View> {
+    let mut replica = fresh(1);
+    for &(from, view) in changes {
+        let message = PeerMessage::ViewChange(view_change(from, view));
+        let _ = from_peer(&mut replica, 1, from, message);
+    }
+    let mut views = vec![replica.standing().view];
+    for ms in (0..120_000).step_by(100) {
+        let _ = replica.handle(at(ms), Input::Tick);
+        if let Some((index, _)) = written(&mut replica).pop() {
+            let _ = replica.handle(at(ms), Input::Persisted(index));
+        }
+        views.push(replica.standing().view);
+    }
+    views.dedup();
+    views
+}
+
+/// Where one replica was led to a far view alone, the others go there when their own does not begin; not beyond what one
+/// replica's word may bring about.
+#[test]
+fn who_was_led_away_is_met() {
+    assert_eq!(views_after(&[(0, 16), (2, 1)]), [View(1), View(16)]);
+    assert_eq!(views_after(&[(0, 17), (2, 1)]), [View(1), View(2)]);
+}

@@ -1,0 +1,244 @@
+//! Replicas with key holders that come back without their logs: their identities say so, and it is ordered.
+
+use crate::support::*;
+use quorate_agreement::{Agreement, Input, LOG_WINDOW, Output, Record, Rejected};
+use quorate_wire::message::{
+    AuthRequest, Checkpoint, Estimate, PeerMessage, SignedViewChange, Status,
+};
+use quorate_wire::{
+    Digest, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, Signer, Time,
+    View,
+};
+
+const ROOT: Digest = Digest([7; 32]);
+
+fn signer(replica: u8, counter: u64) -> Signer {
+    let key = KeyPair::from_seed(&[100 + 10 * replica + counter as u8; 32]);
+    let (me, identity) = (ReplicaId(replica), identity(replica));
+    let certificate = EpochCertificate::sign(&identity, GROUP, me, counter, key.public());
+    Signer::of_epoch(key, certificate)
+}
+
+fn statement(replica: u8, counter: u64) -> RecoveryStatement {
+    RecoveryStatement::sign(&identity(replica), GROUP, ReplicaId(replica), counter)
+}
+
+fn request(replica: u8, counter: u64) -> AuthRequest {
+    statement(replica, counter).request(identity(replica).public())
+}
+
+fn shown(replica: u8, counter: u64) -> PeerMessage {
+    PeerMessage::Request(request(replica, counter))
+}
+
+/// Replica 0, which leads view 0.
+fn primary() -> Agreement {
+    let mut replica = restarted_with_holder(signer(0, 1), vec![]);
+    settle(&mut replica);
+    replica
+}
+
+fn settle(replica: &mut Agreement) {
+    let records = written(replica);
+    if let Some((last, _)) = records.last() {
+        let _ = replica.handle(at(0), Input::Persisted(*last));
+    }
+}
+
+/// Replica 0, which comes back without its log.
+fn without_log() -> Agreement {
+    let mut replica = restarted_with_holder(signer(0, 1), vec![Record::Recovering(Time(1))]);
+    let _ = replica.handle(at(0), Input::Persisted(LogIndex(9)));
+    replica
+}
+
+fn recovers(stable: u64, bound: u64) -> PeerMessage {
+    PeerMessage::Status(Status {
+        view: View(0),
+        active: false,
+        stable: Seq(stable),
+        committed: Seq(stable),
+        executed: Seq(stable),
+        primary_lost: false,
+        recovering: Some(Seq(bound)),
+    })
+}
+
+fn proposed(replica: &mut Agreement) -> Vec<Digest> {
+    let all = outputs(replica).into_iter();
+    let batches = all.filter_map(|o| match o {
+        Output::Broadcast(PeerMessage::PrePrepare(m)) => Some(m.batch.requests),
+        _ => None,
+    });
+    batches.flatten().collect()
+}
+
+/// A primary orders what a replica's identity has signed; what it certified long before is void from then on.
+#[test]
+fn a_statement_is_ordered_and_makes_keys_void() {
+    let mut replica = primary();
+    from_peer(&mut replica, 1, 2, shown(2, 5)).unwrap();
+    let digest = request(2, 5).request.digest();
+    assert_eq!(proposed(&mut replica), [digest]);
+    let again = from_peer(&mut replica, 1, 2, shown(2, 5));
+    assert_eq!(again, Err(Rejected::Duplicate));
+    assert!(proposed(&mut replica).is_empty());
+
+    let old = SignedViewChange::sign(view_change_body(2, 1), &signer(2, 3)).into_inner();
+    let told = from_peer(&mut replica, 1, 2, PeerMessage::ViewChange(old));
+    assert_eq!(told, Err(Rejected::OldEpoch));
+    let present = SignedViewChange::sign(view_change_body(2, 1), &signer(2, 4)).into_inner();
+    from_peer(&mut replica, 1, 2, PeerMessage::ViewChange(present)).unwrap();
+}
+
+/// Whoever shows it: a statement counts once, and not when a newer one was ordered.
+#[test]
+fn old_statements_are_refused() {
+    let mut replica = primary();
+    let of_state = Input::Recoveries(Seq(128), vec![0, 0, 5, 0]);
+    replica.handle(at(1), of_state).unwrap();
+    let void = |o: &Output| matches!(o, Output::Void(ReplicaId(2), 5));
+    assert_eq!(outputs(&mut replica).iter().filter(|o| void(o)).count(), 1);
+    for counter in [1, 4, 5] {
+        for from in [1, 2, 3] {
+            let refused = from_peer(&mut replica, 1, from, shown(2, counter));
+            assert_eq!(refused, Err(Rejected::OldEpoch));
+        }
+    }
+    assert!(proposed(&mut replica).is_empty());
+    let same = Input::Recoveries(Seq(256), vec![0, 0, 5, 0]);
+    replica.handle(at(1), same).unwrap();
+    assert!(!outputs(&mut replica).iter().any(void));
+    from_peer(&mut replica, 1, 2, shown(2, 6)).unwrap();
+}
+
+/// Nobody else's signature makes one, and who tries often is not listened to.
+#[test]
+fn others_can_make_none() {
+    let mut replica = primary();
+    let mut forged = statement(2, 5);
+    forged.signature = statement(1, 5).signature;
+    let forged = forged.request(identity(2).public());
+    let mut refusals = Vec::new();
+    for _ in 0..20 {
+        let told = from_peer(&mut replica, 1, 1, PeerMessage::Request(forged.clone()));
+        refusals.push(told.unwrap_err());
+    }
+    assert_eq!(refusals[..8], [Rejected::BadAuthentication; 8]);
+    assert_eq!(refusals[8..], [Rejected::TooOften; 12]);
+    assert!(proposed(&mut replica).is_empty());
+    // It costs the one that was forged nothing.
+    from_peer(&mut replica, 1, 2, shown(2, 5)).unwrap();
+    assert_eq!(proposed(&mut replica).len(), 1);
+}
+
+/// A primary that leaves a statement lie is left, by who knows of it; a few times a minute at most.
+#[test]
+fn a_primary_that_orders_none_is_left() {
+    let mut replica = primary();
+    // Replica 1 leads view 1, and this one is a backup there.
+    let proofs: Vec<_> = (1..4)
+        .map(|r| SignedViewChange::sign(view_change_body(r, 1), &signer(r, 1)).into_inner())
+        .collect();
+    for proof in proofs.clone() {
+        let from = proof.body.replica.0;
+        from_peer(&mut replica, 1, from, PeerMessage::ViewChange(proof)).unwrap();
+    }
+    let body = quorate_wire::message::NewView {
+        view: View(1),
+        proofs: named(&proofs),
+        start: (Seq(0), GENESIS),
+        selection: vec![],
+    };
+    let begins = quorate_wire::message::SignedNewView::sign(body, &signer(1, 1)).into_inner();
+    from_peer(&mut replica, 1, 1, PeerMessage::NewView(begins)).unwrap();
+    settle(&mut replica);
+    assert!(replica.standing().active && replica.standing().view == View(1));
+
+    let relayed = |replica: &mut Agreement| {
+        let all = outputs(replica);
+        let is_it = |o: &&Output| matches!(o, Output::Send(ReplicaId(1), PeerMessage::Request(_)));
+        all.iter().filter(is_it).count()
+    };
+    from_peer(&mut replica, 10, 2, shown(2, 5)).unwrap();
+    assert_eq!(
+        relayed(&mut replica),
+        1,
+        "the primary may not have heard it"
+    );
+    for t in [20, 100, 2_000] {
+        let _ = from_peer(&mut replica, t, 2, shown(2, 5));
+        from_peer(&mut replica, t, 2, recovers(0, 128 + LOG_WINDOW)).unwrap();
+        assert_eq!(replica.standing().view, View(1));
+    }
+    from_peer(&mut replica, 3_200, 2, recovers(0, 128 + LOG_WINDOW)).unwrap();
+    assert_eq!(replica.standing().view, View(2));
+}
+
+/// A replica that comes back asks until a state tells of it, and does not take part before.
+#[test]
+fn it_is_back_when_a_stable_state_tells_of_it() {
+    let mut replica = without_log();
+    let own = Box::new(statement(0, 2));
+    let too_early = |replica: &mut Agreement| {
+        let all = outputs(replica);
+        all.iter()
+            .filter(|o| matches!(o, Output::Broadcast(PeerMessage::Request(_))))
+            .count()
+    };
+    let nonce = outputs(&mut replica).into_iter().find_map(|o| match o {
+        Output::Broadcast(PeerMessage::EstimatePlease(nonce)) => Some(nonce),
+        _ => None,
+    });
+    let nonce = nonce.expect("it asks");
+    replica.handle(at(1), Input::Recover(own)).unwrap();
+    assert_eq!(too_early(&mut replica), 1);
+    for from in 1..4 {
+        let answer = Estimate {
+            nonce,
+            checkpoint: Seq(128),
+            prepared: Seq(130),
+            view: View(0),
+        };
+        from_peer(&mut replica, 2, from, PeerMessage::Estimate(answer)).unwrap();
+    }
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    let mut come = |seq: Seq, numbers: Option<Vec<u64>>, t: u64| {
+        for from in 1..4 {
+            let message = Checkpoint { seq, root: ROOT };
+            let _ = from_peer(&mut replica, t, from, PeerMessage::Checkpoint(message));
+        }
+        if let Some(numbers) = numbers {
+            replica
+                .handle(at(t), Input::Recoveries(seq, numbers))
+                .unwrap();
+        }
+        let _ = replica.handle(at(t), Input::StateFetched(seq, ROOT));
+        outputs(&mut replica);
+        wait(&mut replica, t + 1, t + 2_000);
+        let all = outputs(&mut replica);
+        let asks = all
+            .iter()
+            .any(|o| matches!(o, Output::Broadcast(PeerMessage::Request(_))));
+        let up_to = all.iter().rev().find_map(|o| match o {
+            Output::Broadcast(PeerMessage::Status(s)) => s.recovering,
+            _ => None,
+        });
+        (asks, up_to.unwrap(), replica.standing().stable.0)
+    };
+    // The state at its bound was made before its statement was ordered: the places that follow are to be filled.
+    let (asks, up_to, stable) = come(bound.seq, None, 100);
+    assert!(asks && stable == bound.seq && up_to == bound.seq.next());
+    let older = come(
+        Seq(bound.seq.0 + 2 * LOG_WINDOW),
+        Some(vec![1, 0, 0, 0]),
+        3_000,
+    );
+    assert!(older.0, "that was an earlier recovery");
+    let (asks, up_to, stable) = come(
+        Seq(bound.seq.0 + 4 * LOG_WINDOW),
+        Some(vec![2, 0, 0, 0]),
+        6_000,
+    );
+    assert!(!asks && stable == Seq(bound.seq.0 + 4 * LOG_WINDOW) && up_to == bound.seq);
+}

@@ -1,0 +1,255 @@
+//! Clients whose MACs are wrong for some replicas, or were made to look so, and replicas that help them.
+
+use std::sync::Arc;
+
+use crate::support::*;
+use bytes::Bytes;
+use quorate_agreement::{Agreement, Input, Millis, Output, Rejected};
+use quorate_wire::message::{AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare};
+use quorate_wire::{Authenticator, LogIndex, Mac, Seq, View};
+
+/// The time at which a replica knows whose fault a wrong MAC is.
+const LATE: Millis = 40_000;
+
+fn sync(replica: &mut Agreement, ms: Millis) {
+    let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
+    replica.invariants();
+}
+
+fn pre_prepare(ms: Millis, seq: u64, requests: &[AuthRequest]) -> PrePrepare {
+    PrePrepare {
+        view: View(0),
+        seq: Seq(seq),
+        batch: Batch {
+            time: at(ms).wall,
+            requests: requests.iter().map(|r| r.request.digest()).collect(),
+        },
+        bodies: requests.iter().cloned().map(Arc::new).collect(),
+    }
+}
+
+fn op(number: u64) -> AuthRequest {
+    signed_request(number, Bytes::from_static(b"op"))
+}
+
+fn unsigned(number: u64) -> AuthRequest {
+    request(number, Bytes::from_static(b"op"))
+}
+
+/// The primary of view 0 passes on a request with wrong MACs: its client's doing, or its own.
+fn spoil(replica: &mut Agreement, ms: Millis) {
+    let mut bad = unsigned(1);
+    bad.auth = Authenticator::Macs(vec![Mac([0xee; 16]); 4]);
+    let proposal = PeerMessage::PrePrepare(pre_prepare(ms, 1, &[bad]));
+    from_peer(replica, ms, 0, proposal).unwrap();
+}
+
+/// Replica 1 leads view 1.
+fn lead(replica: &mut Agreement, ms: Millis) {
+    for from in [2, 3] {
+        let change = PeerMessage::ViewChange(view_change(from, 1));
+        from_peer(replica, ms, from, change).unwrap();
+    }
+    sync(replica, ms);
+    let standing = replica.standing();
+    assert_eq!((standing.view, standing.active), (View(1), true));
+}
+
+/// A replica with a link to the client, which suspects it and leads.
+fn wary() -> Agreement {
+    let mut replica = fresh(1);
+    replica
+        .handle(at(0), Input::ClientKey(client(), link_key(1)))
+        .unwrap();
+    wait(&mut replica, 0, LATE);
+    spoil(&mut replica, LATE);
+    lead(&mut replica, LATE);
+    replica
+}
+
+fn forward(replica: &mut Agreement, request: AuthRequest) -> Result<(), Rejected> {
+    from_peer(replica, LATE, 3, PeerMessage::Request(request))
+}
+
+/// What a primary has proposed since the last look.
+fn proposed(replica: &mut Agreement) -> Vec<PrePrepare> {
+    let proposals = outputs(replica).into_iter().filter_map(|o| match o {
+        Output::Broadcast(PeerMessage::PrePrepare(m)) => Some(m),
+        _ => None,
+    });
+    proposals.collect()
+}
+
+/// The Big MAC attack (Aardvark, NSDI 2009): whoever was shown a MAC that is wrong takes only signed requests of that client,
+/// once it is the primary.
+#[test]
+fn wrong_macs_put_a_client_on_signed_terms() {
+    let mut replica = fresh(1);
+    let late = LATE;
+    wait(&mut replica, 0, late);
+    spoil(&mut replica, late);
+    // As a backup it takes them all the same: its word is not what decides.
+    from_client(&mut replica, late, request(2, Bytes::from_static(b"op"))).unwrap();
+    lead(&mut replica, late);
+    let taken = from_client(&mut replica, late, request(3, Bytes::from_static(b"op")));
+    assert_eq!(taken, Err(Rejected::Unsigned));
+    from_client(&mut replica, late, op(3)).unwrap();
+    let taken = from_client(
+        &mut replica,
+        late + 70_000,
+        request(4, Bytes::from_static(b"op")),
+    );
+    assert_eq!(taken, Ok(()));
+}
+
+/// Who must sign what it asks must do so rightly: a signature that is wrong would have each view's primary propose what nobody votes for.
+#[test]
+fn a_suspect_signs_rightly() {
+    let mut replica = fresh(1);
+    let late = LATE;
+    wait(&mut replica, 0, late);
+    spoil(&mut replica, late);
+    lead(&mut replica, late);
+    let mut forged = op(3);
+    forged.auth = op(4).auth;
+    let taken = from_client(&mut replica, late, forged);
+    assert_eq!(taken, Err(Rejected::BadAuthentication));
+    assert_eq!(from_client(&mut replica, late, op(3)), Ok(()));
+}
+
+/// A backup that is in league with such a client passes on what is right for the primary alone: that needs a signature as well.
+#[test]
+fn a_backup_vouches_for_no_suspect() {
+    let mut replica = wary();
+    assert_eq!(forward(&mut replica, unsigned(2)), Err(Rejected::Unsigned));
+    assert_eq!(forward(&mut replica, op(2)), Ok(()));
+    assert_eq!(proposed(&mut replica).len(), 1);
+}
+
+/// What a suspect has sent to one backup alone, without a signature, is not proposed when that one becomes the primary.
+#[test]
+fn what_a_suspect_left_is_not_proposed() {
+    for is_suspect in [false, true] {
+        let mut replica = fresh(1);
+        wait(&mut replica, 0, LATE);
+        from_client(&mut replica, LATE, unsigned(2)).unwrap();
+        from_client(&mut replica, LATE, op(3)).unwrap();
+        if is_suspect {
+            spoil(&mut replica, LATE);
+        }
+        lead(&mut replica, LATE);
+        let batches = proposed(&mut replica);
+        let digests: Vec<_> = batches.iter().flat_map(|m| &m.batch.requests).collect();
+        let has = |r: AuthRequest| digests.contains(&&r.request.digest());
+        assert_eq!((has(unsigned(2)), has(op(3))), (!is_suspect, true));
+    }
+}
+
+/// A primary spoils what a correct client sent it, so that the others suspect that one. It signs what it asks then, and the next primary
+/// takes all of that; of what is signed wrongly little is looked at.
+#[test]
+fn who_was_framed_is_served_in_full() {
+    let mut replica = wary();
+    let mut taken = 0;
+    for number in 1..=1_000 {
+        let ms = LATE + number;
+        taken += u64::from(from_client(&mut replica, ms, op(10 + number)).is_ok());
+        for m in proposed(&mut replica) {
+            let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
+            sync(&mut replica, ms);
+            for from in [0, 2, 3] {
+                let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+                let _ = from_peer(&mut replica, ms, from, vote);
+            }
+            sync(&mut replica, ms);
+            for from in [0, 2, 3] {
+                let vote = PeerMessage::Commit(Commit { view, seq, digest });
+                let _ = from_peer(&mut replica, ms, from, vote);
+            }
+        }
+    }
+    assert_eq!(taken, 1_000);
+    let forged = |number: u64| AuthRequest {
+        auth: op(1).auth,
+        ..op(number)
+    };
+    let mut looked_at = 0;
+    for number in 2_000..3_000 {
+        let taken = from_client(&mut replica, LATE + 2_000, forged(number));
+        looked_at += u32::from(taken == Err(Rejected::BadAuthentication));
+        assert!(taken.is_err());
+    }
+    assert!((64..=128).contains(&looked_at), "{looked_at}");
+}
+
+/// In a replica that has just started as well: what counts is how long its link with that client stands.
+#[test]
+fn a_new_replica_suspects_whom_it_knows() {
+    for (linked_at, spoilt_at, is_suspect) in [
+        (Some(0), 4_000, true),
+        (Some(2_000), 4_000, false),
+        (None, 4_000, false),
+        (None, 12_000, true),
+    ] {
+        let mut replica = fresh(1);
+        if let Some(ms) = linked_at {
+            wait(&mut replica, 0, ms);
+            let link = Input::ClientKey(client(), link_key(1));
+            replica.handle(at(ms), link).unwrap();
+        }
+        wait(&mut replica, linked_at.unwrap_or(0), spoilt_at);
+        spoil(&mut replica, spoilt_at);
+        lead(&mut replica, spoilt_at);
+        let taken = from_client(&mut replica, spoilt_at, unsigned(2));
+        assert_eq!(taken.is_err(), is_suspect, "{linked_at:?} {spoilt_at}");
+    }
+}
+
+/// A faulty backup passes on what was executed long ago: none of it is ordered again, but for what its client has signed, a little of it,
+/// since a read may have to be made anew.
+#[test]
+fn what_was_executed_is_not_ordered_again() {
+    let mut primary = fresh(0);
+    let link = Input::ClientKey(client(), link_key(0));
+    primary.handle(at(0), link).unwrap();
+    for number in 1..=100 {
+        let request = if number % 2 == 0 {
+            op(number)
+        } else {
+            unsigned(number)
+        };
+        from_client(&mut primary, 1, request).unwrap();
+    }
+    let (mut executed, mut again) = (Seq(0), 0);
+    for round in 0..100 {
+        for m in proposed(&mut primary) {
+            let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
+            sync(&mut primary, 1);
+            for from in [1, 2, 3] {
+                let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+                let _ = from_peer(&mut primary, 1, from, vote);
+            }
+            sync(&mut primary, 1);
+            for from in [1, 2, 3] {
+                let vote = PeerMessage::Commit(Commit { view, seq, digest });
+                let _ = from_peer(&mut primary, 1, from, vote);
+            }
+        }
+        if round < 50 {
+            executed = primary.standing().executed;
+            continue;
+        }
+        for number in 1..=100 {
+            let request = if number % 2 == 0 {
+                op(number)
+            } else {
+                unsigned(number)
+            };
+            let taken = from_peer(&mut primary, 1, 3, PeerMessage::Request(request));
+            assert!(taken.is_err() || number % 2 == 0, "{number}");
+            again += u32::from(taken.is_ok());
+        }
+    }
+    assert!(executed > Seq(1));
+    assert!(again <= 16, "{again}");
+}

@@ -1,0 +1,249 @@
+//! Two mounts of one volume, and what becomes of them when sessions and answers fail.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::common::{Group, can_mount, noise};
+use bytes::Bytes;
+use quorate_client::Volume;
+use quorate_client::fuse::{MountError, MountOptions, UnmountError, mount};
+use quorate_wire::ReplicaId;
+use rustix::fs::FlockOperation;
+
+/// Close-to-open: what one mount has closed, the other sees at its next open, in full and nothing older.
+#[test]
+fn closed_here_is_seen_there() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    for round in 0..20u64 {
+        let data = noise(round + 1, 100_000 + round as usize * 1000);
+        let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        fs::write(from.path("f"), &data).unwrap();
+        assert!(fs::read(to.path("f")).unwrap() == data, "round {round}");
+        // Changed in place: size and name stay.
+        let f = OpenOptions::new().write(true).open(to.path("f")).unwrap();
+        f.write_all_at(b"changed", round).unwrap();
+        drop(f);
+        let back = fs::read(from.path("f")).unwrap();
+        assert_eq!(&back[round as usize..round as usize + 7], b"changed");
+    }
+    // Names and attributes are seen once their time has passed.
+    fs::rename(a.path("f"), a.path("g")).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    assert!(!b.path("f").exists());
+    assert!(b.path("g").exists());
+}
+
+/// Appends of two mounts to one file never overwrite each other.
+#[test]
+fn appends_of_two_mounts_all_stay() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    File::create(a.path("log")).unwrap();
+    let open = |path| OpenOptions::new().append(true).open(path).unwrap();
+    let (mut to_a, mut to_b) = (open(a.path("log")), open(b.path("log")));
+    for i in 0..200 {
+        // One write(2) for each line: what is appended whole is each write, and `writeln!` makes several of a line.
+        to_a.write_all(format!("a {i:04}\n").as_bytes()).unwrap();
+        to_b.write_all(format!("b {i:04}\n").as_bytes()).unwrap();
+        if i % 50 == 0 {
+            to_a.sync_all().unwrap();
+            to_b.sync_all().unwrap();
+        }
+    }
+    drop((to_a, to_b));
+    let text = fs::read_to_string(a.path("log")).unwrap();
+    for who in ["a", "b"] {
+        let lines: Vec<_> = text.lines().filter(|l| l.starts_with(who)).collect();
+        let expected: Vec<_> = (0..200).map(|i| format!("{who} {i:04}")).collect();
+        assert_eq!(lines, expected);
+    }
+}
+
+/// Locks of flock(2) and fcntl(2) keep others out on the same mount and on another one.
+#[test]
+fn locks_hold_between_mounts() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    fs::write(a.path("lock"), b"").unwrap();
+    let open = |path| {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap()
+    };
+    let (mine, same, other) = (
+        open(a.path("lock")),
+        open(a.path("lock")),
+        open(b.path("lock")),
+    );
+    let flock = |f: &File, how| rustix::fs::flock(f, how);
+    flock(&mine, FlockOperation::LockExclusive).unwrap();
+    assert!(flock(&same, FlockOperation::NonBlockingLockExclusive).is_err());
+    assert!(flock(&other, FlockOperation::NonBlockingLockShared).is_err());
+    // The two kinds of locks don't know each other.
+    let fcntl = |f: &File, how| rustix::fs::fcntl_lock(f, how);
+    fcntl(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert!(fcntl(&mine, FlockOperation::NonBlockingLockExclusive).is_err());
+    fcntl(&other, FlockOperation::Unlock).unwrap();
+    fcntl(&mine, FlockOperation::NonBlockingLockExclusive).unwrap();
+    fcntl(&mine, FlockOperation::Unlock).unwrap();
+
+    let waiter = std::thread::spawn(move || {
+        rustix::fs::flock(&other, FlockOperation::LockExclusive).unwrap();
+        let mut text = String::new();
+        (&other).read_to_string(&mut text).unwrap();
+        (other, text)
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waiter.is_finished());
+    (&mine).write_all(b"under the lock").unwrap();
+    flock(&mine, FlockOperation::Unlock).unwrap();
+    let (other, text) = waiter.join().unwrap();
+    assert_eq!(text, "under the lock");
+    assert!(flock(&mine, FlockOperation::NonBlockingLockShared).is_err());
+    drop(other);
+    // A waiting lock can be interrupted.
+    let held = Command::new("timeout")
+        .args(["1", "flock", "-x"])
+        .arg(a.path("lock"))
+        .args(["-c", "true"])
+        .status();
+    assert!(held.unwrap().success());
+    flock(&mine, FlockOperation::LockExclusive).unwrap();
+    let stopped = Command::new("timeout")
+        .args(["1", "flock", "-x"])
+        .arg(b.path("lock"))
+        .args(["-c", "true"])
+        .status();
+    assert_eq!(stopped.unwrap().code(), Some(124));
+}
+
+/// When the group has closed a session, open files go on in the next one, without their users noticing.
+#[test]
+fn a_lost_session_is_opened_again() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    let f = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(a.path("f"));
+    let f = f.unwrap();
+    f.write_all_at(b"one", 0).unwrap();
+    f.sync_all().unwrap();
+    let before = a.volume.session().generation();
+    group.ahead_ms.fetch_add(200_000, Ordering::AcqRel);
+    // The sweep comes with the next operation of anyone.
+    let _ = fs::metadata(b.path("f"));
+    f.write_all_at(b"two", 3).unwrap();
+    f.sync_all().unwrap();
+    let mut back = [0; 6];
+    f.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(&back, b"onetwo");
+    assert!(a.volume.session().generation() > before);
+}
+
+/// A group that does not answer makes callers wait and not fail; who is killed gets away; unmounting works.
+#[test]
+fn a_silent_group_is_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    fs::write(m.path("f"), b"x").unwrap();
+    group.paused.store(true, Ordering::Release);
+    let mut cat = Command::new("ls").arg(m.path("unknown")).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(cat.try_wait().unwrap().is_none());
+    cat.kill().unwrap();
+    cat.wait().unwrap();
+    group.paused.store(false, Ordering::Release);
+    assert_eq!(fs::read(m.path("f")).unwrap(), b"x");
+}
+
+/// Sessions: results, blocking calls, reports, and the end.
+#[test]
+fn a_session_by_itself() {
+    let group = Group::start();
+    let session = group.session(9);
+    let done = session.call_blocking(Bytes::new()).unwrap();
+    assert!(done.is_empty());
+    assert_eq!(session.generation(), 1);
+    let patience = Duration::from_secs(5);
+    let report = group
+        .runtime
+        .block_on(session.report(ReplicaId(0), patience));
+    assert_eq!(report.unwrap().replica, ReplicaId(0));
+    group.runtime.block_on(async {
+        let calls: Vec<_> = (0..1000)
+            .map(|_| {
+                let session = session.clone();
+                tokio::spawn(async move { session.call(Bytes::new()).await })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        session.close().await;
+        assert!(session.call(Bytes::new()).await.is_err());
+    });
+    assert_eq!(group.closed.load(Ordering::Acquire), 1);
+}
+
+/// What stands in the way of a mount is said as it is.
+#[test]
+fn mounts_that_cannot_be() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let mut m = group.mount(1);
+    fs::write(m.path("file"), b"").unwrap();
+    let volume = || Volume::new(group.session(2));
+    let at = |path: &std::path::Path| mount(volume(), path, &MountOptions::default()).unwrap_err();
+    let missing = std::path::Path::new("/nonexistent/quorate");
+    assert!(matches!(at(missing), MountError::NoDirectory(_)));
+    assert!(matches!(at(&m.path("file")), MountError::NotADirectory(_)));
+    assert!(matches!(at(m.dir()), MountError::AlreadyMounted(_)));
+    // Busy while a file is open; then the mount is as it was.
+    let open = File::open(m.path("file")).unwrap();
+    let mounted = m.mounted.as_ref().unwrap();
+    let busy = group.runtime.block_on(mounted.unmount());
+    assert!(matches!(busy, Err(UnmountError::Busy(_))));
+    drop(open);
+    m.unmount();
+}
+
+/// A mount ends though its group is silent, and says so if anything was left to write.
+#[test]
+fn unmounting_needs_no_answer() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let mut m = group.mount(1);
+    fs::write(m.path("f"), b"x").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    group.paused.store(true, Ordering::Release);
+    m.unmount();
+}

@@ -1,0 +1,311 @@
+//! Credentials that are brought, listed, taken back and let go of.
+
+use crate::common::Result;
+use crate::sharing::{MEMBER, Volume, key, public, terms};
+use quorate_credential::{Caveat, Rights};
+use quorate_files::op::*;
+use quorate_files::{Action, Answer, Errno, Ino};
+
+/// A credential is for the key that brings it, for this volume, by its owner, and for now.
+#[test]
+fn only_what_holds_is_kept() {
+    let mut v = Volume::new();
+    let bob = v.issue(1, terms(1, 1));
+    assert_eq!(v.put(2, &bob), Err(Errno::EPERM), "theft");
+    let mut bytes = bob.to_bytes();
+    *bytes.last_mut().unwrap() ^= 1;
+    assert_eq!(v.put_bytes(1, bytes), Err(Errno::EINVAL), "forged");
+    assert_eq!(v.put_bytes(1, vec![1; 8193]), Err(Errno::EINVAL));
+    let other = v.issue_by(9, 1, terms(1, 1));
+    assert_eq!(v.put(1, &other), Err(Errno::EINVAL), "no owner");
+    let mut past = terms(1, 1);
+    past.window.not_after = v.second() - 1;
+    let past = v.issue(1, past);
+    assert_eq!(v.put(1, &past), Err(Errno::EACCES));
+    assert_eq!(v.put(1, &bob), Ok(bob.id()));
+    assert_eq!(v.put(1, &bob), Ok(bob.id()), "again is the same");
+    assert_eq!(v.grants(1).len(), 1);
+    assert_eq!(v.grants(2).len(), 0, "a guest sees its own");
+    assert_eq!(v.grants(crate::sharing::MEMBER).len(), 1);
+    assert_eq!(v.grants(0).len(), 1);
+    v.check();
+}
+
+/// Who may pass on can't make others act as users that he can't act as himself.
+#[test]
+fn only_the_owner_says_as_whom() {
+    let mut v = Volume::new();
+    let root = Caveat::Ids { uid: 0, gid: 0 };
+    let bob = v.issue(1, terms(1, 1));
+    let mut to_carol = terms(2, 1);
+    to_carol.depth = 3;
+    to_carol.caveats.push(root.clone());
+    let carol = bob.delegate(&key(1), to_carol.clone()).unwrap();
+    assert_eq!(v.put(2, &carol), Err(Errno::EPERM));
+    let mut first = terms(1, 1);
+    first.caveats.push(root);
+    let carol = v.issue(1, first).delegate(&key(1), to_carol).unwrap();
+    assert_eq!(v.put(2, &carol), Ok(carol.id()));
+}
+
+/// 64 for a key: one more puts out the one that ends first.
+#[test]
+fn the_first_to_end_goes() {
+    let mut v = Volume::new();
+    let mut ids = Vec::new();
+    for n in 0..65 {
+        let mut t = terms(1, 1);
+        t.serial = n;
+        t.window.not_after = v.second() + 1000 - n;
+        let chain = v.issue(1, t);
+        v.put(1, &chain).unwrap();
+        ids.push(chain.id());
+    }
+    let kept: Vec<_> = v.grants(1).iter().map(|g| v.chain(g).id()).collect();
+    assert_eq!(kept.len(), 64);
+    assert!(
+        !kept.contains(&ids[63]),
+        "ended first of those that were there"
+    );
+    assert!(kept.contains(&ids[64]));
+    v.check();
+}
+
+/// Long chains fill a key's place sooner: their links are counted. What ends first goes, and as much of it as is needed.
+#[test]
+fn links_are_counted() {
+    let mut v = Volume::new();
+    let long = |v: &Volume, n: u8| {
+        let mut t = terms(10, 1);
+        t.depth = 15;
+        t.serial = n.into();
+        t.window.not_after = v.second() + 1000 + u64::from(n);
+        let first = v.issue(10, t.clone());
+        let pass_on = |chain: quorate_credential::Chain, at: u8| {
+            let mut t = t.clone();
+            t.subject = public(if at == 15 { 1 } else { 10 + at });
+            t.depth = 15 - at;
+            chain.delegate(&key(9 + at), t).unwrap()
+        };
+        (1..16).fold(first, pass_on)
+    };
+    let mut ids = Vec::new();
+    for n in 0..9 {
+        let chain = long(&v, n);
+        assert_eq!(chain.links().len(), 16);
+        v.put(1, &chain).unwrap();
+        ids.push(chain.id());
+    }
+    let kept = |v: &mut Volume| -> Vec<_> { v.grants(1).iter().map(|g| v.chain(g).id()).collect() };
+    assert_eq!(kept(&mut v).len(), 8, "128 links");
+    assert!(!kept(&mut v).contains(&ids[0]));
+    let mut t = terms(1, 1);
+    t.window.not_after = v.second() + 5000;
+    let short = v.issue(1, t);
+    v.put(1, &short).unwrap();
+    assert_eq!(kept(&mut v).len(), 8, "one long one for a short one");
+    assert!(!kept(&mut v).contains(&ids[1]) && kept(&mut v).contains(&short.id()));
+    v.check();
+}
+
+/// What has ended is let go, with its count of bytes and its revocations.
+#[test]
+fn nothing_is_left_after_the_end() {
+    let mut v = Volume::new();
+    let empty = v.rows();
+    for n in 0..10 {
+        let mut t = terms(1, 1);
+        t.serial = n;
+        t.caveats.push(Caveat::ByteQuota(5));
+        t.window.not_after = v.second() + 10;
+        let chain = v.issue(1, t);
+        v.put(1, &chain).unwrap();
+    }
+    let what = Revoked::Key(public(3));
+    let until = Some(v.second() + 10);
+    v.revoke(0, what, None, until).unwrap();
+    assert!(v.rows() > empty + 20);
+    v.wait(12);
+    for _ in 0..3 {
+        let what = Revoked::Key(public(4));
+        let until = Some(v.second() - 1);
+        v.revoke(0, what, None, until).unwrap();
+    }
+    assert_eq!(v.grants(0).len(), 0);
+    // The last revocation is over, but still there, and so are what it is counted by and the one row of counts.
+    assert!(v.rows() <= empty + 4, "{} rows", v.rows());
+    v.check();
+}
+
+/// Revocation by serial, key and epoch, by the owner and by who is above; not by others.
+#[test]
+fn who_is_above_takes_back() -> Result<()> {
+    let mut v = Volume::new();
+    let bob = v.issue(1, terms(1, 1));
+    let mut t = terms(2, 1);
+    t.depth = 3;
+    let carol = bob.delegate(&key(1), t).unwrap();
+    let mut t = terms(3, 1);
+    t.depth = 2;
+    t.rights = Rights::READING;
+    t.serial = 7;
+    let dave = carol.delegate(&key(2), t).unwrap();
+    for (who, chain) in [(1, &bob), (2, &carol), (3, &dave)] {
+        v.put(who, chain)?;
+    }
+    let daves = |v: &mut Volume| v.grants(3).iter().filter(|g| !g.is_revoked).count();
+    let serial = |issuer, serial| Serial {
+        issuer: public(issuer),
+        serial,
+    };
+    let of_dave = Revoked::Serial(serial(2, 7));
+    // Dave is below, a member is not above, and nobody revokes by a credential that is another's.
+    let by = |chain: &quorate_credential::Chain| Some(chain.id());
+    assert_eq!(
+        v.revoke(3, of_dave.clone(), by(&dave), None),
+        Err(Errno::EPERM)
+    );
+    assert_eq!(
+        v.revoke(3, of_dave.clone(), by(&carol), None),
+        Err(Errno::EPERM)
+    );
+    assert_eq!(v.revoke(3, of_dave.clone(), None, None), Err(Errno::EPERM));
+    assert_eq!(
+        v.revoke(crate::sharing::MEMBER, of_dave.clone(), None, None),
+        Err(Errno::EPERM)
+    );
+    // Carol can't take back her own link, or Bob's: they are not below it.
+    v.revoke(2, Revoked::Key(public(2)), by(&carol), None)?;
+    v.revoke(2, Revoked::Key(public(1)), by(&carol), None)?;
+    assert_eq!(daves(&mut v), 1);
+    v.revoke(1, Revoked::Epoch(serial(2, 7)), by(&bob), None)?;
+    assert_eq!(daves(&mut v), 1, "7 is not below 7");
+    v.revoke(1, Revoked::Epoch(serial(2, 8)), by(&bob), None)?;
+    assert_eq!(daves(&mut v), 0);
+    assert_eq!(v.put(3, &dave), Err(Errno::EACCES));
+    assert_eq!(v.grants(2).iter().filter(|g| !g.is_revoked).count(), 1);
+    // A later epoch that is lower gives nothing back.
+    v.revoke(1, Revoked::Epoch(serial(2, 1)), by(&bob), None)?;
+    assert_eq!(v.put(3, &dave), Err(Errno::EACCES));
+    v.revoke(0, Revoked::Serial(serial(0, 0)), None, None)?;
+    assert_eq!(v.put(1, &bob), Err(Errno::EACCES));
+    assert_eq!(v.put(2, &carol), Err(Errno::EACCES));
+    v.check();
+    Ok(())
+}
+
+/// Listings come page by page, each credential once.
+#[test]
+fn listings_have_pages() {
+    let mut v = Volume::new();
+    for who in 1..=9 {
+        for serial in 0..5 {
+            let mut t = terms(who, 1);
+            t.serial = serial;
+            let chain = v.issue(who, t);
+            v.put(who, &chain).unwrap();
+        }
+    }
+    for page in [1, 2, 7, 44, 45, 46, 1000] {
+        let all = v.grants_by(0, page);
+        assert_eq!(all.len(), 45);
+        let ids: std::collections::BTreeSet<_> = all.iter().map(|g| v.chain(g).id()).collect();
+        assert_eq!(ids.len(), 45);
+    }
+    let none = Grants {
+        about: None,
+        after: None,
+        count: 0,
+    };
+    assert_eq!(v.run(0, Action::Grants(none)), Err(Errno::EINVAL));
+}
+
+/// What is about an object is found from above and from below.
+#[test]
+fn listings_can_be_about_something() {
+    let mut v = Volume::new();
+    let (a, b) = (v.dir(Ino::ROOT, b"a"), v.dir(Ino::ROOT, b"b"));
+    let (low, file) = (v.dir(a, b"low"), v.file(b, b"file"));
+    for (guest, object) in [(1, Ino::ROOT), (2, a), (3, low), (4, file)] {
+        v.share(guest, object, Rights::READING);
+    }
+    let mut t = terms(5, a.0);
+    t.scope.subtree = false;
+    let alone = v.issue(5, t);
+    v.put(5, &alone).unwrap();
+    for (about, expected) in [
+        (Ino::ROOT, &[1, 2, 3, 4, 5][..]),
+        (a, &[1, 2, 3, 5]),
+        (low, &[1, 2, 3]),
+        (b, &[1, 4]),
+        (Ino(999), &[]),
+    ] {
+        let op = Grants {
+            about: Some(about),
+            after: None,
+            count: 100,
+        };
+        let Ok(Answer::Grants(found)) = v.run(0, Action::Grants(op)) else {
+            panic!("no grants");
+        };
+        let found: std::collections::BTreeSet<_> =
+            found.grants.iter().map(|g| v.chain(g).subject()).collect();
+        let expected = expected.iter().map(|n| public(*n)).collect();
+        assert_eq!(found, expected, "{about:?}");
+    }
+}
+
+/// Members are told where things are; guests are not, and it follows moves.
+#[test]
+fn members_are_told_where() -> Result<()> {
+    let mut v = Volume::new();
+    let above = v.dir(Ino::ROOT, b"above");
+    let shared = v.dir(above, b"shared");
+    v.share(1, shared, Rights::ALL);
+    let path = |v: &mut Volume, key| v.grants(key)[0].path.clone();
+    assert_eq!(path(&mut v, 0).as_deref(), Some(&b"above/shared"[..]));
+    assert_eq!(path(&mut v, 1), None);
+    v.rename(MEMBER, (above, b"shared"), (Ino::ROOT, b"moved"))?;
+    assert_eq!(path(&mut v, MEMBER).as_deref(), Some(&b"moved"[..]));
+    v.run(
+        MEMBER,
+        Action::Rmdir(Rmdir {
+            parent: Ino::ROOT,
+            name: "moved".into(),
+        }),
+    )?;
+    assert_eq!(path(&mut v, 0), None, "it is gone");
+    v.share(1, Ino::ROOT, Rights::ALL);
+    let paths: Vec<_> = v.grants(0).into_iter().map(|kept| kept.path).collect();
+    assert!(paths.contains(&Some("/".into())), "{paths:?}");
+    Ok(())
+}
+
+/// Who brought and took back what is logged, also where it was refused, and every row is bound to all before.
+#[test]
+fn the_log_is_a_chain() {
+    let mut v = Volume::new();
+    let bob = v.issue(1, terms(1, 1));
+    v.put(2, &bob).unwrap_err();
+    v.put(1, &bob).unwrap();
+    v.revoke(0, Revoked::Key(public(1)), None, None).unwrap();
+    assert_eq!(
+        v.run(1, Action::Audit(Audit { from: 0, count: 9 })),
+        Err(Errno::EPERM)
+    );
+    let log = v.log_of(0);
+    let errnos: Vec<_> = log.rows.iter().map(|row| row.error()).collect();
+    assert_eq!(errnos, [Some(Errno::EPERM), None, None]);
+    let who: Vec<_> = log.rows.iter().map(|row| row.subject).collect();
+    assert_eq!(who, [public(2), public(1), public(0)]);
+    let mut before = quorate_wire::Digest::ZERO;
+    for (n, row) in log.rows.iter().enumerate() {
+        assert_eq!((row.sequence, row.before), (n as u64, before));
+        before = row.digest();
+    }
+    assert_eq!((log.next, log.head), (3, before));
+    assert!(matches!(
+        v.run(0, Action::Ping(quorate_files::Nothing)),
+        Ok(Answer::Done(_))
+    ));
+}

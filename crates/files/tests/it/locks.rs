@@ -1,0 +1,153 @@
+//! Locks against an array in which each owner marks each byte.
+
+use crate::common::World;
+use proptest::prelude::*;
+use quorate_files::answer::Answer;
+use quorate_files::op::*;
+use quorate_files::{Errno, Handle, Ino};
+
+const LEN: usize = 12;
+
+fn lock(handle: Handle, owner: u64, start: u64, end: u64, kind: LockKind, test: bool) -> Action {
+    let space = LockSpace::Posix;
+    Action::Lock(Lock {
+        handle,
+        space,
+        owner,
+        pid: 9,
+        start,
+        end,
+        kind,
+        test,
+    })
+}
+
+fn flock(handle: Handle, kind: LockKind) -> Action {
+    let (space, owner) = (LockSpace::Flock, handle.number);
+    let (start, end, test) = (0, u64::MAX, false);
+    Action::Lock(Lock {
+        handle,
+        space,
+        owner,
+        pid: 9,
+        start,
+        end,
+        kind,
+        test,
+    })
+}
+
+fn open(world: &mut World, session: u64, ino: Ino, flags: u32) -> Handle {
+    match world
+        .run(session, &Who::root(), Action::Open(Open { ino, flags }))
+        .unwrap()
+    {
+        Answer::Opened(opened) => opened.handle,
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    /// Who gets a lock, and what a test finds, follow from the array; the end of a session frees its bytes.
+    #[test]
+    fn range_locks_follow_the_array(
+        steps in prop::collection::vec((0..2u64, 0..2u64, 0..LEN, 0..LEN, 0..8u8), 1..80)
+    ) {
+        let mut world = World::new();
+        let (ino, _) = world.create(Ino::ROOT, b"f");
+        let mut handles = [1, 2].map(|session| open(&mut world, session, ino, 3));
+        let mut array = [[LockKind::Unlock; LEN]; 4];
+        for (session, owner, a, b, choice) in steps {
+            let (start, end) = (a.min(b), a.max(b));
+            let me = (2 * session + owner) as usize;
+            if choice == 7 {
+                world.end_session(session + 1);
+                array[2 * session as usize] = [LockKind::Unlock; LEN];
+                array[2 * session as usize + 1] = [LockKind::Unlock; LEN];
+                handles[session as usize] = open(&mut world, session + 1, ino, 3);
+                continue;
+            }
+            let kind = [LockKind::Read, LockKind::Write, LockKind::Unlock][choice as usize % 3];
+            let blocked = (0..4).filter(|&other| other != me).any(|other| {
+                array[other][start..=end].iter().any(|held| match held {
+                    LockKind::Unlock => false,
+                    LockKind::Read => kind == LockKind::Write,
+                    LockKind::Write => kind != LockKind::Unlock,
+                })
+            });
+            let test = choice >= 3;
+            let handle = handles[session as usize];
+            let action = lock(handle, owner, start as u64, end as u64, kind, test);
+            let result = world.run(session + 1, &Who::root(), action);
+            world.check();
+            match result {
+                Ok(Answer::Lock(found)) => {
+                    prop_assert_eq!(found.is_some(), test && blocked);
+                    prop_assert!(test || !blocked);
+                    if let Some(found) = found {
+                        prop_assert!(found.start <= end as u64 && found.end >= start as u64);
+                    }
+                    if !test {
+                        array[me][start..=end].fill(kind);
+                    }
+                }
+                other => prop_assert!(blocked && !test && other == Err(Errno::EAGAIN)),
+            }
+        }
+    }
+}
+
+/// flock locks end with their handle; range locks with the session's last handle on the file.
+#[test]
+fn locks_end_with_handles() {
+    let mut world = World::new();
+    let (ino, first) = world.create(Ino::ROOT, b"f");
+    let second = open(&mut world, 1, ino, 3);
+    let other = open(&mut world, 2, ino, 3);
+    let root = Who::root();
+    world.run(1, &root, flock(first, LockKind::Write)).unwrap();
+    assert_eq!(
+        world.run(1, &root, flock(second, LockKind::Read)),
+        Err(Errno::EAGAIN)
+    );
+    // The namespaces don't meet.
+    let range = |handle| lock(handle, 1, 0, u64::MAX, LockKind::Write, false);
+    world.run(1, &root, range(first)).unwrap();
+    assert_eq!(world.run(2, &root, range(other)), Err(Errno::EAGAIN));
+    world.run(1, &root, Action::Release(first)).unwrap();
+    world.run(1, &root, flock(second, LockKind::Write)).unwrap();
+    assert_eq!(world.run(2, &root, range(other)), Err(Errno::EAGAIN));
+    world.run(1, &root, Action::Release(second)).unwrap();
+    world.run(2, &root, range(other)).unwrap();
+    world.run(2, &root, flock(other, LockKind::Write)).unwrap();
+    world.check();
+    world.end_session(2);
+    assert!(world.contents().keys().all(|key| key[0] != 0x1a));
+}
+
+/// A lock needs the matching right, sense in its range, and room in the table.
+#[test]
+fn locks_are_checked_and_bounded() {
+    let mut world = World::new();
+    let (ino, both) = world.create(Ino::ROOT, b"f");
+    let reader = open(&mut world, 1, ino, flags::READ);
+    let root = Who::root();
+    let write = lock(reader, 1, 0, 9, LockKind::Write, false);
+    assert_eq!(world.run(1, &root, write), Err(Errno::EBADF));
+    let backwards = lock(both, 1, 9, 0, LockKind::Write, false);
+    assert_eq!(world.run(1, &root, backwards), Err(Errno::EINVAL));
+    let single = |n: u64| lock(both, 1, 2 * n, 2 * n, LockKind::Write, false);
+    for n in 0..1024 {
+        world.run(1, &root, single(n)).unwrap();
+    }
+    assert_eq!(world.run(1, &root, single(1024)), Err(Errno::ENOLCK));
+    world.check();
+    // The whole range at once: one lock is left.
+    world
+        .run(1, &root, lock(both, 1, 0, u64::MAX, LockKind::Write, false))
+        .unwrap();
+    world.run(1, &root, single(1024)).unwrap();
+    world.check();
+}

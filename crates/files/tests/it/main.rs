@@ -1,0 +1,19 @@
+//! The file service, without a network and a disk.
+
+mod acl;
+mod canonical;
+mod codec;
+mod common;
+mod content;
+mod copy;
+mod credentials;
+mod gate;
+mod gate_model;
+mod listing;
+mod locks;
+mod model;
+mod parallel;
+mod quota;
+mod semantics;
+mod sharing;
+mod tree;

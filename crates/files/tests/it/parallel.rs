@@ -1,0 +1,668 @@
+//! Operations in any order that the dependency graph allows: results, replies and state are those of the agreed order.
+
+#[path = "../../../execution/tests/it/support/mod.rs"]
+mod support;
+
+use crate::common::World;
+use bytes::Bytes;
+use proptest::prelude::*;
+use quorate_execution::Service;
+use quorate_execution::graph::{Conflicts, Graph};
+use quorate_files::answer::Answer;
+use quorate_files::op::*;
+use quorate_files::{Admission, FileService, Genesis, Handle, Ino, Kind, Nothing, Outcome, Stamp};
+use quorate_wire::Decode;
+use support::{Freedom, Step, as_allowed, in_order};
+
+/// So little that space and numbers run out often.
+const SMALL: Genesis = Genesis {
+    capacity_bytes: 50 * 4096,
+    capacity_inodes: 14,
+    root_uid: 0,
+    root_gid: 0,
+    root_mode: 0o1777,
+};
+
+/// What answers have told of so far.
+struct Known {
+    inos: Vec<Ino>,
+    dirs: Vec<Ino>,
+    handles: Vec<(u64, Handle)>,
+}
+
+impl Known {
+    fn learn(&mut self, session: u64, answer: &Answer) {
+        let attr = match answer {
+            Answer::Opened(opened) => {
+                self.handles.push((session, opened.handle));
+                &opened.attr
+            }
+            Answer::Attr(attr) => attr,
+            Answer::Made(made) => &made.attr,
+            Answer::WithAttrs(seen) => {
+                if let Ok(answer) = &seen.outcome.0 {
+                    self.learn(session, answer);
+                }
+                return;
+            }
+            _ => return,
+        };
+        if !self.inos.contains(&attr.ino) {
+            self.inos.push(attr.ino);
+            if attr.kind == Kind::Directory {
+                self.dirs.push(attr.ino);
+            }
+        }
+    }
+}
+
+type Raw = [u8; 10];
+
+/// Few objects, few names, few places: so that operations meet.
+struct Maker<'a> {
+    raw: &'a Raw,
+    session: u64,
+    known: &'a Known,
+}
+
+impl Maker<'_> {
+    fn pick<T: Copy>(&self, list: &[T], i: usize) -> T {
+        list[usize::from(self.raw[i]) % list.len()]
+    }
+
+    fn ino(&self, i: usize) -> Ino {
+        // Sometimes one that is yet to be made.
+        match self.raw[i] {
+            250.. => Ino(u64::from(self.raw[i]) % 16),
+            200.. => self.pick(&self.known.inos, i),
+            _ => {
+                let recent = self.known.inos.len().saturating_sub(4);
+                self.pick(&self.known.inos[recent..], i)
+            }
+        }
+    }
+
+    fn dir(&self, i: usize) -> Ino {
+        match self.raw[i] {
+            240.. => self.ino(i),
+            _ => self.pick(&self.known.dirs, i),
+        }
+    }
+
+    fn name(&self, i: usize) -> Bytes {
+        Bytes::from_static(self.pick(&[&b"a"[..], b"b", b"c", b"d"], i))
+    }
+
+    fn handle(&self, i: usize) -> Handle {
+        let own: Vec<_> = self.known.handles.iter().rev().take(6).collect();
+        match own.get(usize::from(self.raw[i]) % own.len().max(1)) {
+            Some((_, handle)) => *handle,
+            None => Handle {
+                ino: self.ino(i),
+                number: 5,
+            },
+        }
+    }
+
+    fn target(&self, i: usize) -> Target {
+        match self.raw[i + 1] % 6 {
+            0 => Target::Ino(self.ino(i)),
+            1 => Target::Unopened(self.ino(i)),
+            _ => Target::Handle(self.handle(i)),
+        }
+    }
+
+    /// Mostly for reading and writing.
+    fn flags(&self, i: usize, end: u32) -> u32 {
+        let bits = u32::from(self.raw[i]) % end;
+        match self.raw[8] % 4 {
+            0 => bits,
+            1 => bits & flags::TRUNC | flags::READ | flags::WRITE,
+            2 => bits & flags::APPEND | flags::READ | flags::WRITE,
+            _ => flags::READ | flags::WRITE,
+        }
+    }
+
+    fn offset(&self, i: usize) -> u64 {
+        self.pick(&[0, 100, 4096, 65_000, 65_536, 70_000, 131_072, 200_000], i)
+    }
+
+    /// Of the first few: so that attributes are found again.
+    fn old_ino(&self, i: usize) -> Ino {
+        self.pick(&self.known.inos[..self.known.inos.len().min(2)], i)
+    }
+
+    fn xattr(&self, i: usize) -> Bytes {
+        let names = [
+            &b"user.x"[..],
+            b"security.capability",
+            b"system.posix_acl_access",
+            b"system.posix_acl_default",
+        ];
+        Bytes::from_static(self.pick(&names, i))
+    }
+
+    /// One for the caller who is not the superuser, or none.
+    fn acl(&self, i: usize) -> Bytes {
+        let (all, perm) = ([255; 4], self.raw[i] % 8);
+        let mut out = vec![2, 0, 0, 0];
+        let entries = [(1, 6), (2, perm), (4, 4), (16, 7), (32, 0)];
+        for (tag, perm) in entries.iter().take(usize::from(self.raw[i] / 8) % 12) {
+            out.extend_from_slice(&[*tag, 0, *perm, 0]);
+            out.extend_from_slice(&if *tag == 2 { [232, 3, 0, 0] } else { all });
+        }
+        out.into()
+    }
+
+    fn set_attr(&self) -> SetAttr {
+        let mut op = crate::common::set_attr(self.target(3));
+        match self.raw[5] % 6 {
+            0 => op.mode = Some(self.pick(&[0o600, 0o644, 0o4777, 0o2775, 0], 6)),
+            1 => op.uid = Some(self.pick(&[0, 1000], 6)),
+            2 => op.gid = Some(self.pick(&[0, 100], 6)),
+            3 => op.mtime = Some(SetTime::Now(Nothing)),
+            _ => op.size = Some(self.pick(&[0, 0, 10, 65_536, 66_000, 300_000], 6)),
+        }
+        op
+    }
+
+    fn write(&self) -> Write {
+        let len = self.pick(&[0, 1, 1, 4096, 5000, 65_536, 80_000], 6);
+        Write {
+            target: self.target(3),
+            place: match self.raw[5] {
+                0..30 => Place::End(Nothing),
+                _ => Place::At(self.offset(5)),
+            },
+            data: Bytes::from(vec![self.raw[7]; len]),
+        }
+    }
+
+    /// One in four is looked at from both sides, with a guard now and then.
+    fn maybe_with_attrs(&self, action: Action) -> Action {
+        if !self.raw[0].is_multiple_of(8) && self.raw[0] % 8 != 3 {
+            return action;
+        }
+        let count = usize::from(self.raw[3]) % 4;
+        let objects = [self.dir(3), self.ino(5), self.ino(4)];
+        Action::WithAttrs(WithAttrs {
+            objects: objects[..count].to_vec(),
+            guard: (self.raw[4] < 20).then(Stamp::default),
+            action: Box::new(action),
+        })
+    }
+
+    fn on_names(&self) -> Action {
+        let (parent, name) = (self.dir(3), self.name(4));
+        let mode = self.pick(&[0o644, 0o755, 0o777, 0o4755], 6);
+        match self.raw[2] % 16 {
+            0..4 => Action::Create(Create {
+                parent,
+                name,
+                mode,
+                umask: 0,
+                flags: self.flags(7, 64),
+            }),
+            4 => Action::Make(Make {
+                parent,
+                name,
+                mode,
+                umask: 0,
+                verifier: self.pick(&[None, Some(0), Some(1)], 7),
+            }),
+            5 => Action::Mkdir(Mkdir {
+                parent,
+                name,
+                mode,
+                umask: 0,
+            }),
+            6 => Action::Mknod(Mknod {
+                parent,
+                name,
+                kind: Kind::Fifo,
+                mode,
+                umask: 0,
+                rdev: 0,
+            }),
+            7 => Action::Symlink(Symlink {
+                parent,
+                name,
+                target: self.name(5),
+            }),
+            8 => Action::Link(Link {
+                ino: self.ino(5),
+                parent,
+                name,
+            }),
+            9 | 10 => Action::Unlink(Unlink { parent, name }),
+            11 => Action::Rmdir(Rmdir { parent, name }),
+            12 | 13 => Action::Rename(Rename {
+                parent,
+                name,
+                new_parent: self.dir(5),
+                new_name: self.name(6),
+                mode: self.pick(&[RenameMode::Replace, RenameMode::Exchange], 7),
+            }),
+            _ => Action::Lookup(Lookup {
+                parent,
+                name: match self.raw[7] {
+                    0..20 => Bytes::from_static(b".."),
+                    _ => name,
+                },
+            }),
+        }
+    }
+
+    fn on_objects(&self) -> Action {
+        match self.raw[2] % 26 {
+            0..3 => Action::SetAttr(self.set_attr()),
+            3 | 4 => Action::Open(Open {
+                ino: match self.raw[5] % 4 {
+                    0 => self.dir(3),
+                    _ => self.ino(3),
+                },
+                flags: self.flags(4, 16),
+            }),
+            5..7 => Action::Release(self.handle(3)),
+            7 | 8 => Action::GetAttr(self.target(3)),
+            9 => Action::Access(Access {
+                ino: self.ino(3),
+                mask: u32::from(self.raw[4]) % 8,
+            }),
+            10 => Action::Readlink(self.ino(3)),
+            11 | 12 => Action::ReadDir(ReadDir {
+                target: match self.raw[5] % 3 {
+                    0 => self.target(3),
+                    _ => Target::Ino(self.dir(3)),
+                },
+                cookie: 0,
+                count: 20,
+                plus: self.raw[6].is_multiple_of(2),
+            }),
+            13 => Action::StatFs(Nothing),
+            14 => self
+                .pick(&[true, false], 4)
+                .then_some(())
+                .map_or(Action::Fsync(self.target(3)), |()| Action::Ping(Nothing)),
+            15 | 16 => Action::SetXattr(SetXattr {
+                ino: self.old_ino(3),
+                name: self.xattr(4),
+                value: match self.xattr(4).starts_with(b"system.") {
+                    true => self.acl(5),
+                    false => Bytes::from(vec![7; usize::from(self.raw[5]) * 4]),
+                },
+                mode: XattrMode::Set,
+            }),
+            17 => Action::GetXattr(GetXattr {
+                ino: self.old_ino(3),
+                name: self.xattr(4),
+                size: 5000,
+            }),
+            18 => Action::ListXattr(ListXattr {
+                ino: self.old_ino(3),
+                size: 5000,
+            }),
+            19 => Action::RemoveXattr(RemoveXattr {
+                ino: self.old_ino(3),
+                name: self.xattr(4),
+            }),
+            20 => Action::SetQuota(SetQuota {
+                dir: self.dir(3),
+                limits: (self.raw[4] > 40).then(|| Limits {
+                    bytes: (self.raw[5] > 60).then(|| u64::from(self.raw[6]) * 1024),
+                    files: (self.raw[7] > 60).then(|| u64::from(self.raw[7]) % 9),
+                }),
+            }),
+            21 => Action::Adopt(Adopt {
+                dir: self.dir(3),
+                after: 0,
+            }),
+            22 => Action::StatFsOf(self.ino(3)),
+            23 => Action::Quotas(Quotas {
+                about: self.raw[4].is_multiple_of(2).then(|| self.ino(3)),
+                after: 0,
+            }),
+            _ => Action::Lock(Lock {
+                handle: self.handle(3),
+                space: LockSpace::Posix,
+                owner: u64::from(self.raw[4]) % 2,
+                pid: 1,
+                start: u64::from(self.raw[5]) % 4,
+                end: 4,
+                kind: self.pick(&[LockKind::Read, LockKind::Write, LockKind::Unlock], 6),
+                test: self.raw[7].is_multiple_of(2),
+            }),
+        }
+    }
+
+    fn on_content(&self) -> Action {
+        match self.raw[2] % 18 {
+            0..10 => Action::Write(self.write()),
+            10..13 => Action::Read(Read {
+                target: self.target(3),
+                offset: self.offset(5),
+                len: self.pick(&[0, 1, 5000, 70_000], 6),
+            }),
+            16.. => Action::CopyRange(CopyRange {
+                from: self.target(3),
+                offset: self.offset(5),
+                to: self.target(4),
+                to_offset: self.offset(6),
+                len: self.pick(&[0, 1, 5000, 70_000, u64::MAX >> 2], 7),
+            }),
+            13 => Action::Seek(Seek {
+                target: self.target(3),
+                offset: self.offset(5),
+                whence: self.pick(&[Whence::Data, Whence::Hole], 6),
+            }),
+            _ => Action::Fallocate(Fallocate {
+                target: self.target(3),
+                mode: self.pick(
+                    &[
+                        FallocateMode::Allocate,
+                        FallocateMode::PunchHole,
+                        FallocateMode::ZeroRange,
+                    ],
+                    6,
+                ),
+                offset: self.offset(5),
+                len: self.pick(&[1, 4096, 70_000], 7),
+            }),
+        }
+    }
+}
+
+/// Operations that make sense in their order, with the results they have then.
+fn script(raws: &[Raw]) -> Vec<Step> {
+    let mut world = World::with(SMALL);
+    let mut known = Known {
+        inos: vec![Ino::ROOT],
+        dirs: vec![Ino::ROOT],
+        handles: Vec::new(),
+    };
+    let mut steps = Vec::new();
+    for raw in raws {
+        let session = 1 + u64::from(raw[9]) % 2;
+        let user = if raw[0].is_multiple_of(2) { 1000 } else { 0 };
+        let maker = Maker {
+            raw,
+            session,
+            known: &known,
+        };
+        let action = match raw[1] {
+            0..3 => None,
+            3..100 => Some(maker.on_names()),
+            100..160 => Some(maker.on_objects()),
+            160.. => Some(maker.on_content()),
+        };
+        let session = maker.session;
+        let op = match action {
+            None => {
+                world.end_session(session);
+                None
+            }
+            Some(action) => {
+                let action = maker.maybe_with_attrs(action);
+                // Handles are of their session; somebody else's is no handle.
+                let session = match (&action, raw[8]) {
+                    (_, 0..10) => session,
+                    (action, _) => owner(action, &known).unwrap_or(session),
+                };
+                let op =
+                    Op::new(Who::new(user, if user == 0 { 0 } else { 100 }), action).to_bytes();
+                let result = world.execute(session, &op);
+                if let Ok(answer) = Outcome::from_bytes(result).unwrap().0 {
+                    known.learn(session, &answer);
+                }
+                steps.push(Step {
+                    call: world.call(session),
+                    op: Some(op),
+                });
+                continue;
+            }
+        };
+        steps.push(Step {
+            call: world.call(session),
+            op,
+        });
+    }
+    steps
+}
+
+/// Whose handle an action names.
+fn owner(action: &Action, known: &Known) -> Option<u64> {
+    let handle = match action {
+        Action::WithAttrs(with) => return owner(&with.action, known),
+        Action::Release(handle) => handle,
+        Action::Lock(lock) => &lock.handle,
+        Action::GetAttr(Target::Handle(handle)) | Action::Fsync(Target::Handle(handle)) => handle,
+        Action::Read(Read { target, .. })
+        | Action::Write(Write { target, .. })
+        | Action::Seek(Seek { target, .. })
+        | Action::Fallocate(Fallocate { target, .. })
+        | Action::ReadDir(ReadDir { target, .. })
+        | Action::CopyRange(CopyRange { to: target, .. })
+        | Action::SetAttr(SetAttr { target, .. }) => match target {
+            Target::Handle(handle) => handle,
+            Target::Ino(_) | Target::Unopened(_) => return None,
+        },
+        _ => return None,
+    };
+    let mut found = known.handles.iter();
+    found
+        .find(|(_, h)| h == handle)
+        .map(|(session, _)| *session)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..crate::common::cases(200) })]
+
+    /// Whatever the schedule, everything is as in the agreed order.
+    #[test]
+    fn the_order_of_execution_does_not_show(
+        raws in prop::collection::vec(any::<Raw>(), 20..120),
+        schedule in prop::collection::vec(any::<u8>(), 200..600),
+        window in 2..40_usize,
+    ) {
+        let service = FileService::new(SMALL, Admission::members_only());
+        let script = script(&raws);
+        let expected = in_order(&service, &script);
+        let found = as_allowed(&service, &script, &schedule, window, &mut Freedom::default());
+        for (step, (e, f)) in script.iter().zip(expected.results.iter().zip(&found.results)) {
+            prop_assert_eq!(e, f, "{:?}", step.op.clone().map(Op::from_bytes));
+        }
+        prop_assert!(expected == found);
+    }
+}
+
+/// Whether an operation can run while one before it has not ended.
+fn beside(earlier: &Action, later: &Action) -> bool {
+    let service = FileService::new(SMALL, Admission::members_only());
+    let mut world = World::with(SMALL);
+    let mut graph = Graph::new(Conflicts::Declared, 2);
+    let mut insert = |action: &Action| {
+        world.now += 1_000;
+        let op = Op::new(Who::root(), action.clone()).to_bytes();
+        graph.insert(service.uses(&world.call(1), &op))
+    };
+    let (first, second) = (insert(earlier), insert(later));
+    let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
+    assert!(runs.contains(&first));
+    runs.contains(&second)
+}
+
+fn write(ino: u64, offset: u64) -> Action {
+    let number = 2 * 99;
+    Action::Write(Write {
+        target: Target::Handle(Handle {
+            ino: Ino(ino),
+            number,
+        }),
+        place: Place::At(offset),
+        data: Bytes::from_static(b"some"),
+    })
+}
+
+fn read(ino: u64, offset: u64) -> Action {
+    Action::Read(Read {
+        target: Target::Ino(Ino(ino)),
+        offset,
+        len: 10,
+    })
+}
+
+/// Writes to different files run at the same time, and so do writes to different extents of one; others wait.
+#[test]
+fn what_is_independent_runs_at_the_same_time() {
+    let lookup = Action::Lookup(Lookup {
+        parent: Ino::ROOT,
+        name: Bytes::from_static(b"a"),
+    });
+    assert!(beside(&write(2, 0), &write(3, 0)));
+    assert!(beside(&write(2, 0), &write(2, 65_536)));
+    assert!(!beside(&write(2, 0), &write(2, 65_000)));
+    assert!(beside(&read(2, 0), &read(2, 0)));
+    assert!(beside(&read(2, 0), &write(2, 0)));
+    assert!(!beside(&write(2, 0), &read(2, 0)));
+    assert!(beside(&write(2, 0), &read(3, 0)));
+    assert!(beside(&lookup, &lookup));
+    assert!(!beside(&write(2, 0), &lookup));
+    assert!(beside(&lookup, &write(2, 0)));
+}
+
+/// What only settles never keeps a write from running unless it is about its file's content or its handle; and it settles
+/// after what it conflicts with.
+#[test]
+fn changes_of_names_leave_writes_alone() {
+    let service = FileService::new(SMALL, Admission::members_only());
+    let world = World::with(SMALL);
+    let rename = Action::Rename(Rename {
+        parent: Ino::ROOT,
+        name: Bytes::from_static(b"a"),
+        new_parent: Ino::ROOT,
+        new_name: Bytes::from_static(b"b"),
+        mode: RenameMode::Replace,
+    });
+    let cut = |size| {
+        let mut op = crate::common::set_attr(Target::Ino(Ino(2)));
+        op.size = Some(size);
+        Action::SetAttr(op)
+    };
+    // A write to 2, a read of 3 that keeps what comes from settling, then each of these; then a write to 2 and a read of 3.
+    for (middle, write_runs, read_runs) in [
+        (rename, true, false),
+        (cut(0), false, true),
+        (Action::Fsync(Target::Ino(Ino(3))), true, true),
+    ] {
+        let mut graph = Graph::new(Conflicts::Declared, 8);
+        let mut insert = |action: &Action| {
+            let op = Op::new(Who::root(), action.clone()).to_bytes();
+            graph.insert(service.uses(&world.call(1), &op))
+        };
+        let ids = [
+            write(2, 0),
+            read(3, 0),
+            middle,
+            write(2, 1 << 20),
+            read(3, 0),
+        ]
+        .map(|action| insert(&action));
+        let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
+        assert_eq!(graph.take_settleable(), None);
+        let found = ids.map(|id| runs.contains(&id));
+        assert_eq!(found, [true, true, false, write_runs, read_runs]);
+    }
+}
+
+/// With a handle go its locks: who asks for them waits. Chance rarely makes this case.
+#[test]
+fn a_test_of_locks_waits_for_a_release() {
+    let service = FileService::new(SMALL, Admission::members_only());
+    let world = World::with(SMALL);
+    let handle = |number| Handle {
+        ino: Ino(2),
+        number,
+    };
+    let test = Action::Lock(Lock {
+        handle: handle(4),
+        space: LockSpace::Posix,
+        owner: 1,
+        pid: 1,
+        start: 0,
+        end: 9,
+        kind: LockKind::Write,
+        test: true,
+    });
+    let mut graph = Graph::new(Conflicts::Declared, 2);
+    for (session, action) in [(1, Action::Release(handle(2))), (2, test)] {
+        let op = Op::new(Who::root(), action).to_bytes();
+        graph.insert(service.uses(&world.call(session), &op));
+    }
+    assert_eq!(graph.take_ready(), None);
+    let release = graph.take_settleable().unwrap();
+    graph.done(release);
+    assert!(graph.take_ready().is_some());
+}
+
+/// An ACL says who may write: a write to an object by its number waits until it is set, and for other attributes it does not.
+#[test]
+fn a_write_by_number_waits_for_the_acl() {
+    let by_number = Action::Write(Write {
+        target: Target::Ino(Ino(2)),
+        place: Place::At(0),
+        data: Bytes::from_static(b"some"),
+    });
+    for (name, ino, expected) in [
+        ("system.posix_acl_access", Ino(2), false),
+        ("system.posix_acl_access", Ino(3), true),
+        ("system.posix_acl_default", Ino(2), true),
+        ("user.x", Ino(2), true),
+    ] {
+        let name = Bytes::from_static(name.as_bytes());
+        let set = Action::SetXattr(SetXattr {
+            ino,
+            name: name.clone(),
+            value: Bytes::new(),
+            mode: XattrMode::Set,
+        });
+        let remove = Action::RemoveXattr(RemoveXattr { ino, name });
+        for change in [set, remove] {
+            let service = FileService::new(SMALL, Admission::members_only());
+            let world = World::with(SMALL);
+            let mut graph = Graph::new(Conflicts::Declared, 8);
+            let mut insert = |action: &Action| {
+                let op = Op::new(Who::root(), action.clone()).to_bytes();
+                graph.insert(service.uses(&world.call(1), &op))
+            };
+            // The first keeps the change from settling.
+            let ids = [&write(4, 0), &change, &by_number].map(&mut insert);
+            let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
+            assert_eq!(runs.contains(&ids[2]), expected, "{change:?}");
+        }
+    }
+}
+
+/// What a copy reads must not be written before it has settled, nor what it writes.
+#[test]
+fn a_write_waits_for_a_copy() {
+    let service = FileService::new(SMALL, Admission::members_only());
+    let world = World::with(SMALL);
+    let copy = Action::CopyRange(CopyRange {
+        from: Target::Ino(Ino(2)),
+        offset: 0,
+        to: Target::Ino(Ino(3)),
+        to_offset: 0,
+        len: 10,
+    });
+    for (ino, expected) in [(2, false), (3, false), (5, true)] {
+        let mut graph = Graph::new(Conflicts::Declared, 8);
+        let mut insert = |action: &Action| {
+            let op = Op::new(Who::root(), action.clone()).to_bytes();
+            graph.insert(service.uses(&world.call(1), &op))
+        };
+        // The first keeps the copy from settling.
+        let ids = [&write(4, 0), &copy, &write(ino, 0)].map(&mut insert);
+        let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
+        assert_eq!(runs.contains(&ids[2]), expected, "a write to {ino}");
+    }
+}

@@ -1,0 +1,7 @@
+//! Links over real sockets on the loopback address.
+
+mod epochs;
+mod floods;
+mod guests;
+mod links;
+mod support;

@@ -1,0 +1,9 @@
+//! Whole groups in simulated time.
+
+mod guests;
+mod histories;
+mod intrusion;
+mod scenarios;
+mod seeds;
+mod twins;
+mod view_changes;
