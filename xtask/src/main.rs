@@ -17,6 +17,10 @@ mod up;
 
 use std::process::ExitCode;
 
+#[cfg(feature = "remember")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "\
 cargo xtask up [OPTIONS]                       sets up and runs a local group; options of `quorate up`
 cargo xtask ci                                 everything that must hold before a change goes in

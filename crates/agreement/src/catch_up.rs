@@ -408,7 +408,7 @@ impl Agreement {
         let digest = m.batch.digest();
         let batch = alloc::sync::Arc::new(m.batch);
         let mut seqs = Vec::new();
-        for (&seq, slot) in &mut self.slots {
+        for (&seq, slot) in self.slots.iter_mut() {
             if slot.wanted() == Some(digest) && !slot.batches.contains_key(&digest) {
                 slot.batches.insert(digest, batch.clone());
                 seqs.push(seq);

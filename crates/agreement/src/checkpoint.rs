@@ -188,7 +188,7 @@ impl Agreement {
     pub(crate) fn make_stable(&mut self, seq: Seq, root: Digest) {
         assert!(seq > self.stable.0, "the low water mark only rises");
         self.stable = (seq, root);
-        self.slots = self.slots.split_off(&seq.next());
+        self.slots.keep_from(seq.next());
         self.unstable_weight = self.slots.values().map(|slot| slot.weight).sum();
         self.judge.pipeline.on_stable(seq);
         self.own_checkpoints = self.own_checkpoints.split_off(&seq);

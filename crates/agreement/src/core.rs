@@ -24,6 +24,7 @@ use crate::pool::{ENOUGH_BYTES, Pool};
 use crate::primary::Due;
 use crate::recovery::{Help, Recovering, Recovery};
 use crate::slot::{Proposal, Slot, Stage};
+use crate::watched::{Marks, Seen, Slots, Watched};
 use crate::{LOG_WINDOW, Millis};
 
 /// Agreement at one replica.
@@ -36,10 +37,10 @@ pub struct Agreement {
     pub(crate) view: View,
     /// Whether `view` has started here; otherwise this replica waits for its NEW-VIEW.
     pub(crate) active: bool,
-    pub(crate) slots: BTreeMap<Seq, Slot>,
+    pub(crate) slots: Slots,
     /// Places with a proposal that was not accepted yet; some that have none any more.
-    pub(crate) awaiting: BTreeSet<Seq>,
-    pub(crate) pool: Pool,
+    pub(crate) awaiting: Watched<BTreeSet<Seq>>,
+    pub(crate) pool: Watched<Pool>,
     pub(crate) judge: Judge,
     pub(crate) mac_keys: BTreeMap<ClientId, ClientKeys>,
     /// Of each client the last signature for several requests that was found right, with what it is over.
@@ -226,9 +227,9 @@ impl Agreement {
             out: VecDeque::new(),
             view,
             active: changing.is_none() && !recovering,
-            slots,
-            awaiting: BTreeSet::new(),
-            pool,
+            slots: slots.into(),
+            awaiting: Watched::default(),
+            pool: Watched::new(pool),
             judge: Judge::new(secret_seed(config.key.key()), now.mono),
             mac_keys: BTreeMap::new(),
             shared: BTreeMap::new(),
@@ -319,7 +320,7 @@ impl Agreement {
         if !self.active {
             return;
         }
-        for (&seq, slot) in &mut self.slots {
+        for (&seq, slot) in self.slots.iter_mut() {
             let Some(vote) = slot.preprepared.iter().find(|v| v.view == view).cloned() else {
                 continue;
             };
@@ -647,6 +648,21 @@ impl Agreement {
     /// # Panics
     /// Where something does not hold: a defect of this code, whatever the peers did.
     pub fn invariants(&self) {
+        self.invariants_since(&mut Seen::default());
+    }
+
+    /// The same, for who has looked before: what has not changed since holds as it did.
+    ///
+    /// # Panics
+    /// As [`Agreement::invariants`].
+    pub fn invariants_since(&self, seen: &mut Seen) {
+        let now = Marks {
+            view: self.view,
+            awaiting: self.awaiting.changes(),
+            slots: self.slots.changes(),
+            pool: self.pool.changes(),
+        };
+        let before = seen.0.replace(now);
         assert!(
             self.executed <= self.committed,
             "executed what has not committed"
@@ -669,26 +685,24 @@ impl Agreement {
                 self.stable.0
             );
         }
-        for (&seq, slot) in self.slots.range(self.executed.next()..) {
-            let between = seq <= self.committed;
-            assert!(!between || slot.committed.is_some(), "a gap at {seq:?}");
+        if self.executed < self.committed {
+            for (&seq, slot) in self.slots.range(self.executed.next()..=self.committed) {
+                assert!(slot.committed.is_some(), "a gap at {seq:?}");
+            }
         }
-        for (&seq, slot) in &self.slots {
-            slot.invariants(seq);
-            if let Some(proposal) = &slot.proposal {
-                let proposed = proposal.stage == Stage::Proposed;
-                assert!(!proposed || self.awaiting.contains(&seq));
-                assert_eq!(
-                    proposal.view, self.view,
-                    "a proposal of another view at {seq:?}"
-                );
-                if let Some(committed) = slot.committed {
-                    assert_eq!(
-                        proposal.digest, committed,
-                        "a view changed what committed at {seq:?}"
-                    );
+        // What a place has to be like follows from itself, the view and what is awaited.
+        let same = before.filter(|b| (b.view, b.awaiting) == (now.view, now.awaiting));
+        match same.and_then(|b| self.slots.changed_since(b.slots)) {
+            Some(changed) => {
+                for seq in changed {
+                    let slot = self.slots.get(&seq);
+                    slot.into_iter().for_each(|slot| self.look_at(seq, slot));
                 }
             }
+            None => self
+                .slots
+                .iter()
+                .for_each(|(&seq, slot)| self.look_at(seq, slot)),
         }
         assert!(
             self.held
@@ -700,6 +714,27 @@ impl Agreement {
         assert!(self.proofs.len() <= n * n);
         assert!(self.active || self.own_change.is_some() || self.is_recovering());
         self.recovery_invariants();
-        self.pool.invariants();
+        if before.is_none_or(|b| b.pool != now.pool) {
+            self.pool.invariants();
+        }
+    }
+
+    fn look_at(&self, seq: Seq, slot: &Slot) {
+        slot.invariants(seq);
+        let Some(proposal) = &slot.proposal else {
+            return;
+        };
+        let proposed = proposal.stage == Stage::Proposed;
+        assert!(!proposed || self.awaiting.contains(&seq));
+        assert_eq!(
+            proposal.view, self.view,
+            "a proposal of another view at {seq:?}"
+        );
+        if let Some(committed) = slot.committed {
+            assert_eq!(
+                proposal.digest, committed,
+                "a view changed what committed at {seq:?}"
+            );
+        }
     }
 }

@@ -107,7 +107,7 @@ impl Agreement {
         list(asked.iter().copied(), out);
         pool.fingerprint(out);
         (slots.len() as u32).encode(out);
-        for (seq, slot) in slots {
+        for (seq, slot) in slots.iter() {
             seq.encode(out);
             slot.fingerprint(self.config.me, *view, out);
         }

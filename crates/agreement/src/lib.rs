@@ -56,6 +56,7 @@ mod slot;
 mod statements;
 mod turns;
 mod view_change;
+mod watched;
 
 pub use crate::core::{Agreement, Standing};
 pub use budget::Budget;
@@ -64,6 +65,7 @@ pub use guests::MAX_GUESTS;
 pub use io::{Config, Input, Now, Ordered, Output, Rejected, Tuning};
 pub use memory::Memory;
 pub use recovery::{Bound, Recovering};
+pub use watched::Seen;
 
 /// Milliseconds on some monotonic clock of the driver's.
 pub type Millis = u64;

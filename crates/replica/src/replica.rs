@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use quorate_agreement::{
     Agreement, Config, Input as AgreementInput, Millis, Now, Ordered, Output as AgreementOutput,
-    Record, Rejected, Standing,
+    Record, Rejected, Seen, Standing,
 };
 use quorate_execution::{Executor, Service, Workers, recoveries};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
@@ -667,10 +667,18 @@ impl<S: Service> Replica<S> {
     /// # Panics
     /// Where something does not hold: a defect of this code.
     pub fn invariants(&self) {
+        self.invariants_since(&mut Seen::default());
+    }
+
+    /// The same, for who has looked before; see [`Agreement::invariants_since`].
+    ///
+    /// # Panics
+    /// As [`Replica::invariants`].
+    pub fn invariants_since(&self, seen: &mut Seen) {
         if self.failed {
             return;
         }
-        self.agreement.invariants();
+        self.agreement.invariants_since(seen);
         let standing = self.agreement.standing();
         assert_eq!(standing.fetching, !self.transfer.is_idle());
         if let Some(tentative) = &self.tentative {

@@ -1,6 +1,6 @@
 //! One server of the group: a replica, its disk, its clocks, and its misbehaviour if it is faulty.
 
-use quorate_agreement::{Config, Now, Standing, Tuning};
+use quorate_agreement::{Config, Now, Seen, Standing, Tuning};
 use quorate_execution::Workers;
 use quorate_execution::graph::Conflicts;
 use quorate_fault::{Fault, Faulty};
@@ -41,6 +41,8 @@ pub struct Server {
     pub in_turn: bool,
     /// Where it stood when its last turn ended.
     pub last: Option<Standing>,
+    /// How far its invariants have been looked at.
+    pub seen: Seen,
     faulty: Option<Faulty>,
     by_round: Option<ByRound>,
     /// Whether it never starts again.
@@ -88,6 +90,7 @@ impl Server {
             tick_at: None,
             in_turn: false,
             last: None,
+            seen: Seen::default(),
             faulty,
             by_round,
             dead: false,
@@ -146,6 +149,7 @@ impl Server {
         assert!(self.replica.is_none());
         self.incarnation += 1;
         (self.tick_at, self.in_turn, self.last) = (None, false, None);
+        self.seen = Seen::default();
         let restored = self.disk.restore();
         let now = self.now(now_us);
         let replica = Replica::new(self.config.clone(), service, self.workers, restored, now);

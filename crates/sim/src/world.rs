@@ -430,6 +430,8 @@ impl World {
         for (i, server) in self.servers.iter_mut().enumerate() {
             let is_correct = server.is_correct();
             if let Some(replica) = server.replica.as_mut().filter(|_| is_correct) {
+                // After each step it was looked at what had changed in it.
+                replica.invariants();
                 replica.flush_sessions();
                 self.reference.check_state(i, replica.state())?;
             }

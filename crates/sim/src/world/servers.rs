@@ -232,7 +232,7 @@ impl World {
         let standing = replica.standing();
         let before = it.last.replace(standing);
         if it.adversary.is_none() {
-            replica.invariants();
+            replica.invariants_since(&mut it.seen);
             let was_fetching = before.is_some_and(|s| s.fetching);
             self.stats.transfers += u64::from(standing.fetching && !was_fetching);
             if standing.recovering.is_none() && self.forgetful.remove(&server) {
