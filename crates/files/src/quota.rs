@@ -165,16 +165,24 @@ impl Fs<'_, '_> {
         Ok(self.quota(number)?.is_some_and(|quota| quota.dir == ino))
     }
 
-    /// A name of an object moves from one directory to another: the object counts where that does.
+    /// A name of an object moves from one directory to another, or takes the place of another name: the object counts where that does.
+    ///
+    /// Also if both directories count alike: what an adoption has not come to yet could else move to where that has been already.
     pub fn move_quota(&mut self, ino: Ino, inode: &Inode, from: Ino, to: Ino) -> Done<()> {
         let from = self.quota_of(from)?;
         let to = self.quota_of(to)?;
-        if from == to || self.quota_of(ino)? == to || self.has_quota(ino)? {
+        let own = self.quota_of(ino)?;
+        if own == to || self.has_quota(ino)? {
+            return Ok(());
+        }
+        let names = inode.kind != Kind::Directory && inode.nlink > 1;
+        if names && from == to && own.is_some() {
+            // It counts where another of its names is.
             return Ok(());
         }
         let is_one = match inode.kind {
             Kind::Directory => inode.size == 0,
-            _ => inode.nlink == 1,
+            _ => !names,
         };
         if !is_one {
             return Err(Errno::EXDEV.into());

@@ -34,7 +34,10 @@ impl Fs<'_, '_> {
         }
         let replaced = target.as_ref().map(|(entry, inode)| (entry.ino, inode));
         self.check_rename(op, (source.ino, &object), replaced)?;
-        self.move_quota(source.ino, &object, op.parent, op.new_parent)?;
+        if op.parent != op.new_parent || target.is_some() {
+            // A new name in the same directory comes after all that an adoption has seen there.
+            self.move_quota(source.ino, &object, op.parent, op.new_parent)?;
+        }
         if let Some((entry, inode)) = &target
             && op.mode == RenameMode::Exchange
         {

@@ -267,6 +267,89 @@ fn what_is_there_is_adopted() {
     assert_eq!(adopt(&mut w, top, 0).unwrap().adopted, 0);
 }
 
+/// What moves about while a directory is adopted is counted: nothing that was not looked at gets to where adoption has been.
+#[test]
+fn nothing_slips_past_adoption() {
+    let mut w = World::new();
+    let top = dir(&mut w, ROOT, b"top");
+    let (done, later) = (dir(&mut w, top, b"done"), dir(&mut w, top, b"later"));
+    let tree = dir(&mut w, later, b"tree");
+    let (leaf, _) = w.create(tree, b"leaf");
+    write(&mut w, leaf, 2).unwrap();
+    for name in [&b"file"[..], b"swap", b"twin"] {
+        let (file, _) = w.create(later, name);
+        write(&mut w, file, 1).unwrap();
+        if name == b"twin" {
+            link(&mut w, file, ROOT, name).unwrap();
+        }
+    }
+    w.create(done, b"seen");
+    limit(&mut w, top, 1 << 20, 100);
+    adopt(&mut w, top, 0).unwrap();
+    adopt(&mut w, done, 0).unwrap();
+    // Both directories count, and what is in one of them does not yet.
+    let before = (7 * 256, 4);
+    assert_eq!(used(&mut w, top), before);
+
+    // A file is counted as it moves; what can't be counted in one step does not move.
+    rename(
+        &mut w,
+        (later, b"file"),
+        (done, b"file"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    assert_eq!(used(&mut w, top), (before.0 + 4096, before.1 + 1));
+    for name in [&b"tree"[..], b"twin"] {
+        let moved = rename(&mut w, (later, name), (done, name), RenameMode::Replace);
+        assert_eq!(moved, Err(Errno::EXDEV));
+    }
+    let swapped = rename(
+        &mut w,
+        (done, b"seen"),
+        (later, b"tree"),
+        RenameMode::Exchange,
+    );
+    assert_eq!(swapped, Err(Errno::EXDEV));
+    // Nor does it take the place of a name that adoption has passed; a name of its own comes after all of them.
+    let same = rename(
+        &mut w,
+        (later, b"swap"),
+        (later, b"tree"),
+        RenameMode::Exchange,
+    );
+    assert_eq!(same, Err(Errno::EXDEV));
+    rename(
+        &mut w,
+        (later, b"tree"),
+        (later, b"wood"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+
+    adopt(&mut w, later, 0).unwrap();
+    adopt(&mut w, tree, 0).unwrap();
+    assert_eq!(used(&mut w, top), (before.0 + 256 + 5 * 4096, before.1 + 5));
+    rename(
+        &mut w,
+        (later, b"wood"),
+        (done, b"tree"),
+        RenameMode::Replace,
+    )
+    .unwrap();
+    // Its other name counts nowhere, so there the file can be called otherwise, also instead of another.
+    w.create(ROOT, b"old");
+    w.end_session(1);
+    rename(&mut w, (ROOT, b"twin"), (ROOT, b"old"), RenameMode::Replace).unwrap();
+    assert_eq!(used(&mut w, top).1, before.1 + 5);
+    // With that name alone it counts there.
+    w.unlink(&Who::root(), later, b"twin").unwrap();
+    let out = dir(&mut w, ROOT, b"out");
+    rename(&mut w, (ROOT, b"old"), (out, b"old"), RenameMode::Replace).unwrap();
+    assert_eq!(used(&mut w, top).1, before.1 + 4);
+    w.check();
+}
+
 /// A quota that is taken away means nothing any more, nor does one whose directory is gone; a new one begins anew.
 #[test]
 fn quotas_end() {
