@@ -5,6 +5,7 @@
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
+//! - `pins`: files that are replaced while they are opened.
 //! - `shares`: what a guest's mount has as its root.
 //! - `caching`: for how long the kernel takes what it was told for granted.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
@@ -33,6 +34,7 @@ mod listing;
 mod locking;
 mod mount;
 mod names;
+mod pins;
 mod plain;
 mod shares;
 

@@ -20,6 +20,7 @@ use super::convert::Result;
 use super::handles::{Handles, OpenFile};
 use super::inode::{At, Inode, Pending, Sealed};
 use super::listing::Listings;
+use super::pins::Pins;
 use super::plain::Plain;
 use super::shares::{Root, Shares, Start};
 use crate::volume::{CallError, Volume};
@@ -43,6 +44,7 @@ pub(super) struct Core {
     pub runtime: Handle,
     pub handles: Handles,
     pub changes: Changes,
+    pub pins: Pins,
     pub plain: Plain,
     pub callers: Callers,
     pub listings: Listings,
@@ -90,6 +92,7 @@ impl Core {
             runtime,
             handles: Handles::default(),
             changes: Changes::default(),
+            pins: Pins::default(),
             plain: Plain::new(caching.least()),
             callers: Callers::default(),
             listings: Listings::default(),

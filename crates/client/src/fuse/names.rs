@@ -36,7 +36,7 @@ impl Core {
     pub async fn lookup(self: &Arc<Core>, who: &Who, parent: Ino, name: Bytes) -> Result<Attr> {
         let attr = match self.share(parent, &name) {
             Some(ino) => self.volume.get_attr(who, Target::Ino(ino?)).await?,
-            None => self.volume.lookup(who, Lookup { parent, name }).await?,
+            None => self.look_up(who, Lookup { parent, name }).await?,
         };
         self.fresh(attr).await
     }
@@ -46,7 +46,8 @@ impl Core {
             return Ok(shares::attr(who.uid, who.gid));
         }
         self.flush_ino(ino).await;
-        let attr = self.volume.get_attr(who, Target::Ino(ino)).await?;
+        let attr = self.volume.get_attr(who, Target::Ino(ino)).await;
+        let attr = attr.inspect_err(|e| self.pins.failed(e))?;
         self.fresh(attr).await
     }
 

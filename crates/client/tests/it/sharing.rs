@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{Group, can_mount, noise};
@@ -39,6 +39,55 @@ fn closed_here_is_seen_there() {
     std::thread::sleep(Duration::from_millis(1100));
     assert!(!b.path("f").exists());
     assert!(b.path("g").exists());
+}
+
+/// A file that is replaced without a pause can be opened at any time, here and there: it is what had the name when the open began, or newer.
+#[test]
+fn what_is_being_replaced_can_be_opened() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    let (version, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let replace = |to: u64| {
+        let new = a.path("new");
+        fs::write(&new, to.to_string()).unwrap();
+        fs::rename(&new, a.path("f")).unwrap();
+        version.store(to, Ordering::SeqCst);
+    };
+    replace(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut next = 2;
+            while !done.load(Ordering::SeqCst) {
+                replace(next);
+                next += 1;
+            }
+        });
+        let readers = [&a, &b].map(|mount| {
+            let version = &version;
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    let before = version.load(Ordering::SeqCst);
+                    let read = fs::read_to_string(mount.path("f"));
+                    let found = read.map(|text| text.parse::<u64>().unwrap());
+                    match found {
+                        Ok(found) if found >= before => {}
+                        other => return Err(format!("{other:?} after {before}")),
+                    }
+                }
+                Ok(())
+            })
+        });
+        let results = readers.map(|reader| reader.join().unwrap());
+        done.store(true, Ordering::SeqCst);
+        assert_eq!(results, [Ok(()), Ok(())]);
+    });
+    // What was held for an open goes.
+    std::thread::sleep(Duration::from_millis(1500));
+    let files = rustix::fs::statvfs(a.dir()).unwrap();
+    assert_eq!(files.f_files - files.f_ffree, 2, "the root and the file");
 }
 
 /// Appends of two mounts to one file never overwrite each other.

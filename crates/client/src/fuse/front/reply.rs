@@ -48,7 +48,7 @@ answers! {
     };
     ReplyAttr((Attr, Duration)) => |reply, core, told| reply.attr(&told.1, &core.root.attr(&told.0));
     ReplyEntry(Attr) => |reply, core, attr| {
-        let (attributes, names) = (core.caching.attributes(&attr), core.caching.names());
+        let (attributes, names) = (core.caching.attributes(&attr), core.name_lifetime(&attr));
         reply.entry_with_ttls(&attributes, &names, &core.root.attr(&attr), GENERATION)
     };
     ReplyEmpty(()) => |reply, _core, _done| reply.ok();
@@ -63,7 +63,7 @@ answers! {
         reply.opened(FileHandle(opened.file.number), opened.answer)
     };
     ReplyCreate(JustOpened) => |reply, core, opened| {
-        let ttl = core.caching.entry(&opened.attr);
+        let ttl = core.entry_lifetime(&opened.attr);
         let attr = core.root.attr(&opened.attr);
         let number = FileHandle(opened.file.number);
         reply.created(&ttl, &attr, GENERATION, number, opened.answer)
@@ -124,7 +124,7 @@ pub(super) async fn list_plus(
     for entry in page.entries() {
         let (attr, ttl) = match core.fresh_entry(entry).await {
             Some(attr) => {
-                let ttl = core.caching.entry(&attr).saturating_sub(page.age());
+                let ttl = core.entry_lifetime(&attr).saturating_sub(page.age());
                 (core.root.attr(&attr), ttl)
             }
             None => (convert::no_attr(entry.kind), Duration::ZERO),

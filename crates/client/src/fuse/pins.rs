@@ -1,0 +1,145 @@
+//! Files that are replaced again and again under the eyes of who opens them.
+//!
+//! To open a file is two requests of the kernel: one for the name, one for the object that it named. If another file takes the name in between,
+//! as where a program writes anew and renames, the second finds nothing. The kernel then looks the name up once more; if that
+//! happens again, the program is told ESTALE, which no local file system says. So for a moment after the first time, what is
+//! looked up is held by a handle: that object can be opened, whatever becomes of its name. Where nothing is replaced, nothing is held.
+//!
+//! An open must not find what was gone before it began. So the kernel may not keep the name of what is held: each open looks it up,
+//! and what is opened had the name at that moment. Files with further names, of which the kernel may keep one, are not held.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorate_files::op::{Lookup, Open, flags};
+use quorate_files::{Attr, Errno, Ino, Kind, Who};
+use tokio::time::Instant;
+
+use super::convert::Result;
+use super::core::Core;
+use crate::volume::CallError;
+
+/// For how long after such a failure what is looked up is held.
+const WATCHED: Duration = Duration::from_secs(1);
+/// For how long it is held.
+const HELD: Duration = Duration::from_secs(1);
+/// The most that is held at once.
+const MAX_HELD: usize = 256;
+/// How often a name is looked up that is another's before the object can be held.
+const ATTEMPTS: usize = 16;
+
+#[derive(Debug, Default)]
+struct State {
+    watched_until: Option<Instant>,
+    /// Objects, and by how many handles.
+    held: BTreeMap<Ino, usize>,
+}
+
+/// What is held.
+#[derive(Debug, Default)]
+pub(super) struct Pins(Mutex<State>);
+
+impl Pins {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An object was gone, or without a name, that had just been looked up.
+    pub fn gone(&self) {
+        self.lock().watched_until = Some(Instant::now() + WATCHED);
+    }
+
+    /// The same, if this says so.
+    pub fn failed(&self, error: &CallError) {
+        if *error == CallError::Refused(Errno::ESTALE) {
+            self.gone();
+        }
+    }
+
+    /// Whether this mount keeps the object from going away, so that it may be opened without a name.
+    pub fn holds(&self, ino: Ino) -> bool {
+        self.lock().held.contains_key(&ino)
+    }
+
+    fn wants_more(&self) -> bool {
+        let state = self.lock();
+        let watched = state.watched_until.is_some_and(|end| Instant::now() < end);
+        watched && state.held.values().sum::<usize>() < MAX_HELD
+    }
+
+    fn add(&self, ino: Ino) {
+        *self.lock().held.entry(ino).or_default() += 1;
+    }
+
+    fn remove(&self, ino: Ino) {
+        let mut state = self.lock();
+        if let Some(count) = state.held.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                state.held.remove(&ino);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// For how long the kernel may keep an object's name.
+    pub fn name_lifetime(&self, attr: &Attr) -> Duration {
+        match self.pins.holds(attr.ino) {
+            true => Duration::ZERO,
+            false => self.caching.names(),
+        }
+    }
+
+    /// For how long a name and the attributes of what it names, where the kernel is told one time for both.
+    pub fn entry_lifetime(&self, attr: &Attr) -> Duration {
+        self.caching.entry(attr).min(self.name_lifetime(attr))
+    }
+
+    /// Looks a name up; and holds the file that has it, where files were replaced a moment ago.
+    pub async fn look_up(self: &Arc<Core>, who: &Who, lookup: Lookup) -> Result<Attr> {
+        let mut attr = self.volume.lookup(who, lookup.clone()).await?;
+        for _ in 1..ATTEMPTS {
+            let may_be_held = attr.kind == Kind::Regular && attr.nlink == 1;
+            if !may_be_held || !self.pins.wants_more() || self.hold(who, attr.ino).await {
+                break;
+            }
+            attr = self.volume.lookup(who, lookup.clone()).await?;
+        }
+        Ok(attr)
+    }
+
+    /// Holds a file for a while, if its user may open it at all. False if it has no name any more.
+    async fn hold(self: &Arc<Core>, who: &Who, ino: Ino) -> bool {
+        let generation = self.volume.session().generation();
+        let mut opened = Err(CallError::Garbled);
+        for flags in [flags::READ, flags::WRITE] {
+            opened = self.volume.open(who, Open { ino, flags }).await;
+            if opened.as_ref().err() != Some(&CallError::Refused(Errno::EACCES)) {
+                break;
+            }
+        }
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(CallError::Refused(Errno::ESTALE)) => return false,
+            // Whatever it is, the open that comes is told.
+            Err(_) => return true,
+        };
+        if opened.attr.nlink == 0 {
+            let _ = self.volume.release(who, opened.handle).await;
+            return false;
+        }
+        self.pins.add(ino);
+        let (core, who) = (Arc::downgrade(self), who.clone());
+        self.runtime.spawn(async move {
+            tokio::time::sleep(HELD).await;
+            let Some(core) = core.upgrade() else { return };
+            core.pins.remove(ino);
+            if core.volume.session().generation() == generation {
+                let _ = core.volume.release(&who, opened.handle).await;
+            }
+        });
+        true
+    }
+}
