@@ -48,7 +48,9 @@ impl Tree {
         {
             self.must(who, target, "w")?;
         }
-        self.move_quota(source, from, to)?;
+        if from != to || target.is_some() {
+            self.move_quota(source, from, to)?;
+        }
         if let Some(target) = target {
             if exchange {
                 self.move_quota(target, to, from)?;
