@@ -24,16 +24,16 @@ use crate::volume::CallError;
 const WATCHED: Duration = Duration::from_secs(1);
 /// For how long it is held.
 const HELD: Duration = Duration::from_secs(1);
-/// The most that is held at once.
-const MAX_HELD: usize = 256;
+/// The most that is held at once, of the 65,536 handles that a session can have.
+const MAX_HELD: usize = 4096;
 /// How often a name is looked up that is another's before the object can be held.
 const ATTEMPTS: usize = 16;
 
 #[derive(Debug, Default)]
 struct State {
     watched_until: Option<Instant>,
-    /// Objects, and by how many handles.
-    held: BTreeMap<Ino, usize>,
+    /// Objects, and how long they are held.
+    held: BTreeMap<Ino, Instant>,
 }
 
 /// What is held.
@@ -62,24 +62,34 @@ impl Pins {
         self.lock().held.contains_key(&ino)
     }
 
-    fn wants_more(&self) -> bool {
+    fn is_watched(&self) -> bool {
         let state = self.lock();
         let watched = state.watched_until.is_some_and(|end| Instant::now() < end);
-        watched && state.held.values().sum::<usize>() < MAX_HELD
+        watched && state.held.len() < MAX_HELD
     }
 
-    fn add(&self, ino: Ino) {
-        *self.lock().held.entry(ino).or_default() += 1;
-    }
-
-    fn remove(&self, ino: Ino) {
+    /// Holds on to what is held already. False if it is not.
+    fn prolong(&self, ino: Ino) -> bool {
         let mut state = self.lock();
-        if let Some(count) = state.held.get_mut(&ino) {
-            *count -= 1;
-            if *count == 0 {
-                state.held.remove(&ino);
-            }
+        let end = state.held.get_mut(&ino);
+        end.map(|end| *end = Instant::now() + HELD).is_some()
+    }
+
+    /// Holds what was not held.
+    fn add(&self, ino: Ino) {
+        self.lock().held.insert(ino, Instant::now() + HELD);
+    }
+
+    /// How long it is to be held yet; if no longer, it is not held any more.
+    fn left(&self, ino: Ino) -> Option<Duration> {
+        let mut state = self.lock();
+        let end = *state.held.get(&ino)?;
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            state.held.remove(&ino);
+            return None;
         }
+        Some(left)
     }
 }
 
@@ -102,7 +112,7 @@ impl Core {
         let mut attr = self.volume.lookup(who, lookup.clone()).await?;
         for _ in 1..ATTEMPTS {
             let may_be_held = attr.kind == Kind::Regular && attr.nlink == 1;
-            if !may_be_held || !self.pins.wants_more() || self.hold(who, attr.ino).await {
+            if !may_be_held || !self.pins.is_watched() || self.hold(who, attr.ino).await {
                 break;
             }
             attr = self.volume.lookup(who, lookup.clone()).await?;
@@ -112,6 +122,9 @@ impl Core {
 
     /// Holds a file for a while, if its user may open it at all. False if it has no name any more.
     async fn hold(self: &Arc<Core>, who: &Who, ino: Ino) -> bool {
+        if self.pins.prolong(ino) {
+            return true;
+        }
         let generation = self.volume.session().generation();
         let mut opened = Err(CallError::Garbled);
         for flags in [flags::READ, flags::WRITE] {
@@ -126,16 +139,21 @@ impl Core {
             // Whatever it is, the open that comes is told.
             Err(_) => return true,
         };
-        if opened.attr.nlink == 0 {
+        let held_by_another = self.pins.prolong(ino);
+        if opened.attr.nlink == 0 || held_by_another {
             let _ = self.volume.release(who, opened.handle).await;
-            return false;
+            return held_by_another;
         }
         self.pins.add(ino);
         let (core, who) = (Arc::downgrade(self), who.clone());
         self.runtime.spawn(async move {
-            tokio::time::sleep(HELD).await;
+            let mut left = Some(HELD);
+            while let Some(time) = left {
+                tokio::time::sleep(time).await;
+                let Some(core) = core.upgrade() else { return };
+                left = core.pins.left(ino);
+            }
             let Some(core) = core.upgrade() else { return };
-            core.pins.remove(ino);
             if core.volume.session().generation() == generation {
                 let _ = core.volume.release(&who, opened.handle).await;
             }
