@@ -21,7 +21,7 @@ use super::{
 };
 
 /// How long a test with a group may take before it counts as hung.
-pub(super) const LIMIT: Duration = Duration::from_secs(15 * 60);
+pub(super) const LIMIT: Duration = Duration::from_secs(5 * 60);
 /// The names of the clients in the group file.
 const CLIENTS: [&str; 3] = ["client", "second", "third"];
 
