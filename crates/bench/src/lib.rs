@@ -11,6 +11,7 @@
 //! - [`recovery`]: what proactive recovery takes and costs. Castro and Liskov, PBFT 2002, Table 4.
 //! - [`files`]: whole file systems under the papers' workloads.
 //! - [`credentials`]: what credentials cost on them. DisCFS, 2003, Figures 5 to 7.
+//! - [`router`]: what a storage router costs. Slite on Anypoint, 2003, Figure 9.
 //! - [`run`]: variants in turns, rounds, medians.
 //! - [`paper`]: the papers' figures.
 //! - [`report`] and [`plot`]: what was measured, as JSON, as tables with the paper's figures beside ours, and as SVG.
@@ -38,6 +39,7 @@ mod progress;
 pub mod recovery;
 pub mod replica;
 pub mod report;
+pub mod router;
 pub mod run;
 
 /// The words of the papers' figures: a request of `request` KB with a result of `result` KB.

@@ -45,6 +45,12 @@ pub enum Benchmark {
     /// What credentials cost: one large file in order and the search of a source tree, on the local disk, on what is given, and on groups of
     /// ours by clients without a credential and by guests with chains of 1 and 5 links.
     Credentials(Credentials),
+    /// What a storage router costs: the load of a web server's files on four NFS servers in memory, straight and through `quorate route`.
+    /// About 2 minutes.
+    Router(Measure),
+    /// A server of a benchmark.
+    #[command(hide = true)]
+    Server,
     /// The attackers of a benchmark.
     #[command(hide = true)]
     Attackers { spec: String },

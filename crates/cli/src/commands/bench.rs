@@ -7,7 +7,8 @@ use quorate_bench::group::Launcher;
 use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
 use quorate_bench::{
-    attackers, attacks, credentials, failover, files, micro, parallel, recovery, replica, run,
+    attackers, attacks, credentials, failover, files, micro, parallel, recovery, replica, router,
+    run,
 };
 use serde::Serialize;
 
@@ -118,6 +119,21 @@ pub fn run(args: &Bench) -> Result<()> {
                 ended,
             )
         }
+        Benchmark::Router(measure) => {
+            let run = options(measure)?;
+            let launcher = |arguments: &[&str]| launcher(&run, arguments);
+            let options = router::Options {
+                server: launcher(&["bench", "server"]),
+                router: launcher(&["route", "--json"]),
+                run,
+            };
+            let mut report = router::Routed::new(&options);
+            let ended = to_its_end(router::run(&options, &mut report));
+            report.machine.cut_short = why(&ended);
+            let (tables, plots) = (router::tables(&report), router::plots(&report));
+            show(measure, &report, &report.machine, &tables, plots, ended)
+        }
+        Benchmark::Server => router::memory::run(),
         Benchmark::Attackers { spec } => attackers::run(spec),
         Benchmark::Replica { spec } => replica::run(spec),
     }
@@ -147,6 +163,14 @@ fn options(args: &Measure) -> Result<run::Options> {
     })
 }
 
+/// How to start this program with other arguments.
+fn launcher(run: &run::Options, arguments: &[&str]) -> Launcher {
+    Launcher {
+        program: run.launcher.program.clone(),
+        arguments: arguments.iter().map(ToString::to_string).collect(),
+    }
+}
+
 /// Runs a benchmark in this one thread; the load is driven by the thread itself. When the process is asked to end,
 /// replicas and files go first.
 fn to_its_end(benchmark: impl Future<Output = Result<()>>) -> Result<()> {
@@ -173,13 +197,9 @@ fn mounted_options(
     copies: Vec<usize>,
 ) -> Result<files::Options> {
     let run = options(measure)?;
-    let launcher = |arguments: &[&str]| Launcher {
-        program: run.launcher.program.clone(),
-        arguments: arguments.iter().map(ToString::to_string).collect(),
-    };
     Ok(files::Options {
-        mount: launcher(&["mount", "--with-parent"]),
-        umount: launcher(&["umount", "--lazy"]),
+        mount: launcher(&run, &["mount", "--with-parent"]),
+        umount: launcher(&run, &["umount", "--lazy"]),
         copies,
         beside: beside.to_vec(),
         run,

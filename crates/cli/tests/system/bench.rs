@@ -282,3 +282,25 @@ fn the_credentials_benchmark_runs() {
     }
     assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
 }
+
+/// Calls come back right on both ways, at rates and by numbers in flight; and processes and files go.
+#[test]
+fn the_router_is_measured() {
+    let _turn = Group::take_turn();
+    let directory = scratch();
+    let (json, data) = (directory.path().join("r.json"), directory.path().join("d"));
+    std::fs::create_dir(&data).unwrap();
+    let mut command = quorate();
+    command.args(["bench", "router", "--quick", "--json"]);
+    command.arg(&json).arg("--data").arg(&data);
+    run(command.arg("--out").arg(directory.path()));
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let rows = report["router"].as_array().unwrap();
+    let of = |way: &str| rows.iter().filter(|row| row["way"] == way).count();
+    assert_eq!((of("direct"), of("router")), (9, 9), "{rows:?}");
+    for row in rows {
+        assert!(row["median"]["calls_per_s"].as_f64() > Some(0.0), "{row:?}");
+    }
+    assert!(directory.path().join("router-response.svg").exists());
+    assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
+}

@@ -1,0 +1,414 @@
+//! What a storage router costs: the load of a web server's files on servers, straight and through the router. After Slite on Anypoint
+//! (Yocum, 2003), Figure 9, of which this has direct access and the proxy over TCP.
+//!
+//! The servers keep their files in memory and do as little as they can ([`memory`]), so that the router's own limit shows. Each answer is looked at:
+//! it must be of the very file that was asked for.
+
+mod load;
+pub mod memory;
+mod site;
+mod tree;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+
+use crate::group::Launcher;
+use crate::plot::Plot;
+use crate::progress::Progress;
+use crate::report::{Report, Table, median, show};
+use crate::{clock, cpu, run};
+use load::{Lane, Names, Pace, Window, drive};
+use site::Site;
+use tree::Tree;
+
+const SERVERS: usize = 4;
+/// Parts of what the servers bear when they are asked straight.
+const OFFERED: [f64; 6] = [0.1, 0.2, 0.4, 0.6, 0.8, 1.0];
+/// Connections over which calls come at a rate.
+const CONNECTIONS: usize = 4;
+/// What is aimed at, of the router: processor time of a call, and what it adds to the median.
+const MOST_CPU_US: f64 = 5.0;
+const MOST_ADDED_US: f64 = 9.5;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rounds, seconds, and which cases.
+    pub run: run::Options,
+    /// How a server in memory is started.
+    pub server: Launcher,
+    /// How a router is started.
+    pub router: Launcher,
+}
+
+/// How calls go to the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// Each connection to one of the servers.
+    Direct,
+    /// All through the router, over TCP, in user space.
+    Router,
+}
+
+impl Way {
+    const ALL: [Way; 2] = [Way::Direct, Way::Router];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Direct => "direct",
+            Way::Router => "router, TCP",
+        }
+    }
+}
+
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Load {
+    connections: usize,
+    pace: Pace,
+}
+
+/// The figures of one measurement, or the medians of several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Half of the calls took no longer. Where they come at a rate, from when each was to be sent.
+    pub p50_us: f64,
+    /// All but one of a hundred took no longer.
+    pub p99_us: f64,
+    /// Calls that were answered in a second.
+    pub calls_per_s: f64,
+    /// Processor time of the router for a call.
+    pub router_cpu_us: f64,
+    /// Of all servers together.
+    pub servers_cpu_us: f64,
+    /// Of the load.
+    pub client_cpu_us: f64,
+}
+
+/// A load in one of the ways.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// How calls went.
+    pub way: Way,
+    /// Over how many connections.
+    pub connections: usize,
+    /// How many each had in flight; none where they came at a rate.
+    pub in_flight: Option<usize>,
+    /// At which rate they came.
+    pub offered_per_s: Option<f64>,
+    /// Each figure's median over the rounds.
+    pub median: Figures,
+    /// Each round.
+    pub rounds: Vec<Figures>,
+}
+
+/// All of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Routed {
+    /// The machine, and how long measurements were.
+    #[serde(flatten)]
+    pub machine: Report,
+    /// What was measured.
+    pub router: Vec<Row>,
+}
+
+impl Routed {
+    /// Nothing yet.
+    pub fn new(options: &Options) -> Routed {
+        Routed {
+            machine: Report::new("router", options.run.seconds),
+            router: Vec::new(),
+        }
+    }
+
+    fn find(&self, way: Way, connections: usize, in_flight: usize) -> Option<&Row> {
+        let is_it = |row: &&Row| {
+            (row.way, row.connections, row.in_flight) == (way, connections, Some(in_flight))
+        };
+        self.router.iter().find(is_it)
+    }
+}
+
+/// What a load is on: the files by the names that they have on one of the ways.
+struct Side {
+    way: Way,
+    names: Arc<Names>,
+    /// Where the lanes lead, and which files may be asked for there.
+    ends: Vec<(SocketAddr, Vec<bool>)>,
+}
+
+/// Runs the benchmark. What is done is in the report after each load.
+///
+/// # Errors
+/// Where a process does not start, or an answer is wrong.
+pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
+    let site = Site::start(SERVERS, &options.run.data, &options.server, &options.router).await?;
+    let mut tree = Tree::new(options.run.quick);
+    eprintln!("making {} files through the router", tree.files.len());
+    site.fill(&mut tree).await?;
+    let (direct, volumes) = site.direct(&tree).await?;
+    let routed = site.routed(&tree).await?;
+    let ends = site.servers().into_iter().enumerate();
+    let ends = ends.map(|(server, at)| (at, volumes.iter().map(|v| *v == server).collect()));
+    let sides = [
+        Side {
+            way: Way::Direct,
+            names: Arc::new(direct),
+            ends: ends.collect(),
+        },
+        Side {
+            way: Way::Router,
+            names: Arc::new(routed),
+            ends: vec![(site.router(), vec![true; tree.files.len()])],
+        },
+    ];
+    let tree = Arc::new(tree);
+    let closed = [(1, 1), (CONNECTIONS, 16), (64, 1)].map(|(connections, calls)| Load {
+        connections,
+        pace: Pace::InFlight(calls),
+    });
+    let loads = (closed.len() + OFFERED.len()) * sides.len();
+    let mut progress = Progress::new(loads * options.run.rounds);
+    for load in closed {
+        measure(options, &site, &tree, &sides, load, &mut progress, report).await?;
+    }
+    let peak = report.find(Way::Direct, CONNECTIONS, 16);
+    let Some(peak) = peak.map(|row| row.median.calls_per_s) else {
+        return Ok(());
+    };
+    for part in OFFERED {
+        let load = Load {
+            connections: CONNECTIONS,
+            pace: Pace::PerSecond((part * peak / 100.0).round() * 100.0),
+        };
+        measure(options, &site, &tree, &sides, load, &mut progress, report).await?;
+    }
+    Ok(())
+}
+
+/// A load on both ways in turns.
+async fn measure(
+    options: &Options,
+    site: &Site,
+    tree: &Arc<Tree>,
+    sides: &[Side; 2],
+    load: Load,
+    progress: &mut Progress,
+    report: &mut Routed,
+) -> Result<()> {
+    let mut rounds = [Vec::new(), Vec::new()];
+    for round in 0..options.run.rounds {
+        for turn in 0..sides.len() {
+            let at = (turn + round) % sides.len();
+            let side = &sides[at];
+            let name = name(side.way, load);
+            if !options.run.only.iter().all(|word| name.contains(word)) {
+                continue;
+            }
+            let figures = once(site, tree, side, load, options.run.seconds).await;
+            let figures = figures.with_context(|| name.clone())?;
+            let Figures {
+                calls_per_s,
+                p50_us,
+                router_cpu_us,
+                ..
+            } = figures;
+            let told = format!(
+                "{calls_per_s:.0} calls/s, p50 {p50_us:.0} us, {router_cpu_us:.1} us of the router"
+            );
+            progress.tell(&name, &told);
+            rounds[at].push(figures);
+        }
+    }
+    for (side, rounds) in sides.iter().zip(rounds) {
+        let (in_flight, offered_per_s) = match load.pace {
+            Pace::InFlight(calls) => (Some(calls), None),
+            Pace::PerSecond(rate) => (None, Some(rate)),
+        };
+        if !rounds.is_empty() {
+            report.router.push(Row {
+                way: side.way,
+                connections: load.connections,
+                in_flight,
+                offered_per_s,
+                median: medians(&rounds),
+                rounds,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn name(way: Way, load: Load) -> String {
+    let way = way.name();
+    match load.pace {
+        Pace::InFlight(calls) => format!("{way}, {} connections x {calls}", load.connections),
+        Pace::PerSecond(rate) => format!("{way}, {rate} calls/s offered"),
+    }
+}
+
+async fn once(
+    site: &Site,
+    tree: &Arc<Tree>,
+    side: &Side,
+    load: Load,
+    seconds: f64,
+) -> Result<Figures> {
+    let start = clock();
+    let from = start + Duration::from_secs_f64(seconds / 8.0);
+    let window = Window {
+        from,
+        to: from + Duration::from_secs_f64(seconds),
+    };
+    let pace = match load.pace {
+        Pace::PerSecond(rate) => Pace::PerSecond(rate / load.connections as f64),
+        in_flight @ Pace::InFlight(_) => in_flight,
+    };
+    let mut lanes = JoinSet::new();
+    for number in 0..load.connections {
+        let (address, has) = side.ends[number % side.ends.len()].clone();
+        let (tree, names) = (tree.clone(), side.names.clone());
+        lanes.spawn(async move {
+            let mut lane = Lane::connect(address, has).await?;
+            drive(&mut lane, &tree, &names, pace, number as u64, window).await
+        });
+    }
+    let (router, servers) = site.pids()?;
+    let used = || -> Result<[f64; 3]> {
+        let client = cpu::seconds(std::process::id())?;
+        Ok([cpu::seconds(router)?, cpu::total(&servers)?, client])
+    };
+    sleep_until(window.from.into()).await;
+    let (before, began) = (used()?, clock());
+    sleep_until(window.to.into()).await;
+    let (after, ended) = (used()?, clock());
+    let mut took = Vec::new();
+    while let Some(lane) = lanes.join_next().await {
+        took.extend(lane.context("a connection's task")??);
+    }
+    took.sort_unstable();
+    let calls = took.len() as f64;
+    let at = |share: f64| {
+        let rank = (calls * share) as usize;
+        let ns = took.get(rank.min(took.len().saturating_sub(1)));
+        ns.map_or(f64::NAN, |ns| f64::from(*ns) / 1e3)
+    };
+    let each = |part: usize| (after[part] - before[part]) * 1e6 / calls;
+    Ok(Figures {
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        calls_per_s: calls / ended.duration_since(began).as_secs_f64(),
+        router_cpu_us: each(0),
+        servers_cpu_us: each(1),
+        client_cpu_us: each(2),
+    })
+}
+
+fn medians(rounds: &[Figures]) -> Figures {
+    let of = |figure: fn(&Figures) -> f64| median(rounds.iter().map(figure).collect());
+    Figures {
+        p50_us: of(|f| f.p50_us),
+        p99_us: of(|f| f.p99_us),
+        calls_per_s: of(|f| f.calls_per_s),
+        router_cpu_us: of(|f| f.router_cpu_us),
+        servers_cpu_us: of(|f| f.servers_cpu_us),
+        client_cpu_us: of(|f| f.client_cpu_us),
+    }
+}
+
+/// All rows, and what is aimed at.
+pub fn tables(report: &Routed) -> Vec<Table> {
+    let heads = [
+        "load",
+        "way",
+        "calls/s",
+        "p50 us",
+        "p99 us",
+        "router us/call",
+        "servers us/call",
+        "load us/call",
+    ];
+    let mut closed = Table::new("Connections x calls in flight, medians", &heads);
+    let mut open = Table::new("Calls at a rate, medians (Figure 9)", &heads);
+    for row in &report.router {
+        let (table, load) = match (row.in_flight, row.offered_per_s) {
+            (Some(calls), _) => (&mut closed, format!("{} x {calls}", row.connections)),
+            (None, rate) => (&mut open, format!("{}/s", show(rate.unwrap_or_default()))),
+        };
+        let f = &row.median;
+        let router = match row.way {
+            Way::Direct => String::new(),
+            Way::Router => show(f.router_cpu_us),
+        };
+        table.row(vec![
+            load,
+            row.way.name().into(),
+            show(f.calls_per_s),
+            show(f.p50_us),
+            show(f.p99_us),
+            router,
+            show(f.servers_cpu_us),
+            show(f.client_cpu_us),
+        ]);
+    }
+    let mut tables = vec![closed, open, goals(report)];
+    tables.retain(|table| !table.is_empty());
+    tables
+}
+
+/// What was wanted and what it came to; whether it is reached says the reader, who knows what else the machine did.
+fn goals(report: &Routed) -> Table {
+    let mut table = Table::new("Goals", &["figure", "goal", "measured"]);
+    if let Some(row) = report.find(Way::Router, CONNECTIONS, 16) {
+        table.row(vec![
+            "the router's processor time for a call, 4 x 16".into(),
+            format!("at most {MOST_CPU_US} us"),
+            format!("{} us", show(row.median.router_cpu_us)),
+        ]);
+    }
+    let [direct, routed] = Way::ALL.map(|way| report.find(way, 1, 1));
+    if let (Some(direct), Some(routed)) = (direct, routed) {
+        table.row(vec![
+            "what the router adds to the median, 1 x 1".into(),
+            format!("at most {MOST_ADDED_US} us"),
+            format!("{} us", show(routed.median.p50_us - direct.median.p50_us)),
+        ]);
+    }
+    table
+}
+
+/// Response time, and the router's processor time, over the offered load.
+pub fn plots(report: &Routed) -> Vec<(String, Plot)> {
+    let lines = |ways: &[Way], y: fn(&Figures) -> f64| {
+        let line = |way: &Way| {
+            let rows = report.router.iter().filter(|row| row.way == *way);
+            let points = rows.filter_map(|row| Some((row.offered_per_s?, y(&row.median))));
+            (way.name().to_string(), points.collect())
+        };
+        ways.iter().map(line).collect()
+    };
+    let x = "calls offered in a second";
+    let response = Plot {
+        title: "Response time (Anypoint, Figure 9)".into(),
+        x,
+        y: "median, us",
+        lines: lines(&Way::ALL, |f| f.p50_us),
+    };
+    let cpu = Plot {
+        title: "The router's processor (Anypoint, Figure 9)".into(),
+        x,
+        y: "parts of one processor",
+        lines: lines(&[Way::Router], |f| f.router_cpu_us * f.calls_per_s / 1e6),
+    };
+    vec![
+        ("router-response".into(), response),
+        ("router-cpu".into(), cpu),
+    ]
+}

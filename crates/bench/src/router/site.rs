@@ -1,0 +1,270 @@
+//! Servers in processes of their own, a router before them, and the files of the load.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use quorate_nfs::call::{self, Fh, NewAttrs, Place};
+use quorate_nfs::rpc::{next_record, read_record};
+use quorate_nfs::xdr::{Reader, Writer};
+use quorate_router::ask::{Ask, Given};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::load::{Attributes, Names, write_call};
+use super::tree::{Tree, content};
+use crate::group::Launcher;
+
+/// How long a process may take to start, and a call while files are made.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Where a router's handle says on which volume its object is, and where the server's own handle begins (docs/router.md).
+const VOLUME: std::ops::Range<usize> = 2..4;
+const SERVERS_OWN: usize = 8;
+
+/// The processes; they end when this is dropped, and their files go.
+#[derive(Debug)]
+pub struct Site {
+    servers: Vec<(Child, SocketAddr)>,
+    router: (Child, SocketAddr),
+    /// It says how it is for ever; a pipe that nobody holds would end it.
+    _lines: Lines<BufReader<ChildStdout>>,
+    _directory: TempDir,
+}
+
+impl Site {
+    /// Starts so many servers, and a router before them.
+    pub async fn start(
+        servers: usize,
+        data: &Path,
+        server: &Launcher,
+        router: &Launcher,
+    ) -> Result<Site> {
+        let directory = tempfile::Builder::new()
+            .prefix("quorate-bench-")
+            .tempdir_in(data)
+            .with_context(|| format!("can't make a directory in {}", data.display()))?;
+        let mut running = Vec::new();
+        for number in 0..servers {
+            let log = directory.path().join(format!("server-{number}.log"));
+            let (child, mut lines) = spawn(server, &[], &log)?;
+            let port = said(&mut lines, &log).await?.parse()?;
+            running.push((child, SocketAddr::from(([127, 0, 0, 1], port))));
+        }
+        let config = directory.path().join("route.toml");
+        std::fs::write(&config, configuration(running.iter().map(|(_, at)| *at)))?;
+        let log = directory.path().join("router.log");
+        let arguments = ["--config".into(), config.display().to_string()];
+        let (child, mut lines) = spawn(router, &arguments, &log)?;
+        let ready: Value = serde_json::from_str(&said(&mut lines, &log).await?)?;
+        let address = ready["address"].as_str().context("the router's address")?;
+        let address = address.parse()?;
+        Ok(Site {
+            servers: running,
+            router: (child, address),
+            _lines: lines,
+            _directory: directory,
+        })
+    }
+
+    pub fn router(&self) -> SocketAddr {
+        self.router.1
+    }
+
+    pub fn servers(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|(_, address)| *address).collect()
+    }
+
+    /// The router's process, and the servers'.
+    pub fn pids(&self) -> Result<(u32, Vec<u32>)> {
+        let id = |child: &Child| child.id().context("a process has ended");
+        let servers = self.servers.iter().map(|(child, _)| id(child));
+        Ok((id(&self.router.0)?, servers.collect::<Result<_>>()?))
+    }
+
+    /// Makes all directories and files through the router, and writes down what it calls them.
+    pub async fn fill(&self, tree: &mut Tree) -> Result<()> {
+        let mut caller = Caller::connect(self.router()).await?;
+        let mut mount = Writer::default();
+        mount.opaque(b"/");
+        let mut mounted = caller.call((100_005, 3, 1), &mount).await?;
+        ensure!(mounted.u32()? == 0, "the router refuses to be mounted");
+        let root = mounted.opaque(64, "handle")?;
+        for at in 0..tree.dirs.len() {
+            let parent = tree.dirs[at].parent;
+            let dir = parent.map_or(&root, |parent| &tree.dirs[parent].handle);
+            let name = tree.dirs[at].name.clone().into();
+            let made = caller.make(dir, name, Ask::Mkdir).await;
+            tree.dirs[at].handle = made.context("making a directory")?;
+        }
+        for number in 0..tree.files.len() {
+            let file = &mut tree.files[number];
+            let dir = &tree.dirs[file.dir].handle;
+            let made = caller.make(dir, file.name.clone(), Ask::Create).await;
+            file.handle = made.context("making a file")?;
+            let ask = Ask::Write {
+                file: file.handle.clone(),
+                offset: 0,
+                data: content(number, 0, file.bytes as usize).into(),
+                stable: true,
+            };
+            match caller.ask(&ask).await? {
+                Given::Written { count, .. } if u64::from(count) == file.bytes => {}
+                other => bail!("a file is not written: {other:?}"),
+            }
+        }
+        Ok(())
+    }
+
+    /// The files as the router calls them.
+    pub async fn routed(&self, tree: &Tree) -> Result<Names> {
+        let mut names = Names {
+            dirs: tree.dirs.iter().map(|dir| dir.handle.clone()).collect(),
+            files: tree.files.iter().map(|file| file.handle.clone()).collect(),
+            numbers: vec![None; tree.files.len()],
+        };
+        let mut caller = Caller::connect(self.router()).await?;
+        for (number, file) in names.numbers.iter_mut().zip(&names.files) {
+            *number = Some(caller.number(file).await?);
+        }
+        Ok(names)
+    }
+
+    /// The files as their servers call them, and on which server each is.
+    pub async fn direct(&self, tree: &Tree) -> Result<(Names, Vec<usize>)> {
+        let own = |handle: &Fh| handle.slice(SERVERS_OWN.min(handle.len())..);
+        let mut names = Names {
+            dirs: tree.dirs.iter().map(|dir| own(&dir.handle)).collect(),
+            files: tree.files.iter().map(|file| own(&file.handle)).collect(),
+            numbers: vec![None; tree.files.len()],
+        };
+        let volume = |handle: &Fh| Some(u16::from_be_bytes(handle.get(VOLUME)?.try_into().ok()?));
+        let volumes = tree.files.iter().map(|file| volume(&file.handle));
+        let volumes = volumes.map(|volume| volume.context("a router's handle"));
+        let volumes: Vec<_> = volumes.map(|v| v.map(usize::from)).collect::<Result<_>>()?;
+        for (server, address) in self.servers().into_iter().enumerate() {
+            let mut caller = Caller::connect(address).await?;
+            let here = volumes.iter().enumerate().filter(|(_, at)| **at == server);
+            for (file, _) in here {
+                names.numbers[file] = Some(caller.number(&names.files[file]).await?);
+            }
+        }
+        Ok((names, volumes))
+    }
+}
+
+fn configuration(servers: impl Iterator<Item = SocketAddr>) -> String {
+    let urls: Vec<_> = servers.map(|at| format!("\"nfs://{at}/\"")).collect();
+    format!(
+        "listen = \"127.0.0.1:0\"\nlog = \"route.log\"\nvolumes = [{}]\n\
+         [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
+        urls.join(", ")
+    )
+}
+
+fn spawn(
+    launcher: &Launcher,
+    arguments: &[String],
+    log: &PathBuf,
+) -> Result<(Child, Lines<BufReader<ChildStdout>>)> {
+    let mut child = Command::new(&launcher.program)
+        .args(&launcher.arguments)
+        .args(arguments)
+        // Its end tells a server that nobody needs it any more.
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(log)?)
+        // Ctrl-C in the terminal is for the benchmark, which then ends them.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("can't start {}", launcher.program.display()))?;
+    let stdout = child.stdout.take().context("no pipe")?;
+    Ok((child, BufReader::new(stdout).lines()))
+}
+
+/// The first line that a process says.
+async fn said(lines: &mut Lines<BufReader<ChildStdout>>, log: &Path) -> Result<String> {
+    match timeout(PATIENCE, lines.next_line()).await {
+        Ok(Ok(Some(line))) => Ok(line),
+        _ => bail!(
+            "a process does not start: {}",
+            std::fs::read_to_string(log).unwrap_or_default()
+        ),
+    }
+}
+
+/// One call after the other.
+struct Caller {
+    stream: TcpStream,
+    xid: u32,
+}
+
+impl Caller {
+    async fn connect(address: SocketAddr) -> Result<Caller> {
+        let stream = TcpStream::connect(address).await;
+        let stream = stream.with_context(|| format!("can't connect to {address}"))?;
+        Ok(Caller { stream, xid: 0 })
+    }
+
+    /// The results of a call.
+    async fn call(&mut self, procedure: (u32, u32, u32), arguments: &Writer) -> Result<Reader> {
+        self.xid += 1;
+        let mut out = Vec::new();
+        write_call(&mut out, self.xid, procedure, arguments);
+        let answered = async {
+            self.stream.write_all(&out).await?;
+            let head = next_record(&mut self.stream).await?;
+            let head = head.context("the connection was closed")?;
+            Ok(read_record(head, &mut self.stream).await?)
+        };
+        let answered = timeout(PATIENCE, answered).await;
+        let record: Result<Bytes> = answered.context("no answer")?;
+        let mut r = Reader::new(record?);
+        // Number, a reply, accepted, no verifier, done.
+        let head: [u8; 24] = r.array()?;
+        ensure!(
+            head[4..] == [&[0, 0, 0, 1][..], &[0; 16]].concat(),
+            "a call was not taken"
+        );
+        Ok(r)
+    }
+
+    async fn ask(&mut self, ask: &Ask) -> Result<Given> {
+        let procedure = (call::PROGRAM, call::VERSION, ask.procedure());
+        let arguments = Writer { out: ask.write() };
+        let results = self.call(procedure, &arguments).await?;
+        let given = ask.read(results.rest().clone());
+        given.map_err(|status| anyhow::anyhow!("it is refused: {status:?}"))
+    }
+
+    async fn make(&mut self, dir: &Fh, name: Bytes, how: fn(Place, NewAttrs) -> Ask) -> Result<Fh> {
+        let place = Place {
+            dir: dir.clone(),
+            name,
+        };
+        let attrs = NewAttrs {
+            mode: Some(0o755),
+            ..NewAttrs::default()
+        };
+        match self.ask(&how(place, attrs)).await? {
+            Given::Object(object) => Ok(object.handle),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// The number of a file.
+    async fn number(&mut self, file: &Fh) -> Result<u64> {
+        let mut w = Writer::default();
+        w.opaque(file);
+        let mut r = self.call((call::PROGRAM, call::VERSION, 1), &w).await?;
+        ensure!(r.u32()? == 0, "a file that was made is not there");
+        Ok(Attributes::read(&mut r)?.number)
+    }
+}
