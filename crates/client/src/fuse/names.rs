@@ -9,7 +9,7 @@ use quorate_files::op::{
     Access, GetXattr, Link, ListXattr, Lookup, Mkdir, Mknod, RemoveXattr, Rename, Rmdir, SetAttr,
     SetXattr, Symlink, Unlink, XattrMode,
 };
-use quorate_files::{Action, Answer, Attr, Ino, Kind, Nothing, Target, Who};
+use quorate_files::{Action, Answer, Attr, Errno, Ino, Kind, Nothing, Target, Who};
 use tokio::time::Instant;
 
 use super::OBJECT;
@@ -202,7 +202,14 @@ impl Core {
     }
 
     pub async fn readlink(&self, who: &Who, ino: Ino) -> Result<Bytes> {
-        Ok(self.volume.readlink(who, ino).await?)
+        let target = self.volume.readlink(who, ino).await;
+        match target {
+            Err(CallError::Refused(Errno::ESTALE)) => {
+                self.pins.gone();
+                self.pins.target(ino).ok_or(fuser::Errno::ESTALE)
+            }
+            target => Ok(target?),
+        }
     }
 
     pub async fn link(

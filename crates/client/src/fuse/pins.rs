@@ -3,7 +3,8 @@
 //! To open a file is two requests of the kernel: one for the name, one for the object that it named. If another file takes the name in between,
 //! as where a program writes anew and renames, the second finds nothing. The kernel then looks the name up once more; if that
 //! happens again, the program is told ESTALE, which no local file system says. So for a moment after the first time, what is
-//! looked up is held by a handle: that object can be opened, whatever becomes of its name. Where nothing is replaced, nothing is held.
+//! looked up is held by a handle: that object can be opened, whatever becomes of its name. A symbolic link has no handles, but never
+//! changes: it is read at once. Where nothing is replaced, nothing is held.
 //!
 //! An open must not find what was gone before it began. So the kernel may not keep the name of what is held: each open looks it up,
 //! and what is opened had the name at that moment. Files with further names, of which the kernel may keep one, are not held.
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use quorate_files::op::{Lookup, Open, flags};
 use quorate_files::{Attr, Errno, Ino, Kind, Who};
 use tokio::time::Instant;
@@ -26,6 +28,8 @@ const WATCHED: Duration = Duration::from_secs(1);
 const HELD: Duration = Duration::from_secs(1);
 /// The most that is held at once, of the 65,536 handles that a session can have.
 const MAX_HELD: usize = 4096;
+/// The most symbolic links that are remembered, of up to 4 KiB.
+const MAX_LINKS: usize = 1024;
 /// How often a name is looked up that is another's before the object can be held.
 const ATTEMPTS: usize = 16;
 
@@ -34,6 +38,8 @@ struct State {
     watched_until: Option<Instant>,
     /// Objects, and how long they are held.
     held: BTreeMap<Ino, Instant>,
+    /// Symbolic links: how long they are remembered, and what they say.
+    links: BTreeMap<Ino, (Instant, Bytes)>,
 }
 
 /// What is held.
@@ -57,9 +63,25 @@ impl Pins {
         }
     }
 
+    /// What a symbolic link said a moment ago.
+    pub fn target(&self, ino: Ino) -> Option<Bytes> {
+        let state = self.lock();
+        let (end, target) = state.links.get(&ino)?;
+        (Instant::now() < *end).then(|| target.clone())
+    }
+
+    fn remember(&self, ino: Ino, target: Bytes) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.links.retain(|_, (end, _)| now < *end);
+        if state.links.len() < MAX_LINKS {
+            state.links.insert(ino, (now + HELD, target));
+        }
+    }
+
     /// Whether this mount keeps the object from going away, so that it may be opened without a name.
     pub fn holds(&self, ino: Ino) -> bool {
-        self.lock().held.contains_key(&ino)
+        self.lock().held.contains_key(&ino) || self.target(ino).is_some()
     }
 
     fn is_watched(&self) -> bool {
@@ -111,8 +133,9 @@ impl Core {
     pub async fn look_up(self: &Arc<Core>, who: &Who, lookup: Lookup) -> Result<Attr> {
         let mut attr = self.volume.lookup(who, lookup.clone()).await?;
         for _ in 1..ATTEMPTS {
-            let may_be_held = attr.kind == Kind::Regular && attr.nlink == 1;
-            if !may_be_held || !self.pins.is_watched() || self.hold(who, attr.ino).await {
+            let kind_can = matches!(attr.kind, Kind::Regular | Kind::Symlink);
+            let may_be_held = kind_can && attr.nlink == 1;
+            if !may_be_held || !self.pins.is_watched() || self.hold(who, &attr).await {
                 break;
             }
             attr = self.volume.lookup(who, lookup.clone()).await?;
@@ -121,7 +144,17 @@ impl Core {
     }
 
     /// Holds a file for a while, if its user may open it at all. False if it has no name any more.
-    async fn hold(self: &Arc<Core>, who: &Who, ino: Ino) -> bool {
+    async fn hold(self: &Arc<Core>, who: &Who, attr: &Attr) -> bool {
+        let ino = attr.ino;
+        if attr.kind == Kind::Symlink {
+            return match self.volume.readlink(who, ino).await {
+                Ok(target) => {
+                    self.pins.remember(ino, target);
+                    true
+                }
+                Err(error) => error != CallError::Refused(Errno::ESTALE),
+            };
+        }
         if self.pins.prolong(ino) {
             return true;
         }
