@@ -1,4 +1,5 @@
-//! What the question before a guest's operation costs: `GetAttr` of a file, on a state in memory, by a member and by a guest.
+//! What the question before a guest's operation costs: `GetAttr` of a file, on a state in memory, by a member and by a guest. And `Lookup` of the
+//! file, where the credentials limit names in its directory.
 //! By a guest twice: once where it is decided anew each time, once where it was decided before.
 //! `cargo run --profile sim -p quorate-files --example gate_cost`.
 
@@ -8,15 +9,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use quorate_credential::{Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window};
+use quorate_credential::{Caveat, Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window};
 use quorate_execution::{Call, Service};
-use quorate_files::op::{Make, Mkdir, PutCredential, Target};
+use quorate_files::op::{Lookup, Make, Mkdir, PutCredential, Target};
 use quorate_files::{Action, Admission, Answer, FileService, Genesis, Ino, Op, Outcome, Who};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::{Digest, KeyPair, PublicKey, SessionId, Time};
 
 const OPERATIONS: u32 = 2_000;
 const ROUNDS: usize = 101;
+const NAME: Bytes = Bytes::from_static(b"name");
 const VOLUME: Digest = Digest([1; 32]);
 
 struct Volume {
@@ -79,8 +81,8 @@ impl Volume {
     }
 }
 
-/// The owner's credential for the root's tree, passed on so many times less one; the last time to the guest.
-fn chain(links: u8, serial: u8) -> Chain {
+/// The owner's credential for a tree, passed on so many times less one; the last time to the guest.
+fn chain(links: u8, serial: u8, top: Ino, caveats: &[Caveat]) -> Chain {
     let key = |n: u8| KeyPair::from_seed(&[n + 1; 32]);
     let terms = |n: u8| Terms {
         subject: if n + 1 == links {
@@ -89,7 +91,7 @@ fn chain(links: u8, serial: u8) -> Chain {
             key(n + 1).public()
         },
         scope: Scope {
-            object: ObjectId(1),
+            object: ObjectId(top.0.into()),
             subtree: true,
         },
         rights: Rights::ALL,
@@ -99,7 +101,7 @@ fn chain(links: u8, serial: u8) -> Chain {
         },
         depth: 15 - n,
         serial: serial.into(),
-        caveats: Vec::new(),
+        caveats: caveats.to_vec(),
     };
     let first = Chain::issue(VolumeId(VOLUME), &key(0), terms(0));
     let pass_on = |chain: Chain, n| chain.delegate(&key(n), terms(n)).expect("it narrows");
@@ -110,10 +112,11 @@ fn guest() -> PublicKey {
     KeyPair::from_seed(&[99; 32]).public()
 }
 
-#[allow(clippy::disallowed_methods)] // It measures.
 fn main() {
     let owner = KeyPair::from_seed(&[1; 32]).public();
-    println!("directories  chains  links each  us a member, a guest anew, a guest as before");
+    println!(
+        "operation  directories  chains  links each  us a member, a guest anew, a guest as before"
+    );
     for (depth, chains, links) in [
         (1, 1, 1),
         (8, 1, 1),
@@ -122,45 +125,61 @@ fn main() {
         (8, 64, 2),
         (250, 8, 16),
     ] {
-        let mut sides = [true, false].map(|remembers| {
-            let (volume, file) = prepare(owner, remembers, depth, chains, links);
-            let op = Op::new(Who::root(), Action::GetAttr(Target::Ino(file))).to_bytes();
-            (volume, op)
-        });
-        // Beside each other, so that what else the machine does hits all of them; and of each the quietest round.
-        let mut best = [f64::MAX; 3];
-        for _ in 0..ROUNDS {
-            for (at, side, client) in [(0, 0, owner), (1, 1, guest()), (2, 0, guest())] {
-                let (volume, op) = &mut sides[side];
-                let operations = if at == 1 { OPERATIONS / 20 } else { OPERATIONS };
-                let started = Instant::now();
-                for _ in 0..operations {
-                    black_box(volume.run(client, op));
-                }
-                let us = started.elapsed().as_secs_f64() * 1e6 / f64::from(operations);
-                best[at] = best[at].min(us);
-            }
+        for is_limited in [false, true] {
+            let mut sides = [true, false].map(|remembers| {
+                let (volume, at) = prepare(owner, remembers, depth, (chains, links), is_limited);
+                let [file, parent] = at;
+                let lookup = Lookup { parent, name: NAME };
+                let action = match is_limited {
+                    false => Action::GetAttr(Target::Ino(file)),
+                    true => Action::Lookup(lookup),
+                };
+                (volume, Op::new(Who::root(), action).to_bytes())
+            });
+            let [member, anew, before] = measure(owner, &mut sides);
+            let name = if is_limited { "Lookup" } else { "GetAttr" };
+            println!(
+                "{name:9}  {depth:11}  {chains:6}  {links:10}  {member:.2}, {anew:.2}, {before:.2}"
+            );
         }
-        let [member, anew, before] = best;
-        println!("{depth:11}  {chains:6}  {links:10}  {member:.2}, {anew:.2}, {before:.2}");
     }
 }
 
-/// A volume with a file so many directories down, and a guest with so many credentials.
+/// A member, a guest for whom nothing is remembered, and one for whom it is. Beside each other, so that what else the machine does hits all of
+/// them; and of each the quietest round.
+#[allow(clippy::disallowed_methods)] // It measures.
+fn measure(owner: PublicKey, sides: &mut [(Volume, Bytes); 2]) -> [f64; 3] {
+    let mut best = [f64::MAX; 3];
+    for _ in 0..ROUNDS {
+        for (at, side, client) in [(0, 0, owner), (1, 1, guest()), (2, 0, guest())] {
+            let (volume, op) = &mut sides[side];
+            let operations = if at == 1 { OPERATIONS / 20 } else { OPERATIONS };
+            let started = Instant::now();
+            for _ in 0..operations {
+                black_box(volume.run(client, op));
+            }
+            let us = started.elapsed().as_secs_f64() * 1e6 / f64::from(operations);
+            best[at] = best[at].min(us);
+        }
+    }
+    best
+}
+
+/// A volume with a file so many directories down, and a guest with so many credentials for all of it; or for the file's directory, of which
+/// each link limits names. The file and the directory.
 fn prepare(
     owner: PublicKey,
     remembers: bool,
     depth: usize,
-    chains: u8,
-    links: u8,
-) -> (Volume, Ino) {
+    (chains, links): (u8, u8),
+    is_limited: bool,
+) -> (Volume, [Ino; 2]) {
     let mut volume = Volume::new(owner, remembers);
-    let name = Bytes::from_static(b"name");
     let mut parent = Ino::ROOT;
     for _ in 1..depth {
         let op = Mkdir {
             parent,
-            name: name.clone(),
+            name: NAME,
             mode: 0o755,
             umask: 0,
         };
@@ -168,15 +187,19 @@ fn prepare(
     }
     let op = Make {
         parent,
-        name,
+        name: NAME,
         mode: 0o644,
         umask: 0,
         verifier: None,
     };
     let file = volume.make(owner, Action::Make(op));
+    let (top, caveats) = match is_limited {
+        false => (Ino::ROOT, Vec::new()),
+        true => (parent, vec![Caveat::NamePrefix(Bytes::from_static(b"na"))]),
+    };
     for serial in 0..chains {
-        let chain = chain(links, serial).to_bytes().into();
+        let chain = chain(links, serial, top, &caveats).to_bytes().into();
         volume.make(guest(), Action::PutCredential(PutCredential { chain }));
     }
-    (volume, file)
+    (volume, [file, parent])
 }

@@ -16,13 +16,14 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem;
 
+use bytes::Bytes;
 use quorate_credential::Rights;
 use quorate_state::Lineage;
 use quorate_wire::PublicKey;
 
 use crate::fs::Fs;
 use crate::gate::Guest;
-use crate::layout::Place;
+use crate::layout::{MAX_LINKS_PER_SUBJECT, Place};
 use crate::types::Ino;
 
 /// How many guests are known at once. One more puts out the one that asked longest ago.
@@ -30,6 +31,9 @@ const GUESTS: usize = 64;
 /// How many objects' decisions are kept for each: one of each remainder of their numbers, so that a guest which looks at
 /// many puts out its own, one by one.
 const OBJECTS: usize = 1024;
+
+/// For how many sets of prefixes what is given is kept with one object. Only objects that a link with a prefix is about have any.
+const NAMED: usize = 4;
 
 /// What one credential gives, by its place among the guest's.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +49,53 @@ pub(crate) struct Decision {
     pub place: Place,
     /// Whether any credential is about it.
     pub reaches: bool,
-    /// Whether a credential limits names in it: what there is for a name must then be asked with the name.
-    pub by_name: bool,
-    /// What each gives with the object itself; only those that give something.
+    /// The prefixes to which credentials limit names in it, each once. Where there are any, what there is for a name follows from which of them it
+    /// has.
+    pub prefixes: Box<[Bytes]>,
+    /// What is given where no name is used, or names are not limited.
+    pub unnamed: Given,
+    /// What is given for names, by the prefixes that they have.
+    named: Vec<(Prefixes, Given)>,
+}
+
+/// What each credential gives; only those that give something.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    /// With the object itself.
     pub here: Box<[Part]>,
-    /// What each gives with something that has a name in it, as long as names are not limited.
+    /// With something that has a name in it.
     pub below: Box<[Part]>,
+}
+
+/// Which of a decision's prefixes a name has: a bit for each. A guest has no more links than bits.
+pub(crate) type Prefixes = u128;
+
+const _: () = assert!(MAX_LINKS_PER_SUBJECT as u32 <= Prefixes::BITS);
+
+impl Decision {
+    pub fn new(place: Place, reaches: bool, prefixes: Box<[Bytes]>, unnamed: Given) -> Decision {
+        Decision {
+            place,
+            reaches,
+            prefixes,
+            unnamed,
+            named: Vec::new(),
+        }
+    }
+
+    /// Which prefixes a name has.
+    pub fn prefixes_of(&self, name: &[u8]) -> Prefixes {
+        let has = self.prefixes.iter().map(|prefix| name.starts_with(prefix));
+        has.fold(0, |bits, has| bits << 1 | Prefixes::from(has))
+    }
+
+    /// What is given for a name that has these, if that is known.
+    pub fn named(&self, prefixes: Prefixes) -> Option<&Given> {
+        let mut named = self.named.iter();
+        named
+            .find(|(of, _)| *of == prefixes)
+            .map(|(_, given)| given)
+    }
 }
 
 #[derive(Debug)]
@@ -91,6 +136,19 @@ impl Decisions {
             held: operation,
             decision,
         }));
+    }
+
+    /// Keeps what is given for names with some prefixes, beside what was decided about the object in this operation.
+    pub fn keep_named(&mut self, ino: Ino, operation: u64, prefixes: Prefixes, given: Given) {
+        let slot = self.slots.get_mut(slot_of(ino)).and_then(Option::as_mut);
+        let Some(slot) = slot.filter(|slot| slot.ino == ino && slot.held == operation) else {
+            return;
+        };
+        let named = &mut slot.decision.named;
+        if named.len() >= NAMED {
+            named.remove(0);
+        }
+        named.push((prefixes, given));
     }
 
     pub fn forget(&mut self, ino: Ino) {

@@ -9,10 +9,11 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::RangeInclusive;
 
+use bytes::Bytes;
 use quorate_credential::{Grant, ObjectId, Rights, Step, Use};
 use quorate_wire::PublicKey;
 
-use crate::decisions::{Basis, Decision, Decisions, Part};
+use crate::decisions::{Basis, Decision, Decisions, Given, Part};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::grants::Kept;
@@ -69,7 +70,7 @@ fn who(ids: Ids) -> Who {
 
 /// What some credentials give of what is needed.
 #[derive(Default)]
-struct Given {
+struct Sum {
     rights: Rights,
     /// The first that gives anything.
     first: Option<usize>,
@@ -100,14 +101,7 @@ impl Pass {
 }
 
 impl Guest {
-    /// What the credentials give of some rights with an object.
-    fn given(&self, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> Rights {
-        let ways = &ways(walks);
-        let grants = self.grants.iter();
-        let parts = grants.map(|kept| self.part(&kept.grant, ways, rights, name));
-        parts.fold(Rights::NONE, |all, part| all | part)
-    }
-
+    /// What a credential gives of some rights with an object.
     fn part(
         &self,
         grant: &Grant,
@@ -186,8 +180,8 @@ impl Guest {
     }
 
     /// What the parts come to that are given as one user, of what a pair needs.
-    fn sum(&self, ids: Ids, need: &Need<'_>, parts: &[Part]) -> Given {
-        let mut given = Given::default();
+    fn sum(&self, ids: Ids, need: &Need<'_>, parts: &[Part]) -> Sum {
+        let mut given = Sum::default();
         for part in parts {
             let (by, rights) = (usize::from(part.by), part.rights & need.rights);
             if rights.is_empty() || self.grants[by].grant.ids != ids {
@@ -204,18 +198,29 @@ impl Guest {
 
     /// What the credentials come to with an object that has these ways.
     fn decide(&self, ino: Ino, inode: &Inode, walks: &[Walk]) -> Decision {
-        let mut reaches = self.grants.iter().flat_map(|kept| &kept.grant.reaches);
-        let is_here = |object| object == crate::walk::object(ino);
+        let reaches = self.grants.iter().flat_map(|kept| &kept.grant.reaches);
+        let here = reaches.filter(|reach| reach.scope.object == crate::walk::object(ino));
+        let mut prefixes: Vec<Bytes> = here.filter_map(|reach| reach.prefix.clone()).collect();
+        prefixes.sort();
+        prefixes.dedup();
         let below = match inode.kind {
             Kind::Directory => self.parts(&below(ANY, b"", walks), Rights::ALL, None),
             _ => Vec::new(),
         };
-        Decision {
-            place: inode.place(),
-            reaches: self.reaches(walks),
-            by_name: reaches.any(|reach| reach.prefix.is_some() && is_here(reach.scope.object)),
+        let unnamed = Given {
             here: self.parts(walks, Rights::ALL, None).into(),
             below: below.into(),
+        };
+        let place = inode.place();
+        Decision::new(place, self.reaches(walks), prefixes.into(), unnamed)
+    }
+
+    /// What the credentials give with a directory where a name in it is used, and with what has that name there.
+    fn decide_named(&self, walks: &[Walk], name: &[u8]) -> Given {
+        let below = below(ANY, name, walks);
+        Given {
+            here: self.parts(walks, Rights::ALL, Some(name)).into(),
+            below: self.parts(&below, Rights::ALL, None).into(),
         }
     }
 
@@ -311,20 +316,47 @@ impl Fs<'_, '_> {
     }
 
     /// What those credentials give of what a pair needs by which the guest acts as one user.
-    fn given_as(&self, guest: &Guest, ids: Ids, need: &Need<'_>) -> Done<Given> {
-        let is_named = need.name.is_some() || matches!(need.at, At::New(..));
-        let sum = |parts: &[Part]| guest.sum(ids, need, parts);
-        let known = |decision: &Decision| match (&need.at, decision.by_name && is_named) {
-            (_, true) => None,
-            (At::Object(_), false) => Some(sum(&decision.here)),
-            (At::New(..), false) => Some(sum(&decision.below)),
+    fn given_as(&self, guest: &Guest, ids: Ids, need: &Need<'_>) -> Done<Sum> {
+        let sum = |given: &Given| {
+            let parts = match need.at {
+                At::Object(_) => &given.here,
+                At::New(..) => &given.below,
+            };
+            guest.sum(ids, need, parts)
         };
-        let (At::Object(ino) | At::New(ino, _)) = need.at;
-        if let Some(given) = self.decided(guest, ino, known)? {
-            return Ok(given);
+        match need.at {
+            At::Object(ino) => self.decided_for(guest, ino, need.name, sum),
+            At::New(dir, name) => self.decided_for(guest, dir, Some(name), sum),
         }
-        let walks = self.walks_to(guest, &need.at)?;
-        Ok(sum(&guest.parts(&walks, need.rights, need.name)))
+    }
+
+    /// What the guest's credentials give with an object, where a name in it is used or none.
+    fn decided_for<T>(
+        &self,
+        guest: &Guest,
+        ino: Ino,
+        name: Option<&[u8]>,
+        ask: impl Fn(&Given) -> T,
+    ) -> Done<T> {
+        let known = |decision: &Decision| match name {
+            Some(name) if !decision.prefixes.is_empty() => {
+                let prefixes = decision.prefixes_of(name);
+                let given = decision.named(prefixes).map(&ask);
+                given.ok_or((name, prefixes))
+            }
+            _ => Ok(ask(&decision.unnamed)),
+        };
+        let (name, prefixes) = match self.decided(guest, ino, known)? {
+            Ok(answer) => return Ok(answer),
+            Err(unknown) => unknown,
+        };
+        let given = guest.decide_named(&self.walks_of(guest, ino)?, name);
+        let answer = ask(&given);
+        if !guest.has_changed.get() {
+            let mut decisions = guest.decisions.borrow_mut();
+            decisions.keep_named(ino, guest.operation, prefixes, given);
+        }
+        Ok(answer)
     }
 
     fn walks_to(&self, guest: &Guest, at: &At<'_>) -> Done<Arc<[Walk]>> {
@@ -382,7 +414,7 @@ impl Fs<'_, '_> {
         let hides = match (action, &need.at) {
             (Action::Lookup(op), At::Object(ino)) if *ino == op.parent => {
                 // Another name in there would do.
-                let unnamed = self.decided(guest, *ino, |decision| all(&decision.here))?;
+                let unnamed = self.decided(guest, *ino, |decision| all(&decision.unnamed.here))?;
                 need.name.is_some() && unnamed.contains(need.rights)
             }
             (Action::Lookup(_), _) => true,
@@ -409,7 +441,7 @@ impl Fs<'_, '_> {
 
     /// What a guest may do with an object; nothing if it is gone.
     pub fn rights_on(&self, guest: &Guest, ino: Ino) -> Done<Rights> {
-        match self.decided(guest, ino, |decision| all(&decision.here)) {
+        match self.decided(guest, ino, |decision| all(&decision.unnamed.here)) {
             Ok(rights) => Ok(rights),
             Err(Stop::Refused(_)) => Ok(Rights::NONE),
             Err(fault) => Err(fault),
@@ -418,17 +450,9 @@ impl Fs<'_, '_> {
 
     /// What a guest may do with something that has a name in a directory, whatever it is; nothing if it may not list the name.
     pub fn listed_as(&self, guest: &Guest, dir: Ino, name: &[u8]) -> Done<Option<Rights>> {
-        let (here, below_it, by_name) = self.decided(guest, dir, |decision| {
-            (all(&decision.here), all(&decision.below), decision.by_name)
+        let (listed, given) = self.decided_for(guest, dir, Some(name), |given| {
+            (all(&given.here) & Rights::READDIR, all(&given.below))
         })?;
-        let (listed, given) = match by_name {
-            false => (here & Rights::READDIR, below_it),
-            true => {
-                let walks = self.walks_of(guest, dir)?;
-                let given = guest.given(&below(ANY, name, &walks), Rights::ALL, None);
-                (guest.given(&walks, Rights::READDIR, Some(name)), given)
-            }
-        };
         Ok((!listed.is_empty()).then_some(given))
     }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::arrays::{Arrays, Op, op};
 use bytes::Bytes;
 use proptest::prelude::*;
-use quorate_execution::graph::{Conflicts, Uses};
+use quorate_execution::graph::{Conflicts, Scope, Uses};
 use quorate_execution::{
-    Broken, Cached, Call, Done, Executor, Flight, Job, Rest, Service, Workers,
+    Broken, Cached, Call, Done, Executor, Flight, Job, Ran, Rest, Service, Workers,
 };
 use quorate_state::{Fault, MemorySnapshot, State, Txn};
 use quorate_wire::message::{Control, Request};
@@ -546,6 +546,88 @@ fn a_failure_is_told() {
         world.flight.complete(job.failed("out of luck".into())),
         Ok(())
     );
+}
+
+/// Counts in one place, which all operations settle; one of them can't.
+struct Counting;
+
+const COUNT: &[u8] = &[0x80];
+const BAD: &[u8] = b"bad";
+
+impl Service for Counting {
+    fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn is_read_only(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        self.settle(txn, call, op, Bytes::new())
+    }
+
+    fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
+    }
+
+    fn uses(&self, _: &Call, op: &Bytes) -> Uses {
+        let own = Uses::none().write(Scope::named(1, op));
+        own.settle(Scope::named(2, COUNT))
+    }
+
+    fn run(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Ran, Fault> {
+        Ok(Ran::Settle(Bytes::new()))
+    }
+
+    fn settle(&self, txn: &mut Txn<'_>, _: &Call, op: &Bytes, _: Bytes) -> Result<Bytes, Fault> {
+        let count = txn.get(COUNT)?.map_or(0, |count| count[0]) + 1;
+        txn.put(Bytes::from_static(COUNT), Bytes::from(vec![count]));
+        match &op[..] {
+            BAD => Err(Fault::Store("it is broken".into())),
+            _ => Ok(Bytes::from(vec![count])),
+        }
+    }
+}
+
+/// A settle step that fails is told once, and leaves nothing; what conflicts with it does not wait for it.
+#[test]
+fn a_settle_step_that_fails_is_over() {
+    let mut executor = Executor::new(Counting);
+    let mut state = State::new(Arc::new(MemorySnapshot::default()));
+    executor.genesis(&mut state).unwrap();
+    let mut flight: Flight<usize> = Flight::new(Workers::default());
+    let open = Control::Open(()).to_bytes().into();
+    let open = Request::new(CLIENT, SessionId(0), RequestNumber(1), open);
+    executor.execute(&mut state, Time(1), &[open]).unwrap();
+    let ops = [&b"one"[..], BAD, BAD, b"two"];
+    for (at, op) in ops.into_iter().enumerate() {
+        let number = RequestNumber(at as u64 + 1);
+        let request = Request::new(CLIENT, SessionId(1), number, Bytes::from_static(op));
+        let time = (Time(2), at == 0);
+        let entered = flight.enter(&mut executor, &mut state, time, &request, || at);
+        assert!(entered.unwrap());
+    }
+    let (mut done, mut faults) = (Vec::new(), 0);
+    // As often as there are operations and then some: it comes to its end by itself.
+    for _ in 0..20 {
+        match flight.proceed(&mut executor, &mut state) {
+            Ok(_) => {}
+            Err(fault) => {
+                assert_eq!(fault, Fault::Store("it is broken".into()));
+                faults += 1;
+            }
+        }
+        flight.invariants();
+        for job in flight.take_jobs() {
+            flight.complete(job.run(&Counting)).unwrap();
+        }
+        done.extend(flight.take_done().into_iter().map(|done| done.tag));
+    }
+    assert_eq!((faults, &done[..]), (2, &[0, 3][..]));
+    assert!(flight.is_done_before(flight.next_id()));
+    let count = state.begin().get(COUNT).unwrap();
+    assert_eq!(count.as_deref(), Some(&[2][..]), "what failed is not kept");
 }
 
 /// Does nothing.

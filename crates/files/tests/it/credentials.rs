@@ -1,8 +1,12 @@
 //! Credentials that are brought, listed, taken back and let go of.
 
+use std::collections::BTreeSet;
+
 use crate::common::Result;
 use crate::sharing::{MEMBER, Volume, key, public, terms};
+use bytes::Bytes;
 use quorate_credential::{Caveat, Rights};
+use quorate_files::op::MAX_ROWS;
 use quorate_files::op::*;
 use quorate_files::{Action, Answer, Errno, Ino};
 
@@ -218,6 +222,53 @@ fn listings_have_pages() {
         count: 0,
     };
     assert_eq!(v.run(0, Action::Grants(none)), Err(Errno::EINVAL));
+}
+
+/// A page ends before an answer is too long, however long chains are; all of them are told, each once.
+#[test]
+fn pages_are_bounded_by_bytes() {
+    const LINKS: u8 = 16;
+    let mut v = Volume::new();
+    let about = |subject, serial: u64, at: u8| {
+        let mut t = terms(subject, 1);
+        t.depth = LINKS - 1 - at;
+        t.serial = serial;
+        let prefix = Bytes::from(vec![b'p'; 255]);
+        t.caveats = vec![Caveat::NamePrefix(prefix), Caveat::AuditTag("t".repeat(64))];
+        t
+    };
+    let (mut ids, mut longest) = (BTreeSet::new(), 0);
+    for who in 1..=9 {
+        for serial in 0..8 {
+            // By way of fifteen others.
+            let mut chain = v.issue(100, about(100, serial, 0));
+            for at in 1..LINKS {
+                let subject = if at + 1 < LINKS { 100 + at } else { who };
+                let longer = chain.delegate(&key(99 + at), about(subject, serial, at));
+                chain = longer.unwrap();
+            }
+            longest = longest.max(chain.to_bytes().len());
+            ids.insert(v.put(who, &chain).unwrap());
+        }
+    }
+    assert!(longest > 7_000);
+    let first = Action::Grants(Grants {
+        about: None,
+        after: None,
+        count: MAX_ROWS,
+    });
+    let Ok(Answer::Grants(page)) = v.run(0, first) else {
+        panic!("no page");
+    };
+    let bytes: usize = page.grants.iter().map(|kept| kept.chain.len()).sum();
+    assert!(page.grants.len() < ids.len() && page.next.is_some());
+    assert!((256 << 10..=512 << 10).contains(&bytes), "{bytes}");
+    let all = v.grants_by(0, MAX_ROWS);
+    assert_eq!(all.len(), ids.len());
+    assert_eq!(
+        all.iter().map(|g| v.chain(g).id()).collect::<BTreeSet<_>>(),
+        ids
+    );
 }
 
 /// What is about an object is found from above and from below.

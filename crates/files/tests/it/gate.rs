@@ -332,6 +332,55 @@ fn prefixes_are_of_names() -> Result<()> {
     Ok(())
 }
 
+/// What is remembered of one name holds for names with the same prefixes alone, however many such sets there are.
+#[test]
+fn names_are_told_apart_by_their_prefixes() -> Result<()> {
+    let mut v = Volume::new();
+    let shared = v.dir(ROOT, b"shared");
+    let prefixes = [&b"a"[..], b"ab", b"abc", b"b", b"bc"];
+    let names = [&b"a1"[..], b"ab1", b"abc1", b"b1", b"bc1", b"c1"];
+    for name in names {
+        v.file(shared, name);
+    }
+    // Each gives what no other gives: to read, to write, to set attributes; to look and to take away.
+    let rights = [
+        Rights::READ,
+        Rights::WRITE,
+        Rights::SETATTR,
+        Rights::LOOKUP | Rights::READDIR,
+        Rights::UNLINK,
+    ];
+    for (prefix, rights) in prefixes.into_iter().zip(rights) {
+        let mut t = terms(BOB, shared.0);
+        t.rights = rights | Rights::LOOKUP | Rights::READDIR;
+        t.serial = prefix.len() as u64 * 256 + u64::from(prefix[0]);
+        t.caveats.push(Caveat::NamePrefix(text(prefix)));
+        let chain = v.issue(BOB, t);
+        v.put(BOB, &chain)?;
+    }
+    // Again and again, so that each is asked for when others have taken its place.
+    for _ in 0..3 {
+        for name in names {
+            let found = v.lookup(BOB, shared, name).map(|attr| attr.ino);
+            let Ok(ino) = found else {
+                assert_eq!((name, found), (&b"c1"[..], Err(Errno::ENOENT)));
+                continue;
+            };
+            let reads = v.read_ino(BOB, ino).is_ok();
+            let writes = v.write(BOB, Target::Ino(ino), name).is_ok();
+            assert_eq!(reads, name[0] == b'a', "{name:?}");
+            assert_eq!(writes, name.starts_with(b"ab"), "{name:?}");
+            if !name.starts_with(b"bc") {
+                refused(v.unlink(BOB, shared, name), Errno::EACCES);
+            }
+        }
+        assert_eq!(v.names(BOB, shared)?.len(), 5);
+    }
+    v.unlink(BOB, shared, b"bc1")?;
+    v.check();
+    Ok(())
+}
+
 /// To the second of agreed time, at both ends.
 #[test]
 fn ends_are_exact() -> Result<()> {

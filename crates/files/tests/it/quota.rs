@@ -429,6 +429,26 @@ fn who_may_and_how_many() {
     );
 }
 
+/// Of a path that is longer than a listing can bear the end is told.
+#[test]
+fn long_paths_are_cut() {
+    const MAX_PATH_BYTES: usize = 1024;
+    let mut w = World::new();
+    let (mut at, mut path) = (ROOT, Vec::new());
+    for depth in 0..6_u8 {
+        let name = vec![b'a' + depth; 255];
+        at = dir(&mut w, at, &name);
+        path.extend([b"/", &name[..]].concat());
+        limit(&mut w, at, 1 << 20, 99);
+    }
+    let rows = quotas(&mut w, &Who::root(), None).unwrap();
+    let told: Vec<_> = rows.iter().map(|row| row.path.len()).collect();
+    assert_eq!(told, [256, 512, 768, 1024, 1024, 1024]);
+    assert_eq!(rows[5].path, path[path.len() - MAX_PATH_BYTES..]);
+    assert_eq!(rows[3].path, path[..MAX_PATH_BYTES]);
+    w.check();
+}
+
 /// statfs(2) tells what a quota leaves, and never more than the volume has.
 #[test]
 fn space_is_what_the_quota_leaves() {
