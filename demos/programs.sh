@@ -1,14 +1,14 @@
 #!/bin/sh
 # Real programs work for minutes on files that seven replicas keep, of which one lies and one is killed.
 #
-#   demos/programs.sh              git and SQLite
+#   demos/programs.sh              git, SQLite and, where it is installed, PostgreSQL
 #   demos/programs.sh --keep       leave everything in the scratch directory that it names
 #
 # It builds `quorate` if need be, uses a scratch directory and ports of 127.0.0.1 only, and ends all that it has started.
 # Exit code 0: no program had an error, and each found afterwards what it had written.
 set -eu
 
-SECONDS_EACH=${SECONDS_EACH:-60}    # so long SQLite works
+SECONDS_EACH=${SECONDS_EACH:-60}    # so long SQLite works, and so long PostgreSQL
 PORT=${PORT:-7960}                  # the first of seven
 REPOSITORY=${REPOSITORY:-}          # what git clones [default: the repository that this is in]
 
@@ -26,7 +26,9 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/programs.XXXXXX")
 chmod 755 "$scratch"
 files=$scratch/files
 group=
+database=
 stop() {
+    [ -z "$database" ] || pg pg_ctl stop --silent --mode=immediate || true
     [ -z "$group" ] || { kill -INT "$group" 2>/dev/null && wait "$group" || true; }
     if [ "$keep" = --keep ]; then echo "all of it is in $scratch"; else rm -rf "$scratch"; fi
 }
@@ -98,6 +100,54 @@ while [ "$(now)" -lt "$end" ]; do
     [ "$(sqlite3 "$db" 'select sum(balance) from account')" = 100000 ] || fail "money was lost"
 done
 echo "   $(sqlite3 "$db" 'select count(*) from done') transactions, $kills kills: after each the integrity check says ok and no money is lost"
+
+postgres=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1)
+# PostgreSQL does not run as root.
+pg() {
+    program=$1
+    shift
+    if [ "$(id -u)" = 0 ]; then
+        setpriv --reuid=postgres --regid=postgres --clear-groups env PGDATA="$files/pg" PGHOST="$scratch/pg" "$postgres/$program" "$@"
+    else
+        env PGDATA="$files/pg" PGHOST="$scratch/pg" "$postgres/$program" "$@"
+    fi
+}
+ask() { pg psql --no-psqlrc --quiet --tuples-only --no-align --dbname=postgres --command="$1"; }
+start_database() {
+    pg pg_ctl start --silent --wait --timeout=300 --log="$scratch/pg/log" \
+        --options="-c listen_addresses='' -c unix_socket_directories=$scratch/pg"
+}
+if [ -z "$postgres" ]; then
+    say "PostgreSQL is left out: it is not installed (apt install postgresql)"
+else
+    say "PostgreSQL: pgbench with 4 clients for $SECONDS_EACH s, and then the database is killed"
+    mkdir "$scratch/pg" "$files/pg"
+    chmod 700 "$files/pg"
+    [ "$(id -u)" != 0 ] || chown postgres:postgres "$scratch/pg" "$files/pg"
+    pg initdb --auth=trust --username=postgres --data-checksums > "$scratch/initdb.out"
+    start_database || { tail "$scratch/pg/log"; fail "PostgreSQL did not start"; }
+    database=started
+    export PGUSER=postgres
+    pg pgbench --quiet --initialize --scale=2 postgres 2> "$scratch/pgbench.err" || { cat "$scratch/pgbench.err"; fail pgbench; }
+    pg pgbench --client=4 --time="$SECONDS_EACH" --no-vacuum postgres > "$scratch/pgbench.out" 2> "$scratch/pgbench.err" \
+        || { cat "$scratch/pgbench.err"; fail pgbench; }
+    grep -q '^number of failed transactions: 0 ' "$scratch/pgbench.out" || { cat "$scratch/pgbench.out"; fail pgbench; }
+    kill -9 "$(head -n 1 "$files/pg/postmaster.pid")"
+    database=
+    # The others of its processes go when they find that it is gone.
+    for _ in $(seq 60); do start_database 2>/dev/null && database=started && break; sleep 1; done
+    [ -n "$database" ] || { tail "$scratch/pg/log"; fail "PostgreSQL did not come back"; }
+    made=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$scratch/pgbench.out")
+    [ "$(ask 'select count(*) from pgbench_history')" = "$made" ] || fail "a transaction was lost"
+    sums=$(ask 'select count(distinct total) from (select sum(abalance) as total from pgbench_accounts
+        union all select sum(tbalance) from pgbench_tellers union all select sum(bbalance) from pgbench_branches
+        union all select sum(delta) from pgbench_history) as sums')
+    [ "$sums" = 1 ] || fail "PostgreSQL's balances differ"
+    pg pg_ctl stop --silent --mode=fast
+    database=
+    pg pg_checksums --check > "$scratch/checksums.out" || { cat "$scratch/checksums.out"; fail "PostgreSQL's checksums"; }
+    echo "   $made transactions, none failed; after the kill each is there, all balances agree and no page has a bad checksum"
+fi
 
 say "The group"
 "$quorate" status "$scratch/quorate/group.toml" || true
