@@ -12,16 +12,14 @@ use quorate_wire::KeyPair;
 use crate::files::figures::{self, figure};
 use crate::files::service::Serving;
 use crate::files::site::Unit;
-use crate::files::system::{Kind, LeftOut, System};
+use crate::files::system::{Kind, System, Way};
 use crate::files::work::Work;
-use crate::files::{self, Case, Files, Options, Row};
+use crate::files::{self, Case, Files, OVER_NFS, Options, Row, ganesha};
 use crate::report::{Report, Table};
 
 /// Whom nothing is asked, and guests by chains of so many links.
 const MEMBER: &str = "Quorate, no credential";
 const GUESTS: [(&str, usize); 2] = [("Quorate, 1 link", 1), ("Quorate, 5 links", 5)];
-/// The NFS server that figures are compared with, by the name under which it is given.
-const NFS: &str = "nfs-ganesha";
 /// How much slower than without credentials it may be, and how fast beside NFS.
 const MOST_COST: f64 = 0.02;
 const LEAST_OF_NFS: f64 = 0.80;
@@ -40,40 +38,39 @@ pub fn report(options: &Options) -> Files {
 /// # Errors
 /// As of [`files::run`].
 pub async fn run(options: &Options, files: &mut Files) -> Result<()> {
-    let (systems, left_out) = systems(&options.beside);
-    for LeftOut { system, reason } in &left_out {
-        eprintln!("{system} is left out: {reason}");
-    }
-    files.left_out = left_out;
+    let over_nfs = files::over_nfs(groups(Way::Nfs), files);
+    files::measure(options, &over_nfs, &[OVER_NFS], files).await?;
     let cases = [Work::Bonnie, Work::Search].map(|work| Case { work, wait_ms: 0 });
-    files::measure(options, &systems, &cases, files).await
+    files::measure(options, &mounted(&options.beside), &cases, files).await
 }
 
-fn systems(given: &[(String, PathBuf)]) -> (Vec<System>, Vec<LeftOut>) {
-    let system = |name: &str, kind| System {
+fn mounted(given: &[(String, PathBuf)]) -> Vec<System> {
+    let given = given.iter().map(|(name, directory)| System {
+        name: name.clone(),
+        kind: Kind::Given(directory.clone()),
+    });
+    let local = System {
+        name: "local".into(),
+        kind: Kind::Local,
+    };
+    let own = groups(Way::Mount);
+    [local].into_iter().chain(given).chain(own).collect()
+}
+
+/// The groups by who asks.
+fn groups(way: Way) -> Vec<System> {
+    let system = |(name, links): (&str, usize)| System {
         name: name.into(),
-        kind,
+        kind: Kind::Group {
+            way,
+            replicas: 4,
+            workers: 1,
+            serving: Serving::default(),
+            chain: Some(links),
+        },
     };
-    let group = |chain| Kind::Group {
-        replicas: 4,
-        workers: 1,
-        serving: Serving::default(),
-        chain: Some(chain),
-    };
-    let mut systems = vec![system("local", Kind::Local)];
-    for (name, directory) in given {
-        systems.push(system(name, Kind::Given(directory.clone())));
-    }
-    systems.push(system(MEMBER, group(0)));
-    systems.extend(GUESTS.map(|(name, links)| system(name, group(links))));
-    let mut left_out = Vec::new();
-    if given.iter().all(|(name, _)| name != NFS) {
-        left_out.push(LeftOut {
-            system: NFS.into(),
-            reason: format!("not mounted for this run (--beside {NFS}=DIR)"),
-        });
-    }
-    (systems, left_out)
+    let all = [(MEMBER, 0)].into_iter().chain(GUESTS);
+    all.map(system).collect()
 }
 
 /// Writes a guest's key and a credential for the volume's root, of so many links, beside the group file; gives both files.
@@ -185,31 +182,33 @@ fn percent(part: f64) -> String {
 /// What was wanted and what it came to. Whether it is reached says the reader, who knows what else the machine did.
 fn goals(files: &Files) -> Table {
     let mut table = Table::new("Goals", &["figure", "goal", "measured"]);
-    let of = |phase: &str, system: &str| {
+    let of = |like: &Row, system: &str| {
         let mut rows = files.files.iter();
-        rows.find(|row| row.phase == phase && row.system == system)
+        rows.find(|row| (row.part, row.phase, &*row.system) == (like.part, like.phase, system))
     };
     for (guest, _) in GUESTS {
-        let rows = files.files.iter().filter(|row| row.system == guest);
-        let costs = rows.filter_map(|row| Some((cost(row, of(row.phase, MEMBER)?), row.phase)));
-        if let Some((most, phase)) = costs.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let rows = || files.files.iter().filter(|row| row.system == guest);
+        let mounted = rows().filter(|row| row.part != Work::OverNfs.part());
+        let costs = mounted.filter_map(|row| Some((cost(row, of(row, MEMBER)?), row)));
+        if let Some((most, row)) = costs.max_by(|a, b| a.0.total_cmp(&b.0)) {
             table.row(vec![
                 format!("{guest}: the phase that it costs most"),
                 format!("at most {}", percent(MOST_COST)),
-                format!("{} ({phase})", percent(most)),
+                format!("{} ({}: {})", percent(most), row.part, row.phase),
             ]);
         }
-        let read = "read, from the disk";
-        let share = match (of(read, guest), of(read, NFS)) {
-            (Some(guest), Some(nfs)) => format!("{:.0} %", 100.0 * guest.median / nfs.median),
-            (_, None) => format!("{NFS} was not measured"),
-            (None, _) => continue,
-        };
-        table.row(vec![
-            format!("{guest}: {read}, beside {NFS}"),
-            format!("at least {:.0} %", 100.0 * LEAST_OF_NFS),
-            share,
-        ]);
+        let reads = rows().filter(|row| row.phase.starts_with("read"));
+        for row in reads.filter(|row| row.part == Work::OverNfs.part()) {
+            let nfs = of(row, ganesha::NAME);
+            table.row(vec![
+                format!("{guest}: {}, beside {}", row.phase, ganesha::NAME),
+                format!("at least {:.0} %", 100.0 * LEAST_OF_NFS),
+                match nfs {
+                    Some(nfs) => format!("{:.0} %", 100.0 * row.median / nfs.median),
+                    None => "not measured".into(),
+                },
+            ]);
+        }
     }
     table
 }
@@ -249,7 +248,7 @@ mod tests {
             left_out: Vec::new(),
         };
         let shown = goals(&files).to_string();
-        assert!(shown.contains("+25.0 % (write)"), "{shown}");
+        assert!(shown.contains("+25.0 % (Bonnie: write)"), "{shown}");
     }
 
     /// A chain of as many links as were asked for, for this group and the key beside it.

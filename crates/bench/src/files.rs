@@ -1,7 +1,8 @@
 //! Files: the same work on the local disk, on a FUSE file system that passes everything on, and on groups of ours.
 //!
 //! - [`system`]: the file systems; [`mounted`]: the process and directory of a mount; [`service`]: what a benchmark's replica serves.
-//! - [`work`]: the workloads by name. [`andrew`], [`postmark`], [`small`], [`iozone`], [`bonnie`], [`blocks`], [`search`]: what they do. [`content`]: what is in files, so that what is
+//! - [`nfs`]: a client of NFS; [`ganesha`], [`front`]: the servers that it compares, nfs-ganesha and ours.
+//! - [`work`]: the workloads by name. [`andrew`], [`postmark`], [`small`], [`iozone`], [`bonnie`], [`over_nfs`], [`blocks`], [`search`]: what they do. [`content`]: what is in files, so that what is
 //!   read back can be checked.
 //! - [`site`]: what a workload sees of a file system, and its stopwatch.
 //! - [`figures`]: tables and plots.
@@ -24,8 +25,12 @@ pub mod blocks;
 pub mod bonnie;
 pub mod content;
 pub mod figures;
+pub mod front;
+pub mod ganesha;
 pub mod iozone;
 pub mod mounted;
+pub mod nfs;
+pub mod over_nfs;
 pub mod postmark;
 pub mod search;
 pub mod service;
@@ -50,6 +55,8 @@ pub struct Options {
     pub mount: Launcher,
     /// And so that it takes a mount away: before the directory.
     pub umount: Launcher,
+    /// And so that it serves over NFS: before the group file.
+    pub nfs: Launcher,
     /// Numbers of copies in Andrew.
     pub copies: Vec<usize>,
     /// Other file systems: a name and a directory on each.
@@ -100,7 +107,18 @@ pub(crate) struct Case {
     pub wait_ms: u32,
 }
 
+/// A large file by the NFS client of this crate.
+pub(crate) const OVER_NFS: Case = Case {
+    work: Work::OverNfs,
+    wait_ms: 0,
+};
+
 impl Case {
+    /// Whether the workload is for this way to reach files.
+    fn suits(self, system: &System) -> bool {
+        (self.work == Work::OverNfs) == system.is_over_nfs()
+    }
+
     fn name(self, system: &System) -> String {
         let waits = match self.wait_ms {
             0 => String::new(),
@@ -123,14 +141,27 @@ impl Case {
 pub async fn run(options: &Options, files: &mut Files) -> Result<()> {
     run::allow_many_links();
     let (systems, left_out) = system::all(&options.beside);
-    for LeftOut { system, reason } in &left_out {
-        eprintln!("{system} is left out: {reason}");
-    }
-    files.left_out = left_out;
+    left_out.into_iter().for_each(|one| files.leave_out(one));
     let cases = cases(options);
     let (quick, slow): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.wait_ms == 0);
     measure(options, &systems, &quick, files).await?;
+    measure(
+        options,
+        &over_nfs(system::over_nfs(), files),
+        &[OVER_NFS],
+        files,
+    )
+    .await?;
     measure(options, &system::waiting(WAIT_MS), &slow, files).await
+}
+
+/// What is served over NFS, with nfs-ganesha in front where that can run.
+pub(crate) fn over_nfs(mut systems: Vec<System>, files: &mut Files) -> Vec<System> {
+    match system::ganesha() {
+        Ok(ganesha) => systems.insert(0, ganesha),
+        Err(left_out) => files.leave_out(left_out),
+    }
+    systems
 }
 
 impl Files {
@@ -141,6 +172,11 @@ impl Files {
             files: Vec::new(),
             left_out: Vec::new(),
         }
+    }
+
+    fn leave_out(&mut self, left_out: LeftOut) {
+        eprintln!("{} is left out: {}", left_out.system, left_out.reason);
+        self.left_out.push(left_out);
     }
 }
 
@@ -184,12 +220,20 @@ pub(crate) async fn measure(
 ) -> Result<()> {
     let wanted = |case: Case, system: &System| {
         let name = case.name(system);
-        options.run.only.iter().all(|word| name.contains(word))
+        case.suits(system) && options.run.only.iter().all(|word| name.contains(word))
     };
     let mut started = Vec::new();
     for system in systems {
-        if cases.iter().any(|case| wanted(*case, system)) {
-            started.push((system, Started::start(system, options).await?));
+        if !cases.iter().any(|case| wanted(*case, system)) {
+            continue;
+        }
+        match Started::start(system, options).await {
+            Ok(running) => started.push((system, running)),
+            Err(why) if system.can_be_missed() => files.leave_out(LeftOut {
+                system: system.name.clone(),
+                reason: format!("{why:#}"),
+            }),
+            Err(why) => return Err(why),
         }
     }
     let turns = |case: Case| {
@@ -308,6 +352,6 @@ mod tests {
             assert_eq!(count, 1, "{names:?}");
         }
         let passed = names.contains(&system::PASSED);
-        assert_eq!(left_out.len(), 1 + usize::from(!passed), "{left_out:?}");
+        assert_eq!(left_out.len(), usize::from(!passed), "{left_out:?}");
     }
 }

@@ -249,7 +249,7 @@ fn make_group(setup: &Setup, clients: &[KeyPair], directory: &Path) -> Result<Gr
 }
 
 /// Loopback addresses that nobody listens on; all are held until all are known, so that they differ.
-fn free_addresses(count: usize) -> Result<Vec<String>> {
+pub(crate) fn free_addresses(count: usize) -> Result<Vec<String>> {
     let bound = (0..count).map(|_| std::net::TcpListener::bind("127.0.0.1:0"));
     let bound = bound.collect::<std::io::Result<Vec<_>>>()?;
     let addresses = bound.iter().map(|b| b.local_addr().map(|a| a.to_string()));

@@ -186,6 +186,9 @@ pub struct Keygen {
 ///
 /// MOUNT and NFS are at one port, there is no port mapper and there are no locks:
 ///   mount -t nfs -o vers=3,tcp,mountproto=tcp,port=2049,mountport=2049,nolock 127.0.0.1:/ /mnt
+///
+/// Whom the group file does not name serves what a credential about a directory lets in to; paths of exports begin there. All its clients
+/// then act as the credential says, whatever users they are.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Nfs {
@@ -201,6 +204,12 @@ pub struct Nfs {
     /// The client's key file [default: client.key beside the group file]. File handles hold as long as it is the same.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
+    /// A credential for the key, about a directory and all below it.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub credential: Option<PathBuf>,
+    /// End when standard input ends: so a server does not outlive the benchmark that started it.
+    #[arg(long, hide = true)]
+    pub with_parent: bool,
     /// Listen on an address that other machines reach. NFS version 3 has neither encryption nor proof of who calls: whoever can
     /// send from an address that an export names acts as any user, and whoever is on the way reads and changes everything.
     #[arg(long)]

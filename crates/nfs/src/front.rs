@@ -44,6 +44,8 @@ const MAX_NAME_BYTES: usize = quorate_files::layout::MAX_NAME_BYTES;
 pub struct Settings {
     /// What is offered to whom.
     pub exports: Exports,
+    /// What the paths of exports begin at: the volume's root, or the directory that a guest was let in to.
+    pub root: Ino,
     /// Makes handles.
     pub secrets: Secrets,
     /// How long a call may take until the client is told to come again.
@@ -354,7 +356,7 @@ impl Front {
     /// The root directory of an export.
     async fn root(&self, export: &Export) -> Result<Ino, Status> {
         if export.path.is_empty() {
-            return Ok(Ino::ROOT);
+            return Ok(self.settings.root);
         }
         let known = self.roots().get(&export.id).copied();
         match known {
@@ -365,7 +367,7 @@ impl Front {
 
     /// Looks for it; the operator has named it, so as the superuser.
     async fn find_root(&self, export: &Export) -> Result<Ino, Status> {
-        let (who, mut ino) = (Who::root(), Ino::ROOT);
+        let (who, mut ino) = (Who::root(), self.settings.root);
         for name in &export.path {
             let name = Bytes::copy_from_slice(name);
             ino = self

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
 
+use super::nfs::Endpoint;
 use crate::{clock, cpu};
 
 /// What a phase's figure counts.
@@ -80,6 +81,8 @@ impl Processes {
 pub struct Site {
     /// A directory of its own on the file system.
     pub directory: PathBuf,
+    /// Where it is served over NFS, for the client of this crate; then nothing is mounted.
+    pub nfs: Option<Endpoint>,
     /// Directories of the local disk in which the file system keeps what it holds.
     pub beneath: Vec<PathBuf>,
     /// Who serves it.
@@ -133,6 +136,14 @@ impl Site {
     /// Where a file can't be opened.
     pub fn forget(&self, path: &Path) -> Result<()> {
         forget_file(path)?;
+        self.forget_beneath()
+    }
+
+    /// Has the kernel forget what it holds of all that the file system keeps on the disk.
+    ///
+    /// # Errors
+    /// Where a file can't be opened.
+    pub fn forget_beneath(&self) -> Result<()> {
         self.beneath
             .iter()
             .try_for_each(|beneath| forget_all(beneath))
@@ -310,6 +321,7 @@ mod tests {
     fn site(directory: &Path) -> Site {
         Site {
             directory: directory.to_owned(),
+            nfs: None,
             beneath: vec![directory.to_owned()],
             processes: Processes::default(),
             stop: Arc::default(),

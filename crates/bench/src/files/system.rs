@@ -12,6 +12,8 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use super::Options;
+use super::front::Front;
+use super::ganesha::{self, Ganesha};
 use super::mounted::{self, Mounted};
 use super::service::Serving;
 use super::site::{Processes, Site};
@@ -44,8 +46,12 @@ pub enum Kind {
     Passthrough,
     /// What somebody has mounted.
     Given(PathBuf),
-    /// A group of ours, mounted by ours.
+    /// nfs-ganesha on a directory of the disk, for the NFS client of this crate.
+    Ganesha,
+    /// A group of ours.
     Group {
+        /// How files are reached.
+        way: Way,
         /// How many replicas.
         replicas: usize,
         /// Threads that execute.
@@ -55,6 +61,29 @@ pub enum Kind {
         /// Of how many links the credential is by which it is mounted; 0: none, but the group has an owner. Without a word the group has none.
         chain: Option<usize>,
     },
+}
+
+/// How a workload reaches a group's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A mount of ours.
+    Mount,
+    /// A front of ours, and the NFS client of this crate.
+    Nfs,
+}
+
+impl System {
+    /// Whether it is served over NFS, and not mounted.
+    pub fn is_over_nfs(&self) -> bool {
+        let nfs = Way::Nfs;
+        matches!(self.kind, Kind::Ganesha)
+            || matches!(self.kind, Kind::Group { way, .. } if way == nfs)
+    }
+
+    /// Whether a run can do without it: nobody has asked for it, and whether it starts is not up to us.
+    pub fn can_be_missed(&self) -> bool {
+        matches!(self.kind, Kind::Ganesha)
+    }
 }
 
 /// What was not measured.
@@ -77,6 +106,7 @@ fn group(name: &str, replicas: usize, workers: usize, serving: Serving) -> Syste
     System {
         name: name.into(),
         kind: Kind::Group {
+            way: Way::Mount,
             replicas,
             workers,
             serving,
@@ -103,13 +133,12 @@ pub fn all(given: &[(String, PathBuf)]) -> (Vec<System>, Vec<LeftOut>) {
     for (name, directory) in given {
         systems.push(system(name, Kind::Given(directory.clone())));
     }
-    for other in ["nfs-ganesha", "GlusterFS"] {
-        if given.iter().all(|(name, _)| name != other) {
-            left_out.push(LeftOut {
-                system: other.into(),
-                reason: format!("not mounted for this run (--beside {other}=DIR)"),
-            });
-        }
+    let other = "GlusterFS";
+    if given.iter().all(|(name, _)| name != other) {
+        left_out.push(LeftOut {
+            system: other.into(),
+            reason: format!("not mounted for this run (--beside {other}=DIR)"),
+        });
     }
     let cbase = Serving::default();
     systems.extend([
@@ -118,6 +147,34 @@ pub fn all(given: &[(String, PathBuf)]) -> (Vec<System>, Vec<LeftOut>) {
         group(CBASE, 4, WORKERS, cbase),
     ]);
     (systems, left_out)
+}
+
+/// nfs-ganesha, or why it can't be measured here.
+pub fn ganesha() -> std::result::Result<System, LeftOut> {
+    let name = || ganesha::NAME.to_owned();
+    match ganesha::missing() {
+        None => Ok(System {
+            name: name(),
+            kind: Kind::Ganesha,
+        }),
+        Some(reason) => Err(LeftOut {
+            system: name(),
+            reason,
+        }),
+    }
+}
+
+/// Groups as [`all`] has them, but over NFS.
+pub fn over_nfs() -> Vec<System> {
+    let (mut systems, _) = all(&[]);
+    systems.retain_mut(|system| match &mut system.kind {
+        Kind::Group { way, .. } => {
+            *way = Way::Nfs;
+            true
+        }
+        _ => false,
+    });
+    systems
 }
 
 /// The two of which the papers tell how they do where each write waits.
@@ -139,7 +196,7 @@ fn base(wait_ms: u32) -> Serving {
     }
 }
 
-fn is_installed(program: &str) -> bool {
+pub(super) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
@@ -151,11 +208,24 @@ pub struct Started {
     pub site: Site,
     // In this order: what a mount has still to write needs its replicas.
     mounted: Option<Mounted>,
+    front: Option<Front>,
     group: Option<Running>,
+    ganesha: Option<Ganesha>,
     _place: Option<TempDir>,
 }
 
 impl Started {
+    fn of(site: Site) -> Started {
+        Started {
+            site,
+            mounted: None,
+            front: None,
+            group: None,
+            ganesha: None,
+            _place: None,
+        }
+    }
+
     /// Starts it, with its files under the options' directory for data.
     ///
     /// # Errors
@@ -168,12 +238,14 @@ impl Started {
                 mounted::place(directory).map(plain)
             }
             Kind::Passthrough => passthrough(options).await,
+            Kind::Ganesha => served(options).await,
             Kind::Group {
+                way,
                 replicas,
                 workers,
                 serving,
                 chain,
-            } => replicated((*replicas, *workers, *serving), *chain, options).await,
+            } => replicated(*way, (*replicas, *workers, *serving), *chain, options).await,
         };
         started.with_context(|| system.name.clone())
     }
@@ -206,8 +278,10 @@ impl Started {
     /// What the file system's processes have said last, for when something goes wrong.
     pub fn last_words(&self) -> String {
         let mount = self.mounted.iter().map(Mounted::last_words);
+        let front = self.front.iter().map(Front::last_words);
         let group = self.group.iter().map(Running::last_words);
-        mount.chain(group).collect()
+        let ganesha = self.ganesha.iter().map(Ganesha::last_words);
+        mount.chain(front).chain(group).chain(ganesha).collect()
     }
 
     /// Ends it in order.
@@ -215,9 +289,21 @@ impl Started {
     /// # Errors
     /// Where something does not end.
     pub async fn stop(self) -> Result<()> {
-        let Started { mounted, group, .. } = self;
+        let Started {
+            mounted,
+            front,
+            group,
+            ganesha,
+            ..
+        } = self;
         if let Some(mounted) = mounted {
             mounted.stop().await?;
+        }
+        if let Some(front) = front {
+            front.stop().await?;
+        }
+        if let Some(ganesha) = ganesha {
+            ganesha.stop().await?;
         }
         if let Some(group) = group {
             group.stop().await?;
@@ -228,11 +314,10 @@ impl Started {
 
 /// A directory in which nothing is mounted by us.
 fn plain(place: TempDir) -> Started {
+    let site = site(mounted::point(&place), place.path(), Processes::default());
     Started {
-        site: site(mounted::point(&place), place.path(), Processes::default()),
-        mounted: None,
-        group: None,
         _place: Some(place),
+        ..Started::of(site)
     }
 }
 
@@ -249,15 +334,33 @@ async fn passthrough(options: &Options) -> Result<Started> {
         replicas: Vec::new(),
         mount: Some(mounted.pid()),
     };
+    let site = site(mounted.directory(), &beneath, processes);
     Ok(Started {
-        site: site(mounted.directory(), &beneath, processes),
         mounted: Some(mounted),
-        group: None,
-        _place: None,
+        ..Started::of(site)
+    })
+}
+
+async fn served(options: &Options) -> Result<Started> {
+    let ganesha = Ganesha::start(&options.run.data).await?;
+    let place = mounted::place(&options.run.data)?;
+    let processes = Processes {
+        replicas: vec![ganesha.pid()],
+        mount: None,
+    };
+    let site = Site {
+        nfs: Some(ganesha.endpoint().clone()),
+        ..site(mounted::point(&place), &ganesha.served(), processes)
+    };
+    Ok(Started {
+        ganesha: Some(ganesha),
+        _place: Some(place),
+        ..Started::of(site)
     })
 }
 
 async fn replicated(
+    way: Way,
     (replicas, workers, serving): (usize, usize, Serving),
     chain: Option<usize>,
     options: &Options,
@@ -270,32 +373,60 @@ async fn replicated(
         ..micro::variant("files", replicas, Durability::Disk).setup
     };
     let group = Running::start(&setup, 1, &options.run.data, &options.run.launcher).await?;
-    let place = mounted::place(&options.run.data)?;
-    let mut command = Command::new(&options.mount.program);
-    command.args(&options.mount.arguments).arg(group.file());
-    command.arg(mounted::point(&place));
-    if let Some(links @ 1..) = chain {
-        let owner = group.owner().context("the group has an owner")?;
-        let (key, file) = credentials::credential(group.group(), owner, links, group.directory())?;
-        command.arg("--key").arg(key).arg("--credential").arg(file);
-    }
-    let mounted = Mounted::start(&mut command, place, &options.umount).await;
-    let mounted = mounted.with_context(|| group.last_words())?;
-    let processes = Processes {
-        replicas: group.pids().to_vec(),
-        mount: Some(mounted.pid()),
+    let guest = match chain {
+        Some(links @ 1..) => {
+            let owner = group.owner().context("the group has an owner")?;
+            let (about, beside) = (group.group(), group.directory());
+            Some(credentials::credential(about, owner, links, beside)?)
+        }
+        _ => None,
     };
-    Ok(Started {
-        site: site(mounted.directory(), group.directory(), processes),
-        mounted: Some(mounted),
-        group: Some(group),
-        _place: None,
+    let place = mounted::place(&options.run.data)?;
+    let processes = |way: u32| Processes {
+        replicas: group.pids().to_vec(),
+        mount: Some(way),
+    };
+    let words = || group.last_words();
+    Ok(match way {
+        Way::Mount => {
+            let mut command = Command::new(&options.mount.program);
+            command.args(&options.mount.arguments).arg(group.file());
+            command.arg(mounted::point(&place));
+            if let Some((key, file)) = guest {
+                command.arg("--key").arg(key).arg("--credential").arg(file);
+            }
+            let mounted = Mounted::start(&mut command, place, &options.umount).await;
+            let mounted = mounted.with_context(words)?;
+            let processes = processes(mounted.pid());
+            let site = site(mounted.directory(), group.directory(), processes);
+            Started {
+                mounted: Some(mounted),
+                group: Some(group),
+                ..Started::of(site)
+            }
+        }
+        Way::Nfs => {
+            let front = Front::start(&options.nfs, &group.file(), guest.as_ref()).await;
+            let front = front.with_context(words)?;
+            let processes = processes(front.pid());
+            let site = Site {
+                nfs: Some(front.endpoint()),
+                ..site(mounted::point(&place), group.directory(), processes)
+            };
+            Started {
+                front: Some(front),
+                group: Some(group),
+                _place: Some(place),
+                ..Started::of(site)
+            }
+        }
     })
 }
 
 fn site(directory: PathBuf, beneath: &Path, processes: Processes) -> Site {
     Site {
         directory,
+        nfs: None,
         beneath: vec![beneath.to_owned()],
         processes,
         stop: Arc::new(AtomicBool::new(false)),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use tokio::sync::oneshot;
 
 use super::site::{Meter, Phase, Site};
-use super::{andrew, blocks, bonnie, iozone, postmark, search, small};
+use super::{andrew, blocks, bonnie, iozone, over_nfs, postmark, search, small};
 
 /// How long one may take, on one file system.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -37,6 +37,8 @@ pub enum Work {
     },
     /// One large file in order.
     Bonnie,
+    /// The same over NFS.
+    OverNfs,
     /// `find` and `grep` over a source tree.
     Search,
     /// 4 KiB at random places of one file.
@@ -79,6 +81,7 @@ impl Work {
             Work::Small => "small files",
             Work::Iozone { .. } => "IOzone",
             Work::Bonnie => "Bonnie",
+            Work::OverNfs => "over NFS",
             Work::Search => "search",
             Work::Reads { .. } => "4 KiB reads",
             Work::SyncedWrites { .. } => "4 KiB writes",
@@ -97,7 +100,7 @@ impl Work {
     /// How many threads there are at the same time.
     pub fn clients(self) -> usize {
         match self {
-            Work::Andrew { .. } | Work::Small | Work::Bonnie | Work::Search => 1,
+            Work::Andrew { .. } | Work::Small | Work::Bonnie | Work::OverNfs | Work::Search => 1,
             Work::PostMark { clients, .. } | Work::Iozone { clients } => clients,
             Work::Reads { readers } => readers,
             Work::SyncedWrites { writers } => writers,
@@ -113,6 +116,7 @@ impl Work {
             Work::Small => small::run(meter, scale),
             Work::Iozone { clients } => iozone::run(meter, scale, clients),
             Work::Bonnie => bonnie::run(meter, scale),
+            Work::OverNfs => over_nfs::run(meter, scale),
             Work::Search => search::run(meter, scale),
             Work::Reads { readers } => blocks::read(meter, scale, readers),
             Work::SyncedWrites { writers } => blocks::write(meter, scale, writers),
@@ -204,6 +208,7 @@ mod tests {
     fn site(directory: &std::path::Path) -> Site {
         Site {
             directory: directory.to_owned(),
+            nfs: None,
             beneath: vec![directory.to_owned()],
             processes: Processes::default(),
             stop: Arc::default(),

@@ -103,7 +103,7 @@ pub struct Recovery {
 pub struct Credentials {
     #[command(flatten)]
     pub measure: Measure,
-    /// Measure this file system too: a name, and a directory on it. Called nfs-ganesha it is what reads are compared with. Repeatable.
+    /// Measure this file system too: a name, and a directory on it. Repeatable.
     #[arg(long, value_name = "NAME=DIR", value_parser = named)]
     pub beside: Vec<(String, PathBuf)>,
 }
@@ -115,7 +115,7 @@ pub struct Files {
     /// How many copies of the sources Andrew makes: the papers' n, such as 1,10,100.
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub copies: Vec<u16>,
-    /// Measure this file system too, such as nfs-ganesha or GlusterFS: a name, and a directory on it. Repeatable.
+    /// Measure this file system too, such as GlusterFS: a name, and a directory on it. Repeatable.
     #[arg(long, value_name = "NAME=DIR", value_parser = named)]
     pub beside: Vec<(String, PathBuf)>,
 }

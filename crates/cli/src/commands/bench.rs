@@ -200,6 +200,7 @@ fn mounted_options(
     Ok(files::Options {
         mount: launcher(&run, &["mount", "--with-parent"]),
         umount: launcher(&run, &["umount", "--lazy"]),
+        nfs: launcher(&run, &["nfs", "--with-parent"]),
         copies,
         beside: beside.to_vec(),
         run,

@@ -9,7 +9,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::command_line::{assert_said, ends};
-use crate::harness::{Group, Mount, Setup, eventually, quorate, require_fuse, run, scratch};
+use crate::harness::{
+    Group, Mount, Setup, eventually, free_ports, program, quorate, require_fuse, run, scratch,
+};
+use crate::nfs::Server;
 
 /// A group with an owner, a directory that all may write to, and a place for keys and credentials.
 struct Scene {
@@ -187,6 +190,79 @@ fn an_outsider_is_let_in_and_out() {
     assert!(rows.iter().any(|row| row["tags"][0] == "bob"), "{rows:?}");
     let table = run(&mut scene.about("audit"));
     assert!(table.contains("DECISION"), "{table}");
+}
+
+/// What `ls -l` shows on a guest's mount is what it may: to whom nothing is given that writes, no mode says so, and so it is when it is tried.
+#[test]
+fn modes_are_what_a_guest_may() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let plan = scene.mount.at("shared/plan");
+    fs::write(&plan, "by alice").expect("a file");
+    fs::set_permissions(&plan, Permissions::from_mode(0o666)).expect("a mode");
+    for (name, rights, writes) in [("bob", "r", false), ("carol", "rw", true)] {
+        let [key, credential] = ["key", "cred"].map(|kind| format!("{name}.{kind}"));
+        let public = scene.key(&key);
+        scene.grant("shared", &public, &["--rights", rights], &credential);
+        let mount = scene.mount_as(&key, &credential);
+        for (path, mode) in [(mount.path().to_owned(), 0o777), (mount.at("plan"), 0o666)] {
+            let shown = fs::metadata(&path).expect("attributes").permissions();
+            let expected = if writes { mode } else { mode & !0o222 };
+            assert_eq!(shown.mode() & 0o777, expected, "{name}: {}", path.display());
+        }
+        let tried = kind(fs::write(mount.at("plan"), format!("by {name}")));
+        let made = kind(fs::write(mount.at(name), "new"));
+        let refused = (!writes).then_some(ErrorKind::PermissionDenied);
+        assert_eq!([tried, made], [refused, refused], "{name}");
+        mount.unmount();
+    }
+    assert_eq!(fs::read(&plan).expect("a file"), b"by carol");
+}
+
+/// A front for NFS as the holder of a credential serves what that is about, to a client that knows nothing of either.
+#[test]
+fn a_guest_serves_nfs() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    fs::write(scene.mount.at("shared/plan"), "by alice").expect("a file");
+    scene.grant("shared", &bob, &["--rights", "rw"], "bob.cred");
+    let [port] = free_ports(1)[..] else {
+        panic!("one port");
+    };
+    let (key, credential) = (scene.at("bob.key"), scene.at("bob.cred"));
+    let server = Server::of_guest(&scene.group, port, &key, &credential);
+    let listed = run(program("nfs-ls").arg(server.url("")));
+    assert!(
+        listed.contains("plan") && !listed.contains("private"),
+        "{listed}"
+    );
+    assert_eq!(run(program("nfs-cat").arg(server.url("plan"))), "by alice");
+    fs::write(scene.at("new"), "by bob").expect("a file");
+    run(program("nfs-cp")
+        .arg(scene.at("new"))
+        .arg(server.url("new")));
+    let seen = fs::read(scene.mount.at("shared/new")).expect("the owner sees it");
+    assert_eq!(seen, b"by bob");
+    run(scene.about("revoke").arg(&credential));
+    let refused = program("nfs-cat").arg(server.url("plan")).output();
+    assert!(!refused.expect("it runs").status.success(), "it is over");
+
+    // One file is no directory to serve.
+    scene.grant("private", &bob, &["--rights", "r"], "file.cred");
+    let mut command = quorate();
+    command
+        .arg("nfs")
+        .arg(scene.group.file())
+        .arg("--key")
+        .arg(&key);
+    command.arg("--credential").arg(scene.at("file.cred"));
+    command.args(["--listen", "127.0.0.1:0"]);
+    assert_said(&ends(&mut command), 1, &["about a directory"]);
 }
 
 /// A mount looks for credentials in a directory: what comes is there, and what is taken away is gone, without a new mount.

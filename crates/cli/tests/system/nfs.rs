@@ -9,18 +9,31 @@ use crate::command_line::{assert_said, ends};
 use crate::harness::{Group, Random, eventually, free_ports, program, quorate, run, scratch};
 
 /// A process `quorate nfs`. It is killed at the end, as it may be at any time.
-struct Server {
+pub struct Server {
     child: Child,
     port: u16,
 }
 
 impl Server {
     fn start(group: &Group, port: u16) -> Server {
+        let mut command = command(group, &format!("127.0.0.1:{port}"));
+        Server::run(group, port, &mut command)
+    }
+
+    /// As the holder of a credential.
+    pub fn of_guest(group: &Group, port: u16, key: &Path, credential: &Path) -> Server {
+        let mut command = quorate();
+        command.arg("nfs").arg(group.file()).arg("--key").arg(key);
+        command.arg("--credential").arg(credential);
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        Server::run(group, port, &mut command)
+    }
+
+    fn run(group: &Group, port: u16, command: &mut Command) -> Server {
         let exports = group.directory().join("exports.toml");
         let text = "[[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n";
         fs::write(&exports, text).expect("a file");
         let log = File::create(group.directory().join("nfs.log")).expect("a log");
-        let mut command = command(group, &format!("127.0.0.1:{port}"));
         command.arg("--exports").arg(exports);
         command.stderr(log);
         let child = command.spawn().expect("it starts");
@@ -30,7 +43,7 @@ impl Server {
         Server { child, port }
     }
 
-    fn url(&self, path: &str) -> String {
+    pub fn url(&self, path: &str) -> String {
         let port = self.port;
         // The second stroke: what is mounted is `/`, which libnfs would else take for nothing.
         format!("nfs://127.0.0.1//{path}?nfsport={port}&mountport={port}")

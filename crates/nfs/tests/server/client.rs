@@ -11,6 +11,7 @@ use nfs3_types::rpc::{
 };
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use quorate_client::Volume;
+use quorate_files::Ino;
 use quorate_nfs::{Exports, Front, Secrets, Settings, serve};
 use quorate_wire::Digest;
 use tokio::net::TcpListener;
@@ -39,6 +40,7 @@ impl Drop for Server {
 pub fn settings(exports: &str) -> Settings {
     Settings {
         exports: Exports::parse(exports).unwrap(),
+        root: Ino::ROOT,
         secrets: Secrets::new(&[1; 32], &Digest([2; 32])),
         patience: Duration::from_secs(20),
     }

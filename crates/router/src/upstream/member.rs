@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quorate_client::{Session, Volume};
+use quorate_files::Ino;
 use quorate_net::{Group, GroupError, Identity, KeyError, keys};
 use quorate_nfs::{Answers, Exports, Front, Secrets, Settings};
 use serde::Deserialize;
@@ -85,6 +86,7 @@ fn open(place: &str) -> Result<(Session, Arc<Front>), MemberError> {
     let offered: Offered = toml::from_str(EXPORTS)?;
     let settings = Settings {
         exports: offered.export,
+        root: Ino::ROOT,
         // Of the key and the group alone: handles hold for each router that has the key.
         secrets: Secrets::new(&pair.seed(), &group.id()),
         patience: PATIENCE,
