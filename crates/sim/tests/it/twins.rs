@@ -36,6 +36,19 @@ fn all_cuts_of_two_views() {
     run(plan, 0..plan.count());
 }
 
+/// Any two twins of seven, and the ways to cut one view in two: each eleventh, which has all pairs.
+#[test]
+fn cuts_of_one_view_of_seven() {
+    let plan = Plan {
+        replicas: 7,
+        twins: 2,
+        views: 1,
+        phases: 1,
+    };
+    assert_eq!(plan.count(), 21 * 256);
+    run(plan, (0..plan.count()).step_by(11));
+}
+
 /// Two twins of seven, cut apart in three views; a few by chance.
 #[test]
 fn two_twins_of_seven() {
