@@ -9,8 +9,8 @@ use quorate_state::tree::Node;
 use quorate_wire::evidence::Kept;
 use quorate_wire::message::{ClientMessage, Outcome, PeerMessage, ReplicaMessage};
 use quorate_wire::{
-    Decode, Digest, Encode, EpochCertificate, KeyPair, Quorum, RecoveryStatement, ReplicaId,
-    ReplicaKeys,
+    Decode, Digest, Encode, EpochCertificate, IdentityKey, KeyPair, Quorum, RecoveryStatement,
+    ReplicaId, ReplicaKeys,
 };
 
 /// For each byte that came, as much as the dearest list of empty items takes up while it grows.
@@ -82,7 +82,7 @@ pub fn statement(data: &[u8]) {
         return;
     };
     let identity = KeyPair::from_seed(&[1; 32]);
-    let (group, identities) = (Digest([7; 32]), [identity.public()]);
+    let (group, identities) = (Digest([7; 32]), [IdentityKey::from(identity.public())]);
     let me = ReplicaId(0);
     if kind & 1 == 0 {
         one_form::<EpochCertificate>(rest);

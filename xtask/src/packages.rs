@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// A program and the package that brings it.
+/// A program, or a file by its full path, and the package that brings it.
 type Need = (&'static str, &'static str);
 
 /// What `quorate up` needs beside the kernel's FUSE.
@@ -24,6 +24,10 @@ pub const FOR_TESTS: &[Need] = &[
     ("setpriv", "util-linux"),
     ("pkill", "procps"),
     ("setfacl", "acl"),
+    // A TPM that is a program, and what the command is built with to speak to one.
+    ("swtpm", "swtpm"),
+    ("/usr/include/tss2/tss2_esys.h", "libtss2-dev"),
+    ("pkg-config", "pkgconf"),
 ];
 
 /// Installs the packages whose programs are missing.

@@ -11,7 +11,9 @@ use alloc::vec::Vec;
 use quorate_wire::auth::verify_all;
 use quorate_wire::message::AuthRequest;
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Authentication, Authenticator, ClientId, Digest, MacKey, Signature};
+use quorate_wire::{
+    Authentication, Authenticator, ClientId, Digest, IdentityKey, MacKey, Signature,
+};
 
 use crate::Millis;
 use crate::core::Agreement;
@@ -167,7 +169,11 @@ impl Agreement {
         if self.is_known(&client, &root, signature) {
             return true;
         }
-        let is_right = client.verify(&root, signature).is_ok();
+        let checked = match self.identity(&client) {
+            Some(identity) => identity.verify(&root, signature),
+            None => client.verify(&root, signature),
+        };
+        let is_right = checked.is_ok();
         if is_right && shared.is_shared() && self.is_remembered(&client) {
             self.shared.insert(client, (root, *signature));
         }
@@ -251,6 +257,13 @@ impl Agreement {
                 return false;
             }
             let signed = (client, its.root(&request.digest()), *its.signature());
+            // A chip's signature is of another kind than those that are checked together.
+            if let Some(identity @ IdentityKey::P256(_)) = self.identity(&client) {
+                if identity.verify(&signed.1, &signed.2).is_err() {
+                    return false;
+                }
+                continue;
+            }
             if !self.is_known(&client, &signed.1, &signed.2) && !signatures.contains(&signed) {
                 signatures.push(signed);
                 let kept = its.is_shared() && self.is_remembered(&client);

@@ -17,7 +17,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use quorate_wire::message::{AuthRequest, PeerMessage};
-use quorate_wire::{ClientId, Digest, RecoveryStatement, ReplicaId, ReplicaKeys, Seq, View};
+use quorate_wire::{
+    ClientId, Digest, IdentityKey, RecoveryStatement, ReplicaId, ReplicaKeys, Seq, View,
+};
 
 use crate::Millis;
 use crate::core::Agreement;
@@ -83,13 +85,23 @@ impl Statements {
 }
 
 impl Agreement {
-    /// Whose identity key this is.
+    /// Whose identity makes requests under this name.
     pub(crate) fn replica_of_identity(&self, key: &ClientId) -> Option<ReplicaId> {
         let ReplicaKeys::Certified { identities, .. } = &self.config.keys else {
             return None;
         };
-        let at = identities.iter().position(|identity| identity == key)?;
+        let at = identities
+            .iter()
+            .position(|identity| identity.name() == *key)?;
         Some(ReplicaId(at as u8))
+    }
+
+    /// The identity that makes requests under this name.
+    pub(crate) fn identity(&self, name: &ClientId) -> Option<&IdentityKey> {
+        let ReplicaKeys::Certified { identities, .. } = &self.config.keys else {
+            return None;
+        };
+        identities.iter().find(|identity| identity.name() == *name)
     }
 
     /// This replica's own statement.
@@ -98,7 +110,7 @@ impl Agreement {
         let ReplicaKeys::Certified { identities, .. } = &self.config.keys else {
             return Err(Rejected::NotAsked);
         };
-        let request = statement.request(identities[usize::from(me.0)]);
+        let request = statement.request(&identities[usize::from(me.0)]);
         let Some(recovery) = &mut self.recovery else {
             return Err(Rejected::NotAsked);
         };

@@ -156,6 +156,10 @@ pub struct Init {
     /// DIR/holder-N with that key for each replica; it is for the key holder's user alone.
     #[arg(long)]
     pub key_holders: bool,
+    /// The identity key of a replica whose key holder has it already, such as what `quorate keyholder --tpm ... --enroll` has printed:
+    /// none is made for it. Repeat it for others.
+    #[arg(long, value_name = "N=KEY", requires = "key_holders")]
+    pub identity: Vec<String>,
     /// The volume's owner: a public key, or a key file of which the public half is taken. Who shows a credential that this key has signed
     /// (see `quorate grant --help`) is let in without being a client [default: nobody is].
     #[arg(long, value_name = "KEY|FILE")]

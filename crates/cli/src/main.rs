@@ -5,6 +5,7 @@ mod commands;
 mod operators;
 mod paths;
 mod supervision;
+mod tpm;
 mod words;
 
 use std::io::IsTerminal;

@@ -34,6 +34,11 @@ pub fn replica_key(directory: &Path, id: u8) -> PathBuf {
     replica(directory, id).join("key")
 }
 
+/// The directory of a replica's supervisor, where it is not the replica's.
+pub fn supervisor(directory: &Path, id: u8) -> PathBuf {
+    directory.join(format!("supervisor-{id}"))
+}
+
 /// The directory of a replica's key holder.
 pub fn holder(directory: &Path, id: u8) -> PathBuf {
     directory.join(format!("holder-{id}"))
@@ -42,6 +47,11 @@ pub fn holder(directory: &Path, id: u8) -> PathBuf {
 /// The identity key that a key holder has.
 pub fn holder_key(directory: &Path, id: u8) -> PathBuf {
     holder(directory, id).join("key")
+}
+
+/// Which key of a TPM it is instead.
+pub fn holder_tpm(directory: &Path, id: u8) -> PathBuf {
+    holder(directory, id).join("tpm")
 }
 
 /// How many statements that key has signed.

@@ -1,5 +1,6 @@
 //! Who runs replicas from outside: starts them, starts them again, and has them recover. A replica has no way to talk to it.
 
+mod account;
 mod alive;
 mod children;
 mod control;
@@ -9,6 +10,7 @@ mod recoveries;
 mod schedule;
 mod window;
 
+pub use account::Account;
 pub use alive::SignsOfLife;
 pub use children::{Children, Launch, Role};
 pub use control::{Control, Request, ask};

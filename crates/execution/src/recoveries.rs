@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_state::{Fault, Snapshot, Txn};
 use quorate_wire::message::{Outcome, Recovers};
-use quorate_wire::{ClientId, Decode, Digest, Encode, PublicKey, ReplicaKeys, RequestNumber};
+use quorate_wire::{ClientId, Decode, Digest, Encode, IdentityKey, ReplicaKeys, RequestNumber};
 
 use crate::sessions::OWN_KEYS;
 
@@ -22,7 +22,8 @@ const KEY: &[u8] = &[OWN_KEYS, b'v'];
 #[derive(Clone, Debug)]
 pub struct Identities {
     group: Digest,
-    keys: Vec<PublicKey>,
+    /// By these names they make requests.
+    keys: Vec<ClientId>,
 }
 
 impl Identities {
@@ -32,7 +33,7 @@ impl Identities {
             ReplicaKeys::Standing(_) => None,
             ReplicaKeys::Certified { group, identities } => Some(Identities {
                 group: *group,
-                keys: identities.clone(),
+                keys: identities.iter().map(IdentityKey::name).collect(),
             }),
         }
     }
@@ -82,12 +83,16 @@ mod tests {
     use super::*;
     use alloc::sync::Arc;
     use quorate_state::{MemorySnapshot, State};
-    use quorate_wire::{KeyPair, ReplicaId};
+    use quorate_wire::{Certifies, KeyPair, P256Pair, ReplicaId};
 
     const GROUP: Digest = Digest([7; 32]);
 
-    fn key(seed: u8) -> PublicKey {
-        KeyPair::from_seed(&[seed; 32]).public()
+    /// Of replica 2 a TPM's.
+    fn key(seed: u8) -> IdentityKey {
+        match seed {
+            2 => P256Pair::from_secret(&[seed; 32]).unwrap().identity(),
+            _ => KeyPair::from_seed(&[seed; 32]).identity(),
+        }
     }
 
     /// What a state tells after some statements, each by the key of a number, of a group, a replica and a number.
@@ -102,7 +107,7 @@ mod tests {
         let outcomes = all.iter().map(|&(by, group, replica, number)| {
             let replica = ReplicaId(replica);
             let recovers = Recovers { group, replica };
-            let outcome = known.recover(&mut txn, &key(by), RequestNumber(number), recovers);
+            let outcome = known.recover(&mut txn, &key(by).name(), RequestNumber(number), recovers);
             outcome.unwrap()
         });
         let outcomes = outcomes.collect();

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use quorate_wire::{
-    Counters, Decode, DecodeError, Digest, EpochCertificate, PublicKey, ReplicaId, StatementError,
+    Counters, Decode, DecodeError, Digest, EpochCertificate, IdentityKey, PublicKey, ReplicaId,
+    StatementError,
 };
 
 use crate::disk;
@@ -53,7 +54,7 @@ impl fmt::Display for CertificateError {
 #[derive(Debug)]
 pub struct Epochs {
     group: Digest,
-    identities: Vec<PublicKey>,
+    identities: Vec<IdentityKey>,
     seen: Counters,
     file: Option<PathBuf>,
 }

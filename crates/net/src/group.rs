@@ -14,7 +14,8 @@ use bytes::Bytes;
 use quorate_wire::auth::AuthError;
 use quorate_wire::digest::Content;
 use quorate_wire::{
-    Authentication, Digest, Encode, PublicKey, Quorum, ReplicaId, ReplicaKeys, Signature,
+    Authentication, Digest, Encode, IdentityKey, PublicKey, Quorum, ReplicaId, ReplicaKeys,
+    Signature,
 };
 
 use crate::disk;
@@ -37,7 +38,7 @@ pub struct Group {
     clients: Vec<Client>,
     quorum: Quorum,
     members: BTreeMap<PublicKey, Member>,
-    identities: Option<Vec<PublicKey>>,
+    identities: Option<Vec<IdentityKey>>,
     owner: Option<PublicKey>,
     id: Digest,
 }
@@ -111,7 +112,7 @@ pub struct Replica {
     /// Its long-lived key.
     pub key: PublicKey,
     /// The key that its key holder has, where the group has key holders: it certifies the keys of links.
-    pub identity: Option<PublicKey>,
+    pub identity: Option<IdentityKey>,
     /// Where this process reaches it instead; nothing that the file says.
     route: Option<String>,
 }
@@ -201,9 +202,12 @@ impl Group {
     ///
     /// # Errors
     /// What keeps it from being one; the caller's fault.
-    pub fn with_identities(mut self, identities: &[PublicKey]) -> Result<Group, Problem> {
+    pub fn with_identities<K: Copy + Into<IdentityKey>>(
+        mut self,
+        identities: &[K],
+    ) -> Result<Group, Problem> {
         for (at, replica) in self.replicas.iter_mut().enumerate() {
-            replica.identity = identities.get(at).copied();
+            replica.identity = identities.get(at).map(|&key| key.into());
         }
         let (replicas, clients) = (self.replicas, self.clients);
         Group::check(
@@ -337,7 +341,7 @@ impl Group {
 
     /// The keys that the replicas' key holders have, in order of the replicas' ids; `None` in a group without key holders, where
     /// the replicas' own keys speak on links.
-    pub fn identities(&self) -> Option<&[PublicKey]> {
+    pub fn identities(&self) -> Option<&[IdentityKey]> {
         self.identities.as_deref()
     }
 
@@ -498,15 +502,19 @@ fn check_replica(replicas: &[Replica], at: usize) -> Result<(), Problem> {
 fn check_identities(
     replicas: &[Replica],
     members: &BTreeMap<PublicKey, Member>,
-) -> Result<Option<Vec<PublicKey>>, (Problem, usize)> {
+) -> Result<Option<Vec<IdentityKey>>, (Problem, usize)> {
     let first = replicas.first().and_then(|r| r.identity);
     let mut seen = members.clone();
     let mut identities = Vec::new();
     for (at, replica) in replicas.iter().enumerate() {
         match replica.identity {
             Some(identity) if first.is_some() => {
+                let is_one = identity.check();
+                is_one.map_err(|_| (Problem::BadKey(identity.to_string()), at))?;
                 // Whose it is has no meaning among these.
-                admit(&mut seen, identity, Member::Client(at)).map_err(|p| (p, at))?;
+                if seen.insert(identity.name(), Member::Client(at)).is_some() {
+                    return Err((Problem::KeyTwice, at));
+                }
                 identities.push(identity);
             }
             None if first.is_none() => {}
@@ -519,12 +527,12 @@ fn check_identities(
 /// The owner may be a client that is listed, and no replica.
 fn admit_owner(
     members: &mut BTreeMap<PublicKey, Member>,
-    identities: Option<&[PublicKey]>,
+    identities: Option<&[IdentityKey]>,
     owner: PublicKey,
 ) -> Result<(), Problem> {
     match members.get(&owner) {
         Some(Member::Client(_)) => Ok(()),
-        None if !identities.is_some_and(|keys| keys.contains(&owner)) => {
+        None if !identities.is_some_and(|keys| keys.contains(&owner.into())) => {
             admit(members, owner, Member::Owner)
         }
         _ => Err(Problem::OwnerIsReplica),

@@ -4,6 +4,8 @@
 //! was given is refused when newer statements were seen (see [`quorate_wire::statement`]). For that each statement has a number that
 //! is on disk before the signature leaves ([`CounterFile`]).
 //!
+//! Key and counter are files, or what a device has in their place ([`Vault`]).
+//!
 //! The two speak over a Unix socket. Each connection brings one ask and one answer, in the canonical encoding; whoever has spoken
 //! closes that direction. An ask names a kind of statement and never bytes to be signed.
 //!
@@ -13,6 +15,7 @@ mod client;
 mod counter;
 mod server;
 mod talk;
+mod vault;
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -23,6 +26,7 @@ use crate::util;
 pub use client::{AskError, HolderClient};
 pub use counter::{CounterError, CounterFile};
 pub use server::{Holder, HolderError};
+pub use vault::{FileVault, Vault, VaultError};
 
 /// The longest ask or answer; a longer one is none.
 const MAX_BYTES: u64 = 256;

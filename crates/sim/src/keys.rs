@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use quorate_wire::{
-    Digest, EpochCertificate, KeyPair, Quorum, RecoveryStatement, ReplicaId, ReplicaKeys, Signer,
+    Certifies, Digest, EpochCertificate, IdentityKey, KeyPair, P256Pair, Quorum, RecoveryStatement,
+    ReplicaId, ReplicaKeys, Signature, Signer,
 };
 
 /// Each is made once: that costs as much as to sign, and every run has the same.
@@ -23,9 +24,44 @@ pub fn key_of(id: ReplicaId) -> KeyPair {
     key_pair(id.0 + 1)
 }
 
-/// The key of a replica's key holder.
-pub fn identity_of(id: ReplicaId) -> KeyPair {
-    key_pair(id.0 + 200)
+/// What a replica's key holder is.
+#[derive(Clone, Debug)]
+pub enum Holder {
+    /// A process.
+    Process(KeyPair),
+    /// A TPM.
+    Chip(P256Pair),
+}
+
+impl Certifies for Holder {
+    fn identity(&self) -> IdentityKey {
+        match self {
+            Holder::Process(key) => key.identity(),
+            Holder::Chip(key) => key.identity(),
+        }
+    }
+
+    fn sign_statement(&self, digest: &Digest) -> Signature {
+        match self {
+            Holder::Process(key) => key.sign_statement(digest),
+            Holder::Chip(key) => key.sign_statement(digest),
+        }
+    }
+}
+
+/// The key of a replica's key holder: of every third one a TPM's.
+pub fn identity_of(id: ReplicaId) -> Holder {
+    static MADE: [OnceLock<Option<P256Pair>>; 256] = [const { OnceLock::new() }; 256];
+    let byte = id.0 + 200;
+    let chip = (id.0 % 3 == 1).then(|| &MADE[usize::from(byte)]);
+    let chip = chip.and_then(|made| {
+        made.get_or_init(|| P256Pair::from_secret(&[byte; 32]))
+            .clone()
+    });
+    match chip {
+        Some(key) => Holder::Chip(key),
+        None => Holder::Process(key_pair(byte)),
+    }
 }
 
 /// The key of a replica in its epoch of this number, certified.
@@ -50,7 +86,7 @@ pub fn replica_keys(quorum: Quorum, holders: bool) -> ReplicaKeys {
             group: GROUP,
             identities: quorum
                 .replicas()
-                .map(|id| identity_of(id).public())
+                .map(|id| identity_of(id).identity())
                 .collect(),
         },
     }

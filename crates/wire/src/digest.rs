@@ -54,6 +54,8 @@ pub enum Content {
     CredentialLink,
     /// A row of the file service's audit log.
     AuditRow,
+    /// A P-256 key of a replica's identity, for its name.
+    Identity,
 }
 
 impl Content {
@@ -76,6 +78,7 @@ impl Content {
             Content::EpochCertificate => "quorate v1 epoch certificate",
             Content::CredentialLink => "quorate v1 credential link",
             Content::AuditRow => "quorate v1 audit row",
+            Content::Identity => "quorate v1 identity",
         }
     }
 
@@ -93,7 +96,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 16] = [
+        const KEYS: [[u8; 32]; 17] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -110,6 +113,7 @@ impl Content {
             key("69756fd5f8e53977e47c3bf6d0621e9f47b187a1f3d852f835e693786715afb3"),
             key("0c77db6af2da84cf40ed62023fe812e24baeb84a16f817c76c3dc7e871aeeeb2"),
             key("1b6c5a46b8ac83562dec63307deb6a6224c5a5d51bfd3e2609998949ff8b66ee"),
+            key("d6e8b9bcfa542cece1db0484c57446d032814bb3c8bf93bfad1dc3b179827525"),
         ];
         KEYS[self as usize]
     }
@@ -201,6 +205,7 @@ mod tests {
             Content::EpochCertificate,
             Content::CredentialLink,
             Content::AuditRow,
+            Content::Identity,
         ];
         for content in all {
             let derived = blake3::hazmat::hash_derive_key_context(content.context());

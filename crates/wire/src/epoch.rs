@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use crate::auth::{AuthError, KeyPair, PublicKey, Signature};
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::digest::Digest;
+use crate::identity::IdentityKey;
 use crate::ids::{ReplicaId, View};
 use crate::record;
 use crate::statement::EpochCertificate;
@@ -149,7 +150,7 @@ pub enum ReplicaKeys {
         /// The group's id.
         group: Digest,
         /// One for each replica.
-        identities: Vec<PublicKey>,
+        identities: Vec<IdentityKey>,
     },
 }
 
@@ -237,7 +238,7 @@ mod tests {
     fn certified() -> ReplicaKeys {
         ReplicaKeys::Certified {
             group: GROUP,
-            identities: (50..54).map(|i| key(i).public()).collect(),
+            identities: (50..54).map(|i| key(i).public().into()).collect(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! - [`shared`]: one signature for many digests.
 //! - [`message`]: requests, replies, and all that replicas say to each other.
 //! - [`tree`]: the nodes of the partition tree over a state.
+//! - [`identity`]: the key of a replica's key holder, which may be a TPM's.
 //! - [`statement`]: what a replica's identity signs, and how old that may be.
 //! - [`epoch`]: under which key a replica signs what is passed on.
 //! - [`evidence`]: proof that a replica has contradicted itself.
@@ -26,6 +27,7 @@ pub mod digest;
 pub mod epoch;
 pub mod evidence;
 pub mod frame;
+pub mod identity;
 pub mod ids;
 pub mod message;
 pub mod mutants;
@@ -39,6 +41,7 @@ pub use auth::{
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use digest::Digest;
 pub use epoch::{EpochStatus, ReplicaKeys, ReplicaSignature, Signer, Signs};
+pub use identity::{Certifies, IdentityKey, P256Pair};
 pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
 pub use shared::SharedSignature;
 pub use statement::{Counters, EpochCertificate, RecoveryStatement, StatementError};

@@ -8,11 +8,13 @@
 //! digest of that request, of which it writes all but the number itself.
 
 use alloc::vec::Vec;
+use core::convert::Infallible;
 use core::fmt;
 
-use crate::auth::{Authenticator, KeyPair, PublicKey, Signature};
+use crate::auth::{Authenticator, PublicKey, Signature};
 use crate::codec::Encode;
 use crate::digest::{Content, Digest};
+use crate::identity::{Certifies, IdentityKey};
 use crate::ids::{ReplicaId, RequestNumber, SessionId};
 use crate::message::{AuthRequest, Control, EVERYONE, Recovers, Request};
 use crate::record;
@@ -53,12 +55,28 @@ impl EpochCertificate {
 
     /// Signs one.
     pub fn sign(
-        identity: &KeyPair,
+        identity: &impl Certifies,
         group: Digest,
         replica: ReplicaId,
         counter: u64,
         epoch: PublicKey,
     ) -> EpochCertificate {
+        let sign = |digest: &Digest| Ok::<_, Infallible>(identity.sign_statement(digest));
+        let Ok(certificate) = EpochCertificate::sign_with(sign, group, replica, counter, epoch);
+        certificate
+    }
+
+    /// Has one signed by what may fail.
+    ///
+    /// # Errors
+    /// What the signer says.
+    pub fn sign_with<E>(
+        sign: impl FnOnce(&Digest) -> Result<Signature, E>,
+        group: Digest,
+        replica: ReplicaId,
+        counter: u64,
+        epoch: PublicKey,
+    ) -> Result<EpochCertificate, E> {
         let mut certificate = EpochCertificate {
             group,
             replica,
@@ -66,8 +84,8 @@ impl EpochCertificate {
             epoch,
             signature: Signature([0; 64]),
         };
-        certificate.signature = identity.sign(&certificate.digest());
-        certificate
+        certificate.signature = sign(&certificate.digest())?;
+        Ok(certificate)
     }
 
     /// What is signed.
@@ -84,7 +102,7 @@ impl EpochCertificate {
     ///
     /// # Errors
     /// Any [`StatementError`] but [`StatementError::Old`], for which [`Counters`] are there.
-    pub fn verify(&self, group: &Digest, identities: &[PublicKey]) -> Result<(), StatementError> {
+    pub fn verify(&self, group: &Digest, identities: &[IdentityKey]) -> Result<(), StatementError> {
         let identity = identity(group, identities, &self.group, self.replica)?;
         let signed = identity.verify(&self.digest(), &self.signature);
         signed.map_err(|_| StatementError::NotSigned)
@@ -97,32 +115,48 @@ impl RecoveryStatement {
 
     /// Signs one.
     pub fn sign(
-        identity: &KeyPair,
+        identity: &impl Certifies,
         group: Digest,
         replica: ReplicaId,
         counter: u64,
     ) -> RecoveryStatement {
+        let sign = |digest: &Digest| Ok::<_, Infallible>(identity.sign_statement(digest));
+        let key = identity.identity();
+        let Ok(statement) = RecoveryStatement::sign_with(sign, &key, group, replica, counter);
+        statement
+    }
+
+    /// Has one signed by what may fail, whose key is `identity`.
+    ///
+    /// # Errors
+    /// What the signer says.
+    pub fn sign_with<E>(
+        sign: impl FnOnce(&Digest) -> Result<Signature, E>,
+        identity: &IdentityKey,
+        group: Digest,
+        replica: ReplicaId,
+        counter: u64,
+    ) -> Result<RecoveryStatement, E> {
         let mut statement = RecoveryStatement {
             group,
             replica,
             counter,
             signature: Signature([0; 64]),
         };
-        let request = statement.said(identity.public());
-        statement.signature = identity.sign(&request.digest());
-        statement
+        statement.signature = sign(&statement.said(identity).digest())?;
+        Ok(statement)
     }
 
     /// What is signed.
-    fn said(&self, identity: PublicKey) -> Request {
+    fn said(&self, identity: &IdentityKey) -> Request {
         let (group, replica) = (self.group, self.replica);
         let op = Control::Recover(Recovers { group, replica }).to_bytes();
         let number = RequestNumber(self.counter);
-        Request::new(identity, SessionId(0), number, op.into())
+        Request::new(identity.name(), SessionId(0), number, op.into())
     }
 
     /// The statement as the request that is to be ordered. `identity` is the replica's.
-    pub fn request(&self, identity: PublicKey) -> AuthRequest {
+    pub fn request(&self, identity: &IdentityKey) -> AuthRequest {
         AuthRequest {
             request: self.said(identity),
             auth: Authenticator::Signed(self.signature.into()),
@@ -134,19 +168,19 @@ impl RecoveryStatement {
     ///
     /// # Errors
     /// Any [`StatementError`] but [`StatementError::Old`].
-    pub fn verify(&self, group: &Digest, identities: &[PublicKey]) -> Result<(), StatementError> {
+    pub fn verify(&self, group: &Digest, identities: &[IdentityKey]) -> Result<(), StatementError> {
         let identity = identity(group, identities, &self.group, self.replica)?;
-        let signed = identity.verify(&self.said(*identity).digest(), &self.signature);
+        let signed = identity.verify(&self.said(identity).digest(), &self.signature);
         signed.map_err(|_| StatementError::NotSigned)
     }
 }
 
 fn identity<'a>(
     ours: &Digest,
-    identities: &'a [PublicKey],
+    identities: &'a [IdentityKey],
     theirs: &Digest,
     replica: ReplicaId,
-) -> Result<&'a PublicKey, StatementError> {
+) -> Result<&'a IdentityKey, StatementError> {
     if ours != theirs {
         return Err(StatementError::AnotherGroup);
     }
@@ -244,7 +278,9 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::KeyPair;
     use crate::codec::Decode;
+    use crate::identity::P256Pair;
     use bytes::Bytes;
 
     const GROUP: Digest = Digest([7; 32]);
@@ -253,15 +289,26 @@ mod tests {
         KeyPair::from_seed(&[seed; 32])
     }
 
-    fn identities() -> Vec<PublicKey> {
-        (0..4).map(|seed| key(seed).public()).collect()
+    fn chip(seed: u8) -> P256Pair {
+        P256Pair::from_secret(&[seed; 32]).expect("a secret number")
+    }
+
+    /// Of the last replica a TPM's.
+    fn identities() -> Vec<IdentityKey> {
+        let ours = (0..3).map(|seed| key(seed).identity());
+        ours.chain([chip(3).identity()]).collect()
     }
 
     /// A statement holds for its group, its replica and what it says; no part of it can be changed, whoever it is of.
     #[test]
     fn no_bit_of_a_statement_can_be_changed() {
-        let certificate = EpochCertificate::sign(&key(2), GROUP, ReplicaId(2), 9, key(50).public());
-        let recovery = RecoveryStatement::sign(&key(2), GROUP, ReplicaId(2), 9);
+        no_bit_can_be_changed(&key(2), 2);
+        no_bit_can_be_changed(&chip(3), 3);
+    }
+
+    fn no_bit_can_be_changed(by: &impl Certifies, of: u8) {
+        let certificate = EpochCertificate::sign(by, GROUP, ReplicaId(of), 9, key(50).public());
+        let recovery = RecoveryStatement::sign(by, GROUP, ReplicaId(of), 9);
         assert_eq!(certificate.verify(&GROUP, &identities()), Ok(()));
         assert_eq!(recovery.verify(&GROUP, &identities()), Ok(()));
         let (good, other) = (certificate.to_bytes(), recovery.to_bytes());
@@ -300,7 +347,7 @@ mod tests {
     #[test]
     fn kinds_are_kept_apart() {
         let recovery = RecoveryStatement::sign(&key(2), GROUP, ReplicaId(2), 9);
-        let said = recovery.said(key(2).public());
+        let said = recovery.said(&key(2).identity());
         let bytes = said.to_bytes();
         let contents = [
             Content::EpochCertificate,

@@ -24,7 +24,7 @@ fn statement(replica: u8, counter: u64) -> RecoveryStatement {
 }
 
 fn request(replica: u8, counter: u64) -> AuthRequest {
-    statement(replica, counter).request(identity(replica).public())
+    statement(replica, counter).request(&identity(replica).public().into())
 }
 
 fn shown(replica: u8, counter: u64) -> PeerMessage {
@@ -118,7 +118,7 @@ fn others_can_make_none() {
     let mut replica = primary();
     let mut forged = statement(2, 5);
     forged.signature = statement(1, 5).signature;
-    let forged = forged.request(identity(2).public());
+    let forged = forged.request(&identity(2).public().into());
     let mut refusals = Vec::new();
     for _ in 0..20 {
         let told = from_peer(&mut replica, 1, 1, PeerMessage::Request(forged.clone()));

@@ -22,16 +22,29 @@ use super::{Period, parse_route, time};
 /// Example, in a service that runs as the user `quorate-key`, for a replica that runs as `quorate`:
 ///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user $(id -u quorate)
 ///       --key /var/lib/quorate-key/key --counter /var/lib/quorate-key/counter --socket /run/quorate-key/socket
+///
+/// The same with a key that never leaves a TPM 2.0, which counts as well. --enroll makes it, once, and prints what `quorate init
+/// --identity 2=...` wants:
+///   quorate keyholder --tpm device:/dev/tpmrm0 --enroll --key /var/lib/quorate-key/tpm
+///   quorate keyholder --tpm device:/dev/tpmrm0 --key /var/lib/quorate-key/tpm --group /etc/quorate/group.toml --id 2
+///       --user $(id -u quorate) --socket /run/quorate-key/socket
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Keyholder {
     /// The replica's number in the group file.
-    #[arg(long, value_name = "N")]
-    pub id: u8,
+    #[arg(long, value_name = "N", required_unless_present = "enroll")]
+    pub id: Option<u8>,
     /// The group file.
-    #[arg(long, value_name = "FILE")]
-    pub group: PathBuf,
-    /// The identity key [default: holder-N/key beside the group file].
+    #[arg(long, value_name = "FILE", required_unless_present = "enroll")]
+    pub group: Option<PathBuf>,
+    /// The TPM that has the key: device:/dev/tpmrm0, or swtpm:host=127.0.0.1,port=2321.
+    #[arg(long, value_name = "TCTI", conflicts_with = "counter")]
+    pub tpm: Option<String>,
+    /// Make a key and a counter in the TPM, write to the file --key which they are, print the public key, and end.
+    #[arg(long, requires_all = ["tpm", "key"], conflicts_with_all = ["id", "group"])]
+    pub enroll: bool,
+    /// The identity key [default: holder-N/key beside the group file]; with --tpm the file that says which one it is [default:
+    /// holder-N/tpm].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// How many statements the key has signed [default: holder-N/counter beside the group file].
@@ -117,8 +130,14 @@ pub struct Replica {
 /// `quorate schedule`) or by `quorate recover`. What it says goes to standard error, what the replica says to messages.log in the replica's
 /// directory.
 ///
-/// Example:
+/// With --user the replica runs as another user than this process, which is root's: who takes the replica over can neither end nor trace
+/// the supervisor, nor write what it goes by. What is the supervisor's own is then in a directory of its own (--state), which
+/// `quorate recover` and `quorate schedule` are told with --data; the replica's directory is to belong to that user.
+///
+/// Examples:
 ///   quorate supervise --group team/group.toml --id 2 --recover-every 1h -- --listen 0.0.0.0:7400
+///   quorate supervise --group /etc/quorate/group.toml --id 2 --user quorate --data /var/lib/quorate/replica-2
+///       --state /var/lib/quorate-supervisor --programs /etc/quorate/programs
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Supervise {
@@ -131,6 +150,13 @@ pub struct Supervise {
     /// The replica's directory [default: replica-N beside the group file].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Run the replica as this user, a name or UID:GID, in no other group than its first. Only root can.
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Where the supervisor keeps its schedule, what it knows of recoveries, its socket, and what the replica says [default: the replica's
+    /// directory; with --user supervisor-N beside the group file].
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
     /// A client's key file, to ask the other replicas how they are [default: client.key beside the group file].
     #[arg(long, value_name = "FILE")]
     pub client_key: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! `quorate init`, and what `quorate up` shares with it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -7,7 +8,7 @@ use quorate_net::group::{Files, Group, Purpose};
 use quorate_net::holder::{CounterError, CounterFile};
 use quorate_net::{hex, keys};
 use quorate_node::daemon::directory::make as make_directory;
-use quorate_wire::{KeyPair, PublicKey};
+use quorate_wire::{IdentityKey, KeyPair, PublicKey};
 
 use crate::args::Init;
 use crate::paths;
@@ -26,6 +27,7 @@ pub fn run(args: &Init) -> Result<()> {
         capacity_bytes: args.capacity,
         ..Files::default()
     };
+    let identities = identities(&args.identity, args.replicas.len())?;
     let directory = &args.directory;
     let owner = match &args.owner {
         Some(owner) => Owner::Is(owner_of(owner)?),
@@ -45,6 +47,7 @@ pub fn run(args: &Init) -> Result<()> {
             key_holders: args.key_holders,
             owner,
         },
+        &identities,
     )?;
     println!(
         "Made a group of {} in {}.",
@@ -66,6 +69,30 @@ pub fn run(args: &Init) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The identity keys that key holders have already, by their replicas' ids.
+fn identities(said: &[String], replicas: usize) -> Result<BTreeMap<u8, IdentityKey>> {
+    let mut out = BTreeMap::new();
+    for said in said {
+        let read = said.split_once('=').and_then(|(id, key)| {
+            let id = id.parse::<u8>().ok()?;
+            Some((id, IdentityKey::from_text(key)?))
+        });
+        let (id, key) = read.with_context(|| {
+            format!("--identity {said:?}: write it as N=KEY, with the key that `quorate keyholder --enroll` has printed")
+        })?;
+        if usize::from(id) >= replicas {
+            bail!(
+                "--identity {said:?}: the group has replicas 0 to {}",
+                replicas - 1
+            );
+        }
+        if out.insert(id, key).is_some() {
+            bail!("--identity {said:?}: replica {id} has one already");
+        }
+    }
+    Ok(out)
 }
 
 /// A public key, as it is or in the key file of which it is a half.
@@ -103,6 +130,7 @@ pub fn create(
     addresses: &[String],
     more_clients: Vec<(String, PublicKey)>,
     kind: Kind,
+    identities: &BTreeMap<u8, IdentityKey>,
 ) -> Result<Group> {
     let Kind {
         files,
@@ -130,16 +158,22 @@ pub fn create(
     clients.extend(more_clients);
     let group = Group::new(name, replicas, clients, files, purpose)
         .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?;
-    let mut holders = Vec::new();
+    let mut holders = BTreeMap::new();
+    let mut all = Vec::new();
     if key_holders {
         for id in group.quorum().replicas() {
-            holders.push(Key::find_or_generate(paths::holder_key(directory, id.0))?);
+            if let Some(&identity) = identities.get(&id.0) {
+                all.push(identity);
+                continue;
+            }
+            let key = Key::find_or_generate(paths::holder_key(directory, id.0))?;
+            all.push(key.pair.public().into());
+            holders.insert(id.0, key);
         }
     }
-    let identities: Vec<PublicKey> = holders.iter().map(|key| key.pair.public()).collect();
     let group = match key_holders {
         true => group
-            .with_identities(&identities)
+            .with_identities(&all)
             .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?,
         false => group,
     };
@@ -168,7 +202,7 @@ pub fn create(
     for id in group.quorum().replicas() {
         make(&paths::replica(directory, id.0))?;
     }
-    for (id, key) in (0..).zip(&holders) {
+    for (&id, key) in &holders {
         make(&paths::holder(directory, id))?;
         key.save()?;
         let counter = paths::holder_counter(directory, id);

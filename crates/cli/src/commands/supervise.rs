@@ -1,17 +1,20 @@
 //! `quorate supervise`.
 
 use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use quorate_net::{Group, Identity};
 
 use crate::args::Supervise;
 use crate::commands::{self, status};
 use crate::paths;
 use crate::supervision::{
-    Children, Control, Launch, Programs, Records, Recoveries, Role, Schedule, SignsOfLife,
+    Account, Children, Control, Launch, Programs, Records, Recoveries, Role, Schedule, SignsOfLife,
 };
 
 /// How often the replica is looked after.
@@ -31,6 +34,8 @@ pub fn run(args: &Supervise) -> Result<()> {
         .data
         .clone()
         .unwrap_or_else(|| paths::replica(&beside, args.id));
+    let account = args.user.as_deref().map(Account::named).transpose()?;
+    let state = own_directory(args, account, &data)?;
     let mut arguments: Vec<OsString> = vec![
         "--id".into(),
         args.id.to_string().into(),
@@ -41,10 +46,11 @@ pub fn run(args: &Supervise) -> Result<()> {
     arguments.extend(args.replica.iter().cloned());
     let launch = Launch {
         role: Role::Replica(args.id),
-        log: data.join("messages.log"),
+        log: state.join("messages.log"),
+        account,
         arguments,
     };
-    let mut schedule = Schedule::load(&data)?;
+    let mut schedule = Schedule::load(&state)?;
     if let Some(every) = args.every {
         schedule.set(every.0)?;
     }
@@ -54,20 +60,54 @@ pub fn run(args: &Supervise) -> Result<()> {
     // Starting a process needs the runtime.
     let _entered = runtime.enter();
     let children = Children::start(vec![launch], true, programs)?;
-    runtime.block_on(serve(group, identity, children, data, schedule, signs))
+    runtime.block_on(serve(group, identity, children, state, schedule, signs))
+}
+
+/// Where the supervisor keeps what is its own. The replica's user, where that is another one, must have no hand in it, nor in what it goes by.
+fn own_directory(args: &Supervise, account: Option<Account>, data: &Path) -> Result<PathBuf> {
+    let beside = paths::beside(&args.group);
+    let state = match (&args.state, account) {
+        (Some(state), _) => state.clone(),
+        (None, None) => return Ok(data.to_path_buf()),
+        (None, Some(_)) => paths::supervisor(&beside, args.id),
+    };
+    let mut made = DirBuilder::new();
+    made.recursive(true)
+        .mode(0o700)
+        .create(&state)
+        .with_context(|| format!("can't make the supervisor's directory, {}", state.display()))?;
+    let Some(account) = account else {
+        return Ok(state);
+    };
+    if !rustix::process::geteuid().is_root() {
+        bail!("--user: only root can run the replica as another user; run the supervisor as root");
+    }
+    let rests_on = [&state, &args.group].into_iter().chain(&args.programs);
+    for path in rests_on {
+        if let Some(part) = account.could_change(path)? {
+            bail!(
+                "the replica's user (number {}) could change {}, and with it {}, which the supervisor goes by: both are to be root's, with \
+                 all directories above",
+                account.uid,
+                part.display(),
+                path.display()
+            );
+        }
+    }
+    Ok(state)
 }
 
 async fn serve(
     group: Arc<Group>,
     identity: Identity,
     mut children: Children,
-    data: std::path::PathBuf,
+    state: PathBuf,
     schedule: Schedule,
     mut signs: SignsOfLife,
 ) -> Result<()> {
     let watch = status::Watch::start(&group, &identity).context("connecting to the group")?;
-    let mut control = Control::listen(&data)?;
-    let (records, word) = Records::load(&data);
+    let mut control = Control::listen(&state)?;
+    let (records, word) = Records::load(&state);
     word.iter().for_each(|text| tell(text));
     let mut recoveries = Recoveries::new(group, schedule, records);
     signs.ready();

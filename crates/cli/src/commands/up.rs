@@ -3,6 +3,7 @@
 mod display;
 mod lock;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -82,6 +83,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
             key_holders: args.key_holders,
             owner: init::Owner::Made,
         },
+        &BTreeMap::new(),
     )
 }
 
@@ -178,6 +180,7 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
         }
         Launch {
             role,
+            account: None,
             log: log.join("messages.log"),
             arguments,
         }

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use super::account::Account;
 use super::programs::{Admitted, Programs};
 use patience::Patience;
 
@@ -27,6 +28,8 @@ pub struct Launch {
     pub role: Role,
     /// Where what it says goes.
     pub log: PathBuf,
+    /// The user that it runs as, where that is not this process's.
+    pub account: Option<Account>,
     /// What follows `quorate replica` or `quorate keyholder`.
     pub arguments: Vec<OsString>,
 }
@@ -314,6 +317,10 @@ impl Starter {
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log);
+        if let Some(Account { uid, gid }) = launch.account {
+            // As root it leaves its other groups as well.
+            command.uid(uid).gid(gid);
+        }
         // Ctrl-C in the terminal is for this process, which then stops the replicas in order.
         command.process_group(0);
         command

@@ -34,6 +34,8 @@ mod recovery;
 mod route;
 mod supervise;
 mod tools;
+#[cfg(feature = "tpm")]
+mod tpm;
 mod two_mounts;
 mod two_routers;
 mod up;

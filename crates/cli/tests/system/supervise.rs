@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,11 +25,22 @@ struct Supervisor {
 
 impl Supervisor {
     fn start(binary: &Path, group: &Group, id: u8, list: &Path) -> Supervisor {
+        Supervisor::start_with(binary, group, id, list, &[])
+    }
+
+    fn start_with(
+        binary: &Path,
+        group: &Group,
+        id: u8,
+        list: &Path,
+        options: &[&str],
+    ) -> Supervisor {
         let log = group.directory().join("supervisor.log");
         let file = File::create(&log).expect("a log");
         let mut command = program(binary.to_str().expect("a path in UTF-8"));
         command.args(["supervise", "--id", &id.to_string(), "--group"]);
         command.arg(group.file()).arg("--programs").arg(list);
+        command.args(options);
         let child = command.stdout(Stdio::null()).stderr(file).spawn();
         Supervisor {
             child: child.expect("a supervisor starts"),
@@ -60,9 +72,14 @@ impl Drop for Supervisor {
 }
 
 fn recover(group: &Group, id: u8) -> Finished {
+    recover_at(&group.directory().join(format!("replica-{id}")), id)
+}
+
+/// By the supervisor of this directory.
+fn recover_at(directory: &Path, id: u8) -> Finished {
     let mut command = quorate();
     command.args(["recover", &id.to_string(), "--json", "--data"]);
-    command.arg(group.directory().join(format!("replica-{id}")));
+    command.arg(directory);
     finish(&mut command, Patience::default())
 }
 
@@ -141,5 +158,88 @@ fn a_supervised_replica_recovers_and_runs_what_is_listed() {
     put(&binary, &right);
     eventually("it is started again", || supervisor.replica().is_some());
     Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// A replica that runs as a user of its own recovers like any other; that user has no hand in the supervisor, nor in what it goes by.
+#[test]
+fn a_replicas_user_has_no_hand_in_its_supervisor() {
+    const USER: &str = "61234:61235";
+    if !rustix::process::geteuid().is_root() || !require_fuse() {
+        eprintln!("skipped: only root can run a process as another user");
+        return;
+    }
+    let mut group = Group::start();
+    group.kill(3);
+    let (list, data) = (
+        group.directory().join("programs"),
+        group.directory().join("replica-3"),
+    );
+    let line = run(quorate().arg("programs"));
+    fs::write(&list, line).expect("a list");
+    // That user comes to its own directory and to the group file.
+    fs::set_permissions(group.directory(), fs::Permissions::from_mode(0o711)).expect("root may");
+    fs::set_permissions(group.file(), fs::Permissions::from_mode(0o644)).expect("root may");
+    run(program("chown").args(["-R", USER]).arg(&data));
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let as_user = |command: &str| {
+        let mut setpriv = program("setpriv");
+        setpriv.args(["--reuid", "61234", "--regid", "61235", "--clear-groups"]);
+        finish(setpriv.args(["sh", "-c", command]), Patience::default())
+    };
+
+    // A list that the replica's user could change is none.
+    run(program("chown").arg("61234").arg(&list));
+    let mut careless = quorate();
+    careless.args(["supervise", "--id", "3", "--user", USER, "--group"]);
+    careless.arg(group.file()).arg("--programs").arg(&list);
+    let refused = finish(&mut careless, Patience::default());
+    assert_said(&refused, 1, &["could change", "programs", "root's"]);
+    run(program("chown").arg("0").arg(&list));
+
+    let supervisor = Supervisor::start_with(binary, &group, 3, &list, &["--user", USER]);
+    let state = group.directory().join("supervisor-3");
+    let mount = group.mount();
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
+    let has_its_user = || {
+        let pid = supervisor.replica().expect("it runs").as_raw_nonzero();
+        let about = fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
+        let has = |line: &str| about.lines().any(|l| l.trim_end() == line);
+        assert!(has("Uid:\t61234\t61234\t61234\t61234"), "{about}");
+        assert!(has("Gid:\t61235\t61235\t61235\t61235"), "{about}");
+        assert!(has("Groups:"), "{about}");
+        assert!(has("CapEff:\t0000000000000000"), "{about}");
+    };
+    has_its_user();
+
+    let pid = supervisor.child.id();
+    assert!(as_user("true").status.success());
+    let own = data.display();
+    assert!(as_user(&format!("test -r {own}/key")).status.success());
+    let (state_is, list_is) = (state.display(), list.display());
+    for deed in [
+        format!("kill -0 {pid}"),
+        format!("kill -KILL {pid}"),
+        format!("head -c 1 /proc/{pid}/mem"),
+        format!("ls /proc/{pid}/fd"),
+        format!("echo > {state_is}/schedule.json"),
+        format!("ls {state_is}"),
+        format!("echo >> {list_is}"),
+        format!("mv {list_is} {list_is}.old"),
+        format!("{} recover 3 --data {state_is}", binary.display()),
+    ] {
+        let done = as_user(&deed);
+        assert!(!done.status.success(), "{deed}: {}", done.stdout);
+    }
+
+    let mut ended = None;
+    eventually("it recovers", || {
+        ended.insert(recover_at(&state, 3)).code() == 0
+    });
+    let told: Value = serde_json::from_str(&ended.expect("it has ended").stdout).expect("JSON");
+    assert!(told["right"].as_u64() > Some(0), "{told}");
+    has_its_user();
+    assert!(state.join("recoveries.json").exists());
+    assert!(!data.join("recoveries.json").exists() && !data.join("schedule.json").exists());
     group.wait_until_they_agree(&[0, 1, 2, 3]);
 }

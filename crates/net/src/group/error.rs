@@ -93,7 +93,9 @@ pub enum Problem {
     NotAQuorum(usize),
     #[error("replica {found} stands where replica {expected} belongs: list them in order, from 0")]
     OutOfOrder { expected: usize, found: u64 },
-    #[error("`{0}` is not a key: give the 64 hexadecimal digits that `quorate keygen` shows")]
+    #[error(
+        "`{0}` is not a key: give the 64 hexadecimal digits that `quorate keygen` shows, or for a TPM what `quorate keyholder --enroll` shows"
+    )]
     BadKey(String),
     #[error("`{0}` is not an id of 64 hexadecimal digits: restore the file from another replica")]
     BadId(String),

@@ -1,5 +1,5 @@
 use super::*;
-use quorate_wire::{Authentication, KeyPair};
+use quorate_wire::{Authentication, Certifies, KeyPair, P256Pair};
 
 fn key(seed: u8) -> PublicKey {
     KeyPair::from_seed(&[seed; 32]).public()
@@ -263,6 +263,33 @@ fn the_protocol_is_part_of_the_group() {
     assert_eq!(refusal(&text).0, Problem::BadDurability("tape".into()));
 }
 
+/// A TPM's key survives the file among others, and is one that a TPM can have.
+#[test]
+fn an_identity_may_be_a_tpms() {
+    let chip = |seed| P256Pair::from_secret(&[seed; 32]).unwrap().identity();
+    let mut identities: Vec<IdentityKey> = (50..54).map(|seed| key(seed).into()).collect();
+    let plain = sample().with_identities(&identities).unwrap();
+    identities[1] = chip(51);
+    let group = sample().with_identities(&identities).unwrap();
+    assert_ne!(group.id(), plain.id());
+    let text = group.to_string();
+    assert_eq!(parse(&text).unwrap(), group);
+    assert_eq!(text.matches("identity = \"p256:").count(), 1, "{text}");
+    identities[2] = chip(51);
+    let twice = sample().with_identities(&identities).unwrap_err();
+    assert_eq!(twice, Problem::KeyTwice);
+    // One bit of it, and it is no point of the curve or another group's.
+    let at = text.find("p256:").unwrap() + 5;
+    for place in [at, at + 1, at + 30, at + 65] {
+        let mut bad = text.clone().into_bytes();
+        bad[place] = if bad[place] == b'5' { b'6' } else { b'5' };
+        assert!(parse(std::str::from_utf8(&bad).unwrap()).is_err());
+    }
+    identities[2] = PublicKey([0xff; 32]).into();
+    let none = sample().with_identities(&identities).unwrap_err();
+    assert!(matches!(none, Problem::BadKey(_)));
+}
+
 /// Key holders' keys survive the file and count for the id; all replicas have one or none, and each has its own.
 #[test]
 fn identities_are_for_all_or_none() {
@@ -270,7 +297,8 @@ fn identities_are_for_all_or_none() {
     let identities: Vec<PublicKey> = (50..54).map(key).collect();
     let group = sample().with_identities(&identities).unwrap();
     assert_eq!(plain.identities(), None);
-    assert_eq!(group.identities(), Some(&identities[..]));
+    let as_given: Vec<IdentityKey> = identities.iter().map(|&key| key.into()).collect();
+    assert_eq!(group.identities(), Some(&as_given[..]));
     assert_ne!(group.id(), plain.id());
     assert_eq!(parse(&group.to_string()).unwrap(), group);
     assert_eq!(group.member(&key(50)), None, "it opens no link by itself");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use quorate_wire::{Authentication, PublicKey};
+use quorate_wire::{Authentication, IdentityKey, PublicKey};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -125,6 +125,10 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
             .map(PublicKey)
             .ok_or_else(|| invalid(text.span().start, Problem::BadKey(text.get_ref().clone())))
     };
+    let identity = |text: &Spanned<String>| {
+        IdentityKey::from_text(text.get_ref())
+            .ok_or_else(|| invalid(text.span().start, Problem::BadKey(text.get_ref().clone())))
+    };
     let mut replicas = Vec::new();
     for (expected, entry) in raw.replica.iter().enumerate() {
         let replica = entry.get_ref();
@@ -134,7 +138,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
             return Err(invalid(replica.id.span().start, problem));
         }
         let mut read = Replica::new(replica.address.clone(), key(&replica.key)?);
-        read.identity = replica.identity.as_ref().map(&key).transpose()?;
+        read.identity = replica.identity.as_ref().map(&identity).transpose()?;
         replicas.push(read);
     }
     let mut clients = Vec::new();

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use quorate_wire::{
-    Decode, Digest, Encode, EpochCertificate, PublicKey, RecoveryStatement, ReplicaId,
+    Decode, Digest, Encode, EpochCertificate, IdentityKey, PublicKey, RecoveryStatement, ReplicaId,
 };
 
 use super::talk::{Answer, Ask, Wanted, Whose};
@@ -59,7 +59,7 @@ pub struct HolderClient {
     path: PathBuf,
     group: Digest,
     replica: ReplicaId,
-    identities: Vec<PublicKey>,
+    identities: Vec<IdentityKey>,
 }
 
 impl HolderClient {

@@ -7,12 +7,10 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use quorate_wire::{
-    Decode, Digest, Encode, EpochCertificate, KeyPair, RecoveryStatement, ReplicaId,
-};
+use quorate_wire::{Decode, Digest, Encode, EpochCertificate, RecoveryStatement, ReplicaId};
 
 use super::talk::{Answer, Ask, Wanted, Whose};
-use super::{ANSWER_TIMEOUT, ASK_TIMEOUT, CounterError, CounterFile, read_whole};
+use super::{ANSWER_TIMEOUT, ASK_TIMEOUT, Vault, VaultError, read_whole};
 use crate::util::LogLimit;
 
 /// Why a key holder can't go on.
@@ -24,9 +22,9 @@ pub enum HolderError {
     /// The operator's mistake.
     #[error("the path of the socket is too long, {0}: the system allows some 100 bytes (--socket)")]
     LongPath(PathBuf),
-    /// See [`CounterError`].
+    /// See [`VaultError`].
     #[error(transparent)]
-    Counter(#[from] CounterError),
+    Vault(#[from] VaultError),
     /// The environment's fault.
     #[error("{path}: {source}")]
     Io {
@@ -39,30 +37,28 @@ pub enum HolderError {
 
 /// A key and its counter, behind a socket.
 #[derive(Debug)]
-pub struct Holder {
+pub struct Holder<V> {
     listener: UnixListener,
     path: PathBuf,
-    identity: KeyPair,
+    vault: V,
     group: Digest,
     replica: ReplicaId,
-    counter: CounterFile,
     user: u32,
     log: LogLimit,
 }
 
-impl Holder {
+impl<V: Vault> Holder<V> {
     /// Listens at `path` for processes of the user `user`, in the place of a key holder that has ended. The socket itself is open to others
     /// only where that is another user than this process's; who connects is asked of the kernel (`SO_PEERCRED`).
     ///
     /// # Errors
-    /// Any [`HolderError`] but `Counter`.
+    /// Any [`HolderError`] but `Vault`.
     pub fn bind(
         path: &Path,
-        identity: KeyPair,
+        vault: V,
         (group, replica): (Digest, ReplicaId),
-        counter: CounterFile,
         user: u32,
-    ) -> Result<Holder, HolderError> {
+    ) -> Result<Holder<V>, HolderError> {
         let io_error = |source: io::Error| match source.kind() {
             io::ErrorKind::InvalidInput => HolderError::LongPath(path.into()),
             _ => HolderError::Io {
@@ -71,7 +67,7 @@ impl Holder {
             },
         };
         match fs::symlink_metadata(path) {
-            // Its owner has ended: this process has the counter's lock.
+            // Its owner has ended: this process has the lock of the key or its counter.
             Ok(there) if there.file_type().is_socket() => {
                 fs::remove_file(path).map_err(io_error)?;
             }
@@ -86,10 +82,9 @@ impl Holder {
         Ok(Holder {
             listener,
             path: path.into(),
-            identity,
+            vault,
             group,
             replica,
-            counter,
             user,
             log: LogLimit::default(),
         })
@@ -98,7 +93,7 @@ impl Holder {
     /// Answers for ever, one ask after the other.
     ///
     /// # Errors
-    /// When the counter fails, or the socket. Whoever asks badly costs at most a second.
+    /// When the key or its counter fails, or the socket. Whoever asks badly costs at most a second.
     pub fn serve(mut self) -> Result<Infallible, HolderError> {
         loop {
             let (stream, _) = match self.listener.accept() {
@@ -147,20 +142,24 @@ impl Holder {
         if (ask.group, ask.replica) != (group, replica) {
             return Ok(Answer::NotMine(Whose { group, replica }));
         }
-        let counter = self.counter.advance().map_err(Refusal::Ours)?;
-        let identity = &self.identity;
-        Ok(match ask.statement {
-            Wanted::Certificate(epoch) => Answer::Certificate(EpochCertificate::sign(
-                identity, group, replica, counter, epoch,
-            )),
-            Wanted::Recovery(()) => {
-                Answer::Recovery(RecoveryStatement::sign(identity, group, replica, counter))
+        let counter = self.vault.advance().map_err(Refusal::Ours)?;
+        let identity = self.vault.identity();
+        let sign = |digest: &Digest| self.vault.sign(digest);
+        let answer = match ask.statement {
+            Wanted::Certificate(epoch) => {
+                EpochCertificate::sign_with(sign, group, replica, counter, epoch)
+                    .map(Answer::Certificate)
             }
-        })
+            Wanted::Recovery(()) => {
+                RecoveryStatement::sign_with(sign, &identity, group, replica, counter)
+                    .map(Answer::Recovery)
+            }
+        };
+        answer.map_err(Refusal::Ours)
     }
 }
 
 enum Refusal {
     Theirs(String),
-    Ours(CounterError),
+    Ours(VaultError),
 }

@@ -33,7 +33,8 @@ fn start(directory: &Path, user: u32) -> PathBuf {
     CounterFile::create(&counter, &identity.public()).unwrap();
     let counter = CounterFile::open(&counter, &identity.public()).unwrap();
     let whose = (group().id(), ME);
-    let holder = Holder::bind(&socket, identity, whose, counter, user).unwrap();
+    let vault = FileVault::new(identity, counter);
+    let holder = Holder::bind(&socket, vault, whose, user).unwrap();
     std::thread::spawn(|| holder.serve());
     socket
 }
@@ -180,7 +181,7 @@ fn only_a_socket_is_replaced() {
         let _ = CounterFile::create(&counter, &key(52).public());
         let counter = CounterFile::open(&counter, &key(52).public()).unwrap();
         let whose = (Digest::ZERO, ME);
-        Holder::bind(&path, key(52), whose, counter, own_user())
+        Holder::bind(&path, FileVault::new(key(52), counter), whose, own_user())
     };
     drop(bind().unwrap());
     assert!(path.exists());

@@ -12,7 +12,7 @@ use quorate_fault::Fault;
 use quorate_wire::message::{
     Batch, Commit, NewView, Prepare, SignedNewView, SignedViewChange, ViewChange, Vote,
 };
-use quorate_wire::{EpochStatus, RecoveryStatement, Signer, View};
+use quorate_wire::{Certifies, EpochStatus, RecoveryStatement, Signer, View};
 
 use super::storm::Blow;
 use super::*;
@@ -179,7 +179,7 @@ impl World {
             if let Some(last) = self.holders.get_mut(&id) {
                 *last += 1;
                 let statement = statement_of(id, *last);
-                let request = statement.request(identity_of(id).public()).request;
+                let request = statement.request(&identity_of(id).identity()).request;
                 self.validity.on_sent(&request);
                 self.intruder.statements.push(statement);
             }
@@ -322,7 +322,7 @@ impl World {
             }
             for statement in self.intruder.statements.clone() {
                 let from = statement.replica;
-                let request = statement.request(identity_of(from).public());
+                let request = statement.request(&identity_of(from).identity());
                 if from != me {
                     self.say(to, from, PeerMessage::Request(request));
                 }

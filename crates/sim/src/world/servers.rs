@@ -8,7 +8,7 @@ use quorate_execution::Job;
 use quorate_state::transfer::{self, Lookup};
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::Checkpoint;
-use quorate_wire::{Signer, Time};
+use quorate_wire::{Certifies, Signer, Time};
 
 use super::*;
 use crate::disk::Write;
@@ -79,7 +79,7 @@ impl World {
         let counter = self.holders.entry(id).or_default();
         *counter += 1;
         let statement = statement_of(id, *counter);
-        let request = statement.request(identity_of(id).public()).request;
+        let request = statement.request(&identity_of(id).identity()).request;
         self.validity.on_sent(&request);
         self.handle(server, Input::Recover(Box::new(statement)))
     }

@@ -92,7 +92,7 @@ pub fn restarted_with_holder(signer: Signer, records: Vec<Record>) -> Agreement 
         key: signer,
         keys: ReplicaKeys::Certified {
             group: GROUP,
-            identities: (0..4).map(|r| identity(r).public()).collect(),
+            identities: (0..4).map(|r| identity(r).public().into()).collect(),
         },
         ..config(0, Authentication::Mac)
     };

@@ -11,7 +11,7 @@ use quorate_net::group::{Durability, Files, Protocol, Purpose};
 use quorate_net::holder::CounterFile;
 use quorate_net::{Group as GroupFile, keys};
 use quorate_node::daemon::directory;
-use quorate_wire::Authentication;
+use quorate_wire::{Authentication, IdentityKey};
 
 use super::programs::wait;
 use super::watchdog::{Mounts, Watchdog};
@@ -36,7 +36,25 @@ pub struct Setup {
     on_disk: bool,
     protocol: Protocol,
     key_holders: bool,
+    chip: Option<Chip>,
     owner: bool,
+}
+
+/// A key holder whose key is in a TPM.
+#[derive(Clone, Debug)]
+#[cfg_attr(
+    not(feature = "tpm"),
+    allow(dead_code, reason = "it takes a TPM to make one")
+)]
+pub struct Chip {
+    /// Whose it is.
+    pub replica: u8,
+    /// How it is reached.
+    pub tcti: String,
+    /// The file that says which key it is.
+    pub file: PathBuf,
+    /// That key.
+    pub identity: IdentityKey,
 }
 
 /// A running group. Its processes and files go with it.
@@ -47,6 +65,7 @@ pub struct Group {
     replicas: Vec<Replica>,
     /// Where replicas have them.
     holders: Vec<Option<Child>>,
+    chip: Option<Chip>,
     watchdog: Watchdog,
     _turn: File,
 }
@@ -68,6 +87,7 @@ impl Setup {
             on_disk: false,
             protocol: Protocol::default(),
             key_holders: false,
+            chip: None,
             owner: false,
         }
     }
@@ -114,6 +134,13 @@ impl Setup {
         self
     }
 
+    /// Gives the replicas key holders, of which one has its key in a TPM.
+    #[cfg(feature = "tpm")]
+    pub fn chip(mut self, chip: Chip) -> Setup {
+        self.chip = Some(chip);
+        self.key_holders()
+    }
+
     pub fn start(self) -> Group {
         let turn = Group::take_turn();
         let directory = match self.on_disk {
@@ -124,7 +151,7 @@ impl Setup {
             directory.path(),
             self.replicas,
             self.protocol,
-            self.key_holders,
+            (self.key_holders, self.chip.as_ref()),
             self.owner,
         );
         for (_, elsewhere) in &self.data {
@@ -152,6 +179,7 @@ impl Setup {
                 true => (0..self.replicas).map(|_| None).collect(),
                 false => Vec::new(),
             },
+            chip: self.chip,
             file,
             replicas,
             watchdog,
@@ -290,6 +318,9 @@ impl Group {
         let mut command = quorate();
         command.args(["keyholder", "--with-parent", "--id", &id.to_string()]);
         command.arg("--group").arg(self.file());
+        if let Some(chip) = self.chip.as_ref().filter(|chip| chip.replica == id) {
+            command.args(["--tpm", &chip.tcti, "--key"]).arg(&chip.file);
+        }
         command.stdin(Stdio::piped()).stderr(Stdio::null());
         let child = command.spawn().expect("a key holder's process starts");
         self.holders[usize::from(id)] = Some(child);
@@ -424,7 +455,7 @@ fn make_files(
     directory: &Path,
     replicas: u8,
     protocol: Protocol,
-    key_holders: bool,
+    (key_holders, chip): (bool, Option<&Chip>),
     owner: bool,
 ) -> GroupFile {
     let make_key = |path: &Path| {
@@ -452,11 +483,14 @@ fn make_files(
         let identity = |id| {
             let own = directory.join(format!("holder-{id}"));
             std::fs::create_dir(&own).expect("a key holder's directory");
+            if let Some(chip) = chip.filter(|chip| chip.replica == id) {
+                return chip.identity;
+            }
             let key = make_key(&own.join("key"));
             CounterFile::create(&own.join("counter"), &key).expect("a counter");
-            key
+            key.into()
         };
-        let identities: Vec<_> = (0..replicas).map(identity).collect();
+        let identities: Vec<IdentityKey> = (0..replicas).map(identity).collect();
         group = group.with_identities(&identities).expect("a group");
     }
     if owner {

@@ -21,6 +21,8 @@ mod watchdog;
 
 use std::path::PathBuf;
 
+#[cfg(feature = "tpm")]
+pub use group::Chip;
 pub use group::{Group, Setup, free_ports};
 pub use mount::{Mount, is_mounted, require_fuse};
 pub use programs::{
