@@ -162,7 +162,7 @@ fn numbers_rise_across_restarts() {
         }
         if round == 1 {
             // Another one would say the same numbers.
-            let second = ends(&mut keyholder(place.path(), &tpm, &file).stderr(Stdio::piped()));
+            let second = ends(keyholder(place.path(), &tpm, &file).stderr(Stdio::piped()));
             assert_said(
                 &second,
                 1,
@@ -275,12 +275,11 @@ fn a_group_recovers_and_refuses_old_numbers() {
     group.wait_until_they_agree(&[0, 1, 2, 3]);
     let is_linked = |group: &crate::harness::Group| {
         let status = group.status();
-        let others = [0, 2, 3].map(|other| {
+        [0, 2, 3].map(|other| {
             let said = status.said(other).expect("the others answer");
             let link = said.links.iter().find(|link| link.peer == R);
             link.is_some_and(|link| link.up)
-        });
-        others
+        })
     };
     eventually("all have it", || is_linked(&group) == [true; 3]);
 
