@@ -96,7 +96,6 @@ pub fn ci() -> Result<(), String> {
         ("model", model),
         ("mutants", mutants),
         ("test", tests::all),
-        ("tpm", tpm),
     ])
 }
 
@@ -160,22 +159,6 @@ fn sim() -> Result<(), String> {
 /// The small scenarios of the model, whole.
 fn model() -> Result<(), String> {
     xtask(&["model", "--quick"])
-}
-
-/// The command with key holders in TPMs, against one that is a program. After the tests, with which it shares all else that is built.
-fn tpm() -> Result<(), String> {
-    cargo(&[
-        "test",
-        "-p",
-        "quorate",
-        "--features",
-        "tpm",
-        "--bin",
-        "quorate",
-        "--test",
-        "system",
-        "tpm::",
-    ])
 }
 
 /// A few bugs are put into the code, to see that the simulator finds them, and the model.
