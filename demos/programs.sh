@@ -125,18 +125,18 @@ else
     chmod 700 "$files/pg"
     [ "$(id -u)" != 0 ] || chown postgres:postgres "$scratch/pg" "$files/pg"
     pg initdb --auth=trust --username=postgres --data-checksums > "$scratch/initdb.out"
-    start_database || { tail "$scratch/pg/log"; fail "PostgreSQL did not start"; }
     database=started
+    start_database || { tail "$scratch/pg/log"; fail "PostgreSQL did not start"; }
     export PGUSER=postgres
     pg pgbench --quiet --initialize --scale=2 postgres 2> "$scratch/pgbench.err" || { cat "$scratch/pgbench.err"; fail pgbench; }
     pg pgbench --client=4 --time="$SECONDS_EACH" --no-vacuum postgres > "$scratch/pgbench.out" 2> "$scratch/pgbench.err" \
         || { cat "$scratch/pgbench.err"; fail pgbench; }
     grep -q '^number of failed transactions: 0 ' "$scratch/pgbench.out" || { cat "$scratch/pgbench.out"; fail pgbench; }
     kill -9 "$(head -n 1 "$files/pg/postmaster.pid")"
-    database=
+    back=
     # The others of its processes go when they find that it is gone.
-    for _ in $(seq 60); do start_database 2>/dev/null && database=started && break; sleep 1; done
-    [ -n "$database" ] || { tail "$scratch/pg/log"; fail "PostgreSQL did not come back"; }
+    for _ in $(seq 60); do start_database 2>/dev/null && back=yes && break; sleep 1; done
+    [ -n "$back" ] || { tail "$scratch/pg/log"; fail "PostgreSQL did not come back"; }
     made=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$scratch/pgbench.out")
     [ "$(ask 'select count(*) from pgbench_history')" = "$made" ] || fail "a transaction was lost"
     sums=$(ask 'select count(distinct total) from (select sum(abalance) as total from pgbench_accounts

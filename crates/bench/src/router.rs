@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
@@ -155,18 +155,27 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
     site.fill(&mut tree).await?;
     let (direct, volumes) = site.direct(&tree).await?;
     let routed = site.routed(&tree).await?;
-    let ends = site.servers().into_iter().enumerate();
-    let ends = ends.map(|(server, at)| (at, volumes.iter().map(|v| *v == server).collect()));
+    ensure!(
+        (0..SERVERS).all(|server| volumes.contains(&server)),
+        "a server has no files"
+    );
+    // Lanes ask for the files of one server each, on both ways: so they are the same calls, and the same servers have them.
+    let has = |server| volumes.iter().map(|at| *at == server).collect();
+    let ends = |address: &dyn Fn(usize) -> SocketAddr| {
+        let lanes = (0..SERVERS).map(|server| (address(server), has(server)));
+        lanes.collect()
+    };
+    let servers = site.servers();
     let sides = [
         Side {
             way: Way::Direct,
             names: Arc::new(direct),
-            ends: ends.collect(),
+            ends: ends(&|server| servers[server]),
         },
         Side {
             way: Way::Router,
             names: Arc::new(routed),
-            ends: vec![(site.router(), vec![true; tree.files.len()])],
+            ends: ends(&|_| site.router()),
         },
     ];
     let tree = Arc::new(tree);
@@ -181,12 +190,17 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
     }
     let peak = report.find(Way::Direct, CONNECTIONS, 16);
     let Some(peak) = peak.map(|row| row.median.calls_per_s) else {
+        ensure!(
+            !options.run.only.is_empty(),
+            "nothing was measured of the servers"
+        );
+        eprintln!("no rates: they are parts of what \"direct, 4 connections x 16\" bears");
         return Ok(());
     };
     for part in OFFERED {
         let load = Load {
             connections: CONNECTIONS,
-            pace: Pace::PerSecond((part * peak / 100.0).round() * 100.0),
+            pace: Pace::PerSecond(((part * peak / 100.0).round() * 100.0).max(100.0)),
         };
         measure(options, &site, &tree, &sides, load, &mut progress, report).await?;
     }
@@ -203,6 +217,7 @@ async fn measure(
     progress: &mut Progress,
     report: &mut Routed,
 ) -> Result<()> {
+    let first = report.router.len();
     let mut rounds = [Vec::new(), Vec::new()];
     for round in 0..options.run.rounds {
         for turn in 0..sides.len() {
@@ -225,25 +240,30 @@ async fn measure(
             );
             progress.tell(&name, &told);
             rounds[at].push(figures);
-        }
-    }
-    for (side, rounds) in sides.iter().zip(rounds) {
-        let (in_flight, offered_per_s) = match load.pace {
-            Pace::InFlight(calls) => (Some(calls), None),
-            Pace::PerSecond(rate) => (None, Some(rate)),
-        };
-        if !rounds.is_empty() {
-            report.router.push(Row {
-                way: side.way,
-                connections: load.connections,
-                in_flight,
-                offered_per_s,
-                median: medians(&rounds),
-                rounds,
-            });
+            report.router.truncate(first);
+            report.router.extend(rows(sides, load, &rounds));
         }
     }
     Ok(())
+}
+
+/// What is known of a load, on each way that was measured.
+fn rows(sides: &[Side; 2], load: Load, rounds: &[Vec<Figures>; 2]) -> Vec<Row> {
+    let (in_flight, offered_per_s) = match load.pace {
+        Pace::InFlight(calls) => (Some(calls), None),
+        Pace::PerSecond(rate) => (None, Some(rate)),
+    };
+    let both = sides.iter().zip(rounds);
+    let measured = both.filter(|(_, rounds)| !rounds.is_empty());
+    let row = |(side, rounds): (&Side, &Vec<Figures>)| Row {
+        way: side.way,
+        connections: load.connections,
+        in_flight,
+        offered_per_s,
+        median: medians(rounds),
+        rounds: rounds.clone(),
+    };
+    measured.map(row).collect()
 }
 
 fn name(way: Way, load: Load) -> String {
@@ -293,6 +313,7 @@ async fn once(
     while let Some(lane) = lanes.join_next().await {
         took.extend(lane.context("a connection's task")??);
     }
+    ensure!(!took.is_empty(), "nothing was answered in time");
     took.sort_unstable();
     let calls = took.len() as f64;
     let at = |share: f64| {

@@ -373,7 +373,8 @@ pub struct Status {
     /// How long to wait for the replicas.
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     pub timeout_ms: u64,
-    /// Ask the supervisor in this directory too; those in DIR and in DIR/replica-N, where DIR has the group file, are asked anyhow. Repeatable.
+    /// Ask the supervisor in this directory too; those in DIR, in DIR/supervisor-N and, where that is not there, in DIR/replica-N, where DIR
+    /// has the group file, are asked anyhow. Repeatable.
     #[arg(long, value_name = "DIR")]
     pub supervisor: Vec<PathBuf>,
     /// Print JSON.

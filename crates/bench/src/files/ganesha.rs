@@ -212,6 +212,7 @@ EXPORT {{
     Protocols = 3;
     Transports = TCP;
     SecType = sys;
+    PrivilegedPort = true;
     FSAL {{ Name = VFS; }}
 }}
 "

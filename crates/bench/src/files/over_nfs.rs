@@ -29,7 +29,9 @@ pub fn run(meter: &mut Meter<'_>, scale: Scale) -> Result<()> {
     meter.bytes("write", || {
         let step = nfs.io_bytes();
         let blocks = blocks(0, bytes, step);
-        nfs.write(&file, blocks.map(|(at, len)| (at, first.bytes(at, len))))?;
+        let goes_on = blocks.take_while(|_| site.go_on().is_ok());
+        nfs.write(&file, goes_on.map(|(at, len)| (at, first.bytes(at, len))))?;
+        site.go_on()?;
         nfs.commit(&file)?;
         Ok(bytes as u64)
     })?;

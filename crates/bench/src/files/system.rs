@@ -15,6 +15,7 @@ use super::Options;
 use super::front::Front;
 use super::ganesha::{self, Ganesha};
 use super::mounted::{self, Mounted};
+use super::nfs::Nfs;
 use super::service::Serving;
 use super::site::{Processes, Site};
 use crate::clock;
@@ -343,6 +344,10 @@ async fn passthrough(options: &Options) -> Result<Started> {
 
 async fn served(options: &Options) -> Result<Started> {
     let ganesha = Ganesha::start(&options.run.data).await?;
+    // It goes on without its export, where it can't serve that directory.
+    let endpoint = ganesha.endpoint().clone();
+    let mounted = tokio::task::spawn_blocking(move || Nfs::mount(&endpoint).map(drop));
+    mounted.await?.with_context(|| ganesha.last_words())?;
     let place = mounted::place(&options.run.data)?;
     let processes = Processes {
         replicas: vec![ganesha.pid()],

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout, Command};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::load::{Attributes, Names, write_call};
@@ -33,9 +34,19 @@ const SERVERS_OWN: usize = 8;
 pub struct Site {
     servers: Vec<(Child, SocketAddr)>,
     router: (Child, SocketAddr),
-    /// It says how it is for ever; a pipe that nobody holds would end it.
-    _lines: Lines<BufReader<ChildStdout>>,
+    /// Takes what it says for ever how it is.
+    heard: AbortHandle,
     _directory: TempDir,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.heard.abort();
+    }
+}
+
+async fn hear(mut lines: Lines<BufReader<ChildStdout>>) {
+    while let Ok(Some(_)) = lines.next_line().await {}
 }
 
 impl Site {
@@ -68,7 +79,7 @@ impl Site {
         Ok(Site {
             servers: running,
             router: (child, address),
-            _lines: lines,
+            heard: tokio::spawn(hear(lines)).abort_handle(),
             _directory: directory,
         })
     }

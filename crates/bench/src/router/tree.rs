@@ -12,8 +12,8 @@ const SUBDIRS: usize = 5;
 const DEPTH: usize = 3;
 /// How many sizes there are, and how many classes of popularity.
 const CLASSES: u32 = 100;
-/// Files of each size.
-const FILES_OF_A_SIZE: u32 = 10;
+/// Files of each class of popularity; their sizes are drawn.
+const FILES_OF_A_CLASS: u32 = 10;
 /// The exponent of popularity.
 const ZIPF: f64 = 0.6;
 /// Bytes that a READ asks for, and how often, of a hundred.
@@ -81,10 +81,10 @@ pub struct Tree {
 impl Tree {
     /// The files as they are to be; `quick` has few.
     pub fn new(quick: bool) -> Tree {
-        let (depth, of_a_size) = if quick {
+        let (depth, of_a_class) = if quick {
             (1, 1)
         } else {
-            (DEPTH, FILES_OF_A_SIZE)
+            (DEPTH, FILES_OF_A_CLASS)
         };
         let mut dirs = vec![dir(None, "web".into())];
         let mut level = 0..1;
@@ -101,7 +101,7 @@ impl Tree {
         }
         let mut random = Random(1);
         let mut files = Vec::new();
-        for number in 0..CLASSES * of_a_size {
+        for number in 0..CLASSES * of_a_class {
             let within = random.below(dirs.len() as u32) as usize;
             let name = Bytes::from(format!("f{number}"));
             dirs[within].names.insert(name.clone());
@@ -207,7 +207,7 @@ fn word(file: usize, place: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// 156 directories, a thousand files of 665 to 419,430 bytes; as many of each kind of call as is wanted.
+    /// 156 directories, a thousand files of 664 to 419,430 bytes; as many of each kind of call as is wanted.
     #[test]
     fn the_load_is_as_described() {
         let tree = Tree::new(false);

@@ -43,7 +43,8 @@ pub enum Benchmark {
     /// on groups of ours.
     Files(Files),
     /// What credentials cost: one large file in order and the search of a source tree, on the local disk, on what is given, and on groups of
-    /// ours by clients without a credential and by guests with chains of 1 and 5 links.
+    /// ours by clients without a credential and by guests with chains of 1 and 5 links. Mounted, and over NFS: there beside nfs-ganesha,
+    /// which is started where it is installed and this is root.
     Credentials(Credentials),
     /// What a storage router costs: the load of a web server's files on four NFS servers in memory, straight and through `quorate route`.
     /// About 2 minutes.

@@ -128,7 +128,7 @@ pub struct Replica {
 ///
 /// The replica runs as a child process that can't talk to it. Recoveries are begun by the schedule (--recover-every, or
 /// `quorate schedule`) or by `quorate recover`. What it says goes to standard error, what the replica says to messages.log in the replica's
-/// directory.
+/// directory, or with --user in the supervisor's.
 ///
 /// With --user the replica runs as another user than this process, which is root's: who takes the replica over can neither end nor trace
 /// the supervisor, nor write what it goes by. What is the supervisor's own is then in a directory of its own (--state), which

@@ -202,8 +202,12 @@ pub fn create(
     for id in group.quorum().replicas() {
         make(&paths::replica(directory, id.0))?;
     }
+    if key_holders {
+        for id in group.quorum().replicas() {
+            make(&paths::holder(directory, id.0))?;
+        }
+    }
     for (&id, key) in &holders {
-        make(&paths::holder(directory, id))?;
         key.save()?;
         let counter = paths::holder_counter(directory, id);
         match CounterFile::create(&counter, &key.pair.public()) {

@@ -98,7 +98,7 @@ fn serve(args: &Keyholder, group: &Group, id: u8, vault: impl Vault, last: u64) 
         });
     }
     eprintln!(
-        "the key holder of replica {id} listens at {} for user {user}; it has signed {last} statements so far",
+        "the key holder of replica {id} listens at {} for user {user}; its counter is at {last}",
         socket.display()
     );
     let ended = holder.serve();

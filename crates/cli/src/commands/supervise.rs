@@ -35,7 +35,7 @@ pub fn run(args: &Supervise) -> Result<()> {
         .clone()
         .unwrap_or_else(|| paths::replica(&beside, args.id));
     let account = args.user.as_deref().map(Account::named).transpose()?;
-    let state = own_directory(args, account, &data)?;
+    let state = own_directory(args, account, &data, &client_key)?;
     let mut arguments: Vec<OsString> = vec![
         "--id".into(),
         args.id.to_string().into(),
@@ -64,7 +64,12 @@ pub fn run(args: &Supervise) -> Result<()> {
 }
 
 /// Where the supervisor keeps what is its own. The replica's user, where that is another one, must have no hand in it, nor in what it goes by.
-fn own_directory(args: &Supervise, account: Option<Account>, data: &Path) -> Result<PathBuf> {
+fn own_directory(
+    args: &Supervise,
+    account: Option<Account>,
+    data: &Path,
+    client_key: &PathBuf,
+) -> Result<PathBuf> {
     let beside = paths::beside(&args.group);
     let state = match (&args.state, account) {
         (Some(state), _) => state.clone(),
@@ -82,8 +87,19 @@ fn own_directory(args: &Supervise, account: Option<Account>, data: &Path) -> Res
     if !rustix::process::geteuid().is_root() {
         bail!("--user: only root can run the replica as another user; run the supervisor as root");
     }
-    let rests_on = [&state, &args.group].into_iter().chain(&args.programs);
-    for path in rests_on {
+    leave_terminal()?;
+    let program = std::env::current_exe().context("can't find this program's own file")?;
+    let rests_on = [&state, &args.group, client_key, &program].into_iter();
+    for path in rests_on.chain(&args.programs) {
+        let plain = path.canonicalize();
+        let plain = plain.with_context(|| path.display().to_string())?;
+        if std::path::absolute(path)? != plain {
+            bail!(
+                "--user: {} leads through a symbolic link, which could be exchanged; say {}",
+                path.display(),
+                plain.display()
+            );
+        }
         if let Some(part) = account.could_change(path)? {
             bail!(
                 "the replica's user (number {}) could change {}, and with it {}, which the supervisor goes by: both are to be root's, with \
@@ -95,6 +111,18 @@ fn own_directory(args: &Supervise, account: Option<Account>, data: &Path) -> Res
         }
     }
     Ok(state)
+}
+
+/// A terminal would be the replica's as well, which could type on it.
+fn leave_terminal() -> Result<()> {
+    // In vain where a shell has started it as a job.
+    let _ = rustix::process::setsid();
+    if std::fs::File::open("/dev/tty").is_ok() {
+        bail!(
+            "--user: start it without a terminal, as a service or with setsid(1): a replica that was taken over could type on it"
+        );
+    }
+    Ok(())
 }
 
 async fn serve(

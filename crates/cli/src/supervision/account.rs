@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 /// Where a system without a directory service lists its users (passwd(5)).
 const USERS: &str = "/etc/passwd";
+/// How often processes are ended until none is left.
+const ATTEMPTS: usize = 50;
 
 /// A user and its group. It has no other groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,43 @@ impl Account {
         Ok(account)
     }
 
+    /// Ends all processes of this user: there must be none but the replica's.
+    ///
+    /// # Errors
+    /// If some go on.
+    pub fn end_all(self) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            if !self.has_processes()? {
+                return Ok(());
+            }
+            // As that user, who may end all of its own and no others. The kernel does it in one go, so that none gets away by a fork.
+            let kill = Command::new("kill")
+                .args(["-KILL", "--", "-1"])
+                .uid(self.uid)
+                .gid(self.gid)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            kill.context("ending all processes of the replica's user with kill(1)")?;
+        }
+        bail!(
+            "processes of the replica's user (number {}) can't be ended",
+            self.uid
+        )
+    }
+
+    fn has_processes(self) -> Result<bool> {
+        for entry in fs::read_dir("/proc").context("/proc")? {
+            // Others come and go meanwhile.
+            let status = entry.and_then(|entry| fs::read_to_string(entry.path().join("status")));
+            if status.is_ok_and(|status| runs_as(&status, self.uid)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Which part of a path this user could change: the thing itself, or a directory above it in which it could be exchanged.
     ///
     /// # Errors
@@ -54,7 +95,8 @@ impl Account {
             let about = fs::metadata(part).with_context(|| part.display().to_string())?;
             let mode = about.mode();
             let owns = about.uid() == self.uid;
-            let writes = mode & 0o002 != 0 || mode & 0o020 != 0 && about.gid() == self.gid;
+            // Whatever the group is: its bits are also what an ACL gives to others at the most.
+            let writes = mode & 0o022 != 0;
             // In a directory with the sticky bit only what one owns can be moved away.
             let kept = place > 0 && mode & 0o1000 != 0;
             if owns || writes && !kept {
@@ -63,6 +105,14 @@ impl Account {
         }
         Ok(None)
     }
+}
+
+/// Whether a process runs as a user, or could again, by what /proc/PID/status says (proc(5)); one that has ended does not.
+fn runs_as(status: &str, uid: u32) -> bool {
+    let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let has_ended = of("State:").is_some_and(|state| state.trim().starts_with(['Z', 'X']));
+    let mut users = of("Uid:").unwrap_or_default().split_ascii_whitespace();
+    !has_ended && users.any(|user| user.parse() == Ok(uid))
 }
 
 fn find(users: &str, name: &str) -> Option<Account> {
@@ -96,6 +146,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn processes_are_told_by_their_users() {
+        let status = "Name:\tsh\nState:\tS (sleeping)\nUid:\t0\t990\t0\t0\nGid:\t5\t5\t5\t5\n";
+        assert!(runs_as(status, 990) && runs_as(status, 0));
+        assert!(!runs_as(status, 5) && !runs_as("", 0));
+        assert!(!runs_as(&status.replace("S (sleeping)", "Z (zombie)"), 990));
+    }
+
     /// What belongs to a user, or stands where all may write, could be changed by it; a directory with the sticky bit above changes nothing.
     #[test]
     fn what_could_be_changed_is_named() {
@@ -126,7 +184,8 @@ mod tests {
         assert_eq!(stranger.could_change(&list).unwrap(), None);
         assert_eq!(owner.could_change(&list).unwrap(), Some(list.clone()));
         mode(&list, 0o664);
-        assert_eq!(stranger.could_change(&list).unwrap(), None);
+        // There may be an ACL behind it.
+        assert_eq!(stranger.could_change(&list).unwrap(), Some(list.clone()));
         assert_eq!(of_group.could_change(&list).unwrap(), Some(list.clone()));
         mode(&list, 0o646);
         assert_eq!(stranger.could_change(&list).unwrap(), Some(list.clone()));

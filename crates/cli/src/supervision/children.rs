@@ -4,6 +4,7 @@ mod patience;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -283,10 +284,21 @@ fn failed(status: ExitStatus) -> bool {
     !status.success() && !was_killed(status)
 }
 
+/// The last line of a log. The log is written by who may have been taken over: little of it is read, and it moves no cursor.
 fn last_words(log: &Path) -> String {
-    let log = std::fs::read(log).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log);
-    log.lines().last().unwrap_or("it said nothing").to_string()
+    const LAST_BYTES: u64 = 4096;
+    let read = || {
+        let mut log = File::open(log)?;
+        let from = log.metadata()?.len().saturating_sub(LAST_BYTES);
+        log.seek(SeekFrom::Start(from))?;
+        let mut last = Vec::new();
+        log.take(LAST_BYTES).read_to_end(&mut last)?;
+        std::io::Result::Ok(last)
+    };
+    let last = read().unwrap_or_default();
+    let last = String::from_utf8_lossy(&last);
+    let line = last.lines().last().unwrap_or("it said nothing");
+    line.chars().filter(|c| !c.is_control()).collect()
 }
 
 impl Starter {
@@ -311,6 +323,8 @@ impl Starter {
         command.args(&launch.arguments);
         if recover {
             command.arg("--recover");
+            // Who has taken it over may have left something that outlives it.
+            launch.account.map_or(Ok(()), |account| account.end_all())?;
         }
         // The child keeps reading standard input: when this process dies, however it dies, the pipe ends and so does the child.
         command
@@ -343,6 +357,18 @@ fn open_log(path: &Path) -> std::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of a log that was made as long as can be, little is read; and what would move the terminal's cursor is left out.
+    #[test]
+    fn last_words_are_few() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = directory.path().join("log");
+        let file = File::create(&log).expect("a log");
+        file.set_len(1 << 40).expect("a hole");
+        assert!(last_words(&log).len() <= 4096);
+        std::fs::write(&log, "before\nthe \x1b[2Jend\n").expect("a log");
+        assert_eq!(last_words(&log), "the [2Jend");
+    }
 
     /// Last words are told where they are about the end, and only there.
     #[test]

@@ -14,6 +14,8 @@ use crate::operators::{self, SocketFile};
 const NAME: &str = "control.sock";
 /// The longest request, in bytes.
 const MAX_REQUEST: u64 = 4096;
+/// All that a supervisor answers to one, with what it tells meanwhile.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// Requests that may wait, and answers to one.
 const WAITING: usize = 16;
 
@@ -138,7 +140,8 @@ pub async fn ask(
     let mut line = serde_json::to_string(request)?;
     line.push('\n');
     write.write_all(line.as_bytes()).await?;
-    let mut lines = BufReader::new(read).lines();
+    // Whoever listens there must not fill this process's memory.
+    let mut lines = BufReader::new(read.take(MAX_ANSWER_BYTES)).lines();
     while let Some(line) = lines.next_line().await? {
         match serde_json::from_str(&line)? {
             Answer::Note(text) => tell(&text),

@@ -54,7 +54,7 @@ impl Core {
         let _changing = truncates.then(|| self.changing());
         let generation = self.volume.session().generation();
         let opened = self.volume.open(who, Open { ino, flags }).await;
-        let opened = opened.inspect_err(|e| self.pins.failed(e))?;
+        let opened = opened.inspect_err(|e| self.pins.failed(ino, e))?;
         if opened.attr.nlink == 0 && !self.handles.is_open(ino) && !self.pins.holds(ino) {
             // By a name that has become another's: the kernel is to look it up again. A program may open once more what it
             // has open (/proc/self/fd), with or without a name.

@@ -47,7 +47,7 @@ impl Core {
         }
         self.flush_ino(ino).await;
         let attr = self.volume.get_attr(who, Target::Ino(ino)).await;
-        let attr = attr.inspect_err(|e| self.pins.failed(e))?;
+        let attr = attr.inspect_err(|e| self.pins.failed(ino, e))?;
         self.fresh(attr).await
     }
 
@@ -95,7 +95,10 @@ impl Core {
         for _ in 0..MAX_STEPS {
             let _changing = self.changing();
             let attr = match &file {
-                None => self.volume.set_attr(who, op.clone()).await?,
+                None => {
+                    let set = self.volume.set_attr(who, op.clone()).await;
+                    set.inspect_err(|e| self.pins.failed(ino, e))?
+                }
                 Some(file) => {
                     let set = |handle| {
                         let target = Target::Handle(handle);

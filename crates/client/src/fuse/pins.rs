@@ -7,9 +7,10 @@
 //! changes: it is read at once. Where nothing is replaced, nothing is held.
 //!
 //! An open must not find what was gone before it began. So the kernel may not keep the name of what is held: each open looks it up,
-//! and what is opened had the name at that moment. Files with further names, of which the kernel may keep one, are not held.
+//! and what is opened had the name at that moment. Files with further names, of which the kernel may keep one, are not held, nor large ones, which
+//! nobody replaces so fast: what is held takes space.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,12 +31,18 @@ const HELD: Duration = Duration::from_secs(1);
 const MAX_HELD: usize = 4096;
 /// The most symbolic links that are remembered, of up to 4 KiB.
 const MAX_LINKS: usize = 1024;
+/// The longest file that is held.
+const MAX_HELD_BYTES: u64 = 1 << 20;
+/// How many of the objects that were looked up last are known.
+const RECENT: usize = 64;
 /// How often a name is looked up that is another's before the object can be held.
 const ATTEMPTS: usize = 16;
 
 #[derive(Debug, Default)]
 struct State {
     watched_until: Option<Instant>,
+    /// What was looked up last, and when.
+    recent: VecDeque<(Ino, Instant)>,
     /// Objects, and how long they are held.
     held: BTreeMap<Ino, Instant>,
     /// Symbolic links: how long they are remembered, and what they say.
@@ -56,11 +63,25 @@ impl Pins {
         self.lock().watched_until = Some(Instant::now() + WATCHED);
     }
 
-    /// The same, if this says so.
-    pub fn failed(&self, error: &CallError) {
-        if *error == CallError::Refused(Errno::ESTALE) {
+    /// The same, if this says so of an object that had. Others may be gone for long, and asked about for ever.
+    pub fn failed(&self, ino: Ino, error: &CallError) {
+        if *error == CallError::Refused(Errno::ESTALE) && self.was_looked_up(ino) {
             self.gone();
         }
+    }
+
+    fn looked_up(&self, ino: Ino) {
+        let mut state = self.lock();
+        if state.recent.len() >= RECENT {
+            state.recent.pop_front();
+        }
+        state.recent.push_back((ino, Instant::now()));
+    }
+
+    fn was_looked_up(&self, ino: Ino) -> bool {
+        let state = self.lock();
+        let mut of_it = state.recent.iter().filter(|(other, _)| *other == ino);
+        of_it.any(|(_, at)| at.elapsed() < WATCHED)
     }
 
     /// What a symbolic link said a moment ago.
@@ -134,7 +155,10 @@ impl Core {
         let mut attr = self.volume.lookup(who, lookup.clone()).await?;
         for _ in 1..ATTEMPTS {
             let kind_can = matches!(attr.kind, Kind::Regular | Kind::Symlink);
-            let may_be_held = kind_can && attr.nlink == 1;
+            let may_be_held = kind_can && attr.nlink == 1 && attr.size <= MAX_HELD_BYTES;
+            if may_be_held {
+                self.pins.looked_up(attr.ino);
+            }
             if !may_be_held || !self.pins.is_watched() || self.hold(who, &attr).await {
                 break;
             }
@@ -160,7 +184,13 @@ impl Core {
         }
         let generation = self.volume.session().generation();
         let mut opened = Err(CallError::Garbled);
-        for flags in [flags::READ, flags::WRITE] {
+        // What the mode rules out is not asked for: a guest's audit log would tell of it.
+        let ways = [
+            (flags::READ, 0o444),
+            (flags::WRITE, 0o222),
+            (flags::EXEC, 0o111),
+        ];
+        for (flags, _) in ways.into_iter().filter(|(_, bits)| attr.mode & bits != 0) {
             opened = self.volume.open(who, Open { ino, flags }).await;
             if opened.as_ref().err() != Some(&CallError::Refused(Errno::EACCES)) {
                 break;
@@ -173,7 +203,9 @@ impl Core {
             Err(_) => return true,
         };
         let held_by_another = self.pins.prolong(ino);
-        if opened.attr.nlink == 0 || held_by_another {
+        // Where the session was lost meanwhile, it is not known of which the handle is.
+        let is_current = self.volume.session().generation() == generation;
+        if opened.attr.nlink == 0 || held_by_another || !is_current {
             let _ = self.volume.release(who, opened.handle).await;
             return held_by_another;
         }

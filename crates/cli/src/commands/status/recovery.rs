@@ -28,7 +28,14 @@ impl Recoveries {
         directories: &[PathBuf],
         patience: Duration,
     ) -> Result<Recoveries> {
-        let usual = quorum.replicas().map(|id| paths::replica(beside, id.0));
+        // Where a supervisor has a directory of its own, the replica's user could listen in the other.
+        let usual = quorum.replicas().map(|id| {
+            let own = paths::supervisor(beside, id.0);
+            match own.exists() {
+                true => own,
+                false => paths::replica(beside, id.0),
+            }
+        });
         let usual = std::iter::once(beside.to_path_buf()).chain(usual);
         let mut told = BTreeMap::new();
         commands::runtime()?.block_on(async {
@@ -47,7 +54,10 @@ impl Recoveries {
                 for replica in answer["replicas"].as_array().into_iter().flatten() {
                     let id = replica["id"].as_u64().and_then(|id| u8::try_from(id).ok());
                     let of_group = id.filter(|id| usize::from(*id) < quorum.n());
-                    told.extend(of_group.map(|id| (id, replica.clone())));
+                    if let Some(id) = of_group {
+                        // What was asked first was named.
+                        told.entry(id).or_insert_with(|| replica.clone());
+                    }
                 }
             }
             Ok(())
