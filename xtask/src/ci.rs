@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{deny, fuzz, packages, tests, tools};
+use crate::{deny, fuzz, lab, packages, tests, tools};
 
 /// A step that can fail with a message.
 type Step = (&'static str, fn() -> Result<(), String>);
@@ -129,12 +129,6 @@ pub fn program(name: &str, args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// This program again, as people call it.
-fn xtask(args: &[&str]) -> Result<(), String> {
-    let program = ["run", "--quiet", "--package", "xtask", "--"];
-    cargo(&[&program, args].concat())
-}
-
 fn fmt() -> Result<(), String> {
     cargo(&["fmt", "--all", "--check"])
 }
@@ -152,25 +146,25 @@ fn clippy() -> Result<(), String> {
 
 /// In the dev profile: its checks of overflow and its debug assertions are a part of what is looked for.
 fn sim() -> Result<(), String> {
-    xtask(&["sim", "--seeds", "0..5000"])?;
-    xtask(&["sim", "--guests", "--seeds", "0..500"])
+    lab::run(&["sim", "--seeds", "0..5000"])?;
+    lab::run(&["sim", "--guests", "--seeds", "0..500"])
 }
 
 /// The small scenarios of the model, whole.
 fn model() -> Result<(), String> {
-    xtask(&["model", "--quick"])
+    lab::run(&["model", "--quick"])
 }
 
 /// A few bugs are put into the code, to see that the simulator finds them, and the model.
 fn mutants() -> Result<(), String> {
-    xtask(&["mutants", "--quick"])?;
-    xtask(&["model", "--mutants", "--quick"])
+    lab::run(&["mutants", "--quick"])?;
+    lab::run(&["model", "--mutants", "--quick"])
 }
 
 /// Nothing that is installed can be built with bugs in it, or with signatures that are not checked, and no release build at all.
 fn mutants_stay_out() -> Result<(), String> {
-    // With all features on, the features of `wire` under the command; and under this program, to see that it would show.
-    for (package, wanted) in [("quorate", ""), ("xtask", "mutants,remember")] {
+    // With all features on, the features of `wire` under the command; and under the laboratory, to see that it would show.
+    for (package, wanted) in [("quorate", ""), ("quorate-lab", "mutants,remember")] {
         let output = Command::new("cargo")
             .args([
                 "tree",

@@ -5,21 +5,13 @@ mod ci;
 mod deny;
 mod figures;
 mod fuzz;
-mod model;
-mod mutants;
+mod lab;
 mod packages;
-mod runs;
-mod sim;
 mod tests;
 mod tools;
-mod twins;
 mod up;
 
 use std::process::ExitCode;
-
-#[cfg(feature = "remember")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
 cargo xtask up [OPTIONS]                       sets up and runs a local group; options of `quorate up`
@@ -38,19 +30,6 @@ cargo xtask chaos [--seed N] [--minutes M]     torments real groups and checks w
 cargo xtask chaos check FILE                   checks a history that was kept
 cargo xtask figures [--rounds N] [--json FILE] measures a mount beside a plain passthrough, on a quiet machine";
 
-/// Builds this program once more, as a laboratory: with defects that can be switched on, and signatures that are remembered; and
-/// runs one of its commands there.
-fn again(command: &str, args: &[String]) -> Result<(), String> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let status = std::process::Command::new(cargo)
-        .args(["run", "--quiet", "--package", "xtask"])
-        .args(["--features", "mutants,remember", "--", command])
-        .args(args)
-        .status()
-        .map_err(|e| format!("can't run cargo: {e}"))?;
-    status.success().then_some(()).ok_or("see above".into())
-}
-
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
@@ -62,10 +41,7 @@ fn main() -> ExitCode {
         Some("check") => ci::check(),
         Some("chaos") => chaos::run(&args[1..]),
         Some("figures") => figures::main(&args[1..]),
-        Some("sim") => sim::main(&args[1..]),
-        Some("twins") => twins::main(&args[1..]),
-        Some("model") => model::main(&args[1..]),
-        Some("mutants") => mutants::main(&args[1..]),
+        Some("sim" | "twins" | "model" | "mutants") => lab::run(&args),
         _ => Err(USAGE.into()),
     };
     match result {

@@ -46,11 +46,8 @@ fn number(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("{text:?} is not a number"))
 }
 
-/// `cargo xtask sim`: builds this program once more, so that signatures are remembered, and runs that.
+/// `cargo xtask sim`.
 pub fn main(args: &[String]) -> Result<(), String> {
-    if !cfg!(feature = "remember") {
-        return crate::again("sim", args);
-    }
     let args = parse(args)?;
     let options = Options {
         trace: args.trace,
