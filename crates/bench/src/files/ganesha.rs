@@ -30,6 +30,10 @@ const PROGRAMS: [(&str, &str); 3] = [
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Runs as the first process of a PID namespace: with it all others end. Prints the server's number as the machine has it. $1: the place.
 const SCRIPT: &str = r#"
+# What is mounted over FUSE here must not stay mounted there: its process could not end.
+sed -n 's/^\([^ ]* \)\{4\}\([^ ]*\) .* - fuse[. ].*/\2/p' /proc/self/mountinfo | while read -r at; do
+    umount -n -c -l "$(printf %b "$at")" || true
+done
 mount -t tmpfs none /run
 mount -t tmpfs none /var/lib/nfs
 mkdir -p /run/rpcbind
