@@ -32,7 +32,12 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub fn run(args: &Route) -> Result<()> {
     let config = Config::load(&args.config)?;
     commands::check_reach(config.listen, args.trust_network)?;
-    commands::runtime()?.block_on(route(args, config))
+    // One thread: a call passes through several tasks, each of which would wake another thread, at many times the cost of what it does.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("can't start the asynchronous runtime")?;
+    runtime.block_on(route(args, config))
 }
 
 /// Finds or makes all that is on the volumes.
