@@ -101,7 +101,7 @@ impl Agreement {
         let ReplicaKeys::Certified { identities, .. } = &self.config.keys else {
             return None;
         };
-        identities.iter().find(|identity| identity.name() == *name)
+        identities.get(usize::from(self.replica_of_identity(name)?.0))
     }
 
     /// This replica's own statement.

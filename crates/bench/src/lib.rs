@@ -40,6 +40,7 @@ pub mod recovery;
 pub mod replica;
 pub mod report;
 pub mod router;
+mod rpc;
 pub mod run;
 
 /// The words of the papers' figures: a request of `request` KB with a result of `result` KB.

@@ -90,11 +90,7 @@ impl Figures {
     /// The figures of a sample.
     pub fn of(sample: &Sample) -> Figures {
         let ops = sample.latencies_ns.len();
-        let at = |share: f64| {
-            let rank = (ops as f64 * share) as usize;
-            let ns = sample.latencies_ns.get(rank.min(ops.saturating_sub(1)));
-            ns.map_or(f64::NAN, |ns| f64::from(*ns) / 1e3)
-        };
+        let at = |share| percentile_us(&sample.latencies_ns, share);
         let each = |seconds: f64| seconds * 1e6 / ops as f64;
         Figures {
             p50_us: at(0.5),
@@ -116,6 +112,13 @@ impl Figures {
             client_cpu_us: of(|f| f.client_cpu_us),
         }
     }
+}
+
+/// How long so large a part took at most, in microseconds, of times in nanoseconds and in rising order.
+pub(crate) fn percentile_us(times_ns: &[u32], share: f64) -> f64 {
+    let rank = (times_ns.len() as f64 * share) as usize;
+    let ns = times_ns.get(rank.min(times_ns.len().saturating_sub(1)));
+    ns.map_or(f64::NAN, |ns| f64::from(*ns) / 1e3)
 }
 
 /// The value in the middle.

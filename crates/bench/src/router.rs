@@ -21,7 +21,7 @@ use tokio::time::sleep_until;
 use crate::group::Launcher;
 use crate::plot::Plot;
 use crate::progress::Progress;
-use crate::report::{Report, Table, median, show};
+use crate::report::{Report, Table, median, percentile_us, show};
 use crate::{clock, cpu, run};
 use load::{Lane, Names, Pace, Window, drive};
 use site::Site;
@@ -316,15 +316,10 @@ async fn once(
     ensure!(!took.is_empty(), "nothing was answered in time");
     took.sort_unstable();
     let calls = took.len() as f64;
-    let at = |share: f64| {
-        let rank = (calls * share) as usize;
-        let ns = took.get(rank.min(took.len().saturating_sub(1)));
-        ns.map_or(f64::NAN, |ns| f64::from(*ns) / 1e3)
-    };
     let each = |part: usize| (after[part] - before[part]) * 1e6 / calls;
     Ok(Figures {
-        p50_us: at(0.5),
-        p99_us: at(0.99),
+        p50_us: percentile_us(&took, 0.5),
+        p99_us: percentile_us(&took, 0.99),
         calls_per_s: calls / ended.duration_since(began).as_secs_f64(),
         router_cpu_us: each(0),
         servers_cpu_us: each(1),

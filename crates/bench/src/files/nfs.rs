@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use quorate_nfs::rpc::{LAST, record_head};
+use quorate_nfs::call;
+use quorate_nfs::rpc::LAST;
 use quorate_nfs::xdr::{Reader, Writer};
-use quorate_nfs::{call, rpc};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
+use crate::rpc::{MNT, MOUNT, read_reply, write_call};
+
 /// How long a server may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// MOUNT's program number; NFS's is the crate's.
-const MOUNT: u32 = 100_005;
 /// What is moved by one call at most, as Linux has it; less where the server says so.
 const IO_BYTES: u32 = 1 << 20;
 /// Calls under way.
@@ -61,7 +61,7 @@ impl Nfs {
     pub fn mount(at: &Endpoint) -> Result<Nfs> {
         let mut w = Writer::default();
         w.opaque(at.path.as_bytes());
-        let mut reply = Calls::connect(at.mount)?.call((MOUNT, 1), &w.out)?;
+        let mut reply = Calls::connect(at.mount)?.call((MOUNT, MNT), &w.out)?;
         let status = reply.u32()?;
         ensure!(status == 0, "MOUNT of {} is refused: {status}", at.path);
         let root = handle(&mut reply)?;
@@ -278,47 +278,17 @@ impl Calls {
         Ok(reply)
     }
 
-    /// Sends a call of a program's procedure, version 3 of all that there is here.
-    fn send(&mut self, (program, procedure): (u32, u32), arguments: &[u8]) -> Result<u32> {
-        const CALL: u32 = 0;
-        const RPC: u32 = 2;
-        const AUTH_SYS: u32 = 1;
+    /// Sends a call of a program's procedure.
+    fn send(&mut self, whole: (u32, u32), arguments: &[u8]) -> Result<u32> {
         self.last += 1;
-        let [uid, gid] = [
-            rustix::process::getuid().as_raw(),
-            rustix::process::getgid().as_raw(),
-        ];
-        let mut who = Writer::default();
-        // A stamp, no name of a machine, no further groups.
-        [0, 0, uid, gid, 0]
-            .into_iter()
-            .for_each(|word| who.u32(word));
-        let mut w = Writer::default();
-        // Room for the record's head.
-        w.u32(0);
-        let head = [
-            self.last,
-            CALL,
-            RPC,
-            program,
-            call::VERSION,
-            procedure,
-            AUTH_SYS,
-        ];
-        head.into_iter().for_each(|word| w.u32(word));
-        w.opaque(&who.out);
-        // Nothing verifies the caller.
-        w.fixed(&[0; 8]);
-        let len = w.out.len() - 4 + arguments.len();
-        w.out[..4].copy_from_slice(&record_head(len));
-        w.out.extend_from_slice(arguments);
-        self.stream.write_all(&w.out).context("sending a call")?;
+        let mut call = Vec::new();
+        write_call(&mut call, self.last, whole, arguments);
+        self.stream.write_all(&call).context("sending a call")?;
         Ok(self.last)
     }
 
     /// The next reply and the number of its call.
     fn receive(&mut self) -> Result<(u32, Reader)> {
-        const REPLY: u32 = 1;
         let mut record = Vec::new();
         loop {
             let mut head = [0; 4];
@@ -334,14 +304,7 @@ impl Calls {
                 break;
             }
         }
-        let mut reply = Reader::new(record.into());
-        let xid = reply.u32()?;
-        let [kind, denied, _flavor] = [reply.u32()?, reply.u32()?, reply.u32()?];
-        ensure!((kind, denied) == (REPLY, 0), "the call is denied");
-        reply.opaque(rpc::MAX_RECORD_BYTES, "verifier")?;
-        let refused = reply.u32()?;
-        ensure!(refused == 0, "the call is not served: {refused}");
-        Ok((xid, reply))
+        read_reply(record.into())
     }
 }
 

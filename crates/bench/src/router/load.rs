@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Buf, Bytes, BytesMut};
 use quorate_nfs::call::{self, Fh};
-use quorate_nfs::rpc::{LAST, record_head};
+use quorate_nfs::rpc::LAST;
 use quorate_nfs::xdr::{Malformed, Reader, Writer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use super::tree::{self, Kind, Tree};
 use crate::clock;
 use crate::load::Random;
+use crate::rpc::{read_reply, write_call};
 
 /// How long an answer may take before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -141,7 +142,7 @@ pub async fn drive(
                 ensure!(read.context("receiving")? > 0, "the server closed the connection");
                 let now = clock();
                 while let Some(record) = next_record(&mut coming)? {
-                    let (xid, results) = reply(record)?;
+                    let (xid, results) = read_reply(record)?;
                     let asked: Asked = on_their_way.remove(&xid).context("an answer to nothing")?;
                     if let Err(why) = asking.check(&asked, results) {
                         bail!("a wrong answer to {:?} of file {}: {why}", asked.kind, asked.file);
@@ -217,41 +218,6 @@ fn next_record(coming: &mut BytesMut) -> Result<Option<Bytes>> {
     Ok(Some(coming.split_to(len).freeze()))
 }
 
-/// The number and the results of an answer.
-fn reply(record: Bytes) -> Result<(u32, Reader)> {
-    let mut r = Reader::new(record);
-    let mut head = || -> Result<(u32, bool), Malformed> {
-        let xid = r.u32()?;
-        let is_reply = (r.u32()?, r.u32()?) == (1, 0);
-        let _flavor = r.u32()?;
-        r.opaque(400, "verifier")?;
-        Ok((xid, is_reply && r.u32()? == 0))
-    };
-    let (xid, is_accepted) = head()?;
-    ensure!(is_accepted, "a call was not taken");
-    Ok((xid, r))
-}
-
-/// Writes a call as a record.
-pub fn write_call(
-    out: &mut Vec<u8>,
-    xid: u32,
-    (program, version, procedure): (u32, u32, u32),
-    arguments: &Writer,
-) {
-    let mut w = Writer::with_capacity(128 + arguments.out.len());
-    for word in [xid, 0, 2, program, version, procedure] {
-        w.u32(word);
-    }
-    // AUTH_SYS: no stamp, no name, user and group 0, no others; no verifier.
-    for word in [1, 20, 0, 0, 0, 0, 0, 0, 0] {
-        w.u32(word);
-    }
-    w.fixed(&arguments.out);
-    out.extend_from_slice(&record_head(w.out.len()));
-    out.extend_from_slice(&w.out);
-}
-
 /// What is asked over a lane.
 struct Asking<'a> {
     tree: &'a Tree,
@@ -320,7 +286,7 @@ impl Asking<'_> {
             }
         };
         self.xid = self.xid.wrapping_add(1);
-        write_call(out, self.xid, (call::PROGRAM, call::VERSION, procedure), &w);
+        write_call(out, self.xid, (call::PROGRAM, procedure), &w.out);
         let asked = Asked {
             kind,
             file,

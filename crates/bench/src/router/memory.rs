@@ -18,9 +18,8 @@ use quorate_nfs::status::Status;
 use quorate_nfs::xdr::Reader;
 use quorate_nfs::{Answers, serve};
 
-/// The program that gives out the root's handle (RFC 1813, appendix I), and its procedure for that.
-const MOUNT: u32 = 100_005;
-const MNT: u32 = 1;
+use crate::rpc::{MNT, MOUNT};
+
 /// The root's number.
 const ROOT: usize = 0;
 /// The longest file: a mistake must not take all memory.

@@ -19,9 +19,10 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::load::{Attributes, Names, write_call};
+use super::load::{Attributes, Names};
 use super::tree::{Tree, content};
 use crate::group::Launcher;
+use crate::rpc::{MNT, MOUNT, read_reply, write_call};
 
 /// How long a process may take to start, and a call while files are made.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -104,7 +105,7 @@ impl Site {
         let mut caller = Caller::connect(self.router()).await?;
         let mut mount = Writer::default();
         mount.opaque(b"/");
-        let mut mounted = caller.call((100_005, 3, 1), &mount).await?;
+        let mut mounted = caller.call((MOUNT, MNT), &mount.out).await?;
         ensure!(mounted.u32()? == 0, "the router refuses to be mounted");
         let root = mounted.opaque(64, "handle")?;
         for at in 0..tree.dirs.len() {
@@ -225,7 +226,7 @@ impl Caller {
     }
 
     /// The results of a call.
-    async fn call(&mut self, procedure: (u32, u32, u32), arguments: &Writer) -> Result<Reader> {
+    async fn call(&mut self, procedure: (u32, u32), arguments: &[u8]) -> Result<Reader> {
         self.xid += 1;
         let mut out = Vec::new();
         write_call(&mut out, self.xid, procedure, arguments);
@@ -237,20 +238,14 @@ impl Caller {
         };
         let answered = timeout(PATIENCE, answered).await;
         let record: Result<Bytes> = answered.context("no answer")?;
-        let mut r = Reader::new(record?);
-        // Number, a reply, accepted, no verifier, done.
-        let head: [u8; 24] = r.array()?;
-        ensure!(
-            head[4..] == [&[0, 0, 0, 1][..], &[0; 16]].concat(),
-            "a call was not taken"
-        );
-        Ok(r)
+        let (xid, results) = read_reply(record?)?;
+        ensure!(xid == self.xid, "an answer to nothing");
+        Ok(results)
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<Given> {
-        let procedure = (call::PROGRAM, call::VERSION, ask.procedure());
-        let arguments = Writer { out: ask.write() };
-        let results = self.call(procedure, &arguments).await?;
+        let procedure = (call::PROGRAM, ask.procedure());
+        let results = self.call(procedure, &ask.write()).await?;
         let given = ask.read(results.rest().clone());
         given.map_err(|status| anyhow::anyhow!("it is refused: {status:?}"))
     }
@@ -274,7 +269,7 @@ impl Caller {
     async fn number(&mut self, file: &Fh) -> Result<u64> {
         let mut w = Writer::default();
         w.opaque(file);
-        let mut r = self.call((call::PROGRAM, call::VERSION, 1), &w).await?;
+        let mut r = self.call((call::PROGRAM, 1), &w.out).await?;
         ensure!(r.u32()? == 0, "a file that was made is not there");
         Ok(Attributes::read(&mut r)?.number)
     }
