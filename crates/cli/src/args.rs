@@ -82,12 +82,18 @@ pub enum Command {
 ///   quorate up                                  four replicas, files under the data directory
 ///   quorate up --mount ~/shared                 mounted where you like
 ///   quorate up --fault 2=lie                    replica 2 lies; the files stay right
+///   quorate up --groups 2                       two groups, mounted as one volume that has room for more than one group
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Up {
     /// How many replicas a new group has: 1, 4, 7, ... A group of 3f+1 tolerates f faulty ones [default: 4].
     #[arg(long, value_name = "N")]
     pub replicas: Option<usize>,
+    /// Several groups of so many replicas each, mounted as one volume (docs/router.md), and a group of one replica for what
+    /// they must agree on: 2 to 4. Directories are spread over the groups. Makes volume.toml in the data directory, with which
+    /// `quorate mount` mounts it elsewhere. Replicas don't recover on request then, and have no key holders.
+    #[arg(long, value_name = "N", value_parser = groups)]
+    pub groups: Option<usize>,
     /// Where keys, logs and state are kept [default: $XDG_DATA_HOME/quorate/local].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -120,7 +126,8 @@ pub struct Up {
     /// "mount"), "note" (with "text": what goes on, which replica died...), or "status": how the group is, with what
     /// the status line shows: "state" (whole, degraded or down), "mount", "view", "batches" (how many are executed),
     /// "lag" (how many the last replica is behind) and "silent" (who does not answer). A status comes when the
-    /// state, the view or the silent replicas change, and every 5 seconds.
+    /// state, the view or the silent replicas change, and every 5 seconds. With --groups both have "groups": such an object for
+    /// each, with its name as "group"; "state" is that of the worst.
     #[arg(long)]
     pub json: bool,
 }
@@ -427,6 +434,14 @@ pub struct EvidenceFile {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+fn groups(text: &str) -> Result<usize, String> {
+    let most = crate::commands::up::groups::MAX_GROUPS;
+    match text.parse() {
+        Ok(count) if (2..=most).contains(&count) => Ok(count),
+        _ => Err(format!("2 to {most} groups can run on one machine")),
+    }
 }
 
 fn parse_fault(text: &str) -> Result<(u8, Fault), String> {

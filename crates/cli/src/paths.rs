@@ -24,6 +24,11 @@ pub fn group_file(directory: &Path) -> PathBuf {
     directory.join("group.toml")
 }
 
+/// The file of a volume of several groups, in the directory of all of them.
+pub fn volume_file(directory: &Path) -> PathBuf {
+    directory.join("volume.toml")
+}
+
 /// A replica's own directory.
 pub fn replica(directory: &Path, id: u8) -> PathBuf {
     directory.join(format!("replica-{id}"))

@@ -12,4 +12,4 @@ pub mod session;
 pub mod volume;
 
 pub use session::{InlineSession, Session, SessionLost};
-pub use volume::{CallError, Volume};
+pub use volume::{CallError, Spanning, Volume};

@@ -3,6 +3,10 @@
 //! What can be repeated without harm is repeated when the session was lost meanwhile; the rest fails with
 //! [`CallError::Lost`], since nobody knows whether it was executed.
 
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use quorate_files::answer::{
     Adopted, Audit as AuditRows, Data, Entries, Grants as KeptGrants, HeldLock, Made, Opened,
@@ -47,11 +51,40 @@ pub enum XattrAnswer {
     Size(u32),
 }
 
-/// A volume, through a session. Clones share it.
+/// An operation under way.
+pub type Calling<'a> = Pin<Box<dyn Future<Output = Called<Answer>> + Send + 'a>>;
+
+/// A volume that several groups keep together: which of them does what is its own business. Numbers of objects, and so handles, are the
+/// volume's, not a group's.
+pub trait Spanning: Debug + Send + Sync {
+    /// Sends an operation once. Until it is first polled nothing is done; the first time it is polled may be on any thread.
+    fn call(&self, op: Op) -> Calling<'_>;
+
+    /// The [generation](Session::generation) of the session with each group.
+    fn generations(&self) -> Vec<u64>;
+
+    /// Which group keeps an object; any number for what is none.
+    fn group_of(&self, ino: Ino) -> usize;
+
+    /// Closes all sessions.
+    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+}
+
+/// A volume, through a session, or through several. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    session: Session,
+    way: Way,
 }
+
+#[derive(Clone, Debug)]
+enum Way {
+    Group(Session),
+    Groups(Arc<dyn Spanning>),
+}
+
+/// The sessions that a volume had at some moment.
+#[derive(Clone, Debug)]
+pub struct Generations(Vec<u64>);
 
 /// Calls that have one kind of answer.
 macro_rules! calls {
@@ -74,12 +107,55 @@ macro_rules! calls {
 impl Volume {
     /// The volume that a session's group keeps.
     pub fn new(session: Session) -> Volume {
-        Volume { session }
+        let way = Way::Group(session);
+        Volume { way }
     }
 
-    /// The session.
-    pub fn session(&self) -> &Session {
-        &self.session
+    /// The volume that several groups keep together.
+    pub fn spanning(groups: Arc<dyn Spanning>) -> Volume {
+        let way = Way::Groups(groups);
+        Volume { way }
+    }
+
+    /// The id of the group that keeps it, if it is one group's alone.
+    pub fn group(&self) -> Option<Digest> {
+        match &self.way {
+            Way::Group(session) => Some(session.group()),
+            Way::Groups(_) => None,
+        }
+    }
+
+    /// The sessions of now. A handle ends with the session in which it was opened.
+    pub fn generations(&self) -> Generations {
+        Generations(match &self.way {
+            Way::Group(session) => vec![session.generation()],
+            Way::Groups(groups) => groups.generations(),
+        })
+    }
+
+    /// The session among these that an object's handles are bound to.
+    pub fn generation_in(&self, generations: &Generations, ino: Ino) -> u64 {
+        let index = match &self.way {
+            Way::Group(_) => 0,
+            Way::Groups(groups) => groups.group_of(ino),
+        };
+        generations.0.get(index).copied().unwrap_or(0)
+    }
+
+    /// The session of now that an object's handles are bound to. Rises with each that was opened.
+    pub fn generation(&self, ino: Ino) -> u64 {
+        match &self.way {
+            Way::Group(session) => session.generation(),
+            Way::Groups(_) => self.generation_in(&self.generations(), ino),
+        }
+    }
+
+    /// Closes the session, or all of them: see [`Session::close`].
+    pub async fn close(&self) {
+        match &self.way {
+            Way::Group(session) => session.close().await,
+            Way::Groups(groups) => groups.close().await,
+        }
     }
 
     /// Sends an operation once.
@@ -108,10 +184,14 @@ impl Volume {
     }
 
     async fn send(&self, op: Op) -> Called<Answer> {
+        let session = match &self.way {
+            Way::Group(session) => session,
+            Way::Groups(groups) => return groups.call(op).await,
+        };
         let bytes = op.to_bytes();
         let result = match op.action.is_read_only() {
-            true => self.session.read(bytes).await,
-            false => self.session.call(bytes).await,
+            true => session.read(bytes).await,
+            false => session.call(bytes).await,
         };
         match Outcome::from_bytes(result.map_err(|_| CallError::Lost)?) {
             Ok(Outcome(outcome)) => outcome.map_err(CallError::Refused),

@@ -142,6 +142,13 @@ impl Config {
         })
     }
 
+    /// Whether a file is one of these, right or wrong, and not something else such as a group file.
+    pub fn is_at(path: &Path) -> bool {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let table = toml::from_str::<toml::Table>(&text);
+        table.is_ok_and(|table| table.contains_key("volumes"))
+    }
+
     /// Reads it from text; relative paths begin at a directory.
     fn parse(text: &str, beside: &Path, path: &Path) -> Result<Config, String> {
         let raw: Raw = toml::from_str(text).map_err(|e| e.to_string())?;

@@ -10,6 +10,7 @@
 //! - [`rewrite`]: replies that go straight through. [`proxy`]: which call goes where.
 //! - [`upstream`], [`journal`], [`setup`], [`config`], [`volumes`]: sockets, the log's file, the volumes' first use, the operator's file
 //!   and the operator's orders.
+//! - [`span`]: the same for a mount, which has the groups' own operations in place of NFS.
 //!
 //! docs/router.md is the design, and says what of it is not built.
 
@@ -30,6 +31,7 @@ pub mod rewrite;
 pub mod setup;
 pub mod shared;
 pub mod shelf;
+pub mod span;
 pub mod table;
 pub mod takeover;
 pub mod upstream;

@@ -1,6 +1,6 @@
 //! Which call goes where, and what comes back.
 
-mod names;
+pub(crate) mod names;
 mod reply;
 
 use std::net::{IpAddr, SocketAddr};

@@ -2,6 +2,7 @@
 
 mod member;
 
+pub(crate) use member::connect as connect_group;
 pub use member::{MemberError, check as check_group};
 
 use std::collections::BTreeMap;

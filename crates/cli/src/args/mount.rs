@@ -27,15 +27,20 @@ use super::parse_route;
 /// or a directory of them, the root has an entry for each, with the name of its file; what is put into the directory later, or taken out
 /// of it, is seen within some seconds.
 ///
+/// In place of a group file it may be the file of a volume of several groups: `volumes = [...]` of group files and a [coordinator], as
+/// `quorate route --help` has it. The mount then spans them, with no server in between; such mounts, on as many machines as you like,
+/// and routers serve one volume together. See docs/router.md for what they don't have.
+///
 /// Examples:
 ///   quorate mount group.toml ~/shared                                        as a client that the group file names
 ///   quorate mount group.toml ~/plans --key bob.key --credential bob.cred     as the holder of a credential
 ///   quorate mount group.toml ~/shared --key bob.key --credential ~/credentials
 ///   quorate mount group.toml ~/shared --background -o ro,actimeo=60
+///   quorate mount volume.toml ~/shared                                       several groups as one
 #[derive(Debug, Default, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Mount {
-    /// The group file.
+    /// The group file, or the file of a volume of several groups.
     #[arg(value_name = "GROUP")]
     pub group: PathBuf,
     /// Where; must be a directory.

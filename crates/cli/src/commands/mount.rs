@@ -2,6 +2,7 @@
 
 mod background;
 mod options;
+pub mod spanning;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, bail};
 use quorate_client::fuse::{self, MountOptions, Mounted, UnmountError};
 use quorate_client::{Session, Volume};
 use quorate_net::{Group, Identity, keys};
+use quorate_router::config::Config;
 use rustix::io::Errno;
 use tokio::process::Command;
 
@@ -27,6 +29,9 @@ pub fn run(args: &Mount, verbose: u8) -> Result<()> {
     }
     if args.in_background {
         background::leave();
+    }
+    if Config::is_at(&args.group) {
+        return spanning::run(args);
     }
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
     commands::check_files(&group)?;
@@ -61,8 +66,11 @@ pub fn run(args: &Mount, verbose: u8) -> Result<()> {
 /// What mount(8) has a helper for.
 pub fn run_as_helper(helper: MountHelper) -> Result<()> {
     if helper.fake {
-        let group = Group::load(&helper.group)?;
-        options::parse(group.name(), &helper.options)?;
+        match Config::is_at(&helper.group) {
+            true => drop(Config::load(&helper.group)?),
+            false => drop(Group::load(&helper.group)?),
+        }
+        options::parse("", &helper.options)?;
         return Ok(());
     }
     let args = Mount {
@@ -77,8 +85,13 @@ pub fn run_as_helper(helper: MountHelper) -> Result<()> {
 
 /// The options of a mount for which nobody has said any.
 pub fn default_options(group: &Group) -> MountOptions {
+    named_options(group.name())
+}
+
+/// The same for a mount that is not of one group.
+pub fn named_options(name: &str) -> MountOptions {
     MountOptions {
-        name: group.name().into(),
+        name: name.into(),
         ..MountOptions::default()
     }
 }

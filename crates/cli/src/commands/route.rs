@@ -1,6 +1,6 @@
 //! `quorate route`.
 
-mod coordination;
+pub mod coordination;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use crate::args::Route;
 use crate::commands;
 use crate::commands::volume::control;
-use coordination::{Buckets, Ground};
+use coordination::{Buckets, Ground, Instance};
 
 /// How often status is told.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ pub fn run(args: &Route) -> Result<()> {
 }
 
 /// Finds or makes all that is on the volumes.
-async fn prepare(config: &Config) -> Result<(Ground, Arc<Shelves>)> {
+pub async fn prepare(config: &Config) -> Result<(Ground, Arc<Shelves>)> {
     for volume in &config.volumes {
         if let Some(group) = volume.nfs.strip_prefix(GROUP) {
             check_group(group).with_context(|| format!("the volume {}", volume.url))?;
@@ -100,7 +100,8 @@ async fn route(args: &Route, config: Config) -> Result<()> {
             key,
             instance,
         } => {
-            let begin = coordination::on_group(args, &group, key, &instance, &ground);
+            let instance = Arc::new(Instance::of(&instance)?);
+            let begin = coordination::on_group(args.new_log, &group, key, instance, &ground);
             let shared = tokio::select! {
                 begun = begin => begun?,
                 () = &mut stop => return Ok(()),

@@ -1,6 +1,7 @@
 //! `quorate up`: a whole group on this machine, mounted.
 
 mod display;
+pub mod groups;
 mod lock;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,9 @@ pub fn run(args: &Up) -> Result<()> {
     // It is told to others, who may be elsewhere.
     let directory = directory.map(std::path::absolute).transpose();
     let directory = directory.context("can't tell where to mount")?;
+    if groups::is_wanted(args, &data) {
+        return groups::run(args, &data, directory);
+    }
     // Held to the end: the replicas' ports and directories are for one `up` at a time.
     let held = Lock::take_if_there(&data, directory.as_deref())?;
     // What is refused is refused before anything is made.
@@ -89,17 +93,27 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
 
 /// The addresses of a new group, if there can be one.
 fn check_new(args: &Up) -> Result<Vec<String>> {
+    addresses(args, replicas(args)?.n())
+}
+
+/// How large a new group is.
+fn replicas(args: &Up) -> Result<Quorum> {
     let replicas = args.replicas.unwrap_or(4);
     let Some(quorum) = Quorum::new(replicas) else {
         bail!("--replicas {replicas}: a group has 3f+1 replicas: 1, 4, 7, 10...");
     };
     check_faults(args, quorum)?;
+    Ok(quorum)
+}
+
+/// So many addresses that are free.
+fn addresses(args: &Up, count: usize) -> Result<Vec<String>> {
     let port = args.port.unwrap_or(7400);
-    if usize::from(port) + replicas - 1 > usize::from(u16::MAX) {
-        bail!("--port {port}: {replicas} ports from there on are needed");
+    if usize::from(port) + count - 1 > usize::from(u16::MAX) {
+        bail!("--port {port}: {count} ports from there on are needed");
     }
     let address = |id: usize| format!("127.0.0.1:{}", usize::from(port) + id);
-    let addresses: Vec<String> = (0..replicas).map(address).collect();
+    let addresses: Vec<String> = (0..count).map(address).collect();
     for address in &addresses {
         // Once the group file is made its addresses stay, so a port that is taken is better found now.
         std::net::TcpListener::bind(address).with_context(|| {
@@ -170,7 +184,10 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
         };
         let mut arguments: Vec<OsString> = vec!["--id".into(), id.to_string().into()];
         arguments.extend(["--group".into(), paths::group_file(data).into()]);
-        let fault = args.fault.iter().rev().find(|(at, _)| *at == id);
+        let faults = args.fault.iter().rev();
+        // A coordinator's group is none for demonstrations.
+        let mut faults = faults.filter(|_| !group.is_coordinator());
+        let fault = faults.find(|(at, _)| *at == id);
         if let (Role::Replica(_), Some((_, fault))) = (role, fault) {
             arguments.extend(["--fault".into(), fault.to_string().into()]);
         }

@@ -32,6 +32,7 @@ mod programs;
 mod quota;
 mod recovery;
 mod route;
+mod several_groups;
 mod supervise;
 mod tools;
 #[cfg(feature = "tpm")]

@@ -52,7 +52,7 @@ impl Core {
             self.flush_ino(ino).await;
         }
         let _changing = truncates.then(|| self.changing());
-        let generation = self.volume.session().generation();
+        let generation = self.volume.generation(ino);
         let opened = self.volume.open(who, Open { ino, flags }).await;
         let opened = opened.inspect_err(|e| self.pins.failed(ino, e))?;
         if opened.attr.nlink == 0 && !self.handles.is_open(ino) && !self.pins.holds(ino) {
@@ -86,8 +86,9 @@ impl Core {
             umask: bits.umask,
             flags,
         };
-        let generation = self.volume.session().generation();
+        let generations = self.volume.generations();
         let opened = self.volume.create(who, create).await?;
+        let generation = self.volume.generation_in(&generations, opened.attr.ino);
         let file = self
             .handles
             .add(opened.attr.ino, who, flags, generation, opened.handle);

@@ -45,7 +45,7 @@ impl OpenFile {
     /// The service's handle of now, and its session.
     async fn handle(&self, volume: &Volume) -> Result<(u64, Handle)> {
         let mut held = self.handle.lock().await;
-        let generation = volume.session().generation();
+        let generation = volume.generation(self.ino());
         if held.0 == generation {
             return Ok(*held);
         }
@@ -79,7 +79,7 @@ impl OpenFile {
                 Ok(answer) => return Ok(answer),
                 // Refused for the handle, so not executed.
                 Err(CallError::Refused(Errno::EBADF))
-                    if volume.session().generation() != generation => {}
+                    if volume.generation(self.ino()) != generation => {}
                 Err(CallError::Lost) if repeatable => {}
                 Err(error) => return Err(error.into()),
             }
@@ -96,14 +96,17 @@ impl OpenFile {
     ) -> Result<Answer> {
         for _ in 0..ATTEMPTS {
             let (generation, own) = self.handle(volume).await?;
-            let (same, others) = other.handle(volume).await?;
-            if same != generation {
+            let (theirs, others) = other.handle(volume).await?;
+            let are_current = || {
+                volume.generation(self.ino()) == generation
+                    && volume.generation(other.ino()) == theirs
+            };
+            if !are_current() {
                 continue;
             }
             match volume.once(&self.who, action(own, others)).await {
                 Ok(answer) => return Ok(answer),
-                Err(CallError::Refused(Errno::EBADF))
-                    if volume.session().generation() != generation => {}
+                Err(CallError::Refused(Errno::EBADF)) if !are_current() => {}
                 Err(CallError::Lost) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -114,7 +117,7 @@ impl OpenFile {
     /// Lets the service's handle go, if its session still is.
     pub async fn release(&self, volume: &Volume) {
         let (generation, handle) = *self.handle.lock().await;
-        if volume.session().generation() == generation {
+        if volume.generation(self.ino()) == generation {
             // A session that was lost meanwhile has let it go.
             let _ = volume.release(&self.who, handle).await;
         }

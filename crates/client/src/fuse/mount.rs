@@ -153,7 +153,7 @@ pub fn mount_from(
         }
         runtime.block_on(async {
             let written = tokio::time::timeout(FINISH, core.finish()).await.is_ok();
-            core.volume.session().close().await;
+            core.volume.close().await;
             ended.send_replace(Some(written));
         });
         // What still runs waits for the kernel, which may never answer.
@@ -224,7 +224,7 @@ impl Mounted {
         };
         // Not until nothing is under way: a program may wait for a lock, for as long as it likes.
         let written = tokio::time::timeout(FINISH, core.flush_all()).await;
-        core.volume.session().close().await;
+        core.volume.close().await;
         written.map_err(|_| UnmountError::Unwritten)
     }
 }

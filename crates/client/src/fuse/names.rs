@@ -314,7 +314,9 @@ impl Core {
 
     /// What credentials call an object: the volume and the object's number. It is not listed, and no part of the volume.
     fn object(&self, ino: Ino, size: u32) -> Result<XattrAnswer> {
-        let text = format!("{} {}", self.volume.session().group(), ino.0);
+        // Credentials are about one group's objects, by that group's numbers.
+        let group = self.volume.group().ok_or(fuser::Errno::ENODATA)?;
+        let text = format!("{group} {}", ino.0);
         let length = text.len() as u32;
         match size {
             0 => Ok(XattrAnswer::Size(length)),

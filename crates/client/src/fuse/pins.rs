@@ -182,7 +182,7 @@ impl Core {
         if self.pins.prolong(ino) {
             return true;
         }
-        let generation = self.volume.session().generation();
+        let generation = self.volume.generation(ino);
         let mut opened = Err(CallError::Garbled);
         // What the mode rules out is not asked for: a guest's audit log would tell of it.
         let ways = [
@@ -204,7 +204,7 @@ impl Core {
         };
         let held_by_another = self.pins.prolong(ino);
         // Where the session was lost meanwhile, it is not known of which the handle is.
-        let is_current = self.volume.session().generation() == generation;
+        let is_current = self.volume.generation(ino) == generation;
         if opened.attr.nlink == 0 || held_by_another || !is_current {
             let _ = self.volume.release(who, opened.handle).await;
             return held_by_another;
@@ -219,7 +219,7 @@ impl Core {
                 left = core.pins.left(ino);
             }
             let Some(core) = core.upgrade() else { return };
-            if core.volume.session().generation() == generation {
+            if core.volume.generation(ino) == generation {
                 let _ = core.volume.release(&who, opened.handle).await;
             }
         });

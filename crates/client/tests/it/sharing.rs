@@ -11,6 +11,7 @@ use crate::common::{Group, can_mount, noise};
 use bytes::Bytes;
 use quorate_client::Volume;
 use quorate_client::fuse::{MountError, MountOptions, UnmountError, mount};
+use quorate_files::Ino;
 use quorate_wire::ReplicaId;
 use rustix::fs::FlockOperation;
 
@@ -212,7 +213,7 @@ fn a_lost_session_is_opened_again() {
     let f = f.unwrap();
     f.write_all_at(b"one", 0).unwrap();
     f.sync_all().unwrap();
-    let before = a.volume.session().generation();
+    let before = a.volume.generation(Ino::ROOT);
     group.ahead_ms.fetch_add(200_000, Ordering::AcqRel);
     // The sweep comes with the next operation of anyone.
     let _ = fs::metadata(b.path("f"));
@@ -221,7 +222,7 @@ fn a_lost_session_is_opened_again() {
     let mut back = [0; 6];
     f.read_exact_at(&mut back, 0).unwrap();
     assert_eq!(&back, b"onetwo");
-    assert!(a.volume.session().generation() > before);
+    assert!(a.volume.generation(Ino::ROOT) > before);
 }
 
 /// A group that does not answer makes callers wait and not fail; who is killed gets away; unmounting works.

@@ -11,14 +11,14 @@ use crate::intent::{Log, Name};
 
 /// The names that are held here.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     held: Mutex<BTreeSet<Name>>,
     freed: Notify,
 }
 
 /// Names that are held until this goes, and their directories among routers.
 #[derive(Debug)]
-pub(super) struct Held<'a, H> {
+pub(crate) struct Held<'a, H> {
     _here: HeldHere<'a>,
     _elsewhere: H,
 }
@@ -34,7 +34,7 @@ impl Names {
     ///
     /// # Errors
     /// [`Status::Jukebox`]: this router may not go on.
-    pub(super) async fn hold<L: Log>(
+    pub(crate) async fn hold<L: Log>(
         &self,
         log: &L,
         names: Vec<Name>,

@@ -80,15 +80,21 @@ pub fn check(place: &str) -> Result<(), MemberError> {
     read(place).map(drop)
 }
 
-fn open(place: &str) -> Result<(Session, Arc<Front>), MemberError> {
+/// A session with a group, and what makes handles of its objects.
+pub(crate) fn connect(place: &str) -> Result<(Session, Secrets), MemberError> {
     let (group, pair) = read(place)?;
     let session = Session::connect(&group, &Identity::new(&pair))?;
+    // Of the key and the group alone: handles hold for each router that has the key.
+    Ok((session, Secrets::new(&pair.seed(), &group.id())))
+}
+
+fn open(place: &str) -> Result<(Session, Arc<Front>), MemberError> {
+    let (session, secrets) = connect(place)?;
     let offered: Offered = toml::from_str(EXPORTS)?;
     let settings = Settings {
         exports: offered.export,
         root: Ino::ROOT,
-        // Of the key and the group alone: handles hold for each router that has the key.
-        secrets: Secrets::new(&pair.seed(), &group.id()),
+        secrets,
         patience: PATIENCE,
     };
     let front = Front::new(Volume::new(session.clone()), settings);

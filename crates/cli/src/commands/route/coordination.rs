@@ -27,6 +27,8 @@ use crate::paths;
 const LEASE: Duration = Duration::from_secs(8);
 /// How often directories are looked at that nobody uses any more.
 const SWEEP: Duration = Duration::from_millis(50);
+/// The most routers of one volume.
+const MAX_ROUTERS: usize = 64;
 /// How long leaving may take.
 const LEAVING: Duration = Duration::from_secs(2);
 
@@ -115,16 +117,15 @@ pub async fn in_file(
 pub struct Place {
     session: Session,
     shared: Shared<Session>,
-    /// No other process has this instance.
-    _lock: File,
+    _instance: Arc<Instance>,
 }
 
 /// Takes a place among the routers of a group.
 pub async fn on_group(
-    args: &Route,
+    new_log: bool,
     file: &Path,
     key: Option<PathBuf>,
-    instance: &Path,
+    instance: Arc<Instance>,
     ground: &Ground,
 ) -> Result<Place> {
     let group = Group::load(file)?;
@@ -143,44 +144,81 @@ pub async fn on_group(
             group.name()
         );
     }
-    let (instance, lock) = open_instance(instance)?;
     let session = Session::connect(&group, &identity).context("connecting to the group")?;
-    if ground.was_used && set_of(&session).await?.is_none() && !args.new_log {
+    if ground.was_used && set_of(&session).await?.is_none() && !new_log {
         return Err(lost_log(&format!("on the group {}", group.name())));
     }
-    let shared = Shared::register(session.clone(), ground.set, instance, LEASE).await?;
+    let shared = Shared::register(session.clone(), ground.set, instance.number, LEASE).await?;
     Ok(Place {
         session,
         shared,
-        _lock: lock,
+        _instance: instance,
     })
 }
 
-/// The number of this router in all its lives; made at its first start.
-fn open_instance(path: &Path) -> Result<([u8; 16], File)> {
-    let failed = || format!("the router's instance file {}", path.display());
-    let mut file = OpenOptions::new();
-    let file = file.create(true).truncate(false).read(true).append(true);
-    let mut file = file.open(path).with_context(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(std::fs::TryLockError::WouldBlock) => {
-            bail!("another router uses {}: give each its own", path.display())
-        }
-        Err(std::fs::TryLockError::Error(error)) => return Err(error).with_context(failed),
+/// Which router this is, in all its lives; no other process is it meanwhile.
+#[derive(Debug)]
+pub struct Instance {
+    number: [u8; 16],
+    _lock: File,
+}
+
+impl Instance {
+    /// The one in a file; made at the first start.
+    ///
+    /// # Errors
+    /// If another process has it, or the file can't be used.
+    pub fn of(path: &Path) -> Result<Instance> {
+        let found = Instance::open(path)?;
+        found.with_context(|| format!("another router uses {}: give each its own", path.display()))
     }
-    let mut text = [0; 16];
-    match std::io::Read::read_exact(&mut file, &mut text) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            getrandom::fill(&mut text).map_err(|e| anyhow!("no random numbers: {e}"))?;
-            file.set_len(0).with_context(failed)?;
-            file.write_all(&text).with_context(failed)?;
-            file.sync_all().with_context(failed)?;
+
+    /// The first that no other process has, of a file and those named after it.
+    ///
+    /// # Errors
+    /// If there are as many routers as there can be, or a file can't be used.
+    pub fn first_free(path: &Path) -> Result<Instance> {
+        for number in 0..MAX_ROUTERS {
+            let mut name = path.as_os_str().to_owned();
+            if number > 0 {
+                name.push(format!("-{number}"));
+            }
+            if let Some(instance) = Instance::open(Path::new(&name))? {
+                return Ok(instance);
+            }
         }
-        Err(error) => return Err(error).with_context(failed),
+        bail!(
+            "{MAX_ROUTERS} mounts on this machine use {}",
+            path.display()
+        )
     }
-    Ok((text, file))
+
+    fn open(path: &Path) -> Result<Option<Instance>> {
+        let failed = || format!("the router's instance file {}", path.display());
+        let mut file = OpenOptions::new();
+        let file = file.create(true).truncate(false).read(true).append(true);
+        let mut file = file.open(path).with_context(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => return Ok(None),
+            Err(std::fs::TryLockError::Error(error)) => return Err(error).with_context(failed),
+        }
+        let mut number = [0; 16];
+        match std::io::Read::read_exact(&mut file, &mut number) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                getrandom::fill(&mut number).map_err(|e| anyhow!("no random numbers: {e}"))?;
+                file.set_len(0).with_context(failed)?;
+                file.write_all(&number).with_context(failed)?;
+                file.sync_all().with_context(failed)?;
+            }
+            Err(error) => return Err(error).with_context(failed),
+        }
+        Ok(Some(Instance {
+            number,
+            _lock: file,
+        }))
+    }
 }
 
 impl Place {

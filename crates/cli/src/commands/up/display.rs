@@ -10,6 +10,7 @@ use quorate_wire::ReplicaId;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::groups::Member;
 use crate::commands::status::{Health, Reports};
 
 /// How often a script is told that all is as it was.
@@ -112,14 +113,9 @@ impl Display {
     fn tell(&mut self, summary: &Summary, directory: Option<&Path>) {
         let silent: Vec<u8> = summary.silent.iter().map(|id| id.0).collect();
         let state = summary.state.name();
-        let news = json!([state, summary.view, silent]);
-        if let Some((at, last)) = &self.told
-            && *last == news
-            && at.elapsed() < REPEAT
-        {
+        if !self.is_news(json!([state, summary.view, silent])) {
             return;
         }
-        self.told = Some((Instant::now(), news));
         print(&json!({
             "event": "status",
             "state": state,
@@ -129,6 +125,88 @@ impl Display {
             "lag": summary.lag,
             "silent": silent,
         }));
+    }
+
+    /// All groups of a volume answer, and the files are there.
+    pub fn all_ready(&self, members: &[Member], directory: Option<&Path>) {
+        let groups = members.iter().map(|member| {
+            let n = member.group.quorum().n();
+            json!({ "group": member.name, "replicas": n })
+        });
+        if self.line.is_none() {
+            let groups: Vec<Value> = groups.collect();
+            let mount = directory.map(Path::to_string_lossy);
+            return print(&json!({ "event": "ready", "groups": groups, "mount": mount }));
+        }
+        let sizes: Vec<String> = members
+            .iter()
+            .map(|member| format!("{} of {}", member.name, member.group.quorum().n()))
+            .collect();
+        let at = directory
+            .map(|directory| format!(", mounted as one at {}", directory.display()))
+            .unwrap_or_default();
+        self.event(&format!("{}{at} - ctrl-C stops", sizes.join(", ")));
+    }
+
+    /// How all groups of a volume are.
+    pub fn status_of_all(&mut self, members: &[Member], directory: Option<&Path>) {
+        let summaries: Vec<(&str, Summary)> = members
+            .iter()
+            .map(|member| {
+                let summary = Summary::of(&member.group, &member.reports());
+                (member.name.as_str(), summary)
+            })
+            .collect();
+        let states = summaries.iter().map(|(_, summary)| summary.state);
+        let worst = states.max_by_key(|state| *state as u8);
+        let state = worst.map_or("down", Health::name);
+        let Some(line) = &self.line else {
+            return self.tell_all(state, &summaries, directory);
+        };
+        let groups: Vec<String> = summaries
+            .iter()
+            .map(|(name, summary)| format!("{name} {}", sentence(summary, None)))
+            .collect();
+        let at = directory
+            .map(|directory| format!(" at {}", directory.display()))
+            .unwrap_or_default();
+        line.set_message(format!("{state}{at} - {}", groups.join("; ")));
+    }
+
+    fn tell_all(&mut self, state: &str, summaries: &[(&str, Summary)], directory: Option<&Path>) {
+        let silent = |summary: &Summary| summary.silent.iter().map(|id| id.0).collect::<Vec<u8>>();
+        let news = summaries
+            .iter()
+            .map(|(_, summary)| json!([summary.state.name(), summary.view, silent(summary)]));
+        if !self.is_news(news.collect()) {
+            return;
+        }
+        let groups = summaries.iter().map(|(name, summary)| {
+            json!({
+                "group": name,
+                "state": summary.state.name(),
+                "view": summary.view,
+                "batches": summary.batches,
+                "lag": summary.lag,
+                "silent": silent(summary),
+            })
+        });
+        print(&json!({
+            "event": "status",
+            "state": state,
+            "mount": directory.map(Path::to_string_lossy),
+            "groups": groups.collect::<Vec<Value>>(),
+        }));
+    }
+
+    /// Whether something is to be told: it is new, or the last word is old.
+    fn is_news(&mut self, news: Value) -> bool {
+        let is_old = |(at, last): &(Instant, Value)| *last != news || at.elapsed() >= REPEAT;
+        let told = self.told.as_ref().is_none_or(is_old);
+        if told {
+            self.told = Some((Instant::now(), news));
+        }
+        told
     }
 
     pub fn done(&self) {

@@ -1,5 +1,6 @@
 //! A mount: a process `quorate mount`, and the directory.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -58,12 +59,29 @@ impl Mount {
         Mount::start_with(group, key, options, &[])
     }
 
+    /// Mounts a volume of several groups.
+    pub fn of_volume(file: &Path, mounts: Mounts) -> Mount {
+        Mount::run(file, mounts, &[])
+    }
+
     /// Mounts by credentials.
     pub fn of_guest(group: &Group, key: &Path, credentials: &[&Path]) -> Mount {
         Mount::start_with(group, key, &[], credentials)
     }
 
     fn start_with(group: &Group, key: &Path, options: &[&str], credentials: &[&Path]) -> Mount {
+        let mut words: Vec<&OsStr> = vec!["--key".as_ref(), key.as_ref()];
+        for credential in credentials {
+            words.extend(["--credential".as_ref(), credential.as_os_str()]);
+        }
+        let options = options.join(",");
+        if !options.is_empty() {
+            words.extend::<[&OsStr; 2]>(["-o".as_ref(), options.as_ref()]);
+        }
+        Mount::run(&group.file(), group.mounts(), &words)
+    }
+
+    fn run(what: &Path, mounts: Mounts, words: &[&OsStr]) -> Mount {
         let place = scratch();
         let directory = place.path().join("files");
         std::fs::create_dir(&directory).expect("a directory to mount on");
@@ -72,22 +90,15 @@ impl Mount {
         let mut command = quorate();
         command
             .args(["-v", "mount"])
-            .arg(group.file())
-            .arg(&directory);
-        command.arg("--key").arg(key);
-        for credential in credentials {
-            command.arg("--credential").arg(credential);
-        }
-        if !options.is_empty() {
-            command.args(["-o", &options.join(",")]);
-        }
+            .arg(what)
+            .arg(&directory)
+            .args(words);
         command
             .stdout(file.try_clone().expect("a log"))
             .stderr(file)
             .stdin(Stdio::null());
         let child = command.spawn().expect("the mount process starts");
         let pid = Pid::from_child(&child);
-        let mounts = group.mounts();
         mounts.add(pid, log.clone());
         let mut mount = Mount {
             child,

@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::group::LIMIT;
-use super::watchdog::Watchdog;
+use super::watchdog::{Mounts, Watchdog};
 use super::{Group, eventually, last_lines, quorate};
 
 /// A process `quorate up --json`, with its replicas and its mount.
@@ -105,17 +105,29 @@ impl Up {
         assert!(status.success(), "{status:?}");
     }
 
+    /// The mounts that end when this takes too long.
+    pub fn mounts(&self) -> Mounts {
+        self.watchdog.mounts()
+    }
+
     /// The process of a replica.
     pub fn replica(&self, id: u8) -> Pid {
+        self.replica_of("", id)
+    }
+
+    /// The process of a replica of the group in a directory, where there are several.
+    pub fn replica_of(&self, group: &str, id: u8) -> Pid {
         let path = format!("/proc/{0}/task/{0}/children", self.child.id());
         let children = fs::read_to_string(path).expect("the list of children");
         let id = id.to_string();
         let is_it = |pid: &str| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-            words
-                .windows(2)
-                .any(|pair| pair == [b"--id".as_slice(), id.as_bytes()])
+            let file = format!("{group}/group.toml");
+            words.iter().any(|word| word.ends_with(file.as_bytes()))
+                && words
+                    .windows(2)
+                    .any(|pair| pair == [b"--id".as_slice(), id.as_bytes()])
         };
         let pid = children.split_whitespace().find(|pid| is_it(pid));
         let pid = pid.and_then(|pid| pid.parse().ok());
