@@ -265,29 +265,31 @@ impl Export {
 
     /// As whom a caller acts.
     pub fn who(&self, credential: &Credential) -> Who {
-        let nobody = Who::new(self.anonuid, self.anongid);
         let Credential::Sys { uid, gid, groups } = credential else {
-            return nobody;
+            return Who::new(self.anonuid, self.anongid);
         };
-        let squashed = |id: u32, other: u32| match id {
+        let mut groups = groups.clone();
+        let (uid, gid, count) = self.squashed(*uid, *gid, &mut groups);
+        groups.truncate(count);
+        Who { uid, gid, groups }
+    }
+
+    /// As whom somebody acts who says that he is this user, with this group and these further groups: they are changed in place, and
+    /// so many are left.
+    pub fn squashed(&self, uid: u32, gid: u32, groups: &mut [u32]) -> (u32, u32, usize) {
+        let other = |id: u32, other: u32| match id {
             0 => other,
             _ => id,
         };
         match self.squash {
-            Squash::AllSquash => nobody,
-            Squash::NoRootSquash => Who {
-                uid: *uid,
-                gid: *gid,
-                groups: groups.clone(),
-            },
-            Squash::RootSquash => Who {
-                uid: squashed(*uid, self.anonuid),
-                gid: squashed(*gid, self.anongid),
-                groups: groups
-                    .iter()
-                    .map(|&gid| squashed(gid, self.anongid))
-                    .collect(),
-            },
+            Squash::AllSquash => (self.anonuid, self.anongid, 0),
+            Squash::NoRootSquash => (uid, gid, groups.len()),
+            Squash::RootSquash => {
+                let squash = |gid: &mut u32| *gid = other(*gid, self.anongid);
+                groups.iter_mut().for_each(squash);
+                let (uid, gid) = (other(uid, self.anonuid), other(gid, self.anongid));
+                (uid, gid, groups.len())
+            }
         }
     }
 }

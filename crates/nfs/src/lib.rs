@@ -1,6 +1,6 @@
 //! An NFS version 3 server in front of a group's files: the way in for machines that have no Quorate on them.
 //!
-//! - [`rpc`], [`xdr`]: records, heads and bytes. What strangers send is read here and in [`call`]; nothing in it panics, and
+//! - [`records`], [`rpc`], [`xdr`]: records, heads and bytes. What strangers send is read here and in [`call`]; nothing in it panics, and
 //!   nothing is allocated by what they only announce.
 //! - [`exports`]: what is offered to whom, and as whom they act there. [`handle`]: what names an object.
 //! - [`Front`]: the procedures, each an operation of the file service. [`replays`]: none is done twice.
@@ -16,6 +16,7 @@ pub mod call;
 pub mod exports;
 mod front;
 pub mod handle;
+pub mod records;
 pub mod replays;
 pub mod reply;
 pub mod rpc;
@@ -26,4 +27,5 @@ pub mod xdr;
 pub use exports::Exports;
 pub use front::{Front, Parsed, Settings, parse};
 pub use handle::Secrets;
-pub use server::{Answers, serve};
+pub use server::client::{Client, Ticket};
+pub use server::{Answers, serve, take_back};

@@ -14,7 +14,7 @@ const MAX_MACHINE_BYTES: usize = 255;
 /// The most groups in a credential.
 const MAX_GROUPS: usize = 16;
 /// The most fragments of a record: a stranger can make them as short as he likes.
-const MAX_FRAGMENTS: usize = 64;
+pub const MAX_FRAGMENTS: usize = 64;
 /// How much room is made for a fragment before its bytes are there.
 const FIRST_ROOM: usize = 16 << 10;
 
@@ -146,6 +146,12 @@ pub enum Accepted {
 /// The head of a reply, in a writer that goes on with the results.
 pub fn accepted(xid: u32, accepted: Accepted, room: usize) -> Writer {
     let mut w = Writer::with_capacity(24 + room);
+    write_accepted(&mut w, xid, accepted);
+    w
+}
+
+/// The same, after what was written already.
+pub fn write_accepted(w: &mut Writer, xid: u32, accepted: Accepted) {
     w.u32(xid);
     // A reply, accepted, with no verifier.
     [1, 0, 0, 0].into_iter().for_each(|word| w.u32(word));
@@ -156,7 +162,6 @@ pub fn accepted(xid: u32, accepted: Accepted, room: usize) -> Writer {
         Accepted::NoProcedure => w.u32(3),
         Accepted::Garbage => w.u32(4),
     }
-    w
 }
 
 /// The reply to a refused call; nothing for what is no call.

@@ -1,36 +1,32 @@
 //! Connections: records in, replies out, as they are ready. Everything that a client can make it keep has a bound.
 
+pub mod client;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncWriteExt, BufWriter};
+use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::rpc::{LAST, MAX_RECORD_BYTES, next_record, read_record, record_head};
+use crate::records::{BUFFER_BYTES, Records};
+use client::{Client, Ticket};
 
 /// The most connections at a time. Further ones are closed at once.
 pub const MAX_CONNECTIONS: usize = 256;
-/// The most calls of a connection that are at work; further ones stay in the connection.
-pub const MAX_CALLS: usize = 64;
-/// The most bytes of the records of one connection, and of its replies.
-const CONNECTION_BYTES: usize = 16 << 20;
-/// The same of all connections.
+/// The most bytes of the records of all connections, and of their replies.
 const ALL_BYTES: usize = 128 << 20;
-/// How long a record may take to come, once it has begun, and a reply to be taken.
+/// How long a record may take to come, once it has begun, and a megabyte of replies to be taken.
 const TRANSFER_TIME: Duration = Duration::from_secs(60);
+const MEGABYTE: usize = 1 << 20;
 /// How long a connection may be silent. Linux closes one that it does not need after 5 minutes.
 const IDLE_TIME: Duration = Duration::from_secs(1800);
-/// Small replies are gathered up to this.
-const BUFFER_BYTES: usize = 64 << 10;
-/// What a record and a reply count for at least.
-const LEAST_BYTES: usize = 2048;
 
 /// Who answers calls.
 pub trait Answers: Send + Sync + 'static {
@@ -39,6 +35,12 @@ pub trait Answers: Send + Sync + 'static {
 
     /// Whether calls are taken from an address.
     fn admits(&self, address: IpAddr) -> bool;
+
+    /// Sends a call on without waiting for anything, if that can be done: who gets its answer gives it to a ticket of the client. False: the call
+    /// is read and answered as others are.
+    fn pass(self: &Arc<Self>, _record: &[u8], _client: &Arc<Client>) -> bool {
+        false
+    }
 
     /// Reads a record; none if nothing can be answered, and then the connection is to end.
     fn parse(&self, record: Bytes) -> Option<Self::Call>;
@@ -54,49 +56,6 @@ pub trait Answers: Send + Sync + 'static {
     ) -> impl Future<Output = Vec<u8>> + Send;
 }
 
-/// Room for bytes, of one connection and of all.
-#[derive(Debug)]
-struct Room {
-    own: Arc<Semaphore>,
-    all: Arc<Semaphore>,
-}
-
-/// Room for what came and for what goes, apart: a call that has its place for the record waits for one for the reply, and a
-/// reply waits for nothing but its client.
-#[derive(Debug)]
-struct Rooms {
-    records: Room,
-    replies: Room,
-}
-
-/// Bytes that are held.
-#[derive(Debug)]
-struct Held {
-    _own: OwnedSemaphorePermit,
-    _all: OwnedSemaphorePermit,
-}
-
-/// A reply that waits to be sent.
-#[derive(Debug)]
-struct Outgoing {
-    reply: Vec<u8>,
-    _held: Held,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Room {
-    async fn take(&self, bytes: usize) -> Option<Held> {
-        let bytes = bytes.max(LEAST_BYTES) as u32;
-        // Never closed.
-        let own = self.own.clone().acquire_many_owned(bytes).await.ok()?;
-        let all = self.all.clone().acquire_many_owned(bytes).await.ok()?;
-        Some(Held {
-            _own: own,
-            _all: all,
-        })
-    }
-}
-
 /// Serves connections until it is dropped, which ends them all.
 ///
 /// # Errors
@@ -104,7 +63,7 @@ impl Room {
 pub async fn serve(listener: TcpListener, front: impl Answers) -> io::Result<()> {
     let front = Arc::new(front);
     let all = || Arc::new(Semaphore::new(ALL_BYTES));
-    let (records, replies) = (all(), all());
+    let rooms = [all(), all()];
     let mut connections = JoinSet::new();
     let mut said = LogLimit::default();
     loop {
@@ -127,21 +86,11 @@ pub async fn serve(listener: TcpListener, front: impl Answers) -> io::Result<()>
             said.warn(|| tracing::warn!(%peer, "too many connections"));
             continue;
         }
-        let own = || Arc::new(Semaphore::new(CONNECTION_BYTES));
-        let rooms = Rooms {
-            records: Room {
-                own: own(),
-                all: records.clone(),
-            },
-            replies: Room {
-                own: own(),
-                all: replies.clone(),
-            },
-        };
+        let client = Client::new(peer, rooms.clone());
         let front = front.clone();
         connections.spawn(async move {
             tracing::debug!(%peer, "a client connected");
-            let why = connection(stream, peer, front, rooms).await;
+            let why = connection(stream, Arc::new(client), front).await;
             tracing::debug!(%peer, "its connection ended: {why}");
         });
     }
@@ -159,115 +108,113 @@ fn is_passing(e: &io::Error) -> bool {
     ) || matches!(e.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
+/// Ends what a connection has begun, with it.
+struct Ends(Arc<Client>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// Serves a connection, and says why it ended.
-async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
-    front: Arc<impl Answers>,
-    rooms: Rooms,
-) -> String {
+async fn connection(stream: TcpStream, client: Arc<Client>, front: Arc<impl Answers>) -> String {
     // Replies are small and waited for.
     let _ = stream.set_nodelay(true);
     let (from, to) = stream.into_split();
-    // As many as there are places for.
-    let (sender, outgoing) = mpsc::channel(MAX_CALLS);
+    let ends = Ends(client);
     tokio::select! {
-        why = take(from, peer, front, rooms, sender) => why,
-        why = give(to, outgoing) => why,
+        why = take(from, &ends.0, &front) => why,
+        why = give(to, &ends.0) => why,
     }
 }
 
-/// Takes calls, each to be answered by a task of its own.
-async fn take(
-    mut from: OwnedReadHalf,
-    peer: SocketAddr,
-    front: Arc<impl Answers>,
-    rooms: Rooms,
-    sender: mpsc::Sender<Outgoing>,
-) -> String {
-    let places = Arc::new(Semaphore::new(MAX_CALLS));
-    let replies = Arc::new(rooms.replies);
-    // They end with the connection; what is at the group already is done all the same.
-    let mut calls = JoinSet::new();
+/// Takes calls: those that can't be passed on are answered by a task of their own.
+async fn take(mut from: OwnedReadHalf, client: &Arc<Client>, front: &Arc<impl Answers>) -> String {
+    let mut records = Records::default();
+    let mut held = None;
+    // When the record began of which a part is there.
+    let mut began = None;
     loop {
-        while calls.try_join_next().is_some() {}
-        let head = match timeout(IDLE_TIME, next_record(&mut from)).await {
-            Ok(Ok(Some(head))) => head,
-            Ok(Ok(None)) => break,
+        loop {
+            let record = match records.take() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(e) => return e.to_string(),
+            };
+            began = None;
+            let held = held.take();
+            if front.pass(record, client) {
+                continue;
+            }
+            let ticket = match held {
+                Some(held) => client.ticket(held).await,
+                None => client.ticket(client.record(record.len()).await).await,
+            };
+            let Some(call) = front.parse(Bytes::copy_from_slice(record)) else {
+                return "it sent what is no call".into();
+            };
+            answer(ticket, front, call);
+        }
+        let has_part = records.has_part();
+        // Before more of it is taken: what waits for room stays with the client.
+        if held.is_none() && records.coming() > BUFFER_BYTES {
+            held = Some(client.record(records.coming()).await);
+        }
+        let read = match has_part {
+            false => timeout(IDLE_TIME, records.fill(&mut from)).await,
+            true => {
+                let began = *began.get_or_insert_with(Instant::now);
+                timeout_at(began + TRANSFER_TIME, records.fill(&mut from)).await
+            }
+        };
+        match read {
+            Ok(Ok(0)) if has_part => return "it ended within a call".into(),
+            Ok(Ok(0)) => break,
+            Ok(Ok(_)) => {}
             Ok(Err(e)) => return e.to_string(),
+            Err(_) if has_part => return "a call took too long to come".into(),
             Err(_) => return "it was silent for long".into(),
-        };
-        // Before the record is read: what waits for room stays with the client.
-        let (Ok(place), Some(held)) = (
-            places.clone().acquire_owned().await,
-            rooms.records.take(room_for(head)).await,
-        ) else {
-            return "no room".into();
-        };
-        let record = match timeout(TRANSFER_TIME, read_record(head, &mut from)).await {
-            Ok(Ok(record)) => record,
-            Ok(Err(e)) => return e.to_string(),
-            Err(_) => return "a call took too long to come".into(),
-        };
-        let Some(parsed) = front.parse(record) else {
-            return "it sent what is no call".into();
-        };
-        let (front, sender, replies) = (front.clone(), sender.clone(), replies.clone());
-        calls.spawn(async move {
-            let Some(room) = replies.take(front.reply_bytes(&parsed)).await else {
-                return;
-            };
-            let reply = front.answer(peer, parsed).await;
-            drop(held);
-            let outgoing = Outgoing {
-                reply,
-                _held: room,
-                _place: place,
-            };
-            // If it can't be sent, the connection is ending.
-            let _ = sender.send(outgoing).await;
-        });
+        }
     }
-    // The client has said all; it may wait for replies yet. The other half ends when it has sent them.
-    while calls.join_next().await.is_some() {}
-    drop(sender);
-    std::future::pending().await
+    // The client has said all; it may wait for replies yet.
+    client.sent().await;
+    "the client ended it".into()
 }
 
-/// Room for a record that begins so.
-fn room_for(head: u32) -> usize {
-    match (head & LAST != 0, (head & !LAST) as usize) {
-        (true, len) => len.min(MAX_RECORD_BYTES),
-        (false, _) => MAX_RECORD_BYTES,
+/// Answers a call by a task, which ends with the connection; what is at the group already is done all the same.
+fn answer<F: Answers>(mut ticket: Ticket, front: &Arc<F>, call: F::Call) {
+    let (client, front) = (ticket.client().clone(), front.clone());
+    client.spawn(async move {
+        ticket.expect(front.reply_bytes(&call)).await;
+        let reply = front.answer(ticket.client().peer(), call).await;
+        ticket.reply(|w| w.fixed(&reply));
+    });
+}
+
+/// Answers a call as others are that can't be passed on, after it was passed on.
+pub fn take_back<F: Answers>(ticket: Ticket, front: &Arc<F>, record: Bytes) {
+    if let Some(call) = front.parse(record) {
+        answer(ticket, front, call);
     }
 }
 
 /// Sends replies; those that are ready at the same time, together.
-async fn give(to: OwnedWriteHalf, mut outgoing: mpsc::Receiver<Outgoing>) -> String {
-    let mut to = BufWriter::with_capacity(BUFFER_BYTES, to);
-    while let Some(mut next) = outgoing.recv().await {
-        loop {
-            let sent = async {
-                to.write_all(&record_head(next.reply.len())).await?;
-                to.write_all(&next.reply).await
-            };
-            match timeout(TRANSFER_TIME, sent).await {
+async fn give(mut to: OwnedWriteHalf, client: &Client) -> String {
+    let mut going = Vec::new();
+    loop {
+        let sent = client.outgoing(&mut going).await;
+        for part in going.chunks(MEGABYTE) {
+            match timeout(TRANSFER_TIME, to.write_all(part)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => return e.to_string(),
                 Err(_) => return "it takes no replies".into(),
             }
-            match outgoing.try_recv() {
-                Ok(more) => next = more,
-                Err(_) => break,
-            }
         }
-        match timeout(TRANSFER_TIME, to.flush()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return e.to_string(),
-            Err(_) => return "it takes no replies".into(),
-        }
+        client.were_sent(sent);
+        going.clear();
+        going.shrink_to(BUFFER_BYTES);
     }
-    "the client ended it".into()
 }
 
 /// Lets a warning a second through, so that strangers can't fill the disk with them.

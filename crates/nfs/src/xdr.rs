@@ -106,6 +106,88 @@ impl Reader {
     }
 }
 
+/// As [`Reader`], of bytes that somebody else keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> View<'a> {
+        View { rest: bytes }
+    }
+
+    /// What was not read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// An unsigned integer; also the number of an enumeration.
+    ///
+    /// # Errors
+    /// [`Malformed::Short`].
+    pub fn u32(&mut self) -> Read<u32> {
+        Ok(u32::from_be_bytes(*self.array()?))
+    }
+
+    /// An unsigned hyper integer.
+    ///
+    /// # Errors
+    /// [`Malformed::Short`].
+    pub fn u64(&mut self) -> Read<u64> {
+        Ok(u64::from_be_bytes(*self.array()?))
+    }
+
+    /// A boolean.
+    ///
+    /// # Errors
+    /// [`Malformed`], also for any number but 0 and 1.
+    pub fn bool(&mut self) -> Read<bool> {
+        match self.u32()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed::Value("boolean")),
+        }
+    }
+
+    /// Something that may be absent.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn option<T>(&mut self, read: impl FnOnce(&mut View<'a>) -> Read<T>) -> Read<Option<T>> {
+        match self.bool()? {
+            true => read(self).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Opaque bytes of a fixed number, which is a multiple of four in all that is read here.
+    ///
+    /// # Errors
+    /// [`Malformed::Short`].
+    pub fn array<const N: usize>(&mut self) -> Read<&'a [u8; N]> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed::Short)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// Opaque bytes of any number up to `most`. What fills them up to a multiple of four is not looked at.
+    ///
+    /// # Errors
+    /// [`Malformed`]; `what` names the part.
+    pub fn opaque(&mut self, most: usize, what: &'static str) -> Read<&'a [u8]> {
+        let len = self.u32()? as usize;
+        if len > most {
+            return Err(Malformed::TooLong(what));
+        }
+        let padded = len.next_multiple_of(4);
+        let (bytes, rest) = self.rest.split_at_checked(padded).ok_or(Malformed::Short)?;
+        self.rest = rest;
+        Ok(&bytes[..len])
+    }
+}
+
 /// Writes values one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {

@@ -14,6 +14,7 @@ use quorate_nfs::status::Status;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 
 use crate::ask::{Ask, Given, Object, Servers};
+use crate::handle::Shown;
 use crate::layout::{Bucket, Volume};
 use crate::map::Map;
 use crate::table::{Names, Numbers};
@@ -47,6 +48,15 @@ impl Located {
     /// [`Status::Stale`]: it was gone before the bucket came.
     pub fn server(&self, key: &Fh) -> Result<Fh, Status> {
         self.names.server(self.volume, key).ok_or(Status::Stale)
+    }
+
+    /// What clients call what its server calls so.
+    ///
+    /// # Errors
+    /// [`Status::ServerFault`] if the server's handle is too long, or none.
+    pub fn shown(&self, bucket: Bucket, server: &[u8]) -> Result<Shown, Status> {
+        let (volume, called) = self.names.first(self.volume, server);
+        Shown::new(bucket, volume, called)
     }
 
     /// The key of what its server calls so; no bytes for no handle.
@@ -116,6 +126,13 @@ impl Changes {
         let chunks = offset / CHUNK..=last;
         self.chunks
             .extend(chunks.map(|chunk| (file.clone(), chunk)));
+    }
+
+    /// What a WRITE of so many bytes may change.
+    pub fn of_write(file: &Fh, offset: u64, len: u64) -> Changes {
+        let mut changes = Changes::default();
+        changes.written(file, offset, len);
+        changes
     }
 
     /// What a call in one bucket may change, but for RENAME and LINK, which are orders. `key`: of a handle in the call.
@@ -202,11 +219,8 @@ pub struct Mark<'a, S> {
 
 impl<S> Drop for Mark<'_, S> {
     fn drop(&mut self) {
-        let Some((bucket, changes)) = self.changes.take() else {
-            return;
-        };
-        if self.buckets.watched.load(Ordering::SeqCst) == u64::from(bucket.0) {
-            lock(&self.buckets.changes).add(changes);
+        if let Some((bucket, changes)) = self.changes.take() {
+            self.buckets.changed(bucket, changes);
         }
     }
 }
@@ -290,6 +304,12 @@ impl<S> Buckets<S> {
         Ok(gate.clone().read_owned().await)
     }
 
+    /// The same, if nobody is to be waited for.
+    pub fn try_pass(&self, bucket: Bucket) -> Option<Passage> {
+        let gate = self.gates.get(bucket.0 as usize)?;
+        gate.clone().try_read_owned().ok()
+    }
+
     /// To be kept while a call changes names or looks at several buckets; before any name is held.
     pub async fn pass_all(&self) -> Passage {
         self.changing.clone().read_owned().await
@@ -300,6 +320,13 @@ impl<S> Buckets<S> {
         let gate = self.gates.get(bucket.0 as usize)?.clone();
         let all = self.changing.clone().write_owned().await;
         Some([all, gate.write_owned().await])
+    }
+
+    /// Writes down what a call that has ended may have changed.
+    pub(crate) fn changed(&self, bucket: Bucket, changes: Changes) {
+        if self.watched.load(Ordering::SeqCst) == u64::from(bucket.0) {
+            lock(&self.changes).add(changes);
+        }
     }
 
     /// To be kept until a call has ended that may make these changes.

@@ -40,8 +40,14 @@ pub fn key(volume: Volume, server: &[u8]) -> Fh {
 
 /// What a key says.
 pub fn origin(key: &Fh) -> Option<(Volume, Fh)> {
-    let (volume, _) = key.split_first_chunk::<ORIGIN>()?;
-    Some((Volume(u16::from_be_bytes(*volume)), key.slice(ORIGIN..)))
+    let (volume, _) = split(key)?;
+    Some((volume, key.slice(ORIGIN..)))
+}
+
+/// The same, borrowed.
+pub fn split(key: &Fh) -> Option<(Volume, &[u8])> {
+    let (volume, server) = key.split_first_chunk::<ORIGIN>()?;
+    Some((Volume(u16::from_be_bytes(*volume)), server))
 }
 
 impl Handle {
@@ -50,35 +56,67 @@ impl Handle {
     /// # Errors
     /// [`Status::BadHandle`]: the router has not made it.
     pub fn read(bytes: &Bytes) -> Result<Handle, Status> {
-        let Some((head, server)) = bytes.split_first_chunk::<HEAD>() else {
-            return Err(Status::BadHandle);
-        };
-        let fits = (1..=MAX_SERVER_HANDLE).contains(&server.len());
-        if head[..2] != [FORMAT, 0] || !fits {
-            return Err(Status::BadHandle);
-        }
-        let volume = Volume(u16::from_be_bytes([head[2], head[3]]));
-        Ok(Handle {
-            bucket: Bucket(u32::from_be_bytes([head[4], head[5], head[6], head[7]])),
-            key: key(volume, server),
-        })
+        let (bucket, volume, server) = parts(bytes)?;
+        let key = key(volume, server);
+        Ok(Handle { bucket, key })
     }
 
     /// As clients get it.
     ///
     /// # Errors
-    /// [`Status::ServerFault`] if the server's handle is too long.
+    /// [`Status::ServerFault`] if the server's handle is too long, or none.
     pub fn write(&self) -> Result<Vec<u8>, Status> {
         let (volume, server) = origin(&self.key).ok_or(Status::ServerFault)?;
+        Ok(Shown::new(self.bucket, volume, &server)?.bytes().to_vec())
+    }
+}
+
+/// A handle as clients get it, without a place of its own in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    bytes: [u8; HEAD + MAX_SERVER_HANDLE],
+    len: usize,
+}
+
+impl Shown {
+    /// Of an object in a bucket, by the volume where it was first seen and what its server called it there.
+    ///
+    /// # Errors
+    /// [`Status::ServerFault`] if the server's handle is too long, or none.
+    pub fn new(bucket: Bucket, volume: Volume, server: &[u8]) -> Result<Shown, Status> {
         if server.is_empty() || server.len() > MAX_SERVER_HANDLE {
             return Err(Status::ServerFault);
         }
-        let mut out = vec![FORMAT, 0];
-        out.extend_from_slice(&volume.0.to_be_bytes());
-        out.extend_from_slice(&self.bucket.0.to_be_bytes());
-        out.extend_from_slice(&server);
-        Ok(out)
+        let mut bytes = [0; HEAD + MAX_SERVER_HANDLE];
+        let len = HEAD + server.len();
+        bytes[0] = FORMAT;
+        bytes[2..4].copy_from_slice(&volume.0.to_be_bytes());
+        bytes[4..HEAD].copy_from_slice(&bucket.0.to_be_bytes());
+        bytes[HEAD..len].copy_from_slice(server);
+        Ok(Shown { bytes, len })
     }
+
+    /// The handle.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What a handle says that a client sent: its bucket, the volume where the object was first seen, and what its server called it there.
+///
+/// # Errors
+/// [`Status::BadHandle`]: the router has not made it.
+pub fn parts(bytes: &[u8]) -> Result<(Bucket, Volume, &[u8]), Status> {
+    let Some((head, server)) = bytes.split_first_chunk::<HEAD>() else {
+        return Err(Status::BadHandle);
+    };
+    let fits = (1..=MAX_SERVER_HANDLE).contains(&server.len());
+    if head[..2] != [FORMAT, 0] || !fits {
+        return Err(Status::BadHandle);
+    }
+    let volume = Volume(u16::from_be_bytes([head[2], head[3]]));
+    let bucket = Bucket(u32::from_be_bytes([head[4], head[5], head[6], head[7]]));
+    Ok((bucket, volume, server))
 }
 
 /// The name under which the target of a stub lies in its bucket: whose stub it is.

@@ -2,6 +2,7 @@
 
 pub(crate) mod names;
 mod reply;
+mod straight;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use quorate_nfs::replays::{Begun, Replays, checksum};
 use quorate_nfs::rpc::{Accepted, Credential, Head, accepted, denied, read_head};
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
-use quorate_nfs::{Answers, Exports};
+use quorate_nfs::{Answers, Client, Exports};
 
 use crate::attrs::STUB_OWNER;
 use crate::buckets::{Buckets, Changes, Located, Mark};
@@ -33,6 +34,7 @@ use names::{Held, Names};
 const MOUNT: (u32, u32) = (100_005, 3);
 /// The longest path in a MOUNT.
 const MAX_PATH_BYTES: usize = 1024;
+const LOOKUP: u32 = 3;
 /// `AUTH_SYS`, the one flavor that says who calls.
 const AUTH_SYS: u32 = 1;
 /// How long a client waits for a change; then it is told to come again.
@@ -70,6 +72,10 @@ impl<L: Log + std::fmt::Debug + 'static> Answers for Proxy<L> {
 
     fn admits(&self, address: IpAddr) -> bool {
         self.exports.admit(address)
+    }
+
+    fn pass(self: &Arc<Self>, record: &[u8], client: &Arc<Client>) -> bool {
+        self.pass_straight(record, client).is_some()
     }
 
     fn parse(&self, record: Bytes) -> Option<Parsed> {
@@ -322,8 +328,15 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     ) -> Done {
         let servers = &self.buckets().servers;
         let results = servers.nfs(at.volume, procedure, who, arguments).await?;
-        let rewritten = self.rewrite(bucket, at).results(procedure, results);
-        rewritten.map_err(|_| Status::ServerFault)
+        self.rewritten(bucket, at, procedure, &results)
+    }
+
+    /// Results as clients are to see them.
+    fn rewritten(&self, bucket: Bucket, at: &Located, procedure: u32, results: &[u8]) -> Done {
+        let mut w = Writer::with_capacity(results.len() + 64);
+        let rewritten = self.rewrite(bucket, at).results(procedure, results, &mut w);
+        rewritten.map_err(|_| Status::ServerFault)?;
+        Ok(w.out)
     }
 
     fn rewrite<'a>(

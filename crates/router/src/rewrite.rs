@@ -1,12 +1,10 @@
 //! Replies of servers, as clients are to see them: their handles become the router's, and attributes show one space of numbers.
 
-use bytes::Bytes;
 use quorate_nfs::handle::MAX_HANDLE_BYTES;
-use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
+use quorate_nfs::xdr::{Malformed, Read, View, Writer};
 
 use crate::attrs::{Attrs, show};
 use crate::buckets::Located;
-use crate::handle::Handle;
 use crate::layout::{Bucket, Volume};
 
 /// The longest name in a listing.
@@ -62,36 +60,35 @@ pub struct Rewrite<'a, N> {
 }
 
 impl<N: Fn(Volume, u64) -> u64> Rewrite<'_, N> {
-    /// Results of a procedure, as clients are to see them.
+    /// Results of a procedure, as clients are to see them, after what was written already.
     ///
     /// # Errors
-    /// [`Malformed`]: they are no such results.
-    pub fn results(&self, procedure: u32, results: Bytes) -> Read<Vec<u8>> {
-        let mut w = Writer::with_capacity(results.len() + 64);
-        let r = &mut Reader::new(results);
+    /// [`Malformed`]: they are no such results; then some of them may have been written.
+    pub fn results(&self, procedure: u32, results: &[u8], w: &mut Writer) -> Read<()> {
+        let r = &mut View::new(results);
         let status = r.u32()?;
         w.u32(status);
         let (done, refused) = parts(procedure);
         for part in if status == 0 { done } else { refused } {
-            self.part(*part, r, &mut w)?;
+            self.part(*part, r, w)?;
         }
         w.fixed(r.rest());
-        Ok(w.out)
+        Ok(())
     }
 
-    fn part(&self, part: Part, r: &mut Reader, w: &mut Writer) -> Read<()> {
+    fn part(&self, part: Part, r: &mut View, w: &mut Writer) -> Read<()> {
         match part {
-            Part::Attr => self.attr(w, Attrs::read(r)?),
+            Part::Attr => self.attr(w, attrs(r)?),
             Part::After => {
-                let attrs = r.option(Attrs::read)?;
+                let attrs = r.option(attrs)?;
                 self.after(w, attrs);
             }
             Part::Changed => {
                 // Size and two times.
-                let before = r.option(Reader::array::<24>)?;
+                let before = r.option(View::array::<24>)?;
                 w.bool(before.is_some());
-                before.iter().for_each(|before| w.fixed(before));
-                let attrs = r.option(Attrs::read)?;
+                before.iter().for_each(|before| w.fixed(&before[..]));
+                let attrs = r.option(attrs)?;
                 self.after(w, attrs);
             }
             Part::Handle => {
@@ -126,32 +123,28 @@ impl<N: Fn(Volume, u64) -> u64> Rewrite<'_, N> {
         }
     }
 
-    fn handle(&self, w: &mut Writer, server: Bytes) -> Read<()> {
-        let handle = Handle {
-            bucket: self.bucket,
-            key: self.at.key(&server),
-        };
-        let handle = handle.write();
-        w.opaque(&handle.map_err(|_| Malformed::TooLong("handle"))?);
+    fn handle(&self, w: &mut Writer, server: &[u8]) -> Read<()> {
+        let shown = self.at.shown(self.bucket, server);
+        w.opaque(shown.map_err(|_| Malformed::TooLong("handle"))?.bytes());
         Ok(())
     }
 
-    fn entries(&self, r: &mut Reader, w: &mut Writer, plus: bool) -> Read<()> {
+    fn entries(&self, r: &mut View, w: &mut Writer, plus: bool) -> Read<()> {
         w.u64(r.u64()? ^ turn(self.at.moved));
         while r.bool()? {
             w.bool(true);
             w.u64((self.shown)(self.at.volume, r.u64()?));
             let name = r.opaque(MAX_NAME_BYTES, "name")?;
-            w.opaque(&name);
-            w.fixed(&r.array::<8>()?);
+            w.opaque(name);
+            w.fixed(r.array::<8>()?);
             if !plus {
                 continue;
             }
-            let attrs = r.option(Attrs::read)?;
+            let attrs = r.option(attrs)?;
             let handle = r.option(|r| r.opaque(MAX_HANDLE_BYTES, "handle"))?;
             // Clients look up what these do not say: what a stub stands for, and what is above a placed directory.
             let told = attrs
-                .filter(|attrs| attrs.stub().is_none() && &name[..] != b"..")
+                .filter(|attrs| attrs.stub().is_none() && name != b"..")
                 .zip(handle);
             match told {
                 None => {
@@ -168,6 +161,10 @@ impl<N: Fn(Volume, u64) -> u64> Rewrite<'_, N> {
         w.bool(false);
         Ok(())
     }
+}
+
+fn attrs(r: &mut View) -> Read<Attrs> {
+    Ok(Attrs(*r.array()?))
 }
 
 /// What the verifiers of listings differ by when a bucket has moved: cookies of its old server mean nothing to the new one.
@@ -225,7 +222,10 @@ mod tests {
         }
         w.bool(false);
         w.bool(true);
-        let out = rewrite(&located()).results(17, w.out.into()).unwrap();
+        let mut out = Writer::default();
+        let done = rewrite(&located()).results(17, &w.out, &mut out);
+        assert_eq!(done, Ok(()));
+        let out = out.out;
         let find = |what: &[u8]| out.windows(what.len()).filter(|w| *w == what).count();
         assert_eq!(find(&[1, 0, 0, 1, 0, 0, 0, 9, b'o', b'w', b'n']), 1);
         assert_eq!(find(&STUB_OWNER.to_be_bytes()), 0);
@@ -241,14 +241,14 @@ mod tests {
                 for len in 0..300 {
                     let mut bytes = vec![fill; len];
                     bytes.iter_mut().take(4).for_each(|b| *b = 0);
-                    let _ = rewrite(&located()).results(procedure, bytes.into());
+                    let mut out = Writer::default();
+                    let _ = rewrite(&located()).results(procedure, &bytes, &mut out);
                 }
             }
         }
         let read = [&[0u8; 8][..], b"content"].concat();
-        assert_eq!(
-            rewrite(&located()).results(6, read.clone().into()),
-            Ok(read)
-        );
+        let mut out = Writer::default();
+        let done = rewrite(&located()).results(6, &read, &mut out);
+        assert_eq!((done, out.out), (Ok(()), read));
     }
 }

@@ -13,7 +13,7 @@ use quorate_nfs::handle::MAX_HANDLE_BYTES;
 use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
 
 use crate::attrs::fileid;
-use crate::handle::{key, origin};
+use crate::handle::{key, origin, split};
 use crate::layout::Volume;
 
 /// The longest key.
@@ -125,6 +125,31 @@ impl Names {
         (made_on == volume).then_some(server)
     }
 
+    /// What the server of a volume calls an object that was first seen on another, or on this, and was called so there; none if it is gone.
+    pub fn server_of<'a>(
+        &'a self,
+        volume: Volume,
+        (first, called): (Volume, &'a [u8]),
+    ) -> Option<&'a [u8]> {
+        let here = (first == volume).then_some(called);
+        match self.servers.is_empty() {
+            true => here,
+            false => self
+                .servers
+                .get(&key(first, called))
+                .map_or(here, |server| Some(&server[..])),
+        }
+    }
+
+    /// The volume where what the server of a volume calls so was first seen, and what it was called there.
+    pub fn first<'a>(&'a self, volume: Volume, server: &'a [u8]) -> (Volume, &'a [u8]) {
+        let key = match self.keys.is_empty() {
+            true => None,
+            false => self.keys.get(server),
+        };
+        key.and_then(split).unwrap_or((volume, server))
+    }
+
     /// The key of what the server of a volume calls so.
     pub fn key(&self, volume: Volume, server: &Fh) -> Fh {
         let found = self.keys.get(server).cloned();
@@ -196,6 +221,14 @@ mod tests {
         assert_eq!(names.server(Volume(1), &later), Some(b"later"[..].into()));
         assert_eq!(names.key(Volume(1), &b"later"[..].into()), later);
         assert_eq!(names.server(Volume(1), &key(Volume(0), b"gone")), None);
+        let (here, there) = (Volume(1), Volume(0));
+        let called = 1u64.to_be_bytes();
+        assert_eq!(names.server_of(here, (there, &called)), Some(&new[..]));
+        assert_eq!(names.first(here, &new), (there, &called[..]));
+        assert_eq!(names.server_of(here, (here, b"later")), Some(&b"later"[..]));
+        assert_eq!(names.first(here, b"later"), (here, &b"later"[..]));
+        assert_eq!(names.server_of(here, (there, b"gone")), None);
+        assert_eq!(Names::default().server_of(here, (there, b"gone")), None);
     }
 
     /// Whatever moves where, each number on each volume shows as another.

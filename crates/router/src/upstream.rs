@@ -1,36 +1,30 @@
-//! Connections to servers: many calls at once on each, answered in any order.
+//! Servers: connections, and groups that are reached in this process.
 
+mod line;
 mod member;
 
+pub use line::{Line, Passed, Unsent, Waiter};
 pub(crate) use member::connect as connect_group;
 pub use member::{MemberError, check as check_group};
 
-use std::collections::BTreeMap;
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_files::Who;
 use quorate_nfs::call;
-use quorate_nfs::rpc::{next_record, read_record, record_head};
 use quorate_nfs::status::Status;
-use quorate_nfs::xdr::{Malformed, Read, Reader, Writer};
-use tokio::io::{AsyncWriteExt, BufWriter};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use quorate_nfs::xdr::{Malformed, Read, View, Writer, opaque_bytes};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::ask::{Ask, Given, Servers};
 use crate::layout::Volume;
 
-/// The most calls that wait for a server; further ones wait to be taken.
+/// The most calls that wait for a group; further ones wait to be taken.
 const MAX_CALLS: usize = 256;
-/// How long connecting may take.
-const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// How long no server is tried that could not be reached.
 const DOWN_TIME: Duration = Duration::from_millis(500);
 /// How long a server may take to answer.
@@ -47,10 +41,10 @@ const MAX_GROUPS: usize = 16;
 /// How the address of a group begins; its file and a key file follow, with a line between them.
 pub const GROUP: &str = "group:";
 
-/// A call that is to be sent.
+/// A call that is to go to a group.
 #[derive(Debug)]
 struct Sending {
-    /// From the credential on, after the head.
+    /// With no number yet.
     record: Vec<u8>,
     reply: oneshot::Sender<Bytes>,
 }
@@ -95,12 +89,32 @@ impl Times {
     }
 }
 
-/// A server's program at an address. It lives as long as the runtime.
+/// A server's program at an address.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    calls: mpsc::Sender<Sending>,
+    way: Way,
     /// How it is doing.
     pub load: Arc<Load>,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    Server(Arc<Server>),
+    Group(mpsc::Sender<Sending>),
+}
+
+/// A connection, which ends with this.
+#[derive(Debug)]
+pub struct Server {
+    /// The connection.
+    pub line: Arc<Line>,
+    task: AbortHandle,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// It is not known whether the call was carried out.
@@ -111,13 +125,21 @@ pub struct Unanswered;
 impl Upstream {
     /// A server at `host:port`, or a Quorate group ([`Location::nfs`](crate::config::Location::nfs)); it is connected to when there is a call.
     pub fn start(address: String) -> Upstream {
-        let (calls, incoming) = mpsc::channel(MAX_CALLS);
         let load = Arc::new(Load::default());
-        match address.strip_prefix(GROUP) {
-            Some(place) => tokio::spawn(member::serve(place.into(), incoming, load.clone())),
-            None => tokio::spawn(serve(address, incoming, load.clone())),
+        let way = match address.strip_prefix(GROUP) {
+            Some(place) => {
+                let (calls, incoming) = mpsc::channel(MAX_CALLS);
+                tokio::spawn(member::serve(place.into(), incoming, load.clone()));
+                Way::Group(calls)
+            }
+            None => {
+                let line = Arc::new(Line::new(address, load.clone()));
+                let served = line.clone();
+                let task = tokio::spawn(async move { served.serve().await }).abort_handle();
+                Way::Server(Arc::new(Server { line, task }))
+            }
         };
-        Upstream { calls, load }
+        Upstream { way, load }
     }
 
     /// Calls a procedure of a program on somebody's behalf; gives its results.
@@ -126,35 +148,52 @@ impl Upstream {
     /// [`Unanswered`].
     pub async fn call(
         &self,
-        (program, version): (u32, u32),
+        program: (u32, u32),
         procedure: u32,
         who: &Who,
         arguments: &[u8],
     ) -> Result<Bytes, Unanswered> {
-        let mut w = Writer::with_capacity(128 + arguments.len());
-        // The number is set when it is sent. A call of RPC version 2.
-        for word in [0, 0, 2, program, version, procedure] {
-            w.u32(word);
-        }
-        credential(&mut w, who);
-        w.fixed(arguments);
-        let (reply, answered) = oneshot::channel();
-        let record = w.out;
         self.load.calls.fetch_add(1, Ordering::Relaxed);
-        let answer = async {
-            self.calls.send(Sending { record, reply }).await.ok()?;
-            answered.await.ok()
+        let write = |w: &mut Writer| {
+            head(w, program, procedure, (who.uid, who.gid, &who.groups));
+            w.fixed(arguments);
         };
-        let start = now();
-        let answer = timeout(ANSWER_TIME, answer).await.ok().flatten();
-        if answer.is_some() {
-            self.load.times.add(start.elapsed());
-        }
-        let results = answer.and_then(|reply| results(reply).ok());
-        results.ok_or_else(|| {
+        let answer = async {
+            match &self.way {
+                Way::Server(server) => server.call(write).await,
+                Way::Group(calls) => {
+                    let (reply, answered) = oneshot::channel();
+                    let mut w = Writer::default();
+                    w.u32(0);
+                    write(&mut w);
+                    let (record, start) = (w.out, now());
+                    calls.send(Sending { record, reply }).await.ok()?;
+                    let answer = answered.await.ok()?;
+                    self.load.times.add(start.elapsed());
+                    Some(answer)
+                }
+            }
+        };
+        let reply = timeout(ANSWER_TIME, answer).await.ok().flatten();
+        let answer = reply.and_then(|reply| Some(reply.slice_ref(results(&reply).ok()?)));
+        answer.ok_or_else(|| {
             self.load.unanswered.fetch_add(1, Ordering::Relaxed);
             Unanswered
         })
+    }
+}
+
+impl Server {
+    /// The reply to a call.
+    async fn call(&self, write: impl Fn(&mut Writer)) -> Option<Bytes> {
+        loop {
+            let (reply, answered) = oneshot::channel();
+            match self.line.send(|| Waiter::Task(reply), &write) {
+                Ok(()) => return answered.await.ok(),
+                Err(Unsent::Down) => return None,
+                Err(Unsent::Full) => self.line.has_room().await,
+            }
+        }
     }
 }
 
@@ -166,25 +205,33 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn credential(w: &mut Writer, who: &Who) {
-    let mut body = Writer::default();
-    body.u32(0);
-    body.opaque(b"quorate-route");
-    body.u32(who.uid);
-    body.u32(who.gid);
-    let groups = &who.groups[..who.groups.len().min(MAX_GROUPS)];
-    body.u32(groups.len() as u32);
-    groups.iter().for_each(|&gid| body.u32(gid));
+/// Appends the head of a call from after its number on, with an `AUTH_SYS` credential of a user, a group and further groups.
+pub(crate) fn head(
+    w: &mut Writer,
+    (program, version): (u32, u32),
+    procedure: u32,
+    (uid, gid, groups): (u32, u32, &[u32]),
+) {
+    const MACHINE: &[u8; 13] = b"quorate-route";
+    let groups = &groups[..groups.len().min(MAX_GROUPS)];
+    // A call of RPC version 2.
+    let call = [0, 2, program, version, procedure];
+    call.into_iter().for_each(|word| w.u32(word));
     w.u32(1);
-    w.opaque(&body.out);
+    // Stamp, two ids, how many groups, and these.
+    w.u32((opaque_bytes(MACHINE.len()) + 4 * (4 + groups.len())) as u32);
+    w.u32(0);
+    w.opaque(MACHINE);
+    let ids = [uid, gid, groups.len() as u32];
+    ids.iter().chain(groups).for_each(|&word| w.u32(word));
     // No verifier.
     w.u32(0);
     w.u32(0);
 }
 
 /// The results in a reply that says that the procedure was called.
-fn results(reply: Bytes) -> Read<Bytes> {
-    let r = &mut Reader::new(reply);
+pub(crate) fn results(reply: &[u8]) -> Read<&[u8]> {
+    let r = &mut View::new(reply);
     let _xid = r.u32()?;
     // A reply; accepted.
     if (r.u32()?, r.u32()?) != (1, 0) {
@@ -193,150 +240,8 @@ fn results(reply: Bytes) -> Read<Bytes> {
     let _flavor = r.u32()?;
     r.opaque(MAX_AUTH_BYTES, "verifier")?;
     match r.u32()? {
-        0 => Ok(r.rest().clone()),
+        0 => Ok(r.rest()),
         _ => Err(Malformed::Value("reply")),
-    }
-}
-
-/// Keeps a connection while there are calls.
-async fn serve(address: String, mut calls: mpsc::Receiver<Sending>, load: Arc<Load>) {
-    let mut xid = 0u32;
-    while let Some(first) = calls.recv().await {
-        let connected = match timeout(CONNECT_TIME, connect(&address)).await {
-            Ok(connected) => connected,
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        };
-        match connected {
-            Ok(stream) => {
-                tracing::info!(%address, "connected");
-                load.up.store(true, Ordering::Relaxed);
-                let why = connection(stream, first, &mut calls, &mut xid).await;
-                load.up.store(false, Ordering::Relaxed);
-                tracing::warn!(%address, %why, "the connection ended");
-            }
-            Err(error) => {
-                tracing::warn!(%address, %error, "can't connect");
-                drop(first);
-                // Those that come meanwhile are told at once.
-                let told = async { while calls.recv().await.is_some() {} };
-                let _ = timeout(DOWN_TIME, told).await;
-            }
-        }
-    }
-}
-
-/// From a port that only the superuser can send from, if that is possible: many servers want it.
-async fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for to in lookup_host(address).await? {
-        match connect_to(to).await {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-async fn connect_to(to: SocketAddr) -> io::Result<TcpStream> {
-    if to.is_ipv4() {
-        for port in (600..1024).rev() {
-            let socket = TcpSocket::new_v4()?;
-            match socket.bind((Ipv4Addr::UNSPECIFIED, port).into()) {
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => break,
-                Err(_) => continue,
-            }
-            match socket.connect(to).await {
-                // This pair of addresses was in use a moment ago.
-                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => continue,
-                other => return other,
-            }
-        }
-    }
-    TcpStream::connect(to).await
-}
-
-type Waiting = Mutex<BTreeMap<u32, oneshot::Sender<Bytes>>>;
-
-/// Sends calls and takes replies until the connection ends, and says why it did. Who waits then waits no more.
-async fn connection(
-    stream: TcpStream,
-    first: Sending,
-    calls: &mut mpsc::Receiver<Sending>,
-    xid: &mut u32,
-) -> String {
-    let (from, to) = stream.into_split();
-    let waiting = Waiting::default();
-    tokio::select! {
-        why = take(from, &waiting) => why,
-        why = give(to, &waiting, first, calls, xid) => why,
-    }
-}
-
-fn lock(waiting: &Waiting) -> std::sync::MutexGuard<'_, BTreeMap<u32, oneshot::Sender<Bytes>>> {
-    waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-async fn give(
-    to: OwnedWriteHalf,
-    waiting: &Waiting,
-    first: Sending,
-    calls: &mut mpsc::Receiver<Sending>,
-    xid: &mut u32,
-) -> String {
-    let mut to = BufWriter::with_capacity(64 << 10, to);
-    let mut next = first;
-    loop {
-        *xid = xid.wrapping_add(1);
-        {
-            let mut waiting = lock(waiting);
-            // Nobody waits for these any more.
-            waiting.retain(|_, reply| !reply.is_closed());
-            waiting.insert(*xid, next.reply);
-        }
-        next.record[..4].copy_from_slice(&xid.to_be_bytes());
-        let sent = async {
-            to.write_all(&record_head(next.record.len())).await?;
-            to.write_all(&next.record).await?;
-            if calls.is_empty() {
-                to.flush().await?;
-            }
-            io::Result::Ok(())
-        };
-        match timeout(ANSWER_TIME, sent).await {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => return e.to_string(),
-            Err(_) => return "it takes no calls".into(),
-        }
-        match calls.recv().await {
-            Some(more) => next = more,
-            None => return "the router ends".into(),
-        }
-    }
-}
-
-async fn take(mut from: OwnedReadHalf, waiting: &Waiting) -> String {
-    loop {
-        let head = match next_record(&mut from).await {
-            Ok(Some(head)) => head,
-            Ok(None) => return "the server ended it".into(),
-            Err(e) => return e.to_string(),
-        };
-        let record = match timeout(ANSWER_TIME, read_record(head, &mut from)).await {
-            Ok(Ok(record)) => record,
-            Ok(Err(e)) => return e.to_string(),
-            Err(_) => return "a reply took too long to come".into(),
-        };
-        let Some(xid) = record.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else {
-            return "it sent what is no reply".into();
-        };
-        if let Some(reply) = lock(waiting).remove(&xid) {
-            // Whoever asked may have given up.
-            let _ = reply.send(record);
-        }
     }
 }
 
@@ -360,6 +265,16 @@ impl Upstreams {
     pub fn get(&self, volume: Volume) -> Option<Upstream> {
         let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
         servers.get(usize::from(volume.0)).cloned().flatten()
+    }
+
+    /// The server of a volume, if it is one that calls can be passed on to.
+    pub(crate) fn server(&self, volume: Volume) -> Option<(Arc<Server>, Arc<Load>)> {
+        let servers = self.servers.read().unwrap_or_else(PoisonError::into_inner);
+        let upstream = servers.get(usize::from(volume.0))?.as_ref()?;
+        match &upstream.way {
+            Way::Server(server) => Some((server.clone(), upstream.load.clone())),
+            Way::Group(_) => None,
+        }
     }
 
     /// Sets or takes away the server of a volume.

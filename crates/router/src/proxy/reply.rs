@@ -7,7 +7,7 @@ use quorate_nfs::handle::MAX_HANDLE_BYTES;
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
 
-use super::{Done, Proxy};
+use super::{Done, LOOKUP, Proxy};
 use crate::ask::{Ask, Given, Servers};
 use crate::attrs::Attrs;
 use crate::buckets::Changes;
@@ -17,7 +17,6 @@ use crate::intent::Log;
 use crate::layout::{Bucket, Volume};
 use crate::rewrite::turn;
 
-const LOOKUP: u32 = 3;
 const CREATE: u32 = 8;
 const MKDIR: u32 = 9;
 const REMOVE: u32 = 12;
@@ -54,8 +53,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         let found =
             read(results.clone()).map_err(|_: quorate_nfs::xdr::Malformed| Status::ServerFault)?;
         let Some((server, attrs)) = found else {
-            let rewritten = self.rewrite(bucket, &at).results(LOOKUP, results);
-            return rewritten.map_err(|_| Status::ServerFault);
+            return self.rewritten(bucket, &at, LOOKUP, &results);
         };
         let object = Handle {
             bucket,
@@ -66,8 +64,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             None => self.coordinator.attrs(&object).await?,
         };
         let Some(elsewhere) = attrs.stub() else {
-            let rewritten = self.rewrite(bucket, &at).results(LOOKUP, results);
-            return rewritten.map_err(|_| Status::ServerFault);
+            return self.rewritten(bucket, &at, LOOKUP, &results);
         };
         drop(passage);
         let _passage = self.buckets().pass_all().await;

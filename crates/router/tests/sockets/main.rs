@@ -5,6 +5,7 @@ mod load;
 #[path = "../crash/model.rs"]
 mod model;
 mod responder;
+mod straight;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -80,15 +81,29 @@ async fn route(
     new: [u8; 16],
     policy: &str,
 ) -> (Ends, u16, Arc<Keeper<Journal>>) {
+    route_as(place, ports, new, policy, "no_root_squash").await
+}
+
+/// The same, with some callers as others.
+async fn route_as(
+    place: &Path,
+    ports: &[u16],
+    new: [u8; 16],
+    policy: &str,
+    squash: &str,
+) -> (Ends, u16, Arc<Keeper<Journal>>) {
     let urls: Vec<String> = ports
         .iter()
         .map(|port| format!("\"nfs://127.0.0.1:{port}/\""))
         .collect();
+    let pins = ["a", "b", "c"].iter().enumerate().take(ports.len());
+    let pins: Vec<_> = pins.map(|(n, name)| format!("{name} = {n}\n")).collect();
     let file = place.join("route.toml");
     let text = format!(
         "log = \"route.log\"\nvolumes = [{}]\npolicy = \"{policy}\"\nbuckets = 12\n\
-         [pin]\na = 0\nb = 1\nc = 2\n[[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
-        urls.join(", ")
+         [pin]\n{}[[export]]\npath = \"/\"\nsecure = false\nsquash = \"{squash}\"\n",
+        urls.join(", "),
+        pins.concat()
     );
     std::fs::write(&file, text).unwrap();
     let config = Config::load(&file).unwrap();

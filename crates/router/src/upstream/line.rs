@@ -1,0 +1,352 @@
+//! A connection to a server: the calls of all clients to it, answered in any order. What is to be sent is gathered in one buffer, and
+//! goes as it is when the connection has time for it.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quorate_nfs::records::{BUFFER_BYTES, Records};
+use quorate_nfs::rpc::record_head;
+use quorate_nfs::xdr::Writer;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{MissedTickBehavior, interval, timeout, timeout_at};
+
+use super::{ANSWER_TIME, DOWN_TIME, Load, now};
+
+/// How long connecting may take.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
+/// How often calls are given up that wait for long.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+/// The most calls that wait for answers.
+const MAX_WAITING: usize = 1 << 15;
+/// The most bytes that wait to be sent, but for one call.
+const MAX_GOING: usize = 8 << 20;
+/// How many bytes must go within [`ANSWER_TIME`].
+const MEGABYTE: usize = 1 << 20;
+
+/// A call that is passed on: it gets its answer where that is read. Dropped, it gets none.
+pub trait Passed: Send + std::fmt::Debug {
+    /// Takes the reply, from its number on.
+    fn answered(self: Box<Self>, reply: &[u8]);
+}
+
+/// Who waits for an answer.
+#[derive(Debug)]
+pub enum Waiter {
+    /// A task.
+    Task(oneshot::Sender<Bytes>),
+    /// Nobody.
+    Passed(Box<dyn Passed>),
+}
+
+/// Why a call is not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// Too much waits to be sent.
+    Full,
+    /// The server can't be reached.
+    Down,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    waiter: Waiter,
+    since: Instant,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Line {
+    address: String,
+    state: Mutex<State>,
+    /// There is something to be sent.
+    ready: Notify,
+    /// There is room for more.
+    room: Notify,
+    load: Arc<Load>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Calls, as records.
+    going: Writer,
+    waiting: BTreeMap<u32, Waiting>,
+    xid: u32,
+    is_down: bool,
+}
+
+impl Line {
+    /// To `host:port`; it is connected to when there is a call.
+    pub fn new(address: String, load: Arc<Load>) -> Line {
+        let state = State {
+            going: Writer::default(),
+            waiting: BTreeMap::new(),
+            // Servers remember the numbers of calls for a while, and the port that they came from.
+            xid: RandomState::new().build_hasher().finish() as u32,
+            is_down: false,
+        };
+        Line {
+            address,
+            state: Mutex::new(state),
+            ready: Notify::new(),
+            room: Notify::new(),
+            load,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a call to what is sent: `write` appends it from after its number on, and `waiter` waits for its answer. Neither is done if it can't
+    /// be sent.
+    ///
+    /// # Errors
+    /// [`Unsent`].
+    pub fn send(
+        &self,
+        waiter: impl FnOnce() -> Waiter,
+        write: impl FnOnce(&mut Writer),
+    ) -> Result<(), Unsent> {
+        let mut state = self.state();
+        if state.is_down {
+            return Err(Unsent::Down);
+        }
+        if state.going.out.len() > MAX_GOING || state.waiting.len() >= MAX_WAITING {
+            return Err(Unsent::Full);
+        }
+        let mut xid = state.xid.wrapping_add(1);
+        while state.waiting.contains_key(&xid) {
+            xid = xid.wrapping_add(1);
+        }
+        state.xid = xid;
+        let waiting = Waiting {
+            waiter: waiter(),
+            since: now(),
+        };
+        state.waiting.insert(xid, waiting);
+        let w = &mut state.going;
+        let start = w.out.len();
+        w.u32(0);
+        w.u32(xid);
+        write(w);
+        let len = w.out.len().saturating_sub(start + 4);
+        if let Some(head) = w.out.get_mut(start..start + 4) {
+            head.copy_from_slice(&record_head(len));
+        }
+        drop(state);
+        if start == 0 {
+            self.ready.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Waits until there may be room for a call.
+    pub async fn has_room(&self) {
+        // It may be there already, and nobody may say so again.
+        let _ = timeout(LOOK_TIME, self.room.notified()).await;
+    }
+
+    /// Waits for calls that are to be sent, and puts them into an empty buffer.
+    async fn going(&self, into: &mut Vec<u8>) {
+        loop {
+            {
+                let mut state = self.state();
+                if !state.going.out.is_empty() {
+                    std::mem::swap(&mut state.going.out, into);
+                    break;
+                }
+            }
+            self.ready.notified().await;
+        }
+        self.room.notify_waiters();
+    }
+
+    /// Nobody gets an answer that has none yet.
+    fn fail(&self, is_down: bool) {
+        let waiting = {
+            let mut state = self.state();
+            state.going = Writer::default();
+            state.is_down = is_down;
+            std::mem::take(&mut state.waiting)
+        };
+        // They may answer their clients as they go.
+        drop(waiting);
+        self.room.notify_waiters();
+    }
+
+    /// Those get no answer who have waited for too long.
+    fn give_up(&self) {
+        let is_late = |(_, waiting): &(&u32, &Waiting)| match &waiting.waiter {
+            // It keeps the time itself.
+            Waiter::Task(reply) => reply.is_closed(),
+            Waiter::Passed(_) => waiting.since.elapsed() > ANSWER_TIME,
+        };
+        let given_up: Vec<Waiting> = {
+            let mut state = self.state();
+            let late = state.waiting.iter().filter(is_late);
+            let late: Vec<u32> = late.map(|(xid, _)| *xid).collect();
+            let remove = |xid| state.waiting.remove(&xid);
+            late.into_iter().filter_map(remove).collect()
+        };
+        // They may answer their clients as they go.
+        drop(given_up);
+    }
+
+    fn answered(&self, reply: &[u8], now: Instant) -> bool {
+        let Some((xid, _)) = reply.split_first_chunk() else {
+            return false;
+        };
+        let waiting = self.state().waiting.remove(&u32::from_be_bytes(*xid));
+        // Whoever asked may have given up.
+        if let Some(Waiting { waiter, since }) = waiting {
+            self.load.times.add(now.saturating_duration_since(since));
+            match waiter {
+                Waiter::Task(answer) => drop(answer.send(Bytes::copy_from_slice(reply))),
+                Waiter::Passed(passed) => passed.answered(reply),
+            }
+        }
+        true
+    }
+
+    /// Keeps a connection while there are calls.
+    pub async fn serve(&self) {
+        let address = &self.address;
+        loop {
+            self.is_called().await;
+            let connected = match timeout(CONNECT_TIME, connect(address)).await {
+                Ok(connected) => connected,
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            };
+            match connected {
+                Ok(stream) => {
+                    tracing::info!(%address, "connected");
+                    self.load.up.store(true, Ordering::Relaxed);
+                    let why = self.connection(stream).await;
+                    self.load.up.store(false, Ordering::Relaxed);
+                    tracing::warn!(%address, %why, "the connection ended");
+                    self.fail(false);
+                }
+                Err(error) => {
+                    tracing::warn!(%address, %error, "can't connect");
+                    // Those that come meanwhile are told at once.
+                    self.fail(true);
+                    tokio::time::sleep(DOWN_TIME).await;
+                    self.state().is_down = false;
+                }
+            }
+        }
+    }
+
+    async fn is_called(&self) {
+        while self.state().going.out.is_empty() {
+            self.ready.notified().await;
+        }
+    }
+
+    /// Sends calls and takes replies until the connection ends, and says why it did.
+    async fn connection(&self, stream: TcpStream) -> String {
+        let (from, to) = stream.into_split();
+        let look = async {
+            let mut looks = interval(LOOK_TIME);
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                looks.tick().await;
+                self.give_up();
+            }
+        };
+        tokio::select! {
+            why = self.take(from) => why,
+            why = self.give(to) => why,
+            () = look => "it is looked at no more".into(),
+        }
+    }
+
+    async fn give(&self, mut to: OwnedWriteHalf) -> String {
+        let mut going = Vec::new();
+        loop {
+            self.going(&mut going).await;
+            for part in going.chunks(MEGABYTE) {
+                match timeout(ANSWER_TIME, to.write_all(part)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => return e.to_string(),
+                    Err(_) => return "it takes no calls".into(),
+                }
+            }
+            going.clear();
+            going.shrink_to(BUFFER_BYTES);
+        }
+    }
+
+    async fn take(&self, mut from: OwnedReadHalf) -> String {
+        let mut records = Records::default();
+        // When the reply began of which a part is there.
+        let mut began = None;
+        loop {
+            let time = now();
+            loop {
+                match records.take() {
+                    Ok(Some(reply)) if self.answered(reply, time) => began = None,
+                    Ok(Some(_)) => return "it sent what is no reply".into(),
+                    Ok(None) => break,
+                    Err(e) => return e.to_string(),
+                }
+            }
+            let read = match records.has_part() {
+                false => Ok(records.fill(&mut from).await),
+                true => {
+                    let end = *began.get_or_insert(time) + ANSWER_TIME;
+                    timeout_at(end.into(), records.fill(&mut from)).await
+                }
+            };
+            match read {
+                Ok(Ok(0)) => return "the server ended it".into(),
+                Ok(Ok(_)) => {}
+                Ok(Err(e)) => return e.to_string(),
+                Err(_) => return "a reply took too long to come".into(),
+            }
+        }
+    }
+}
+
+/// From a port that only the superuser can send from, if that is possible: many servers want it.
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for to in lookup_host(address).await? {
+        match connect_to(to).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+async fn connect_to(to: SocketAddr) -> io::Result<TcpStream> {
+    if to.is_ipv4() {
+        for port in (600..1024).rev() {
+            let socket = TcpSocket::new_v4()?;
+            match socket.bind((Ipv4Addr::UNSPECIFIED, port).into()) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => break,
+                Err(_) => continue,
+            }
+            match socket.connect(to).await {
+                // This pair of addresses was in use a moment ago.
+                Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => continue,
+                other => return other,
+            }
+        }
+    }
+    TcpStream::connect(to).await
+}
