@@ -29,6 +29,7 @@ mod core;
 mod data;
 mod front;
 mod handles;
+mod holds;
 mod inode;
 mod listing;
 mod locking;

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_files::answer::{
-    Adopted, Audit as AuditRows, Data, Entries, Grants as KeptGrants, HeldLock, Made, Opened,
+    Adopted, Audit as AuditRows, Data, Entries, Grants as KeptGrants, Held, HeldLock, Made, Opened,
     Progress, Quotas as QuotaRows, StatFs, WithAttrs as AttrsAnswer, Written,
 };
 use quorate_files::op::{
-    Access, Adopt, Audit, Create, Fallocate, GetXattr, Grants, Link, ListXattr, Lock, Lookup, Make,
-    Mkdir, Mknod, Open, Place, PutCredential, Quotas, Read, ReadDir, RemoveXattr, Rename, Revoke,
-    Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink, Unlink, WithAttrs, Write, XattrMode, flags,
+    Access, Adopt, Audit, Create, Fallocate, GetXattr, Grants, Hold, Link, ListXattr, Lock, Lookup,
+    Make, Mkdir, Mknod, Open, Place, PutCredential, Quotas, Read, ReadDir, RemoveXattr, Rename,
+    Revoke, Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink, Unlink, WithAttrs, Write, XattrMode,
+    flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 use quorate_wire::Digest;
@@ -142,6 +143,14 @@ impl Volume {
         generations.0.get(index).copied().unwrap_or(0)
     }
 
+    /// Which of its groups keeps an object.
+    pub fn group_of(&self, ino: Ino) -> usize {
+        match &self.way {
+            Way::Group(_) => 0,
+            Way::Groups(groups) => groups.group_of(ino),
+        }
+    }
+
     /// The session of now that an object's handles are bound to. Rises with each that was opened.
     pub fn generation(&self, ino: Ino) -> u64 {
         match &self.way {
@@ -212,6 +221,10 @@ impl Volume {
         access(Access) => Access -> Allowed(u32);
         /// Opens an object.
         open(Open) => Open -> Opened(Opened);
+        /// Whether an object could be opened, without opening it.
+        check_open(Open) => CheckOpen -> Attr(Attr);
+        /// Holds files, and lets go of others.
+        hold(Hold) => Hold -> Held(Held);
         /// Makes and opens a file, or opens what has the name.
         create(Create) => Create -> Opened(Opened);
         /// Lets go of a handle.

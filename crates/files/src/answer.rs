@@ -10,7 +10,7 @@ use quorate_wire::codec::bounded;
 use quorate_wire::{Decode, DecodeError, Digest, Encode, Reader, record, tagged};
 
 use crate::errno::Errno;
-use crate::op::{LockKind, MAX_OBJECTS};
+use crate::op::{LockKind, MAX_HELD_AT_ONCE, MAX_OBJECTS};
 use crate::types::{Handle, Ino, Kind, Nothing, Stamp};
 
 pub use credentials::{Audit, AuditRow, Decision, Grants, KeptGrant};
@@ -195,6 +195,14 @@ record! {
 }
 
 record! {
+    /// What became of files that were to be held.
+    pub struct Held {
+        /// Those that are gone, or are no files.
+        pub gone: Vec<Ino> => MAX_HELD_AT_ONCE, "files",
+    }
+}
+
+record! {
     /// How far an operation of bounded work came.
     pub struct Progress {
         /// Everything before this offset is done.
@@ -261,6 +269,8 @@ tagged! {
         19 => Quotas(Quotas),
         /// What came under a quota.
         20 => Adopted(Adopted),
+        /// What is held.
+        21 => Held(Held),
     }
 }
 

@@ -13,7 +13,7 @@ use crate::types::{Ino, Kind, Stamp};
 
 impl Fs<'_, '_> {
     pub fn get_attr(&mut self, target: &Target) -> Done<Answer> {
-        let (ino, inode, _) = self.target(target)?;
+        let (ino, inode, _) = self.to_read(target)?;
         Ok(self.answer(ino, &inode))
     }
 

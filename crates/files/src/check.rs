@@ -1,5 +1,6 @@
 //! Judges a whole state: what must hold after every operation. For tests, the simulator and operators; it reads everything.
 
+mod lingering;
 mod quotas;
 mod sharing;
 
@@ -17,13 +18,13 @@ use crate::acl::{self, Acl};
 use crate::extent::Stored;
 use crate::layout::{
     BLOCK_BYTES, CHUNK_BYTES, Counters, Dead, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode,
-    LockTable, MAX_FILE_BYTES, MAX_LINKS, MAX_LOCKS, MAX_OPENS, MAX_XATTR_BYTES,
-    MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, Quota, number_at, tag,
+    Lingering, LockTable, MAX_FILE_BYTES, MAX_LINKS, MAX_LOCKS, MAX_OPENS, MAX_XATTR_BYTES,
+    MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, Quota, Waiting, number_at, tag,
 };
 use crate::names::check_name;
 use crate::op::{LockKind, flags};
 use crate::perm::{MODE_BITS, PERMISSION_BITS};
-use crate::types::{Ino, Kind};
+use crate::types::{HELD, Handle, Ino, Kind};
 
 /// Checks the state that an operation sees.
 ///
@@ -72,6 +73,9 @@ struct Volume {
     names: BTreeMap<u64, Vec<(u64, u64)>>,
     quotas: BTreeMap<u64, Quota>,
     members: BTreeMap<u64, u64>,
+    lingering: BTreeMap<u64, u64>,
+    waiting: BTreeMap<u64, Waiting>,
+    lingering_all: Option<Lingering>,
 }
 
 fn check(map: &Map) -> Result<(), String> {
@@ -87,12 +91,14 @@ fn check(map: &Map) -> Result<(), String> {
     check_acls(&volume)?;
     check_content(&volume)?;
     quotas::check(&volume)?;
+    lingering::check(&volume)?;
     sharing::check(&volume.sharing)?;
     let used = volume.entries.len() as u64 * ENTRY_BYTES
         + volume
             .inodes
-            .values()
-            .map(|inode| inode.blocks * BLOCK_BYTES + inode.xattr_bytes)
+            .iter()
+            .filter(|(ino, _)| !volume.lingering.contains_key(ino))
+            .map(|(_, inode)| inode.space())
             .sum::<u64>();
     want(used == counters.used_bytes, || {
         format!(
@@ -100,7 +106,7 @@ fn check(map: &Map) -> Result<(), String> {
             counters.used_bytes
         )
     })?;
-    let inodes = volume.inodes.len() as u64;
+    let inodes = (volume.inodes.len() - volume.lingering.len()) as u64;
     want(inodes == counters.used_inodes, || {
         format!("{inodes} inodes, {} are counted", counters.used_inodes)
     })?;
@@ -176,6 +182,13 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
             tag::MEMBER => {
                 v.members.insert(number(0)?, value(key, bytes)?);
             }
+            tag::LINGERING => {
+                v.lingering.insert(number(0)?, value(key, bytes)?);
+            }
+            tag::WAITING => {
+                v.waiting.insert(number(0)?, value(key, bytes)?);
+            }
+            tag::LINGERING_ALL => v.lingering_all = Some(value(key, bytes)?),
             tag::GUEST_SESSION => {
                 v.guests.insert(number(0)?, value(key, bytes)?);
             }
@@ -218,7 +231,7 @@ fn check_entries(v: &Volume) -> Result<(), String> {
     })
 }
 
-/// Link counts and sizes of directories; an object without a name is open.
+/// Link counts and sizes of directories; an object without a name is open or lingers.
 fn check_links(v: &Volume) -> Result<(), String> {
     let mut names: BTreeMap<u64, u32> = BTreeMap::new();
     let mut subdirs: BTreeMap<u64, u32> = BTreeMap::new();
@@ -253,9 +266,10 @@ fn check_links(v: &Volume) -> Result<(), String> {
                 format!("inode {ino} has too many links")
             })?;
         }
-        want(nlink > 0 || open.contains(ino), || {
-            format!("inode {ino} is an orphan")
-        })?;
+        want(
+            nlink > 0 || open.contains(ino) || v.lingering.contains_key(ino),
+            || format!("inode {ino} is an orphan"),
+        )?;
         want(inode.mode & !MODE_BITS == 0, || {
             format!("inode {ino} has odd mode bits")
         })?;
@@ -322,6 +336,10 @@ fn check_opens(v: &Volume) -> Result<(), String> {
         let appends = open.rights & flags::APPEND != 0;
         want(appends == (handle & 1 == 1), || {
             format!("handle {handle} of session {session} hides whether it appends")
+        })?;
+        let is_held = Handle::held(open.ino).is_some_and(|held| held.number == *handle);
+        want(*handle < HELD || (is_held && open.rights == 0), || {
+            format!("handle {handle} of session {session} is odd")
         })?;
         *by_session.entry(*session).or_default() += 1;
         *by_ino.entry((open.ino.0, *session)).or_default() += 1;

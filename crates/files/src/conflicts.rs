@@ -14,7 +14,7 @@ use quorate_execution::graph::{Scope, Uses};
 use crate::acl;
 use crate::layout::{CHUNK_BYTES, MAX_FILE_BYTES};
 use crate::op::{Action, Create, MAX_IO_BYTES, Place, ReadDir, SetAttr, Target, Write, flags};
-use crate::types::{Handle, Ino};
+use crate::types::{HELD, Handle, Ino};
 
 /// The counters, the queue of dead content, and with them every change of any kind: to wait for this is to wait for all
 /// changes before.
@@ -36,7 +36,10 @@ const LOCKS: u32 = 6;
 /// What an operation touches.
 pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
     let reads = Uses::none();
-    let settles = Uses::none().settle(VOLUME);
+    let mut settles = Uses::none().settle(VOLUME);
+    if sweeps(call, action) {
+        settles = settles.settle(Scope::Class(EXISTS));
+    }
     match action {
         // Nothing of their own; their place in the order is what they are for.
         Action::Ping(_) | Action::Fsync(_) => settles,
@@ -54,6 +57,7 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
         Action::Seek(op) => read(reads, call, &op.target),
         Action::GetXattr(op) => read(reads, call, &Target::Ino(op.ino)),
         Action::ListXattr(op) => read(reads, call, &Target::Ino(op.ino)),
+        Action::CheckOpen(op) => read(reads, call, &Target::Ino(op.ino)),
         Action::Access(op) => found(reads, call, &Target::Ino(op.ino)),
         // Where a link points never changes.
         Action::Readlink(ino) => reads.read(of(EXISTS, *ino)),
@@ -100,6 +104,14 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
             .settle(handle(call, *open))
             .settle(of(LOCKS, open.ino))
             .settle(of(EXISTS, open.ino)),
+        // Which of them, is not worth the scopes: it is done once for many files.
+        Action::Hold(op) => {
+            let uses = settles.settle(Scope::Range(HANDLES, call.session.0, HELD, u64::MAX));
+            match op.let_go.is_empty() {
+                true => uses,
+                false => uses.settle(Scope::Class(LOCKS)),
+            }
+        }
         Action::Create(op) => create(settles, call, op),
         // What is made gets its number when it settles: any, before.
         Action::Mkdir(op) => made(settles, op.parent),
@@ -108,9 +120,29 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
         Action::Make(op) => made(settles, op.parent),
         Action::Link(op) => settles.settle(of(ATTR, op.parent)).settle(of(ATTR, op.ino)),
         // What has the name changes, whatever it is, and perhaps it goes; so does what is in the way of a rename.
-        Action::Unlink(_) | Action::Rmdir(_) | Action::Rename(_) => settles
-            .settle(Scope::Class(ATTR))
-            .settle(Scope::Class(EXISTS)),
+        Action::Unlink(_) | Action::Rmdir(_) | Action::Rename(_) => {
+            settles.settle(Scope::Class(ATTR))
+        }
+    }
+}
+
+/// Whether an operation may delete files that linger, beside what it is for: any of them, so all who look for an object wait for
+/// it. Those do it that have to be waited for anyway; and, for a volume in which nothing else is done, a few of the others.
+pub(crate) fn sweeps(call: &Call, action: &Action) -> bool {
+    const ONE_IN: u64 = 64;
+    match action {
+        Action::Create(_)
+        | Action::Make(_)
+        | Action::Mkdir(_)
+        | Action::Mknod(_)
+        | Action::Symlink(_)
+        | Action::Unlink(_)
+        | Action::Rmdir(_)
+        | Action::Rename(_)
+        | Action::Hold(_)
+        | Action::Ping(_) => true,
+        Action::WithAttrs(op) => sweeps(call, &op.action),
+        other => !other.is_read_only() && call.now.0.is_multiple_of(ONE_IN),
     }
 }
 
@@ -172,7 +204,7 @@ fn create(uses: Uses, call: &Call, op: &Create) -> Uses {
 /// Finds an object, and what the caller may do with it.
 fn found(uses: Uses, call: &Call, target: &Target) -> Uses {
     match target {
-        Target::Ino(ino) | Target::Unopened(ino) => {
+        Target::Ino(ino) | Target::Unopened(ino) | Target::Checked(ino) => {
             uses.read(of(EXISTS, *ino)).read(of(RIGHTS, *ino))
         }
         Target::Handle(open) => uses.read(handle(call, *open)),
@@ -191,7 +223,7 @@ fn content(uses: Uses, ino: Ino) -> Uses {
 
 /// Makes an object with a name in a directory.
 fn made(uses: Uses, parent: Ino) -> Uses {
-    uses.settle(of(ATTR, parent)).settle(Scope::Class(EXISTS))
+    uses.settle(of(ATTR, parent))
 }
 
 /// Makes a handle, whose number follows from the time of the operation.
@@ -204,7 +236,7 @@ fn opened(uses: Uses, call: &Call, wanted: u32) -> Uses {
 
 fn object(target: &Target) -> Ino {
     match target {
-        Target::Ino(ino) | Target::Unopened(ino) => *ino,
+        Target::Ino(ino) | Target::Unopened(ino) | Target::Checked(ino) => *ino,
         Target::Handle(handle) => handle.ino,
     }
 }

@@ -62,8 +62,8 @@ pub(crate) fn pieces(from: u64, to: u64) -> impl Iterator<Item = Piece> {
 impl Fs<'_, '_> {
     /// A regular file for reading.
     pub fn readable(&self, target: &Target) -> Done<(Ino, Inode)> {
-        let (ino, inode, rights) = self.target(target)?;
-        let executes = matches!(target, Target::Unopened(_))
+        let (ino, inode, rights) = self.to_read(target)?;
+        let executes = matches!(target, Target::Unopened(_) | Target::Checked(_))
             && inode.kind == Kind::Regular
             && self.may(ino, &inode, access::EXEC)?;
         match rights {

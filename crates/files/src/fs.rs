@@ -140,8 +140,17 @@ impl<'a, 't> Fs<'a, 't> {
         Ok(out)
     }
 
-    /// The object with a number; `ESTALE` if it is gone.
+    /// The object with a number; `ESTALE` if it is gone, or lingers.
     pub fn inode(&self, ino: Ino) -> Done<Inode> {
+        let inode = self.any_inode(ino)?;
+        match self.lingers(ino, &inode)? {
+            true => Err(Errno::ESTALE.into()),
+            false => Ok(inode),
+        }
+    }
+
+    /// The object with a number, which may linger; `ESTALE` if it is gone.
+    pub fn any_inode(&self, ino: Ino) -> Done<Inode> {
         match &*self.asked.borrow() {
             Some((asked, inode)) if *asked == ino => return Ok(inode.clone()),
             _ => {}
@@ -152,7 +161,7 @@ impl<'a, 't> Fs<'a, 't> {
 
     /// Where an object has its first name, and how many it has. For a question before the operation.
     pub fn place_of(&self, ino: Ino) -> Done<(u32, Place)> {
-        let inode = self.inode(ino)?;
+        let inode = self.any_inode(ino)?;
         let place = (inode.nlink, inode.place());
         self.asked.replace(Some((ino, inode)));
         Ok(place)
@@ -292,7 +301,7 @@ impl<'a, 't> Fs<'a, 't> {
         self.count_out(ino, bytes, 0)
     }
 
-    fn give_back(&mut self, bytes: u64) {
+    pub fn give_back(&mut self, bytes: u64) {
         assert!(self.counters.used_bytes >= bytes, "space was counted twice");
         self.counters.used_bytes -= bytes;
     }
@@ -310,10 +319,9 @@ impl<'a, 't> Fs<'a, 't> {
     pub fn target(&self, target: &Target) -> Done<(Ino, Inode, Option<u32>)> {
         match target {
             Target::Ino(ino) => Ok((*ino, self.inode(*ino)?, None)),
-            Target::Unopened(ino) => {
+            Target::Unopened(ino) | Target::Checked(ino) => {
                 let inode = self.inode(*ino)?;
-                let own = inode.kind == Kind::Regular && self.who.uid == inode.uid;
-                let rights = own.then_some(flags::READ | flags::WRITE);
+                let rights = self.without_handle(&inode);
                 Ok((*ino, inode, rights))
             }
             Target::Handle(handle) => {
@@ -323,7 +331,25 @@ impl<'a, 't> Fs<'a, 't> {
         }
     }
 
-    /// One name of an object is gone; with the last one the object goes, unless it is open.
+    /// As [`Fs::target`], for what changes nothing: it may linger.
+    pub fn to_read(&self, target: &Target) -> Done<(Ino, Inode, Option<u32>)> {
+        match target {
+            Target::Checked(ino) => {
+                let inode = self.any_inode(*ino)?;
+                let rights = self.without_handle(&inode);
+                Ok((*ino, inode, rights))
+            }
+            target => self.target(target),
+        }
+    }
+
+    /// What the owner of a file may do with it, whatever its mode has become since it was opened.
+    fn without_handle(&self, inode: &Inode) -> Option<u32> {
+        let own = inode.kind == Kind::Regular && self.who.uid == inode.uid;
+        own.then_some(flags::READ | flags::WRITE)
+    }
+
+    /// One name of an object is gone; with the last one the object goes, unless it is open or may be.
     pub fn drop_name(&mut self, ino: Ino, mut inode: Inode, place: Place) -> Done<()> {
         inode.nlink = match inode.kind {
             Kind::Directory => 0,
@@ -333,15 +359,23 @@ impl<'a, 't> Fs<'a, 't> {
         if inode.nlink > 0 {
             self.forget_name(ino, &mut inode, place)?;
         }
-        if inode.nlink == 0 && !self.is_open(ino)? {
-            return self.destroy(ino, &inode);
-        }
         self.put_inode(ino, &inode);
+        if inode.nlink == 0 && !self.is_open(ino)? {
+            return self.abandon(ino, &inode);
+        }
         Ok(())
     }
 
-    /// Deletes an object without names and handles. Its content is deleted later, a bounded part at a time.
+    /// Deletes an object without names and handles.
     pub fn destroy(&mut self, ino: Ino, inode: &Inode) -> Done<()> {
+        self.erase(ino, inode)?;
+        self.give_back(inode.space());
+        self.counters.used_inodes -= 1;
+        self.leave(ino, inode)
+    }
+
+    /// Deletes what is kept of an object, which counts nowhere any more. Its content is deleted later, a bounded part at a time.
+    pub fn erase(&mut self, ino: Ino, inode: &Inode) -> Done<()> {
         self.asked.replace(None);
         self.txn.delete(layout::inode_key(ino));
         if inode.kind == Kind::Symlink {
@@ -356,9 +390,7 @@ impl<'a, 't> Fs<'a, 't> {
         if inode.blocks > 0 {
             self.bury(inode.data)?;
         }
-        self.give_back(inode.blocks * BLOCK_BYTES + inode.xattr_bytes);
-        self.counters.used_inodes -= 1;
-        self.leave(ino, inode)
+        Ok(())
     }
 }
 

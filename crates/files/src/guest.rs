@@ -327,7 +327,8 @@ impl Fs<'_, '_> {
             | Answer::Grants(_)
             | Answer::Audit(_)
             | Answer::Quotas(_)
-            | Answer::Adopted(_) => return Ok(()),
+            | Answer::Adopted(_)
+            | Answer::Held(_) => return Ok(()),
         };
         cut(attr, self.rights_on(guest, attr.ino)?);
         Ok(())

@@ -30,6 +30,9 @@
 //! | `25` quota | [`Quota`] with this number |
 //! | `26` ino | `u64`: the number of the quota that an object counts under; absent for none. Means nothing where there is no such `25` |
 //! | `27` session | the key of the guest whose session it is; absent for members, and where nothing is open |
+//! | `28` ino | `u64`: the place of a file that lingers; absent for all others |
+//! | `29` place | [`Waiting`]: a file that lingers. In the order in which they began to |
+//! | `2a` | [`Lingering`]: counts; absent where nothing lingers |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -104,6 +107,13 @@ pub const MAX_REVOCATIONS_PER_GRANT: u32 = 1024;
 pub const AUDIT_ROWS: u64 = 65_536;
 /// How many rows that have ended one operation lets go of.
 pub const EXPIRED_PER_OP: usize = 16;
+/// For how many nanoseconds of agreed time a file lingers that has neither names nor handles: for those who have opened it and
+/// have not said so yet.
+pub const LINGER_NANOS: u64 = 30_000_000_000;
+/// The most files that linger. One more puts out the first.
+pub const MAX_LINGERING: u64 = 65_536;
+/// How many files that linger one operation deletes.
+pub const LINGERING_PER_OP: usize = 16;
 /// The most quotas.
 pub const MAX_QUOTAS: usize = 1024;
 /// How many credentials one operation looks at for revoked ones.
@@ -135,6 +145,9 @@ pub(crate) mod tag {
     pub const QUOTA: u8 = 0x25;
     pub const MEMBER: u8 = 0x26;
     pub const GUEST_SESSION: u8 = 0x27;
+    pub const LINGERING: u8 = 0x28;
+    pub const WAITING: u8 = 0x29;
+    pub const LINGERING_ALL: u8 = 0x2a;
 }
 
 record! {
@@ -324,6 +337,30 @@ record! {
     }
 }
 
+record! {
+    /// A file that lingers.
+    pub struct Waiting {
+        /// The file.
+        pub ino: Ino,
+        /// The agreed time, in nanoseconds, up to which it does.
+        pub until: u64,
+    }
+}
+
+record! {
+    /// All files that linger. Neither the volume nor a quota counts them.
+    pub struct Lingering {
+        /// No [`Waiting`] is before this place. Some of the places after it may be empty.
+        pub first: u64,
+        /// The place that the next one gets.
+        pub next: u64,
+        /// How many there are.
+        pub files: u64,
+        /// The space that they take.
+        pub bytes: u64,
+    }
+}
+
 impl DirEntry {
     /// Its place in its directory.
     pub(crate) fn place(&self, dir: Ino) -> Place {
@@ -342,6 +379,11 @@ pub(crate) struct Place {
 }
 
 impl Inode {
+    /// The space that its content and its attributes take.
+    pub(crate) fn space(&self) -> u64 {
+        self.blocks * BLOCK_BYTES + self.xattr_bytes
+    }
+
     pub(crate) fn place(&self) -> Place {
         let cookie = match self.kind {
             Kind::Directory => self.data,
@@ -493,6 +535,18 @@ pub(crate) fn quota_range(from: u64) -> (Bytes, Bytes) {
 
 pub(crate) fn member_key(ino: Ino) -> Bytes {
     join(tag::MEMBER, &[ino.0], &[])
+}
+
+pub(crate) fn lingering_key(ino: Ino) -> Bytes {
+    join(tag::LINGERING, &[ino.0], &[])
+}
+
+pub(crate) fn waiting_key(place: u64) -> Bytes {
+    join(tag::WAITING, &[place], &[])
+}
+
+pub(crate) fn lingering_all_key() -> Bytes {
+    join(tag::LINGERING_ALL, &[], &[])
 }
 
 pub(crate) fn audit_key(sequence: u64) -> Bytes {

@@ -32,6 +32,7 @@ mod gate;
 mod grants;
 mod guest;
 pub mod layout;
+mod linger;
 mod locks;
 mod names;
 mod needs;

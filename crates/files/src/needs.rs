@@ -85,7 +85,8 @@ impl Fs<'_, '_> {
             Action::Fsync(target) => [need(object(target), NONE)].into(),
             Action::SetAttr(op) => [need(object(&op.target), set_attr(op))].into(),
 
-            Action::Open(op) => [need(op.ino, self.opened(op)?)].into(),
+            Action::Open(op) | Action::CheckOpen(op) => [need(op.ino, self.opened(op)?)].into(),
+            Action::Hold(op) => op.keep.iter().map(|ino| need(*ino, NONE)).collect(),
             Action::Create(op) => self.created(op)?,
             Action::Make(op) => self.made(op)?,
             Action::Mkdir(op) => [named(op.parent, Rights::CREATE, &op.name)].into(),
@@ -217,7 +218,7 @@ pub(crate) fn is_free(action: &Action) -> bool {
 
 pub(crate) fn object(target: &Target) -> Ino {
     match target {
-        Target::Ino(ino) | Target::Unopened(ino) => *ino,
+        Target::Ino(ino) | Target::Unopened(ino) | Target::Checked(ino) => *ino,
         Target::Handle(handle) => handle.ino,
     }
 }

@@ -5,6 +5,7 @@
 //! checks only that a value has one form and that lists are bounded.
 
 mod credentials;
+mod holds;
 mod parameters;
 mod quotas;
 mod with_attrs;
@@ -16,6 +17,7 @@ use quorate_wire::{Decode, DecodeError, Encode, Reader, record, tagged};
 use crate::types::{Handle, Ino, Nothing};
 
 pub use credentials::*;
+pub use holds::*;
 pub use parameters::*;
 pub use quotas::*;
 pub use with_attrs::{MAX_OBJECTS, WithAttrs};
@@ -205,6 +207,11 @@ tagged! {
         38 => Quotas(Quotas),
         /// Space and limits, as far as a quota leaves them to what is beside an object. `StatFs`.
         39 => StatFsOf(Ino),
+        /// Whether an object could be opened, without opening it: for a file that is closed before anybody needs to know. No
+        /// `TRUNC`. `Attr`.
+        40 => CheckOpen(Open),
+        /// Holds files, so that they stay when they lose their names, and lets go of others. `Held`.
+        41 => Hold(Hold),
     }
 }
 
@@ -220,6 +227,9 @@ tagged! {
         /// file once, and what was allowed then stays so: its owner reads and writes a regular file whatever the bits
         /// say, and who may execute it may read it (RFC 1813, 4.4). Else as by number.
         3 => Unopened(Ino),
+        /// As [`Target::Unopened`], by who has asked [`Action::CheckOpen`] and has the file open since. Reads and looks find it for a
+        /// while after it has lost its last name and handle, and changes as long as it has one.
+        4 => Checked(Ino),
     }
 }
 
@@ -283,6 +293,8 @@ impl Action {
             Action::Adopt(_) => 37,
             Action::Quotas(_) => 38,
             Action::StatFsOf(_) => 39,
+            Action::CheckOpen(_) => 40,
+            Action::Hold(_) => 41,
         }
     }
 
@@ -302,7 +314,8 @@ impl Action {
             | Action::Grants(_)
             | Action::Audit(_)
             | Action::Quotas(_)
-            | Action::StatFsOf(_) => true,
+            | Action::StatFsOf(_)
+            | Action::CheckOpen(_) => true,
             Action::Lock(lock) => lock.test,
             Action::WithAttrs(op) => op.action.is_read_only(),
             Action::Ping(_)
@@ -327,7 +340,8 @@ impl Action {
             | Action::PutCredential(_)
             | Action::Revoke(_)
             | Action::SetQuota(_)
-            | Action::Adopt(_) => false,
+            | Action::Adopt(_)
+            | Action::Hold(_) => false,
         }
     }
 }

@@ -58,7 +58,18 @@ impl Fs<'_, '_> {
         }))
     }
 
-    fn open_existing(&mut self, ino: Ino, mut inode: Inode, wanted: u32) -> Done<Answer> {
+    /// Whether the caller could open an object, now: for who has no use for a handle.
+    pub fn check_open(&self, op: &Open) -> Done<Answer> {
+        const ONCE: u32 = flags::TRUNC | flags::EXCLUSIVE;
+        if op.flags & !flags::ALL != 0 || op.flags & ONCE != 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let inode = self.inode(op.ino)?;
+        self.may_open(op.ino, &inode, op.flags)?;
+        Ok(self.answer(op.ino, &inode))
+    }
+
+    fn may_open(&self, ino: Ino, inode: &Inode, wanted: u32) -> Done<()> {
         let writes = wanted & (flags::WRITE | flags::TRUNC) != 0;
         match inode.kind {
             Kind::Regular => {}
@@ -80,7 +91,11 @@ impl Fs<'_, '_> {
         if writes {
             mask |= access::WRITE;
         }
-        self.need(ino, &inode, mask)?;
+        self.need(ino, inode, mask)
+    }
+
+    fn open_existing(&mut self, ino: Ino, mut inode: Inode, wanted: u32) -> Done<Answer> {
+        self.may_open(ino, &inode, wanted)?;
         let handle = self.add_open(ino, wanted)?;
         if wanted & flags::TRUNC != 0 {
             self.truncate(ino, &mut inode, 0)?;
@@ -95,6 +110,18 @@ impl Fs<'_, '_> {
     }
 
     fn add_open(&mut self, ino: Ino, wanted: u32) -> Done<Handle> {
+        let appends = wanted & flags::APPEND != 0;
+        let handle = Handle::opened(ino, self.call.now, appends).ok_or(Errno::ENFILE)?;
+        let mut rights = wanted & (flags::READ | flags::WRITE | flags::APPEND);
+        if wanted & flags::EXEC != 0 {
+            rights |= flags::READ;
+        }
+        self.note_open(handle, rights)?;
+        Ok(handle)
+    }
+
+    /// Notes a handle of this session. `EMFILE` if it has as many as it can have.
+    pub fn note_open(&mut self, handle: Handle, rights: u32) -> Done<()> {
         let open = self.count(layout::open_count_key(self.session()), 1)?;
         if open > MAX_OPENS {
             return Err(Errno::EMFILE.into());
@@ -103,17 +130,11 @@ impl Fs<'_, '_> {
             let key = layout::guest_session_key(self.session());
             self.put(key, &self.call.client);
         }
-        let appends = wanted & flags::APPEND != 0;
-        let handle = Handle::opened(ino, self.call.now, appends).ok_or(Errno::ENFILE)?;
-        let mut rights = wanted & (flags::READ | flags::WRITE | flags::APPEND);
-        if wanted & flags::EXEC != 0 {
-            rights |= flags::READ;
-        }
-        let session = self.session();
+        let (session, ino) = (self.session(), handle.ino);
         let key = layout::open_key(session, handle.number);
         self.put(key, &OpenFile { ino, rights });
         self.count(layout::open_by_ino_key(ino, session), 1)?;
-        Ok(handle)
+        Ok(())
     }
 
     /// Adds to a count that is absent while it is 0; gives the new count.
@@ -147,7 +168,7 @@ impl Fs<'_, '_> {
         self.drop_locks(open.ino, handle, left == 0)?;
         let inode = self.inode(open.ino)?;
         if inode.nlink == 0 && !self.is_open(open.ino)? {
-            self.destroy(open.ino, &inode)?;
+            self.abandon(open.ino, &inode)?;
         }
         Ok(Answer::Done(Nothing))
     }

@@ -19,9 +19,7 @@ use crate::answer::{Adopted, Answer, QuotaRow, Quotas as QuotaRows, StatFs};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
 use crate::grants::MAX_PATH_BYTES;
-use crate::layout::{
-    self, BLOCK_BYTES, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode, MAX_QUOTAS, Quota,
-};
+use crate::layout::{self, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode, MAX_QUOTAS, Quota};
 use crate::op::{Adopt, MAX_QUOTA_ROWS, Quotas, SetQuota};
 use crate::types::{Ino, Kind, Nothing};
 
@@ -50,7 +48,7 @@ impl Weight {
             _ => 0,
         };
         Weight {
-            bytes: inode.blocks * BLOCK_BYTES + inode.xattr_bytes + entries * ENTRY_BYTES,
+            bytes: inode.space() + entries * ENTRY_BYTES,
             files: 1,
         }
     }
@@ -91,6 +89,20 @@ impl Fs<'_, '_> {
             quota.used_files = quota.used_files.checked_add(files).ok_or(Errno::EDQUOT)?;
         }
         Ok(())
+    }
+
+    /// Whether what an object counts under has room for more.
+    pub fn has_room(&mut self, ino: Ino, bytes: u64, files: u64) -> Done<bool> {
+        let Some(number) = self.quota_of(ino)? else {
+            return Ok(true);
+        };
+        let fits = |limit: Option<u64>, used: u64, more: u64| {
+            limit.is_none_or(|limit| used.saturating_add(more) <= limit)
+        };
+        Ok(self.quota(number)?.is_none_or(|quota| {
+            fits(quota.limits.bytes, quota.used_bytes, bytes)
+                && fits(quota.limits.files, quota.used_files, files)
+        }))
     }
 
     /// Counts what is taken away.

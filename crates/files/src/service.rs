@@ -199,7 +199,11 @@ impl Service for FileService {
         let outcome = or_undo(txn, |txn| {
             change(txn, &self.caller(call, &op.who), |fs| {
                 let inode = fs.inode(placed.ino)?;
-                fs.settle_write(inode, &placed)
+                let answer = fs.settle_write(inode, &placed)?;
+                if conflicts::sweeps(call, &op.action) {
+                    fs.end_lingering()?;
+                }
+                Ok(answer)
             })
         })?;
         if outcome.is_err() {
@@ -214,6 +218,7 @@ impl Service for FileService {
         let mut fs = Fs::new(txn, &self.caller(call, &who))?;
         let done = fs
             .end_session()
+            .and_then(|is_all| fs.end_lingering().map(|()| is_all))
             .and_then(|is_all| fs.reclaim().map(|()| is_all))
             .and_then(|is_all| fs.finish().map(|()| is_all));
         match done {
@@ -381,6 +386,14 @@ fn back_to(txn: &mut Txn<'_>, before: Layer) {
 }
 
 pub(crate) fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
+    let answer = act(fs, action)?;
+    if conflicts::sweeps(fs.call, action) {
+        fs.end_lingering()?;
+    }
+    Ok(answer)
+}
+
+fn act(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
     match action {
         Action::Ping(_) => Ok(Answer::Done(Nothing)),
         Action::Lookup(op) => fs.lookup(op),
@@ -388,6 +401,8 @@ pub(crate) fn dispatch(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::SetAttr(op) => fs.set_attr(op),
         Action::Access(op) => fs.access(op),
         Action::Open(op) => fs.open(op),
+        Action::CheckOpen(op) => fs.check_open(op),
+        Action::Hold(op) => fs.hold(op),
         Action::Create(op) => fs.create(op),
         Action::Release(handle) => fs.release(*handle),
         Action::Read(op) => fs.read(op),

@@ -47,6 +47,9 @@ macro_rules! number {
     };
 }
 
+/// The first number of the handles by which files are held. As a time it is in the year 2116.
+pub(crate) const HELD: u64 = 1 << 63;
+
 number!(
     /// An object's number. Never used again, so it needs no generation. The root has 1.
     Ino
@@ -59,14 +62,21 @@ number!(
 pub struct Handle {
     /// The object.
     pub ino: Ino,
-    /// Twice the agreed time of the opening, which no other operation has; and 1 if every write goes to the end.
+    /// Twice the agreed time of the opening, which no other operation has; and 1 if every write goes to the end. From 2^63 on: twice
+    /// the object's number, of a file that is [held](crate::op::Hold).
     pub number: u64,
 }
 
 impl Handle {
     /// The handle that an operation at this time opens; none if the time is out of any reason.
     pub fn opened(ino: Ino, now: Time, appends: bool) -> Option<Handle> {
-        let number = now.0.checked_mul(2)? | u64::from(appends);
+        let number = now.0.checked_mul(2).filter(|number| *number < HELD)? | u64::from(appends);
+        Some(Handle { ino, number })
+    }
+
+    /// The handle by which a session holds a file: one for each file, so that it need not be told.
+    pub fn held(ino: Ino) -> Option<Handle> {
+        let number = ino.0.checked_mul(2).filter(|number| *number < HELD)? | HELD;
         Some(Handle { ino, number })
     }
 

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_client::volume::{Called, Calling};
 use quorate_client::{CallError, Session, Spanning, Volume};
-use quorate_files::answer::StatFs;
-use quorate_files::op::GetXattr;
+use quorate_files::answer::{Held, StatFs};
+use quorate_files::op::{GetXattr, Hold};
 use quorate_files::{Action, Answer, Errno, Ino, Nothing, Op, Who};
 use quorate_nfs::Secrets;
 use quorate_nfs::handle::Named;
@@ -284,6 +284,7 @@ impl Inner {
         }
         match action {
             Action::Ping(nothing) => self.ping(&who, nothing).await,
+            Action::Hold(hold) => self.hold_files(&who, hold).await.map(Answer::Held),
             Action::StatFs(_) | Action::StatFsOf(_) => self.space(&who).await.map(Answer::StatFs),
             Action::Lookup(lookup) => self.lookup(&who, lookup).await.map(Answer::Attr),
             Action::ReadDir(list) => self.list(&who, list).await.map(Answer::Entries),
@@ -310,6 +311,37 @@ impl Inner {
             size if size < text.len() => Err(CallError::Refused(Errno::ERANGE)),
             _ => Ok(Answer::Bytes(text.into())),
         }
+    }
+
+    /// Of one group's files, in the volume's numbers. `EXDEV`: they are of several.
+    async fn hold_files(&self, who: &Who, hold: Hold) -> Called<Held> {
+        let mut one: Option<&Member> = None;
+        let mut own = |list: &[Ino]| -> Called<Vec<Ino>> {
+            let own = list.iter().map(|ino| {
+                let at = self.at(*ino)?;
+                match std::ptr::eq(*one.get_or_insert(at.member), at.member) {
+                    true => Ok(at.ino),
+                    false => Err(CallError::Refused(Errno::EXDEV)),
+                }
+            });
+            own.collect()
+        };
+        let (keep, let_go) = (own(&hold.keep)?, own(&hold.let_go)?);
+        let Some(member) = one else {
+            return Ok(Held { gone: Vec::new() });
+        };
+        let asked = Hold {
+            keep: keep.clone(),
+            let_go,
+        };
+        let held = member.volume.hold(who, asked).await?;
+        let gone = keep
+            .iter()
+            .zip(&hold.keep)
+            .filter(|(own, _)| held.gone.contains(own));
+        Ok(Held {
+            gone: gone.map(|(_, whole)| *whole).collect(),
+        })
     }
 
     async fn ping(&self, who: &Who, nothing: Nothing) -> Called<Answer> {

@@ -16,7 +16,7 @@ use super::sharing::{SHORT, as_member, ask, manager, short};
 use crate::args::{Audit, AuditCommand, AuditVerify};
 
 /// What the actions of the audit log are called, by their numbers.
-const ACTIONS: [&str; 40] = [
+const ACTIONS: [&str; 42] = [
     "",
     "ping",
     "lookup",
@@ -57,6 +57,8 @@ const ACTIONS: [&str; 40] = [
     "adopt",
     "quotas",
     "statfs",
+    "checkopen",
+    "hold",
 ];
 
 pub fn run(args: &Audit) -> Result<()> {

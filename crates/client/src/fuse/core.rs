@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use quorate_files::op::{Place, Write};
-use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
+use quorate_files::{Action, Answer, Attr, Ino, Nothing, Who};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::time::Instant;
@@ -18,6 +18,7 @@ use super::caller::Callers;
 use super::changes::Changes;
 use super::convert::Result;
 use super::handles::{Handles, OpenFile};
+use super::holds::{Holds, TOLD_AFTER};
 use super::inode::{At, Inode, Pending, Sealed};
 use super::listing::Listings;
 use super::pins::Pins;
@@ -43,6 +44,7 @@ pub(super) struct Core {
     pub caching: Caching,
     pub runtime: Handle,
     pub handles: Handles,
+    pub holds: Holds,
     pub changes: Changes,
     pub pins: Pins,
     pub plain: Plain,
@@ -91,6 +93,7 @@ impl Core {
             caching,
             runtime,
             handles: Handles::default(),
+            holds: Holds::default(),
             changes: Changes::default(),
             pins: Pins::default(),
             plain: Plain::new(caching.least()),
@@ -139,6 +142,11 @@ impl Core {
             tokio::time::sleep(BUFFER_AGE).await;
             let Some(core) = core.upgrade() else { return };
             core.seal(BUFFER_AGE);
+            let busy = core.busy();
+            core.runtime.clone().spawn(async move {
+                let _busy = busy;
+                core.tell_unless_told(TOLD_AFTER).await;
+            });
         }
     }
 
@@ -225,17 +233,14 @@ impl Core {
     ) -> Result<()> {
         let _changing = self.changing();
         let repeatable = matches!(place, Place::At(_));
-        let write = |handle| {
+        let write = |target| {
             Action::Write(Write {
-                target: Target::Handle(handle),
+                target,
                 place: place.clone(),
                 data: data.clone(),
             })
         };
-        match file
-            .with(&self.volume, &file.who, repeatable, write)
-            .await?
-        {
+        match file.with(self, &file.who, repeatable, write).await? {
             Answer::Written(written) => {
                 match place {
                     Place::At(_) => self.changes.own(&written.attr),
@@ -279,8 +284,12 @@ impl Core {
 
     /// The number of the change that it was.
     async fn set_pending(&self, inode: &Inode, pending: &Pending) -> Result<u64> {
-        let attr = self.volume.set_attr(&pending.who, pending.op.clone());
-        let attr = attr.await?;
+        let set = || self.volume.set_attr(&pending.who, pending.op.clone());
+        let mut attr = set().await;
+        if self.holds_after(inode.ino, &attr).await {
+            attr = set().await;
+        }
+        let attr = attr?;
         self.changes.own(&attr);
         inode.learn(&attr);
         Ok(attr.change)
@@ -303,7 +312,7 @@ impl Core {
             if let Some(inode) = dirty {
                 self.flush(&inode).await;
             }
-            let target = Target::Ino(attr.ino);
+            let target = self.handles.target(attr.ino);
             attr = self.volume.get_attr(&Who::root(), target).await?;
         }
         if self.changes.is_foreign(&attr) {

@@ -10,19 +10,22 @@ use quorate_files::answer::{Data, Progress};
 use quorate_files::op::{
     CopyRange, Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags,
 };
-use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
+use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Target, Who};
 use rustix::fs::OFlags;
 
 use super::convert::{Result, has, open_flags};
 use super::core::Core;
 use super::handles::OpenFile;
+use super::holds::TOLD_AFTER;
 use super::inode::At;
 use super::names::{Bits, MODE_BITS};
 use super::{MAX_REQUEST_BYTES, ahead};
-use crate::volume::CallError;
+use crate::volume::{CallError, Called};
 
 /// For how long handles that nobody has any more are gathered.
 const RELEASE_AFTER: Duration = Duration::from_millis(10);
+/// For how long files are gathered that were held and are closed.
+const LET_GO_AFTER: Duration = Duration::from_millis(100);
 /// The most that one request of the kernel copies: so it is known soon how far it came, and a killed program ends.
 const MAX_COPY_BYTES: u64 = 64 << 20;
 
@@ -52,18 +55,38 @@ impl Core {
             self.flush_ino(ino).await;
         }
         let _changing = truncates.then(|| self.changing());
-        let generation = self.volume.generation(ino);
-        let opened = self.volume.open(who, Open { ino, flags }).await;
-        let opened = opened.inspect_err(|e| self.pins.failed(ino, e))?;
-        if opened.attr.nlink == 0 && !self.handles.is_open(ino) && !self.pins.holds(ino) {
+        let open = Open { ino, flags };
+        let mut opened = self.ask_to_open(who, &open).await;
+        if self.holds_after(ino, &opened).await {
+            opened = self.ask_to_open(who, &open).await;
+        }
+        let (attr, handle) = opened.inspect_err(|e| self.pins.failed(ino, e))?;
+        if attr.nlink == 0 && !self.handles.is_open(ino) && !self.pins.holds(ino) {
             // By a name that has become another's: the kernel is to look it up again. A program may open once more what it
             // has open (/proc/self/fd), with or without a name.
             self.pins.gone();
-            let _ = self.volume.release(who, opened.handle).await;
+            if let Some((_, handle)) = handle {
+                let _ = self.volume.release(who, handle).await;
+            }
             return Err(fuser::Errno::ESTALE);
         }
-        let file = self.handles.add(ino, who, flags, generation, opened.handle);
-        Ok(self.just_opened(file, opened.attr, how))
+        let file = self.handles.add(ino, who, flags, handle);
+        Ok(self.just_opened(file, attr, how))
+    }
+
+    /// Asks whether a file may be opened; by opening it, if that changes it. A refusal is not taken without an agreement: a
+    /// guest's is in the log.
+    async fn ask_to_open(&self, who: &Who, open: &Open) -> Called<(Attr, Option<(u64, Handle)>)> {
+        if open.flags & flags::TRUNC == 0 {
+            match self.volume.check_open(who, open.clone()).await {
+                Ok(attr) => return Ok((attr, None)),
+                Err(CallError::Refused(Errno::EACCES)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let generation = self.volume.generation(open.ino);
+        let opened = self.volume.open(who, open.clone()).await?;
+        Ok((opened.attr, Some((generation, opened.handle))))
     }
 
     pub async fn create(
@@ -89,9 +112,8 @@ impl Core {
         let generations = self.volume.generations();
         let opened = self.volume.create(who, create).await?;
         let generation = self.volume.generation_in(&generations, opened.attr.ino);
-        let file = self
-            .handles
-            .add(opened.attr.ino, who, flags, generation, opened.handle);
+        let handle = Some((generation, opened.handle));
+        let file = self.handles.add(opened.attr.ino, who, flags, handle);
         let attr = self.fresh(opened.attr).await?;
         Ok(self.just_opened(file, attr, how))
     }
@@ -147,14 +169,14 @@ impl Core {
     }
 
     async fn read_now(&self, file: &OpenFile, offset: u64, len: u32) -> Result<Data> {
-        let read = |handle| {
+        let read = |target| {
             Action::Read(Read {
-                target: Target::Handle(handle),
+                target,
                 offset,
                 len: len.min(MAX_REQUEST_BYTES),
             })
         };
-        match file.with(&self.volume, &file.who, true, read).await? {
+        match file.with(self, &file.who, true, read).await? {
             Answer::Data(data) => {
                 self.changes.note(&data.attr);
                 Ok(data)
@@ -252,12 +274,18 @@ impl Core {
                 "data was lost, and nobody was told"
             );
         }
-        if !file.inode.locked.load(Ordering::Acquire) {
-            // Together with others, and with what is asked next: nobody waits for it. A lock somebody may wait for.
-            tokio::time::sleep(RELEASE_AFTER).await;
+        if file.has_handle(&self.volume) {
+            if !file.inode.locked.load(Ordering::Acquire) {
+                // Together with others, and with what is asked next: nobody waits for it. A lock somebody may wait for.
+                tokio::time::sleep(RELEASE_AFTER).await;
+            }
+            file.release(&self.volume).await;
         }
-        file.release(&self.volume).await;
-        self.handles.done(&file);
+        if let Some(generation) = self.handles.done(&file) {
+            self.holds.let_go(generation, file.ino());
+            tokio::time::sleep(LET_GO_AFTER).await;
+            self.tell_unless_told(TOLD_AFTER).await;
+        }
     }
 
     pub async fn fsync(self: &Arc<Core>, number: u64) -> Result<()> {
@@ -281,15 +309,15 @@ impl Core {
         let mut from = offset;
         loop {
             let _changing = self.changing();
-            let allocate = |handle| {
+            let allocate = |target| {
                 Action::Fallocate(Fallocate {
-                    target: Target::Handle(handle),
+                    target,
                     mode,
                     offset: from,
                     len: end - from,
                 })
             };
-            let answer = file.with(&self.volume, &file.who, true, allocate).await?;
+            let answer = file.with(self, &file.who, true, allocate).await?;
             let Answer::Progress(Progress { done, attr }) = answer else {
                 return Err(CallError::Garbled.into());
             };
@@ -325,14 +353,14 @@ impl Core {
             let at = to_offset + copied;
             let copy = |to, from| {
                 Action::CopyRange(CopyRange {
-                    from: Target::Handle(from),
+                    from,
                     offset: offset + copied,
-                    to: Target::Handle(to),
+                    to,
                     to_offset: at,
                     len: len - copied,
                 })
             };
-            let answer = match file.with_both(&source, &self.volume, copy).await {
+            let answer = match file.with_both(&source, self, copy).await {
                 Ok(answer) => answer,
                 // What was copied before is told first, as write(2) does.
                 Err(_) if copied > 0 => break,
@@ -365,7 +393,7 @@ impl Core {
         let offset = u64::try_from(offset).map_err(|_| fuser::Errno::ENXIO)?;
         let file = self.handles.get(number)?;
         self.flush(&file.inode).await;
-        let target = Target::Ino(file.ino());
+        let target = Target::Checked(file.ino());
         let seek = Seek {
             target,
             offset,

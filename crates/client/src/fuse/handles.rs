@@ -1,15 +1,17 @@
-//! Open files of this mount. The kernel knows them by numbers of this front: the service's handles end with a session
-//! and are made anew in the next.
+//! Open files of this mount. The kernel knows them by numbers of this front: most have no handle of the service, which is made where one is
+//! needed (for locks, and where rights have changed since); handles end with a session and are made anew in the next.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quorate_files::op::{Open, flags};
-use quorate_files::{Action, Answer, Errno, Handle, Ino, Who};
+use quorate_files::{Action, Answer, Errno, Handle, Ino, Target, Who};
 
 use super::ahead::Ahead;
 use super::convert::Result;
+use super::core::Core;
 use super::inode::Inode;
 use crate::volume::{CallError, Volume};
 
@@ -27,8 +29,8 @@ pub(super) struct OpenFile {
     pub who: Who,
     /// How, without what is done once.
     flags: u32,
-    /// The service's handle, and in which session.
-    handle: tokio::sync::Mutex<(u64, Handle)>,
+    /// The service's handle, if there is one, and in which session.
+    handle: tokio::sync::Mutex<Option<(u64, Handle)>>,
     /// Up to which failed write this file has reported to one who syncs.
     pub reported: AtomicU64,
     /// Whether a close has told of one.
@@ -42,44 +44,64 @@ impl OpenFile {
         self.inode.ino
     }
 
-    /// The service's handle of now, and its session.
-    async fn handle(&self, volume: &Volume) -> Result<(u64, Handle)> {
+    /// The service's handle of now, and its session. One is made, if need be.
+    async fn handle(&self, core: &Core) -> Result<(u64, Handle)> {
         let mut held = self.handle.lock().await;
-        let generation = volume.generation(self.ino());
-        if held.0 == generation {
-            return Ok(*held);
+        let generation = core.volume.generation(self.ino());
+        if let Some(known) = *held
+            && known.0 == generation
+        {
+            return Ok(known);
         }
-        let open = || Open {
-            ino: self.ino(),
-            flags: self.flags,
-        };
-        let mut opened = volume.open(&self.who, open()).await;
+        let (ino, flags) = (self.ino(), self.flags);
+        let mut opened = core.volume.open(&self.who, Open { ino, flags }).await;
+        if core.holds_after(ino, &opened).await {
+            opened = core.volume.open(&self.who, Open { ino, flags }).await;
+        }
         if opened == Err(CallError::Refused(Errno::EACCES)) {
             // An open file keeps its rights, whatever its mode has become since.
-            opened = volume.open(&Who::root(), open()).await;
+            opened = core.volume.open(&Who::root(), Open { ino, flags }).await;
         }
         let opened = opened?;
-        tracing::info!(ino = %self.ino().0, "a file was opened again in a new session");
+        if held.is_some() {
+            tracing::info!(ino = %ino.0, "a file was opened again in a new session");
+        }
         // If the session was lost once more meanwhile, the handle is refused, and this comes round again.
-        *held = (generation, opened.handle);
-        Ok(*held)
+        *held = Some((generation, opened.handle));
+        Ok((generation, opened.handle))
     }
 
-    /// Does something with the handle. Whatever can be repeated is repeated after a lost session.
+    /// What the file is named by now, if not by a handle that has yet to be made; and in which session.
+    async fn target(&self, core: &Core) -> (u64, Target) {
+        let generation = core.volume.generation(self.ino());
+        match *self.handle.lock().await {
+            Some((of, handle)) if of == generation => (generation, Target::Handle(handle)),
+            _ => (generation, Target::Checked(self.ino())),
+        }
+    }
+
+    /// Does something with the file: by its number, as long as that will do. Whatever can be repeated is repeated after a lost
+    /// session.
     pub async fn with(
         &self,
-        volume: &Volume,
+        core: &Core,
         who: &Who,
         repeatable: bool,
-        action: impl Fn(Handle) -> Action,
+        action: impl Fn(Target) -> Action,
     ) -> Result<Answer> {
         for _ in 0..ATTEMPTS {
-            let (generation, handle) = self.handle(volume).await?;
-            match volume.once(who, action(handle)).await {
+            let (generation, target) = self.target(core).await;
+            let by_number = matches!(target, Target::Checked(_));
+            match core.volume.once(who, action(target)).await {
                 Ok(answer) => return Ok(answer),
+                // The file's mode has changed, or it has lost its name and is to be changed.
+                Err(CallError::Refused(Errno::EACCES | Errno::ESTALE)) if by_number => {
+                    let action = |handle| action(Target::Handle(handle));
+                    return self.with_handle(core, who, repeatable, action).await;
+                }
                 // Refused for the handle, so not executed.
                 Err(CallError::Refused(Errno::EBADF))
-                    if volume.generation(self.ino()) != generation => {}
+                    if core.volume.generation(self.ino()) != generation => {}
                 Err(CallError::Lost) if repeatable => {}
                 Err(error) => return Err(error.into()),
             }
@@ -87,25 +109,56 @@ impl OpenFile {
         Err(fuser::Errno::EIO)
     }
 
-    /// As [`OpenFile::with`], with the handle of another file, too: what is done can be repeated.
+    /// As [`OpenFile::with`], with a handle.
+    pub async fn with_handle(
+        &self,
+        core: &Core,
+        who: &Who,
+        repeatable: bool,
+        action: impl Fn(Handle) -> Action,
+    ) -> Result<Answer> {
+        for _ in 0..ATTEMPTS {
+            let (generation, handle) = self.handle(core).await?;
+            match core.volume.once(who, action(handle)).await {
+                Ok(answer) => return Ok(answer),
+                Err(CallError::Refused(Errno::EBADF))
+                    if core.volume.generation(self.ino()) != generation => {}
+                Err(CallError::Lost) if repeatable => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(fuser::Errno::EIO)
+    }
+
+    /// As [`OpenFile::with`], with another file, too: what is done can be repeated.
     pub async fn with_both(
         &self,
         other: &OpenFile,
-        volume: &Volume,
-        action: impl Fn(Handle, Handle) -> Action,
+        core: &Core,
+        action: impl Fn(Target, Target) -> Action,
     ) -> Result<Answer> {
+        let mut by_number = true;
         for _ in 0..ATTEMPTS {
-            let (generation, own) = self.handle(volume).await?;
-            let (theirs, others) = other.handle(volume).await?;
+            let ((generation, own), (theirs, others)) = match by_number {
+                true => (self.target(core).await, other.target(core).await),
+                false => {
+                    let (own, others) = (self.handle(core).await?, other.handle(core).await?);
+                    let by = |(of, handle)| (of, Target::Handle(handle));
+                    (by(own), by(others))
+                }
+            };
             let are_current = || {
-                volume.generation(self.ino()) == generation
-                    && volume.generation(other.ino()) == theirs
+                core.volume.generation(self.ino()) == generation
+                    && core.volume.generation(other.ino()) == theirs
             };
             if !are_current() {
                 continue;
             }
-            match volume.once(&self.who, action(own, others)).await {
+            match core.volume.once(&self.who, action(own, others)).await {
                 Ok(answer) => return Ok(answer),
+                Err(CallError::Refused(Errno::EACCES | Errno::ESTALE)) if by_number => {
+                    by_number = false;
+                }
                 Err(CallError::Refused(Errno::EBADF)) if !are_current() => {}
                 Err(CallError::Lost) => {}
                 Err(error) => return Err(error.into()),
@@ -116,11 +169,19 @@ impl OpenFile {
 
     /// Lets the service's handle go, if its session still is.
     pub async fn release(&self, volume: &Volume) {
-        let (generation, handle) = *self.handle.lock().await;
-        if volume.generation(self.ino()) == generation {
+        if let Some((generation, handle)) = *self.handle.lock().await
+            && volume.generation(self.ino()) == generation
+        {
             // A session that was lost meanwhile has let it go.
             let _ = volume.release(&self.who, handle).await;
         }
+    }
+
+    /// Whether it has a handle, in the session of now. One that is being made is none yet.
+    pub fn has_handle(&self, volume: &Volume) -> bool {
+        let generation = volume.generation(self.ino());
+        let held = self.handle.try_lock();
+        held.is_ok_and(|held| held.is_some_and(|(of, _)| of == generation))
     }
 }
 
@@ -141,14 +202,13 @@ impl Handles {
         self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a file that was opened in the session of `generation`.
+    /// Notes a file that was opened, and a handle of it with the generation of its session.
     pub fn add(
         &self,
         ino: Ino,
         who: &Who,
         how: u32,
-        generation: u64,
-        handle: Handle,
+        handle: Option<(u64, Handle)>,
     ) -> Arc<OpenFile> {
         let inode = {
             let mut inodes = self.all();
@@ -168,7 +228,7 @@ impl Handles {
             inode,
             who: who.clone(),
             flags: how & !(flags::TRUNC | flags::EXCLUSIVE),
-            handle: tokio::sync::Mutex::new((generation, handle)),
+            handle: tokio::sync::Mutex::new(handle),
             ahead: Ahead::default(),
         });
         self.files().insert(file.number, file.clone());
@@ -205,14 +265,40 @@ impl Handles {
         Some(file)
     }
 
-    /// All of a removed file's data is written: the state of its inode goes with its last one.
-    pub fn done(&self, file: &OpenFile) {
+    /// All of a removed file's data is written: the state of its inode goes with its last one. The generation of the session
+    /// that holds the file then.
+    pub fn done(&self, file: &OpenFile) -> Option<u64> {
         let mut inodes = self.all();
-        if let Some((count, _)) = inodes.get_mut(&file.ino()) {
-            *count -= 1;
-            if *count == 0 {
-                inodes.remove(&file.ino());
-            }
+        let (count, _) = inodes.get_mut(&file.ino())?;
+        *count -= 1;
+        if *count > 0 {
+            return None;
+        }
+        let (_, inode) = inodes.remove(&file.ino())?;
+        inode.held.close()
+    }
+
+    /// Files that have been open for so long, and of which the group does not know so.
+    pub fn untold(&self, volume: &Volume, age: Duration) -> Vec<Arc<Inode>> {
+        let files = self.files();
+        let mut open: BTreeMap<Ino, (&Arc<OpenFile>, bool)> = BTreeMap::new();
+        for file in files.values() {
+            let known = file.has_handle(volume);
+            let (_, is_known) = open.entry(file.ino()).or_insert((file, known));
+            *is_known |= known;
+        }
+        let untold = open.into_values().filter(|(_, is_known)| !is_known);
+        let inodes = untold.map(|(file, _)| file.inode.clone());
+        inodes
+            .filter(|inode| inode.held.is_due(volume.generation(inode.ino), age))
+            .collect()
+    }
+
+    /// What an object is named by, for a look at it: what is open here is there also if others do not find it any more.
+    pub fn target(&self, ino: Ino) -> Target {
+        match self.all().contains_key(&ino) {
+            true => Target::Checked(ino),
+            false => Target::Ino(ino),
         }
     }
 

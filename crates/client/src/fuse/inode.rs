@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
 use super::handles::OpenFile;
+use super::holds::Held;
 
 pub(super) use attributes::Pending;
 
@@ -89,6 +90,8 @@ pub(super) struct Inode {
     pub setting: tokio::sync::Mutex<()>,
     /// Whether a lock was asked for: only then a close lets locks go.
     pub locked: AtomicBool,
+    /// Whether the group knows that it is open.
+    pub held: Held,
 }
 
 impl Inode {
@@ -99,6 +102,7 @@ impl Inode {
             progress: watch::Sender::new(0),
             setting: tokio::sync::Mutex::default(),
             locked: AtomicBool::new(false),
+            held: Held::new(),
         }
     }
 

@@ -152,7 +152,7 @@ impl Core {
             })
         };
         // Taking or dropping a lock twice is the same as once.
-        match file.with(&self.volume, &file.who, true, lock).await? {
+        match file.with_handle(self, &file.who, true, lock).await? {
             Answer::Lock(held) => Ok(held),
             _ => Err(CallError::Garbled.into()),
         }

@@ -46,7 +46,7 @@ impl Core {
             return Ok(shares::attr(who.uid, who.gid));
         }
         self.flush_ino(ino).await;
-        let attr = self.volume.get_attr(who, Target::Ino(ino)).await;
+        let attr = self.volume.get_attr(who, self.handles.target(ino)).await;
         let attr = attr.inspect_err(|e| self.pins.failed(ino, e))?;
         self.fresh(attr).await
     }
@@ -96,18 +96,20 @@ impl Core {
             let _changing = self.changing();
             let attr = match &file {
                 None => {
-                    let set = self.volume.set_attr(who, op.clone()).await;
+                    let mut set = self.volume.set_attr(who, op.clone()).await;
+                    if self.holds_after(ino, &set).await {
+                        set = self.volume.set_attr(who, op.clone()).await;
+                    }
                     set.inspect_err(|e| self.pins.failed(ino, e))?
                 }
                 Some(file) => {
-                    let set = |handle| {
-                        let target = Target::Handle(handle);
+                    let set = |target| {
                         Action::SetAttr(SetAttr {
                             target,
                             ..op.clone()
                         })
                     };
-                    match file.with(&self.volume, who, true, set).await? {
+                    match file.with(self, who, true, set).await? {
                         Answer::Attr(attr) => attr,
                         _ => return Err(CallError::Garbled.into()),
                     }
@@ -231,7 +233,10 @@ impl Core {
 
     pub async fn unlink(&self, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
         let _changing = self.changing();
-        self.volume.unlink(who, Unlink { parent, name }).await?;
+        // What is open here has lost no name that the group does not know of.
+        let unlink = self.volume.unlink(who, Unlink { parent, name });
+        let ((), unlinked) = tokio::join!(self.tell(Duration::ZERO), unlink);
+        unlinked?;
         Ok(())
     }
 
@@ -243,7 +248,9 @@ impl Core {
 
     pub async fn rename(&self, who: &Who, rename: Rename) -> Result<()> {
         let _changing = self.changing();
-        self.volume.rename(who, rename).await?;
+        let rename = self.volume.rename(who, rename);
+        let ((), renamed) = tokio::join!(self.tell(Duration::ZERO), rename);
+        renamed?;
         Ok(())
     }
 
@@ -274,9 +281,12 @@ impl Core {
             mode,
         };
         self.plain.change(ino, Instant::now());
-        let set = self.volume.set_xattr(who, set).await;
+        let mut done = self.volume.set_xattr(who, set.clone()).await;
+        if self.holds_after(ino, &done).await {
+            done = self.volume.set_xattr(who, set).await;
+        }
         self.plain.change(ino, Instant::now());
-        self.changed(&set?);
+        self.changed(&done?);
         Ok(())
     }
 
@@ -309,7 +319,11 @@ impl Core {
             self.flush_ino(ino).await;
         }
         let get = GetXattr { ino, name, size };
-        Ok(self.volume.get_xattr(who, get).await?)
+        let mut value = self.volume.get_xattr(who, get.clone()).await;
+        if self.holds_after(ino, &value).await {
+            value = self.volume.get_xattr(who, get).await;
+        }
+        Ok(value?)
     }
 
     /// What credentials call an object: the volume and the object's number. It is not listed, and no part of the volume.
@@ -332,7 +346,12 @@ impl Core {
                 _ => XattrAnswer::Bytes(Bytes::new()),
             });
         }
-        Ok(self.volume.list_xattr(who, ListXattr { ino, size }).await?)
+        let list = ListXattr { ino, size };
+        let mut names = self.volume.list_xattr(who, list.clone()).await;
+        if self.holds_after(ino, &names).await {
+            names = self.volume.list_xattr(who, list).await;
+        }
+        Ok(names?)
     }
 
     pub async fn remove_xattr(self: &Arc<Core>, who: &Who, ino: Ino, name: Bytes) -> Result<()> {
@@ -342,7 +361,10 @@ impl Core {
         let _changing = self.changing();
         let remove = RemoveXattr { ino, name };
         self.plain.change(ino, Instant::now());
-        let removed = self.volume.remove_xattr(who, remove).await;
+        let mut removed = self.volume.remove_xattr(who, remove.clone()).await;
+        if self.holds_after(ino, &removed).await {
+            removed = self.volume.remove_xattr(who, remove).await;
+        }
         self.plain.change(ino, Instant::now());
         self.changed(&removed?);
         Ok(())

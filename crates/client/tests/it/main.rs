@@ -5,6 +5,7 @@ mod caching;
 mod common;
 mod copy;
 mod files;
+mod holds;
 mod options;
 mod service;
 mod sharing;

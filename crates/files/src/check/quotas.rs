@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 
 use super::{Volume, want};
-use crate::layout::{BLOCK_BYTES, ENTRY_BYTES, MAX_QUOTAS};
+use crate::layout::{ENTRY_BYTES, MAX_QUOTAS};
 use crate::types::Kind;
 
 /// Each quota is a directory's, and counts exactly the objects that are noted to be under it.
@@ -22,13 +22,14 @@ pub(super) fn check(v: &Volume) -> Result<(), String> {
             || format!("quota {number} is of no directory"),
         )?;
         let (mut bytes, mut files) = (0, 0);
-        for (ino, _) in v.members.iter().filter(|(_, of)| *of == number) {
+        let counts = |(ino, of): &(&u64, &u64)| *of == number && !v.lingering.contains_key(ino);
+        for (ino, _) in v.members.iter().filter(counts) {
             let inode = v.inodes.get(ino).ok_or("nothing counts under a quota")?;
             let entries = match inode.kind {
                 Kind::Directory => inode.size,
                 _ => 0,
             };
-            bytes += inode.blocks * BLOCK_BYTES + inode.xattr_bytes + entries * ENTRY_BYTES;
+            bytes += inode.space() + entries * ENTRY_BYTES;
             files += 1;
         }
         want(

@@ -32,7 +32,8 @@ fn target() -> impl Strategy<Value = Target> {
     prop_oneof![
         ino().prop_map(Target::Ino),
         handle().prop_map(Target::Handle),
-        ino().prop_map(Target::Unopened)
+        ino().prop_map(Target::Unopened),
+        ino().prop_map(Target::Checked)
     ]
 }
 
@@ -165,6 +166,12 @@ fn on_objects() -> impl Strategy<Value = Action> {
         Just(Action::Ping(Nothing)),
         Just(Action::StatFs(Nothing)),
         ino().prop_map(Action::StatFsOf),
+        (ino(), word()).prop_map(|(ino, flags)| Action::CheckOpen(Open { ino, flags })),
+        (
+            prop::collection::vec(ino(), 0..4),
+            prop::collection::vec(ino(), 0..4)
+        )
+            .prop_map(|(keep, let_go)| Action::Hold(Hold { keep, let_go })),
         (ino(), option::of(limits()))
             .prop_map(|(dir, limits)| Action::SetQuota(SetQuota { dir, limits })),
         (ino(), number()).prop_map(|(dir, after)| Action::Adopt(Adopt { dir, after })),

@@ -195,6 +195,16 @@ fn samples() -> Vec<Action> {
             after: 0,
         }),
         Action::StatFsOf(parent),
+        Action::CheckOpen(Open { ino, flags: 1 }),
+        Action::Hold(Hold {
+            keep: vec![ino, parent],
+            let_go: vec![ino],
+        }),
+        Action::Read(Read {
+            target: Target::Checked(ino),
+            offset: 1,
+            len: 2,
+        }),
         Action::WithAttrs(WithAttrs::new(
             vec![parent, ino],
             Action::Unlink(Unlink { parent, name }),

@@ -9,6 +9,7 @@ mod copy;
 mod credentials;
 mod gate;
 mod gate_model;
+mod linger;
 mod listing;
 mod locks;
 mod model;

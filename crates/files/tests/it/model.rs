@@ -70,6 +70,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
     let target = |byte: u8| match byte % 4 {
         0 => Target::Handle(handle(byte / 4)),
         1 => Target::Ino(ino(byte / 4)),
+        2 if byte >= 128 => Target::Checked(Ino(pick(&tree.files(), byte / 4))),
         2 => Target::Unopened(Ino(pick(&tree.files(), byte / 4))),
         _ => Target::Ino(Ino(pick(&tree.files(), byte / 4))),
     };
@@ -79,7 +80,7 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
     let old = |i: usize| old_name(parent, raw[i]);
     let open_flags = u32::from(raw[6]) % if raw[6] < 192 { 16 } else { 64 };
     let offset = u64::from(raw[5]) * 97;
-    match raw[2] % 34 {
+    match raw[2] % 38 {
         0 | 1 => Action::Mkdir(Mkdir {
             parent,
             name: name(4),
@@ -163,6 +164,25 @@ fn interpret(raw: &Raw, session: u64, tree: &Tree) -> Action {
             flags: open_flags,
         }),
         23 | 24 => Action::Release(handle(raw[3])),
+        33 | 34 => Action::CheckOpen(Open {
+            ino: ino(raw[3]),
+            flags: open_flags & !(flags::TRUNC * u32::from(raw[7] % 2)),
+        }),
+        // Of two lists, no file in both: what is let go first and held then lingers in between.
+        35 | 36 => {
+            let files = tree.files();
+            let (keep, let_go) = files
+                .iter()
+                .partition::<Vec<u64>, _>(|ino| (*ino ^ u64::from(raw[4])) & 1 == 0);
+            let some = |list: Vec<u64>, byte: u8| {
+                let count = usize::from(byte) % 4;
+                list.into_iter().rev().take(count).map(Ino).collect()
+            };
+            Action::Hold(Hold {
+                keep: some(keep, raw[5]),
+                let_go: some(let_go, raw[6]),
+            })
+        }
         25 => Action::Lookup(Lookup {
             parent,
             name: old(4),
@@ -299,6 +319,7 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
             assert_eq!(written.offset, *offset);
         }
         (Ok(Answer::Done(_)), Ok(Expected::Done)) => {}
+        (Ok(Answer::Held(held)), Ok(Expected::Gone(gone))) => assert_eq!(held.gone, *gone),
         (Ok(Answer::Adopted(some)), Ok(Expected::Adopted(count))) => {
             assert_eq!(some.adopted, *count);
         }

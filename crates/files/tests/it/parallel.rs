@@ -107,6 +107,7 @@ impl Maker<'_> {
     fn target(&self, i: usize) -> Target {
         match self.raw[i + 1] % 6 {
             0 => Target::Ino(self.ino(i)),
+            1 if self.raw[i + 1] >= 100 => Target::Checked(self.ino(i)),
             1 => Target::Unopened(self.ino(i)),
             _ => Target::Handle(self.handle(i)),
         }
@@ -254,7 +255,7 @@ impl Maker<'_> {
     }
 
     fn on_objects(&self) -> Action {
-        match self.raw[2] % 26 {
+        match self.raw[2] % 30 {
             0..3 => Action::SetAttr(self.set_attr()),
             3 | 4 => Action::Open(Open {
                 ino: match self.raw[5] % 4 {
@@ -322,6 +323,21 @@ impl Maker<'_> {
                 about: self.raw[4].is_multiple_of(2).then(|| self.ino(3)),
                 after: 0,
             }),
+            24 => Action::CheckOpen(Open {
+                ino: self.ino(3),
+                flags: self.flags(4, 16) & !flags::TRUNC,
+            }),
+            25..28 => {
+                let list = |i: usize| match self.raw[i] % 3 {
+                    0 => vec![],
+                    1 => vec![self.ino(i)],
+                    _ => vec![self.ino(i), self.ino(i + 1)],
+                };
+                Action::Hold(Hold {
+                    keep: list(3),
+                    let_go: list(5),
+                })
+            }
             _ => Action::Lock(Lock {
                 handle: self.handle(3),
                 space: LockSpace::Posix,
@@ -444,7 +460,7 @@ fn owner(action: &Action, known: &Known) -> Option<u64> {
         | Action::CopyRange(CopyRange { to: target, .. })
         | Action::SetAttr(SetAttr { target, .. }) => match target {
             Target::Handle(handle) => handle,
-            Target::Ino(_) | Target::Unopened(_) => return None,
+            Target::Ino(_) | Target::Unopened(_) | Target::Checked(_) => return None,
         },
         _ => return None,
     };

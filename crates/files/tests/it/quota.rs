@@ -3,9 +3,9 @@
 use crate::common::{GENESIS, Result, World};
 use bytes::Bytes;
 use quorate_files::answer::{Adopted, Answer, QuotaRow, StatFs};
-use quorate_files::layout::MAX_QUOTAS;
+use quorate_files::layout::{LINGER_NANOS, MAX_QUOTAS};
 use quorate_files::op::*;
-use quorate_files::{Errno, Genesis, Ino};
+use quorate_files::{Errno, Genesis, Ino, Nothing};
 
 const ROOT: Ino = Ino(1);
 
@@ -379,6 +379,8 @@ fn quotas_end() {
     w.check();
     w.end_session(1);
     w.check();
+    w.now += LINGER_NANOS;
+    w.run(1, &Who::root(), Action::Ping(Nothing)).unwrap();
     // Nothing is left of all that.
     let numbers: Vec<_> = w
         .contents()

@@ -33,14 +33,14 @@ pub(super) fn parts(ino: Ino) -> (Bucket, Ino) {
 
 fn of_target(target: &Target) -> Ino {
     match target {
-        Target::Ino(ino) | Target::Unopened(ino) => *ino,
+        Target::Ino(ino) | Target::Unopened(ino) | Target::Checked(ino) => *ino,
         Target::Handle(handle) => handle.ino,
     }
 }
 
 fn own_target(target: &mut Target) {
     match target {
-        Target::Ino(ino) | Target::Unopened(ino) => own(ino),
+        Target::Ino(ino) | Target::Unopened(ino) | Target::Checked(ino) => own(ino),
         Target::Handle(handle) => own(&mut handle.ino),
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn take_object(action: &mut Action) -> Option<Ino> {
             by_target(&mut op.to)
         }
         Action::Access(op) => by_number(&mut op.ino),
-        Action::Open(op) => by_number(&mut op.ino),
+        Action::Open(op) | Action::CheckOpen(op) => by_number(&mut op.ino),
         Action::Readlink(ino) => by_number(ino),
         Action::SetXattr(op) => by_number(&mut op.ino),
         Action::GetXattr(op) => by_number(&mut op.ino),

@@ -49,7 +49,7 @@ impl World {
         let mut txn = state.begin();
         service.genesis(&mut txn).unwrap();
         txn.commit();
-        let now = 1_800_000_000_000_000_000;
+        let now = 1_800_000_000_000_001_000;
         World {
             service,
             state,

@@ -121,6 +121,14 @@ impl Tree {
                 self.opened(session, op.ino.0, op.flags, handle);
                 Expected::Object(op.ino.0)
             }
+            Action::CheckOpen(op) => {
+                if op.flags & (8 | 32) != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                self.open(who, op.ino.0, op.flags)?;
+                Expected::Object(op.ino.0)
+            }
+            Action::Hold(op) => Expected::Gone(self.hold(session, op)),
             Action::Release(handle) => {
                 self.opens.remove(&(session, *handle)).ok_or(Errno::EBADF)?;
                 Expected::Done
@@ -165,7 +173,7 @@ impl Tree {
             Action::Write(op) => Expected::At(self.write(session, who, op)?),
             Action::Read(op) => {
                 let (ino, flags) = self.aim(session, who, &op.target)?;
-                let unopened = matches!(op.target, Target::Unopened(_));
+                let unopened = matches!(op.target, Target::Unopened(_) | Target::Checked(_));
                 let file = self.nodes[&ino].kind == Kind::Regular;
                 match flags {
                     None if unopened && file && self.must(who, ino, "x").is_ok() => {}

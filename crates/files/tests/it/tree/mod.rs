@@ -48,6 +48,8 @@ pub enum Expected {
     At(u64),
     /// How many entries came under a quota.
     Adopted(u32),
+    /// Which files can't be held.
+    Gone(Vec<Ino>),
 }
 
 #[derive(Clone, Debug)]
@@ -350,7 +352,8 @@ impl Tree {
     fn aim(&self, session: u64, who: &Who, target: &Target) -> Result<(u64, Option<u32>)> {
         match target {
             Target::Ino(ino) => self.get(ino.0).map(|_| (ino.0, None)),
-            Target::Unopened(ino) => {
+            // What lingers is not in the tree, and is not asked for.
+            Target::Unopened(ino) | Target::Checked(ino) => {
                 let node = self.get(ino.0)?;
                 let own = node.kind == Kind::Regular && node.uid == who.uid;
                 Ok((ino.0, own.then_some(3)))
@@ -527,6 +530,27 @@ impl Tree {
         self.handles.push(handle);
         let flags = if flags & 16 != 0 { flags | 1 } else { flags };
         self.opens.insert((session, handle), Open { ino, flags });
+    }
+
+    /// Which files can't be held.
+    fn hold(&mut self, session: u64, op: &Hold) -> Vec<Ino> {
+        for ino in &op.let_go {
+            self.opens.remove(&(session, Handle::held(*ino).unwrap()));
+        }
+        // What loses its last handle by that is gone.
+        self.forget();
+        let mut gone = Vec::new();
+        for ino in &op.keep {
+            let node = self.nodes.get(&ino.0);
+            if node.is_none_or(|node| node.kind != Kind::Regular) {
+                gone.push(*ino);
+                continue;
+            }
+            let held = Handle::held(*ino).unwrap();
+            let (ino, flags) = (ino.0, 0);
+            self.opens.insert((session, held), Open { ino, flags });
+        }
+        gone
     }
 
     pub fn end_session(&mut self, session: u64) {

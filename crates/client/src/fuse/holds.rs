@@ -1,0 +1,208 @@
+//! Which files are open here, told to the group: late and for many at once, and of most files never.
+//!
+//! A file is opened without an agreement: the group is asked whether it may be, as one asks for attributes. It needs to know of the open
+//! only so that the file stays when somebody removes it; and a file that is removed lingers for half a minute anyway
+//! (`quorate_files::layout::LINGER_NANOS`). So it is told of files that have been open for a second, in one operation for all; and at
+//! once where this mount itself removes something, or has to change a file that lingers.
+//!
+//! What was told holds for a session. In a new one it is told again, which the old one's end leaves the same half minute for.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quorate_files::op::{Hold, MAX_HELD_AT_ONCE};
+use quorate_files::{Errno, Ino, Who};
+use tokio::time::Instant;
+
+use super::core::Core;
+use super::inode::Inode;
+use crate::volume::{CallError, Called, Volume};
+
+/// For how long a file is open before the group is told. It is looked for such files twice a second.
+pub(super) const TOLD_AFTER: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct State {
+    since: Instant,
+    /// The generation of the session that holds it.
+    held: Option<u64>,
+    /// The group has nothing to hold any more, or not for this user.
+    refused: bool,
+    closed: bool,
+}
+
+/// Whether the group knows that a file is open.
+#[derive(Debug)]
+pub(super) struct Held(Mutex<State>);
+
+impl Held {
+    pub fn new() -> Held {
+        Held(Mutex::new(State {
+            since: Instant::now(),
+            held: None,
+            refused: false,
+            closed: false,
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_held(&self, generation: u64) -> bool {
+        self.lock().held == Some(generation)
+    }
+
+    /// Whether the group is to be told of a file that is open for as long as that.
+    pub fn is_due(&self, generation: u64, age: Duration) -> bool {
+        let state = self.lock();
+        !state.refused && state.held != Some(generation) && state.since.elapsed() >= age
+    }
+
+    /// The session of this generation holds it; or it was closed meanwhile, and is to be let go.
+    fn keep(&self, generation: u64) -> bool {
+        let mut state = self.lock();
+        state.held = Some(generation);
+        !state.closed
+    }
+
+    /// The file is closed. The generation of the session that holds it.
+    pub fn close(&self) -> Option<u64> {
+        let mut state = self.lock();
+        state.closed = true;
+        state.held
+    }
+}
+
+/// What is to be let go, and whose turn it is to tell.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    /// One after the other, so that a file that is closed and opened again ends up held.
+    turn: tokio::sync::Mutex<()>,
+    let_go: Mutex<Vec<(u64, Ino)>>,
+}
+
+impl Holds {
+    fn waiting(&self) -> MutexGuard<'_, Vec<(u64, Ino)>> {
+        self.let_go.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A file is closed that a session of this generation holds.
+    pub fn let_go(&self, generation: u64, ino: Ino) {
+        self.waiting().push((generation, ino));
+    }
+
+    /// What the sessions of now hold.
+    fn take(&self, volume: &Volume) -> Vec<Ino> {
+        let all = std::mem::take(&mut *self.waiting());
+        // Another session's end has let the others go.
+        let own = all.into_iter();
+        let own = own.filter(|(of, ino)| *of == volume.generation(*ino));
+        own.map(|(_, ino)| ino).collect()
+    }
+}
+
+impl Core {
+    /// Tells the group of all files that have been open for so long, and of those that are not any more.
+    pub async fn tell(&self, age: Duration) {
+        let due = self.handles.untold(&self.volume, age);
+        if !due.is_empty() || !self.holds.waiting().is_empty() {
+            self.tell_of(&due).await;
+        }
+    }
+
+    /// The same, unless somebody does that now: then there will be another time.
+    pub async fn tell_unless_told(&self, age: Duration) {
+        if self.holds.turn.try_lock().is_ok() {
+            self.tell(age).await;
+        }
+    }
+
+    async fn tell_of(&self, files: &[Arc<Inode>]) {
+        let _turn = self.holds.turn.lock().await;
+        let volume = &self.volume;
+        // An operation is one group's.
+        let mut groups: BTreeMap<usize, (Vec<Ino>, Vec<Arc<Inode>>)> = BTreeMap::new();
+        for ino in self.holds.take(volume) {
+            let (let_go, _) = groups.entry(volume.group_of(ino)).or_default();
+            let_go.push(ino);
+        }
+        let due = |file: &&Arc<Inode>| {
+            let generation = volume.generation(file.ino);
+            file.held.is_due(generation, Duration::ZERO)
+        };
+        for file in files.iter().filter(due) {
+            let (_, keep) = groups.entry(volume.group_of(file.ino)).or_default();
+            keep.push(file.clone());
+        }
+        for (let_go, keep) in groups.into_values() {
+            for part in let_go.chunks(MAX_HELD_AT_ONCE) {
+                // What fails here the session's end makes up for.
+                let _ = self.send(&[], part.to_vec()).await;
+            }
+            for part in keep.chunks(MAX_HELD_AT_ONCE) {
+                let told = self.tell_part(part).await;
+                if matches!(told, Err(CallError::Refused(_))) && part.len() > 1 {
+                    // Of a guest's files one may be refused, and all with it.
+                    for one in part.chunks(1) {
+                        let _ = self.tell_part(one).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Files of one group.
+    async fn tell_part(&self, files: &[Arc<Inode>]) -> Called<()> {
+        let Some(first) = files.first() else {
+            return Ok(());
+        };
+        let generation = self.volume.generation(first.ino);
+        let gone = match self.send(files, Vec::new()).await {
+            Ok(gone) => gone,
+            Err(CallError::Refused(Errno::ESTALE | Errno::EACCES)) if files.len() == 1 => {
+                vec![first.ino]
+            }
+            Err(error) => return Err(error),
+        };
+        for file in files {
+            if gone.contains(&file.ino) {
+                file.held.lock().refused = true;
+            } else if !file.held.keep(generation) {
+                self.holds.let_go(generation, file.ino);
+            }
+        }
+        Ok(())
+    }
+
+    /// Once: if the session is lost, so is what it held. The files that are gone.
+    async fn send(&self, files: &[Arc<Inode>], let_go: Vec<Ino>) -> Called<Vec<Ino>> {
+        let keep = files.iter().map(|file| file.ino).collect();
+        // It gives no rights, so whoever has opened them.
+        let held = self
+            .volume
+            .hold(&Who::root(), Hold { keep, let_go })
+            .await?;
+        Ok(held.gone)
+    }
+
+    /// After this answer to what was asked of an object by its number: whether to ask once more, since the object is open here, and
+    /// lingered, and is held now.
+    pub async fn holds_after<T>(&self, ino: Ino, done: &Called<T>) -> bool {
+        match (done, self.handles.inode(ino)) {
+            (Err(CallError::Refused(Errno::ESTALE)), Some(file)) => self.hold_now(&file).await,
+            _ => false,
+        }
+    }
+
+    /// Tells the group of a file at once. Whether that is news to it.
+    async fn hold_now(&self, file: &Arc<Inode>) -> bool {
+        let is_held = || file.held.is_held(self.volume.generation(file.ino));
+        if is_held() {
+            return false;
+        }
+        self.tell_of(std::slice::from_ref(file)).await;
+        is_held()
+    }
+}
