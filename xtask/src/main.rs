@@ -23,6 +23,7 @@ cargo xtask fuzz [--mutations N] [TARGET]...   the fuzz targets' corpus and muta
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
     --guests                                   the same seeds with an owner and guests, who are taken back
+cargo xtask recoveries --seeds A..B            an intruder, or all replicas recover in turn; --help for all
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
 cargo xtask model [--quick] [--only NAME]      explores the agreement core exhaustively; --help for all
 cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Some("check") => ci::check(),
         Some("chaos") => chaos::run(&args[1..]),
         Some("figures") => figures::main(&args[1..]),
-        Some("sim" | "twins" | "model" | "mutants") => lab::run(&args),
+        Some("sim" | "recoveries" | "twins" | "model" | "mutants") => lab::run(&args),
         _ => Err(USAGE.into()),
     };
     match result {

@@ -64,6 +64,7 @@ impl Agreement {
         self.send_status();
         self.ask_for_estimates();
         self.ask_to_be_ordered();
+        self.look_after_statements();
         self.fetch_missing();
         self.fetch_state_if_stuck();
         self.pool
@@ -141,8 +142,8 @@ impl Agreement {
         let target = self
             .certified_ahead()
             .filter(|(seq, _)| *seq > self.executed);
+        // Claims go with the keys that they were made under, and come again: only what is executed says that this replica is not stuck.
         let Some(target) = target else {
-            self.behind_since = None;
             return;
         };
         match self.behind_since {

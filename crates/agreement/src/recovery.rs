@@ -341,6 +341,30 @@ impl Agreement {
         }
     }
 
+    /// What a replica that recovers was helped with of late.
+    fn given_to(&mut self, of: ReplicaId) -> &mut Given {
+        let now = self.now.mono;
+        let given = self.help.given.entry(of).or_insert(Given {
+            since: now,
+            fills: 0,
+            views: 0,
+            target: Seq(0),
+            moved: (self.committed, self.view, now),
+        });
+        if now.saturating_sub(given.since) >= HELP_MS {
+            (given.since, given.fills, given.views) = (now, 0, 0);
+        }
+        given
+    }
+
+    /// Whether a primary may be left once more for a replica's sake. It counts as done.
+    pub(crate) fn may_change_view_for(&mut self, of: ReplicaId) -> bool {
+        let given = self.given_to(of);
+        let may = given.views < HELPS;
+        given.views += u32::from(may);
+        may
+    }
+
     /// Another replica says that it recovers, up to `bound`: the places before it are to be filled, then its view is to begin.
     pub(crate) fn help_recovering(&mut self, from: ReplicaId, status: &Status, bound: Seq) {
         if self.active && self.primary() == from {
@@ -352,16 +376,7 @@ impl Agreement {
             self.join_view_change();
         }
         let now = self.now.mono;
-        let given = self.help.given.entry(from).or_insert(Given {
-            since: now,
-            fills: 0,
-            views: 0,
-            target: Seq(0),
-            moved: (self.committed, self.view, now),
-        });
-        if now.saturating_sub(given.since) >= HELP_MS {
-            (given.since, given.fills, given.views) = (now, 0, 0);
-        }
+        self.given_to(from);
         if bound > Seq(0) && status.stable >= bound {
             // Not in one leap: how far one replica's word can lead another is what the bound of views rests on.
             let near = self.view.0.saturating_add(MAX_FOLLOWED);
@@ -369,6 +384,7 @@ impl Agreement {
             if self.config.quorum.primary(view) == from && view.0 > 0 {
                 view = View(view.0 - 1);
             }
+            let given = self.help.given.get_mut(&from).expect("just made");
             let may = self.active && !status.active && given.views < HELPS;
             if may && view > self.view {
                 given.views += 1;

@@ -201,6 +201,40 @@ impl Agreement {
         taken
     }
 
+    /// As backup: passes on what waits, to the primary of now, and leaves one that lets it lie. Who recovers may have no link with either,
+    /// so nothing of this waits for it to say again what it has said.
+    pub(crate) fn look_after_statements(&mut self) {
+        if self.is_primary() || !self.active {
+            return;
+        }
+        let (now, primary) = (self.now.mono, self.primary());
+        let Some(epochs) = &mut self.epochs else {
+            return;
+        };
+        let waiting: Vec<ReplicaId> = epochs.statements.waiting.keys().copied().collect();
+        for of in waiting {
+            if self.is_statement_neglected(of) && self.may_change_view_for(of) {
+                return self.start_view_change(self.view.next());
+            }
+            let Some(epochs) = &mut self.epochs else {
+                return;
+            };
+            let waiting = epochs.statements.waiting.get_mut(&of);
+            let due = waiting.filter(|w| {
+                w.relayed
+                    .is_none_or(|at| now.saturating_sub(at) >= RELAY_MS)
+            });
+            let Some(due) = due else { continue };
+            let entry = self.pool.get(&due.digest);
+            let Some(request) = entry.filter(|e| e.is_waiting()).and_then(|e| e.relay()) else {
+                continue;
+            };
+            due.relayed = Some(now);
+            let message = PeerMessage::Request((**request).clone());
+            self.out.push_back(Output::Send(primary, message));
+        }
+    }
+
     /// As backup: whether the primary has left the statement of this replica lie for too long.
     pub(crate) fn is_statement_neglected(&mut self, of: ReplicaId) -> bool {
         let (now, view, neglects) = (self.now.mono, self.view, self.active && !self.is_primary());

@@ -52,6 +52,8 @@ pub struct Phases {
     pub new_keys: f64,
     /// Asking how far the others are.
     pub estimation: f64,
+    /// Until the group had ordered it, from when it listened: while the state is compared and fetched.
+    pub ordering: f64,
     /// Comparing and fetching the state, until a checkpoint is stable at the estimate.
     pub check_and_fetch: f64,
     /// Until it votes, in a view of its own time.

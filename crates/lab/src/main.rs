@@ -4,6 +4,7 @@
 mod model;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod recoveries;
 mod runs;
 mod sim;
 mod twins;
@@ -20,6 +21,7 @@ cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first fa
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
     --guests                                   the same seeds with an owner and guests, who are taken back
     --keep-going                               tells of all failures
+cargo xtask recoveries --seeds A..B            an intruder, or all replicas recover in turn; --help for all
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
 cargo xtask model [--quick] [--only NAME]      explores the agreement core exhaustively; --help for all
 cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick";
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("sim") => sim::main(&args[1..]),
+        Some("recoveries") => recoveries::main(&args[1..]),
         Some("twins") => twins::main(&args[1..]),
         Some("model") => model::main(&args[1..]),
         Some("mutants") => mutants::main(&args[1..]),

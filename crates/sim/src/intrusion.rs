@@ -26,13 +26,13 @@ pub fn intrude(seed: u64, more: usize) -> Intrusion {
 
 /// The same, with its events.
 pub fn intrude_in(seed: u64, more: usize, sink: Sink) -> Intrusion {
-    let knobs = draw(seed);
+    let (knobs, stay) = draw(seed);
     let f = Quorum::new(knobs.replicas).expect("a size of a group").f();
     let storm = knobs.storm / 1000;
     let mut world = World::new(seed, knobs, sink);
     let result = catch_unwind(AssertUnwindSafe(|| {
         world.begin_storm();
-        world.begin_intrusion(f + more);
+        world.begin_intrusion(f + more, stay);
         world.run_for(storm)?;
         world.finish()
     }));
@@ -42,8 +42,9 @@ pub fn intrude_in(seed: u64, more: usize, sink: Sink) -> Intrusion {
     }
 }
 
-/// What a seed draws. Little else goes wrong: what the intruder does is trouble enough, and it must not be too many faults at a time.
-fn draw(seed: u64) -> Knobs {
+/// What a seed draws, and how long the intruder stays, in microseconds. Little else goes wrong: what the intruder does is trouble enough, and
+/// it must not be too many faults at a time.
+fn draw(seed: u64) -> (Knobs, (u64, u64)) {
     let mut d = Dice::new(seed, 14);
     let mut k = Knobs::calm(d.pick(&[4, 4, 4, 7]));
     k.clients = 2;
@@ -56,12 +57,14 @@ fn draw(seed: u64) -> Knobs {
     k.fifo = d.per_mille(500);
     k.sync = d.pick(&[(100, 300), (500, 5_000)]);
     k.timeout_ms = d.pick(&[250, 500]);
-    k.epochs = d.pick(&[1_000_000, 2_000_000]);
-    k.storm = 40_000_000;
+    k.epochs = d.pick(&[300_000, 600_000, 1_000_000, 2_000_000]);
+    // Most runs are short: they have two or three intrusions, which is what one can rest on another in.
+    k.storm = d.pick(&[10_000_000, 10_000_000, 15_000_000, 40_000_000]);
+    let stay = d.pick(&[(100_000, 700_000), (500_000, 3_500_000)]);
     k.heal_within = 200_000_000;
     // A replica that lags, so that old beginnings of views are shown to it.
     if d.per_mille(300) {
         k.rounds = 20;
     }
-    k
+    (k, stay)
 }

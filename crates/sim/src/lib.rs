@@ -18,6 +18,7 @@ pub mod intrusion;
 mod keys;
 pub mod knobs;
 pub mod net;
+pub mod rota;
 pub mod rounds;
 pub mod scenarios;
 pub mod server;

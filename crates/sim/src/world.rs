@@ -30,8 +30,9 @@ mod servers;
 mod storm;
 mod watch;
 
-/// More events than this are a storm that feeds itself.
+/// More events than this, and than one each microseconds of virtual time, are a storm that feeds itself.
 const MAX_EVENTS: u64 = 4_000_000;
+const EVENT_EACH: u64 = 200;
 /// How often a healed world looks whether all is done.
 const PROBE: u64 = 100_000;
 
@@ -128,6 +129,7 @@ pub struct World {
     /// Correct servers that have lost their logs and have not come back yet: they count among the faulty ones.
     forgetful: BTreeSet<usize>,
     intruder: intruder::Intruder,
+    rota: storm::Rota,
     /// How many statements each key holder has signed.
     holders: BTreeMap<ReplicaId, u64>,
     /// The seed, for what follows from it without dice.
@@ -188,6 +190,7 @@ impl World {
             announcers: BTreeMap::new(),
             forgetful: BTreeSet::new(),
             intruder: intruder::Intruder::default(),
+            rota: storm::Rota::default(),
             holders: BTreeMap::new(),
             seed,
             filter: None,
@@ -227,7 +230,7 @@ impl World {
         };
         self.now = time;
         self.stats.events += 1;
-        if self.stats.events > MAX_EVENTS {
+        if self.stats.events > MAX_EVENTS.max(self.now / EVENT_EACH) {
             return Err(Failure::new("liveness", "events that never end"));
         }
         self.happen(event)
@@ -241,6 +244,9 @@ impl World {
                     format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
                 });
                 self.overhear(to, &message);
+                if self.withholds(to, &message) {
+                    return Ok(());
+                }
                 let signing = &mut self.servers[to].signing;
                 let opened = signing.open(from, message);
                 for evidence in signing.take_evidence() {

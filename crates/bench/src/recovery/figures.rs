@@ -8,12 +8,13 @@ use crate::report::{Table, median, show};
 /// A phase: its name here, that of the paper's row beside it, and its figure.
 type Phase = (&'static str, &'static str, fn(&Phases) -> f64);
 
-const PHASES: [Phase; 9] = [
+const PHASES: [Phase; 10] = [
     ("shut down", "save state", |p| p.shutdown),
     ("restart", "reboot", |p| p.restart),
     ("restore", "restore state", |p| p.restore),
     ("new keys", "send new-key", |p| p.new_keys),
     ("estimation", "estimation", |p| p.estimation),
+    ("ordering, meanwhile", "send request", |p| p.ordering),
     ("check and fetch", "fetch and check", |p| p.check_and_fetch),
     ("vote again", "", |p| p.vote),
     ("catch up", "", |p| p.catch_up),

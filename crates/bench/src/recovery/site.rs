@@ -176,6 +176,7 @@ fn phases(told: &Value) -> Option<Phases> {
         restore: restored,
         new_keys: began - restored,
         estimation: estimated - began,
+        ordering: step("ordered_ms").unwrap_or(began) - began,
         check_and_fetch: fetched - estimated,
         vote: voted - fetched,
         catch_up: caught_up - voted,
@@ -195,7 +196,7 @@ mod tests {
         let mut told = json!({
             "took_ms": 1000, "shutdown_ms": 50, "damaged": 3,
             "steps": { "restored_ms": 20, "keyed_ms": 30, "began_ms": 40, "estimated_ms": 100,
-                "fetched_ms": 400, "voted_ms": 500, "caught_up_ms": 600 },
+                "ordered_ms": 350, "fetched_ms": 400, "voted_ms": 500, "caught_up_ms": 600 },
         });
         let p = phases(&told).unwrap();
         let parts = [p.shutdown, p.restart, p.restore, p.new_keys, p.estimation];
@@ -203,8 +204,8 @@ mod tests {
         let all: f64 = parts.iter().chain(&rest).sum();
         assert_eq!((all, p.total), (1000.0, 1000.0));
         assert_eq!(
-            (p.restart, p.check_and_fetch, p.damaged),
-            (350.0, 300.0, 3.0)
+            (p.restart, p.ordering, p.check_and_fetch, p.damaged),
+            (350.0, 310.0, 300.0, 3.0)
         );
         told["steps"] = Value::Null;
         assert_eq!(phases(&told), None);

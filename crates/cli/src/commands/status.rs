@@ -306,7 +306,7 @@ fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recover
             "clients_put_aside": r.clients_put_aside,
             "view_changes": r.view_changes,
             "uptime_ms": r.uptime_ms,
-            "steps": supervision::steps_to_json(&r.steps),
+            "steps": supervision::steps_to_json(&r.steps, r.ordered),
             "keys": r.keys.map(|k| json!({ "every_ms": k.every_ms, "age_ms": k.age_ms })),
             "fault": String::from_utf8_lossy(&r.fault),
         })

@@ -43,6 +43,9 @@ pub struct Ended {
     pub check: Option<StateCheck>,
     /// When it had done each step, as it says itself; see [`RECOVERY_STEPS`].
     pub steps: Vec<u64>,
+    /// When the group had ordered it, as the replica says.
+    #[serde(default)]
+    pub ordered: Option<u64>,
 }
 
 /// A turn without a recovery.
@@ -137,21 +140,22 @@ impl Ended {
             "right_bytes": self.check.map(|c| c.right_bytes),
             "differing": self.check.map(|c| c.differing),
             "damaged": self.check.map(|c| c.damaged),
-            "steps": steps_to_json(&self.steps),
+            "steps": steps_to_json(&self.steps, self.ordered),
             "text": self.sentence(id),
         })
     }
 }
 
-/// For programs: when each step of a recovery was done, by name; null where there was none.
-pub fn steps_to_json(steps: &[u64]) -> Value {
+/// For programs: when each step of a recovery was done, by name, and when the group had ordered it; null where there was none.
+pub fn steps_to_json(steps: &[u64], ordered: Option<u64>) -> Value {
     if steps.is_empty() {
         return Value::Null;
     }
     let names = RECOVERY_STEPS.iter().map(|name| format!("{name}_ms"));
     let times = steps.iter().map(|ms| Value::from(*ms));
     let times = times.chain(std::iter::repeat(Value::Null));
-    Value::Object(names.zip(times).collect())
+    let ordered = ("ordered_ms".to_string(), Value::from(ordered));
+    Value::Object(names.zip(times).chain([ordered]).collect())
 }
 
 /// [`StateCheck`] in a file.
@@ -209,6 +213,7 @@ mod tests {
                 damaged: 7,
             }),
             steps: vec![1, 2, 3, 4, 5, 6],
+            ordered: Some(4),
         }
     }
 

@@ -171,6 +171,7 @@ impl Recoveries {
                     shutdown_ms: (started - going.since).as_millis() as u64,
                     check: report.check,
                     steps: report.steps.clone(),
+                    ordered: report.ordered,
                 };
                 let text = ended.sentence(going.replica);
                 if let Some(answers) = going.answers {

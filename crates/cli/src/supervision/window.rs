@@ -266,6 +266,7 @@ mod tests {
             recovering: None,
             check: None,
             steps: Vec::new(),
+            ordered: None,
             keys: keys.map(|(every_ms, age_ms)| KeyRenewal { every_ms, age_ms }),
         }
     }
@@ -278,6 +279,7 @@ mod tests {
                 shutdown_ms: 50,
                 check: None,
                 steps: Vec::new(),
+                ordered: None,
             }),
             longest_ms: 6_000,
             missed: None,

@@ -245,6 +245,9 @@ fn a_window_is_claimed_when_all_holds() {
         let times: Vec<u64> = order.into_iter().chain(rest).map(at).collect();
         assert!(times.is_sorted(), "{recovered}");
         assert!(times[6] <= count(&recovered, "took_ms"), "{recovered}");
+        // Its key holder has said it, and the group has ordered that.
+        let ordered = at("ordered_ms");
+        assert!(times[2] < ordered && ordered <= times[5], "{recovered}");
     }
     let mut window = Value::Null;
     eventually("it is claimed", || {

@@ -445,6 +445,7 @@ impl<S: Service> Core<S> {
                 .map(|r| r.bound.map_or(Seq(0), |bound| bound.seq)),
             check: going_on.or(self.check),
             steps: self.progress.steps().to_vec(),
+            ordered: self.progress.ordered(),
             keys: self.keys.map(|keys| KeyRenewal {
                 every_ms: keys.every_ms,
                 age_ms: self.now.mono - keys.since,

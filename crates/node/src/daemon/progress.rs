@@ -24,12 +24,12 @@ pub(super) struct Progress {
     start: Start,
     /// See [`Report::steps`](quorate_wire::message::Report::steps).
     steps: Vec<u64>,
+    /// See [`Report::ordered`](quorate_wire::message::Report::ordered).
+    ordered: Option<u64>,
     /// The view, and whether it had begun.
     view: Option<(View, bool)>,
     recovering: bool,
     bound: Option<Bound>,
-    /// Whether it was told that its statement was ordered; there is one where there are key holders.
-    ordered: bool,
     hopeless_at: Option<u64>,
 }
 
@@ -45,6 +45,11 @@ impl Progress {
     /// When each step of a recovery was done, if there was one since the start.
     pub fn steps(&self) -> &[u64] {
         &self.steps
+    }
+
+    /// When the group had ordered that the replica recovers.
+    pub fn ordered(&self) -> Option<u64> {
+        self.ordered
     }
 
     /// Looks where the replica stands, and tells what has changed.
@@ -75,7 +80,8 @@ impl Progress {
                 "recovering: the replica is silent until it has a stable checkpoint at that place, and that view has begun"
             );
         }
-        if recovering.ordered && !std::mem::replace(&mut self.ordered, true) {
+        if recovering.ordered && self.ordered.is_none() {
+            self.ordered = Some(self.start.began + now_ms);
             tracing::info!(
                 stable = standing.stable.0.0,
                 "recovering: the group has ordered that this replica recovers; what it certified before is void"

@@ -20,6 +20,8 @@ use crate::keys::{identity_of, key_of, statement_of};
 
 /// How often it strikes, in microseconds.
 const STRIKE_EVERY: u64 = 200_000;
+/// The dice that decide whether faulty replicas withhold statements.
+const WITHHOLDS_DICE: u64 = 1 << 35;
 /// How far ahead the views are for which it says VIEW-CHANGE in advance.
 const FAR: u64 = 12;
 /// Until all have heard of a key that a replica has taken, with a STATUS to spare.
@@ -34,6 +36,8 @@ const PASSED: u64 = 4;
 pub(super) struct Intruder {
     /// How many it has at a time.
     at_once: usize,
+    /// How long it has them, in microseconds.
+    stay: (u64, u64),
     /// Those that it has now, until when.
     seized: BTreeMap<usize, u64>,
     /// Since when each of the others is sound again and its keys have passed.
@@ -50,14 +54,16 @@ pub(super) struct Intruder {
     heard: BTreeMap<(View, ReplicaId), SignedViewChange>,
     /// The view that it wants to begin, by which of its replicas.
     far: Option<(View, usize)>,
+    /// The certificates on which a link with a server must rest, of each replica, since that server knows what is void.
+    void: BTreeMap<(usize, ReplicaId), u64>,
     /// How many replicas it has had.
     pub seizures: u64,
 }
 
 impl World {
-    /// An intruder comes, who has so many replicas at a time.
-    pub fn begin_intrusion(&mut self, at_once: usize) {
-        self.intruder.at_once = at_once;
+    /// An intruder comes, who has so many replicas at a time, for so many microseconds.
+    pub fn begin_intrusion(&mut self, at_once: usize, stay: (u64, u64)) {
+        (self.intruder.at_once, self.intruder.stay) = (at_once, stay);
         self.after(STRIKE_EVERY, Event::Storm(Blow::Strike));
     }
 
@@ -87,6 +93,29 @@ impl World {
             let id = self.servers[server].id;
             self.intruder.keys.insert(id, (counter, signer.clone()));
         }
+    }
+
+    /// What a replica certified before the one before this number is void to a server: the intruder's links with it under such keys end.
+    pub(super) fn end_links(&mut self, server: usize, replica: ReplicaId, number: u64) {
+        let least = self.intruder.void.entry((server, replica)).or_default();
+        *least = number.saturating_sub(1).max(*least);
+    }
+
+    /// Whether a server keeps from itself what a replica's identity has said: a faulty one, in half of the runs. As primary it never orders a
+    /// recovery, and else it tells no primary of one.
+    pub(super) fn withholds(&self, server: usize, message: &PeerMessage) -> bool {
+        let PeerMessage::Request(m) = message else {
+            return false;
+        };
+        let is_faulty =
+            !self.servers[server].is_correct() || self.intruder.seized.contains_key(&server);
+        if self.knobs.epochs == 0 || !is_faulty {
+            return false;
+        }
+        let client = m.request.client();
+        let mut replicas = self.quorum.replicas();
+        replicas.any(|id| identity_of(id).identity().name() == client)
+            && Dice::new(self.seed, WITHHOLDS_DICE).per_mille(500)
     }
 
     pub(super) fn strike(&mut self) -> Result<(), Failure> {
@@ -164,7 +193,7 @@ impl World {
         while victims.len() < self.intruder.at_once {
             victims.insert(self.dice.below(self.servers.len() as u64) as usize);
         }
-        let until = self.now + 500_000 + self.dice.below(3_000_000);
+        let until = self.now + self.dice.range(self.intruder.stay);
         for server in victims {
             let it = &mut self.servers[server];
             let (id, kind) = (
@@ -301,13 +330,17 @@ impl World {
                 .get(id)
                 .is_some_and(|now| *now < counter + PASSED)
         });
-        let open: Vec<ReplicaId> = open.map(|(id, _)| *id).collect();
+        let open: Vec<(ReplicaId, u64)> = open.map(|(id, (n, _))| (*id, *n)).collect();
         let digest = Batch::null().digest();
         for &to in correct {
             let me = self.servers[to].id;
             for at in 1..=3 {
                 let seq = Seq(committed.0 + at);
-                for from in open.iter().copied().filter(|id| *id != me) {
+                for &(from, counter) in open.iter().filter(|(id, _)| *id != me) {
+                    let least = self.intruder.void.get(&(to, from));
+                    if least.is_some_and(|least| counter < *least) {
+                        continue;
+                    }
                     self.say(
                         to,
                         from,

@@ -357,8 +357,8 @@ impl World {
                 }
             }
             Output::Reply(connection, message) => self.reply(server, connection, message),
-            // Links here are those of whoever sends; what a key that is void can still say, the intruder says itself.
-            Output::Void(..) => {}
+            // Other links here are those of whoever sends.
+            Output::Void(replica, number) => self.end_links(server, replica, number),
             Output::Persist(index, record) => {
                 self.servers[server].disk.wal.append(index, &record);
                 if correct {

@@ -11,8 +11,28 @@ pub(super) enum Blow {
     ClientCrash,
     Twins,
     Exile(usize),
+    End(usize),
     Strike,
+    Turn,
+    Leave(usize),
 }
+
+/// Replicas that recover in turn.
+#[derive(Debug, Default)]
+pub(super) struct Rota {
+    /// Microseconds from one turn to the next.
+    between: u64,
+    /// How many there were.
+    turns: u64,
+}
+
+/// Of those that crash, how many in a thousand are asked to end, and how long that takes at most, in microseconds.
+const ASKED: u64 = 200;
+const LONGEST_END: u64 = 500_000;
+/// The first of the dice by which that is decided; one for each start of each server.
+const ASKED_DICE: u64 = 1 << 34;
+/// The first of the dice by which the stores of those that recover in turn are tampered with.
+const ROTA_DICE: u64 = 1 << 36;
 
 /// How often twins change who sees which of them.
 const TWINS_EVERY: u64 = 300_000;
@@ -51,7 +71,7 @@ impl World {
         }
         match blow {
             Blow::Crash => {
-                self.crash_some();
+                self.crash_some()?;
                 self.again(self.knobs.crash_every, blow);
             }
             Blow::Partition => {
@@ -76,8 +96,10 @@ impl World {
                 self.after(delay, Event::StartClient(client));
                 self.again(self.knobs.client_crash_every, blow);
             }
-            Blow::Exile(server) => self.crash(server),
+            Blow::Exile(server) | Blow::End(server) => self.crash(server),
             Blow::Strike => self.strike()?,
+            Blow::Turn => self.take_turn()?,
+            Blow::Leave(server) => self.recover(server),
             Blow::Twins => {
                 self.turn_twins();
                 let delay = self.dice.around(TWINS_EVERY);
@@ -87,7 +109,7 @@ impl World {
         Ok(())
     }
 
-    fn crash_some(&mut self) {
+    fn crash_some(&mut self) -> Result<(), Failure> {
         let all = self.dice.per_mille(self.knobs.crash_all);
         let victims: Vec<usize> = match all {
             true => (0..self.servers.len()).collect(),
@@ -95,10 +117,65 @@ impl World {
         };
         let exile = self.knobs.exile.map(|id| usize::from(id.0));
         for server in victims.into_iter().filter(|s| Some(*s) != exile) {
-            self.crash(server);
             let down = self.dice.range(self.knobs.down);
-            self.after(down, Event::Start(server));
+            // Some are asked to end, and hand over what they lead before they do. By dice of its own, so that runs without it are as they were.
+            let stream = ASKED_DICE + 16 * self.servers[server].incarnation + server as u64;
+            let mut dice = Dice::new(self.seed, stream);
+            let length = match dice.per_mille(ASKED) {
+                true => {
+                    self.note(&[47, server as u64], || {
+                        format!("server {server} is asked to end")
+                    });
+                    self.handle(server, Input::HandOver)?;
+                    dice.below(LONGEST_END)
+                }
+                false => 0,
+            };
+            match length {
+                0 => self.crash(server),
+                _ => self.after(length, Event::Storm(Blow::End(server))),
+            }
+            self.after(length + down, Event::Start(server));
         }
+        Ok(())
+    }
+
+    /// From now on one replica after the other recovers.
+    pub fn begin_turns(&mut self, between: u64) {
+        self.rota.between = between;
+        self.after(between, Event::Storm(Blow::Turn));
+    }
+
+    /// How many replicas have recovered in turn so far.
+    pub fn turns(&self) -> u64 {
+        self.rota.turns
+    }
+
+    /// The next recovers, if all others are back: as supervisors do it, it is asked to end first.
+    fn take_turn(&mut self) -> Result<(), Failure> {
+        self.after(self.rota.between, Event::Storm(Blow::Turn));
+        let server = (self.rota.turns % self.servers.len() as u64) as usize;
+        if !self.forgetful.is_empty() || self.servers[server].replica.is_none() {
+            return Ok(());
+        }
+        self.rota.turns += 1;
+        self.note(&[48, server as u64], || {
+            format!("server {server} is asked to end, and to recover")
+        });
+        self.handle(server, Input::HandOver)?;
+        let length = self.dice.below(LONGEST_END);
+        self.after(length, Event::Storm(Blow::Leave(server)));
+        Ok(())
+    }
+
+    fn recover(&mut self, server: usize) {
+        self.crash(server);
+        self.lose_log(server);
+        let stream = ROTA_DICE + 16 * self.servers[server].incarnation + server as u64;
+        let mut dice = Dice::new(self.seed, stream);
+        self.servers[server].disk.set_aside(&mut dice);
+        let down = self.dice.range(self.knobs.down);
+        self.after(down, Event::Start(server));
     }
 
     fn turn_twins(&mut self) {

@@ -3,6 +3,7 @@
 mod guests;
 mod histories;
 mod intrusion;
+mod rota;
 mod scenarios;
 mod seeds;
 mod twins;

@@ -48,6 +48,9 @@ record! {
         /// If it has come or comes back without its log: when each of [`RECOVERY_STEPS`] was done, as far as they are, in
         /// milliseconds from the begin of its start.
         pub steps: Vec<u64>,
+        /// When the group had ordered that it recovers, on the same clock, where it has a key holder that says so. It happens while the
+        /// state is compared and fetched, and the later of the two ends that.
+        pub ordered: Option<u64>,
         /// How its links' keys are renewed, in a group whose replicas have key holders.
         pub keys: Option<KeyRenewal>,
     }

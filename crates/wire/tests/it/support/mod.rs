@@ -464,6 +464,7 @@ fn report() -> impl Strategy<Value = Report> {
         proptest::option::of(check),
         vec(number(), 0..7),
         proptest::option::of(keys),
+        proptest::option::of(number()),
     );
     let rest = (any::<u32>(), number(), number(), number(), bytes(8), own);
     (who, places, vec(link, 0..4), rest).prop_map(
@@ -491,6 +492,7 @@ fn report() -> impl Strategy<Value = Report> {
             recovering: own.0,
             check: own.1,
             steps: own.2,
+            ordered: own.4,
             keys: own.3,
         },
     )
