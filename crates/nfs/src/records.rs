@@ -6,8 +6,10 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::rpc::{LAST, MAX_FRAGMENTS, MAX_RECORD_BYTES, RecordError};
 
-/// How much is read at once. A buffer is as large, but while a longer record comes.
-pub const BUFFER_BYTES: usize = 64 << 10;
+/// How much is read of calls at once.
+pub const CALL_BYTES: usize = 64 << 10;
+/// How much is read at once of replies, which are longer.
+pub const REPLY_BYTES: usize = 256 << 10;
 /// The bytes of a fragment's head.
 const HEAD: usize = 4;
 
@@ -17,19 +19,20 @@ pub struct Records {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-}
-
-impl Default for Records {
-    fn default() -> Records {
-        Records {
-            bytes: vec![0; BUFFER_BYTES],
-            start: 0,
-            end: 0,
-        }
-    }
+    least: usize,
 }
 
 impl Records {
+    /// With a buffer of so many bytes, but while a longer record comes.
+    pub fn new(bytes: usize) -> Records {
+        Records {
+            bytes: vec![0; bytes],
+            start: 0,
+            end: 0,
+            least: bytes,
+        }
+    }
+
     /// The next record, if all of it is there; then it is done with. Fragments are joined.
     ///
     /// # Errors
@@ -118,9 +121,9 @@ impl Records {
     pub async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
-            self.bytes.truncate(BUFFER_BYTES);
-            self.bytes.shrink_to(BUFFER_BYTES);
-        } else if self.bytes.len() - self.end < BUFFER_BYTES / 2 {
+            self.bytes.truncate(self.least);
+            self.bytes.shrink_to(self.least);
+        } else if self.bytes.len() - self.end < self.least / 2 {
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
             if self.end == self.bytes.len() {
@@ -149,7 +152,7 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let (mut records, mut all) = (Records::default(), Vec::new());
+            let (mut records, mut all) = (Records::new(CALL_BYTES), Vec::new());
             for mut piece in stream.chunks(piece) {
                 while !piece.is_empty() {
                     records.fill(&mut piece).await.unwrap();
@@ -217,20 +220,20 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let mut records = Records::default();
+            let mut records = Records::new(CALL_BYTES);
             let head = (LAST | MAX_RECORD_BYTES as u32).to_be_bytes();
             records.fill(&mut &head[..]).await.unwrap();
             assert_eq!(records.coming(), MAX_RECORD_BYTES);
-            assert_eq!(records.bytes.len(), BUFFER_BYTES);
+            assert_eq!(records.bytes.len(), CALL_BYTES);
             let mut rest = &vec![0; MAX_RECORD_BYTES][..];
             while !rest.is_empty() {
                 assert!(records.take().unwrap().is_none());
                 records.fill(&mut rest).await.unwrap();
-                assert!(records.bytes.len() <= BUFFER_BYTES.max(2 * records.end));
+                assert!(records.bytes.len() <= CALL_BYTES.max(2 * records.end));
             }
             assert!(records.take().unwrap().is_some());
             assert_eq!(records.fill(&mut &[][..]).await.unwrap(), 0);
-            assert_eq!(records.bytes.capacity(), BUFFER_BYTES);
+            assert_eq!(records.bytes.capacity(), CALL_BYTES);
         });
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::records::{BUFFER_BYTES, Records};
+use crate::records::{CALL_BYTES, REPLY_BYTES, Records};
 use client::{Client, Ticket};
 
 /// The most connections at a time. Further ones are closed at once.
@@ -131,7 +131,7 @@ async fn connection(stream: TcpStream, client: Arc<Client>, front: Arc<impl Answ
 
 /// Takes calls: those that can't be passed on are answered by a task of their own.
 async fn take(mut from: OwnedReadHalf, client: &Arc<Client>, front: &Arc<impl Answers>) -> String {
-    let mut records = Records::default();
+    let mut records = Records::new(CALL_BYTES);
     let mut held = None;
     // When the record began of which a part is there.
     let mut began = None;
@@ -158,7 +158,7 @@ async fn take(mut from: OwnedReadHalf, client: &Arc<Client>, front: &Arc<impl An
         }
         let has_part = records.has_part();
         // Before more of it is taken: what waits for room stays with the client.
-        if held.is_none() && records.coming() > BUFFER_BYTES {
+        if held.is_none() && records.coming() > CALL_BYTES {
             held = Some(client.record(records.coming()).await);
         }
         let read = match has_part {
@@ -213,7 +213,7 @@ async fn give(mut to: OwnedWriteHalf, client: &Client) -> String {
         }
         client.were_sent(sent);
         going.clear();
-        going.shrink_to(BUFFER_BYTES);
+        going.shrink_to(REPLY_BYTES);
     }
 }
 

@@ -114,11 +114,13 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// Reads from the start of `bytes`.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> View<'a> {
         View { rest: bytes }
     }
 
     /// What was not read yet.
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -127,6 +129,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// [`Malformed::Short`].
+    #[inline]
     pub fn u32(&mut self) -> Read<u32> {
         Ok(u32::from_be_bytes(*self.array()?))
     }
@@ -135,6 +138,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// [`Malformed::Short`].
+    #[inline]
     pub fn u64(&mut self) -> Read<u64> {
         Ok(u64::from_be_bytes(*self.array()?))
     }
@@ -143,6 +147,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// [`Malformed`], also for any number but 0 and 1.
+    #[inline]
     pub fn bool(&mut self) -> Read<bool> {
         match self.u32()? {
             0 => Ok(false),
@@ -155,6 +160,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// [`Malformed`].
+    #[inline]
     pub fn option<T>(&mut self, read: impl FnOnce(&mut View<'a>) -> Read<T>) -> Read<Option<T>> {
         match self.bool()? {
             true => read(self).map(Some),
@@ -166,6 +172,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// [`Malformed::Short`].
+    #[inline]
     pub fn array<const N: usize>(&mut self) -> Read<&'a [u8; N]> {
         let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed::Short)?;
         self.rest = rest;
@@ -176,6 +183,7 @@ impl<'a> View<'a> {
     ///
     /// # Errors
     /// [`Malformed`]; `what` names the part.
+    #[inline]
     pub fn opaque(&mut self, most: usize, what: &'static str) -> Read<&'a [u8]> {
         let len = self.u32()? as usize;
         if len > most {
@@ -204,26 +212,31 @@ impl Writer {
     }
 
     /// An unsigned integer; also the number of an enumeration.
+    #[inline]
     pub fn u32(&mut self, value: u32) {
         self.out.extend_from_slice(&value.to_be_bytes());
     }
 
     /// An unsigned hyper integer.
+    #[inline]
     pub fn u64(&mut self, value: u64) {
         self.out.extend_from_slice(&value.to_be_bytes());
     }
 
     /// A boolean.
+    #[inline]
     pub fn bool(&mut self, value: bool) {
         self.u32(u32::from(value));
     }
 
     /// Opaque bytes of a fixed number, which is a multiple of four in all that is written here.
+    #[inline]
     pub fn fixed(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
     /// Opaque bytes with their number. Nothing that is written is longer than a few megabytes.
+    #[inline]
     pub fn opaque(&mut self, bytes: &[u8]) {
         self.u32(bytes.len() as u32);
         self.out.extend_from_slice(bytes);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_nfs::records::{BUFFER_BYTES, Records};
+use quorate_nfs::records::{REPLY_BYTES, Records};
 use quorate_nfs::rpc::record_head;
 use quorate_nfs::xdr::Writer;
 use tokio::io::AsyncWriteExt;
@@ -282,12 +282,12 @@ impl Line {
                 }
             }
             going.clear();
-            going.shrink_to(BUFFER_BYTES);
+            going.shrink_to(REPLY_BYTES);
         }
     }
 
     async fn take(&self, mut from: OwnedReadHalf) -> String {
-        let mut records = Records::default();
+        let mut records = Records::new(REPLY_BYTES);
         // When the reply began of which a part is there.
         let mut began = None;
         loop {
