@@ -342,6 +342,7 @@ fn report(nonce: u64) -> Report {
         check: None,
         steps: Vec::new(),
         keys: None,
+        ordered: None,
     }
 }
 
