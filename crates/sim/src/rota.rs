@@ -52,8 +52,8 @@ fn draw(seed: u64, seconds: u64) -> (Knobs, u64) {
     k.reads = 200;
     let longest = d.pick(&[2, 20, 40]);
     k.think = (0, longest * SECOND);
-    // So that clients have something to ask to the end.
-    k.operations = (2 * seconds / longest) as usize;
+    // So that clients have something to ask nearly to the end: each answer takes its time as well.
+    k.operations = (5 * seconds / (4 * longest)) as usize;
     k.delay = (100, d.pick(&[500, 5_000, 40_000]));
     k.late = d.pick(&[0, 0, 20]);
     k.fifo = d.per_mille(500);
