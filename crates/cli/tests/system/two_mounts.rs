@@ -2,8 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use quorate_wire::message::session::SESSION_LEASE_MS;
+use rustix::process::{Signal, kill_process};
 
 use crate::harness::{Group, Mount, Random, require_fuse};
 
@@ -241,6 +246,73 @@ fn an_open_file_outlives_its_name() {
         drop(open);
         assert_eq!(fs::read(right.at("file")).expect("the new file"), b"other");
     });
+}
+
+/// Who reads many small files has the group agree on nothing. A file that is removed elsewhere as soon as it is open can be read for
+/// longer than a file lingers; when the mount is killed that has it open, its space is free with the end of the session.
+#[test]
+fn open_files_cost_no_agreement_and_stay() {
+    if !require_fuse() {
+        return;
+    }
+    const FILES: usize = 200;
+    let group = Group::start();
+    let (left, right) = (group.mount_as(0), group.mount_as(1));
+    let mut random = Random::new(11);
+    let content = random.bytes(8 << 20);
+    let free = || {
+        let stat = rustix::fs::statvfs(left.path()).expect("the volume's space");
+        stat.f_bfree * stat.f_frsize
+    };
+    let without_it = free();
+    fs::write(left.at("large"), &content).expect("a file is written");
+    for n in 0..FILES {
+        fs::write(left.at(&format!("small-{n}")), n.to_string()).expect("a file is written");
+    }
+    let executed = || {
+        let said = group.status().replicas.into_iter().flat_map(|r| r.said);
+        said.map(|said| said.executed)
+            .max()
+            .expect("replicas answer")
+    };
+    // What has been left of the writes.
+    std::thread::sleep(Duration::from_secs(1));
+    let before = executed();
+    for n in 0..FILES {
+        let seen = fs::read(right.at(&format!("small-{n}"))).expect("the file");
+        assert_eq!(seen, n.to_string().as_bytes());
+    }
+    let after = executed();
+    // Sessions that are renewed, and a read now and then on which replicas that were held up do not agree.
+    let most = FILES as u64 / 4;
+    assert!(after - before <= most, "from {before} to {after}");
+
+    let open = File::open(right.at("large")).expect("the file");
+    fs::remove_file(left.at("large")).expect("the name is removed");
+    let (first, rest) = content.split_at(4 << 20);
+    let mut seen = vec![0; first.len()];
+    open.read_exact_at(&mut seen, 0).expect("it can be read");
+    assert!(seen == first);
+    std::thread::sleep(Duration::from_secs(34));
+    fs::write(left.at("after"), b"a change").expect("a file is written");
+    let counts = || free() + (4 << 20) < without_it;
+    assert!(counts(), "what is open counts");
+    let mut seen = vec![0; rest.len()];
+    let read = open.read_exact_at(&mut seen, first.len() as u64);
+    read.expect("it can be read to the end");
+    assert!(seen == rest);
+
+    kill_process(right.process(), Signal::KILL).expect("the mount's process lives");
+    drop(open);
+    let patience = Duration::from_millis(SESSION_LEASE_MS + 30_000);
+    let end = Instant::now() + patience;
+    while counts() && Instant::now() < end {
+        std::thread::sleep(Duration::from_secs(1));
+        fs::write(left.at("after"), b"a change").expect("a file is written");
+    }
+    assert!(!counts(), "the space is not free {patience:?} after");
+    left.unmount();
+    drop(right);
 }
 
 /// The same key may be used by two mounts at a time: sessions are apart.
