@@ -227,6 +227,11 @@ impl Config {
 }
 
 impl Location {
+    /// Whether it is a Quorate group, which is reached in this process.
+    pub fn is_group(&self) -> bool {
+        self.nfs.starts_with(GROUP)
+    }
+
     /// From what the operator wrote; relative paths of group files begin at a directory.
     fn parse_beside(text: &str, beside: &Path) -> Result<Location, String> {
         let (file, key) = match text.split_once("?key=") {

@@ -26,6 +26,8 @@ use crate::upstream::{Upstream, Upstreams};
 const MOUNT: (u32, u32) = (100_005, 3);
 const TOP: Bytes = Bytes::from_static(b".quorate-route");
 const LABEL: Bytes = Bytes::from_static(b"label");
+/// A symbolic link beside the label of a group, whose text says with which key its handles are made.
+const HANDLES: Bytes = Bytes::from_static(b"handles");
 const BUCKETS: Bytes = Bytes::from_static(b"buckets");
 const TABLES: Bytes = Bytes::from_static(b"tables");
 
@@ -118,6 +120,9 @@ pub async fn visit(location: &Location) -> Result<Visited, SetupError> {
         )));
     }
     let label = visitor.label(&top).await?;
+    if label.is_some() && location.is_group() {
+        visitor.check_handles(&top).await?;
+    }
     Ok(Visited {
         location: location.clone(),
         top,
@@ -374,6 +379,9 @@ impl Visited {
 
     async fn write_label(&self, set: Set, volume: Volume) -> Result<(), SetupError> {
         let label = Label { set, volume };
+        if self.location.is_group() {
+            self.visitor().write_handles(&self.top).await?;
+        }
         self.visitor().write_label(&self.top, &label).await
     }
 
@@ -394,6 +402,13 @@ fn at(dir: &Fh, name: Bytes) -> NamePlace {
         dir: dir.clone(),
         name,
     }
+}
+
+/// Says nothing of the key or of a handle.
+fn handles_text(top: &Fh) -> Bytes {
+    let mut hasher = blake3::Hasher::new_derive_key("quorate v1 router handles");
+    hasher.update(top);
+    hasher.finalize().to_hex()[..32].to_string().into()
 }
 
 struct Visitor<'a> {
@@ -565,6 +580,34 @@ impl Visitor<'_> {
         self.ask("SYMLINK", Ask::Symlink(place, label.text()))
             .await?;
         Ok(())
+    }
+
+    async fn write_handles(&self, top: &Fh) -> Result<(), SetupError> {
+        let own = self.make(top, TOP, 0o700).await?;
+        if self.look(&own, HANDLES).await?.is_some() {
+            return Ok(());
+        }
+        let ask = Ask::Symlink(at(&own, HANDLES), handles_text(top));
+        self.ask("SYMLINK", ask).await.map(drop)
+    }
+
+    /// Refuses a group whose objects have other handles than those that stubs were made for: all of these would lead nowhere.
+    async fn check_handles(&self, top: &Fh) -> Result<(), SetupError> {
+        let Some(own) = self.look(top, TOP).await? else {
+            return Ok(());
+        };
+        // There is none where the volume was first used by an earlier version.
+        let Some(link) = self.look(&own, HANDLES).await? else {
+            return Ok(());
+        };
+        match self.ask("READLINK", Ask::Readlink(link)).await? {
+            Given::Text(text) if text == handles_text(top) => Ok(()),
+            _ => Err(self.unfit(
+                "it was first used with another key: all routers and mounts of a volume use the same client's key for a group \
+                 (FILE.toml?key=FILE), since handles are made with it"
+                    .into(),
+            )),
+        }
     }
 
     /// Whether a handle stays the same when its object moves to another directory, and stubs can be made.

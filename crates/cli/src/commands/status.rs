@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity, Waker, keys};
+use quorate_router::config::{Config, Keeper};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report, StateCheck};
 use quorate_wire::{Quorum, ReplicaId, Seq};
 use serde_json::{Value, json};
@@ -56,6 +57,7 @@ fn ask(args: &Status) -> Result<(Group, Reports, Recoveries)> {
         Some(file) => file.clone(),
         None => paths::group_file(&paths::local_group()?),
     };
+    check_one_group(&file)?;
     let group = Group::load(&file)?;
     let key = args
         .key
@@ -67,6 +69,31 @@ fn ask(args: &Status) -> Result<(Group, Reports, Recoveries)> {
     let beside = paths::beside(&file);
     let recoveries = Recoveries::ask(group.quorum(), &beside, &args.supervisor, timeout)?;
     Ok((group, reports, recoveries))
+}
+
+/// Refuses the file of a volume, and says which groups there are.
+fn check_one_group(file: &Path) -> Result<()> {
+    let volume = match file.exists() {
+        true => file.to_path_buf(),
+        false => paths::volume_file(&paths::beside(file)),
+    };
+    if !Config::is_at(&volume) {
+        return Ok(());
+    }
+    let config = Config::load(&volume)?;
+    let mut files = Vec::new();
+    for location in &config.volumes {
+        let group = location.url.split("?key=").next().unwrap_or_default();
+        files.push(group.to_string());
+    }
+    if let Keeper::Group { group, .. } = &config.keeper {
+        files.push(group.display().to_string());
+    }
+    anyhow::bail!(
+        "{} is a volume of several groups, and `quorate status GROUP` tells of one: {}",
+        volume.display(),
+        files.join(", ")
+    )
 }
 
 /// The client of the group that has the key in a file, which `option` has named.

@@ -165,15 +165,18 @@ async fn keep(
             tracing::warn!("changes of names wait: {error:#}");
         }
         place.leave(&ground).await;
-        place = loop {
-            tokio::select! {
-                () = tokio::time::sleep(AGAIN) => {}
-                _ = &mut stopped => return,
+        let again = async {
+            loop {
+                tokio::time::sleep(AGAIN).await;
+                match coordinator.register(&ground).await {
+                    Ok(place) => break place,
+                    Err(error) => tracing::warn!("changes of names wait: {error:#}"),
+                }
             }
-            match coordinator.register(&ground).await {
-                Ok(place) => break place,
-                Err(error) => tracing::warn!("changes of names wait: {error:#}"),
-            }
+        };
+        place = tokio::select! {
+            place = again => place,
+            _ = &mut stopped => return,
         };
     }
 }

@@ -304,8 +304,9 @@ impl Place {
                     let _ = leave(&ground.buckets, bucket, hidden, self.shared.epoch()).await;
                 }
             }
-            self.session.close().await;
         };
         let _ = tokio::time::timeout(LEAVING, left).await;
+        // What still waits for the group is told that it waits in vain.
+        self.session.close().await;
     }
 }
