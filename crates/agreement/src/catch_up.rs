@@ -48,6 +48,20 @@ const BATCHWISE_MS: Millis = 400;
 /// The same where it has just fetched a state: what it lacks after that is not on its way to it, and the group goes on meanwhile.
 const BATCHWISE_AGAIN_MS: Millis = 50;
 
+/// How long claims of a checkpoint may be away before this replica counts as one that is not behind.
+const CLAIMS_AGAIN_MS: Millis = 4 * IDLE_STATUS_MS;
+
+/// This replica is behind a certified checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Behind {
+    /// What it has executed.
+    executed: Seq,
+    /// Since when it has executed no more.
+    since: Millis,
+    /// When there was such a checkpoint last.
+    seen: Millis,
+}
+
 /// A replica that waits for the start of a later view, which the others see no reason for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stranded {
@@ -139,27 +153,34 @@ impl Agreement {
 
     /// A certified checkpoint is ahead and batches don't bring this replica there: the others have dropped them.
     fn fetch_state_if_stuck(&mut self) {
-        let target = self
-            .certified_ahead()
-            .filter(|(seq, _)| *seq > self.executed);
-        // Claims go with the keys that they were made under, and come again: only what is executed says that this replica is not stuck.
+        let (now, executed) = (self.now.mono, self.executed);
+        let target = self.certified_ahead().filter(|(seq, _)| *seq > executed);
+        // Claims go with the keys that they were made under, and come again with the next STATUS.
+        self.behind = self.behind.filter(|behind| {
+            behind.executed == executed && now.saturating_sub(behind.seen) < CLAIMS_AGAIN_MS
+        });
         let Some(target) = target else {
             return;
         };
-        match self.behind_since {
-            Some((at, since)) if at == self.executed => {
-                if self.now.mono >= since + BATCHWISE_MS {
-                    self.fetch_state(target);
-                }
-            }
-            _ => self.behind_since = Some((self.executed, self.now.mono)),
+        let behind = self.behind.get_or_insert(Behind {
+            executed,
+            since: now,
+            seen: now,
+        });
+        behind.seen = now;
+        if now >= behind.since + BATCHWISE_MS {
+            self.fetch_state(target);
         }
     }
 
     /// A state has come, and others may have gone on beyond it.
     pub(crate) fn expect_batches_at_once(&mut self) {
         let waited = BATCHWISE_MS - BATCHWISE_AGAIN_MS;
-        self.behind_since = Some((self.executed, self.now.mono.saturating_sub(waited)));
+        self.behind = Some(Behind {
+            executed: self.executed,
+            since: self.now.mono.saturating_sub(waited),
+            seen: self.now.mono,
+        });
     }
 
     /// STATUS: answers with what the sender lacks, whether or not there is anything new: stragglers that waited for that stayed wedged

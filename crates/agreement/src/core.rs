@@ -13,7 +13,7 @@ use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, ReplicaId, Seq, Signatur
 use crate::allowance::Allowance;
 use crate::authenticity::ClientKeys;
 use crate::budget::Budget;
-use crate::catch_up::Stranded;
+use crate::catch_up::{Behind, Stranded};
 use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::epochs::Epochs;
 use crate::guests::Guests;
@@ -128,7 +128,7 @@ pub struct Agreement {
     /// Requests that this replica has asked others for.
     pub(crate) asked: BTreeSet<Digest>,
     /// Since when nothing was executed although a certified checkpoint is ahead.
-    pub(crate) behind_since: Option<(Seq, Millis)>,
+    pub(crate) behind: Option<Behind>,
 }
 
 /// A number that nobody else can guess, the same at each start.
@@ -274,7 +274,7 @@ impl Agreement {
             help: Help::default(),
             fetch_turn: config.me.0,
             asked: BTreeSet::new(),
-            behind_since: None,
+            behind: None,
             config,
         };
         if let Some(certificate) = core.config.key.certificate() {

@@ -83,7 +83,7 @@ impl Agreement {
             stranded: _,
             fetch_turn: _,
             asked,
-            behind_since: _,
+            behind: _,
             recovery,
             epochs,
             // It is given to those who say in STATUS that they recover.

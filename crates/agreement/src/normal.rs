@@ -438,7 +438,7 @@ impl Agreement {
             if !is_on(Mutant::PatienceOnlyGrows) {
                 self.failed_views = 0;
             }
-            self.behind_since = None;
+            self.behind = None;
         }
         self.execute_tentatively();
     }

@@ -43,10 +43,12 @@ pub(crate) struct Statements {
     shown: BTreeMap<ReplicaId, (Millis, usize)>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waiting {
     number: u64,
     digest: Digest,
+    /// Kept here as well: the pool forgets what nobody repeats, and with a state that is fetched.
+    request: Arc<AuthRequest>,
     /// In which view it waits, and since when.
     view: View,
     since: Millis,
@@ -166,6 +168,7 @@ impl Agreement {
             self.saw_epoch(of, number);
             self.out.push_back(Output::Void(of, number));
         }
+        let request = Arc::new(request);
         if let Some(epochs) = &mut self.epochs {
             let waiting = &mut epochs.statements.waiting;
             let newer = waiting.get(&of).is_none_or(|w| w.number < number);
@@ -175,6 +178,7 @@ impl Agreement {
                     Waiting {
                         number,
                         digest,
+                        request: request.clone(),
                         view,
                         since: now,
                         relayed: None,
@@ -191,19 +195,39 @@ impl Agreement {
                 && self.active
             {
                 due.relayed = Some(now);
-                let message = PeerMessage::Request(request.clone());
+                let message = PeerMessage::Request((*request).clone());
                 self.out.push_back(Output::Send(self.primary(), message));
             }
         }
-        let taken = self.pool.insert_authentic(Arc::new(request), now);
+        let taken = self.pool.insert_authentic(request, now);
         self.pool.hurry(&digest);
         self.accept_proposals();
         taken
     }
 
+    /// What waits is in the pool again, where that has forgotten it. No state tells of it, so it was not executed.
+    fn keep_statements(&mut self) {
+        let Some(epochs) = &self.epochs else {
+            return;
+        };
+        let waiting = epochs.statements.waiting.values();
+        let forgotten = waiting.filter(|w| {
+            let entry = self.pool.get(&w.digest);
+            entry.is_none_or(|e| e.is_executed() && !e.in_log())
+        });
+        let forgotten: Vec<Arc<AuthRequest>> = forgotten.map(|w| w.request.clone()).collect();
+        for request in forgotten {
+            let digest = request.request.digest();
+            // Where there is no room, the next time.
+            let _ = self.pool.insert_authentic(request, self.now.mono);
+            self.pool.hurry(&digest);
+        }
+    }
+
     /// As backup: passes on what waits, to the primary of now, and leaves one that lets it lie. Who recovers may have no link with either,
     /// so nothing of this waits for it to say again what it has said.
     pub(crate) fn look_after_statements(&mut self) {
+        self.keep_statements();
         if self.is_primary() || !self.active {
             return;
         }
@@ -238,7 +262,8 @@ impl Agreement {
     /// As backup: whether the primary has left the statement of this replica lie for too long.
     pub(crate) fn is_statement_neglected(&mut self, of: ReplicaId) -> bool {
         let (now, view, neglects) = (self.now.mono, self.view, self.active && !self.is_primary());
-        let may = self.fetching.is_none() && self.has_window();
+        // Who is slow itself would leave a primary that works.
+        let may = self.fetching.is_none() && self.has_window() && !self.others_are_ahead();
         let Some(epochs) = &mut self.epochs else {
             return false;
         };

@@ -186,6 +186,48 @@ fn a_statement_needs_to_be_heard_once() {
     assert_eq!(replica.standing().view, View(1));
 }
 
+/// Nor is it forgotten with what clients do not repeat: after a long time without a view it is shown to the next primary.
+#[test]
+fn a_statement_is_not_forgotten() {
+    let mut replica = backup();
+    from_peer(&mut replica, 10, 2, shown(2, 5)).unwrap();
+    wait(&mut replica, 10, 30_000);
+    settle(&mut replica);
+    let now = replica.standing().view.0;
+    let view = (now + 1..).find(|v| v % 4 == 3).expect("one of four");
+    outputs(&mut replica);
+    for from in [1, 3] {
+        let theirs = SignedViewChange::sign(view_change_body(from, view), &signer(from, 1));
+        let message = PeerMessage::ViewChange(theirs.into_inner());
+        from_peer(&mut replica, 30_000, from, message).unwrap();
+    }
+    // It joins them, when that is on disk.
+    settle(&mut replica);
+    let own = outputs(&mut replica).into_iter().find_map(|o| match o {
+        Output::Broadcast(PeerMessage::ViewChange(own)) => Some(own),
+        _ => None,
+    });
+    let mut proofs = vec![own.expect("it is said")];
+    for from in [1, 3] {
+        let theirs = SignedViewChange::sign(view_change_body(from, view), &signer(from, 1));
+        proofs.push(theirs.into_inner());
+    }
+    let body = quorate_wire::message::NewView {
+        view: View(view),
+        proofs: named(&proofs),
+        start: (Seq(0), GENESIS),
+        selection: vec![],
+    };
+    let begins = quorate_wire::message::SignedNewView::sign(body, &signer(3, 1)).into_inner();
+    from_peer(&mut replica, 30_001, 3, PeerMessage::NewView(begins)).unwrap();
+    settle(&mut replica);
+    assert!(replica.standing().active, "{:?}", replica.standing());
+    wait(&mut replica, 30_002, 31_500);
+    let all = outputs(&mut replica);
+    let is_it = |o: &&Output| matches!(o, Output::Send(ReplicaId(3), PeerMessage::Request(_)));
+    assert!(all.iter().any(|o| is_it(&o)));
+}
+
 /// A primary that leaves a statement lie is left, by who knows of it; a few times a minute at most.
 #[test]
 fn a_primary_that_orders_none_is_left() {
