@@ -113,6 +113,11 @@ for _ in $(seq 120); do
     sleep 1
 done
 cp "$scratch"/source/* "$scratch/files/"
+# Until a checkpoint, after 128 batches, replicas read what they have just written from memory: no disk could be missed.
+for _ in $(seq 80); do
+    mkdir "$scratch/files/busy"
+    rmdir "$scratch/files/busy"
+done
 drop_caches
 echo "   before: $(read_all "$scratch/files" | sed 's/^ *//')"
 
