@@ -15,7 +15,7 @@ use crate::gate::{Guest, Pass};
 use crate::grants::rationed;
 use crate::layout::{self, Written};
 use crate::needs::{is_free, object};
-use crate::op::{Access, Action, FallocateMode, ReadDir, access};
+use crate::op::{Access, Action, FallocateMode, Hold, ReadDir, access};
 use crate::service::{always, change, dispatch, log, or_undo, run_read, with_attrs};
 use crate::types::{Ino, Kind};
 
@@ -93,19 +93,15 @@ fn run_action(
         guest.has_changed(&Fs::new(txn, caller)?);
         return Ok(outcome);
     }
+    if let Action::Hold(op) = action {
+        return hold(txn, caller, guest, action, op);
+    }
     let judged = Fs::new(txn, caller)?.judge(guest, action);
     let pass = match judged {
         Ok(pass) => pass,
         Err(Stop::Failed(fault)) => return Err(fault),
-        Err(Stop::Refused(errno)) => {
-            if !action.is_read_only() {
-                if guest.grants.is_empty() {
-                    let_go(txn, caller)?;
-                }
-                log(txn, caller, action, Some(&errno), Decision::Denied, None)?;
-            }
-            return Ok(Outcome(Err(errno)));
-        }
+        Err(Stop::Refused(errno)) if action.is_read_only() => return Ok(Outcome(Err(errno))),
+        Err(Stop::Refused(errno)) => return deny(txn, caller, guest, action, errno),
     };
     let own = Caller {
         who: &pass.who,
@@ -133,6 +129,68 @@ fn run_action(
     show(txn, &own, guest, outcome)
 }
 
+/// Logs that a change is not allowed.
+fn deny(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    guest: &Guest,
+    action: &Action,
+    errno: Errno,
+) -> Result<Outcome, Fault> {
+    if guest.grants.is_empty() {
+        let_go(txn, caller)?;
+    }
+    log(txn, caller, action, Some(&errno), Decision::Denied, None)?;
+    Ok(Outcome(Err(errno)))
+}
+
+/// Holds files. Each is judged by itself and has its own row in the log. Where the guest may not hold one of them it holds none, and
+/// the log tells of that one.
+fn hold(
+    txn: &mut Txn<'_>,
+    caller: &Caller<'_>,
+    guest: &Guest,
+    action: &Action,
+    op: &Hold,
+) -> Result<Outcome, Fault> {
+    let mut rows = Vec::with_capacity(op.keep.len());
+    for ino in &op.keep {
+        let one = Action::Hold(Hold {
+            keep: [*ino].into(),
+            let_go: Vec::new(),
+        });
+        let judged = Fs::new(txn, caller)?.judge(guest, &one);
+        match judged {
+            Ok(_) => rows.push((*ino, one)),
+            Err(Stop::Refused(errno)) => return deny(txn, caller, guest, &one, errno),
+            Err(Stop::Failed(fault)) => return Err(fault),
+        }
+    }
+    let pass = Pass::free();
+    let own = Caller {
+        who: &pass.who,
+        ..*caller
+    };
+    let outcome = or_undo(txn, |txn| change(txn, &own, |fs| dispatch(fs, action)))?;
+    guest.has_changed(&Fs::new(txn, caller)?);
+    if outcome.is_err() {
+        // It is about all of them.
+        rows.truncate(1);
+    }
+    always(txn, &own, |fs| {
+        fs.tidy()?;
+        for (ino, one) in &rows {
+            let refused = match &outcome {
+                Ok(Answer::Held(held)) if held.gone.contains(ino) => Some(&Errno::ESTALE),
+                outcome => outcome.as_ref().err(),
+            };
+            fs.note(one, refused, Decision::Allowed, None)?;
+        }
+        Ok(())
+    })?;
+    Ok(Outcome(outcome))
+}
+
 /// What is allowed to whoever is let in; credentials and revocations are looked at by themselves.
 fn free(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outcome, Fault> {
     let pass = Pass::free();
@@ -150,7 +208,7 @@ fn free(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outco
             true => Ok(()),
             false => fs.end_session().map(drop),
         })?,
-        Action::Release(_) => {}
+        Action::Release(_) | Action::Hold(_) => {}
         _ => {
             let (refused, decision) = match &outcome {
                 Ok(_) => (None, Decision::Allowed),

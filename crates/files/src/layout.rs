@@ -110,7 +110,8 @@ pub const EXPIRED_PER_OP: usize = 16;
 /// For how many nanoseconds of agreed time a file lingers that has neither names nor handles: for those who have opened it and
 /// have not said so yet.
 pub const LINGER_NANOS: u64 = 30_000_000_000;
-/// The most files that linger. One more puts out the first.
+/// How many files may linger. Where there are more, the first go before their time, [`LINGERING_PER_OP`] with each operation that deletes any:
+/// sessions can let go of more at once, so for a while there can be more.
 pub const MAX_LINGERING: u64 = 65_536;
 /// How many files that linger one operation deletes.
 pub const LINGERING_PER_OP: usize = 16;

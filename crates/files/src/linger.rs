@@ -3,8 +3,9 @@
 //! Who opens a file to read it does not say so at once ([`Action::CheckOpen`](crate::op::Action::CheckOpen)): most files are closed
 //! before anybody could be interested. So a file that loses its last name or handle *lingers*: for a while of agreed time it is
 //! found by those who have it open ([`Target::Checked`](crate::op::Target::Checked)), and can be held from then on
-//! ([`Hold`](crate::op::Hold)); for all others it is gone. Nothing counts it: neither the volume nor a quota. What lingers and what is in
-//! use are together no more than the volume can have, and there are at most [`MAX_LINGERING`]: else the first go before their time.
+//! ([`Hold`](crate::op::Hold)); for all others it is gone. Nothing counts it: neither the volume nor a quota. Where what lingers
+//! and what is in use are together more than the volume can have, or more than [`MAX_LINGERING`] linger, the first go before their time: a few with
+//! each operation, while one that lets go of what a session held may add hundreds.
 //!
 //! They wait in a queue, since each lingers for the same time. Nobody searches in it; a file that is held again leaves a gap.
 

@@ -202,18 +202,19 @@ impl Fs<'_, '_> {
 
 /// Whether an operation is allowed to whoever is let in: it touches nothing but the guest's own session, or asks for itself who may.
 pub(crate) fn is_free(action: &Action) -> bool {
-    matches!(
-        action,
+    match action {
         Action::Ping(_)
-            | Action::Release(_)
-            | Action::PutCredential(_)
-            | Action::Revoke(_)
-            | Action::Grants(_)
-            | Action::Audit(_)
-            | Action::SetQuota(_)
-            | Action::Adopt(_)
-            | Action::Quotas(crate::op::Quotas { about: None, .. })
-    )
+        | Action::Release(_)
+        | Action::PutCredential(_)
+        | Action::Revoke(_)
+        | Action::Grants(_)
+        | Action::Audit(_)
+        | Action::SetQuota(_)
+        | Action::Adopt(_) => true,
+        Action::Quotas(op) => op.about.is_none(),
+        Action::Hold(op) => op.keep.is_empty(),
+        _ => false,
+    }
 }
 
 pub(crate) fn object(target: &Target) -> Ino {

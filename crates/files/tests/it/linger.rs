@@ -5,7 +5,7 @@ use crate::sharing::{MEMBER, Volume, public, refused};
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_credential::Rights;
-use quorate_files::answer::Answer;
+use quorate_files::answer::{Answer, Decision};
 use quorate_files::layout::{LINGER_NANOS, LINGERING_PER_OP};
 use quorate_files::op::*;
 use quorate_files::{Action, Errno, Genesis, Ino, Nothing};
@@ -140,20 +140,35 @@ fn an_unlinked_file_lingers() {
         Answer::Attr(attr) => assert_eq!((attr.nlink, attr.size), (0, 10)),
         other => panic!("{other:?}"),
     }
-    // Who was not allowed to open it learns nothing.
+    // Its mode lets everybody read it, still.
     world.now += LINGER_NANOS - 100_000;
     ping(&mut world);
-    let nobody = world.read(&Who::new(1000, 100), Target::Checked(ino), 0, 9);
-    assert_eq!(
-        &nobody.unwrap()[..],
-        b"still her",
-        "it could be read by all"
-    );
+    let other = world.read(&Who::new(1000, 100), Target::Checked(ino), 0, 9);
+    assert_eq!(&other.unwrap()[..], b"still her");
     world.check();
     world.now += 100_000;
     ping(&mut world);
     assert_eq!(checked(&mut world, ino), Err(Errno::ESTALE));
     assert_eq!(hold(&mut world, 1, &[ino], &[]), [ino]);
+    world.check();
+}
+
+/// A file that lingers is read by those alone who might read it when it had a name.
+#[test]
+fn what_lingers_keeps_its_mode() {
+    let mut world = World::new();
+    let ino = file(&mut world, "f", b"secret");
+    let (owner, other) = (Who::root(), Who::new(1000, 100));
+    world.chmod(&owner, ino, 0o600).unwrap();
+    unlink(&mut world, "f");
+    let target = Target::Checked(ino);
+    for _ in 0..2 {
+        let read = world.read(&other, target.clone(), 0, 9);
+        assert_eq!(read, Err(Errno::EACCES));
+        assert_eq!(&checked(&mut world, ino).unwrap()[..], b"secret");
+        // That somebody holds it gives no rights either.
+        assert!(hold(&mut world, 1, &[ino], &[]).is_empty());
+    }
     world.check();
 }
 
@@ -331,6 +346,60 @@ fn guests_hold_what_is_theirs() -> Result<()> {
     v.revoke(0, Revoked::Key(public(BOB)), None, None)?;
     assert!(v.read(BOB, Target::Checked(file)).is_err());
     assert!(v.run(BOB, keep(file)).is_err());
+    v.check();
+    Ok(())
+}
+
+/// The log has a row for each file that a guest holds; of a refusal, for the file that it is about; and none for what is let go, which needs
+/// no credential.
+#[test]
+fn the_log_tells_of_each_file_held() -> Result<()> {
+    const BOB: u8 = 1;
+    let mut v = Volume::new();
+    let shared = v.dir(Ino::ROOT, b"shared");
+    let files = [b"a", b"b", b"c"].map(|name| v.file(shared, name));
+    let secret = v.file(Ino::ROOT, b"secret");
+    v.share(BOB, shared, Rights::ALL);
+    let hold = |v: &mut Volume, keep: &[Ino], let_go: &[Ino]| {
+        let seen = v.log_of(0).next;
+        let hold = Action::Hold(Hold {
+            keep: keep.to_vec(),
+            let_go: let_go.to_vec(),
+        });
+        let done = v.run(BOB, hold).map(drop);
+        let rows = v.log_of(0).rows.into_iter();
+        let rows = rows.filter(|row| row.sequence >= seen);
+        let rows: Vec<_> = rows
+            .map(|row| (row.object, row.decision, row.errno))
+            .collect();
+        (done, rows)
+    };
+    let held = |ino: &Ino| (*ino, Decision::Allowed, 0);
+    assert_eq!(
+        hold(&mut v, &files, &[]),
+        (Ok(()), files.iter().map(held).collect())
+    );
+    let denied = |ino| {
+        let row = (ino, Decision::Denied, Errno::ESTALE.code());
+        (Err(Errno::ESTALE), vec![row])
+    };
+    let with_secret = [files[0], secret, files[1]];
+    assert_eq!(hold(&mut v, &with_secret, &[]), denied(secret));
+    assert_eq!(hold(&mut v, &[], &files[..1]), (Ok(()), vec![]));
+    assert_eq!(
+        hold(&mut v, &files[..1], &files[1..2]),
+        (Ok(()), vec![held(&files[0])])
+    );
+    // Who has no credential any more can let go all the same.
+    v.revoke(0, Revoked::Key(public(BOB)), None, None)?;
+    let is_held = |v: &mut Volume, n: usize| {
+        let key = |key: &Bytes| key[0] == 0x18 && key[1..9] == files[n].0.to_be_bytes();
+        v.contents().keys().any(key)
+    };
+    assert!(is_held(&mut v, 2));
+    assert_eq!(hold(&mut v, &[], &files[2..]), (Ok(()), vec![]));
+    assert!(!is_held(&mut v, 2));
+    assert_eq!(hold(&mut v, &files, &[]).1.len(), 1);
     v.check();
     Ok(())
 }
