@@ -8,11 +8,11 @@ use crate::xdr::{Malformed, Read, Reader, Writer};
 /// The longest record: a call that writes as much as one may, with room for its head.
 pub const MAX_RECORD_BYTES: usize = quorate_files::op::MAX_IO_BYTES + 4096;
 /// The most bytes of a credential or verifier (RFC 5531, 8.2).
-const MAX_AUTH_BYTES: usize = 400;
+pub const MAX_AUTH_BYTES: usize = 400;
 /// The longest name of a machine in a credential (RFC 5531, appendix A).
-const MAX_MACHINE_BYTES: usize = 255;
+pub const MAX_MACHINE_BYTES: usize = 255;
 /// The most groups in a credential.
-const MAX_GROUPS: usize = 16;
+pub const MAX_GROUPS: usize = 16;
 /// The most fragments of a record: a stranger can make them as short as he likes.
 pub const MAX_FRAGMENTS: usize = 64;
 /// How much room is made for a fragment before its bytes are there.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quorate_files::Who;
 use quorate_nfs::call;
+use quorate_nfs::rpc::{MAX_AUTH_BYTES, MAX_GROUPS};
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Malformed, Read, View, Writer, opaque_bytes};
 use tokio::sync::{mpsc, oneshot};
@@ -33,10 +34,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Before something is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The most bytes of a verifier (RFC 5531, 8.2).
-const MAX_AUTH_BYTES: usize = 400;
-/// The most groups in a credential.
-const MAX_GROUPS: usize = 16;
 
 /// How the address of a group begins; its file and a key file follow, with a line between them.
 pub const GROUP: &str = "group:";

@@ -12,7 +12,7 @@ use quorate_files::layout::MAX_SYMLINK_BYTES;
 use quorate_files::op::MAX_IO_BYTES;
 use quorate_nfs::call::{self, Fh};
 use quorate_nfs::handle::MAX_HANDLE_BYTES;
-use quorate_nfs::rpc::{Accepted, write_accepted};
+use quorate_nfs::rpc::{Accepted, MAX_AUTH_BYTES, MAX_GROUPS, MAX_MACHINE_BYTES, write_accepted};
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Read, View, Writer};
 use quorate_nfs::{Client, Ticket, take_back};
@@ -28,10 +28,6 @@ use crate::upstream::{self, Passed, Waiter};
 const WRITE: u32 = 7;
 /// What is made ready for a reply without data.
 const SMALL: usize = 1024;
-/// The most bytes of a credential or verifier (RFC 5531, 8.2).
-const MAX_AUTH_BYTES: usize = 400;
-/// The most groups in a credential.
-const MAX_GROUPS: usize = 16;
 /// The longest name that is passed on.
 const MAX_NAME_BYTES: usize = 255;
 /// What a reply has beside its results, with what may be added to a handle in them.
@@ -71,7 +67,7 @@ impl<'a> Call<'a> {
         }
         let credential = &mut View::new(r.opaque(MAX_AUTH_BYTES, "credential").ok()?);
         let _stamp = credential.u32().ok()?;
-        credential.opaque(MAX_NAME_BYTES, "machine name").ok()?;
+        credential.opaque(MAX_MACHINE_BYTES, "machine name").ok()?;
         let [uid, gid, count] = credential.words()?;
         let mut groups = [0; MAX_GROUPS];
         let count = count as usize;
