@@ -91,7 +91,8 @@ pub struct Up {
     pub replicas: Option<usize>,
     /// Several groups of so many replicas each, mounted as one volume (docs/router.md), and a group of one replica for what
     /// they must agree on: 2 to 4. Directories are spread over the groups. Makes volume.toml in the data directory, with which
-    /// `quorate mount` mounts it elsewhere. Replicas don't recover on request then, and have no key holders.
+    /// `quorate mount` mounts it once more on this machine: all listen on 127.0.0.1. Replicas don't recover on request then,
+    /// and have no key holders.
     #[arg(long, value_name = "N", value_parser = groups)]
     pub groups: Option<usize>,
     /// Where keys, logs and state are kept [default: $XDG_DATA_HOME/quorate/local].

@@ -180,7 +180,11 @@ impl Volume {
     /// # Errors
     /// See [`CallError`].
     pub async fn run(&self, who: &Who, action: Action) -> Called<Answer> {
-        let attempts = if is_repeatable(&action) { ATTEMPTS } else { 1 };
+        let attempts = match &self.way {
+            Way::Group(_) if is_repeatable(&action) => ATTEMPTS,
+            // Each of several groups is asked so.
+            Way::Group(_) | Way::Groups(_) => 1,
+        };
         let op = Op::new(who.clone(), action);
         let mut answer = Err(CallError::Lost);
         for _ in 0..attempts {

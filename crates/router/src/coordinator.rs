@@ -271,6 +271,7 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
             match self.find(&at).await {
                 Ok(Found::Thing(thing, attrs)) => return Ok((thing.object, attrs)),
                 Ok(Found::Nothing { .. }) => return Err(Status::Stale),
+                Err(_) if !self.log.is_current() => return Err(Status::Io),
                 Err(_) => self.servers.pause().await,
             }
         }
@@ -421,6 +422,10 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
     }
 
     /// Ends an operation: what did not go to its end is settled first, however long that takes.
+    ///
+    /// # Errors
+    /// What it failed with, if nothing of it is left. [`Status::Io`]: it is carried out, or another router settles it. So it must not be
+    /// begun again as if nothing had happened, which [`Status::Jukebox`] would allow.
     async fn end(
         &self,
         number: Number,
@@ -428,11 +433,18 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         done: Result<(), Status>,
     ) -> Result<(), Status> {
         let Err(status) = done else {
-            return self.log.end(number).await;
+            return self.log.end(number).await.map_err(|_| Status::Io);
         };
-        let done = self.settle_at_last(number, intent).await?;
-        self.log.end(number).await?;
-        if done { Ok(()) } else { Err(status) }
+        let settled = async {
+            let done = self.settle_at_last(number, intent).await?;
+            self.log.end(number).await?;
+            Ok(done)
+        };
+        match settled.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(status),
+            Err::<_, Status>(_) => Err(Status::Io),
+        }
     }
 
     /// Settles an intention that was found without its end: true if it was carried out.

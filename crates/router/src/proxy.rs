@@ -253,7 +253,11 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     async fn changed(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {
         let _mark = self.mark(&call);
-        self.work(procedure, who, call, arguments).await
+        match self.work(procedure, who, call, arguments).await {
+            // It is not known what comes of it. NFS clients expect servers that come again, and send it once more.
+            Err(Status::Io) if !self.coordinator.log().is_current() => Err(Status::Jukebox),
+            done => done,
+        }
     }
 
     async fn work(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {

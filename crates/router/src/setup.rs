@@ -108,7 +108,7 @@ pub struct Volumes {
 /// [`SetupError`].
 pub async fn visit(location: &Location) -> Result<Visited, SetupError> {
     let upstream = Upstream::start(location.nfs.clone());
-    let top = mount(location).await?;
+    let top = mount(location, &upstream).await?;
     let visitor = Visitor {
         upstream: &upstream,
         url: &location.url,
@@ -417,9 +417,12 @@ struct Visitor<'a> {
 }
 
 /// The handle of an export.
-async fn mount(location: &Location) -> Result<Fh, SetupError> {
+async fn mount(location: &Location, own: &Upstream) -> Result<Fh, SetupError> {
     let url = || location.url.clone();
-    let server = Upstream::start(location.mount.clone());
+    let server = match location.mount == location.nfs {
+        true => own.clone(),
+        false => Upstream::start(location.mount.clone()),
+    };
     let mut w = Writer::default();
     w.opaque(location.path.as_bytes());
     let results = server.call(MOUNT, 1, &Who::root(), &w.out).await;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_client::Session;
+pub use quorate_ledger::op::Refused;
 use quorate_ledger::op::{
-    Begin, Ended, Epoch, Key, Keys, MAX_KEYS, Op, Open, Put, Refused, Register, Reply, TakeOver,
-    Value,
+    Begin, Ended, Epoch, Key, Keys, MAX_KEYS, Op, Open, Put, Register, Reply, TakeOver, Value,
 };
 use quorate_nfs::status::Status;
 use quorate_wire::codec::Decode;
@@ -334,6 +334,21 @@ impl<G: Group> Shared<G> {
         released.await.map(drop)
     }
 
+    /// Waits until nobody uses a directory whose lock is held, so that nobody begins to. False: that takes longer than a term.
+    async fn unused(&self, dir: &Dir) -> Result<bool, Status> {
+        let start = now();
+        while dir.users.load(Ordering::Acquire) > 0 {
+            if !self.is_current() {
+                return Err(Status::Jukebox);
+            }
+            if now() - start >= TERM {
+                return Ok(false);
+            }
+            self.0.group.pause(AGAIN).await;
+        }
+        Ok(true)
+    }
+
     /// Asks for keys until it has them.
     async fn acquire(&self, keys: Vec<Key>) -> Result<(), Status> {
         let epoch = self.0.epoch;
@@ -386,12 +401,14 @@ impl<G: Group> Log for Shared<G> {
         let mut old = Vec::new();
         for ((key, dir), since) in keys.iter().zip(&dirs).zip(&mut guards) {
             if since.is_some_and(|since| now() - since >= TERM) {
-                // Nobody begins meanwhile: the lock is held.
-                while dir.users.load(Ordering::Acquire) > 0 {
-                    self.0.group.pause(AGAIN).await;
+                if self.unused(dir).await? {
+                    **since = None;
+                    old.push(*key);
+                } else {
+                    // What is under way there may wait for a server that is away. Others do not get it before that ends; own changes
+                    // of other names go on.
+                    **since = Some(now());
                 }
-                **since = None;
-                old.push(*key);
             }
         }
         if !old.is_empty() {
@@ -443,5 +460,42 @@ impl<G: Group> Log for Shared<G> {
     /// Buckets do not move while several routers serve them: each would have to know at the same moment.
     async fn keep(&self, _map: &Map) -> Result<(), Status> {
         Err(Status::NotSupp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_wire::codec::Encode;
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// A group that grants all.
+    #[derive(Clone, Debug)]
+    struct Granting;
+
+    impl Group for Granting {
+        async fn call(&self, _: Bytes) -> Result<Bytes, SharedError> {
+            Ok(Reply::Done(()).to_bytes().into())
+        }
+
+        async fn pause(&self, time: Duration) {
+            sleep(time).await;
+        }
+    }
+
+    /// A change that waits for a server that is away does not hold up others in its directory, and nobody waits for a place that is lost.
+    #[tokio::test]
+    async fn a_change_that_takes_long_holds_up_no_other_of_this_router() {
+        let shared = Shared::new(Granting, 1, Duration::from_secs(300), now());
+        let hold = || timeout(TERM * 20, shared.hold(vec![moves()]));
+        let stuck = hold().await.expect("nobody has it").unwrap();
+        sleep(TERM).await;
+        drop(hold().await.expect("it goes on").unwrap());
+        sleep(TERM).await;
+        shared.0.lost.store(true, Ordering::Release);
+        let late = hold().await.expect("it ends");
+        assert_eq!(late.err(), Some(Status::Jukebox));
+        drop(stuck);
     }
 }

@@ -12,8 +12,10 @@ mod look;
 mod names;
 mod numbers;
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_client::volume::{Called, Calling};
@@ -25,17 +27,18 @@ use quorate_nfs::Secrets;
 use quorate_nfs::handle::Named;
 use quorate_nfs::status::Status;
 use tokio::runtime;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::buckets::Buckets;
-use crate::config::Location;
 use crate::coordinator::{Coordinator, Hidden};
 use crate::handle::{Handle, key, origin};
 use crate::layout::{self, Bucket, Layout};
 use crate::proxy::names::Names;
 use crate::shared::Shared;
 use crate::shelf::Shelves;
-use crate::upstream::{GROUP, MemberError, Upstreams, connect_group};
+use crate::upstream::{Opened, Upstreams};
 use numbers::{of_copy, parts, take_object, tell, whole};
 
 /// A coordinator among others, for one epoch.
@@ -44,6 +47,8 @@ pub type Life = Coordinator<Arc<Buckets<Upstreams>>, Shared<Session>>;
 /// The extended attribute of each object in which a mount says on which volume it lies, as `quorate volume list` numbers them. It is not
 /// listed, and no part of the volume.
 pub const VOLUME: &str = "quorate.volume";
+/// How long a group may take to say how much space it has.
+const SPACE_TIME: Duration = Duration::from_secs(5);
 
 /// Why volumes can't be mounted as one.
 #[derive(Debug, thiserror::Error)]
@@ -61,9 +66,6 @@ pub enum SpanError {
     /// More than fit in the numbers of objects.
     #[error("this volume has {0} buckets, and a mount can tell {max} apart", max = numbers::MAX_BUCKETS)]
     Buckets(usize),
-    /// A group.
-    #[error(transparent)]
-    Member(#[from] MemberError),
     /// A handle that the router has made itself says nothing to it.
     #[error("the volume's own directories: {0:?}")]
     Handle(Status),
@@ -97,6 +99,10 @@ struct Inner {
     /// The root, by the volume's number.
     top: Ino,
     life: watch::Sender<Option<Arc<Life>>>,
+    /// What keeps the place among routers, which ends when the one is dropped and the other done.
+    keeper: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
+    /// What each group has said of its space last.
+    spaces: Mutex<BTreeMap<u16, StatFs>>,
     names: Names,
     /// Where changes of names are carried out: they go to their end, whether anybody waits or not.
     runtime: runtime::Handle,
@@ -132,7 +138,12 @@ impl Span {
         let mut members = Vec::new();
         for (number, member) in (0..).zip(&map.volumes) {
             members.push(match shelves.get(layout::Volume(number)) {
-                Some(shelf) => Some(Member::new(&member.url, &shelf.top)?),
+                Some(shelf) => {
+                    let upstream = buckets.servers.get(layout::Volume(number));
+                    let opened = upstream.and_then(|upstream| upstream.opened());
+                    let opened = opened.ok_or_else(|| SpanError::NotAGroup(member.url.clone()))?;
+                    Some(Member::new(opened, &shelf.top)?)
+                }
                 None => None,
             });
         }
@@ -158,6 +169,8 @@ impl Span {
             root: root.clone(),
             top,
             life: watch::Sender::new(None),
+            keeper: Mutex::default(),
+            spaces: Mutex::default(),
             names: Names::default(),
             runtime: runtime::Handle::current(),
         })))
@@ -176,6 +189,31 @@ impl Span {
     /// From now on names are changed in this coordinator's epoch; with none, changes wait for one.
     pub fn set_life(&self, life: Option<Arc<Life>>) {
         self.0.life.send_replace(life);
+    }
+
+    /// What keeps the place among routers: it ends when `stop` is dropped, for which it needs the sessions. So [`Span::end`] waits for it
+    /// before these are closed.
+    pub fn kept_by(&self, stop: oneshot::Sender<()>, kept: JoinHandle<()>) {
+        *self.0.keeper() = Some((stop, kept));
+    }
+
+    /// Gives up the place among routers, and closes all sessions.
+    pub async fn end(&self) {
+        let keeper = self.0.keeper().take();
+        if let Some((stop, kept)) = keeper {
+            drop(stop);
+            // A panic in it was told by itself.
+            let _ = kept.await;
+        }
+        for member in self.0.members.iter().flatten() {
+            member.session.close().await;
+        }
+    }
+
+    /// Asks all groups for their space, which decides where new directories go if they go where most is free. One that does not answer
+    /// has what it had.
+    pub async fn learn_space(&self) {
+        let _ = self.0.space(&Who::root()).await;
     }
 }
 
@@ -199,20 +237,12 @@ impl Spanning for Span {
     }
 
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {
-            for member in self.0.members.iter().flatten() {
-                member.session.close().await;
-            }
-        })
+        Box::pin(self.end())
     }
 }
 
 impl Member {
-    fn new(url: &str, top: &Bytes) -> Result<Member, SpanError> {
-        let not_a_group = || SpanError::NotAGroup(url.into());
-        let location = Location::parse(url).map_err(|_| not_a_group())?;
-        let place = location.nfs.strip_prefix(GROUP).ok_or_else(not_a_group)?;
-        let (session, secrets) = connect_group(place)?;
+    fn new(Opened { session, secrets }: Opened, top: &Bytes) -> Result<Member, SpanError> {
         let named = secrets.read(top).map_err(SpanError::Handle)?;
         Ok(Member {
             volume: Volume::new(session.clone()),
@@ -279,7 +309,7 @@ impl Inner {
         }
         if let Some(object) = take_object(&mut action) {
             let at = self.at(object)?;
-            let answer = at.member.volume.once(&who, action).await?;
+            let answer = at.member.volume.run(&who, action).await?;
             return tell(at.bucket, answer);
         }
         match action {
@@ -351,26 +381,50 @@ impl Inner {
         Ok(Answer::Done(nothing))
     }
 
-    /// The sums of all groups.
+    fn keeper(&self) -> MutexGuard<'_, Option<(oneshot::Sender<()>, JoinHandle<()>)>> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sums of all groups; for one that does not answer, what it said last.
     async fn space(&self, who: &Who) -> Called<StatFs> {
-        let mut sum: Option<StatFs> = None;
+        let mut asked = JoinSet::new();
         for (number, member) in (0..).zip(&self.members) {
             let Some(member) = member else { continue };
-            let one = member.volume.stat_fs(who, Nothing).await?;
-            let free = one.capacity.saturating_sub(one.used);
-            self.layout.set_free(layout::Volume(number), free);
-            sum = Some(match sum {
-                None => one,
-                Some(sum) => StatFs {
-                    capacity: sum.capacity.saturating_add(one.capacity),
-                    used: sum.used.saturating_add(one.used),
-                    inodes: sum.inodes.saturating_add(one.inodes),
-                    used_inodes: sum.used_inodes.saturating_add(one.used_inodes),
-                    block_size: sum.block_size.max(one.block_size),
-                    name_max: sum.name_max.min(one.name_max),
-                },
-            });
+            let (volume, who) = (member.volume.clone(), who.clone());
+            let told = async move {
+                let told = timeout(SPACE_TIME, volume.stat_fs(&who, Nothing)).await;
+                (number, told.unwrap_or(Err(CallError::Lost)))
+            };
+            asked.spawn_on(told, &self.runtime);
         }
+        let groups = asked.len();
+        let mut told = Vec::new();
+        while let Some(one) = asked.join_next().await {
+            told.push(one.map_err(|_| CallError::Lost)?);
+        }
+        let mut spaces = self.spaces.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, one) in told {
+            match one {
+                Ok(one) => {
+                    let free = one.capacity.saturating_sub(one.used);
+                    self.layout.set_free(layout::Volume(number), free);
+                    spaces.insert(number, one);
+                }
+                Err(CallError::Lost) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if spaces.len() < groups {
+            return Err(CallError::Lost);
+        }
+        let sum = spaces.values().cloned().reduce(|sum, one| StatFs {
+            capacity: sum.capacity.saturating_add(one.capacity),
+            used: sum.used.saturating_add(one.used),
+            inodes: sum.inodes.saturating_add(one.inodes),
+            used_inodes: sum.used_inodes.saturating_add(one.used_inodes),
+            block_size: sum.block_size.max(one.block_size),
+            name_max: sum.name_max.min(one.name_max),
+        });
         sum.ok_or(CallError::Lost)
     }
 }

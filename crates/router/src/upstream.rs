@@ -4,11 +4,11 @@ mod line;
 mod member;
 
 pub use line::{Line, Passed, Unsent, Waiter};
-pub(crate) use member::connect as connect_group;
+pub(crate) use member::Opened;
 pub use member::{MemberError, check as check_group};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -97,7 +97,8 @@ pub struct Upstream {
 #[derive(Clone, Debug)]
 enum Way {
     Server(Arc<Server>),
-    Group(mpsc::Sender<Sending>),
+    /// Calls to it, and the one session with it.
+    Group(mpsc::Sender<Sending>, Arc<OnceLock<Opened>>),
 }
 
 /// A connection, which ends with this.
@@ -126,8 +127,10 @@ impl Upstream {
         let way = match address.strip_prefix(GROUP) {
             Some(place) => {
                 let (calls, incoming) = mpsc::channel(MAX_CALLS);
-                tokio::spawn(member::serve(place.into(), incoming, load.clone()));
-                Way::Group(calls)
+                let opened = Arc::<OnceLock<Opened>>::default();
+                let serving = member::serve(place.into(), incoming, load.clone(), opened.clone());
+                tokio::spawn(serving);
+                Way::Group(calls, opened)
             }
             None => {
                 let line = Arc::new(Line::new(address, load.clone()));
@@ -137,6 +140,14 @@ impl Upstream {
             }
         };
         Upstream { way, load }
+    }
+
+    /// The session with a group, if this is one that has been called.
+    pub(crate) fn opened(&self) -> Option<Opened> {
+        match &self.way {
+            Way::Group(_, opened) => opened.get().cloned(),
+            Way::Server(_) => None,
+        }
     }
 
     /// Calls a procedure of a program on somebody's behalf; gives its results.
@@ -158,7 +169,7 @@ impl Upstream {
         let answer = async {
             match &self.way {
                 Way::Server(server) => server.call(write).await,
-                Way::Group(calls) => {
+                Way::Group(calls, _) => {
                     let (reply, answered) = oneshot::channel();
                     let mut w = Writer::default();
                     w.u32(0);
@@ -270,7 +281,7 @@ impl Upstreams {
         let upstream = servers.get(usize::from(volume.0))?.as_ref()?;
         match &upstream.way {
             Way::Server(server) => Some((server.clone(), upstream.load.clone())),
-            Way::Group(_) => None,
+            Way::Group(..) => None,
         }
     }
 

@@ -28,8 +28,8 @@ use super::parse_route;
 /// of it, is seen within some seconds.
 ///
 /// In place of a group file it may be the file of a volume of several groups: `volumes = [...]` of group files and a [coordinator], as
-/// `quorate route --help` has it. The mount then spans them, with no server in between; such mounts, on as many machines as you like,
-/// and routers serve one volume together. See docs/router.md for what they don't have.
+/// `quorate route --help` has it. The mount then spans them, with no server in between; up to 16 such mounts and routers, on as
+/// many machines, serve one volume together. See docs/router.md for what they don't have.
 ///
 /// Examples:
 ///   quorate mount group.toml ~/shared                                        as a client that the group file names

@@ -6,11 +6,12 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, RenameFlags, XattrFlags, flock, renameat_with, statvfs};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command_line::{assert_said, ends};
 use crate::harness::{
@@ -281,16 +282,18 @@ fn a_mount_is_killed_in_the_midst_of_renames() {
                 let dir = &dirs[random.below(4) as usize];
                 let to = base.join(dir).join(format!("file-{n}"));
                 match fs::rename(&places[n], &to) {
-                    Ok(()) => places[n] = to,
+                    Ok(()) => {
+                        moved += usize::from(places[n].parent() != to.parent());
+                        places[n] = to;
+                    }
                     Err(_) if killed.load(Ordering::Acquire) => {}
                     Err(error) => panic!("round {round}: {error}"),
                 }
-                moved += 1;
             }
         });
         mount.wait();
     }
-    println!("{moved} renames");
+    println!("{moved} renames across directories");
     assert!(moved > 20);
     up.stop();
 }
@@ -352,5 +355,105 @@ fn two_mounts_see_one_volume() {
     let races = |base: &Path| names(&base.join(&dirs[1]));
     assert_eq!(races(&left), races(&right));
     mount.unmount();
+    up.stop();
+}
+
+/// Replicas that stand still until this goes.
+struct Stopped(Vec<Pid>);
+
+impl Stopped {
+    fn new(replicas: Vec<Pid>) -> Stopped {
+        for pid in &replicas {
+            kill_process(*pid, Signal::STOP).expect("it lives");
+        }
+        Stopped(replicas)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = kill_process(*pid, Signal::CONT);
+        }
+    }
+}
+
+/// Has something done that must not take longer, whoever is away.
+fn in_time<T: Send + 'static>(
+    what: &str,
+    seconds: u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let (done, told) = mpsc::channel();
+    thread::spawn(move || done.send(work()));
+    let told = told.recv_timeout(Duration::from_secs(seconds));
+    told.unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// While all of one group stand still, with a file open there and a rename under way to it, names and files of the other go on; while the
+/// coordinator does, files do. When they are back, all that waited is done.
+#[test]
+fn a_group_and_the_coordinator_are_away_for_a_while() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let up = Up::start(&data, free_ports(1)[0], &GROUPS);
+    let files = data.join("files");
+    let [a, b, c, d] = spread(&files);
+    for n in 0..8 {
+        fs::write(a.join(format!("file-{n}")), b"content").expect("a file");
+    }
+    fs::write(b.join("moved"), b"moved").expect("a file");
+    let total = statvfs(&files).expect("space").f_blocks;
+    // The group does not know of them yet: one is to be told of, and one to be let go.
+    let held = File::create(d.join("held")).expect("a file");
+    drop(File::create(d.join("closed")).expect("a file"));
+
+    let away = Stopped::new((0..4).map(|id| up.replica_of("group-1", id)).collect());
+    let (from, to) = (b.join("moved"), c.join("moved"));
+    let moving = thread::spawn(move || fs::rename(from, to));
+    thread::sleep(Duration::from_millis(1500));
+    let dir = a.clone();
+    in_time("names on the other group", 60, move || {
+        for n in 0..8 {
+            let name = |what: &str| dir.join(format!("{what}-{n}"));
+            fs::rename(name("file"), name("other")).expect("within a directory");
+            assert_eq!(fs::read(name("other")).expect("it"), b"content");
+            if n % 2 == 0 {
+                fs::remove_file(name("other")).expect("it goes");
+            }
+            fs::create_dir(name("dir")).expect("a directory");
+            assert_eq!(volume(&name("dir")), 0, "the other group is away");
+        }
+    });
+    let space = files.clone();
+    let known = in_time("space", 20, move || statvfs(&space).expect("space"));
+    assert_eq!(known.f_blocks, total);
+    assert!(!moving.is_finished());
+    drop(away);
+    moving.join().expect("no panic").expect("it waits");
+    assert_eq!(fs::read(c.join("moved")).expect("it"), b"moved");
+    drop(held);
+
+    let away = Stopped::new(vec![up.replica_of("coordinator", 0)]);
+    let new = c.join("new");
+    let making = thread::spawn(move || fs::write(new, b"new"));
+    let (read, written) = (c.join("moved"), a.join("other-1"));
+    in_time("files without the coordinator", 20, move || {
+        assert_eq!(fs::read(read).expect("it"), b"moved");
+        fs::write(written, b"more").expect("no name changes");
+    });
+    // The place among routers is lost meanwhile.
+    thread::sleep(Duration::from_secs(9));
+    assert!(!making.is_finished());
+    drop(away);
+    making.join().expect("no panic").expect("it waits");
+    assert_eq!(fs::read(a.join("other-1")).expect("it"), b"more");
+    let dirs = (0..8).map(|n| format!("dir-{n}"));
+    let others = (1..8).step_by(2).map(|n| format!("other-{n}"));
+    let left: BTreeSet<String> = dirs.chain(others).collect();
+    assert_eq!(names(&a), left);
     up.stop();
 }

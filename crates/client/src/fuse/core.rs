@@ -142,11 +142,7 @@ impl Core {
             tokio::time::sleep(BUFFER_AGE).await;
             let Some(core) = core.upgrade() else { return };
             core.seal(BUFFER_AGE);
-            let busy = core.busy();
-            core.runtime.clone().spawn(async move {
-                let _busy = busy;
-                core.tell_unless_told(TOLD_AFTER).await;
-            });
+            core.tell_later(TOLD_AFTER);
         }
     }
 

@@ -284,7 +284,7 @@ impl Core {
         if let Some(generation) = self.handles.done(&file) {
             self.holds.let_go(generation, file.ino());
             tokio::time::sleep(LET_GO_AFTER).await;
-            self.tell_unless_told(TOLD_AFTER).await;
+            self.tell_later(TOLD_AFTER);
         }
     }
 

@@ -9,11 +9,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use quorate_files::op::{Hold, MAX_HELD_AT_ONCE};
 use quorate_files::{Errno, Ino, Who};
-use tokio::time::Instant;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 
 use super::core::Core;
 use super::inode::Inode;
@@ -75,13 +77,35 @@ impl Held {
     }
 }
 
-/// What is to be let go, and whose turn it is to tell.
+/// Whose turn it is to tell a group: one after the other, so that a file that is closed and opened again ends up held.
+#[derive(Debug, Default)]
+struct Turn {
+    lock: tokio::sync::Mutex<()>,
+    /// Since when somebody tells it, if somebody does.
+    since: Mutex<Option<Instant>>,
+}
+
+impl Turn {
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the group leaves somebody without an answer.
+    fn is_stuck(&self) -> bool {
+        let is_old = |since: Instant| since.elapsed() >= TOLD_AFTER;
+        self.lock.try_lock().is_err() && self.since().is_some_and(is_old)
+    }
+}
+
+/// What is to be let go, and whose turn it is to tell each group.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
-    /// One after the other, so that a file that is closed and opened again ends up held.
-    turn: tokio::sync::Mutex<()>,
+    turns: Mutex<BTreeMap<usize, Arc<Turn>>>,
     let_go: Mutex<Vec<(u64, Ino)>>,
 }
+
+/// Files of which one group is to be told.
+type Due = BTreeMap<usize, Vec<Arc<Inode>>>;
 
 impl Holds {
     fn waiting(&self) -> MutexGuard<'_, Vec<(u64, Ino)>> {
@@ -93,61 +117,103 @@ impl Holds {
         self.waiting().push((generation, ino));
     }
 
-    /// What the sessions of now hold.
-    fn take(&self, volume: &Volume) -> Vec<Ino> {
-        let all = std::mem::take(&mut *self.waiting());
+    /// What the session of now with a group holds.
+    fn take(&self, volume: &Volume, group: usize) -> Vec<Ino> {
+        let mut waiting = self.waiting();
+        let all = waiting.extract_if(.., |(_, ino)| volume.group_of(*ino) == group);
         // Another session's end has let the others go.
-        let own = all.into_iter();
-        let own = own.filter(|(of, ino)| *of == volume.generation(*ino));
+        let own = all.filter(|(of, ino)| *of == volume.generation(*ino));
         own.map(|(_, ino)| ino).collect()
+    }
+
+    fn turn(&self, group: usize) -> Arc<Turn> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.entry(group).or_default().clone()
     }
 }
 
 impl Core {
-    /// Tells the group of all files that have been open for so long, and of those that are not any more.
-    pub async fn tell(&self, age: Duration) {
-        let due = self.handles.untold(&self.volume, age);
-        if !due.is_empty() || !self.holds.waiting().is_empty() {
-            self.tell_of(&due).await;
-        }
-    }
-
-    /// The same, unless somebody does that now: then there will be another time.
-    pub async fn tell_unless_told(&self, age: Duration) {
-        if self.holds.turn.try_lock().is_ok() {
-            self.tell(age).await;
-        }
-    }
-
-    async fn tell_of(&self, files: &[Arc<Inode>]) {
-        let _turn = self.holds.turn.lock().await;
+    /// What each group is to be told: of files that have been open for so long, and of those that are not any more.
+    fn due(&self, age: Duration) -> Due {
         let volume = &self.volume;
-        // An operation is one group's.
-        let mut groups: BTreeMap<usize, (Vec<Ino>, Vec<Arc<Inode>>)> = BTreeMap::new();
-        for ino in self.holds.take(volume) {
-            let (let_go, _) = groups.entry(volume.group_of(ino)).or_default();
-            let_go.push(ino);
+        let mut groups = Due::new();
+        for (_, ino) in self.holds.waiting().iter() {
+            groups.entry(volume.group_of(*ino)).or_default();
+        }
+        for file in self.handles.untold(volume, age) {
+            groups
+                .entry(volume.group_of(file.ino))
+                .or_default()
+                .push(file);
+        }
+        groups
+    }
+
+    /// Before a name goes, what is open here is told. For a group that does not answer the name waits for a moment at most: files linger
+    /// for longer.
+    pub async fn tell_all(self: &Arc<Core>) {
+        let telling: Vec<_> = self
+            .due(Duration::ZERO)
+            .into_iter()
+            .filter(|(group, _)| !self.holds.turn(*group).is_stuck())
+            .filter_map(|(group, files)| self.begin_telling(group, files))
+            .collect();
+        let told = async {
+            for told in telling {
+                let _ = told.await;
+            }
+        };
+        let _ = timeout(TOLD_AFTER, told).await;
+    }
+
+    /// Has the groups told that nobody tells now: then there will be another time. Nothing waits for it, an unmount neither: the end of the
+    /// session lets go of all.
+    pub fn tell_later(self: &Arc<Core>, age: Duration) {
+        for (group, files) in self.due(age) {
+            if self.holds.turn(group).lock.try_lock().is_ok() {
+                self.begin_telling(group, files);
+            }
+        }
+    }
+
+    /// Up to where it waits for the answer, here and now: what is asked next is ordered after it, as a rule. Then it goes to its end,
+    /// whether anybody waits or not: what it has taken is told by nobody else.
+    fn begin_telling(
+        self: &Arc<Core>,
+        group: usize,
+        files: Vec<Arc<Inode>>,
+    ) -> Option<JoinHandle<()>> {
+        let core = self.clone();
+        let mut work = Box::pin(async move { core.tell_group(group, &files).await });
+        let first = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        first.is_pending().then(|| self.runtime.spawn(work))
+    }
+
+    async fn tell_group(&self, group: usize, files: &[Arc<Inode>]) {
+        let turn = self.holds.turn(group);
+        let _turn = turn.lock.lock().await;
+        *turn.since() = Some(Instant::now());
+        self.tell_of(group, files).await;
+    }
+
+    /// In this group's turn.
+    async fn tell_of(&self, group: usize, files: &[Arc<Inode>]) {
+        let volume = &self.volume;
+        // What fails here the session's end makes up for.
+        for part in self.holds.take(volume, group).chunks(MAX_HELD_AT_ONCE) {
+            let _ = self.send(&[], part.to_vec()).await;
         }
         let due = |file: &&Arc<Inode>| {
             let generation = volume.generation(file.ino);
             file.held.is_due(generation, Duration::ZERO)
         };
-        for file in files.iter().filter(due) {
-            let (_, keep) = groups.entry(volume.group_of(file.ino)).or_default();
-            keep.push(file.clone());
-        }
-        for (let_go, keep) in groups.into_values() {
-            for part in let_go.chunks(MAX_HELD_AT_ONCE) {
-                // What fails here the session's end makes up for.
-                let _ = self.send(&[], part.to_vec()).await;
-            }
-            for part in keep.chunks(MAX_HELD_AT_ONCE) {
-                let told = self.tell_part(part).await;
-                if matches!(told, Err(CallError::Refused(_))) && part.len() > 1 {
-                    // Of a guest's files one may be refused, and all with it.
-                    for one in part.chunks(1) {
-                        let _ = self.tell_part(one).await;
-                    }
+        let keep: Vec<Arc<Inode>> = files.iter().filter(due).cloned().collect();
+        for part in keep.chunks(MAX_HELD_AT_ONCE) {
+            let told = self.tell_part(part).await;
+            if matches!(told, Err(CallError::Refused(_))) && part.len() > 1 {
+                // Of a guest's files one may be refused, and all with it.
+                for one in part.chunks(1) {
+                    let _ = self.tell_part(one).await;
                 }
             }
         }
@@ -202,7 +268,8 @@ impl Core {
         if is_held() {
             return false;
         }
-        self.tell_of(std::slice::from_ref(file)).await;
+        let group = self.volume.group_of(file.ino);
+        self.tell_group(group, std::slice::from_ref(file)).await;
         is_held()
     }
 }

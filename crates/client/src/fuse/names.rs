@@ -231,11 +231,11 @@ impl Core {
         self.fresh(attr).await
     }
 
-    pub async fn unlink(&self, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
+    pub async fn unlink(self: &Arc<Core>, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
         let _changing = self.changing();
         // What is open here has lost no name that the group does not know of.
         let unlink = self.volume.unlink(who, Unlink { parent, name });
-        let ((), unlinked) = tokio::join!(self.tell(Duration::ZERO), unlink);
+        let ((), unlinked) = tokio::join!(self.tell_all(), unlink);
         unlinked?;
         Ok(())
     }
@@ -246,10 +246,10 @@ impl Core {
         Ok(())
     }
 
-    pub async fn rename(&self, who: &Who, rename: Rename) -> Result<()> {
+    pub async fn rename(self: &Arc<Core>, who: &Who, rename: Rename) -> Result<()> {
         let _changing = self.changing();
         let rename = self.volume.rename(who, rename);
-        let ((), renamed) = tokio::join!(self.tell(Duration::ZERO), rename);
+        let ((), renamed) = tokio::join!(self.tell_all(), rename);
         renamed?;
         Ok(())
     }

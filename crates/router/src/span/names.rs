@@ -16,7 +16,7 @@ use quorate_nfs::status::Status;
 use tokio::time::{sleep, timeout};
 
 use super::look::stub;
-use super::numbers::{parts, tell};
+use super::numbers::{parts, tell, whole};
 use super::{Inner, Life};
 use crate::attrs::STUB_OWNER;
 use crate::coordinator::{Found, Renamed};
@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ATTEMPTS: usize = 120;
 /// Before it is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long another group may take to show that it is there, before something is made on it.
+const THERE: Duration = Duration::from_secs(1);
 /// What new entries of a directory inherit.
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
@@ -172,7 +174,7 @@ impl Inner {
     /// Has the group of a directory do what it can do by itself; the action is in its own numbers.
     async fn straight(&self, who: &Who, dir: Ino, action: Action) -> Result<Answer, Refused> {
         let at = self.at(dir)?;
-        let answer = at.member.volume.once(who, action).await?;
+        let answer = at.member.volume.run(who, action).await?;
         Ok(tell(at.bucket, answer)?)
     }
 
@@ -231,6 +233,10 @@ impl Inner {
         if bucket == name.dir.bucket || name.name == "." || name.name == ".." {
             return Ok(name.dir.bucket);
         }
+        // What is begun with a group that is away has to wait for it, and others for the directory.
+        if !self.is_there(bucket).await {
+            return Ok(name.dir.bucket);
+        }
         // An ACL that is inherited stays within one group.
         let at = self.at(parent)?;
         let root = Who::root();
@@ -248,6 +254,16 @@ impl Inner {
             Err(CallError::Refused(Errno::ENODATA)) => Ok(bucket),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether the group of a bucket answers.
+    async fn is_there(&self, bucket: Bucket) -> bool {
+        let look = async {
+            let placed = self.placed.get(bucket.0 as usize);
+            let placed = placed.ok_or(CallError::Refused(Errno::ESTALE))?;
+            self.attr(whole(bucket, *placed)?).await
+        };
+        matches!(timeout(THERE, look).await, Ok(Ok(_)))
     }
 
     async fn mkdir(&self, life: &Life, who: &Who, mkdir: Mkdir) -> Result<Attr, Refused> {

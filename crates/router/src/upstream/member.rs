@@ -1,8 +1,8 @@
 //! A Quorate group in place of a server: calls go to an NFS front in this process, and from there to the group's replicas.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quorate_client::{Session, Volume};
@@ -80,42 +80,58 @@ pub fn check(place: &str) -> Result<(), MemberError> {
     read(place).map(drop)
 }
 
-/// A session with a group, and what makes handles of its objects.
-pub(crate) fn connect(place: &str) -> Result<(Session, Secrets), MemberError> {
-    let (group, pair) = read(place)?;
-    let session = Session::connect(&group, &Identity::new(&pair))?;
-    // Of the key and the group alone: handles hold for each router that has the key.
-    Ok((session, Secrets::new(&pair.seed(), &group.id())))
+/// A session with a group, and what makes handles of its objects. One for all that this process asks of the group: a key has
+/// [`SESSIONS_PER_CLIENT`](quorate_execution::SESSIONS_PER_CLIENT) at once, and one more would end another's.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    /// The session.
+    pub session: Session,
+    /// Of the key and the group alone: handles hold for each router that has the key.
+    pub secrets: Secrets,
 }
 
-fn open(place: &str) -> Result<(Session, Arc<Front>), MemberError> {
-    let (session, secrets) = connect(place)?;
+fn connect(place: &str) -> Result<Opened, MemberError> {
+    let (group, pair) = read(place)?;
+    let session = Session::connect(&group, &Identity::new(&pair))?;
+    let secrets = Secrets::new(&pair.seed(), &group.id());
+    Ok(Opened { session, secrets })
+}
+
+fn open(place: &str) -> Result<(Opened, Arc<Front>), MemberError> {
+    let opened = connect(place)?;
     let offered: Offered = toml::from_str(EXPORTS)?;
     let settings = Settings {
         exports: offered.export,
         root: Ino::ROOT,
-        secrets,
+        secrets: opened.secrets.clone(),
         patience: PATIENCE,
     };
-    let front = Front::new(Volume::new(session.clone()), settings);
-    Ok((session, Arc::new(front)))
+    let front = Front::new(Volume::new(opened.session.clone()), settings);
+    Ok((opened, Arc::new(front)))
 }
 
 /// Answers calls while there are any.
-pub(super) async fn serve(place: String, mut calls: mpsc::Receiver<Sending>, load: Arc<Load>) {
-    let (session, front) = loop {
+pub(super) async fn serve(
+    place: String,
+    mut calls: mpsc::Receiver<Sending>,
+    load: Arc<Load>,
+    told: Arc<OnceLock<Opened>>,
+) {
+    let (opened, front) = loop {
         match open(&place) {
-            Ok(opened) => break opened,
+            Ok(found) => break found,
             Err(error) => {
                 tracing::warn!(%error, "a volume");
                 // Those that come meanwhile are told at once.
-                let told = async { while calls.recv().await.is_some() {} };
-                if timeout(DOWN_TIME, told).await.is_ok() {
+                let refused = async { while calls.recv().await.is_some() {} };
+                if timeout(DOWN_TIME, refused).await.is_ok() {
                     return;
                 }
             }
         }
     };
+    // Nobody else sets it.
+    let _ = told.set(opened.clone());
     load.up.store(true, Ordering::Relaxed);
     let places = Arc::new(Semaphore::new(MAX_CALLS));
     let mut xid = 0u32;
@@ -135,5 +151,5 @@ pub(super) async fn serve(place: String, mut calls: mpsc::Receiver<Sending>, loa
             drop(place);
         });
     }
-    session.close().await;
+    opened.session.close().await;
 }

@@ -148,6 +148,7 @@ const DEATHS: [Fault; 4] = [
 #[test]
 fn each_step_can_be_late_or_the_last() {
     let (mut runs, mut operations, mut late, mut done_after, mut undone) = (0u64, 0, 0u64, 0, 0);
+    let mut again = 0u64;
     for seed in 0..90 {
         let mut random = Random(seed + 77_000);
         let (many, one) = some(&mut random, seed);
@@ -234,6 +235,11 @@ fn each_step_can_be_late_or_the_last() {
                         if let Some(Ok(())) = answer {
                             assert!(is_done && settled == 0, "{told}");
                         }
+                        // And only what was not done may be begun again.
+                        if answer == Some(Err(Status::Jukebox)) {
+                            assert!(!is_done || before == after, "{told}");
+                            again += 1;
+                        }
                         assert_eq!(super::tree(&second), now, "{told}, then {next:?}");
                         late += 1;
                     }
@@ -246,7 +252,7 @@ fn each_step_can_be_late_or_the_last() {
         }
     }
     println!(
-        "{runs} runs of {operations} operations, {late} with late orders; {done_after} done, {undone} undone"
+        "{runs} runs of {operations} operations, {late} with late orders, {again} of which may be begun again; {done_after} done, {undone} undone"
     );
     assert!(runs > 10_000 && late > 5_000 && done_after > 1_000 && undone > 1_000);
 }

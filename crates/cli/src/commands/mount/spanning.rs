@@ -11,7 +11,6 @@ use quorate_client::fuse::{self, MountOptions, Mounted, Start};
 use quorate_router::config::{Config, Keeper};
 use quorate_router::span::Span;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use super::{background, clear_dead_mount, ended, finish, options};
 use crate::args::Mount;
@@ -22,12 +21,14 @@ use crate::commands::route::prepare;
 /// Before it is tried again to take a place among the routers.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// How often groups are asked for their space.
+const SPACE: Duration = Duration::from_secs(60);
+
 /// A mount, and its place among the routers.
 pub struct Spanned {
     /// The mount.
     pub mounted: Mounted,
-    stop: oneshot::Sender<()>,
-    kept: JoinHandle<()>,
+    span: Span,
 }
 
 /// The group that keeps what routers share.
@@ -112,16 +113,37 @@ pub async fn start(config: &Config, directory: &Path, options: MountOptions) -> 
     };
     let place = coordinator.register(&ground).await?;
     let (stop, stopped) = oneshot::channel();
-    let kept = tokio::spawn(keep(coordinator, place, ground, span.clone(), stopped));
+    let (kept, asking) = (
+        keep(coordinator, place, ground, span.clone(), stopped),
+        ask_for_space(span.clone()),
+    );
+    let kept = tokio::spawn(async {
+        tokio::select! {
+            () = kept => {}
+            () = asking => {}
+        }
+    });
+    span.kept_by(stop, kept);
+    // Before the first directory is made.
+    span.learn_space().await;
     let (volume, start) = (span.volume(), Start::Object(span.root()));
     let directory = directory.to_owned();
     let mounting =
         tokio::task::spawn_blocking(move || fuse::mount_from(volume, start, &directory, &options));
-    Ok(Spanned {
-        mounted: mounting.await.context("mounting")??,
-        stop,
-        kept,
-    })
+    match mounting.await.context("mounting")? {
+        Ok(mounted) => Ok(Spanned { mounted, span }),
+        Err(error) => {
+            span.end().await;
+            Err(error.into())
+        }
+    }
+}
+
+async fn ask_for_space(span: Span) {
+    loop {
+        tokio::time::sleep(SPACE).await;
+        span.learn_space().await;
+    }
 }
 
 impl Coordinator {
@@ -188,9 +210,8 @@ impl Spanned {
     /// As of any mount.
     pub async fn finish(self) -> Result<()> {
         let finished = finish(&self.mounted).await;
-        drop(self.stop);
-        // A panic in it was told by itself.
-        let _ = self.kept.await;
+        // The mount's own end has done so, unless it failed.
+        self.span.end().await;
         finished
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::Session;
+use quorate_execution::SESSIONS_PER_CLIENT;
 use quorate_net::{Group, Identity, keys};
 use quorate_router::buckets;
 use quorate_router::coordinator::{Coordinator, Hidden};
@@ -16,7 +17,7 @@ use quorate_router::handle::Handle;
 use quorate_router::intent::{Intent, Log, Number};
 use quorate_router::journal::Journal;
 use quorate_router::layout::Bucket;
-use quorate_router::shared::{Shared, set_of};
+use quorate_router::shared::{Refused, Shared, SharedError, set_of};
 use quorate_router::takeover::settle;
 use quorate_router::upstream::Upstreams;
 
@@ -148,7 +149,14 @@ pub async fn on_group(
     if ground.was_used && set_of(&session).await?.is_none() && !new_log {
         return Err(lost_log(&format!("on the group {}", group.name())));
     }
-    let shared = Shared::register(session.clone(), ground.set, instance.number, LEASE).await?;
+    let registered = Shared::register(session.clone(), ground.set, instance.number, LEASE);
+    let shared = match registered.await {
+        Err(SharedError::Refused(Refused::TooMany(()))) => bail!(
+            "the group {} has as many routers and mounts as it can: {MAX_ROUTERS}, and {SESSIONS_PER_CLIENT} with one key. End one of them",
+            group.name()
+        ),
+        registered => registered?,
+    };
     Ok(Place {
         session,
         shared,

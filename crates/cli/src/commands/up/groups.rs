@@ -134,7 +134,10 @@ fn make(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
         BUCKETS * volumes.len()
     );
     let file = paths::volume_file(data);
-    std::fs::write(&file, text).with_context(|| format!("can't write {}", file.display()))?;
+    // With this file the volume is there: whole, or not at all.
+    let new = file.with_extension("new");
+    std::fs::write(&new, text).with_context(|| format!("can't write {}", new.display()))?;
+    std::fs::rename(&new, &file).with_context(|| format!("can't write {}", file.display()))?;
     Ok(groups)
 }
 
