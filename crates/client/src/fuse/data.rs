@@ -74,13 +74,14 @@ impl Core {
         Ok(self.just_opened(file, attr, how))
     }
 
-    /// Asks whether a file may be opened; by opening it, if that changes it. A refusal is not taken without an agreement: a
-    /// guest's is in the log.
+    /// Asks whether a file may be opened; by opening it, if that changes it, or if so many are open that the group may hold no more: who
+    /// opens one too many is told. A refusal is not taken without an agreement: a guest's is in the log.
     async fn ask_to_open(&self, who: &Who, open: &Open) -> Called<(Attr, Option<(u64, Handle)>)> {
-        if open.flags & flags::TRUNC == 0 {
+        if open.flags & flags::TRUNC == 0 && !self.handles.are_many() {
             match self.volume.check_open(who, open.clone()).await {
                 Ok(attr) => return Ok((attr, None)),
-                Err(CallError::Refused(Errno::EACCES)) => {}
+                // What a guest's credentials are not about is as if it were not there.
+                Err(CallError::Refused(Errno::EACCES | Errno::ESTALE)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -274,15 +275,12 @@ impl Core {
                 "data was lost, and nobody was told"
             );
         }
-        if file.has_handle(&self.volume) {
-            if !file.inode.locked.load(Ordering::Acquire) {
-                // Together with others, and with what is asked next: nobody waits for it. A lock somebody may wait for.
-                tokio::time::sleep(RELEASE_AFTER).await;
-            }
-            file.release(&self.volume).await;
+        if file.has_handle(&self.volume) && !file.inode.locked.load(Ordering::Acquire) {
+            // Together with others, and with what is asked next: nobody waits for it. A lock somebody may wait for.
+            tokio::time::sleep(RELEASE_AFTER).await;
         }
-        if let Some(generation) = self.handles.done(&file) {
-            self.holds.let_go(generation, file.ino());
+        file.release(&self.volume).await;
+        if self.handles.done(&file, &self.holds) {
             tokio::time::sleep(LET_GO_AFTER).await;
             self.tell_later(TOLD_AFTER);
         }

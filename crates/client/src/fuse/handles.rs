@@ -12,11 +12,24 @@ use quorate_files::{Action, Answer, Errno, Handle, Ino, Target, Who};
 use super::ahead::Ahead;
 use super::convert::Result;
 use super::core::Core;
+use super::holds::Holds;
 use super::inode::Inode;
 use crate::volume::{CallError, Volume};
 
+/// The most files that are open without a handle: each may come to be held, which takes one of the 65,536 handles that a session can
+/// have. The others are for locks, and for what is open in the moment in which it is replaced.
+pub(super) const MAX_WITHOUT: usize = 60_000;
 /// How often an operation is tried with a handle that was opened again.
 const ATTEMPTS: usize = 5;
+
+/// The service's handle of an open file.
+#[derive(Debug)]
+struct Made {
+    /// With the session in which it was made, if there is one.
+    handle: Option<(u64, Handle)>,
+    /// The file is released, so that none is made any more: nobody would release it.
+    closed: bool,
+}
 
 /// An open file.
 #[derive(Debug)]
@@ -29,8 +42,7 @@ pub(super) struct OpenFile {
     pub who: Who,
     /// How, without what is done once.
     flags: u32,
-    /// The service's handle, if there is one, and in which session.
-    handle: tokio::sync::Mutex<Option<(u64, Handle)>>,
+    made: tokio::sync::Mutex<Made>,
     /// Up to which failed write this file has reported to one who syncs.
     pub reported: AtomicU64,
     /// Whether a close has told of one.
@@ -44,11 +56,14 @@ impl OpenFile {
         self.inode.ino
     }
 
-    /// The service's handle of now, and its session. One is made, if need be.
+    /// The service's handle of now, and its session. One is made, if need be. `EBADF` after the release: a read ahead may come so late.
     async fn handle(&self, core: &Core) -> Result<(u64, Handle)> {
-        let mut held = self.handle.lock().await;
+        let mut made = self.made.lock().await;
+        if made.closed {
+            return Err(fuser::Errno::EBADF);
+        }
         let generation = core.volume.generation(self.ino());
-        if let Some(known) = *held
+        if let Some(known) = made.handle
             && known.0 == generation
         {
             return Ok(known);
@@ -63,18 +78,18 @@ impl OpenFile {
             opened = core.volume.open(&Who::root(), Open { ino, flags }).await;
         }
         let opened = opened?;
-        if held.is_some() {
+        if made.handle.is_some() {
             tracing::info!(ino = %ino.0, "a file was opened again in a new session");
         }
         // If the session was lost once more meanwhile, the handle is refused, and this comes round again.
-        *held = Some((generation, opened.handle));
+        made.handle = Some((generation, opened.handle));
         Ok((generation, opened.handle))
     }
 
     /// What the file is named by now, if not by a handle that has yet to be made; and in which session.
     async fn target(&self, core: &Core) -> (u64, Target) {
         let generation = core.volume.generation(self.ino());
-        match *self.handle.lock().await {
+        match self.made.lock().await.handle {
             Some((of, handle)) if of == generation => (generation, Target::Handle(handle)),
             _ => (generation, Target::Checked(self.ino())),
         }
@@ -167,9 +182,11 @@ impl OpenFile {
         Err(fuser::Errno::EIO)
     }
 
-    /// Lets the service's handle go, if its session still is.
+    /// Lets the service's handle go, if its session still is; also one that is being made. There will be no other.
     pub async fn release(&self, volume: &Volume) {
-        if let Some((generation, handle)) = *self.handle.lock().await
+        let mut made = self.made.lock().await;
+        made.closed = true;
+        if let Some((generation, handle)) = made.handle.take()
             && volume.generation(self.ino()) == generation
         {
             // A session that was lost meanwhile has let it go.
@@ -180,8 +197,8 @@ impl OpenFile {
     /// Whether it has a handle, in the session of now. One that is being made is none yet.
     pub fn has_handle(&self, volume: &Volume) -> bool {
         let generation = volume.generation(self.ino());
-        let held = self.handle.try_lock();
-        held.is_ok_and(|held| held.is_some_and(|(of, _)| of == generation))
+        let made = self.made.try_lock();
+        made.is_ok_and(|made| made.handle.is_some_and(|(of, _)| of == generation))
     }
 }
 
@@ -228,7 +245,10 @@ impl Handles {
             inode,
             who: who.clone(),
             flags: how & !(flags::TRUNC | flags::EXCLUSIVE),
-            handle: tokio::sync::Mutex::new(handle),
+            made: tokio::sync::Mutex::new(Made {
+                handle,
+                closed: false,
+            }),
             ahead: Ahead::default(),
         });
         self.files().insert(file.number, file.clone());
@@ -241,6 +261,11 @@ impl Handles {
             .get(&number)
             .cloned()
             .ok_or(fuser::Errno::EBADF)
+    }
+
+    /// Whether so many are open that further ones are to have handles.
+    pub fn are_many(&self) -> bool {
+        self.files().len() >= MAX_WITHOUT
     }
 
     /// Whether a program of this machine has the file open.
@@ -265,17 +290,23 @@ impl Handles {
         Some(file)
     }
 
-    /// All of a removed file's data is written: the state of its inode goes with its last one. The generation of the session
-    /// that holds the file then.
-    pub fn done(&self, file: &OpenFile) -> Option<u64> {
+    /// All of a removed file's data is written: the state of its inode goes with its last one. Whether there is something to let go then.
+    pub fn done(&self, file: &OpenFile, holds: &Holds) -> bool {
         let mut inodes = self.all();
-        let (count, _) = inodes.get_mut(&file.ino())?;
+        let Some((count, _)) = inodes.get_mut(&file.ino()) else {
+            return false;
+        };
         *count -= 1;
         if *count > 0 {
-            return None;
+            return false;
         }
-        let (_, inode) = inodes.remove(&file.ino())?;
-        inode.held.close()
+        let inode = inodes.remove(&file.ino());
+        let was_held = inode.is_some_and(|(_, inode)| inode.held.close());
+        if was_held {
+            // Before somebody opens it again: what is told of that is to come after this.
+            holds.let_go(file.ino());
+        }
+        was_held
     }
 
     /// Files that have been open for so long, and of which the group does not know so.

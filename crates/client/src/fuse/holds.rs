@@ -69,11 +69,12 @@ impl Held {
         !state.closed
     }
 
-    /// The file is closed. The generation of the session that holds it.
-    pub fn close(&self) -> Option<u64> {
+    /// The file is closed. Whether some session was told of it, if not this one then perhaps the next: a call that is under way while
+    /// a session is lost may be done in either.
+    pub fn close(&self) -> bool {
         let mut state = self.lock();
         state.closed = true;
-        state.held
+        state.held.is_some()
     }
 }
 
@@ -101,29 +102,27 @@ impl Turn {
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     turns: Mutex<BTreeMap<usize, Arc<Turn>>>,
-    let_go: Mutex<Vec<(u64, Ino)>>,
+    let_go: Mutex<Vec<Ino>>,
 }
 
 /// Files of which one group is to be told.
 type Due = BTreeMap<usize, Vec<Arc<Inode>>>;
 
 impl Holds {
-    fn waiting(&self) -> MutexGuard<'_, Vec<(u64, Ino)>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Ino>> {
         self.let_go.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is closed that a session of this generation holds.
-    pub fn let_go(&self, generation: u64, ino: Ino) {
-        self.waiting().push((generation, ino));
+    /// A file is closed that a session holds. If it is one of before, the next is asked in vain, which harms nobody.
+    pub fn let_go(&self, ino: Ino) {
+        self.waiting().push(ino);
     }
 
-    /// What the session of now with a group holds.
+    /// What is closed of a group.
     fn take(&self, volume: &Volume, group: usize) -> Vec<Ino> {
         let mut waiting = self.waiting();
-        let all = waiting.extract_if(.., |(_, ino)| volume.group_of(*ino) == group);
-        // Another session's end has let the others go.
-        let own = all.filter(|(of, ino)| *of == volume.generation(*ino));
-        own.map(|(_, ino)| ino).collect()
+        let own = waiting.extract_if(.., |ino| volume.group_of(*ino) == group);
+        own.collect()
     }
 
     fn turn(&self, group: usize) -> Arc<Turn> {
@@ -137,7 +136,7 @@ impl Core {
     fn due(&self, age: Duration) -> Due {
         let volume = &self.volume;
         let mut groups = Due::new();
-        for (_, ino) in self.holds.waiting().iter() {
+        for ino in self.holds.waiting().iter() {
             groups.entry(volume.group_of(*ino)).or_default();
         }
         for file in self.handles.untold(volume, age) {
@@ -209,12 +208,16 @@ impl Core {
         };
         let keep: Vec<Arc<Inode>> = files.iter().filter(due).cloned().collect();
         for part in keep.chunks(MAX_HELD_AT_ONCE) {
-            let told = self.tell_part(part).await;
-            if matches!(told, Err(CallError::Refused(_))) && part.len() > 1 {
+            match self.tell_part(part).await {
+                Ok(()) => {}
                 // Of a guest's files one may be refused, and all with it.
-                for one in part.chunks(1) {
-                    let _ = self.tell_part(one).await;
+                Err(CallError::Refused(Errno::ESTALE | Errno::EACCES)) => {
+                    for one in part.chunks(1) {
+                        let _ = self.tell_part(one).await;
+                    }
                 }
+                // As where the session has all the handles that it can have. The others would fare no better: at another time.
+                Err(_) => break,
             }
         }
     }
@@ -236,7 +239,7 @@ impl Core {
             if gone.contains(&file.ino) {
                 file.held.lock().refused = true;
             } else if !file.held.keep(generation) {
-                self.holds.let_go(generation, file.ino);
+                self.holds.let_go(file.ino);
             }
         }
         Ok(())
@@ -253,8 +256,8 @@ impl Core {
         Ok(held.gone)
     }
 
-    /// After this answer to what was asked of an object by its number: whether to ask once more, since the object is open here, and
-    /// lingered, and is held now.
+    /// After this answer to what was asked of an object by its number: whether to ask once more, since the object is open here and
+    /// held now. It may have lingered when that was asked.
     pub async fn holds_after<T>(&self, ino: Ino, done: &Called<T>) -> bool {
         match (done, self.handles.inode(ino)) {
             (Err(CallError::Refused(Errno::ESTALE)), Some(file)) => self.hold_now(&file).await,
@@ -262,14 +265,16 @@ impl Core {
         }
     }
 
-    /// Tells the group of a file at once. Whether that is news to it.
+    /// Tells the group of a file at once, if nobody has done so meanwhile. Whether it holds it now.
     async fn hold_now(&self, file: &Arc<Inode>) -> bool {
         let is_held = || file.held.is_held(self.volume.generation(file.ino));
-        if is_held() {
-            return false;
+        if !is_held() {
+            let group = self.volume.group_of(file.ino);
+            self.tell_group(group, std::slice::from_ref(file)).await;
         }
-        let group = self.volume.group_of(file.ino);
-        self.tell_group(group, std::slice::from_ref(file)).await;
         is_held()
     }
 }
+
+#[cfg(test)]
+mod tests;
