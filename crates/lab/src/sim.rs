@@ -1,6 +1,6 @@
 //! Runs seeds of the simulator on all cores.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -114,12 +114,18 @@ pub fn many(
             });
         }
         let count = seeds.end - seeds.start;
+        // In a log it would be one long line.
+        let shown = std::io::stderr().is_terminal();
         while !stop.load(Ordering::Relaxed) && done.load(Ordering::Relaxed) < count {
             thread::sleep(Duration::from_millis(200));
-            eprint!("\r{} of {count} seeds", done.load(Ordering::Relaxed));
-            let _ = std::io::stderr().flush();
+            if shown {
+                eprint!("\r{} of {count} seeds", done.load(Ordering::Relaxed));
+                let _ = std::io::stderr().flush();
+            }
         }
-        eprintln!();
+        if shown {
+            eprintln!();
+        }
     });
     std::panic::set_hook(hook);
     let mut failures = failures.into_inner().expect("no panics here");

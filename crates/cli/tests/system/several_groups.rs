@@ -437,6 +437,8 @@ fn a_group_and_the_coordinator_are_away_for_a_while() {
     assert_eq!(fs::read(c.join("moved")).expect("it"), b"moved");
     drop(held);
 
+    // A directory stays held for a moment, and what is made in it then asks no coordinator.
+    thread::sleep(Duration::from_secs(2));
     let away = Stopped::new(vec![up.replica_of("coordinator", 0)]);
     let new = c.join("new");
     let making = thread::spawn(move || fs::write(new, b"new"));

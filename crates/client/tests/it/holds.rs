@@ -145,7 +145,10 @@ fn what_was_not_told_in_time_is_stale() {
         fs::remove_file(b.path("f")).unwrap();
         pass(&group, &b, LINGER_MS);
         let read = open.read_at(&mut [0; 10], 2 << 20);
-        if !group.kinds.take().contains_key("Hold") || read.is_err() {
+        let asked = group.kinds.take();
+        // The second time the kernel may have opened what is gone, and then the mount pins what it finds by that name.
+        let is_held = asked.contains_key("Hold") || asked.contains_key("Open");
+        if !is_held || read.is_err() {
             let errno = read.unwrap_err().raw_os_error();
             assert_eq!(errno, Some(Errno::STALE.raw_os_error()));
             was_stale = true;
