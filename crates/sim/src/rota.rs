@@ -63,6 +63,7 @@ fn draw(seed: u64, seconds: u64) -> (Knobs, u64) {
     k.down = (100_000, d.pick(&[1, 10]) * SECOND);
     k.partition_every = d.pick(&[0, 100 * SECOND, 600 * SECOND]);
     k.storm = seconds * SECOND;
-    k.heal_within = 600 * SECOND;
+    // Clients that think long come to their end late.
+    k.heal_within = 3_600 * SECOND;
     (k, between)
 }
