@@ -37,6 +37,8 @@ mod mount;
 mod names;
 mod pins;
 mod plain;
+#[cfg(test)]
+mod sample;
 mod shares;
 
 pub use caching::{Caching, Lifetime};

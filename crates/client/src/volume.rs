@@ -136,10 +136,7 @@ impl Volume {
 
     /// The session among these that an object's handles are bound to.
     pub fn generation_in(&self, generations: &Generations, ino: Ino) -> u64 {
-        let index = match &self.way {
-            Way::Group(_) => 0,
-            Way::Groups(groups) => groups.group_of(ino),
-        };
+        let index = self.group_of(ino);
         generations.0.get(index).copied().unwrap_or(0)
     }
 

@@ -107,26 +107,15 @@ fn now() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample;
     use super::*;
     use quorate_files::{Ino, Stamp};
 
     fn attr(kind: Kind, ctime: Stamp) -> Attr {
         Attr {
-            ino: Ino(7),
             kind,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            size: 0,
-            blocks: 0,
-            rdev: 0,
-            atime: Stamp::default(),
-            mtime: Stamp::default(),
             ctime,
-            btime: Stamp::default(),
-            change: 1,
-            has_xattrs: false,
+            ..sample::attr(Ino(7))
         }
     }
 

@@ -138,26 +138,13 @@ impl Changes {
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample;
     use super::*;
-    use quorate_files::{Kind, Stamp};
 
     fn at(change: u64) -> Attr {
         Attr {
-            ino: Ino(7),
-            kind: Kind::Regular,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            size: 0,
-            blocks: 0,
-            rdev: 0,
-            atime: Stamp::default(),
-            mtime: Stamp::default(),
-            ctime: Stamp::default(),
-            btime: Stamp::default(),
             change,
-            has_xattrs: false,
+            ..sample::attr(Ino(7))
         }
     }
 

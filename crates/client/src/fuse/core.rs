@@ -281,11 +281,7 @@ impl Core {
     /// The number of the change that it was.
     async fn set_pending(&self, inode: &Inode, pending: &Pending) -> Result<u64> {
         let set = || self.volume.set_attr(&pending.who, pending.op.clone());
-        let mut attr = set().await;
-        if self.holds_after(inode.ino, &attr).await {
-            attr = set().await;
-        }
-        let attr = attr?;
+        let attr = self.ask_held(inode.ino, set).await?;
         self.changes.own(&attr);
         inode.learn(&attr);
         Ok(attr.change)

@@ -56,10 +56,7 @@ impl Core {
         }
         let _changing = truncates.then(|| self.changing());
         let open = Open { ino, flags };
-        let mut opened = self.ask_to_open(who, &open).await;
-        if self.holds_after(ino, &opened).await {
-            opened = self.ask_to_open(who, &open).await;
-        }
+        let opened = self.ask_held(ino, || self.ask_to_open(who, &open)).await;
         let (attr, handle) = opened.inspect_err(|e| self.pins.failed(ino, e))?;
         if attr.nlink == 0 && !self.handles.is_open(ino) && !self.pins.holds(ino) {
             // By a name that has become another's: the kernel is to look it up again. A program may open once more what it

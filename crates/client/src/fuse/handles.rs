@@ -69,10 +69,8 @@ impl OpenFile {
             return Ok(known);
         }
         let (ino, flags) = (self.ino(), self.flags);
-        let mut opened = core.volume.open(&self.who, Open { ino, flags }).await;
-        if core.holds_after(ino, &opened).await {
-            opened = core.volume.open(&self.who, Open { ino, flags }).await;
-        }
+        let open = || core.volume.open(&self.who, Open { ino, flags });
+        let mut opened = core.ask_held(ino, open).await;
         if opened == Err(CallError::Refused(Errno::EACCES)) {
             // An open file keeps its rights, whatever its mode has become since.
             opened = core.volume.open(&Who::root(), Open { ino, flags }).await;

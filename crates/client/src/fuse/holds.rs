@@ -256,12 +256,18 @@ impl Core {
         Ok(held.gone)
     }
 
-    /// After this answer to what was asked of an object by its number: whether to ask once more, since the object is open here and
-    /// held now. It may have lingered when that was asked.
-    pub async fn holds_after<T>(&self, ino: Ino, done: &Called<T>) -> bool {
-        match (done, self.handles.inode(ino)) {
-            (Err(CallError::Refused(Errno::ESTALE)), Some(file)) => self.hold_now(&file).await,
-            _ => false,
+    /// Asks something of an object by its number; once more, if the object is open here and held only now: it may have lingered when that
+    /// was asked.
+    pub async fn ask_held<T, F>(&self, ino: Ino, ask: impl Fn() -> F) -> Called<T>
+    where
+        F: Future<Output = Called<T>>,
+    {
+        let done = ask().await;
+        match (&done, self.handles.inode(ino)) {
+            (Err(CallError::Refused(Errno::ESTALE)), Some(file)) if self.hold_now(&file).await => {
+                ask().await
+            }
+            _ => done,
         }
     }
 

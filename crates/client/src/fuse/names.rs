@@ -96,10 +96,8 @@ impl Core {
             let _changing = self.changing();
             let attr = match &file {
                 None => {
-                    let mut set = self.volume.set_attr(who, op.clone()).await;
-                    if self.holds_after(ino, &set).await {
-                        set = self.volume.set_attr(who, op.clone()).await;
-                    }
+                    let set = || self.volume.set_attr(who, op.clone());
+                    let set = self.ask_held(ino, set).await;
                     set.inspect_err(|e| self.pins.failed(ino, e))?
                 }
                 Some(file) => {
@@ -281,10 +279,8 @@ impl Core {
             mode,
         };
         self.plain.change(ino, Instant::now());
-        let mut done = self.volume.set_xattr(who, set.clone()).await;
-        if self.holds_after(ino, &done).await {
-            done = self.volume.set_xattr(who, set).await;
-        }
+        let set = || self.volume.set_xattr(who, set.clone());
+        let done = self.ask_held(ino, set).await;
         self.plain.change(ino, Instant::now());
         self.changed(&done?);
         Ok(())
@@ -319,11 +315,8 @@ impl Core {
             self.flush_ino(ino).await;
         }
         let get = GetXattr { ino, name, size };
-        let mut value = self.volume.get_xattr(who, get.clone()).await;
-        if self.holds_after(ino, &value).await {
-            value = self.volume.get_xattr(who, get).await;
-        }
-        Ok(value?)
+        let get = || self.volume.get_xattr(who, get.clone());
+        Ok(self.ask_held(ino, get).await?)
     }
 
     /// What credentials call an object: the volume and the object's number. It is not listed, and no part of the volume.
@@ -347,11 +340,8 @@ impl Core {
             });
         }
         let list = ListXattr { ino, size };
-        let mut names = self.volume.list_xattr(who, list.clone()).await;
-        if self.holds_after(ino, &names).await {
-            names = self.volume.list_xattr(who, list).await;
-        }
-        Ok(names?)
+        let list = || self.volume.list_xattr(who, list.clone());
+        Ok(self.ask_held(ino, list).await?)
     }
 
     pub async fn remove_xattr(self: &Arc<Core>, who: &Who, ino: Ino, name: Bytes) -> Result<()> {
@@ -361,10 +351,8 @@ impl Core {
         let _changing = self.changing();
         let remove = RemoveXattr { ino, name };
         self.plain.change(ino, Instant::now());
-        let mut removed = self.volume.remove_xattr(who, remove.clone()).await;
-        if self.holds_after(ino, &removed).await {
-            removed = self.volume.remove_xattr(who, remove).await;
-        }
+        let remove = || self.volume.remove_xattr(who, remove.clone());
+        let removed = self.ask_held(ino, remove).await;
         self.plain.change(ino, Instant::now());
         self.changed(&removed?);
         Ok(())

@@ -84,27 +84,13 @@ fn note(objects: &mut BTreeMap<Ino, Seen>, ino: Ino, seen: Seen) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::TTL;
+    use super::super::{TTL, sample};
     use super::*;
-    use quorate_files::{Kind, Stamp};
 
     fn attr(ino: u64, has_xattrs: bool) -> Attr {
         Attr {
-            ino: Ino(ino),
-            kind: Kind::Regular,
-            mode: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            size: 0,
-            blocks: 0,
-            rdev: 0,
-            atime: Stamp::default(),
-            mtime: Stamp::default(),
-            ctime: Stamp::default(),
-            btime: Stamp::default(),
-            change: 1,
             has_xattrs,
+            ..sample::attr(Ino(ino))
         }
     }
 
