@@ -32,13 +32,17 @@ impl<S: Service> Replica<S> {
         }
     }
 
-    /// The state that was set aside has served when this replica has recovered.
-    pub(crate) fn leave_former(&mut self) {
-        if self.former.is_some() && self.agreement.standing().recovering.is_none() {
-            let counts = self.former_counts().unwrap_or_default();
-            self.former = None;
-            self.out.push_back(Output::Recovered(counts));
+    /// The state that was set aside has served when this replica has recovered. Whether it has just done so: a view may begin from a
+    /// checkpoint that is still to be fetched, and what was looked for at home others are to be asked for.
+    pub(crate) fn leave_former(&mut self) -> bool {
+        if self.former.is_none() || self.agreement.standing().recovering.is_some() {
+            return false;
         }
+        let counts = self.former_counts().unwrap_or_default();
+        self.former = None;
+        self.transfer.leave_home();
+        self.out.push_back(Output::Recovered(counts));
+        true
     }
 
     /// What has been found so far in the state that was set aside, while this replica recovers.

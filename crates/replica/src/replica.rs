@@ -287,12 +287,11 @@ impl<S: Service> Replica<S> {
     fn settle(&mut self, now: Now) {
         while !self.failed {
             self.settle_outputs(now);
-            let more = self.transfer.is_doubted() || self.tell_done(now);
+            let more = self.transfer.is_doubted() || self.tell_done(now) || self.leave_former();
             if self.failed || !more {
                 break;
             }
         }
-        self.leave_former();
     }
 
     fn settle_outputs(&mut self, now: Now) {

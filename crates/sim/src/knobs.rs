@@ -126,6 +126,8 @@ pub struct Knobs {
     pub all_conflict: bool,
     /// How long an operation takes that a worker runs.
     pub run: (u64, u64),
+    /// How long it takes to look into a state that was set aside.
+    pub look: u64,
     /// The weight after which a checkpoint is due.
     pub checkpoint_bytes: usize,
     /// How long a replica gathers inputs at most before it acts on them; 0: it acts on each.
@@ -198,6 +200,7 @@ impl Knobs {
             workers: false,
             all_conflict: false,
             run: (10, 200),
+            look: 200,
             turn: 0,
             checkpoint_bytes: CHECKPOINT_BYTES,
             timeout_ms: 500,
@@ -325,6 +328,8 @@ impl Knobs {
             // Real ones are longer still; a replica that is behind takes 0.4 s to see that it must fetch the state.
             k.epochs = d.pick(&[1_000_000, 2_000_000, 5_000_000]);
         }
+        let mut d = Dice::new(seed, 16);
+        k.look = d.pick(&[200, 200, 20_000]);
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

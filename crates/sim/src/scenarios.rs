@@ -80,6 +80,7 @@ scenarios! {
     recovery::a_lost_vote_is_not_given_again
     recovery::a_lying_estimate_holds_nobody_up
     recovery::former_words_do_not_add_up
+    recovery::what_was_set_aside_serves_once
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered

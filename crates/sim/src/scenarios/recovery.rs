@@ -156,6 +156,47 @@ pub(super) fn a_lying_estimate_holds_nobody_up() -> Outcome {
     w.finish().map(|_| ())
 }
 
+/// A replica comes back to a view that begins from a checkpoint which it has not got: it fetches that state from the others, since the
+/// one that was set aside has served.
+pub(super) fn what_was_set_aside_serves_once() -> Outcome {
+    let mut w = group(1, |k| k.look = 10_000);
+    append(&mut w, 0, 0..140, 1000)?;
+    w.crash(2);
+    w.lose_log(2);
+    w.set_aside(2, 0);
+    // The others do not hear that it waits for a view.
+    w.set_filter(Some(|from, _, message| {
+        from == 2 && matches!(message, PeerMessage::Status(_))
+    }));
+    w.start(2)?;
+    let has_passed = |w: &World| {
+        let standing = standing(w, 2);
+        let bound = standing.recovering.and_then(|r| r.bound);
+        !standing.fetching && bound.is_some_and(|bound| standing.stable.0 >= bound.seq)
+    };
+    let mut token = 140;
+    while !has_passed(&w) && token < 1000 {
+        append(&mut w, 0, token..token + 1, 1000)?;
+        w.run_for(10)?;
+        token += 1;
+    }
+    assert!(has_passed(&w));
+    w.set_filter(Some(|from, to, _| from == 2 || to == 2));
+    append(&mut w, 0, token..token + 150, 1000)?;
+    w.set_filter(Some(|_, to, message| {
+        let begins = matches!(
+            message,
+            PeerMessage::NewView(_) | PeerMessage::ViewChange(_)
+        );
+        to == 2 && !begins
+    }));
+    w.run_until("back", 5_000, |w| is_back(w, 2))?;
+    assert!(standing(&w, 2).fetching);
+    w.set_filter(None);
+    w.run_until("fetched", 3_000, |w| !standing(w, 2).fetching)?;
+    w.finish().map(|_| ())
+}
+
 /// One replica after the other is taken over and recovers, never two at a time. Each tells one of the others that it leaves the view. By
 /// then the keys of the one before are worth nothing, and so are its words: f+1 of them do not come together.
 pub(super) fn former_words_do_not_add_up() -> Outcome {

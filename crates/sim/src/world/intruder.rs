@@ -149,10 +149,7 @@ impl World {
             self.crash(server);
             self.servers[server].be_sound();
             self.lose_log(server);
-            let stream = (1 << 33) + 16 * self.servers[server].incarnation + server as u64;
-            self.servers[server]
-                .disk
-                .set_aside(&mut Dice::new(self.seed, stream));
+            self.set_aside(server, 1 << 33);
             self.start(server)?;
         }
         Ok(())

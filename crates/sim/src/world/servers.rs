@@ -16,8 +16,6 @@ use crate::keys::{identity_of, signer_of, statement_of};
 use crate::knobs::Aim;
 use crate::rounds;
 
-/// How long a lookup in a state that was set aside takes, in microseconds.
-const LOOK_US: u64 = 200;
 /// The first of the dice by which stores are set aside; one for each start of each server.
 const FORMER_DICE: u64 = 1 << 32;
 
@@ -132,6 +130,15 @@ impl World {
         let now = self.servers[server].now(self.now).wall;
         self.servers[server].disk.lose_log(now);
         self.lost_log(server);
+    }
+
+    /// The store of a server that is down is not believed; see [`Disk::set_aside`](crate::disk::Disk::set_aside). `dice` is the first of
+    /// those by which it is changed; one for each start of each server.
+    pub fn set_aside(&mut self, server: usize, dice: u64) {
+        assert!(self.servers[server].replica.is_none());
+        let stream = dice + 16 * self.servers[server].incarnation + server as u64;
+        let mut dice = Dice::new(self.seed, stream);
+        self.servers[server].disk.set_aside(&mut dice);
     }
 
     /// A value in the store of a server that is down is changed, or taken away; see [`Disk::spoil`](crate::disk::Disk::spoil).
@@ -391,8 +398,12 @@ impl World {
                 }
             }
             Output::LookUp(lookup) => {
+                if self.servers[server].disk.former.is_none() {
+                    let said = format!("server {server} looks in a state that it has left");
+                    return Err(Failure::new("former state", said));
+                }
                 let incarnation = self.servers[server].incarnation;
-                self.after(LOOK_US, Event::LookUp(server, incarnation, lookup));
+                self.after(self.knobs.look, Event::LookUp(server, incarnation, lookup));
             }
             Output::Recovered(counts) => {
                 self.servers[server].disk.former = None;

@@ -171,9 +171,7 @@ impl World {
     fn recover(&mut self, server: usize) {
         self.crash(server);
         self.lose_log(server);
-        let stream = ROTA_DICE + 16 * self.servers[server].incarnation + server as u64;
-        let mut dice = Dice::new(self.seed, stream);
-        self.servers[server].disk.set_aside(&mut dice);
+        self.set_aside(server, ROTA_DICE);
         let down = self.dice.range(self.knobs.down);
         self.after(down, Event::Start(server));
     }

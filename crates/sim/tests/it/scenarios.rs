@@ -66,6 +66,7 @@ tests! {
     a_lost_vote_is_not_given_again
     a_lying_estimate_holds_nobody_up
     former_words_do_not_add_up
+    what_was_set_aside_serves_once
     service_is_back_within_two_timeouts
     leaping_primary
     a_client_and_a_replica_in_league

@@ -290,8 +290,8 @@ impl Fetcher {
         self.counts.right_bytes += bytes as u64;
     }
 
-    /// Uses the former state no more.
-    pub(super) fn leave_home(&mut self) {
+    /// Uses the former state no more: what was looked for there, donors are asked for.
+    pub fn leave_home(&mut self) {
         let Some(mut former) = self.former.take() else {
             return;
         };
