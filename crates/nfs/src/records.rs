@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::rpc::{LAST, MAX_FRAGMENTS, MAX_RECORD_BYTES, RecordError};
+use crate::rpc::{LAST, MAX_RECORD_BYTES};
 
 /// How much is read of calls at once.
 pub const CALL_BYTES: usize = 64 << 10;
@@ -12,6 +12,19 @@ pub const CALL_BYTES: usize = 64 << 10;
 pub const REPLY_BYTES: usize = 256 << 10;
 /// The bytes of a fragment's head.
 const HEAD: usize = 4;
+/// The most fragments of a record: a stranger can make them as short as he likes.
+const MAX_FRAGMENTS: usize = 64;
+
+/// Why this is no record. The connection ends with it.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// More than any call has.
+    #[error("a record of more than {MAX_RECORD_BYTES} bytes")]
+    TooLong,
+    /// Nobody cuts a record like that in earnest.
+    #[error("a record of more than {MAX_FRAGMENTS} fragments")]
+    TooManyFragments,
+}
 
 /// What a connection has brought, and was not looked at yet.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! ONC RPC version 2 (RFC 5531): heads of calls, heads of replies, and the records that carry them over TCP.
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use bytes::Bytes;
 
 use crate::xdr::{Malformed, Read, Reader, Writer};
 
@@ -13,10 +12,6 @@ pub const MAX_AUTH_BYTES: usize = 400;
 pub const MAX_MACHINE_BYTES: usize = 255;
 /// The most groups in a credential.
 pub const MAX_GROUPS: usize = 16;
-/// The most fragments of a record: a stranger can make them as short as he likes.
-pub const MAX_FRAGMENTS: usize = 64;
-/// How much room is made for a fragment before its bytes are there.
-const FIRST_ROOM: usize = 16 << 10;
 
 /// Who calls, as he says himself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,69 +171,8 @@ pub fn denied(refused: Refused) -> Option<Writer> {
     Some(w)
 }
 
-/// Why a record can't be read. The connection ends with it.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// More than any call has.
-    #[error("a record of more than {MAX_RECORD_BYTES} bytes")]
-    TooLong,
-    /// Nobody cuts a record like that in earnest.
-    #[error("a record of more than {MAX_FRAGMENTS} fragments")]
-    TooManyFragments,
-    /// The connection broke, or ended in the middle.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-}
-
 /// Set in the head of the last fragment of a record; the rest is the fragment's length.
 pub const LAST: u32 = 1 << 31;
-
-/// The head of the first fragment of a record; nothing if the connection has ended.
-///
-/// # Errors
-/// If the connection broke.
-pub async fn next_record(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Option<u32>> {
-    let mut head = [0; 4];
-    if from.read(&mut head[..1]).await? == 0 {
-        return Ok(None);
-    }
-    from.read_exact(&mut head[1..]).await?;
-    Ok(Some(u32::from_be_bytes(head)))
-}
-
-/// Reads a record from after the head of its first fragment (RFC 5531, 11).
-///
-/// Room is made as bytes come: who only says that he will send much costs nothing.
-///
-/// # Errors
-/// [`RecordError`].
-pub async fn read_record(
-    mut head: u32,
-    from: &mut (impl AsyncRead + Unpin),
-) -> Result<Bytes, RecordError> {
-    let mut record = BytesMut::new();
-    for _ in 0..MAX_FRAGMENTS {
-        let len = (head & !LAST) as usize;
-        let end = record.len().saturating_add(len);
-        if end > MAX_RECORD_BYTES {
-            return Err(RecordError::TooLong);
-        }
-        while record.len() < end {
-            let left = end - record.len();
-            // As much again as there is already.
-            record.reserve(left.min(FIRST_ROOM.max(record.len())));
-            let read = (&mut *from).take(left as u64).read_buf(&mut record).await?;
-            if read == 0 {
-                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-            }
-        }
-        if head & LAST != 0 {
-            return Ok(record.freeze());
-        }
-        head = from.read_u32().await?;
-    }
-    Err(RecordError::TooManyFragments)
-}
 
 /// The head of a record that is one fragment.
 pub fn record_head(len: usize) -> [u8; 4] {

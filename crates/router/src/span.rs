@@ -112,6 +112,7 @@ struct Inner {
 #[derive(Clone, Copy, Debug)]
 struct At<'a> {
     bucket: Bucket,
+    place: layout::Volume,
     member: &'a Member,
     ino: Ino,
 }
@@ -261,14 +262,14 @@ impl Member {
 
 impl At<'_> {
     /// As routers call it.
-    fn handle(&self, place: layout::Volume) -> Handle {
+    fn handle(&self) -> Handle {
         let named = Named {
             export: self.member.export,
             ino: self.ino,
         };
         Handle {
             bucket: self.bucket,
-            key: key(place, &self.member.secrets.handle(named)),
+            key: key(self.place, &self.member.secrets.handle(named)),
         }
     }
 }
@@ -276,22 +277,22 @@ impl At<'_> {
 impl Inner {
     fn at(&self, ino: Ino) -> Called<At<'_>> {
         let (bucket, ino) = parts(ino);
-        let place = self.places.get(bucket.0 as usize);
-        let member = place.and_then(|place| self.members.get(usize::from(place.0))?.as_ref());
-        let member = member.ok_or(CallError::Refused(Errno::ESTALE))?;
+        let stale = CallError::Refused(Errno::ESTALE);
+        let place = *self.places.get(bucket.0 as usize).ok_or(stale)?;
+        let member = self.members.get(usize::from(place.0));
+        let member = member.and_then(Option::as_ref).ok_or(stale)?;
         Ok(At {
             bucket,
+            place,
             member,
             ino,
         })
     }
 
-    /// As routers call an object.
-    fn handle(&self, ino: Ino) -> Called<Handle> {
-        let at = self.at(ino)?;
-        let place = self.places.get(at.bucket.0 as usize);
-        let place = place.ok_or(CallError::Refused(Errno::ESTALE))?;
-        Ok(at.handle(*place))
+    /// The directory in a bucket of what has its names elsewhere.
+    fn placed(&self, bucket: Bucket) -> Called<Ino> {
+        let placed = self.placed.get(bucket.0 as usize);
+        whole(bucket, *placed.ok_or(CallError::Refused(Errno::ESTALE))?)
     }
 
     async fn answer(self: Arc<Inner>, who: Who, mut action: Action) -> Called<Answer> {
@@ -332,10 +333,7 @@ impl Inner {
     }
 
     fn told_volume(&self, get: &GetXattr) -> Called<Answer> {
-        let (bucket, _) = parts(get.ino);
-        let place = self.places.get(bucket.0 as usize);
-        let place = place.ok_or(CallError::Refused(Errno::ESTALE))?;
-        let text = place.0.to_string();
+        let text = self.at(get.ino)?.place.0.to_string();
         match get.size as usize {
             0 => Ok(Answer::Size(text.len() as u32)),
             size if size < text.len() => Err(CallError::Refused(Errno::ERANGE)),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use quorate_nfs::call::{self, Fh, NewAttrs, Place};
-use quorate_nfs::rpc::{next_record, read_record};
+use quorate_nfs::records::{REPLY_BYTES, Records};
 use quorate_nfs::xdr::{Reader, Writer};
 use quorate_router::ask::{Ask, Given};
 use serde_json::Value;
@@ -215,6 +215,7 @@ async fn said(lines: &mut Lines<BufReader<ChildStdout>>, log: &Path) -> Result<S
 /// One call after the other.
 struct Caller {
     stream: TcpStream,
+    coming: Records,
     xid: u32,
 }
 
@@ -222,7 +223,11 @@ impl Caller {
     async fn connect(address: SocketAddr) -> Result<Caller> {
         let stream = TcpStream::connect(address).await;
         let stream = stream.with_context(|| format!("can't connect to {address}"))?;
-        Ok(Caller { stream, xid: 0 })
+        Ok(Caller {
+            stream,
+            coming: Records::new(REPLY_BYTES),
+            xid: 0,
+        })
     }
 
     /// The results of a call.
@@ -232,9 +237,13 @@ impl Caller {
         write_call(&mut out, self.xid, procedure, arguments);
         let answered = async {
             self.stream.write_all(&out).await?;
-            let head = next_record(&mut self.stream).await?;
-            let head = head.context("the connection was closed")?;
-            Ok(read_record(head, &mut self.stream).await?)
+            loop {
+                if let Some(record) = self.coming.take()? {
+                    return Ok(Bytes::copy_from_slice(record));
+                }
+                let come = self.coming.fill(&mut self.stream).await?;
+                ensure!(come > 0, "the connection was closed");
+            }
         };
         let answered = timeout(PATIENCE, answered).await;
         let record: Result<Bytes> = answered.context("no answer")?;

@@ -59,7 +59,7 @@ impl Inner {
         let inner = self.clone();
         self.to_its_end(async move {
             let life = inner.life().await?;
-            let above = life.parent(&inner.handle(dir)?).await?;
+            let above = life.parent(&inner.at(dir)?.handle()).await?;
             Ok(inner.attr(inner.number(&above)?).await?)
         })
         .await
@@ -80,7 +80,7 @@ impl Inner {
         let Some(elsewhere) = stub(&found) else {
             return Ok(found);
         };
-        let target = target_name(bucket, &self.handle(found.ino)?.key);
+        let target = target_name(bucket, &self.at(found.ino)?.handle().key);
         match self.in_placed(elsewhere, target).await {
             Err(CallError::Refused(Errno::ENOENT)) => {}
             other => return other,
@@ -89,8 +89,7 @@ impl Inner {
         let inner = self.clone();
         self.to_its_end(async move {
             let life = inner.life().await?;
-            let name = inner.name(parent, name)?;
-            let _held = inner.names.hold(life.log(), vec![name.clone()]).await?;
+            let (name, _held) = inner.hold(&life, parent, &name).await?;
             match life.find(&name).await? {
                 Found::Thing(thing, _) => Ok(inner.attr(inner.number(&thing.object)?).await?),
                 Found::Nothing { .. } => Err(Errno::ENOENT.into()),
@@ -101,9 +100,7 @@ impl Inner {
 
     /// The target of a stub.
     async fn in_placed(&self, bucket: Bucket, name: Bytes) -> Called<Attr> {
-        let placed = self.placed.get(bucket.0 as usize);
-        let placed = placed.ok_or(CallError::Refused(Errno::ESTALE))?;
-        let at = self.at(whole(bucket, *placed)?)?;
+        let at = self.at(self.placed(bucket)?)?;
         let lookup = Lookup {
             parent: at.ino,
             name,
@@ -120,7 +117,7 @@ impl Inner {
     }
 
     pub(super) fn name(&self, dir: Ino, name: Bytes) -> Called<Name> {
-        let dir = self.handle(dir)?;
+        let dir = self.at(dir)?.handle();
         Ok(Name { dir, name })
     }
 

@@ -16,7 +16,7 @@ use quorate_nfs::status::Status;
 use tokio::time::{sleep, timeout};
 
 use super::look::stub;
-use super::numbers::{parts, tell, whole};
+use super::numbers::{parts, tell};
 use super::{Inner, Life};
 use crate::attrs::STUB_OWNER;
 use crate::coordinator::{Found, Renamed};
@@ -142,13 +142,13 @@ impl Inner {
             Action::Create(create) => self.create(life, who, create).await.map(Answer::Opened),
             Action::Mkdir(mkdir) => self.mkdir(life, who, mkdir).await.map(Answer::Attr),
             Action::Mknod(mut mknod) => {
-                let _held = self.hold(life, mknod.parent, &mknod.name).await?;
+                let (_, _held) = self.hold(life, mknod.parent, &mknod.name).await?;
                 let parent = mknod.parent;
                 mknod.parent = parts(parent).1;
                 self.straight(who, parent, Action::Mknod(mknod)).await
             }
             Action::Symlink(mut symlink) => {
-                let _held = self.hold(life, symlink.parent, &symlink.name).await?;
+                let (_, _held) = self.hold(life, symlink.parent, &symlink.name).await?;
                 let parent = symlink.parent;
                 symlink.parent = parts(parent).1;
                 self.straight(who, parent, Action::Symlink(symlink)).await
@@ -161,14 +161,16 @@ impl Inner {
         }
     }
 
-    async fn hold(
+    /// A name, held until what comes with it goes.
+    pub(super) async fn hold(
         &self,
         life: &Life,
         dir: Ino,
         name: &Bytes,
-    ) -> Result<impl Sized + use<'_>, Refused> {
+    ) -> Result<(Name, impl Sized + use<'_>), Refused> {
         let name = self.name(dir, name.clone())?;
-        Ok(self.names.hold(life.log(), vec![name]).await?)
+        let held = self.names.hold(life.log(), vec![name.clone()]).await?;
+        Ok((name, held))
     }
 
     /// Has the group of a directory do what it can do by itself; the action is in its own numbers.
@@ -179,8 +181,7 @@ impl Inner {
     }
 
     async fn create(&self, life: &Life, who: &Who, create: Create) -> Result<Opened, Refused> {
-        let name = self.name(create.parent, create.name.clone())?;
-        let _held = self.names.hold(life.log(), vec![name.clone()]).await?;
+        let (name, _held) = self.hold(life, create.parent, &create.name).await?;
         let (parent, how) = (create.parent, create.flags);
         let own = Create {
             parent: parts(parent).1,
@@ -258,17 +259,12 @@ impl Inner {
 
     /// Whether the group of a bucket answers.
     async fn is_there(&self, bucket: Bucket) -> bool {
-        let look = async {
-            let placed = self.placed.get(bucket.0 as usize);
-            let placed = placed.ok_or(CallError::Refused(Errno::ESTALE))?;
-            self.attr(whole(bucket, *placed)?).await
-        };
+        let look = async { self.attr(self.placed(bucket)?).await };
         matches!(timeout(THERE, look).await, Ok(Ok(_)))
     }
 
     async fn mkdir(&self, life: &Life, who: &Who, mkdir: Mkdir) -> Result<Attr, Refused> {
-        let name = self.name(mkdir.parent, mkdir.name.clone())?;
-        let _held = self.names.hold(life.log(), vec![name.clone()]).await?;
+        let (name, _held) = self.hold(life, mkdir.parent, &mkdir.name).await?;
         let bucket = self.place(&name, mkdir.parent).await?;
         if bucket == name.dir.bucket {
             let parent = mkdir.parent;
@@ -289,8 +285,7 @@ impl Inner {
     }
 
     async fn link(&self, life: &Life, who: &Who, link: Link) -> Result<Attr, Refused> {
-        let name = self.name(link.parent, link.name.clone())?;
-        let _held = self.names.hold(life.log(), vec![name.clone()]).await?;
+        let (name, _held) = self.hold(life, link.parent, &link.name).await?;
         let (file, own) = parts(link.ino);
         if file == name.dir.bucket {
             let parent = link.parent;
@@ -305,13 +300,12 @@ impl Inner {
         if name.name == "." || name.name == ".." {
             return Err(Errno::EEXIST.into());
         }
-        life.link(who, self.handle(link.ino)?, name).await?;
+        life.link(who, self.at(link.ino)?.handle(), name).await?;
         Ok(self.attr(link.ino).await?)
     }
 
     async fn unlink(&self, life: &Life, who: &Who, unlink: Unlink) -> Result<Answer, Refused> {
-        let name = self.name(unlink.parent, unlink.name.clone())?;
-        let _held = self.names.hold(life.log(), vec![name.clone()]).await?;
+        let (name, _held) = self.hold(life, unlink.parent, &unlink.name).await?;
         let own = Unlink {
             parent: parts(unlink.parent).1,
             ..unlink
@@ -333,8 +327,7 @@ impl Inner {
     }
 
     async fn rmdir(&self, life: &Life, who: &Who, rmdir: Rmdir) -> Result<Answer, Refused> {
-        let name = self.name(rmdir.parent, rmdir.name.clone())?;
-        let _held = self.names.hold(life.log(), vec![name.clone()]).await?;
+        let (name, _held) = self.hold(life, rmdir.parent, &rmdir.name).await?;
         let elsewhere = match &name.name[..] {
             b"." | b".." => false,
             _ => match life.find(&name).await? {

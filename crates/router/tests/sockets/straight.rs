@@ -9,12 +9,12 @@ use bytes::Bytes;
 use quorate_files::Who;
 use quorate_nfs::Answers;
 use quorate_nfs::call::{Fh, NewAttrs};
-use quorate_nfs::rpc::{Credential, LAST, MAX_RECORD_BYTES, next_record, read_head, read_record};
+use quorate_nfs::rpc::{Credential, LAST, MAX_RECORD_BYTES, read_head};
 use quorate_nfs::serve;
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
 use quorate_router::ask::{Ask, Given};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -211,8 +211,11 @@ async fn send(stream: &mut TcpStream, call: &[u8]) {
 /// The number of the next reply, and its results; none at the end.
 async fn reply(stream: &mut TcpStream) -> Option<(u32, Bytes)> {
     let read = async {
-        let head = next_record(stream).await.ok()??;
-        read_record(head, stream).await.ok()
+        let head = stream.read_u32().await.ok()?;
+        assert!(head & LAST != 0, "a reply in parts");
+        let mut record = vec![0; (head & !LAST) as usize];
+        stream.read_exact(&mut record).await.ok()?;
+        Some(Bytes::from(record))
     };
     let record = timeout(Duration::from_secs(60), read)
         .await
