@@ -1,5 +1,9 @@
 //! A connection to a server: the calls of all clients to it, answered in any order. What is to be sent is gathered in one buffer, and
 //! goes as it is when the connection has time for it.
+//!
+//! A server may think for long; a machine that has lost its power, or its network, is silent likewise, and a connection to it would last
+//! for minutes. So where calls wait and nothing comes, the router begins another connection to it now and then, which the machine's
+//! system answers at once, however busy the server is. If it does not, the connection ends, and with it the wait of its calls.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -25,6 +29,10 @@ use super::{ANSWER_TIME, DOWN_TIME, Load, now};
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// How often calls are given up that wait for long.
 const LOOK_TIME: Duration = Duration::from_secs(1);
+/// How long nothing comes from a server for which calls wait before its machine is asked.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How long a machine may take to answer: a packet that begins a connection is sent again after a second.
+const PROBE_TIME: Duration = Duration::from_millis(1250);
 /// The most calls that wait for answers.
 const MAX_WAITING: usize = 1 << 15;
 /// The most bytes that wait to be sent, but for one call.
@@ -79,6 +87,8 @@ struct State {
     /// Calls, as records.
     going: Writer,
     waiting: BTreeMap<u32, Waiting>,
+    /// Since when calls wait and none is answered.
+    silent_since: Instant,
     xid: u32,
     is_down: bool,
 }
@@ -89,6 +99,7 @@ impl Line {
         let state = State {
             going: Writer::default(),
             waiting: BTreeMap::new(),
+            silent_since: now(),
             // Servers remember the numbers of calls for a while, and the port that they came from.
             xid: RandomState::new().build_hasher().finish() as u32,
             is_down: false,
@@ -128,11 +139,12 @@ impl Line {
             xid = xid.wrapping_add(1);
         }
         state.xid = xid;
-        let waiting = Waiting {
-            waiter: waiter(),
-            since: now(),
-        };
-        state.waiting.insert(xid, waiting);
+        let since = now();
+        if state.waiting.is_empty() {
+            state.silent_since = since;
+        }
+        let waiter = waiter();
+        state.waiting.insert(xid, Waiting { waiter, since });
         let w = &mut state.going;
         let start = w.out.len();
         w.u32(0);
@@ -205,7 +217,11 @@ impl Line {
         let Some((xid, _)) = reply.split_first_chunk() else {
             return false;
         };
-        let waiting = self.state().waiting.remove(&u32::from_be_bytes(*xid));
+        let waiting = {
+            let mut state = self.state();
+            state.silent_since = now;
+            state.waiting.remove(&u32::from_be_bytes(*xid))
+        };
         // Whoever asked may have given up.
         if let Some(Waiting { waiter, since }) = waiting {
             self.load.times.add(now.saturating_duration_since(since));
@@ -254,6 +270,7 @@ impl Line {
 
     /// Sends calls and takes replies until the connection ends, and says why it did.
     async fn connection(&self, stream: TcpStream) -> String {
+        let peer = stream.peer_addr();
         let (from, to) = stream.into_split();
         let look = async {
             let mut looks = interval(LOOK_TIME);
@@ -267,6 +284,32 @@ impl Line {
             why = self.take(from) => why,
             why = self.give(to) => why,
             () = look => "it is looked at no more".into(),
+            why = self.watch(peer) => why,
+        }
+    }
+
+    /// Until the server's machine is silent.
+    async fn watch(&self, peer: io::Result<SocketAddr>) -> String {
+        let peer = match peer {
+            Ok(peer) => peer,
+            Err(e) => return e.to_string(),
+        };
+        let mut looks = interval(SILENCE / 2);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let is_silent = {
+                let state = self.state();
+                !state.waiting.is_empty() && state.silent_since.elapsed() >= SILENCE
+            };
+            if !is_silent {
+                continue;
+            }
+            // That the server takes no more is an answer too.
+            if timeout(PROBE_TIME, TcpStream::connect(peer)).await.is_err() {
+                return "its machine does not answer".into();
+            }
+            tokio::time::sleep(LOOK_TIME).await;
         }
     }
 
@@ -324,6 +367,8 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
         match connect_to(to).await {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
+                // When it ends nobody waits for its calls any more: what the system has not sent yet must not come to the server after all.
+                stream.set_zero_linger()?;
                 return Ok(stream);
             }
             Err(error) => last = error,
@@ -349,4 +394,82 @@ async fn connect_to(to: SocketAddr) -> io::Result<TcpStream> {
         }
     }
     TcpStream::connect(to).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    /// A line to a server, whose end of the connection this is; a call waits for its answer.
+    struct Asked {
+        listener: TcpListener,
+        server: TcpStream,
+        answer: oneshot::Receiver<Bytes>,
+        serving: JoinHandle<()>,
+    }
+
+    impl Drop for Asked {
+        fn drop(&mut self) {
+            self.serving.abort();
+        }
+    }
+
+    async fn ask() -> Asked {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let line = Arc::new(Line::new(address, Arc::default()));
+        let served = line.clone();
+        let serving = tokio::spawn(async move { served.serve().await });
+        let (reply, answer) = oneshot::channel();
+        line.send(|| Waiter::Task(reply), |w| w.u32(7)).unwrap();
+        let (server, _) = listener.accept().await.unwrap();
+        Asked {
+            listener,
+            server,
+            answer,
+            serving,
+        }
+    }
+
+    /// Whose machine takes no connections is waited for no longer than it takes to see that.
+    #[tokio::test]
+    async fn a_silent_machine_is_given_up() {
+        let mut asked = ask().await;
+        // As many as the system takes that nobody accepts: then it is silent.
+        let mut taken = Vec::new();
+        let to = asked.listener.local_addr().unwrap();
+        while let Ok(connected) = timeout(Duration::from_millis(500), TcpStream::connect(to)).await
+        {
+            taken.push(connected.unwrap());
+            assert!(taken.len() < 100);
+        }
+        let given_up = timeout(ANSWER_TIME / 2, &mut asked.answer).await;
+        assert!(given_up.expect("it waits on").is_err());
+    }
+
+    /// A server that thinks for long is waited for, while its machine answers.
+    #[tokio::test]
+    async fn a_slow_server_is_waited_for() {
+        let mut asked = ask().await;
+        let mut call = [0; 12];
+        asked.server.read_exact(&mut call).await.unwrap();
+        let mut probes = 0;
+        let thinks = async {
+            while probes < 3 {
+                let (_probe, _) = asked.listener.accept().await.unwrap();
+                probes += 1;
+            }
+        };
+        timeout(Duration::from_secs(60), thinks).await.unwrap();
+        let reply = [&record_head(8), &call[4..]].concat();
+        asked.server.write_all(&reply).await.unwrap();
+        let answer = (&mut asked.answer).await.unwrap();
+        assert_eq!(answer, call[4..]);
+    }
 }
