@@ -46,7 +46,7 @@ use crate::wal::{WalError, WalThread};
 use core_thread::{Core, Files, Wake};
 pub use epoch::KeyHolder;
 use evidence::EvidenceKeeper;
-use former::FormerThread;
+use former::FormerThreads;
 use outgoing::Outgoing;
 use pool::Pool;
 use progress::Start;
@@ -333,7 +333,7 @@ impl Daemon {
         };
         let former = found.former.map(|(former, blobs)| {
             let mailbox = mailbox.clone();
-            FormerThread::spawn(data.clone(), blobs, former, move |found| {
+            FormerThreads::spawn(data.clone(), blobs, former, move |found| {
                 mailbox.put(Wake::Found(found));
             })
         });

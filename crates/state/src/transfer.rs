@@ -29,7 +29,7 @@ mod former;
 mod serve;
 
 pub use fetcher::{Fetcher, Lie, Target};
-pub use former::{Counts, Found, Lookup, Names, Piece, look};
+pub use former::{Counts, Found, LOOKUPS, Lookup, Names, Piece, look};
 pub use serve::serve;
 
 /// The most nodes in a request; a donor leaves out what is beyond.

@@ -6,7 +6,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quorate_state::transfer::{Found, Lookup, Names, Piece, look};
 use redb::Database;
@@ -20,7 +20,13 @@ use crate::store::{self, Options};
 #[derive(Debug)]
 pub struct Former {
     blobs: Arc<Blobs>,
-    open: Option<(StoreSnapshot, Database)>,
+    open: Mutex<Option<Arc<Open>>>,
+}
+
+#[derive(Debug)]
+struct Open {
+    snapshot: StoreSnapshot,
+    _database: Database,
 }
 
 impl Former {
@@ -33,19 +39,30 @@ impl Former {
         let (read, offers) = (store::begin_read(&database, path)?, true);
         let snapshot = store::snapshot_of(&read, &blobs, path, &Damage::default(), offers)?;
         blobs.hold(true);
-        let open = Some((snapshot, database));
-        Ok(Former { blobs, open })
+        let open = Open {
+            snapshot,
+            _database: database,
+        };
+        Ok(Former {
+            blobs,
+            open: Mutex::new(Some(Arc::new(open))),
+        })
     }
 
-    /// Looks for pieces.
-    pub fn look(&mut self, lookup: &Lookup) -> Found {
-        if let Some((snapshot, _)) = &self.open {
-            let found = panic::catch_unwind(AssertUnwindSafe(|| look(snapshot, lookup)));
+    fn open_now(&self) -> MutexGuard<'_, Option<Arc<Open>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks for pieces; on several threads at once, if need be.
+    pub fn look(&self, lookup: &Lookup) -> Found {
+        let open = self.open_now().clone();
+        if let Some(open) = open {
+            let found = panic::catch_unwind(AssertUnwindSafe(|| look(&open.snapshot, lookup)));
             if let Ok(found) = found {
                 return found;
             }
             tracing::warn!("the store that was set aside can't be read, and is not used any more");
-            self.open = None;
+            *self.open_now() = None;
         }
         let names = match &lookup.names {
             Names::Nodes(names) | Names::Values(names) => names.len(),

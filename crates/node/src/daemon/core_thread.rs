@@ -19,7 +19,7 @@ use quorate_wire::{ClientId, LogIndex, RecoveryStatement, ReplicaId, Seq, Time};
 use super::DaemonError;
 use super::directory;
 use super::evidence::EvidenceKeeper;
-use super::former::FormerThread;
+use super::former::FormerThreads;
 use super::outgoing::Outgoing;
 use super::packed;
 use super::pool::Pool;
@@ -82,7 +82,7 @@ pub(crate) struct Core<S> {
     damage: Damage,
     /// There are no others who could help.
     alone: bool,
-    former: Option<FormerThread>,
+    former: Option<FormerThreads>,
     /// How the check of the former state went.
     check: Option<StateCheck>,
     progress: Progress,
@@ -116,7 +116,7 @@ pub(crate) struct Files {
     /// Whether there are no others who could help.
     pub alone: bool,
     /// Where there is a state that was set aside.
-    pub former: Option<FormerThread>,
+    pub former: Option<FormerThreads>,
     /// How often the keys of links are renewed, where there is a key holder; 0: never.
     pub key_refresh: Option<Duration>,
 }

@@ -1,19 +1,21 @@
-//! A store that the replica does not believe: set aside, and looked into on a thread of its own while the replica recovers.
+//! A store that the replica does not believe: set aside, and looked into on threads of its own while the replica recovers.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use quorate_net::disk;
-use quorate_state::transfer::{Found, Lookup};
+use quorate_state::transfer::{Found, LOOKUPS, Lookup};
 use quorate_store::{Blobs, Former, Options};
 use rustix::fs::{Advice, fadvise};
 
 const NAME: &str = "former.redb";
 /// What opening it leaves beside it.
 const LOCK: &str = "former.redb.lock";
+/// How many lookups are read at once.
+const READERS: usize = LOOKUPS / 2;
 
 /// Sets a store aside, unless there is one already that was: it is older, and as good. Then `state` is removed.
 pub(super) fn set_aside(data: &Path, state: &Path) -> io::Result<()> {
@@ -69,30 +71,35 @@ pub(super) fn drop_cached_pages(data: &Path) {
     }
 }
 
-/// The thread that looks.
+/// The threads that look.
 #[derive(Debug)]
-pub(crate) struct FormerThread {
+pub(crate) struct FormerThreads {
     lookups: Sender<Lookup>,
     data: PathBuf,
     blobs: Arc<Blobs>,
 }
 
-impl FormerThread {
-    /// Starts the thread. `tell` is called on it.
+impl FormerThreads {
+    /// Starts the threads. `tell` is called on them.
     pub fn spawn(
         data: PathBuf,
         blobs: Arc<Blobs>,
-        mut former: Former,
-        mut tell: impl FnMut(Found) + Send + 'static,
-    ) -> FormerThread {
+        former: Former,
+        tell: impl Fn(Found) + Clone + Send + 'static,
+    ) -> FormerThreads {
         let (lookups, asked) = mpsc::channel();
-        // Nobody waits for its end: somebody may have seen to it that reading never ends.
-        std::thread::spawn(move || {
-            while let Ok(lookup) = asked.recv() {
-                tell(former.look(&lookup));
-            }
-        });
-        FormerThread {
+        let (asked, former) = (Arc::new(Mutex::new(asked)), Arc::new(former));
+        for _ in 0..READERS {
+            let (asked, former, tell) = (asked.clone(), former.clone(), tell.clone());
+            // Nobody waits for its end: somebody may have seen to it that reading never ends.
+            std::thread::spawn(move || {
+                let next = || asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                while let Ok(lookup) = next() {
+                    tell(former.look(&lookup));
+                }
+            });
+        }
+        FormerThreads {
             lookups,
             data,
             blobs,
@@ -101,13 +108,13 @@ impl FormerThread {
 
     /// Looks for pieces. How many wait is bounded by the replica.
     pub fn look(&self, lookup: Lookup) {
-        // It does not end before this does.
+        // They do not end before this does.
         let _ = self.lookups.send(lookup);
     }
 
     /// Removes what was looked into.
     pub fn finish(self) {
-        // Not only when the thread has ended, which it may never do.
+        // Not only when the threads have ended, which they may never do.
         self.blobs.hold(false);
         if let Err(e) = remove(&self.data) {
             tracing::warn!("the former state could not be removed: {e}");

@@ -18,8 +18,9 @@ use crate::snapshot::{Fault, Snapshot};
 
 /// The most names in a lookup.
 const MAX_NAMES: usize = 256;
-/// The most lookups that wait: one that is read, and one that is checked meanwhile.
-const LOOKUPS: usize = 2;
+/// The most lookups that wait. Half of them may be read at once, since a disk gives more to several readers; the others are checked
+/// meanwhile. Each has about [`REPLY_BYTES`].
+pub const LOOKUPS: usize = 8;
 
 /// What is looked for in the former state.
 #[derive(Clone, Debug, PartialEq, Eq)]
