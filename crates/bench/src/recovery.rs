@@ -173,7 +173,7 @@ async fn phases(options: &Options, state_mb: usize, report: &mut Recovery) -> Re
         for (at, tampered) in [false, true].into_iter().enumerate() {
             let replica = ((2 * round + at) % usize::from(REPLICAS)) as u8;
             if tampered {
-                site.tamper(replica)?;
+                site.tamper(replica, round)?;
             }
             let work = Work::start(site.mount(), 1);
             let phases = site.recover(replica).await?;
@@ -281,15 +281,18 @@ fn tell(part: &str, period_s: Option<u64>, round: usize, got: &Got) {
     );
 }
 
-/// Overwrites 4 KiB in one of a hundred chunks of 64 KiB of all files in a directory; gives how many.
-fn overwrite(directory: &Path) -> Result<usize> {
+/// Overwrites 4 KiB in one of a hundred chunks of 64 KiB of all files in a directory, others in each round: what was found damaged
+/// is kept elsewhere since; gives how many.
+fn overwrite(directory: &Path, round: usize) -> Result<usize> {
     use std::os::unix::fs::FileExt;
+    const CHUNK: u64 = 64 << 10;
     let mut chunks = 0;
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
         let file = std::fs::File::options().write(true).open(&path)?;
         let bytes = file.metadata()?.len();
-        for at in (16 << 10..bytes.saturating_sub(4 << 10)).step_by(100 * (64 << 10)) {
+        let first = (16 << 10) + (round as u64 % 100) * CHUNK;
+        for at in (first..bytes.saturating_sub(4 << 10)).step_by(100 * CHUNK as usize) {
             file.write_all_at(&[0xa5; 4 << 10], at)?;
             chunks += 1;
         }

@@ -48,7 +48,6 @@ fn draw(seed: u64) -> (Knobs, (u64, u64)) {
     let mut d = Dice::new(seed, 14);
     let mut k = Knobs::calm(d.pick(&[4, 4, 4, 7]));
     k.clients = 2;
-    k.operations = 60;
     k.window = d.pick(&[1, 4]);
     k.think = (100_000, d.pick(&[300_000, 900_000]));
     k.reads = 200;
@@ -59,7 +58,9 @@ fn draw(seed: u64) -> (Knobs, (u64, u64)) {
     k.timeout_ms = d.pick(&[250, 500]);
     k.epochs = d.pick(&[300_000, 600_000, 1_000_000, 2_000_000]);
     // Most runs are short: they have two or three intrusions, which is what one can rest on another in.
-    k.storm = d.pick(&[10_000_000, 10_000_000, 15_000_000, 40_000_000]);
+    k.storm = d.pick(&[10, 10, 10, 10, 10, 15, 15, 40]) * 1_000_000;
+    // So that clients ask for something nearly to the end, and the run is over soon after.
+    k.operations = (2 * k.storm / (k.think.0 + k.think.1)) as usize;
     let stay = d.pick(&[(100_000, 700_000), (500_000, 3_500_000)]);
     k.heal_within = 200_000_000;
     // A replica that lags, so that old beginnings of views are shown to it.

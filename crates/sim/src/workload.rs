@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use quorate_files::answer::Answer;
 use quorate_files::op::{
-    Create, Link, Lookup, Mkdir, Place, Read, Rename, RenameMode, Unlink, Write, flags,
+    Create, Hold, Link, Lookup, Mkdir, Open, Place, Read, Rename, RenameMode, Unlink, Write, flags,
 };
-use quorate_files::{Action, Ino, Op, Target, Who};
+use quorate_files::{Action, Handle, Ino, Op, Target, Who};
 use quorate_wire::message::Outcome;
 use quorate_wire::{Decode, Encode};
 
@@ -21,6 +21,8 @@ pub struct Asker {
     dice: Dice,
     lengths: Vec<u64>,
     inos: Vec<Ino>,
+    /// What it has made and not let go.
+    handles: Vec<Handle>,
 }
 
 impl Asker {
@@ -31,6 +33,7 @@ impl Asker {
             dice: Dice::new(seed, 100 + client as u64),
             lengths: vec![0; 256],
             inos: vec![Ino::ROOT],
+            handles: Vec::new(),
         }
     }
 
@@ -73,12 +76,7 @@ impl Asker {
         let ino = self.dice.pick(&self.inos);
         let name = self.name(knobs);
         let action = match self.dice.per_mille(knobs.reads) {
-            true if self.dice.per_mille(500) => Action::Lookup(Lookup { parent: ino, name }),
-            true => Action::Read(Read {
-                target: Target::Ino(ino),
-                offset: 0,
-                len: 4096,
-            }),
+            true => self.look(ino, name),
             false => self.change(knobs, token, large, ino, name),
         };
         let op = Op::new(Who::root(), action);
@@ -86,9 +84,29 @@ impl Asker {
         (op.to_bytes(), reads)
     }
 
+    fn look(&mut self, ino: Ino, name: Bytes) -> Action {
+        let read = |target| {
+            Action::Read(Read {
+                target,
+                offset: 0,
+                len: 4096,
+            })
+        };
+        match self.dice.below(6) {
+            0..3 => Action::Lookup(Lookup { parent: ino, name }),
+            3 => Action::CheckOpen(Open {
+                ino,
+                flags: flags::READ,
+            }),
+            // As who has it open without having said so.
+            4 => read(Target::Checked(ino)),
+            _ => read(Target::Ino(ino)),
+        }
+    }
+
     fn change(&mut self, knobs: &Knobs, token: u64, large: usize, ino: Ino, name: Bytes) -> Action {
         let other = self.dice.pick(&self.inos);
-        match self.dice.below(8) {
+        match self.dice.below(11) {
             0 | 1 => Action::Create(Create {
                 parent: ino,
                 name,
@@ -115,8 +133,19 @@ impl Asker {
                 new_name: self.name(knobs),
                 mode: RenameMode::Replace,
             }),
+            6 | 7 => Action::Hold(Hold {
+                keep: vec![ino],
+                let_go: vec![other],
+            }),
+            8 if !self.handles.is_empty() => {
+                let at = self.dice.below(self.handles.len() as u64) as usize;
+                Action::Release(self.handles.swap_remove(at))
+            }
             _ => Action::Write(Write {
-                target: Target::Ino(ino),
+                target: match self.dice.below(3) {
+                    0 => Target::Checked(ino),
+                    _ => Target::Ino(ino),
+                },
                 place: Place::At(self.dice.below(70_000)),
                 data: vec![token as u8; large.max(1)].into(),
             }),
@@ -145,7 +174,10 @@ impl Asker {
                 let outcome = quorate_files::Outcome::from_bytes(answer.clone());
                 let ino = match outcome.map(|o| o.0) {
                     Ok(Ok(Answer::Attr(attr))) => attr.ino,
-                    Ok(Ok(Answer::Opened(opened))) => opened.attr.ino,
+                    Ok(Ok(Answer::Opened(opened))) => {
+                        self.handles.push(opened.handle);
+                        opened.attr.ino
+                    }
                     _ => return,
                 };
                 if self.inos.len() < 12 && !self.inos.contains(&ino) {

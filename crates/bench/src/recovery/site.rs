@@ -98,9 +98,9 @@ impl Site {
     }
 
     /// Overwrites a hundredth of what a replica keeps in segments.
-    pub fn tamper(&self, replica: u8) -> Result<()> {
+    pub fn tamper(&self, replica: u8, round: usize) -> Result<()> {
         let blobs = self.group().join(format!("replica-{replica}/blobs"));
-        overwrite(&blobs).with_context(|| blobs.display().to_string())?;
+        overwrite(&blobs, round).with_context(|| blobs.display().to_string())?;
         Ok(())
     }
 
