@@ -3,7 +3,8 @@
 //!
 //! A server may think for long; a machine that has lost its power, or its network, is silent likewise, and a connection to it would last
 //! for minutes. So where calls wait and nothing comes, the router begins another connection to it now and then, which the machine's
-//! system answers at once, however busy the server is. If it does not, the connection ends, and with it the wait of its calls.
+//! system answers at once, however busy the server is. If it does not, the connection ends, and with it the wait of its calls. What is
+//! lost on its way for long (a firewall has forgotten the connection) ends it too: a new one may do.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use quorate_nfs::records::{REPLY_BYTES, Records};
 use quorate_nfs::rpc::record_head;
 use quorate_nfs::xdr::Writer;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
@@ -25,7 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout, timeout_at};
 
 use super::{ANSWER_TIME, DOWN_TIME, Load, now};
 
-/// How long connecting may take.
+/// How long it may take to find the addresses of a name, and to connect to one of them.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// How often calls are given up that wait for long.
 const LOOK_TIME: Duration = Duration::from_secs(1);
@@ -33,6 +35,8 @@ const LOOK_TIME: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_millis(500);
 /// How long a machine may take to answer: a packet that begins a connection is sent again after a second.
 const PROBE_TIME: Duration = Duration::from_millis(1250);
+/// The longest pause between two questions. A server that accepts nothing keeps each in its queue of connections, which must not fill.
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 /// The most calls that wait for answers.
 const MAX_WAITING: usize = 1 << 15;
 /// The most bytes that wait to be sent, but for one call.
@@ -87,7 +91,7 @@ struct State {
     /// Calls, as records.
     going: Writer,
     waiting: BTreeMap<u32, Waiting>,
-    /// Since when calls wait and none is answered.
+    /// Since when calls wait and nothing comes.
     silent_since: Instant,
     xid: u32,
     is_down: bool,
@@ -217,11 +221,7 @@ impl Line {
         let Some((xid, _)) = reply.split_first_chunk() else {
             return false;
         };
-        let waiting = {
-            let mut state = self.state();
-            state.silent_since = now;
-            state.waiting.remove(&u32::from_be_bytes(*xid))
-        };
+        let waiting = self.state().waiting.remove(&u32::from_be_bytes(*xid));
         // Whoever asked may have given up.
         if let Some(Waiting { waiter, since }) = waiting {
             self.load.times.add(now.saturating_duration_since(since));
@@ -238,11 +238,7 @@ impl Line {
         let address = &self.address;
         loop {
             self.is_called().await;
-            let connected = match timeout(CONNECT_TIME, connect(address)).await {
-                Ok(connected) => connected,
-                Err(_) => Err(io::ErrorKind::TimedOut.into()),
-            };
-            match connected {
+            match connect(address).await {
                 Ok(stream) => {
                     tracing::info!(%address, "connected");
                     self.load.up.store(true, Ordering::Relaxed);
@@ -296,20 +292,27 @@ impl Line {
         };
         let mut looks = interval(SILENCE / 2);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut pause = LOOK_TIME;
         loop {
             looks.tick().await;
+            let asked = now();
             let is_silent = {
                 let state = self.state();
                 !state.waiting.is_empty() && state.silent_since.elapsed() >= SILENCE
             };
             if !is_silent {
+                pause = LOOK_TIME;
                 continue;
             }
-            // That the server takes no more is an answer too.
-            if timeout(PROBE_TIME, TcpStream::connect(peer)).await.is_err() {
-                return "its machine does not answer".into();
+            let heard = || self.state().silent_since > asked;
+            match timeout(PROBE_TIME, TcpStream::connect(peer)).await {
+                Err(_) if !heard() => return "its machine does not answer".into(),
+                Ok(Err(e)) if is_unreachable(e.kind()) && !heard() => return e.to_string(),
+                // That the server takes no more is an answer too.
+                _ => {}
             }
-            tokio::time::sleep(LOOK_TIME).await;
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(MAX_PAUSE);
         }
     }
 
@@ -335,6 +338,7 @@ impl Line {
         let mut began = None;
         loop {
             let time = now();
+            self.state().silent_since = time;
             loop {
                 match records.take() {
                     Ok(Some(reply)) if self.answered(reply, time) => began = None,
@@ -360,15 +364,32 @@ impl Line {
     }
 }
 
-/// From a port that only the superuser can send from, if that is possible: many servers want it.
+/// Whether there is no way to a machine. What this one lacks (descriptors, ports) says nothing about the other.
+fn is_unreachable(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable};
+    matches!(kind, HostUnreachable | NetworkUnreachable | NetworkDown)
+}
+
+async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    let done = timeout(CONNECT_TIME, work).await;
+    done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
 async fn connect(address: &str) -> io::Result<TcpStream> {
+    connect_to_one(within(lookup_host(address)).await?).await
+}
+
+/// To the first that answers.
+async fn connect_to_one(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<TcpStream> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for to in lookup_host(address).await? {
-        match connect_to(to).await {
+    for to in addresses {
+        match within(connect_to(to)).await {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 // When it ends nobody waits for its calls any more: what the system has not sent yet must not come to the server after all.
                 stream.set_zero_linger()?;
+                // Its own patience is a quarter of an hour.
+                set_tcp_user_timeout(&stream, ANSWER_TIME.as_millis() as u32)?;
                 return Ok(stream);
             }
             Err(error) => last = error,
@@ -377,6 +398,7 @@ async fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
+/// From a port that only the superuser can send from, if that is possible: many servers want it.
 async fn connect_to(to: SocketAddr) -> io::Result<TcpStream> {
     if to.is_ipv4() {
         for port in (600..1024).rev() {
@@ -398,6 +420,7 @@ async fn connect_to(to: SocketAddr) -> io::Result<TcpStream> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::sockopt::tcp_user_timeout;
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
     use tokio::task::JoinHandle;
@@ -418,10 +441,15 @@ mod tests {
         }
     }
 
-    async fn ask() -> Asked {
+    /// With a queue of one connection that nobody has accepted, or two.
+    fn listen() -> TcpListener {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        let listener = socket.listen(1).unwrap();
+        socket.listen(1).unwrap()
+    }
+
+    async fn ask() -> Asked {
+        let listener = listen();
         let address = listener.local_addr().unwrap().to_string();
         let line = Arc::new(Line::new(address, Arc::default()));
         let served = line.clone();
@@ -437,18 +465,22 @@ mod tests {
         }
     }
 
+    /// Has as many connections as the system takes that nobody accepts: then it is silent.
+    async fn silence(listener: &TcpListener) -> Vec<TcpStream> {
+        let mut taken = Vec::new();
+        let to = listener.local_addr().unwrap();
+        while let Ok(connected) = timeout(SILENCE, TcpStream::connect(to)).await {
+            taken.push(connected.unwrap());
+            assert!(taken.len() < 100);
+        }
+        taken
+    }
+
     /// Whose machine takes no connections is waited for no longer than it takes to see that.
     #[tokio::test]
     async fn a_silent_machine_is_given_up() {
         let mut asked = ask().await;
-        // As many as the system takes that nobody accepts: then it is silent.
-        let mut taken = Vec::new();
-        let to = asked.listener.local_addr().unwrap();
-        while let Ok(connected) = timeout(Duration::from_millis(500), TcpStream::connect(to)).await
-        {
-            taken.push(connected.unwrap());
-            assert!(taken.len() < 100);
-        }
+        let _taken = silence(&asked.listener).await;
         let given_up = timeout(ANSWER_TIME / 2, &mut asked.answer).await;
         assert!(given_up.expect("it waits on").is_err());
     }
@@ -471,5 +503,45 @@ mod tests {
         asked.server.write_all(&reply).await.unwrap();
         let answer = (&mut asked.answer).await.unwrap();
         assert_eq!(answer, call[4..]);
+    }
+
+    /// What comes while a machine is asked counts, though it be a part of a reply.
+    #[tokio::test]
+    async fn a_machine_that_sends_is_not_silent() {
+        let mut asked = ask().await;
+        let mut call = [0; 12];
+        asked.server.read_exact(&mut call).await.unwrap();
+        // By then its silence has lasted long enough for the first question, which gets no answer either.
+        let _taken = silence(&asked.listener).await;
+        tokio::time::sleep(SILENCE / 2).await;
+        let reply = [&record_head(16), &call[4..], &[7; 8]].concat();
+        for byte in &reply {
+            asked.server.write_all(&[*byte]).await.unwrap();
+            tokio::time::sleep(SILENCE / 4).await;
+        }
+        let answer = (&mut asked.answer).await.unwrap();
+        assert_eq!(answer, reply[4..]);
+    }
+
+    /// That there is no way to a machine is known at once, and no sign of life.
+    #[tokio::test]
+    async fn a_machine_without_a_way_to_it_is_given_up() {
+        let line = Line::new(String::new(), Arc::default());
+        let (reply, _answer) = oneshot::channel();
+        line.send(|| Waiter::Task(reply), |w| w.u32(7)).unwrap();
+        let nowhere = (Ipv4Addr::BROADCAST, 2049).into();
+        let watched = timeout(ANSWER_TIME / 2, line.watch(Ok(nowhere))).await;
+        watched.expect("it is watched on");
+    }
+
+    /// An address that does not answer leaves time for the next.
+    #[tokio::test]
+    async fn each_address_of_a_name_has_its_time() {
+        let (silent, other) = (listen(), listen());
+        let _taken = silence(&silent).await;
+        let both = [&silent, &other].map(|listener| listener.local_addr().unwrap());
+        let connected = connect_to_one(both.into_iter()).await.unwrap();
+        assert_eq!(connected.peer_addr().unwrap(), both[1]);
+        assert!(tcp_user_timeout(&connected).unwrap() > 0);
     }
 }
