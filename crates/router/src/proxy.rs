@@ -2,10 +2,12 @@
 
 pub(crate) mod names;
 mod reply;
+mod space;
 mod straight;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +31,7 @@ use crate::rewrite::Rewrite;
 use crate::shelf::Shelves;
 use crate::upstream::Upstreams;
 use names::{Held, Names};
+use space::Space;
 
 /// The program and version of MOUNT.
 const MOUNT: (u32, u32) = (100_005, 3);
@@ -48,6 +51,8 @@ pub struct Proxy<L> {
     exports: Exports,
     /// For what is asked of all volumes.
     shelves: Arc<Shelves>,
+    /// What each has said of its space last.
+    spaces: Mutex<BTreeMap<Volume, Space>>,
     fsid: u64,
     replays: Replays,
     names: Names,
@@ -144,6 +149,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             layout,
             exports,
             shelves,
+            spaces: Mutex::default(),
             fsid: u64::from_be_bytes(fsid),
             replays: Replays::default(),
             names: Names::default(),

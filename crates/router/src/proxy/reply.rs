@@ -14,7 +14,7 @@ use crate::buckets::Changes;
 use crate::coordinator::{Found, Renamed};
 use crate::handle::Handle;
 use crate::intent::Log;
-use crate::layout::{Bucket, Volume};
+use crate::layout::Bucket;
 use crate::rewrite::turn;
 
 const CREATE: u32 = 8;
@@ -23,7 +23,6 @@ const REMOVE: u32 = 12;
 const RMDIR: u32 = 13;
 const RENAME: u32 = 14;
 const LINK: u32 = 15;
-const FSSTAT: u32 = 18;
 
 impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     pub(super) async fn lookup(&self, who: &Who, place: &Place) -> Done {
@@ -247,65 +246,6 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         self.made(&thing.object, attrs)
     }
 
-    /// The sums of all volumes.
-    pub(super) async fn fs_stat(&self, who: &Who, object: &Bytes) -> Done {
-        let object = self.handle(object)?;
-        let passage = self.buckets().pass(object.bucket).await?;
-        let attrs = self.coordinator.attrs(&object).await?;
-        let at = self.buckets().locate(object.bucket)?;
-        drop(passage);
-        let (mut sums, mut steady) = ([0u64; 6], u32::MAX);
-        for volume in self.buckets().map().present() {
-            let (words, seconds) = self.fs_stat_of(who, volume).await?;
-            for (sum, word) in sums.iter_mut().zip(words) {
-                *sum = sum.saturating_add(word);
-            }
-            steady = steady.min(seconds);
-        }
-        let mut w = Writer::default();
-        w.u32(0);
-        self.rewrite(object.bucket, &at).after(&mut w, Some(attrs));
-        sums.into_iter().for_each(|sum| w.u64(sum));
-        w.u32(steady);
-        Ok(w.out)
-    }
-
-    /// Bytes and files, in all, free, and free for this user; and for how many seconds they hold.
-    async fn fs_stat_of(&self, who: &Who, volume: Volume) -> Result<([u64; 6], u32), Status> {
-        let top = self.shelves.get(volume).ok_or(Status::Stale)?.top;
-        let mut w = Writer::default();
-        w.opaque(&top);
-        let servers = &self.buckets().servers;
-        let results = servers.nfs(volume, FSSTAT, who, &w.out).await?;
-        let r = &mut Reader::new(results);
-        let mut read = || {
-            let number = r.u32()?;
-            r.option(Attrs::read)?;
-            if number != 0 {
-                return Ok(Err(Status::of(number)));
-            }
-            let mut words = [0; 6];
-            for word in &mut words {
-                *word = r.u64()?;
-            }
-            Ok(Ok((words, r.u32()?)))
-        };
-        let read: Result<_, quorate_nfs::xdr::Malformed> = read();
-        let (words, seconds) = read.map_err(|_| Status::ServerFault)??;
-        self.layout.set_free(volume, words[1]);
-        Ok((words, seconds))
-    }
-
-    /// Asks how much is free, for the policy that wants to know.
-    pub async fn look_at_space(&self) {
-        for volume in self.buckets().map().present() {
-            // One that does not answer keeps what it had.
-            let _ = self.fs_stat_of(&Who::root(), volume).await;
-        }
-    }
-}
-
-impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     /// Gives the server the verifier of a listing as it was when it gave it out; refuses to go on with one that was begun on another
     /// server, before the bucket moved.
     pub(super) async fn turn_back(

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::responder::Responder;
+use super::responder::{Responder, SPACE};
 use super::{Client, at, eventually, listen, model, route_as, servers};
 
 const GETATTR: u32 = 1;
@@ -28,6 +28,7 @@ const ACCESS: u32 = 4;
 const READLINK: u32 = 5;
 const READ: u32 = 6;
 const WRITE: u32 = 7;
+const FSSTAT: u32 = 18;
 const COMMIT: u32 = 21;
 const JUKEBOX: u32 = Status::Jukebox as u32;
 const SERVERFAULT: u32 = Status::ServerFault as u32;
@@ -383,6 +384,37 @@ async fn clients_use_the_same_numbers() {
             let expected = &TEXT[from..=from + client];
             assert!(results[8..].starts_with(&(expected.len() as u32).to_be_bytes()));
             assert_eq!(&results[20..20 + expected.len()], expected);
+        }
+    }
+}
+
+/// A server that is away, refuses or is silent has the space of which it spoke last.
+#[tokio::test]
+async fn one_server_does_not_stop_fsstat() {
+    let site = Site::start("no_root_squash").await;
+    let who = Who::new(5, 6);
+    let mut stream = site.connect().await;
+    let both = SPACE.map(|word| 2 * word).map(u64::to_be_bytes).concat();
+    for (manner, expected) in [
+        (Some(Manner::Refusing), JUKEBOX),
+        (Some(Manner::Well), 0),
+        (Some(Manner::Refusing), 0),
+        (Some(Manner::Never), 0),
+        (None, 0),
+    ] {
+        match manner {
+            Some(manner) => site.manner(manner),
+            None => site.server.abort(),
+        }
+        // Of a file on the other.
+        let asked = call(7, FSSTAT, &who, &of(&site.files[1], &[]));
+        send(&mut stream, &asked).await;
+        let told = timeout(Duration::from_secs(15), reply(&mut stream)).await;
+        let (_, results) = told.expect("before it is given up").unwrap();
+        assert_eq!(status(&results), expected, "{manner:?}");
+        if expected == 0 {
+            let end = results.len() - 4;
+            assert_eq!(results[end - both.len()..end], both, "{manner:?}");
         }
     }
 }
