@@ -84,10 +84,31 @@ struct Inner<G> {
 /// A directory, as it is held among routers.
 #[derive(Debug, Default)]
 struct Dir {
-    /// Since when it is; whoever changes that has the lock.
-    since: tokio::sync::Mutex<Option<Instant>>,
+    /// Whether it is; whoever changes that has the lock.
+    standing: tokio::sync::Mutex<Standing>,
     /// How many changes are under way in it. Rises under the lock alone.
     users: AtomicU32,
+}
+
+/// Whether a directory is held among routers.
+#[derive(Clone, Copy, Debug, Default)]
+enum Standing {
+    #[default]
+    Free,
+    /// It was asked for or let go of, and the answer is not there: who waited for it may have been cut off. It is let go of once more.
+    Unknown,
+    /// Since then.
+    Held(Instant),
+}
+
+impl Standing {
+    fn is_older(self, than: Duration) -> bool {
+        match self {
+            Standing::Free => false,
+            Standing::Unknown => true,
+            Standing::Held(since) => now() - since >= than,
+        }
+    }
 }
 
 /// One router's epoch on a group.
@@ -300,7 +321,8 @@ impl<G: Group> Shared<G> {
         let all: Vec<(Key, Arc<Dir>)> = {
             let mut dirs = self.dirs();
             let is_idle = |dir: &Dir| {
-                dir.since.try_lock().is_ok_and(|since| since.is_none())
+                let standing = dir.standing.try_lock();
+                standing.is_ok_and(|standing| matches!(*standing, Standing::Free))
                     && dir.users.load(Ordering::Acquire) == 0
             };
             // Who is about to use one has it as well.
@@ -310,11 +332,10 @@ impl<G: Group> Shared<G> {
         for some in all.chunks(MAX_KEYS) {
             let (mut keys, mut guards) = (Vec::new(), Vec::new());
             for (key, dir) in some {
-                let Ok(guard) = dir.since.try_lock() else {
+                let Ok(guard) = dir.standing.try_lock() else {
                     continue;
                 };
-                let is_old = guard.is_some_and(|since| now() - since >= LINGER);
-                if is_old && dir.users.load(Ordering::Acquire) == 0 {
+                if guard.is_older(LINGER) && dir.users.load(Ordering::Acquire) == 0 {
                     keys.push(*key);
                     guards.push(guard);
                 }
@@ -323,7 +344,9 @@ impl<G: Group> Shared<G> {
                 continue;
             }
             if self.release(keys).await.is_ok() {
-                guards.iter_mut().for_each(|since| **since = None);
+                for mut standing in guards {
+                    *standing = Standing::Free;
+                }
             }
         }
     }
@@ -396,18 +419,18 @@ impl<G: Group> Log for Shared<G> {
         };
         let mut guards = Vec::new();
         for dir in &dirs {
-            guards.push(dir.since.lock().await);
+            guards.push(dir.standing.lock().await);
         }
         let mut old = Vec::new();
-        for ((key, dir), since) in keys.iter().zip(&dirs).zip(&mut guards) {
-            if since.is_some_and(|since| now() - since >= TERM) {
+        for ((key, dir), standing) in keys.iter().zip(&dirs).zip(&mut guards) {
+            if standing.is_older(TERM) {
                 if self.unused(dir).await? {
-                    **since = None;
+                    **standing = Standing::Unknown;
                     old.push(*key);
                 } else {
                     // What is under way there may wait for a server that is away. Others do not get it before that ends; own changes
                     // of other names go on.
-                    **since = Some(now());
+                    **standing = Standing::Held(now());
                 }
             }
         }
@@ -415,9 +438,13 @@ impl<G: Group> Log for Shared<G> {
             self.release(old).await?;
             self.0.group.pause(AGAIN * 2).await;
         }
-        let missing = keys.iter().zip(&guards);
-        let missing = missing.filter(|(_, since)| since.is_none());
-        let missing: Vec<Key> = missing.map(|(key, _)| *key).collect();
+        let mut missing = Vec::new();
+        for (key, standing) in keys.iter().zip(&mut guards) {
+            if !matches!(**standing, Standing::Held(_)) {
+                **standing = Standing::Unknown;
+                missing.push(*key);
+            }
+        }
         if missing.is_empty() {
             if !self.is_current() {
                 return Err(Status::Jukebox);
@@ -425,8 +452,10 @@ impl<G: Group> Log for Shared<G> {
         } else {
             self.acquire(missing).await?;
         }
-        for (dir, since) in dirs.iter().zip(&mut guards) {
-            since.get_or_insert_with(now);
+        for (dir, standing) in dirs.iter().zip(&mut guards) {
+            if !matches!(**standing, Standing::Held(_)) {
+                **standing = Standing::Held(now());
+            }
             dir.users.fetch_add(1, Ordering::AcqRel);
         }
         drop(guards);
@@ -465,17 +494,47 @@ impl<G: Group> Log for Shared<G> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use quorate_wire::codec::Encode;
     use tokio::time::{sleep, timeout};
 
     use super::*;
 
+    /// What becomes of an operation.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fate {
+        Answered,
+        /// It is carried out, and the answer does not come.
+        Done,
+        Lost,
+    }
+
     /// A group that grants all.
     #[derive(Clone, Debug)]
-    struct Granting;
+    struct Granting(Arc<Mutex<(Fate, BTreeSet<Key>)>>);
+
+    impl Granting {
+        fn new() -> Granting {
+            Granting(Arc::new(Mutex::new((Fate::Answered, BTreeSet::new()))))
+        }
+    }
 
     impl Group for Granting {
-        async fn call(&self, _: Bytes) -> Result<Bytes, SharedError> {
+        async fn call(&self, op: Bytes) -> Result<Bytes, SharedError> {
+            let fate = {
+                let (fate, held) = &mut *self.0.lock().unwrap();
+                match Op::from_bytes(op).unwrap() {
+                    _ if *fate == Fate::Lost => {}
+                    Op::Hold(Keys { keys, .. }) => held.extend(keys),
+                    Op::Release(Keys { keys, .. }) => held.retain(|key| !keys.contains(key)),
+                    other => panic!("{other:?}"),
+                }
+                *fate
+            };
+            if fate != Fate::Answered {
+                std::future::pending::<()>().await;
+            }
             Ok(Reply::Done(()).to_bytes().into())
         }
 
@@ -487,7 +546,7 @@ mod tests {
     /// A change that waits for a server that is away does not hold up others in its directory, and nobody waits for a place that is lost.
     #[tokio::test]
     async fn a_change_that_takes_long_holds_up_no_other_of_this_router() {
-        let shared = Shared::new(Granting, 1, Duration::from_secs(300), now());
+        let shared = Shared::new(Granting::new(), 1, Duration::from_secs(300), now());
         let hold = || timeout(TERM * 20, shared.hold(vec![moves()]));
         let stuck = hold().await.expect("nobody has it").unwrap();
         sleep(TERM).await;
@@ -497,5 +556,34 @@ mod tests {
         let late = hold().await.expect("it ends");
         assert_eq!(late.err(), Some(Status::Jukebox));
         drop(stuck);
+    }
+
+    /// Who is cut off while a directory is asked for, or let go of for others, leaves nothing held that nobody knows of.
+    #[tokio::test]
+    async fn what_is_cut_off_is_let_go_of() {
+        for (term_is_over, fate) in [
+            (false, Fate::Done),
+            (false, Fate::Lost),
+            (true, Fate::Done),
+            (true, Fate::Lost),
+        ] {
+            let group = Granting::new();
+            let shared = Shared::new(group.clone(), 1, Duration::from_secs(300), now());
+            if term_is_over {
+                drop(shared.hold(vec![moves()]).await.unwrap());
+                sleep(TERM).await;
+            }
+            group.0.lock().unwrap().0 = fate;
+            let cut_off = timeout(AGAIN * 10, shared.hold(vec![moves()])).await;
+            cut_off.expect_err("there is no answer");
+            group.0.lock().unwrap().0 = Fate::Answered;
+            shared.sweep().await;
+            let held = group.0.lock().unwrap().1.clone();
+            assert_eq!(held, BTreeSet::new(), "{term_is_over}, {fate:?}");
+            // Who wants it next has it.
+            let hold = shared.hold(vec![moves()]).await.unwrap();
+            assert_eq!(group.0.lock().unwrap().1.len(), 1);
+            drop(hold);
+        }
     }
 }
