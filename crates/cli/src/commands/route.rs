@@ -132,7 +132,7 @@ async fn offer<L: Log + Debug + Clone + 'static>(
 ) -> Result<()> {
     let buckets = coordinator.servers.clone();
     let mover = Mover::new(buckets.clone(), coordinator.log().clone(), shelves.clone());
-    let keeper = volumes::Keeper::new(mover, shelves.clone(), set, alone);
+    let keeper = Arc::new(volumes::Keeper::new(mover, shelves.clone(), set, alone));
     let layout = Arc::new(config.layout());
     let exports = config.exports.clone();
     let proxy = Proxy::new(coordinator, layout.clone(), exports, shelves, set);
@@ -149,14 +149,18 @@ async fn offer<L: Log + Debug + Clone + 'static>(
         ),
         false => eprintln!("serving {count} volumes as one over NFS at {address}"),
     }
-    let overview = || keeper.overview(|volume| layout.free(volume));
+    let overview = {
+        let keeper = keeper.clone();
+        move || keeper.overview(|volume| layout.free(volume))
+    };
+    let status = overview.clone();
     let told = async {
         if !args.json {
             return std::future::pending().await;
         }
         loop {
             tokio::time::sleep(INTERVAL).await;
-            let mut told = json!(overview());
+            let mut told = json!(status());
             told["event"] = json!("status");
             println!("{told}");
         }
@@ -165,6 +169,6 @@ async fn offer<L: Log + Debug + Clone + 'static>(
         served = serve(listener, proxy) => served.context("serving"),
         () = told => Ok(()),
         () = keeper.run() => Ok(()),
-        () = control.obey(&keeper, &overview) => Ok(()),
+        () = control.obey(&keeper, overview) => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 //! line of JSON, and a line of JSON that says how it ended.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::operators::{self, SocketFile};
@@ -19,6 +21,8 @@ use crate::operators::{self, SocketFile};
 const MAX_ORDER: u64 = 8192;
 /// How long an order may take to come.
 const ORDER_TIME: Duration = Duration::from_secs(5);
+/// The most orders at a time; further ones wait to be taken.
+const MAX_ORDERS: usize = 64;
 
 /// What is ordered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,24 +78,52 @@ pub fn listen(path: PathBuf) -> Result<Control> {
 }
 
 impl Control {
-    /// Carries out orders, one after the other, for ever.
-    pub async fn obey<L: Log>(&self, keeper: &Keeper<L>, overview: &impl Fn() -> Overview) {
+    /// Carries out orders for ever.
+    pub async fn obey<L: Log + 'static>(
+        &self,
+        keeper: &Arc<Keeper<L>>,
+        overview: impl Fn() -> Overview + Clone + Send + Sync + 'static,
+    ) {
+        let keeper = keeper.clone();
+        let obeyed = self.each(move |order| {
+            let (keeper, overview) = (keeper.clone(), overview.clone());
+            async move { carry_out(order, &keeper, &overview).await }
+        });
+        obeyed.await;
+    }
+
+    /// Several at once: one that waits for the end of a move keeps nobody from looking how far it is.
+    async fn each<F>(&self, carry_out: impl Fn(Order) -> F + Clone + Send + 'static)
+    where
+        F: Future<Output = Answer> + Send + 'static,
+    {
+        let mut orders = JoinSet::new();
         loop {
-            let Ok((mut stream, _)) = self.listener.accept().await else {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
+            let accepted = tokio::select! {
+                accepted = self.listener.accept(), if orders.len() < MAX_ORDERS => accepted,
+                Some(_) = orders.join_next() => continue,
             };
-            let answer = match timeout(ORDER_TIME, read(&mut stream)).await {
-                Ok(Ok(order)) => carry_out(order, keeper, overview).await,
-                Ok(Err(error)) => Answer::Failed(format!("that is no order: {error:#}")),
-                Err(_) => continue,
-            };
-            if let Ok(mut line) = serde_json::to_string(&answer) {
-                line.push('\n');
-                // Who has asked may be gone.
-                let _ = timeout(ORDER_TIME, stream.write_all(line.as_bytes())).await;
+            match accepted {
+                Ok((stream, _)) => drop(orders.spawn(attend(stream, carry_out.clone()))),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
+    }
+}
+
+async fn attend<F>(mut stream: UnixStream, carry_out: impl Fn(Order) -> F)
+where
+    F: Future<Output = Answer>,
+{
+    let answer = match timeout(ORDER_TIME, read(&mut stream)).await {
+        Ok(Ok(order)) => carry_out(order).await,
+        Ok(Err(error)) => Answer::Failed(format!("that is no order: {error:#}")),
+        Err(_) => return,
+    };
+    if let Ok(mut line) = serde_json::to_string(&answer) {
+        line.push('\n');
+        // Who has asked may be gone.
+        let _ = timeout(ORDER_TIME, stream.write_all(line.as_bytes())).await;
     }
 }
 
@@ -152,6 +184,36 @@ pub async fn order(path: &Path, order: &Order) -> Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// While an order waits, others are carried out.
+    #[tokio::test]
+    async fn who_looks_does_not_wait_for_others() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control");
+        let control = listen(path.clone()).unwrap();
+        let carry_out = |order| async move {
+            match order {
+                Order::List {} => Answer::Done(json!({})),
+                _ => std::future::pending().await,
+            }
+        };
+        let waiting = async {
+            let stop = false;
+            let drain = Order::Drain { volume: 3, stop };
+            order(&path, &drain).await
+        };
+        let looking = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            order(&path, &Order::List {}).await
+        };
+        tokio::select! {
+            () = control.each(carry_out) => {}
+            waited = waiting => panic!("{waited:?}"),
+            told = timeout(ORDER_TIME, looking) => {
+                told.expect("it waits").unwrap();
+            }
+        }
+    }
 
     #[test]
     fn orders_are_read_as_they_are_meant() {
