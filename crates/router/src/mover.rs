@@ -3,7 +3,8 @@
 //! A move copies a bucket to a new directory on the other volume, then what has changed meanwhile, again and again until that is little.
 //! For the last of it the calls that may change the bucket are kept waiting; then the map is kept, which is the commit: before it the
 //! old place holds, and the copy is worth nothing; after it the new place, and what is left on the old volume. Either is taken
-//! away then, or by [`Mover::sweep`] when a router starts: no step of a move has a record of its own.
+//! away then, or by [`Mover::sweep`] when a router starts: no step of a move has a record of its own. Other changes of the map go on
+//! while a bucket is copied.
 
 mod copy;
 
@@ -33,7 +34,7 @@ const ATTEMPTS: usize = 60;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MoveError {
     /// There is no such bucket or volume, or the volume takes none.
-    #[error("there is no such bucket or volume, or it is there already")]
+    #[error("there is no such bucket or volume, it is there already, or the volume takes none")]
     Nowhere,
     /// One of the servers says so.
     #[error("{0:?} from volume {1}")]
@@ -64,6 +65,8 @@ pub struct Mover<S, L> {
     buckets: Arc<Buckets<S>>,
     log: L,
     shelves: Arc<Shelves>,
+    /// One move at a time. Locked before `changing`.
+    moving: Mutex<()>,
     /// One change of the map at a time.
     changing: Mutex<()>,
     /// How far it is.
@@ -77,6 +80,7 @@ impl<S: Servers, L: Log> Mover<S, L> {
             buckets,
             log,
             shelves,
+            moving: Mutex::default(),
             changing: Mutex::default(),
             progress: Progress::default(),
         }
@@ -117,6 +121,11 @@ impl<S: Servers, L: Log> Mover<S, L> {
     /// [`MoveError::Nowhere`] if it can't be: nothing that has buckets is removed, and nothing that was removed comes back;
     /// [`MoveError::Log`].
     pub async fn put_to(&self, volume: Volume, new: Use) -> Result<(), MoveError> {
+        // One that has no bucket may be getting one, or still have what is left of one.
+        let _moving = match new {
+            Use::Removed => Some(self.moving.lock().await),
+            _ => None,
+        };
         let changed = self.change(|map| {
             let free = map.held(volume) == 0;
             let member = map.volumes.get_mut(usize::from(volume.0))?;
@@ -149,25 +158,22 @@ impl<S: Servers, L: Log> Mover<S, L> {
     /// # Errors
     /// [`MoveError`]: it is where it was.
     pub async fn move_bucket(&self, bucket: Bucket, to: Volume) -> Result<(), MoveError> {
-        let _changing = self.changing.lock().await;
-        let mut map = Map::clone(&self.buckets.map());
-        let old = map.place(bucket).ok_or(MoveError::Nowhere)?;
-        if old.volume == to || map.member(to).is_none_or(|m| m.state != Use::Serving) {
-            return Err(MoveError::Nowhere);
-        }
-        // The number of this attempt, which no other has.
-        self.keep(&mut map).await?;
-        self.buckets.set_map(map.clone());
-        let number = map.version;
+        let _moving = self.moving.lock().await;
+        // The number of this attempt, which no other has: that of the map's new version.
+        let begun = self.change(|map| {
+            let old = map.place(bucket).filter(|old| old.volume != to)?;
+            takes(map, to).then_some((old, map.version + 1))
+        });
+        let (old, number) = begun.await?.ok_or(MoveError::Nowhere)?;
         self.progress.objects.store(0, Ordering::Relaxed);
         self.progress.bytes.store(0, Ordering::Relaxed);
         self.buckets.watch(Some(bucket));
-        let moved = self.steps(bucket, old, to, map).await;
-        self.buckets.watch(None);
         let new = Place {
             volume: to,
             moved: number,
         };
+        let moved = self.steps(bucket, old, new).await;
+        self.buckets.watch(None);
         let left = if moved.is_ok() { old } else { new };
         if let Err(error) = self.take_away(bucket, left, moved.is_err()).await {
             tracing::warn!(bucket = bucket.0, %error, "what is left of a bucket stays until the next start");
@@ -175,14 +181,8 @@ impl<S: Servers, L: Log> Mover<S, L> {
         moved
     }
 
-    async fn steps(
-        &self,
-        bucket: Bucket,
-        old: Place,
-        to: Volume,
-        mut map: Map,
-    ) -> Result<(), MoveError> {
-        let number = map.version;
+    async fn steps(&self, bucket: Bucket, old: Place, new: Place) -> Result<(), MoveError> {
+        let (to, number) = (new.volume, new.moved);
         let (from_server, from_shelf) = self.shelf(old.volume)?;
         let (to_server, to_shelf) = self.shelf(to)?;
         let at = self
@@ -207,7 +207,12 @@ impl<S: Servers, L: Log> Mover<S, L> {
             }
         }
         let _closed = self.close(bucket, &mut copying).await?;
-        // From here on nothing in the bucket changes, and calls wait.
+        // From here on nothing in the bucket changes, and calls wait; nor does the map, which may have changed since.
+        let _changing = self.changing.lock().await;
+        let mut map = Map::clone(&self.buckets.map());
+        if map.place(bucket) != Some(old) || !takes(&map, to) {
+            return Err(MoveError::Nowhere);
+        }
         let name = table_name(number);
         let last = async {
             copying.make_up(self.buckets.take_changes()).await?;
@@ -230,10 +235,7 @@ impl<S: Servers, L: Log> Mover<S, L> {
             }
         }
         if let Some(place) = map.buckets.get_mut(bucket.0 as usize) {
-            *place = Place {
-                volume: to,
-                moved: number,
-            };
+            *place = new;
         }
         map.version += 1;
         // The commit. If it fails, nobody knows which map is kept: neither place may be used until one is.
@@ -302,7 +304,7 @@ impl<S: Servers, L: Log> Mover<S, L> {
     /// # Errors
     /// [`MoveError::Server`]: something may be left.
     pub async fn sweep(&self) -> Result<(), MoveError> {
-        let _changing = self.changing.lock().await;
+        let _moving = self.moving.lock().await;
         let map = self.buckets.map();
         for volume in map.present() {
             let (server, shelf) = self.shelf(volume)?;
@@ -331,4 +333,10 @@ impl<S: Servers, L: Log> Mover<S, L> {
     pub fn buckets(&self) -> &Arc<Buckets<S>> {
         &self.buckets
     }
+}
+
+/// Whether buckets may go to a volume.
+fn takes(map: &Map, volume: Volume) -> bool {
+    map.member(volume)
+        .is_some_and(|member| member.state == Use::Serving)
 }

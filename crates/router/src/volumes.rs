@@ -282,7 +282,13 @@ impl<L: Log> Keeper<L> {
         if held > 0 {
             return Err(OrderError::InUse(number, held));
         }
-        self.mover.put_to(volume, Use::Removed).await?;
+        match self.mover.put_to(volume, Use::Removed).await {
+            // It has got one meanwhile.
+            Err(MoveError::Nowhere) => {
+                return Err(OrderError::InUse(number, self.map().held(volume)));
+            }
+            removed => removed?,
+        }
         self.servers().set(volume, None);
         self.shelves.set(volume, None);
         // Its label goes, so that it can be used again; a server that is away keeps it.

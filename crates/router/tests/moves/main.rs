@@ -152,6 +152,49 @@ fn trees_are_used_while_buckets_move() {
     assert!(moves > 200 && during > 2_000 && waits > 20 && busy < moves / 4);
 }
 
+/// What is ordered while a bucket is copied is done at once, but for the end of a volume; and the move heeds it.
+#[test]
+fn orders_do_not_wait_for_moves() {
+    for seed in 0..20 {
+        let mut random = Random(seed + 7_000);
+        let (many, _) = some(&mut random, seed);
+        let running = router(&many);
+        let before = seen(&running);
+        let mover = mover(&many, &running);
+        let (bucket, to) = any_move(&mut random, &running);
+        let map = running.servers.map();
+        let from = map.volume(bucket).unwrap();
+        let third = map.serving().find(|&v| v != from && v != to).unwrap();
+        let goes_on = seed % 2 == 0;
+        let drained = if goes_on { third } else { to };
+        let mut moving = pin!(mover.move_bucket(bucket, to));
+        many.lock().yields = true;
+        for _ in 0..8 {
+            assert!(poll(moving.as_mut()).is_pending(), "seed {seed}");
+        }
+        many.lock().yields = false;
+        assert_eq!(run(mover.put_to(drained, Use::Draining)), Some(Ok(())));
+        let mut removing = pin!(mover.put_to(from, Use::Removed));
+        assert!(poll(removing.as_mut()).is_pending(), "seed {seed}");
+        let (moved, at) = match goes_on {
+            true => (Ok(()), to),
+            false => (Err(MoveError::Nowhere), from),
+        };
+        assert_eq!(run(moving.as_mut()), Some(moved), "seed {seed}");
+        let removed = match running.servers.map().held(from) {
+            0 => Ok(()),
+            _ => Err(MoveError::Nowhere),
+        };
+        assert_eq!(poll(removing), Poll::Ready(removed), "seed {seed}");
+        let map = running.servers.map();
+        assert_eq!(map.volume(bucket), Some(at), "seed {seed}");
+        assert_eq!(map.member(drained).unwrap().state, Use::Draining);
+        assert_eq!(seen(&running), before, "seed {seed}");
+        assert_eq!(seen(&router(&many)), before, "seed {seed}, anew");
+        assert_clean(&many, &running);
+    }
+}
+
 /// At each step of moves each fault happens once. Afterwards all is there that was, by the handles from before, and nothing else.
 #[test]
 fn each_step_of_a_move_can_be_the_last() {
