@@ -102,19 +102,22 @@ impl Agreement {
         let Some(epochs) = &mut self.epochs else {
             return;
         };
+        let before = epochs.seen.of(replica);
         if !epochs.seen.saw(replica, counter) {
             return;
         }
         let record = epochs.record();
         self.persist(record);
         if replica != self.config.me && !is_on(Mutant::FormerWordsCount) {
-            self.forget_words(replica);
+            // Two of its numbers count at a time.
+            let void = before.saturating_add(1) < counter;
+            self.forget_words(replica, void);
         }
     }
 
     /// What a replica has said under keys that are worth nothing any more counts no longer, unless it is part of what is complete. It
     /// says again what is still so: a VIEW-CHANGE under its key of now, votes in answer to STATUS.
-    fn forget_words(&mut self, replica: ReplicaId) {
+    fn forget_words(&mut self, replica: ReplicaId, void: bool) {
         let Some(epochs) = &mut self.epochs else {
             return;
         };
@@ -127,7 +130,7 @@ impl Agreement {
         self.forget_votes(replica, former);
         self.statuses.remove(&replica);
         if let Some(recovery) = &mut self.recovery {
-            recovery.forget_answer(replica);
+            recovery.forget_answer(replica, void);
         }
 
         let primary_of = |m: &SignedNewView| self.config.quorum.primary(m.body.view);
@@ -200,17 +203,20 @@ impl Agreement {
         self.tell_epoch();
     }
 
-    /// Tells all under which key this replica speaks, and how its view began.
-    pub(crate) fn tell_epoch(&mut self) {
-        let Some(certificate) = self.config.key.certificate().cloned() else {
-            return;
-        };
+    /// Under which key this replica speaks, and how its view began.
+    pub(crate) fn own_epoch(&self) -> Option<PeerMessage> {
+        let certificate = self.config.key.certificate().cloned()?;
         let entered = self.entered.as_ref().filter(|_| self.is_entry_durable());
         let began = entered.map(|e| (e.new_view.body.view, e.new_view.digest()));
         // Who has lost its log vouches for nothing.
         let began = began.filter(|_| !self.is_recovering());
-        let message = PeerMessage::Epoch(EpochStatus { certificate, began });
-        self.out.push_back(Output::Broadcast(message));
+        Some(PeerMessage::Epoch(EpochStatus { certificate, began }))
+    }
+
+    /// Tells all of it.
+    pub(crate) fn tell_epoch(&mut self) {
+        let own = self.own_epoch();
+        self.out.extend(own.map(Output::Broadcast));
     }
 
     /// Another replica says under which key it speaks.

@@ -34,6 +34,9 @@ const HELP_MS: Millis = 60_000;
 /// When nothing has committed for so long although places are to be filled, the primary is left: where no client asks for anything
 /// nobody else would see that it does nothing.
 const STALLED_MS: Millis = 3_000;
+/// How long a replica that has passed all that it may have voted for waits for its view before it asks the others anew how far they are: one
+/// that lied may have recovered since. A view that begins for it takes milliseconds.
+const VIEW_MS: Millis = 20_000;
 /// Greater numbers are nobody's: views and places are counted from 0, one at a time.
 const MAX_NUMBER: u64 = u64::MAX / 4;
 
@@ -65,6 +68,8 @@ pub(crate) struct Recovery {
     nonce: u64,
     answers: BTreeMap<ReplicaId, Estimate>,
     bound: Option<Bound>,
+    /// Since when only the view is waited for.
+    passed: Option<Millis>,
     /// A checkpoint of its own with which it started, if that is all that its low water mark rests on.
     own: Seq,
     /// What its identity says, where it has a key holder.
@@ -99,6 +104,7 @@ impl Recovery {
             nonce,
             answers: BTreeMap::new(),
             bound: None,
+            passed: None,
             own,
             statement: None,
             ordered: None,
@@ -128,11 +134,22 @@ impl Recovery {
         self.bound
     }
 
-    /// A replica is asked anew, if that is still of use.
-    pub fn forget_answer(&mut self, replica: ReplicaId) {
+    /// A replica is asked anew, if that is still of use. Where its key was `void` when it answered, whoever had stolen that may have done so, and
+    /// what followed from it is in doubt.
+    pub fn forget_answer(&mut self, replica: ReplicaId, void: bool) {
         if self.bound.is_none() {
             self.answers.remove(&replica);
+        } else if void && self.answers.contains_key(&replica) {
+            self.ask_again();
         }
+    }
+
+    /// All are asked anew. It has said nothing since it was asked first, so that what is answered now bounds that as well.
+    fn ask_again(&mut self) {
+        self.answers.clear();
+        self.bound = None;
+        self.passed = None;
+        self.nonce = self.nonce.wrapping_add(1);
     }
 }
 
@@ -221,8 +238,16 @@ impl Agreement {
         }
     }
 
-    /// Asks the others how far they are, as long as too few have said it.
+    /// Asks the others how far they are, as long as too few have said it; and anew where what they said has led to a view that does not begin.
     pub(crate) fn ask_for_estimates(&mut self) {
+        let (now, has_passed) = (self.now.mono, self.has_passed_bound());
+        if let Some(recovery) = &mut self.recovery {
+            let since = recovery.passed.filter(|_| has_passed).unwrap_or(now);
+            recovery.passed = has_passed.then_some(since);
+            if now.saturating_sub(since) >= VIEW_MS {
+                recovery.ask_again();
+            }
+        }
         if let Some(recovery) = &self.recovery
             && recovery.bound.is_none()
         {
@@ -237,6 +262,9 @@ impl Agreement {
         from: ReplicaId,
         nonce: u64,
     ) -> Result<(), Rejected> {
+        // First under which key: an answer under one that is void by now is in doubt.
+        let own = self.own_epoch();
+        self.out.extend(own.map(|own| Output::Send(from, own)));
         let checkpoint = self.newest_checkpoint();
         let prepared = self.certified.max(self.committed).max(checkpoint);
         let answer = PeerMessage::Estimate(Estimate {

@@ -249,6 +249,11 @@ impl Counters {
         &self.0
     }
 
+    /// The highest of a replica; 0 where there is none.
+    pub fn of(&self, replica: ReplicaId) -> u64 {
+        self.0.get(usize::from(replica.0)).copied().unwrap_or(0)
+    }
+
     /// Whether a certificate of this number may still be used.
     ///
     /// # Errors

@@ -76,6 +76,45 @@ fn three_answers_to_its_own_question_are_needed() {
     assert_eq!(replica.reads_from(), bound.seq);
 }
 
+/// One lie about its view must not keep a replica waiting for a view that never comes: it asks anew, once only the view is missing.
+#[test]
+fn a_view_that_does_not_begin_is_asked_for_anew() {
+    let mut replica = without_log(2);
+    let first = nonce(&mut replica);
+    for (from, view) in [(0, 1 << 60), (1, 5), (3, 5)] {
+        from_peer(&mut replica, 1, from, estimate(first, 128, view)).unwrap();
+    }
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    assert!(bound.view > View(1 << 60));
+    // As long as the state is not there yet it has time.
+    wait(&mut replica, 2, 30_000);
+    assert!(replica.standing().recovering.unwrap().bound.is_some());
+    for from in [0, 1, 3] {
+        let message = PeerMessage::Checkpoint(Checkpoint {
+            seq: bound.seq,
+            root: ROOT,
+        });
+        let _ = from_peer(&mut replica, 30_000, from, message);
+    }
+    let fetched = Input::StateFetched(bound.seq, ROOT);
+    wait(&mut replica, 30_001, 31_000);
+    replica.handle(at(31_000), fetched).unwrap();
+    wait(&mut replica, 31_000, 45_000);
+    assert!(replica.standing().recovering.unwrap().bound.is_some());
+    outputs(&mut replica);
+    wait(&mut replica, 45_000, 60_000);
+    let second = nonce(&mut replica);
+    assert_ne!(first, second);
+    let refused = from_peer(&mut replica, 60_000, 1, estimate(first, 128, 5));
+    assert_eq!(refused, Err(Rejected::NotAsked));
+    for from in [0, 1, 3] {
+        from_peer(&mut replica, 60_000, from, estimate(second, 128, 5)).unwrap();
+    }
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    assert!(bound.view < View(100));
+    replica.invariants();
+}
+
 /// Whatever it is told, it says nothing that counts; it answers nobody else who asks.
 #[test]
 fn it_is_silent() {

@@ -6,8 +6,8 @@ use quorate_wire::message::{
     AuthRequest, Checkpoint, Estimate, PeerMessage, SignedViewChange, Status,
 };
 use quorate_wire::{
-    Digest, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, Signer, Time,
-    View,
+    Digest, EpochCertificate, EpochStatus, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq,
+    Signer, Time, View,
 };
 
 const ROOT: Digest = Digest([7; 32]);
@@ -245,6 +245,50 @@ fn a_primary_that_orders_none_is_left() {
     }
     from_peer(&mut replica, 3_200, 2, recovers(0, 128 + LOG_WINDOW)).unwrap();
     assert_eq!(replica.standing().view, View(2));
+}
+
+/// What was answered under a key that turns out to be void counts no longer, nor what followed from it; all are asked anew.
+#[test]
+fn answers_under_void_keys_do_not_count() {
+    let mut replica = without_log();
+    let nonce = |replica: &mut Agreement| {
+        let all = outputs(replica).into_iter();
+        let mut asked = all.filter_map(|o| match o {
+            Output::Broadcast(PeerMessage::EstimatePlease(nonce)) => Some(nonce),
+            _ => None,
+        });
+        asked.next()
+    };
+    let shows = |replica: &mut Agreement, counter: u64| {
+        let certificate = signer(1, counter)
+            .certificate()
+            .cloned()
+            .expect("it has one");
+        let own = EpochStatus {
+            certificate,
+            began: None,
+        };
+        from_peer(replica, 2, 1, PeerMessage::Epoch(own)).unwrap();
+    };
+    let bound = |replica: &Agreement| replica.standing().recovering.unwrap().bound;
+    let first = nonce(&mut replica).expect("it asks");
+    shows(&mut replica, 1);
+    for from in 1..4 {
+        let answer = Estimate {
+            nonce: first,
+            checkpoint: Seq(128),
+            prepared: Seq(130),
+            view: View(0),
+        };
+        from_peer(&mut replica, 2, from, PeerMessage::Estimate(answer)).unwrap();
+    }
+    // Keys are renewed all the time: the last one still counts.
+    shows(&mut replica, 2);
+    assert!(bound(&replica).is_some());
+    shows(&mut replica, 4);
+    assert!(bound(&replica).is_none());
+    wait(&mut replica, 3, 1_000);
+    assert_ne!(nonce(&mut replica).expect("it asks anew"), first);
 }
 
 /// A replica that comes back asks until a state tells of it, and does not take part before.
