@@ -275,9 +275,10 @@ impl Daemon {
         if lost_disk && !first_start {
             directory::make_again(&data, &group)?;
         }
-        let past = match directory::check(&data, &group)? {
-            restore::Past::Logged | restore::Past::Lost if recover => restore::Past::Distrusted,
-            past => past,
+        let past = match recover {
+            true if alone => return Err(DaemonError::NobodyToAsk),
+            true => directory::distrust(&data, &group)?,
+            false => directory::check(&data, &group)?,
         };
         let found = restore::restore(&data, past, alone, service.clone())?;
         let restored_ms = since_begin();

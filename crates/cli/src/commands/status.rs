@@ -411,6 +411,7 @@ impl Watch {
                 links.flush();
                 let left = due.saturating_duration_since(now());
                 if let Err(e) = links.poll(Some(left)) {
+                    shared.ended.store(true, Ordering::Release);
                     return tracing::error!("the replicas are not asked any more: {e}");
                 }
                 while let Some(event) = links.next_event() {
@@ -422,6 +423,11 @@ impl Watch {
             }
         });
         Ok(Watch { kept, waker })
+    }
+
+    /// Whether nobody is asked any more, since the links have failed.
+    pub fn has_ended(&self) -> bool {
+        self.kept.ended.load(Ordering::Acquire)
     }
 
     /// What was said last, as far as it is fresh.

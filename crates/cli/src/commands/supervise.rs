@@ -59,8 +59,14 @@ pub fn run(args: &Supervise) -> Result<()> {
     let runtime = commands::runtime()?;
     // Starting a process needs the runtime.
     let _entered = runtime.enter();
-    let children = Children::start(vec![launch], true, programs)?;
-    runtime.block_on(serve(group, identity, children, state, schedule, signs))
+    let (records, word) = Records::load(&state);
+    word.iter().for_each(|text| tell(text));
+    let children = Children::start(vec![launch], true, programs, records.begun())?;
+    let control = Control::listen(&state)?;
+    let recoveries = Recoveries::new(group.clone(), schedule, records);
+    runtime.block_on(serve(
+        &group, &identity, children, control, recoveries, signs,
+    ))
 }
 
 /// Where the supervisor keeps what is its own. The replica's user, where that is another one, must have no hand in it, nor in what it goes by.
@@ -126,18 +132,14 @@ fn leave_terminal() -> Result<()> {
 }
 
 async fn serve(
-    group: Arc<Group>,
-    identity: Identity,
+    group: &Group,
+    identity: &Identity,
     mut children: Children,
-    state: PathBuf,
-    schedule: Schedule,
+    mut control: Control,
+    mut recoveries: Recoveries,
     mut signs: SignsOfLife,
 ) -> Result<()> {
-    let watch = status::Watch::start(&group, &identity).context("connecting to the group")?;
-    let mut control = Control::listen(&state)?;
-    let (records, word) = Records::load(&state);
-    word.iter().for_each(|text| tell(text));
-    let mut recoveries = Recoveries::new(group, schedule, records);
+    let watch = status::Watch::start(group, identity).context("connecting to the group")?;
     signs.ready();
     let stop = commands::asked_to_end();
     tokio::pin!(stop);
@@ -154,6 +156,10 @@ async fn serve(
                 told.iter().for_each(|text| tell(text));
             }
             _ = period.tick() => {
+                // Who hears of no replica lets none recover: better to be started anew.
+                if watch.has_ended() {
+                    bail!("the replicas can't be asked how they are any more");
+                }
                 signs.give();
                 let mut events = children.look_after()?;
                 events.extend(recoveries.look(&watch.reports(), &mut children));

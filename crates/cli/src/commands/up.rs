@@ -221,7 +221,9 @@ async fn serve(
     if let Some(every) = args.every {
         schedule.set(every.0)?;
     }
-    let mut children = Children::start(launches(args, data, &group), !args.no_restart, None)?;
+    let (records, word) = Records::load(data);
+    let launches = launches(args, data, &group);
+    let mut children = Children::start(launches, !args.no_restart, None, records.begun())?;
     let identity = status::of_directory(&group, data)?;
     let stop = commands::asked_to_end();
     tokio::pin!(stop);
@@ -265,7 +267,6 @@ async fn serve(
     }
 
     let mut control = Control::listen(data)?;
-    let (records, word) = Records::load(data);
     word.iter().for_each(|text| display.event(text));
     let mut recoveries = Recoveries::new(group.clone(), schedule, records);
     let mut period = tokio::time::interval(PERIOD);

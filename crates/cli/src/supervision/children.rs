@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
@@ -83,14 +83,16 @@ struct Process {
     child: Option<Child>,
     since: Instant,
     patience: Patience,
-    /// Set when it is to end and to start again as one that recovers: when it is killed if it has not ended by then.
-    recover: Option<Instant>,
+    /// Set when it is to end and to start again at once: when it is killed if it has not ended by then.
+    ends_by: Option<Instant>,
+    /// Whether it starts as one that recovers, each time until it has.
+    recovers: bool,
     /// Whether it was told that it can't be started.
     refused: bool,
 }
 
 impl Children {
-    /// Starts all. With a list of programs only those on it are started as replicas.
+    /// Starts all, one as a replica that recovers if its recovery was cut short. With a list of programs only those on it are started as replicas.
     ///
     /// # Errors
     /// If one can't be started.
@@ -98,18 +100,21 @@ impl Children {
         launches: Vec<Launch>,
         restart: bool,
         programs: Option<Programs>,
+        recovers: Option<u8>,
     ) -> Result<Children> {
         let program = std::env::current_exe().context("can't find this program's own file")?;
         let starter = Starter { program, programs };
         let mut processes = Vec::new();
         for launch in launches {
-            let child = Some(starter.spawn(&launch, false)?);
+            let recovers = recovers.is_some_and(|id| launch.role == Role::Replica(id));
+            let child = Some(starter.spawn(&launch, recovers)?);
             processes.push(Process {
                 launch,
                 child,
                 since: Instant::now(),
                 patience: Patience::default(),
-                recover: None,
+                ends_by: None,
+                recovers,
                 refused: false,
             });
         }
@@ -134,20 +139,40 @@ impl Children {
         replica.child.as_ref().map(|_| replica.since)
     }
 
-    /// Has a replica end, and start again as one that recovers.
+    /// Whether replicas may be started.
     ///
     /// # Errors
-    /// If it is not one of these, or could not be started again.
-    pub fn recover(&mut self, id: u8) -> Result<()> {
+    /// Why not.
+    pub fn admits(&self) -> Result<()> {
+        self.starter.admit().map(drop)
+    }
+
+    /// Has a replica end, and start again as one that recovers.
+    pub fn recover(&mut self, id: u8) {
+        if let Some(replica) = self.replica(id) {
+            replica.ask_to_end();
+            replica.ends_by = Some(Instant::now() + STOP_TIMEOUT);
+            replica.recovers = true;
+        }
+    }
+
+    /// A replica that was to recover has done so.
+    pub fn recovered(&mut self, id: u8) {
+        if let Some(replica) = self.replica(id) {
+            replica.recovers = false;
+        }
+    }
+
+    /// Ends a replica that recovers and does not come up, so that it starts once more as one that recovers. False if it ends already.
+    pub fn end_start(&mut self, id: u8) -> bool {
+        let replica = self.replica(id).filter(|r| r.ends_by.is_none());
+        let ends_by = replica.map(|r| r.ends_by.insert(Instant::now()));
+        ends_by.is_some()
+    }
+
+    fn replica(&mut self, id: u8) -> Option<&mut Process> {
         let role = Role::Replica(id);
-        let replica = self.processes.iter_mut().find(|p| p.launch.role == role);
-        let Some(replica) = replica else {
-            bail!("replica {id} is not run from here");
-        };
-        self.starter.admit()?;
-        replica.ask_to_end();
-        replica.recover = Some(Instant::now() + STOP_TIMEOUT);
-        Ok(())
+        self.processes.iter_mut().find(|p| p.launch.role == role)
     }
 
     /// Sees who has died, and starts them again after a while. Tells what happened.
@@ -156,14 +181,14 @@ impl Children {
         for process in &mut self.processes {
             if let Some(child) = &mut process.child {
                 let Some(status) = child.try_wait()? else {
-                    if process.recover.is_some_and(|until| until <= Instant::now()) {
+                    if process.ends_by.is_some_and(|until| until <= Instant::now()) {
                         // It has had its time; nothing of what it was about to write is believed.
                         child.start_kill()?;
                     }
                     continue;
                 };
                 process.child = None;
-                if process.recover.is_some() {
+                if process.ends_by.is_some() {
                     continue;
                 }
                 let lived = process.since.elapsed();
@@ -175,21 +200,20 @@ impl Children {
                 }
                 continue;
             }
-            let recovers = process.recover.is_some();
-            let waits = process.refused || !recovers;
-            if waits && process.since.elapsed() < process.patience.pause()
-                || !recovers && !self.restart
-            {
+            let at_once = process.ends_by.is_some() && !process.refused;
+            let waits = !at_once && process.since.elapsed() < process.patience.pause();
+            // One that is about to recover must not be left lying.
+            if waits || !process.recovers && !self.restart {
                 continue;
             }
             process.since = Instant::now();
             let name = process.launch.role.name();
-            match self.starter.spawn(&process.launch, recovers) {
+            match self.starter.spawn(&process.launch, process.recovers) {
                 Ok(child) => {
                     process.child = Some(child);
-                    process.recover = None;
+                    let was_asked = process.ends_by.take().is_some();
                     let was_refused = std::mem::take(&mut process.refused);
-                    if was_refused || !recovers && process.patience.tells_start() {
+                    if was_refused || !was_asked && process.patience.tells_start() {
                         events.push(format!("{name} is started again"));
                     }
                 }

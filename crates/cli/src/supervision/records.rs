@@ -26,6 +26,9 @@ pub struct Record {
     pub longest_ms: u64,
     /// Why it did not recover when it was its turn, if that is since its last recovery.
     pub missed: Option<Missed>,
+    /// Whether one was begun that has not ended: then it begins anew where the supervisor does.
+    #[serde(default)]
+    pub begun: bool,
 }
 
 /// A recovery that came to its end.
@@ -83,6 +86,21 @@ impl Records {
         self.replicas.get(&replica).cloned().unwrap_or_default()
     }
 
+    /// Whose recovery was begun and has not ended.
+    pub fn begun(&self) -> Option<u8> {
+        let mut begun = self.replicas.iter().filter(|(_, record)| record.begun);
+        begun.next().map(|(id, _)| *id)
+    }
+
+    /// Notes a recovery that begins.
+    ///
+    /// # Errors
+    /// As [`Records::ended`].
+    pub fn begins(&mut self, replica: u8) -> Result<()> {
+        self.replicas.entry(replica).or_default().begun = true;
+        self.keep()
+    }
+
     /// Notes a recovery that has ended.
     ///
     /// # Errors
@@ -92,6 +110,7 @@ impl Records {
         record.longest_ms = record.longest_ms.max(ended.took_ms);
         record.last = Some(ended);
         record.missed = None;
+        record.begun = false;
         self.keep()
     }
 
@@ -230,8 +249,10 @@ mod tests {
             why: "the group would stop".into(),
         };
         records.missed(3, missed.clone()).unwrap();
+        records.begins(3).unwrap();
         let (mut again, word) = Records::load(directory.path());
         assert_eq!((again.of(3), word), (records.of(3), None));
+        assert_eq!(again.begun(), Some(3));
         let record = again.of(3);
         assert_eq!(
             (record.last, record.longest_ms),
@@ -239,7 +260,7 @@ mod tests {
         );
         assert_eq!(record.missed, Some(missed));
         again.ended(3, ended(4_000, 600)).unwrap();
-        assert_eq!(again.of(3).missed, None);
+        assert_eq!((again.of(3).missed, again.begun()), (None, None));
     }
 
     /// A file that is damaged is told of, and is no reason not to start.

@@ -23,6 +23,8 @@ use crate::commands::status::Reports;
 
 /// A recovery that takes longer is told.
 const LONG: Duration = Duration::from_secs(300);
+/// A replica that was started and says nothing for so long is started anew.
+const SILENT: Duration = Duration::from_secs(120);
 
 /// Who recovers, has recovered, and will.
 #[derive(Debug)]
@@ -54,15 +56,27 @@ struct Going {
     is_long: bool,
 }
 
+impl Going {
+    fn new(replica: u8) -> Going {
+        Going {
+            replica,
+            since: Instant::now(),
+            answers: None,
+            told: String::new(),
+            is_long: false,
+        }
+    }
+}
+
 impl Recoveries {
-    /// For replicas that were started just now.
+    /// For replicas that were started just now; the one whose recovery was cut short as one that recovers.
     pub fn new(group: Arc<Group>, schedule: Schedule, records: Records) -> Recoveries {
         let mut recoveries = Recoveries {
             group,
             schedule,
             turns: BTreeMap::new(),
+            going: records.begun().map(Going::new),
             records,
-            going: None,
             alarmed: BTreeSet::new(),
         };
         recoveries.skip_turns(now_ms());
@@ -151,7 +165,12 @@ impl Recoveries {
         events
     }
 
-    fn look_at(&mut self, mut going: Going, reports: &Reports, children: &Children) -> Vec<String> {
+    fn look_at(
+        &mut self,
+        mut going: Going,
+        reports: &Reports,
+        children: &mut Children,
+    ) -> Vec<String> {
         let took = going.since.elapsed();
         let report = reports.get(&ReplicaId(going.replica));
         // One from before it was ended says nothing: not even where that process was young, and has not been heard of since.
@@ -174,6 +193,7 @@ impl Recoveries {
                     ordered: report.ordered,
                 };
                 let text = ended.sentence(going.replica);
+                children.recovered(going.replica);
                 if let Some(answers) = going.answers {
                     let _ = answers.try_send(Answer::Done(ended.to_json(going.replica)));
                 }
@@ -184,6 +204,12 @@ impl Recoveries {
                 return events;
             }
             report => {
+                if report.is_none() && age > SILENT && children.end_start(going.replica) {
+                    events.push(format!(
+                        "ALARM: replica {} was started to recover and says nothing: it is started once more",
+                        going.replica
+                    ));
+                }
                 let text = step(report);
                 if let Some(answers) = going.answers.as_ref().filter(|_| text != going.told) {
                     let _ = answers.try_send(Answer::Note(text.clone()));
@@ -249,14 +275,11 @@ impl Recoveries {
         if !force {
             self.check_others(replica, reports)?;
         }
-        children.recover(replica).map_err(|e| format!("{e:#}"))?;
-        self.going = Some(Going {
-            replica,
-            since: Instant::now(),
-            answers: None,
-            told: String::new(),
-            is_long: false,
-        });
+        children.admits().map_err(|e| format!("{e:#}"))?;
+        // Before it ends: who starts it next, and it may be another supervisor, must not take it for a sound one.
+        self.records.begins(replica).map_err(|e| format!("{e:#}"))?;
+        children.recover(replica);
+        self.going = Some(Going::new(replica));
         Ok(())
     }
 

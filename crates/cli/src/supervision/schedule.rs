@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use quorate_net::disk;
 use serde::{Deserialize, Serialize};
 
-/// The shortest period: each of four replicas needs some seconds, and the group some to breathe.
-pub const SHORTEST: Duration = Duration::from_secs(60);
+/// The shortest period: each of four replicas needs some seconds.
+pub const SHORTEST: Duration = Duration::from_secs(20);
 
 /// Tw: each replica recovers once in this time, and each at a time of its own within it.
 #[derive(Clone, Debug, PartialEq, Eq)]

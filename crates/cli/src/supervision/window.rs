@@ -82,7 +82,8 @@ impl Window {
                 reasons.extend(long.map(|ms| Reason::Long(ms / 1000)));
                 let last = record.last.as_ref();
                 let ago = last.map(|last| now_ms.saturating_sub(last.at_ms));
-                let late = ago.filter(|ago| *ago > every + longest + SLACK_MS);
+                let late =
+                    ago.filter(|ago| *ago > every.saturating_add(longest).saturating_add(SLACK_MS));
                 reasons.extend(late.map(|ago| Reason::Overdue(ago / 1000)));
             }
         }
@@ -99,7 +100,7 @@ impl Window {
             None => reasons.push(Reason::Silent),
             Some(None) => reasons.push(Reason::NoKeyHolder),
             Some(Some(keys)) if keys.every_ms == 0 => reasons.push(Reason::NeverRenewed),
-            Some(Some(keys)) if keys.age_ms > keys.every_ms + SLACK_MS => {
+            Some(Some(keys)) if keys.age_ms > keys.every_ms.saturating_add(SLACK_MS) => {
                 reasons.push(Reason::OldKeys(keys.age_ms / 1000));
             }
             Some(Some(_)) => {}
@@ -116,7 +117,11 @@ impl Window {
     pub fn claimed_ms(&self) -> Option<u64> {
         let claimed = self.reasons.is_empty();
         let (tk, tw, longest) = (self.tk_ms?, self.tw_ms?, self.longest_ms?);
-        claimed.then_some(2 * tk + tw + longest)
+        claimed.then_some(
+            tk.saturating_mul(2)
+                .saturating_add(tw)
+                .saturating_add(longest),
+        )
     }
 
     /// For programs, and for `quorate schedule` and `quorate status`.
@@ -283,6 +288,7 @@ mod tests {
             }),
             longest_ms: 6_000,
             missed: None,
+            begun: false,
         }
     }
 

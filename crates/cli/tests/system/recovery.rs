@@ -68,6 +68,26 @@ fn tamper(segments: &Path) {
     }
 }
 
+/// Somebody has set traps in a replica's directory: it is to look like one that has never run, or not to come up.
+fn set_traps(replica: &Path) {
+    let mark = replica.join("group-id");
+    let id = fs::read_to_string(&mark).expect("a mark");
+    fs::write(&mark, format!("{}\nnew\n", id.trim())).expect("another mark");
+    for pipe in [
+        "blobs/0000000000000000.blob",
+        "log.reached",
+        "state.damaged",
+    ] {
+        let path = replica.join(pipe);
+        let _ = fs::remove_file(&path);
+        let kind = rustix::fs::FileType::Fifo;
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("a pipe");
+    }
+    fs::create_dir(replica.join("former.redb")).expect("a directory");
+    fs::write(replica.join("log.damaged"), b"").expect("a file");
+}
+
 /// Recovered while people work: one that is sound, which fetches next to nothing; one whose files were changed behind its back; the
 /// primary. Then one of the others goes, so that what the recovered ones have is needed: all is as it was.
 #[test]
@@ -112,6 +132,10 @@ fn a_replica_recovers_while_people_work() {
         let mended = recovers(&data, 2);
         assert!(count(&mended, "damaged") > 0, "{mended}");
         assert!(count(&mended, "right") > 0, "{mended}");
+
+        set_traps(&data.join("replica-3"));
+        let trapped = recovers(&data, 3);
+        assert!(count(&trapped, "right") > 0, "{trapped}");
 
         let primary = Status::ask(&data).primary().expect("a primary");
         recovers(&data, primary);

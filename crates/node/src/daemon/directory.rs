@@ -55,6 +55,18 @@ pub(super) fn make_again(data: &Path, group: &Group) -> Result<(), DaemonError> 
     }
 }
 
+/// A replica comes back that believes nothing of what lies there, and not the mark either: whoever had the machine could have made it that of
+/// one that has never run, or taken it away.
+pub(super) fn distrust(data: &Path, group: &Group) -> Result<Past, DaemonError> {
+    if group.protocol().durability == Durability::Memory {
+        return Err(DaemonError::Forgotten(data.into()));
+    }
+    std::fs::create_dir_all(data).map_err(io(data))?;
+    restore::take_away_traps(data, MARK).map_err(io(data))?;
+    write(data, group, false)?;
+    Ok(Past::Distrusted)
+}
+
 /// Sees that the directory is this group's, and what it may have lost.
 pub(super) fn check(data: &Path, group: &Group) -> Result<Past, DaemonError> {
     let lost = |what| DaemonError::Lost {

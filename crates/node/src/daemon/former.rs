@@ -14,6 +14,8 @@ use rustix::fs::{Advice, fadvise};
 const NAME: &str = "former.redb";
 /// What opening it leaves beside it.
 const LOCK: &str = "former.redb.lock";
+/// All that may be there of it.
+pub(super) const FILES: [&str; 2] = [NAME, LOCK];
 /// How many lookups are read at once.
 const READERS: usize = LOOKUPS / 2;
 
@@ -48,7 +50,7 @@ pub(super) fn open(data: &Path, blobs: &Arc<Blobs>) -> Option<Former> {
 
 /// Removes what was set aside.
 pub(super) fn remove(data: &Path) -> io::Result<()> {
-    for name in [NAME, LOCK] {
+    for name in FILES {
         match fs::remove_file(data.join(name)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -61,7 +63,9 @@ pub(super) fn remove(data: &Path) -> io::Result<()> {
 /// all that a process without privileges can give.
 pub(super) fn drop_cached_pages(data: &Path) {
     let blobs = fs::read_dir(data.join("blobs")).into_iter().flatten();
-    let blobs = blobs.flatten().map(|entry| entry.path());
+    // To open what is no file might wait for ever.
+    let is_file = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
+    let blobs = blobs.flatten().filter(is_file).map(|entry| entry.path());
     for path in blobs.chain([data.join(NAME)]) {
         if let Ok(file) = File::open(&path) {
             // Dirty pages stay: what was written is on the disk first.

@@ -6,7 +6,7 @@
 //! said, the replica is silent (`quorate_agreement::recovery`). A group of one has no others: there, damage is the end.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use quorate_replica::{Restored, genesis};
 use quorate_store::{Blobs, Former, Store, StoreError};
 use quorate_wire::{LogIndex, Seq};
 
-use super::{DaemonError, core_thread, former, packed};
+use super::{DaemonError, core_thread, epoch, former, packed};
 use crate::wal::{self, Reached, Wal, WalError};
 
 const LOG: &str = "log";
@@ -25,6 +25,7 @@ const LOG: &str = "log";
 const OLD_LOG: &str = "log.damaged";
 const REACHED: &str = "log.reached";
 const STATE: &str = "state.redb";
+const BLOBS: &str = "blobs";
 /// Its presence says that the state is damaged, as a replica has found while it ran.
 const DAMAGED: &str = "state.damaged";
 
@@ -57,12 +58,12 @@ pub(super) fn restore<S: Service + Clone>(
     alone: bool,
     service: S,
 ) -> Result<Found, DaemonError> {
-    let blobs = Blobs::open(&data.join("blobs")).map_err(|e| DaemonError::Io {
+    let blobs = Blobs::open(&data.join(BLOBS)).map_err(|e| DaemonError::Io {
         path: e.path,
         source: e.source,
     })?;
     if past == Past::Distrusted {
-        distrust(data, alone)?;
+        distrust(data)?;
     }
     let mut former = former::open(data, &blobs);
     let mut store = open_store(data, &blobs, alone, service.clone())?;
@@ -108,10 +109,7 @@ pub(super) fn restore<S: Service + Clone>(
 }
 
 /// Sets aside all that the replica has written: the log for good, the state until it has been compared with the others'.
-fn distrust(data: &Path, alone: bool) -> Result<(), DaemonError> {
-    if alone {
-        return Err(DaemonError::NobodyToAsk);
-    }
+fn distrust(data: &Path) -> Result<(), DaemonError> {
     tracing::warn!(
         "recovering on purpose: log and state are not believed; each piece of the state is compared with what the others have"
     );
@@ -123,6 +121,32 @@ fn distrust(data: &Path, alone: bool) -> Result<(), DaemonError> {
         _ => {}
     }
     former::drop_cached_pages(data);
+    Ok(())
+}
+
+/// Takes away what stands where the replica has a file or a directory and is something else: to open it or to take it away as what it should
+/// be would fail each time, or wait for ever.
+pub(super) fn take_away_traps(data: &Path, mark: &str) -> io::Result<()> {
+    let files = [mark, REACHED, STATE, DAMAGED, epoch::SEEN];
+    for path in files
+        .into_iter()
+        .chain(former::FILES)
+        .map(|name| data.join(name))
+    {
+        match fs::symlink_metadata(&path) {
+            Ok(there) if there.is_dir() => fs::remove_dir_all(&path)?,
+            Ok(there) if !there.is_file() => fs::remove_file(&path)?,
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    // These may be elsewhere, and links lead there.
+    for path in [LOG, OLD_LOG, BLOBS].map(|name| data.join(name)) {
+        let is_there = fs::symlink_metadata(&path).is_ok();
+        if is_there && !path.is_dir() {
+            fs::remove_file(&path)?;
+        }
+    }
     Ok(())
 }
 
