@@ -50,6 +50,6 @@ pub const MAX_VALUE_ASKS: usize = 8;
 pub const TIMEOUT_MS: u64 = 1_000;
 /// How long a donor is left alone after it failed for the first time, in milliseconds; doubled with each failure.
 pub const PAUSE_MS: u64 = 500;
-/// How long the former state is waited for, in milliseconds. It is on this machine's disk, but somebody may have made it so that
+/// How long nothing may come of the former state, in milliseconds. It is on this machine's disk, but somebody may have made it so that
 /// reading it never ends: after this it is not used any more.
 pub const FORMER_TIMEOUT_MS: u64 = 20_000;

@@ -403,7 +403,9 @@ impl World {
                     return Err(Failure::new("former state", said));
                 }
                 let incarnation = self.servers[server].incarnation;
-                self.after(self.knobs.look, Event::LookUp(server, incarnation, lookup));
+                // Several are read at once, so that they come back in any order.
+                let delay = self.dice.range((self.knobs.look / 2, 2 * self.knobs.look));
+                self.after(delay, Event::LookUp(server, incarnation, lookup));
             }
             Output::Recovered(counts) => {
                 self.servers[server].disk.former = None;

@@ -153,9 +153,12 @@ impl Former {
         Lookup { number, names }
     }
 
-    /// What a lookup was for; `None` for one that does not wait.
-    pub(super) fn settle(&mut self, number: u64) -> Option<Looked> {
-        self.waiting.remove(&number).map(|(_, looked)| looked)
+    /// What a lookup was for; `None` for one that does not wait. As long as some come back, however slowly, the others are waited for.
+    pub(super) fn settle(&mut self, now: u64, number: u64) -> Option<Looked> {
+        let (_, looked) = self.waiting.remove(&number)?;
+        let until = now.saturating_add(FORMER_TIMEOUT_MS);
+        self.waiting.values_mut().for_each(|(at, _)| *at = until);
+        Some(looked)
     }
 
     /// When the first lookup has waited too long.
@@ -222,7 +225,7 @@ impl Fetcher {
         let Some(former) = &mut self.former else {
             return Ok(());
         };
-        match former.settle(found.number) {
+        match former.settle(self.now, found.number) {
             None => Ok(()),
             Some(Looked::Nodes(wants)) => self.found_nodes(wants, found.pieces),
             Some(Looked::Values(wants)) => {
