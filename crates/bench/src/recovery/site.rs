@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -100,7 +100,11 @@ impl Site {
     /// Overwrites a hundredth of what a replica keeps in segments.
     pub fn tamper(&self, replica: u8, round: usize) -> Result<()> {
         let blobs = self.group().join(format!("replica-{replica}/blobs"));
-        overwrite(&blobs, round).with_context(|| blobs.display().to_string())?;
+        let chunks = overwrite(&blobs, round).with_context(|| blobs.display().to_string())?;
+        ensure!(
+            chunks > 0,
+            "so little is kept in segments that nothing of it was overwritten"
+        );
         Ok(())
     }
 
