@@ -272,6 +272,7 @@ impl Recoveries {
         if self.group.quorum().f() == 0 {
             return Err("a group of one replica has no others to recover by".into());
         }
+        self.check_forgetful(replica, reports)?;
         if !force {
             self.check_others(replica, reports)?;
         }
@@ -281,6 +282,23 @@ impl Recoveries {
         children.recover(replica);
         self.going = Some(Going::new(replica));
         Ok(())
+    }
+
+    /// More than f that have forgotten what they said wait for each other for ever: nothing is worth that.
+    fn check_forgetful(&self, replica: u8, reports: &Reports) -> Result<(), String> {
+        let quorum = self.group.quorum();
+        let others = quorum.others(ReplicaId(replica));
+        let recovers = |id: &ReplicaId| reports.get(id).is_some_and(|r| r.recovering.is_some());
+        let recovering: Vec<_> = others.filter(recovers).collect();
+        if recovering.len() < quorum.f() {
+            return Ok(());
+        }
+        let names: Vec<String> = recovering.iter().map(ToString::to_string).collect();
+        Err(format!(
+            "{} recovers already: of more than {} at a time none could come back, since each needs the others' word",
+            names.join(", "),
+            quorum.f()
+        ))
     }
 
     /// Whether the group goes on without this replica.

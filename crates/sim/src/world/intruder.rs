@@ -139,7 +139,9 @@ impl World {
     fn leave_some(&mut self) -> Result<(), Failure> {
         let now = self.now;
         let over = self.intruder.seized.iter().filter(|(_, at)| **at <= now);
-        let over: Vec<usize> = over.map(|(server, _)| *server).collect();
+        // One that has more than f keeps those who could not come back together: more than f that have lost their logs wait for each other.
+        let most = self.quorum.f().saturating_sub(self.intruder.healing.len());
+        let over: Vec<usize> = over.map(|(server, _)| *server).take(most).collect();
         for server in over {
             self.intruder.seized.remove(&server);
             self.intruder.healing.insert(server, None);

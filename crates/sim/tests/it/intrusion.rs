@@ -14,13 +14,13 @@ fn f_in_a_window_are_borne() {
     assert!(seizures > 30 * 2, "{seizures}");
 }
 
-/// With one more the same intruder breaks the group: what this test looks at can be seen.
+/// With one more the same intruder breaks the group's safety: a view that it has forged gives a place to another batch than the one that was
+/// committed there, which a correct replica sees before it would execute that. So what the test above looks at can be seen.
 #[test]
 fn one_more_is_too_many() {
-    let broken = (0..10).filter(|seed| {
-        let run = intrude(*seed, 1);
-        let what = run.result.map_err(|failure| failure.property);
-        matches!(what, Err("agreement" | "correct replicas go on"))
+    let broken = |seed| intrude(seed, 1).result.err();
+    let seen = (0..20).filter_map(broken).filter(|failure| {
+        failure.property == "agreement" || failure.what.contains("to another batch than the one")
     });
-    assert!(broken.count() >= 5);
+    assert!(seen.count() >= 10);
 }
