@@ -5,13 +5,17 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use tokio::time::Instant;
 
 /// Where a system without a directory service lists its users (passwd(5)).
 const USERS: &str = "/etc/passwd";
-/// How often processes are ended until none is left.
-const ATTEMPTS: usize = 50;
+/// For how long processes are ended until none is left: nothing else is done meanwhile.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks at them.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A user and its group. It has no other groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,20 +56,28 @@ impl Account {
     /// # Errors
     /// If some go on.
     pub fn end_all(self) -> Result<()> {
-        for _ in 0..ATTEMPTS {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
             if !self.has_processes()? {
                 return Ok(());
             }
             // As that user, who may end all of its own and no others. The kernel does it in one go, so that none gets away by a fork.
-            let kill = Command::new("kill")
+            let mut kill = Command::new("kill")
                 .args(["-KILL", "--", "-1"])
                 .uid(self.uid)
                 .gid(self.gid)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
-                .status();
-            kill.context("ending all processes of the replica's user with kill(1)")?;
+                .spawn()
+                .context("ending all processes of the replica's user with kill(1)")?;
+            // Another process of that user may have stopped it first.
+            while kill.try_wait().context("kill(1)")?.is_none() {
+                if begin.elapsed() >= PATIENCE {
+                    kill.kill().context("kill(1)")?;
+                }
+                std::thread::sleep(PAUSE);
+            }
         }
         bail!(
             "processes of the replica's user (number {}) can't be ended",

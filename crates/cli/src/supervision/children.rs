@@ -184,6 +184,12 @@ impl Children {
                     if process.ends_by.is_some_and(|until| until <= Instant::now()) {
                         // It has had its time; nothing of what it was about to write is believed.
                         child.start_kill()?;
+                        // Whoever traces it keeps it from being gone.
+                        if let Some(Err(e)) = process.launch.account.map(Account::end_all)
+                            && !std::mem::replace(&mut process.refused, true)
+                        {
+                            events.push(format!("ALARM: {e:#}"));
+                        }
                     }
                     continue;
                 };

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!((kept.every(), kept.turn(0, 4, 5)), (None, None));
         kept.set(Some(Duration::from_secs(600))).unwrap();
         assert_eq!(Schedule::load(directory.path()).unwrap(), kept);
-        assert!(kept.set(Some(Duration::from_secs(59))).is_err());
+        assert!(kept.set(Some(Duration::from_secs(19))).is_err());
         kept.set(None).unwrap();
         assert_eq!(Schedule::load(directory.path()).unwrap().every(), None);
     }

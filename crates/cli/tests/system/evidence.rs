@@ -92,12 +92,18 @@ fn a_primary_that_tells_two_stories_is_convicted() {
     let place = scratch();
     let forged = place.path().join("forged");
     let bytes = fs::read(&file).expect("the proof");
-    let mut changed = bytes.clone();
-    // The last byte is the second signature's.
-    *changed.last_mut().expect("bytes") ^= 1;
-    fs::write(&forged, changed).expect("a file");
-    let refused = ends(evidence("verify", &group.file()).arg(&forged));
-    assert_eq!(refused.code(), 1, "{}", refused.stdout);
+    // At or near the end is the second signature. What follows it in some proofs has a form that it must have.
+    let with_other_byte = |back: usize| {
+        let mut changed = bytes.clone();
+        let at = changed.len() - back;
+        changed[at] ^= 1;
+        fs::write(&forged, changed).expect("a file");
+        let refused = ends(evidence("verify", &group.file()).arg(&forged));
+        assert!([1, 2].contains(&refused.code()), "{}", refused.stdout);
+        refused
+    };
+    let mut all = (1..100).map(with_other_byte);
+    let refused = all.find(|refused| refused.code() == 1).expect("one");
     assert!(refused.stdout.contains("not signed"), "{}", refused.stdout);
     fs::write(&forged, &bytes[..bytes.len() - 1]).expect("a file");
     assert_said(
