@@ -46,16 +46,25 @@ pub fn run(args: &Mount, verbose: u8) -> Result<()> {
     let directory = &args.directory;
     clear_dead_mount(directory)?;
     commands::runtime()?.block_on(async {
-        let mounted = match credentials.as_slice() {
-            [] => start(&group, &key, directory, options.mount).await?,
-            places => start_as_guest(&group, &key, places, directory, options.mount).await?,
+        // From here on: who is told to end as soon as there is a mount must not leave a dead one.
+        let stop = commands::asked_to_end();
+        tokio::pin!(stop);
+        let starting = async {
+            match credentials.as_slice() {
+                [] => start(&group, &key, directory, options.mount).await,
+                places => start_as_guest(&group, &key, places, directory, options.mount).await,
+            }
+        };
+        let mounted = tokio::select! {
+            mounted = starting => mounted?,
+            () = &mut stop => bail!("asked to end before it was mounted"),
         };
         match args.in_background {
             true => background::mounted(log.as_ref())?,
             false => eprintln!("mounted {} at {}", group.name(), directory.display()),
         }
         tokio::select! {
-            () = commands::asked_to_end() => {}
+            () = &mut stop => {}
             () = commands::parent_gone(args.with_parent) => {}
             () = ended(Some(&mounted)) => {}
         }
