@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::command_line::{assert_said, ends};
 use crate::harness::{
     Group, Mount, eventually, is_mounted, program, quorate, require_fuse, run, scratch,
@@ -147,4 +149,29 @@ fn background_process(directory: &Path) -> PathBuf {
     };
     let mut found = processes.flatten().map(|entry| entry.path()).filter(serves);
     found.next().expect("a process in the background")
+}
+
+/// Who ends a mount as soon as there is one leaves no dead one.
+#[test]
+fn a_mount_that_is_ended_at_once_is_gone() {
+    if !require_fuse() {
+        return;
+    }
+    let group = Group::start();
+    let place = scratch();
+    for round in 0..5 {
+        let mut command = quorate();
+        command.arg("mount").arg("--key").arg(group.client_key(0));
+        command.arg(group.file()).arg(place.path());
+        let mut child = command.spawn().expect("the mount process starts");
+        while !is_mounted(place.path()) {
+            assert_eq!(child.try_wait().expect("it is asked"), None);
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("it lives");
+        let ended = child.wait().expect("it ends");
+        // With a word, if it was not done with mounting.
+        assert!(ended.code().is_some(), "round {round}: {ended}");
+        assert!(!is_mounted(place.path()), "round {round}");
+    }
 }
