@@ -357,23 +357,33 @@ fn the_thread_commits_in_groups() {
     assert!(wal.segments() < 20);
 }
 
+/// A log's directory that can be taken away from under it.
+fn below(directory: &TempDir) -> PathBuf {
+    let log = directory.path().join("log");
+    fs::create_dir(&log).unwrap();
+    log
+}
+
+/// In one step: a directory in which segments are made meanwhile can't be removed file by file.
+fn take_away(directory: &TempDir) {
+    fs::rename(directory.path().join("log"), directory.path().join("gone")).unwrap();
+}
+
 /// After an error the log says so once and writes no more.
 #[test]
 fn a_failed_log_stays_failed() {
     let directory = scratch();
-    let (mut wal, ..) = open(directory.path());
-    fs::remove_dir_all(directory.path()).unwrap();
+    let (mut wal, ..) = open(&below(&directory));
+    take_away(&directory);
     assert!(matches!(wal.rotate(&[]), Err(WalError::Io { .. })));
     assert!(matches!(wal.append(&[]), Err(WalError::Failed)));
     assert!(matches!(wal.sync(), Err(WalError::Failed)));
 
     let directory = scratch();
-    let (wal, ..) = open(directory.path());
+    let (wal, ..) = open(&below(&directory));
     let (sender, events) = mpsc::channel();
     let thread = WalThread::spawn(wal, move |event| drop(sender.send(event)));
-    // Another segment may be made in it meanwhile.
-    let removed = (0..1000).any(|_| fs::remove_dir_all(directory.path()).is_ok());
-    assert!(removed);
+    take_away(&directory);
     thread.rotate(vec![]);
     thread.append(vec![record(1, 1, 1)]);
     let told = events.recv_timeout(Duration::from_secs(20)).unwrap();
