@@ -242,6 +242,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             Begun::New(work) => {
                 let wait = self.replays.wait(sum, xid).ok_or(Status::Jukebox)?;
                 let proxy = self.clone();
+                work.send();
                 tokio::spawn(async move {
                     let _passage = proxy.buckets().pass_all().await;
                     let done = proxy.changed(procedure, &who, call, &arguments).await;

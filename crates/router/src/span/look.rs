@@ -185,6 +185,7 @@ impl Inner {
             Entries {
                 entries,
                 end: listed.end,
+                next: listed.next,
             },
             last,
         ))
