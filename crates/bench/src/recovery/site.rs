@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Phases, REPLICAS, overwrite};
@@ -26,8 +26,6 @@ const FILE_BYTES: usize = 1 << 20;
 pub(super) struct Site {
     program: PathBuf,
     child: Child,
-    /// It says how it is for ever; a pipe that nobody holds would end it.
-    _lines: Lines<BufReader<ChildStdout>>,
     mount: PathBuf,
     directory: TempDir,
 }
@@ -66,10 +64,11 @@ impl Site {
             bail!("it has ended")
         };
         let ready = timeout(PATIENCE, ready).await;
+        // It says how it is for ever.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let site = Site {
             program,
             child,
-            _lines: lines,
             mount: data.join("files"),
             directory,
         };

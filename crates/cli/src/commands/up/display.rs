@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,10 +17,16 @@ use crate::commands::status::{Health, Reports};
 /// How often a script is told that all is as it was.
 const REPEAT: Duration = Duration::from_secs(5);
 
+/// How many lines wait for a script that does not read.
+const WAITING_LINES: usize = 256;
+/// How long is waited for it at the end.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 /// A status line for people, or a JSON object a line for scripts.
 #[derive(Debug)]
 pub struct Display {
     line: Option<ProgressBar>,
+    script: Script,
     told: Option<(Instant, Value)>,
 }
 
@@ -52,6 +59,7 @@ impl Display {
         if json {
             return Display {
                 line: None,
+                script: Script::listens(),
                 told: None,
             };
         }
@@ -61,6 +69,7 @@ impl Display {
         line.enable_steady_tick(Duration::from_millis(200));
         Display {
             line: Some(line),
+            script: Script::default(),
             told: None,
         }
     }
@@ -69,7 +78,7 @@ impl Display {
     pub fn say(&self, what: &str) {
         match &self.line {
             Some(line) => line.set_message(what.to_string()),
-            None => print(&json!({ "event": "note", "text": what })),
+            None => self.script.tell(&json!({ "event": "note", "text": what })),
         }
     }
 
@@ -77,7 +86,7 @@ impl Display {
     pub fn event(&self, what: &str) {
         match &self.line {
             Some(line) => line.suspend(|| print(what)),
-            None => print(&json!({ "event": "note", "text": what })),
+            None => self.script.tell(&json!({ "event": "note", "text": what })),
         }
     }
 
@@ -86,7 +95,7 @@ impl Display {
         let n = group.quorum().n();
         match (&self.line, directory) {
             (None, _) => {
-                print(
+                self.script.tell(
                     &json!({ "event": "ready", "replicas": n, "mount": directory.map(Path::to_string_lossy) }),
                 );
             }
@@ -116,7 +125,7 @@ impl Display {
         if !self.is_news(json!([state, summary.view, silent])) {
             return;
         }
-        print(&json!({
+        self.script.tell(&json!({
             "event": "status",
             "state": state,
             "mount": directory.map(Path::to_string_lossy),
@@ -136,7 +145,9 @@ impl Display {
         if self.line.is_none() {
             let groups: Vec<Value> = groups.collect();
             let mount = directory.map(Path::to_string_lossy);
-            return print(&json!({ "event": "ready", "groups": groups, "mount": mount }));
+            return self
+                .script
+                .tell(&json!({ "event": "ready", "groups": groups, "mount": mount }));
         }
         let sizes: Vec<String> = members
             .iter()
@@ -191,7 +202,7 @@ impl Display {
                 "silent": silent(summary),
             })
         });
-        print(&json!({
+        self.script.tell(&json!({
             "event": "status",
             "state": state,
             "mount": directory.map(Path::to_string_lossy),
@@ -209,9 +220,54 @@ impl Display {
         told
     }
 
-    pub fn done(&self) {
+    pub fn done(&mut self) {
         if let Some(line) = &self.line {
             line.finish_and_clear();
+        }
+        self.script.end();
+    }
+}
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A script that reads what is told, on standard output. It is written to by a thread of its own: a reader that does not read must not hold up
+/// who looks after replicas.
+#[derive(Debug, Default)]
+struct Script {
+    lines: Option<SyncSender<String>>,
+    ended: Option<Receiver<()>>,
+}
+
+impl Script {
+    fn listens() -> Script {
+        let (lines, to_write) = mpsc::sync_channel::<String>(WAITING_LINES);
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            to_write.iter().for_each(|line| print(&line));
+            drop(end);
+        });
+        Script {
+            lines: Some(lines),
+            ended: Some(ended),
+        }
+    }
+
+    /// What it has no room for it does not hear.
+    fn tell(&self, line: &Value) {
+        if let Some(lines) = &self.lines {
+            let _ = lines.try_send(line.to_string());
+        }
+    }
+
+    /// Gives it a moment for its last lines.
+    fn end(&mut self) {
+        self.lines = None;
+        if let Some(ended) = self.ended.take() {
+            let _ = ended.recv_timeout(LAST_LINES);
         }
     }
 }
@@ -238,4 +294,21 @@ fn sentence(summary: &Summary, directory: Option<&Path>) -> String {
 fn print(line: &(impl std::fmt::Display + ?Sized)) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However much it is told, a script that reads nothing holds nobody up.
+    #[test]
+    fn a_script_that_does_not_read_is_left_behind() {
+        let (lines, _unread) = mpsc::sync_channel(WAITING_LINES);
+        let mut script = Script {
+            lines: Some(lines),
+            ended: None,
+        };
+        (0..10 * WAITING_LINES).for_each(|n| script.tell(&json!(n)));
+        script.end();
+    }
 }
