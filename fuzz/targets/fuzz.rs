@@ -1,5 +1,5 @@
 //! libFuzzer over the target that the environment's `TARGET` names.
-#![no_main]
+#![cfg_attr(feature = "fuzzer", no_main)]
 
 use std::sync::OnceLock;
 
@@ -15,3 +15,9 @@ fn target() -> &'static Target {
 }
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| (target().run)(data));
+
+#[cfg(not(feature = "fuzzer"))]
+fn main() {
+    eprintln!("built without libFuzzer: give --features fuzzer, see docs/fuzzing.md");
+    std::process::exit(2);
+}

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{deny, fuzz, lab, packages, tests, tools};
+use crate::{deny, lab, packages, tests, tools};
 
 /// A step that can fail with a message.
 type Step = (&'static str, fn() -> Result<(), String>);
@@ -86,10 +86,9 @@ pub fn ci() -> Result<(), String> {
     run(&[
         ("packages", || packages::ensure(packages::FOR_TESTS)),
         ("fmt", fmt),
-        ("clippy", clippy),
         ("sans-io", sans_io),
         ("mutants stay out", mutants_stay_out),
-        ("fuzz", fuzz::for_ci),
+        ("build", tests::build),
         ("tools", tools::for_tests),
         ("deny", deny::check),
         ("sim", sim),
