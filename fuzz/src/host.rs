@@ -251,7 +251,7 @@ impl Host {
                 assert_eq!(ordered.seq, self.state.0.next());
                 self.tentative = Some((ordered.seq, ordered.digest));
             }
-            Output::Void(..) => {}
+            Output::Void(..) | Output::Missed(_) => {}
             Output::Rollback => assert!(self.tentative.take().is_some(), "nothing to undo"),
             Output::Stable { seq, head, .. } => {
                 for (i, record) in head.into_iter().enumerate() {

@@ -190,7 +190,8 @@ impl Agreement {
             (old.view, old.active, old.committed) != (m.view, m.active, m.committed)
         });
         self.statuses.insert(from, (m.clone(), moved));
-        if self.is_recovering() {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.hear(from, &m, self.now.mono);
             // What it could offer others have as well, and know to be right.
             return Ok(());
         }

@@ -270,7 +270,7 @@ impl Agreement {
             next_status: now.mono,
             told_loss: false,
             stranded: BTreeMap::new(),
-            recovery: recovering.then(|| Recovery::new(now.wall.0, mark)),
+            recovery: recovering.then(|| Recovery::new(now.wall.0, mark, now.mono)),
             help: Help::default(),
             fetch_turn: config.me.0,
             asked: BTreeSet::new(),

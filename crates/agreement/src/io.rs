@@ -156,10 +156,41 @@ pub enum Output {
     FetchState(Seq, Digest),
     /// What a replica certified before the one before this number is void, by a statement that was ordered.
     Void(ReplicaId, u64),
+    /// This replica recovers, and as things stand it will not come back, or the group stands still without it: said now and then. If there
+    /// are a log and a state that it does not believe, this is the time to go back to them.
+    Missed(Missed),
     /// A replica has signed two statements that contradict each other; checked. At most one of each kind for a replica and run.
     Evidence(Box<Evidence>),
     /// This replica can't go on: its own past contradicts what the group has certified.
     Fatal(String),
+}
+
+/// Why a recovery comes to nothing: somebody else is faulty, or away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Missed {
+    /// Too few others take part in a view, so that nothing is ordered without this replica.
+    Quorum,
+    /// Too few others say how far they are.
+    Answers,
+    /// The group does not come to the place above all that it may have voted for, or too slowly.
+    Places,
+    /// The view in which it may speak again does not begin.
+    View,
+}
+
+impl fmt::Display for Missed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Missed::Quorum => {
+                "too few of the other replicas take part, so that the group stands still without this one"
+            }
+            Missed::Answers => "too few of the other replicas say how far they are",
+            Missed::Places => {
+                "the group does not get beyond the places that this replica may have voted for"
+            }
+            Missed::View => "the view in which this replica may vote again does not begin",
+        })
+    }
 }
 
 /// A batch that has committed; or has prepared, after all before it have committed.

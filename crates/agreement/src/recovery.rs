@@ -25,7 +25,8 @@ use quorate_wire::{Digest, Quorum, ReplicaId, Seq, View};
 
 use crate::catch_up::MAX_FOLLOWED;
 use crate::core::Agreement;
-use crate::io::{Output, Rejected};
+use crate::io::{Missed, Output, Rejected};
+use crate::spared::{Spared, Wait};
 use crate::{CHECKPOINT_INTERVAL, LOG_WINDOW, Millis};
 
 /// How often in [`HELP_MS`] a replica that says that it recovers is helped anew: a faulty one may say so for ever.
@@ -34,6 +35,8 @@ const HELP_MS: Millis = 60_000;
 /// When nothing has committed for so long although places are to be filled, the primary is left: where no client asks for anything
 /// nobody else would see that it does nothing.
 const STALLED_MS: Millis = 3_000;
+/// How long answers are waited for where enough have come, but not all: the more there are, the more lies the bound of views bears.
+const ANSWER_MS: Millis = 500;
 /// How long a replica that has passed all that it may have voted for waits for its view before it asks the others anew how far they are: one
 /// that lied may have recovered since. A view that begins for it takes milliseconds.
 const VIEW_MS: Millis = 20_000;
@@ -68,7 +71,11 @@ pub(crate) struct Recovery {
     nonce: u64,
     answers: BTreeMap<ReplicaId, Estimate>,
     bound: Option<Bound>,
-    /// Since when only the view is waited for.
+    /// When all were asked.
+    asked: Millis,
+    /// How long the others have been waited for.
+    wait: Wait,
+    /// Since when only the view is.
     passed: Option<Millis>,
     /// A checkpoint of its own with which it started, if that is all that its low water mark rests on.
     own: Seq,
@@ -76,6 +83,7 @@ pub(crate) struct Recovery {
     statement: Option<AuthRequest>,
     /// The first checkpoint that tells of that, or of a later one.
     ordered: Option<Seq>,
+    spared: Spared,
 }
 
 /// What this replica does for others that recover.
@@ -99,15 +107,18 @@ struct Given {
 }
 
 impl Recovery {
-    pub fn new(nonce: u64, own: Seq) -> Recovery {
+    pub fn new(nonce: u64, own: Seq, now: Millis) -> Recovery {
         Recovery {
             nonce,
             answers: BTreeMap::new(),
             bound: None,
+            asked: now,
+            wait: Wait::new(now),
             passed: None,
             own,
             statement: None,
             ordered: None,
+            spared: Spared::new(now),
         }
     }
 
@@ -134,20 +145,30 @@ impl Recovery {
         self.bound
     }
 
+    /// Another replica says where it stands.
+    pub fn hear(&mut self, from: ReplicaId, status: &Status, now: Millis) {
+        self.spared.hear(from, status, now);
+    }
+
+    fn is_asked_for(&self, now: Millis, long: Millis) -> bool {
+        now.saturating_sub(self.asked) >= long
+    }
+
     /// A replica is asked anew, if that is still of use. Where its key was `void` when it answered, whoever had stolen that may have done so, and
     /// what followed from it is in doubt.
-    pub fn forget_answer(&mut self, replica: ReplicaId, void: bool) {
+    pub fn forget_answer(&mut self, replica: ReplicaId, void: bool, now: Millis) {
         if self.bound.is_none() {
             self.answers.remove(&replica);
         } else if void && self.answers.contains_key(&replica) {
-            self.ask_again();
+            self.ask_again(now);
         }
     }
 
     /// All are asked anew. It has said nothing since it was asked first, so that what is answered now bounds that as well.
-    fn ask_again(&mut self) {
+    fn ask_again(&mut self, now: Millis) {
         self.answers.clear();
         self.bound = None;
+        self.asked = now;
         self.passed = None;
         self.nonce = self.nonce.wrapping_add(1);
     }
@@ -160,8 +181,9 @@ impl Recovery {
 /// below it; and c is not above what a correct replica has prepared, so that f liars can't drive it up. PBFT 2002, 4.3.2.
 ///
 /// The view: a correct replica is seldom ahead of the others, and never far. Where it goes on without them, it is from a
-/// view for which f+1 correct others have said VIEW-CHANGE, by [`MAX_FOLLOWED`] at the most, and then by one for each NEW-VIEW
-/// that a faulty primary has started wrongly.
+/// view for which f correct others have said VIEW-CHANGE, by [`MAX_FOLLOWED`] at the most, and then by one for each NEW-VIEW
+/// that a faulty primary has started wrongly. Of a answers, of 3f that there could be, a - 2f are of these f at least: the highest but as many
+/// is not below theirs, and so the more answer the more lies it bears.
 pub fn estimate(
     quorum: Quorum,
     me: ReplicaId,
@@ -185,8 +207,7 @@ pub fn estimate(
     let seq = Seq(checkpoint.0.saturating_add(window));
     let mut views: Vec<View> = answers.values().map(|a| a.view).collect();
     views.sort_unstable_by(|a, b| b.cmp(a));
-    // Of f+1 correct replicas that were near its view two have answered; one other answer may be a lie.
-    let near = views.get(quorum.f().min(2).checked_sub(1)?)?;
+    let near = views.get(answers.len().checked_sub(2 * quorum.f() + 1)?)?;
     if is_on(Mutant::RecoveryAnyView) {
         return Some(Bound { seq, view: *near });
     }
@@ -238,16 +259,45 @@ impl Agreement {
         }
     }
 
+    /// What a replica that recovers waits for others to do, if it does.
+    fn waits_for(&self) -> Option<Missed> {
+        let Some(bound) = self.recovery.as_ref()?.bound() else {
+            return Some(Missed::Answers);
+        };
+        let is_there = |(status, _): &&(Status, bool)| status.stable >= bound.seq;
+        let there = self.statuses.values().filter(is_there).count();
+        if self.has_passed_bound() {
+            return Some(Missed::View);
+        }
+        // Its statement is to be ordered, and a checkpoint of its own to be stable to others, and not only it has to fetch.
+        let is_theirs = there < self.config.quorum.weak() || self.fetching.is_none();
+        is_theirs.then_some(Missed::Places)
+    }
+
+    /// The place up to which all have committed at one correct other replica at least.
+    fn others_have_come_to(&self) -> Seq {
+        let mut committed: Vec<Seq> = self.statuses.values().map(|(s, _)| s.committed).collect();
+        committed.sort_unstable_by(|a, b| b.cmp(a));
+        let sure = self.config.quorum.weak() - 1;
+        committed.get(sure).copied().unwrap_or_default()
+    }
+
     /// Asks the others how far they are, as long as too few have said it; and anew where what they said has led to a view that does not begin.
     pub(crate) fn ask_for_estimates(&mut self) {
-        let (now, has_passed) = (self.now.mono, self.has_passed_bound());
+        let (now, quorum, waits) = (self.now.mono, self.config.quorum, self.waits_for());
+        let others = self.others_have_come_to();
         if let Some(recovery) = &mut self.recovery {
-            let since = recovery.passed.filter(|_| has_passed).unwrap_or(now);
-            recovery.passed = has_passed.then_some(since);
-            if now.saturating_sub(since) >= VIEW_MS {
-                recovery.ask_again();
+            let is_long = recovery.wait.look(waits.is_some(), others, now);
+            let missed = waits.filter(|_| is_long);
+            let passed = recovery.passed.unwrap_or(now);
+            recovery.passed = (waits == Some(Missed::View)).then_some(passed);
+            if recovery.passed.is_some() && now.saturating_sub(passed) >= VIEW_MS {
+                recovery.ask_again(now);
             }
+            let missed = missed.or_else(|| recovery.spared.look(quorum, others, now));
+            self.out.extend(missed.map(Output::Missed));
         }
+        self.settle_bound();
         if let Some(recovery) = &self.recovery
             && recovery.bound.is_none()
         {
@@ -285,7 +335,6 @@ impl Agreement {
 
     /// An answer.
     pub(crate) fn on_estimate(&mut self, from: ReplicaId, m: Estimate) -> Result<(), Rejected> {
-        let (quorum, me) = (self.config.quorum, self.config.me);
         let Some(recovery) = &mut self.recovery else {
             return Err(Rejected::NotAsked);
         };
@@ -300,12 +349,24 @@ impl Agreement {
         kept.checkpoint = kept.checkpoint.min(m.checkpoint);
         kept.prepared = kept.prepared.max(m.prepared);
         kept.view = kept.view.max(m.view);
-        recovery.bound = estimate(quorum, me, &recovery.answers);
+        self.settle_bound();
+        Ok(())
+    }
+
+    /// Takes what was answered for the bound, if it gives one: once all have answered, or have had time for it.
+    fn settle_bound(&mut self) {
+        let (quorum, now) = (self.config.quorum, self.now.mono);
+        let Some(recovery) = self.recovery.as_mut().filter(|r| r.bound.is_none()) else {
+            return;
+        };
+        let have_all = recovery.answers.len() + 1 == quorum.n();
+        if have_all || recovery.is_asked_for(now, ANSWER_MS) {
+            recovery.bound = estimate(quorum, self.config.me, &recovery.answers);
+        }
         if let Some(bound) = recovery.bound {
             self.view = bound.view;
             self.send_status();
         }
-        Ok(())
     }
 
     /// The view that was waited for has been started wrongly. A replica that recovers has no word in that, and waits for the next.

@@ -203,11 +203,13 @@ impl Agreement {
         if self.active && primary.is_some_and(|m| m.body.view > self.view) {
             return self.start_view_change(self.view.next());
         }
-        // Who has lost its log waits where the others are to come, and says so in STATUS. It counts among the f, so that of f+1
-        // that are ahead one is correct and has gone there by itself all the same.
+        // Who recovers waits where the others are to come, and says so in STATUS. Where that is may be a faulty one's word, and that one may be the
+        // other of the f+1: so it leads no farther than a single one does.
+        let began = self.entered.as_ref().map(|e| e.new_view.body.view);
+        let near = View(began.unwrap_or_default().0.saturating_add(MAX_FOLLOWED));
         let waits = |id: ReplicaId| {
             let (status, _) = self.statuses.get(&id)?;
-            status.recovering.map(|_| status.view)
+            status.recovering.map(|_| status.view.min(near))
         };
         let left = |id: ReplicaId| self.view_changes.get(&id).map(|m| m.body.view);
         let all = self.config.quorum.others(self.config.me);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use quorate_files::Admission;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, Options, Tuning};
+use quorate_node::{Daemon, Options, Trust, Tuning};
 use quorate_wire::ReplicaId;
 use serde::{Deserialize, Serialize};
 
@@ -92,7 +92,7 @@ pub fn run(spec: &str) -> Result<()> {
         data: spec.data,
         first_start: true,
         lost_disk: false,
-        recover: false,
+        trust: Trust::All,
         listen: None,
         tuning: spec.tuning.tuning(),
         workers: spec.workers,

@@ -23,6 +23,7 @@ cargo xtask recoveries --seed N [--in-turn HOURS | --more N]
 struct Sum {
     begun: u64,
     recoveries: u64,
+    taken_back: u64,
     operations: u64,
     events: u64,
     time_us: u64,
@@ -35,6 +36,7 @@ impl Sum {
         match result {
             Ok(stats) => {
                 self.recoveries += stats.recoveries;
+                self.taken_back += stats.taken_back;
                 self.operations += stats.operations;
                 self.events += stats.events;
                 self.time_us += stats.time_us;
@@ -112,9 +114,10 @@ pub fn main(args: &[String]) -> Result<(), String> {
         ));
     }
     println!(
-        "{count} seeds in {seconds:.1} s: {} recoveries were begun, {} ended, {} operations, {} events, {:.0} s of virtual time, {} runs broke",
+        "{count} seeds in {seconds:.1} s: {} recoveries were begun, {} ended, {} came to nothing, {} operations, {} events, {:.0} s of virtual time, {} runs broke",
         sum.begun,
         sum.recoveries,
+        sum.taken_back,
         sum.operations,
         sum.events,
         sum.time_us as f64 / 1e6,

@@ -310,6 +310,7 @@ impl Local {
                     Output::Rollback
                     | Output::Evidence(_)
                     | Output::Void(..)
+                    | Output::Missed(_)
                     | Output::Persist(..) => continue,
                 };
                 words.push(book.word(me, word));

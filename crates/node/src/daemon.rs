@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-use quorate_agreement::{CHECKPOINT_BYTES, Config, Tuning};
+use quorate_agreement::{CHECKPOINT_BYTES, Config, Missed, Tuning};
 use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
@@ -75,9 +75,8 @@ pub struct Options {
     /// Whether this replica has run and its directory is lost: then it is made again, and the replica comes back by the others'
     /// help. Never for a replica whose directory may turn up again: what it has said since would be forgotten with that.
     pub lost_disk: bool,
-    /// Whether this replica does not believe what it has written, and recovers (PBFT 2002, 4): its log is set aside, and each piece of
-    /// its state is compared with what the others have.
-    pub recover: bool,
+    /// What this replica believes of what it has written.
+    pub trust: Trust,
     /// Where to listen, if not at the address in the group file.
     pub listen: Option<String>,
     /// Which optimisations the replica uses.
@@ -88,6 +87,19 @@ pub struct Options {
     pub workers: usize,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
+}
+
+/// What a replica believes of what it has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// All.
+    #[default]
+    All,
+    /// Nothing: it recovers (PBFT 2002, 4). Its log is set aside, and each piece of its state is compared with what the others have.
+    Nothing,
+    /// The log and the state that a recovery has set aside, since that came to nothing ([`DaemonError::Missed`]). Where there are none as
+    /// [`Trust::All`].
+    SetAside,
 }
 
 /// Why a replica can't run, or had to stop.
@@ -129,6 +141,9 @@ pub enum DaemonError {
          promised to the others and must not come back. Make a new group; one with durability \"disk\" bears restarts"
     )]
     Forgotten(PathBuf),
+    /// Another replica's fault. What was set aside is there: [`Trust::SetAside`] has the replica go on with it.
+    #[error("the recovery comes to nothing: {0}")]
+    Missed(Missed),
     /// The disk's fault, where nobody else has what is lost.
     #[error(
         "{0}. A group of one replica has nobody who could help: leave the directory as it is, and look for a backup of the files"
@@ -246,7 +261,7 @@ impl Daemon {
             data,
             first_start,
             lost_disk,
-            recover,
+            trust,
             listen,
             tuning,
             workers,
@@ -275,10 +290,11 @@ impl Daemon {
         if lost_disk && !first_start {
             directory::make_again(&data, &group)?;
         }
-        let past = match recover {
-            true if alone => return Err(DaemonError::NobodyToAsk),
-            true => directory::distrust(&data, &group)?,
-            false => directory::check(&data, &group)?,
+        let past = match trust {
+            Trust::Nothing if alone => return Err(DaemonError::NobodyToAsk),
+            Trust::Nothing => directory::distrust(&data, &group)?,
+            Trust::SetAside => directory::take_back(&data, &group)?,
+            Trust::All => directory::check(&data, &group)?,
         };
         let found = restore::restore(&data, past, alone, service.clone())?;
         let restored_ms = since_begin();
@@ -360,6 +376,7 @@ impl Daemon {
             store,
             evidence: EvidenceKeeper::new(&data, &group),
             first_run: (is_new && durable).then(|| group.clone()),
+            former_log: found.former_log,
             data: data.clone(),
             damage,
             alone,
@@ -368,6 +385,7 @@ impl Daemon {
         };
         let refresh = key_holder.map(|k| k.refresh).unwrap_or_default();
         let start = Start {
+            went_back: past == restore::Past::TakenBack,
             restored: restored_ms,
             keyed: keyed_ms,
             began: since_begin(),

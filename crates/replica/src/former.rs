@@ -32,15 +32,14 @@ impl<S: Service> Replica<S> {
         }
     }
 
-    /// The state that was set aside has served when this replica has recovered. Whether it has just done so: a view may begin from a
-    /// checkpoint that is still to be fetched, and what was looked for at home others are to be asked for.
+    /// The state that was set aside has served when this replica does not recover, and has a state. Whether it has just done so.
     pub(crate) fn leave_former(&mut self) -> bool {
-        if self.former.is_none() || self.agreement.standing().recovering.is_some() {
+        let standing = self.agreement.standing();
+        if self.former.is_none() || standing.recovering.is_some() || standing.fetching {
             return false;
         }
         let counts = self.former_counts().unwrap_or_default();
         self.former = None;
-        self.transfer.leave_home();
         self.out.push_back(Output::Recovered(counts));
         true
     }

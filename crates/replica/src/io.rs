@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_agreement::Record;
+use quorate_agreement::{Missed, Record};
 use quorate_execution::{Completion, Job};
 use quorate_state::transfer::{Counts, Found, Lie, Lookup};
 use quorate_state::{Layer, Snapshot};
@@ -93,6 +93,8 @@ pub enum Output {
     Recovered(Counts),
     /// What a replica certified before the one before this number is void: it has recovered since.
     Void(ReplicaId, u64),
+    /// The replica recovers, and will not come back as things stand: see [`quorate_agreement::Output::Missed`].
+    Missed(Missed),
     /// A replica has signed two statements that contradict each other; to be kept for the operators.
     Evidence(Box<Evidence>),
     /// A replica has sent a piece of state that is not in the certified one. Where messages are signed, what it was sent in proves it:

@@ -49,7 +49,7 @@ pub struct Restored {
     /// The index for the next record.
     pub next_index: LogIndex,
     /// Whether there is a state that was set aside since it is not believed, and the content is that of a new replica. It is looked
-    /// into until this replica has recovered.
+    /// into until this replica neither recovers nor fetches.
     pub former: bool,
 }
 
@@ -350,6 +350,7 @@ impl<S: Service> Replica<S> {
             AgreementOutput::Void(replica, number) => {
                 self.out.push_back(Output::Void(replica, number));
             }
+            AgreementOutput::Missed(why) => self.out.push_back(Output::Missed(why)),
             AgreementOutput::Evidence(evidence) => {
                 self.out.push_back(Output::Evidence(evidence));
             }

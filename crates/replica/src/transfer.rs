@@ -87,13 +87,6 @@ impl Transfer {
         }
     }
 
-    /// The former state is not there any more.
-    pub fn leave_home(&mut self) {
-        if let Transfer::Running { fetcher, .. } = self {
-            fetcher.leave_home();
-        }
-    }
-
     /// What this transfer has found in the former state.
     pub fn former_counts(&self) -> Counts {
         match self {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Result, ensure};
 use quorate_service::{
     Bytes, Call, Daemon, Fault, Files, Group, Identity, InlineSession, Options, Purpose, ReplicaId,
-    Rest, Service, Tuning, Txn, keys,
+    Rest, Service, Trust, Tuning, Txn, keys,
 };
 
 /// Keeps the last word that was said, and answers with the one before it.
@@ -67,7 +67,7 @@ fn replica(directory: &Path, id: u8) -> Result<()> {
         data: directory.join(id.to_string()),
         first_start: true,
         lost_disk: false,
-        recover: false,
+        trust: Trust::All,
         listen: None,
         tuning: Tuning::default(),
         key_holder: None,

@@ -79,7 +79,7 @@
 //! #     fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
 //! #     fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
 //! # }
-//! use quorate_service::{Daemon, Group, Options, ReplicaId, Tuning, keys};
+//! use quorate_service::{Daemon, Group, Options, ReplicaId, Trust, Tuning, keys};
 //!
 //! let replica = Daemon::start(
 //!     Options {
@@ -90,7 +90,7 @@
 //!         data: "replica-0".into(),
 //!         first_start: false, // `quorate init` has made the directory
 //!         lost_disk: false,
-//!         recover: false,
+//!         trust: Trust::All,
 //!         listen: None,
 //!         tuning: Tuning::default(),
 //!         workers: 0,
@@ -148,6 +148,6 @@ pub use quorate_execution::graph::{Scope, Uses};
 pub use quorate_execution::{Call, Ran, Rest, Service};
 pub use quorate_net::group::{Files, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, keys};
-pub use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Tuning};
+pub use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
 pub use quorate_state::{Fault, Txn};
 pub use quorate_wire::{ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

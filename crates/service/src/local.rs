@@ -8,7 +8,7 @@ use quorate_client::{InlineSession, Session};
 use quorate_execution::Service;
 use quorate_net::group::{Files, Problem, Purpose};
 use quorate_net::{Group, Identity, KeyError, generate};
-use quorate_node::{Daemon, DaemonError, Options, Tuning};
+use quorate_node::{Daemon, DaemonError, Options, Trust, Tuning};
 use quorate_wire::KeyPair;
 use tempfile::TempDir;
 
@@ -89,7 +89,7 @@ impl Local {
                 data: local.directory.path().join(me.to_string()),
                 first_start: true,
                 lost_disk: false,
-                recover: false,
+                trust: Trust::All,
                 listen: None,
                 tuning: Tuning::default(),
                 workers,

@@ -229,6 +229,8 @@ pub struct Disk {
     genesis: Content,
     /// A store that was set aside and is not believed.
     pub former: Option<Arc<MemorySnapshot>>,
+    /// What was set aside by a server that recovers on purpose, and has not come back yet.
+    pub aside: Option<(Wal, Content)>,
 }
 
 impl Disk {
@@ -249,6 +251,7 @@ impl Disk {
             writes: VecDeque::new(),
             genesis,
             former: None,
+            aside: None,
         }
     }
 
@@ -293,6 +296,19 @@ impl Disk {
             Some(value) => entries.insert(key, value),
             None => entries.remove(&key),
         };
+    }
+
+    /// A server that is down recovers on purpose: its log and its state are set aside, unless some are already, which are older.
+    pub fn distrust(&mut self, now: Time) {
+        let log = std::mem::take(&mut self.wal);
+        self.aside.get_or_insert((log, self.store.clone()));
+        self.lose_log(now);
+    }
+
+    /// The recovery of a server that is down comes to nothing: it goes on with what it had.
+    pub fn take_back(&mut self) {
+        (self.wal, self.store) = self.aside.take().expect("what was set aside");
+        self.former = None;
     }
 
     /// The log of a server that is down is lost.

@@ -96,6 +96,8 @@ pub struct Knobs {
     /// Starts of a replica that find its log damaged, in a thousand, as far as no more than f replicas are faulty or have not come
     /// back from that.
     pub forgets: u64,
+    /// Starts of a replica that recovers on purpose, in a thousand, whoever else is faulty or recovers.
+    pub recovers: u64,
     /// Moments of this kind at which the power of a replica goes, in a thousand.
     pub aimed: Option<(Aim, u64)>,
     /// Rounds in which the network is cut, in a thousand; see [`crate::rounds`].
@@ -185,6 +187,7 @@ impl Knobs {
             down: (0, 0),
             crash_all: 0,
             forgets: 0,
+            recovers: 0,
             aimed: None,
             rounds: 0,
             partition_every: 0,
@@ -330,6 +333,14 @@ impl Knobs {
         }
         let mut d = Dice::new(seed, 16);
         k.look = d.pick(&[200, 200, 20_000]);
+        let mut d = Dice::new(seed, 17);
+        if d.per_mille(200) && k.replicas > 1 {
+            k.recovers = d.pick(&[200, 1_000]);
+            if k.crash_every == 0 {
+                k.crash_every = 500_000 + d.below(2_000_000);
+                k.down = (1_000, 200_000);
+            }
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

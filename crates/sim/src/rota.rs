@@ -1,11 +1,14 @@
 //! Runs in which all replicas recover in turn, for hours: proactive recovery as a group lives with it (PBFT 2002, 4.3), with cuts of the
-//! network and views that change meanwhile.
+//! network and views that change meanwhile; in half of them f replicas are faulty, and the sound ones recover.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use quorate_fault::Fault;
+use quorate_wire::{Quorum, ReplicaId};
+
 use crate::checks::Failure;
 use crate::dice::Dice;
-use crate::knobs::Knobs;
+use crate::knobs::{Adversary, Knobs};
 use crate::trace::Sink;
 use crate::world::{Stats, World};
 
@@ -63,6 +66,21 @@ fn draw(seed: u64, seconds: u64) -> (Knobs, u64) {
     k.down = (100_000, d.pick(&[1, 10]) * SECOND);
     k.partition_every = d.pick(&[0, 100 * SECOND, 600 * SECOND]);
     k.storm = seconds * SECOND;
+    let mut d = Dice::new(seed, 18);
+    let f = Quorum::new(k.replicas).expect("a size of a group").f();
+    if d.per_mille(500) {
+        // As many as may be, while the sound ones recover.
+        let first = d.below(k.replicas as u64) as u8;
+        let ids = (0..f as u8).map(|i| ReplicaId((first + i) % k.replicas as u8));
+        // But for floods, of which hours take too many events.
+        let kinds: Vec<Fault> = Fault::ALL
+            .into_iter()
+            .filter(|kind| *kind != Fault::Flood)
+            .collect();
+        k.adversaries = ids
+            .map(|id| (id, Adversary::Fault(d.pick(&kinds))))
+            .collect();
+    }
     // Clients that think long come to their end late.
     k.heal_within = 3_600 * SECOND;
     (k, between)

@@ -80,7 +80,11 @@ scenarios! {
     recovery::a_lost_vote_is_not_given_again
     recovery::a_lying_estimate_holds_nobody_up
     recovery::former_words_do_not_add_up
-    recovery::what_was_set_aside_serves_once
+    recovery::what_was_set_aside_serves_to_the_end
+    recovery::a_silent_replica_keeps_nobody_away
+    recovery::all_recover_at_once
+    recovery::a_replica_that_lies_about_its_view_keeps_nobody_away
+    recovery::two_words_lead_nobody_far
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered

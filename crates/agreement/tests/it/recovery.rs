@@ -327,7 +327,8 @@ fn recovering(view: u64, bound: u64) -> PeerMessage {
 }
 
 /// While one recovers none of the others can be missed. Who is behind in views goes to the next of those that are ahead, one of which may
-/// be the one that recovers; alone that one leads nobody there.
+/// be the one that recovers; alone that one leads nobody there. Where it waits may be a faulty one's word, as that of the other may be, so both lead
+/// no farther than 16 above the last view that has begun; from there patience leads on.
 #[test]
 fn who_waits_without_a_log_is_one_that_is_joined() {
     let mut replica = fresh(1);
@@ -340,6 +341,11 @@ fn who_waits_without_a_log_is_one_that_is_joined() {
     let m = PeerMessage::ViewChange(view_change(2, 18));
     from_peer(&mut replica, 3, 2, m).unwrap();
     let _ = from_peer(&mut replica, 4, 0, recovering(21, 256));
+    assert_eq!(replica.standing().view, View(16));
+    let _ = from_peer(&mut replica, 5, 0, recovering(1 << 40, 256));
+    assert_eq!(replica.standing().view, View(16));
+    let m = PeerMessage::ViewChange(view_change(3, 18));
+    from_peer(&mut replica, 6, 3, m).unwrap();
     assert_eq!(replica.standing().view, View(18));
 }
 

@@ -7,7 +7,7 @@ use quorate_execution::Service;
 use quorate_files::{Admission, FileService, Genesis};
 use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Tuning};
+use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
 use quorate_wire::ReplicaId;
 
 use crate::args::Replica;
@@ -46,7 +46,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         );
     }
     let (group, key) = (Arc::new(group), keys::load(&key)?);
-    let options = |again: bool| Options {
+    let options = |again: bool, trust: Trust| Options {
         group: group.clone(),
         me: ReplicaId(args.id),
         key: key.clone(),
@@ -63,7 +63,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
             .unwrap_or_else(|| paths::replica(&directory, args.id)),
         first_start: args.first_start && !again,
         lost_disk: args.lost_disk && !again,
-        recover: args.recover && !again,
+        trust,
         listen: args.listen.clone(),
         tuning: Tuning::default(),
         workers: args.workers.into(),
@@ -71,8 +71,13 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
     };
     let runtime = commands::runtime()?;
     let stopped = || format!("replica {} stopped", args.id);
-    let start = |again| Daemon::start(options(again), service.clone()).with_context(stopped);
-    let mut replica = start(false)?;
+    let start =
+        |again, trust| Daemon::start(options(again, trust), service.clone()).with_context(stopped);
+    let trust = match args.recover {
+        true => Trust::Nothing,
+        false => Trust::All,
+    };
+    let mut replica = start(false, trust)?;
     let stop = Stop::default();
     stop.use_for(replica.stopper());
     let (to_stop, with_parent) = (stop.clone(), args.with_parent);
@@ -90,7 +95,17 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
                 mended += 1;
                 tracing::error!("{reason}");
                 tracing::warn!("replica {} starts again, to fetch the state", args.id);
-                replica = start(true)?;
+                replica = start(true, Trust::All)?;
+                stop.use_for(replica.stopper());
+            }
+            // Once: a replica that has taken its log back does not recover.
+            Err(e @ DaemonError::Missed(_)) => {
+                tracing::error!("{e}");
+                tracing::warn!(
+                    "replica {} goes on with the log and the state that it had",
+                    args.id
+                );
+                replica = start(true, Trust::SetAside)?;
                 stop.use_for(replica.stopper());
             }
             ended => return ended.with_context(stopped),

@@ -220,6 +220,9 @@ fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
         None if !report.active => notes.push("waiting for a new view".into()),
         None => {}
     }
+    if report.went_back {
+        notes.push("it could not recover, and went back to what it had".into());
+    }
     if let Some(check) = &report.check {
         let (right, wrong) = (check.right, check.differing + check.damaged);
         let is = if check.done { "were" } else { "are" };
@@ -334,6 +337,7 @@ fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recover
             "view_changes": r.view_changes,
             "uptime_ms": r.uptime_ms,
             "steps": supervision::steps_to_json(&r.steps, r.ordered),
+            "went_back": r.went_back,
             "keys": r.keys.map(|k| json!({ "every_ms": k.every_ms, "age_ms": k.age_ms })),
             "fault": String::from_utf8_lossy(&r.fault),
         })

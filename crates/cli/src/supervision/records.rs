@@ -24,7 +24,7 @@ pub struct Record {
     pub last: Option<Ended>,
     /// How long the longest took, in milliseconds.
     pub longest_ms: u64,
-    /// Why it did not recover when it was its turn, if that is since its last recovery.
+    /// Why it did not recover when it was to, if that is since its last recovery.
     pub missed: Option<Missed>,
     /// Whether one was begun that has not ended: then it begins anew where the supervisor does.
     #[serde(default)]
@@ -114,12 +114,13 @@ impl Records {
         self.keep()
     }
 
-    /// Notes a turn that came to nothing.
+    /// Notes a turn, or a recovery, that came to nothing.
     ///
     /// # Errors
     /// As [`Records::ended`].
     pub fn missed(&mut self, replica: u8, missed: Missed) -> Result<()> {
-        self.replicas.entry(replica).or_default().missed = Some(missed);
+        let record = self.replicas.entry(replica).or_default();
+        (record.missed, record.begun) = (Some(missed), false);
         self.keep()
     }
 

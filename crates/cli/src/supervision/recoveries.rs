@@ -23,8 +23,14 @@ use crate::commands::status::Reports;
 
 /// A recovery that takes longer is told.
 const LONG: Duration = Duration::from_secs(300);
+/// What a replica that has ended said last is not heard for so long any more.
+const STALE: Duration = Duration::from_secs(5);
 /// A replica that was started and says nothing for so long is started anew.
 const SILENT: Duration = Duration::from_secs(120);
+
+/// What is said of a recovery that came to nothing.
+const MISSED: &str = "its recovery came to nothing: another replica is silent or lies, and the others are too few without this one. It goes on \
+    with what it had, so the group works; look after the other one (the log of this one says what it waited for), then recover it again";
 
 /// Who recovers, has recovered, and will.
 #[derive(Debug)]
@@ -179,6 +185,12 @@ impl Recoveries {
         let age = started.map_or(Duration::ZERO, |started| started.elapsed());
         let report = report.filter(|r| Duration::from_millis(r.uptime_ms) < age);
         let has_recovered = |r: &Report| r.steps.len() == RECOVERY_STEPS.len();
+        // The process before may have been young as well, and is heard for a while after its end.
+        let is_of_now = age > STALE;
+        let has_gone_back = |r: &Report| {
+            let tells = r.went_back || r.steps.is_empty() && r.recovering.is_none();
+            is_of_now && tells
+        };
         let mut events = Vec::new();
         match report {
             // While it catches up with what was done meanwhile, the group has no other one to spare.
@@ -201,6 +213,18 @@ impl Recoveries {
                     events.push(format!("{e:#}"));
                 }
                 events.push(text);
+                return events;
+            }
+            // Also where it has started once more since, for another reason, and tells nothing of it.
+            Some(report) if has_gone_back(report) && report.active => {
+                children.recovered(going.replica);
+                let (at_ms, why) = (now_ms(), MISSED.to_string());
+                if let Some(answers) = going.answers {
+                    let _ = answers.try_send(Answer::Failed(why.clone()));
+                }
+                events.push(format!("ALARM: replica {}: {why}", going.replica));
+                let noted = self.records.missed(going.replica, Missed { at_ms, why });
+                events.extend(noted.err().map(|e| format!("{e:#}")));
                 return events;
             }
             report => {

@@ -272,6 +272,7 @@ mod tests {
             check: None,
             steps: Vec::new(),
             ordered: None,
+            went_back: false,
             keys: keys.map(|(every_ms, age_ms)| KeyRenewal { every_ms, age_ms }),
         }
     }

@@ -327,6 +327,7 @@ fn status_tells_how_the_group_is() {
         "uptime_ms",
         "view",
         "view_changes",
+        "went_back",
     ];
     assert_eq!(fields(&json["replicas"][0]), expected);
     assert_eq!(

@@ -76,6 +76,7 @@ fn set_traps(replica: &Path) {
     for pipe in [
         "blobs/0000000000000000.blob",
         "log.reached",
+        "log.former.reached",
         "state.damaged",
     ] {
         let path = replica.join(pipe);
@@ -85,7 +86,11 @@ fn set_traps(replica: &Path) {
         rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("a pipe");
     }
     fs::create_dir(replica.join("former.redb")).expect("a directory");
-    fs::write(replica.join("log.damaged"), b"").expect("a file");
+    for name in ["log.damaged", "log.former"] {
+        let path = replica.join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::write(path, b"").expect("a file");
+    }
 }
 
 /// Recovered while people work: one that is sound, which fetches next to nothing; one whose files were changed behind its back; the
@@ -186,6 +191,49 @@ fn a_recovery_survives_a_kill() {
     up.stop();
 }
 
+/// One of four says nothing any more, and the supervisors can't know: a sound one recovers, and the two that are left can do nothing. It goes
+/// back to what it had, so that people wait for a moment and see no error. The next recovery, with nobody in its way, is one.
+#[test]
+fn a_silent_replica_has_a_recovery_missed() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let port = free_ports(1)[0];
+    let up = Up::start(&data, port, &["--key-holders", "--fault", "3=silent"]);
+    let mount = data.join("files");
+    let files = write_files(&mount);
+    Status::wait_for_a_checkpoint(&data, &[0, 1, 2], &mount);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let mut written = 0;
+            while !over.load(Ordering::Relaxed) {
+                fs::write(mount.join("work"), format!("{written}")).expect("the group goes on");
+                written += 1;
+            }
+            written
+        });
+        let missed = recover(&data, 1);
+        assert_said(&missed, 1, &["came to nothing", "goes on"]);
+        over.store(true, Ordering::Relaxed);
+        assert!(work.join().expect("no error") > 0);
+    });
+    let replica = status_of(&data)["replicas"][1].clone();
+    assert_eq!(replica["went_back"], true, "{replica}");
+    assert_eq!(replica["recovering"], false, "{replica}");
+    Status::wait_until_they_agree(&data, &[0, 1, 2]);
+    assert!(!data.join("replica-1/log.former").exists(), "it is in use");
+    assert_files(&mount, &files);
+    up.stop();
+
+    let up = Up::start(&data, port, &["--key-holders"]);
+    recovers(&data, 1);
+    assert_files(&mount, &files);
+    up.stop();
+}
+
 /// No recovery where the group would stop meanwhile; and the schedule, as it is set and told.
 #[test]
 fn a_group_that_can_spare_nobody_is_left_alone() {
@@ -224,15 +272,18 @@ fn a_group_that_can_spare_nobody_is_left_alone() {
     assert_said(&recover(&data, 1), 1, &["nobody answers"]);
 }
 
-/// How `quorate status` words the recoveries of a group.
-fn told(data: &Path) -> Value {
+fn status_of(data: &Path) -> Value {
     let mut command = quorate();
     command
         .args(["status", "--json"])
         .arg(data.join("group.toml"));
     let status = finish(&mut command, Patience::default());
-    let status: Value = serde_json::from_str(&status.stdout).expect("JSON");
-    status["recovery"].clone()
+    serde_json::from_str(&status.stdout).expect("JSON")
+}
+
+/// How `quorate status` words the recoveries of a group.
+fn told(data: &Path) -> Value {
+    status_of(data)["recovery"].clone()
 }
 
 /// A window of vulnerability is claimed when each replica has recovered, will again, and renews its keys; until then it is said what is

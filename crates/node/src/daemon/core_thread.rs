@@ -79,6 +79,8 @@ pub(crate) struct Core<S> {
     evidence: EvidenceKeeper,
     data: PathBuf,
     first_run: Option<Arc<Group>>,
+    /// Whether there is a log that was set aside when it began to recover.
+    former_log: bool,
     damage: Damage,
     /// There are no others who could help.
     alone: bool,
@@ -111,6 +113,8 @@ pub(crate) struct Files {
     pub data: PathBuf,
     /// For a replica that has never run: its group, to note with the first record that it has.
     pub first_run: Option<Arc<Group>>,
+    /// Whether there is a log that was set aside when it began to recover.
+    pub former_log: bool,
     /// Whether the store has found damage.
     pub damage: Damage,
     /// Whether there are no others who could help.
@@ -137,6 +141,7 @@ impl<S: Service> Core<S> {
             evidence,
             data,
             first_run,
+            former_log,
             damage,
             alone,
             former,
@@ -168,6 +173,7 @@ impl<S: Service> Core<S> {
             evidence,
             data,
             first_run,
+            former_log,
             damage,
             alone,
             former,
@@ -446,6 +452,7 @@ impl<S: Service> Core<S> {
             check: going_on.or(self.check),
             steps: self.progress.steps().to_vec(),
             ordered: self.progress.ordered(),
+            went_back: self.progress.went_back(),
             keys: self.keys.map(|keys| KeyRenewal {
                 every_ms: keys.every_ms,
                 age_ms: self.now.mono - keys.since,
@@ -461,8 +468,8 @@ impl<S: Service> Core<S> {
                 Output::Send(to, message) => self.outgoing.send(to, message, mono),
                 Output::Broadcast(message) => self.outgoing.broadcast(message, mono),
                 Output::Reply(to, message) => self.outgoing.reply(to, message, mono),
-                Output::Persist(index, record) => self.record(index, &record),
-                Output::Truncate { stable, head } => self.truncate(stable, &head),
+                Output::Persist(index, record) => self.record(index, &record)?,
+                Output::Truncate { stable, head } => self.truncate(stable, &head)?,
                 Output::Store {
                     seq,
                     complete,
@@ -480,6 +487,8 @@ impl<S: Service> Core<S> {
                 }
                 Output::Recovered(counts) => self.recovered(counts),
                 Output::Void(replica, number) => self.outgoing.links().void(replica, number),
+                Output::Missed(why) if self.former_log => return Err(DaemonError::Missed(why)),
+                Output::Missed(why) => tracing::warn!("{why}, and it has no log to go on with"),
                 Output::Evidence(evidence) => self.evidence.keep(*evidence),
                 Output::Lie(lie) => {
                     tracing::warn!(
@@ -524,7 +533,8 @@ impl<S: Service> Core<S> {
         }
     }
 
-    fn record(&mut self, index: LogIndex, record: &Record) {
+    fn record(&mut self, index: LogIndex, record: &Record) -> Result<(), DaemonError> {
+        self.comes_back(record)?;
         let packed = packed::pack(index, record);
         // Bodies too, which a restart reads: they go when the log's segments do.
         self.bytes_in_segment += packed.weight();
@@ -534,6 +544,7 @@ impl<S: Service> Core<S> {
         }
         self.last_index = index;
         self.records.push(packed);
+        Ok(())
     }
 
     /// Writes what waits, unless it is nothing that anyone waits for: that goes along with the next vote.
@@ -553,7 +564,8 @@ impl<S: Service> Core<S> {
         }
     }
 
-    fn truncate(&mut self, stable: Seq, head: &[Record]) {
+    fn truncate(&mut self, stable: Seq, head: &[Record]) -> Result<(), DaemonError> {
+        head.iter().try_for_each(|record| self.comes_back(record))?;
         self.write_log();
         if self.bytes_in_segment >= SEGMENT_BYTES {
             self.bytes_in_segment = 0;
@@ -565,6 +577,17 @@ impl<S: Service> Core<S> {
             );
         }
         self.log.discard(stable);
+        Ok(())
+    }
+
+    /// A record that goes to the log: with this one a replica that recovers is back. What it says from here on is in the present log alone, and
+    /// the one before would make it say something else.
+    fn comes_back(&mut self, record: &Record) -> Result<(), DaemonError> {
+        if self.former_log && matches!(record, Record::Entered(_)) {
+            restore::drop_former_log(&self.data)?;
+            self.former_log = false;
+        }
+        Ok(())
     }
 }
 

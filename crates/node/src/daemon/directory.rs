@@ -49,6 +49,7 @@ pub(super) fn make_again(data: &Path, group: &Group) -> Result<(), DaemonError> 
         Some(Mark { is_ours: false, .. }) => Err(DaemonError::OtherGroup(data.into())),
         None => {
             // A log without a mark is from who knows when.
+            restore::drop_former_log(data)?;
             restore::forget_log(data)?;
             write(data, group, false)
         }
@@ -65,6 +66,15 @@ pub(super) fn distrust(data: &Path, group: &Group) -> Result<Past, DaemonError> 
     restore::take_away_traps(data, MARK).map_err(io(data))?;
     write(data, group, false)?;
     Ok(Past::Distrusted)
+}
+
+/// A replica goes on with what was set aside when it began to recover, if there is something.
+pub(super) fn take_back(data: &Path, group: &Group) -> Result<Past, DaemonError> {
+    let was_there = restore::take_back(data)?;
+    Ok(match check(data, group)? {
+        Past::Logged if was_there => Past::TakenBack,
+        past => past,
+    })
 }
 
 /// Sees that the directory is this group's, and what it may have lost.

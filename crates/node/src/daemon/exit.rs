@@ -42,7 +42,9 @@ impl DaemonError {
             | DaemonError::StateDamaged(_)
             | DaemonError::UnknownRecord(_) => DATA,
             DaemonError::Key(_) => NO_INPUT,
-            DaemonError::KeyHolder(_) | DaemonError::Listen(_) => UNAVAILABLE,
+            DaemonError::KeyHolder(_) | DaemonError::Listen(_) | DaemonError::Missed(_) => {
+                UNAVAILABLE
+            }
             DaemonError::Store(e) => of_store(e),
             DaemonError::Wal(e) => of_log(e),
             DaemonError::Io { source, .. } => match source.kind() {

@@ -5,17 +5,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use quorate_net::disk;
 use quorate_state::transfer::{Found, LOOKUPS, Lookup};
-use quorate_store::{Blobs, Former, Options};
+use quorate_store::{Blobs, Former, Options, StoreError};
 use rustix::fs::{Advice, fadvise};
+
+use super::DaemonError;
 
 const NAME: &str = "former.redb";
 /// What opening it leaves beside it.
 const LOCK: &str = "former.redb.lock";
 /// All that may be there of it.
 pub(super) const FILES: [&str; 2] = [NAME, LOCK];
+/// How long is waited for whoever has it open.
+const LOCKED_TRIES: u32 = 20;
+const LOCKED_PAUSE: Duration = Duration::from_millis(50);
 /// How many lookups are read at once.
 const READERS: usize = LOOKUPS / 2;
 
@@ -31,6 +37,30 @@ pub(super) fn set_aside(data: &Path, state: &Path) -> io::Result<()> {
         _ => {}
     }
     disk::sync_directory_of(&former)
+}
+
+/// Puts what was set aside in its place again, once the threads of this process that looked into it have let it go: closing it writes to it.
+/// They have nothing left to do; where reading does not end, that it is in use is the error.
+pub(super) fn take_back(data: &Path, state: &Path, blobs: &Arc<Blobs>) -> Result<(), DaemonError> {
+    let former = data.join(NAME);
+    if !former.exists() {
+        return Ok(());
+    }
+    let mut tries = 0;
+    while let Err(e @ StoreError::Locked { .. }) =
+        Former::open(&former, blobs.clone(), Options::default())
+    {
+        tries += 1;
+        if tries > LOCKED_TRIES {
+            return Err(e.into());
+        }
+        std::thread::sleep(LOCKED_PAUSE);
+    }
+    let moved = fs::rename(&former, state).and_then(|()| disk::sync_directory_of(state));
+    moved.map_err(|source| DaemonError::Io {
+        path: former,
+        source,
+    })
 }
 
 /// Opens what was set aside, if anything was and it can be opened.

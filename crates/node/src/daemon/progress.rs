@@ -10,6 +10,8 @@ const REPEAT_MS: u64 = 30_000;
 /// How long a replica's start took, in milliseconds from its begin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Start {
+    /// Whether it began to recover, and then went back to what it had.
+    pub went_back: bool,
     /// Until what the disk holds was read, or set aside.
     pub restored: u64,
     /// Until it had a key for its links.
@@ -50,6 +52,11 @@ impl Progress {
     /// When the group had ordered that the replica recovers.
     pub fn ordered(&self) -> Option<u64> {
         self.ordered
+    }
+
+    /// Whether it began to recover, and went back to what it had, since that came to nothing.
+    pub fn went_back(&self) -> bool {
+        self.start.went_back
     }
 
     /// Looks where the replica stands, and tells what has changed.
@@ -106,6 +113,7 @@ impl Progress {
                 restored,
                 keyed,
                 began,
+                ..
             } = self.start;
             self.steps = vec![restored, keyed, began];
         }

@@ -24,6 +24,9 @@ const LOG: &str = "log";
 /// What was a log, for those who want to know what has happened to it; one at most.
 const OLD_LOG: &str = "log.damaged";
 const REACHED: &str = "log.reached";
+/// A log that was set aside since the replica recovers, and what was noted of it: as long as it has not recovered it can go back to it.
+const FORMER_LOG: &str = "log.former";
+const FORMER_REACHED: &str = "log.former.reached";
 const STATE: &str = "state.redb";
 const BLOBS: &str = "blobs";
 /// Its presence says that the state is damaged, as a replica has found while it ran.
@@ -40,6 +43,8 @@ pub(super) enum Past {
     Lost,
     /// It has, and what is there is not to be believed.
     Distrusted,
+    /// It has, and goes on with what was not believed for a while.
+    TakenBack,
 }
 
 /// What a replica goes on with.
@@ -49,6 +54,8 @@ pub(super) struct Found {
     pub restored: Restored,
     /// A store that is not believed and may be looked into, and the segments that it shares.
     pub former: Option<(Former, Arc<Blobs>)>,
+    /// Whether it recovers, and could go back to the log that it had.
+    pub former_log: bool,
 }
 
 /// Reads back what the disk holds. `alone`: there are no other replicas that could help.
@@ -58,10 +65,7 @@ pub(super) fn restore<S: Service + Clone>(
     alone: bool,
     service: S,
 ) -> Result<Found, DaemonError> {
-    let blobs = Blobs::open(&data.join(BLOBS)).map_err(|e| DaemonError::Io {
-        path: e.path,
-        source: e.source,
-    })?;
+    let blobs = open_blobs(data)?;
     if past == Past::Distrusted {
         distrust(data)?;
     }
@@ -78,8 +82,11 @@ pub(super) fn restore<S: Service + Clone>(
         set_state_aside(data)?;
         store = open_store(data, &blobs, alone, service)?;
     }
-    if !recovering && former.take().is_some() {
-        former::remove(data).map_err(io(data))?;
+    if !recovering {
+        drop_former_log(data)?;
+        if former.take().is_some() {
+            former::remove(data).map_err(io(data))?;
+        }
     }
     let reached = Reached::read(&data.join(REACHED)).map_err(io(data))?;
     log.wal.note_in(reached);
@@ -105,16 +112,24 @@ pub(super) fn restore<S: Service + Clone>(
         wal,
         restored,
         former: former.map(|former| (former, blobs)),
+        former_log: recovering && data.join(FORMER_LOG).exists(),
     })
 }
 
-/// Sets aside all that the replica has written: the log for good, the state until it has been compared with the others'.
+fn open_blobs(data: &Path) -> Result<Arc<Blobs>, DaemonError> {
+    Blobs::open(&data.join(BLOBS)).map_err(|e| DaemonError::Io {
+        path: e.path,
+        source: e.source,
+    })
+}
+
+/// Sets aside all that the replica has written: the log until it has recovered, the state until it has been compared with the others'.
 fn distrust(data: &Path) -> Result<(), DaemonError> {
     tracing::warn!(
         "recovering on purpose: log and state are not believed; each piece of the state is compared with what the others have"
     );
     // The log first: with it, the replica would go on as if nothing had been.
-    forget_log(data)?;
+    set_log_aside(data)?;
     former::set_aside(data, &data.join(STATE)).map_err(io(data))?;
     match fs::remove_file(data.join(DAMAGED)) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(data)(e)),
@@ -127,7 +142,7 @@ fn distrust(data: &Path) -> Result<(), DaemonError> {
 /// Takes away what stands where the replica has a file or a directory and is something else: to open it or to take it away as what it should
 /// be would fail each time, or wait for ever.
 pub(super) fn take_away_traps(data: &Path, mark: &str) -> io::Result<()> {
-    let files = [mark, REACHED, STATE, DAMAGED, epoch::SEEN];
+    let files = [mark, REACHED, FORMER_REACHED, STATE, DAMAGED, epoch::SEEN];
     for path in files
         .into_iter()
         .chain(former::FILES)
@@ -141,7 +156,7 @@ pub(super) fn take_away_traps(data: &Path, mark: &str) -> io::Result<()> {
         }
     }
     // These may be elsewhere, and links lead there.
-    for path in [LOG, OLD_LOG, BLOBS].map(|name| data.join(name)) {
+    for path in [LOG, OLD_LOG, FORMER_LOG, BLOBS].map(|name| data.join(name)) {
         let is_there = fs::symlink_metadata(&path).is_ok();
         if is_there && !path.is_dir() {
             fs::remove_file(&path)?;
@@ -257,7 +272,8 @@ fn read_log(
         records.push(record.map_err(|_| DaemonError::UnknownRecord(directory.clone()))?);
     }
     let is_begun = |r: &Record| matches!(r, Record::Stable(_) | Record::Recovering(_));
-    if past == Past::Logged && !records.iter().any(is_begun) {
+    let has_run = matches!(past, Past::Logged | Past::TakenBack);
+    if has_run && !records.iter().any(is_begun) {
         return Ok(Err(WalError::Gone(directory)));
     }
     Ok(Ok(Log {
@@ -309,6 +325,58 @@ pub(super) fn forget_log(data: &Path) -> Result<(), DaemonError> {
         Reached::read(&data.join(REACHED))?.clear()
     };
     moved().map_err(io(&log))
+}
+
+/// Sets the log aside for as long as the replica recovers. One that was set aside before is older, and what came after it says no more
+/// than that the replica recovers: it would have been dropped else.
+fn set_log_aside(data: &Path) -> Result<(), DaemonError> {
+    if data.join(FORMER_LOG).exists() {
+        return forget_log(data);
+    }
+    // The note first: alone it proves nothing, and a log without it can't be told from one that ends too early.
+    rename(data, REACHED, FORMER_REACHED)?;
+    rename(data, LOG, FORMER_LOG)
+}
+
+/// Goes back to the log that was set aside, if there is one, and to the state; whether there was. The log that is there in its place says no
+/// more than that the replica recovers, and goes last: until then it may recover once more.
+pub(super) fn take_back(data: &Path) -> Result<bool, DaemonError> {
+    if !data.join(FORMER_LOG).exists() {
+        return Ok(false);
+    }
+    let blobs = open_blobs(data)?;
+    former::take_back(data, &data.join(STATE), &blobs)?;
+    match fs::remove_dir_all(data.join(LOG)) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(data)(e)),
+        _ => {}
+    }
+    rename(data, FORMER_LOG, LOG)?;
+    rename(data, FORMER_REACHED, REACHED)?;
+    Ok(true)
+}
+
+/// The replica has recovered, and must never go back to the log that it had.
+pub(super) fn drop_former_log(data: &Path) -> Result<(), DaemonError> {
+    if !data.join(FORMER_LOG).exists() {
+        return Ok(());
+    }
+    let drop = || {
+        match fs::remove_dir_all(data.join(OLD_LOG)) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => fs::rename(data.join(FORMER_LOG), data.join(OLD_LOG))?,
+        }
+        Reached::read(&data.join(FORMER_REACHED))?.clear()
+    };
+    drop().map_err(io(data))
+}
+
+/// Renames a file or a directory, if it is there.
+fn rename(data: &Path, from: &str, to: &str) -> Result<(), DaemonError> {
+    let (from, to) = (data.join(from), data.join(to));
+    match fs::rename(&from, &to) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(io(&from)(e)),
+        _ => disk::sync_directory_of(&to).map_err(io(data)),
+    }
 }
 
 /// Begins a log that says that the one before is lost.
@@ -383,5 +451,45 @@ mod tests {
         assert!(data.join(OLD_LOG).exists());
         let alone = open_log(data, &blobs(), Past::Lost, true);
         assert!(matches!(alone, Err(DaemonError::Alone(_))));
+    }
+
+    /// A log is set aside once, however often the recovery begins anew; it comes back as it was, and not after the replica has.
+    #[test]
+    fn a_log_comes_back_until_the_replica_has() {
+        let place = tempfile::tempdir().unwrap();
+        let data = place.path();
+        let blobs = || Blobs::open(&data.join("blobs")).unwrap();
+        let make_log = |index| {
+            let (mut wal, ..) = Wal::open(&data.join(LOG), blobs()).unwrap();
+            wal.append(&[record(index, index)]).unwrap();
+            wal.sync().unwrap();
+            fs::write(data.join(REACHED), format!("{index}")).unwrap();
+        };
+        let last = || {
+            let (_, found, _) = Wal::open(&data.join(LOG), blobs()).unwrap();
+            (found.last().unwrap().index, data.join(REACHED).exists())
+        };
+        assert!(!take_back(data).unwrap());
+        make_log(7);
+        for _ in 0..3 {
+            set_log_aside(data).unwrap();
+            assert!(!data.join(LOG).exists() && !data.join(REACHED).exists());
+            begin_log(data, &blobs()).unwrap();
+        }
+        assert!(take_back(data).unwrap());
+        assert_eq!(last(), (LogIndex(7), true));
+        assert!(!take_back(data).unwrap());
+
+        set_log_aside(data).unwrap();
+        begin_log(data, &blobs()).unwrap();
+        drop_former_log(data).unwrap();
+        assert!(!take_back(data).unwrap() && data.join(OLD_LOG).exists());
+        assert!(!data.join(FORMER_REACHED).exists());
+        // The next one sets aside the log that it has then.
+        fs::remove_dir_all(data.join(LOG)).unwrap();
+        make_log(9);
+        set_log_aside(data).unwrap();
+        assert!(take_back(data).unwrap());
+        assert_eq!(last(), (LogIndex(9), true));
     }
 }

@@ -156,9 +156,9 @@ pub(super) fn a_lying_estimate_holds_nobody_up() -> Outcome {
     w.finish().map(|_| ())
 }
 
-/// A replica comes back to a view that begins from a checkpoint which it has not got: it fetches that state from the others, since the
-/// one that was set aside has served.
-pub(super) fn what_was_set_aside_serves_once() -> Outcome {
+/// A replica comes back to a view that begins from a checkpoint which it has not got: it fetches that state, and the one that was set aside
+/// serves until it has.
+pub(super) fn what_was_set_aside_serves_to_the_end() -> Outcome {
     let mut w = group(1, |k| k.look = 10_000);
     append(&mut w, 0, 0..140, 1000)?;
     w.crash(2);
@@ -225,5 +225,149 @@ pub(super) fn former_words_do_not_add_up() -> Outcome {
         }
     }
     append(&mut w, 0, 5..10, 1000)?;
+    w.finish().map(|_| ())
+}
+
+/// Another replica falls silent as soon as one recovers on purpose: the two that are left can do nothing, and nothing would ever bring either
+/// back. The one that recovers goes on with what it had.
+pub(super) fn a_silent_replica_keeps_nobody_away() -> Outcome {
+    for epochs in [0, 5_000_000] {
+        let mut w = group(1, |k| k.epochs = epochs);
+        append(&mut w, 0, 0..140, 1000)?;
+        w.crash(2);
+        w.distrust(2, 0);
+        w.set_filter(Some(|from, _, message| {
+            from == 3 && !matches!(message, PeerMessage::Status(_))
+        }));
+        let open = ask(&mut w, 0, 140);
+        w.start(2)?;
+        assert!(standing(&w, 2).recovering.is_some());
+        w.run_until("answered", 10_000, |w| w.operation(open).done.is_some())?;
+        assert_eq!((w.stats().taken_back, w.stats().recoveries), (1, 0));
+        append(&mut w, 0, 141..150, 1000)?;
+        w.run_until("fetched", 10_000, |w| !standing(w, 2).fetching)?;
+        // It is heard again, and the next time nothing is in the way.
+        w.set_filter(None);
+        w.crash(2);
+        w.distrust(2, 0);
+        w.start(2)?;
+        w.run_until("back", 20_000, |w| is_back(w, 2))?;
+        assert_eq!((w.stats().taken_back, w.stats().recoveries), (1, 1));
+        w.finish().map(|_| ())?;
+    }
+    Ok(())
+}
+
+/// All four recover on purpose at once, as no schedule has them do. None has anybody to ask, and so all go on with what they had.
+pub(super) fn all_recover_at_once() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..30, 1000)?;
+    let open = ask(&mut w, 0, 30);
+    w.run_for(1)?;
+    for server in 0..4 {
+        w.crash(server);
+        w.distrust(server, 0);
+    }
+    (0..4).try_for_each(|server| w.start(server))?;
+    w.run_until("answered", 20_000, |w| w.operation(open).done.is_some())?;
+    // The last ones may find three others.
+    assert!(w.stats().taken_back >= 3);
+    w.run_until("back", 20_000, |w| (0..4).all(|s| is_back(w, s)))?;
+    w.finish().map(|_| ())
+}
+
+/// One replica of four takes part, but does not say how far it is; or says that it is in a view to which nobody will come. The one that recovers
+/// would wait for ever; it goes on with its log. Meanwhile the others work.
+pub(super) fn a_replica_that_lies_about_its_view_keeps_nobody_away() -> Outcome {
+    for lies in [false, true] {
+        let mut w = group(1, |_| {});
+        append(&mut w, 0, 0..5, 1000)?;
+        w.crash(2);
+        w.distrust(2, 0);
+        w.set_filter(Some(|from, to, message| {
+            from == 3 && to == 2 && matches!(message, PeerMessage::Estimate(_))
+        }));
+        let nonce = w.wall(2).0;
+        w.start(2)?;
+        if lies {
+            let lie = Estimate {
+                nonce,
+                checkpoint: Seq(0),
+                prepared: Seq(5),
+                view: View(1 << 40),
+            };
+            w.handle(2, Input::Peer(ReplicaId(3), PeerMessage::Estimate(lie)))?;
+        }
+        append(&mut w, 0, 5..150, 1000)?;
+        assert_eq!(w.stats().taken_back, 0);
+        w.run_until("taken back", 30_000, |w| w.stats().taken_back == 1)?;
+        append(&mut w, 0, 150..155, 1000)?;
+        w.crash(1);
+        append(&mut w, 0, 155..160, 5000)?;
+        w.start(1)?;
+        w.finish().map(|_| ())?;
+    }
+    Ok(())
+}
+
+/// A faulty replica of four says that it is in the farthest view, so that the one that recovers waits there, and tells the two others that it goes
+/// there. That makes f+1 who are ahead, and none of them has been there: the others must not follow in one leap.
+pub(super) fn two_words_lead_nobody_far() -> Outcome {
+    let far = View(u64::MAX / 4);
+    let mut w = group(1, |k| k.epochs = 5_000_000);
+    append(&mut w, 0, 0..5, 1000)?;
+    w.crash(2);
+    w.distrust(2, 0);
+    w.set_filter(Some(|from, to, message| {
+        from == 3 && to == 2 && matches!(message, PeerMessage::Estimate(_))
+    }));
+    let (nonce, genesis) = (w.wall(2).0, w.genesis_root());
+    w.start(2)?;
+    // Until it has heard of the present keys: what was said before that is asked anew.
+    w.run_for(200)?;
+    let lie = Estimate {
+        nonce,
+        checkpoint: Seq(0),
+        prepared: Seq(5),
+        view: far,
+    };
+    w.handle(2, Input::Peer(ReplicaId(3), PeerMessage::Estimate(lie)))?;
+    w.run_until("estimated", 1_000, |w| {
+        standing(w, 2).recovering.is_some_and(|r| r.bound.is_some())
+    })?;
+    w.run_for(1_000)?;
+    for view in [standing(&w, 2).view, far] {
+        let body = ViewChange {
+            view,
+            replica: ReplicaId(3),
+            stable: Seq(0),
+            checkpoints: vec![(Seq(0), genesis)],
+            prepared: vec![],
+            preprepared: vec![],
+        };
+        let word = SignedViewChange::sign(body, &w.signer_of_now(ReplicaId(3))).into_inner();
+        for to in [0, 1] {
+            let word = PeerMessage::ViewChange(word.clone());
+            w.handle(to, Input::Peer(ReplicaId(3), word))?;
+        }
+    }
+    w.run_for(1_000)?;
+    for server in [0, 1] {
+        let view = standing(&w, server).view;
+        if view.0 > 100 {
+            let said = format!("server {server} has followed to {view:?}");
+            return Err(Failure::new("views", said));
+        }
+    }
+    w.set_filter(None);
+    w.run_until("done with it", 60_000, |w| {
+        standing(w, 2).recovering.is_none()
+    })?;
+    append(&mut w, 0, 5..10, 5_000)?;
+    // The next one has an end.
+    w.crash(1);
+    w.distrust(1, 0);
+    w.start(1)?;
+    w.run_until("back", 20_000, |w| is_back(w, 1))?;
     w.finish().map(|_| ())
 }

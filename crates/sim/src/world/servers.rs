@@ -18,6 +18,8 @@ use crate::rounds;
 
 /// The first of the dice by which stores are set aside; one for each start of each server.
 const FORMER_DICE: u64 = 1 << 32;
+/// The same for those that recover on purpose when they start.
+const PURPOSE_DICE: u64 = 1 << 37;
 
 impl World {
     /// Starts a server from its disk.
@@ -29,6 +31,7 @@ impl World {
             return Ok(());
         }
         self.damage_disk(server);
+        self.recover_some(server);
         self.note(&[2, server as u64], || format!("server {server} starts"));
         self.take_key(server);
         self.servers[server].start(self.service.clone(), self.now);
@@ -128,8 +131,56 @@ impl World {
     pub fn lose_log(&mut self, server: usize) {
         assert!(self.servers[server].replica.is_none());
         let now = self.servers[server].now(self.now).wall;
-        self.servers[server].disk.lose_log(now);
+        let disk = &mut self.servers[server].disk;
+        disk.aside = None;
+        disk.lose_log(now);
         self.lost_log(server);
+    }
+
+    /// By chance a server that starts does not believe what it has written, and recovers: whoever else is faulty.
+    fn recover_some(&mut self, server: usize) {
+        let it = &self.servers[server];
+        let may = it.is_correct() && it.incarnation > 0 && self.knobs.recovers > 0;
+        if may && self.dice.per_mille(self.knobs.recovers) {
+            self.distrust(server, PURPOSE_DICE);
+        }
+    }
+
+    /// A server that is down recovers on purpose: its log and its store are set aside. `dice`: see [`World::set_aside`].
+    pub fn distrust(&mut self, server: usize, dice: u64) {
+        assert!(self.servers[server].replica.is_none());
+        let now = self.servers[server].now(self.now).wall;
+        self.servers[server].disk.distrust(now);
+        self.set_aside(server, dice);
+        self.forgetful.insert(server);
+        self.note(&[49, server as u64], || {
+            format!("server {server} believes nothing that it has written")
+        });
+    }
+
+    /// A server goes on with what it had.
+    pub(super) fn on_take_back(&mut self, server: usize, incarnation: u64) -> Result<(), Failure> {
+        let it = &self.servers[server];
+        if it.incarnation != incarnation || it.replica.is_none() || it.disk.aside.is_none() {
+            return Ok(());
+        }
+        self.note(&[50, server as u64], || {
+            format!("server {server} goes back to what it had")
+        });
+        self.crash(server);
+        self.servers[server].disk.take_back();
+        self.forgetful.remove(&server);
+        self.stats.taken_back += 1;
+        // Not by chance once more.
+        let recovers = std::mem::take(&mut self.knobs.recovers);
+        let started = self.start(server);
+        self.knobs.recovers = recovers;
+        let standing = self.servers[server].replica.as_ref().map(|r| r.standing());
+        if standing.is_some_and(|s| s.recovering.is_some()) {
+            // That one was lost before.
+            self.forgetful.insert(server);
+        }
+        started
     }
 
     /// The store of a server that is down is not believed; see [`Disk::set_aside`](crate::disk::Disk::set_aside). `dice` is the first of
@@ -366,7 +417,21 @@ impl World {
             Output::Reply(connection, message) => self.reply(server, connection, message),
             // Other links here are those of whoever sends.
             Output::Void(replica, number) => self.end_links(server, replica, number),
+            Output::Missed(why) => {
+                let it = &self.servers[server];
+                let incarnation = it.incarnation;
+                if it.disk.aside.is_some() {
+                    self.note(&[51, server as u64], || {
+                        format!("server {server} can't recover: {why}")
+                    });
+                    self.after(0, Event::TakeBack(server, incarnation));
+                }
+            }
             Output::Persist(index, record) => {
+                if matches!(record, Record::Entered(_)) {
+                    // It is back, and its log of before would make it say something else.
+                    self.servers[server].disk.aside = None;
+                }
                 self.servers[server].disk.wal.append(index, &record);
                 if correct {
                     self.look_at_record(server, &record)?;

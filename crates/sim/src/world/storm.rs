@@ -22,7 +22,9 @@ pub(super) enum Blow {
 pub(super) struct Rota {
     /// Microseconds from one turn to the next.
     between: u64,
-    /// How many there were.
+    /// Whose the next is: one for each server, the faulty ones among them, which have none.
+    next: u64,
+    /// How many recoveries they were.
     turns: u64,
 }
 
@@ -154,10 +156,15 @@ impl World {
     /// The next recovers, if all others are back: as supervisors do it, it is asked to end first.
     fn take_turn(&mut self) -> Result<(), Failure> {
         self.after(self.rota.between, Event::Storm(Blow::Turn));
-        let server = (self.rota.turns % self.servers.len() as u64) as usize;
+        let server = (self.rota.next % self.servers.len() as u64) as usize;
+        if !self.servers[server].is_correct() {
+            self.rota.next += 1;
+            return Ok(());
+        }
         if !self.forgetful.is_empty() || self.servers[server].replica.is_none() {
             return Ok(());
         }
+        self.rota.next += 1;
         self.rota.turns += 1;
         self.note(&[48, server as u64], || {
             format!("server {server} is asked to end, and to recover")
@@ -170,8 +177,7 @@ impl World {
 
     fn recover(&mut self, server: usize) {
         self.crash(server);
-        self.lose_log(server);
-        self.set_aside(server, ROTA_DICE);
+        self.distrust(server, ROTA_DICE);
         let down = self.dice.range(self.knobs.down);
         self.after(down, Event::Start(server));
     }

@@ -66,7 +66,11 @@ tests! {
     a_lost_vote_is_not_given_again
     a_lying_estimate_holds_nobody_up
     former_words_do_not_add_up
-    what_was_set_aside_serves_once
+    what_was_set_aside_serves_to_the_end
+    a_silent_replica_keeps_nobody_away
+    all_recover_at_once
+    a_replica_that_lies_about_its_view_keeps_nobody_away
+    two_words_lead_nobody_far
     service_is_back_within_two_timeouts
     leaping_primary
     a_client_and_a_replica_in_league

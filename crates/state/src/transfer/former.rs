@@ -295,7 +295,7 @@ impl Fetcher {
     }
 
     /// Uses the former state no more: what was looked for there, donors are asked for.
-    pub fn leave_home(&mut self) {
+    pub(super) fn leave_home(&mut self) {
         let Some(mut former) = self.former.take() else {
             return;
         };

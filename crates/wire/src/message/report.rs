@@ -51,6 +51,8 @@ record! {
         /// When the group had ordered that it recovers, on the same clock, where it has a key holder that says so. It happens while the
         /// state is compared and fetched, and the later of the two ends that.
         pub ordered: Option<u64>,
+        /// Whether it began to recover, and went back to what it had, since that came to nothing.
+        pub went_back: bool,
         /// How its links' keys are renewed, in a group whose replicas have key holders.
         pub keys: Option<KeyRenewal>,
     }

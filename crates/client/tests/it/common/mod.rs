@@ -343,6 +343,7 @@ fn report(nonce: u64) -> Report {
         steps: Vec::new(),
         keys: None,
         ordered: None,
+        went_back: false,
     }
 }
 

@@ -465,6 +465,7 @@ fn report() -> impl Strategy<Value = Report> {
         vec(number(), 0..7),
         proptest::option::of(keys),
         proptest::option::of(number()),
+        any::<bool>(),
     );
     let rest = (any::<u32>(), number(), number(), number(), bytes(8), own);
     (who, places, vec(link, 0..4), rest).prop_map(
@@ -493,6 +494,7 @@ fn report() -> impl Strategy<Value = Report> {
             check: own.1,
             steps: own.2,
             ordered: own.4,
+            went_back: own.5,
             keys: own.3,
         },
     )
