@@ -4,6 +4,7 @@
 //! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way.
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
+//! - `granted`: locks that programs of this machine have, and those that they have lost with a session.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
 //! - `pins`: files that are replaced while they are opened.
 //! - `shares`: what a guest's mount has as its root.
@@ -28,6 +29,7 @@ mod convert;
 mod core;
 mod data;
 mod front;
+mod granted;
 mod handles;
 mod holds;
 mod inode;

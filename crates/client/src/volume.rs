@@ -209,6 +209,23 @@ impl Volume {
         }
     }
 
+    /// Lists a part of a directory: some entries, unless there are none up to its end.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn read_dir(&self, who: &Who, mut op: ReadDir) -> Called<Entries> {
+        loop {
+            match self.run(who, Action::ReadDir(op.clone())).await? {
+                // Of many names the caller may list none.
+                Answer::Entries(page) if page.entries.is_empty() && !page.end => {
+                    op.cookie = page.next;
+                }
+                Answer::Entries(page) => return Ok(page),
+                _ => return Err(CallError::Garbled),
+            }
+        }
+    }
+
     calls! {
         /// Waits for its place in the order, and does nothing.
         ping(Nothing) => Ping -> Done(Nothing);
@@ -253,7 +270,6 @@ impl Volume {
         /// Moves a name.
         rename(Rename) => Rename -> Done(Nothing);
         /// Lists a directory.
-        read_dir(ReadDir) => ReadDir -> Entries(Entries);
         /// Space and limits.
         stat_fs(Nothing) => StatFs -> StatFs(StatFs);
         /// Waits for what was agreed before.

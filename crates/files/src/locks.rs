@@ -78,16 +78,16 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    /// A handle is gone: with it go the flock locks taken through it, and if it was the session's last one on the
-    /// object, all of the session's locks there.
+    /// A handle is gone: with it go the locks taken through it, and if it was the session's last one on the object, all of
+    /// the session's locks there. (Those of fcntl(2) that belong to a process went when it closed its descriptor; those that
+    /// belong to the open file, `F_OFD_SETLK`, go now.)
     pub fn drop_locks(&mut self, ino: Ino, handle: Handle, last: bool) -> Done<()> {
         let mut table = self.lock_table(ino)?;
         let session = self.session();
         let before = table.locks.len();
-        table.locks.retain(|held| {
-            let through = held.space == LockSpace::Flock && held.handle == handle;
-            held.session != session || !(last || through)
-        });
+        table
+            .locks
+            .retain(|held| held.session != session || !(last || held.handle == handle));
         if table.locks.len() < before {
             self.put_locks(ino, &table);
         }

@@ -228,6 +228,7 @@ impl Front {
                     return come_again();
                 };
                 let front = self.clone();
+                work.send();
                 tokio::spawn(async move {
                     let reply = front.work(&caller, procedure, call).await;
                     drop(room);

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,8 +37,23 @@ type Done = Option<(Instant, Arc<[u8]>)>;
 /// A call that is remembered.
 #[derive(Debug)]
 struct Slot {
+    /// When it came, or was looked at last: there is one entry with this in the order, and others with its key are of slots before it.
+    since: Instant,
     done: watch::Receiver<Done>,
+    sent: Arc<AtomicBool>,
     overdue: bool,
+}
+
+impl Slot {
+    fn is_under_way(&self) -> bool {
+        self.done.borrow().is_none() && self.done.has_changed().is_ok()
+    }
+
+    /// Who should have done it has gone before it was sent, as when his connection broke: it is as if it had never come.
+    fn is_void(&self) -> bool {
+        let is_closed = self.done.has_changed().is_err();
+        is_closed && self.done.borrow().is_none() && !self.sent.load(Ordering::Acquire)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +85,7 @@ pub enum Begun {
 pub struct Work {
     table: Replays,
     done: watch::Sender<Done>,
+    sent: Arc<AtomicBool>,
 }
 
 /// Somebody who waits for a reply.
@@ -77,6 +94,7 @@ pub struct Wait {
     table: Replays,
     key: (Checksum, u32),
     done: watch::Receiver<Done>,
+    sent: Arc<AtomicBool>,
 }
 
 /// What a client says: who it is, as whom it acts, and its call. Not the stamp in its credential, which may be another each time.
@@ -111,43 +129,50 @@ impl Replays {
         let mut table = self.lock();
         table.forget(now);
         let key = (sum, xid);
-        let wait = |done| {
+        let wait = |slot: &Slot| {
             Begun::Known(Wait {
                 table: self.clone(),
                 key,
-                done,
+                done: slot.done.clone(),
+                sent: slot.sent.clone(),
             })
         };
-        if let Some(slot) = table.calls.get(&key) {
-            return wait(slot.done.clone());
+        match table.calls.get(&key) {
+            Some(slot) if slot.is_void() => drop(table.calls.remove(&key)),
+            Some(slot) => return wait(slot),
+            None => {}
         }
         if let Some(old) = table.overdue(sum, now)
             && let Some(slot) = table.calls.remove(&old)
         {
-            let done = slot.done.clone();
-            table.keep(key, slot.done, now);
-            return wait(done);
+            let begun = wait(&slot);
+            table.keep(key, (slot.done, slot.sent), now);
+            return begun;
         }
         if table.under_way >= MAX_UNDER_WAY || table.calls.len() >= MAX_CALLS {
             return Begun::Full;
         }
         let (sender, done) = watch::channel(None);
-        table.keep(key, done.clone(), now);
+        let sent = Arc::new(AtomicBool::new(false));
+        table.keep(key, (done, sent.clone()), now);
         table.under_way += 1;
         Begun::New(Work {
             table: self.clone(),
             done: sender,
+            sent,
         })
     }
 
     /// Waits for the reply to a call that was begun with this number.
     pub fn wait(&self, sum: Checksum, xid: u32) -> Option<Wait> {
         let key = (sum, xid);
-        let done = self.lock().calls.get(&key)?.done.clone();
+        let table = self.lock();
+        let slot = table.calls.get(&key)?;
         Some(Wait {
             table: self.clone(),
             key,
-            done,
+            done: slot.done.clone(),
+            sent: slot.sent.clone(),
         })
     }
 
@@ -163,9 +188,16 @@ impl Replays {
 }
 
 impl Table {
-    fn keep(&mut self, key: (Checksum, u32), done: watch::Receiver<Done>, now: Instant) {
+    fn keep(
+        &mut self,
+        key: (Checksum, u32),
+        (done, sent): (watch::Receiver<Done>, Arc<AtomicBool>),
+        now: Instant,
+    ) {
         let slot = Slot {
+            since: now,
             done,
+            sent,
             overdue: false,
         };
         self.calls.insert(key, slot);
@@ -184,10 +216,13 @@ impl Table {
                 return;
             }
             self.order.pop_front();
-            let under_way =
-                |slot: &Slot| slot.done.borrow().is_none() && slot.done.has_changed().is_ok();
-            match self.calls.get(&key) {
-                Some(slot) if under_way(slot) => self.order.push_back((now, key)),
+            match self.calls.get_mut(&key) {
+                // It was void, and was begun anew.
+                Some(slot) if slot.since != since => {}
+                Some(slot) if slot.is_under_way() => {
+                    slot.since = now;
+                    self.order.push_back((now, key));
+                }
                 Some(_) => drop(self.calls.remove(&key)),
                 // It goes on under another number.
                 None => {}
@@ -201,13 +236,18 @@ impl Table {
         let good = |slot: &Slot| {
             let done = slot.done.borrow();
             let fresh = |since: Instant| now.saturating_duration_since(since) < FETCHED_WITHIN;
-            slot.overdue && done.as_ref().is_none_or(|(since, _)| fresh(*since))
+            slot.overdue && !slot.is_void() && done.as_ref().is_none_or(|(since, _)| fresh(*since))
         };
         same.find(|(_, slot)| good(slot)).map(|(key, _)| *key)
     }
 }
 
 impl Work {
+    /// From now on it may be done, whatever becomes of who does it.
+    pub fn send(&self) {
+        self.sent.store(true, Ordering::Release);
+    }
+
     /// Hands in the reply, for all who wait and will ask.
     pub fn finish(self, reply: Vec<u8>) {
         self.done.send_replace(Some((now(), reply.into())));
@@ -221,13 +261,14 @@ impl Drop for Work {
 }
 
 impl Wait {
-    /// The reply; none if it is not there in time, and then the client will come again. Who did the call may also have failed,
-    /// which is an error.
+    /// The reply; none if it is not there in time, or was never sent, and then the client will come again. Who did the call may
+    /// also have failed, which is an error.
     pub async fn reply(mut self, patience: Duration) -> Option<Result<Arc<[u8]>, ()>> {
         let waiting = self.done.wait_for(Option::is_some);
         let found = match tokio::time::timeout(patience, waiting).await {
             Ok(Ok(done)) => done.as_ref().map(|(_, reply)| Ok(reply.clone())),
-            Ok(Err(_)) => Some(Err(())),
+            Ok(Err(_)) if self.sent.load(Ordering::Acquire) => Some(Err(())),
+            Ok(Err(_)) => None,
             Err(_) => None,
         };
         if let Some(slot) = self.table.lock().calls.get_mut(&self.key) {
@@ -304,10 +345,45 @@ mod tests {
     async fn work_that_fails_is_told() {
         let replays = Replays::default();
         let work = new(&replays, A, 1);
+        work.send();
         let wait = replays.wait(A, 1).unwrap();
         drop(work);
         assert_eq!(wait.reply(LONG).await, Some(Err(())));
         assert_eq!(replays.under_way(), 0);
+        assert!(matches!(replays.begin(A, 1), Begun::Known(_)));
+    }
+
+    /// What was given up before it was sent is done when it comes again, by whatever number.
+    #[tokio::test]
+    async fn what_was_never_sent_is_done_anew() {
+        let replays = Replays::default();
+        drop(new(&replays, A, 1));
+        let work = new(&replays, A, 1);
+        let wait = replays.wait(A, 1).unwrap();
+        drop(work);
+        assert_eq!(wait.reply(LONG).await, None);
+        let work = new(&replays, A, 2);
+        work.send();
+        let wait = replays.wait(A, 2).unwrap();
+        work.finish(vec![7]);
+        assert_eq!(reply(wait, LONG).await, Some(vec![7]));
+        assert_eq!(replays.under_way(), 0);
+    }
+
+    /// What is done anew is remembered from then on.
+    #[test]
+    fn what_is_done_anew_is_remembered_as_long() {
+        let replays = Replays::default();
+        let start = now();
+        let begin = |at| match replays.begin_at(A, 1, at) {
+            Begun::New(work) => work,
+            other => panic!("{other:?}"),
+        };
+        drop(begin(start));
+        begin(start + REMEMBERED / 2).finish(vec![7]);
+        let known = |at| matches!(replays.begin_at(A, 1, at), Begun::Known(_));
+        assert!(known(start + REMEMBERED));
+        assert!(!known(start + REMEMBERED * 3 / 2));
     }
 
     /// What is remembered is bounded, in number and in time; what is under way is not forgotten.

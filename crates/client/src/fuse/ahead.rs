@@ -7,12 +7,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use quorate_files::Attr;
 use quorate_files::answer::Data;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 
+/// A reader who asks for nothing for so long loses what was read ahead for him: others want the room.
+const IDLE: Duration = Duration::from_secs(3);
 /// What is asked for at once. Blocks begin at multiples of it.
 pub(super) const BLOCK_BYTES: u64 = 1 << 20;
 /// The most blocks of one file ahead of its reader.
@@ -69,8 +73,14 @@ struct State {
     current: Option<u64>,
     /// How many blocks to be ahead.
     window: u64,
-    /// The file's size, as an answer told it last.
+    /// Whether he has paused since he came into it.
+    has_paused: bool,
+    /// Whether nothing is to be read ahead in it: he has paused in it, or in the one before.
+    is_slow: bool,
+    /// The file's size, and the change that told it.
     size: Option<u64>,
+    change: u64,
+    read_at: Option<Instant>,
     blocks: BTreeMap<u64, (Block, OwnedSemaphorePermit)>,
 }
 
@@ -82,6 +92,7 @@ impl Ahead {
     /// A read comes.
     pub fn on_read(&self, offset: u64, len: u64, room: &Room) -> Plan {
         let mut state = self.lock();
+        state.read_at = Some(Instant::now());
         state.note(offset, len);
         if state.row_bytes < IN_ORDER_BYTES {
             return Plan::default();
@@ -95,7 +106,21 @@ impl Ahead {
 
     /// An answer told of the file.
     pub fn on_answer(&self, attr: &Attr) {
-        self.lock().size = Some(attr.size);
+        let mut state = self.lock();
+        // Answers of blocks may overtake each other.
+        if state.size.is_none() || state.change <= attr.change {
+            (state.size, state.change) = (Some(attr.size), attr.change);
+        }
+    }
+
+    /// Gives the room back, if the reader has paused for long. Where he is stays known: who is slow, and reads a little now and then, is
+    /// given what he asks for, and nothing is read ahead again and again only to be dropped.
+    pub fn pause(&self, now: Instant) {
+        let mut state = self.lock();
+        if state.read_at.is_some_and(|at| now - at >= IDLE) {
+            state.blocks.clear();
+            (state.is_slow, state.has_paused) = (true, true);
+        }
     }
 
     /// What was read ahead is of no use any more.
@@ -110,6 +135,8 @@ impl State {
         if offset.abs_diff(self.next) > NEAR_BYTES {
             *self = State {
                 size: self.size,
+                change: self.change,
+                read_at: self.read_at,
                 ..State::default()
             };
         }
@@ -124,12 +151,17 @@ impl State {
             return wanted;
         };
         let first = block_of(offset);
-        match self.current {
-            Some(current) if first <= current => {}
-            Some(_) => self.window = (self.window * 2).min(MAX_WINDOW),
-            None => self.window = 1,
+        if self.current < Some(first) {
+            self.current = Some(first);
+            self.is_slow = std::mem::take(&mut self.has_paused);
+            self.window = match self.is_slow {
+                true => 0,
+                false => (self.window * 2).clamp(1, MAX_WINDOW),
+            };
         }
-        self.current = self.current.max(Some(first));
+        if self.is_slow {
+            return wanted;
+        }
         let behind = first.saturating_sub(NEAR_BYTES);
         self.blocks.retain(|at, _| *at >= behind);
         for at in (0..=self.window).map(|n| first + n * BLOCK_BYTES) {
@@ -166,7 +198,8 @@ fn block_of(offset: u64) -> u64 {
     offset - offset % BLOCK_BYTES
 }
 
-/// Waits for blocks and takes a read's bytes out of them, if all are as new as they must be.
+/// Waits for blocks and takes a read's bytes out of them, if all are as new as they must be, and there is no more than they have:
+/// the file may have grown since it was planned how far it is to be read.
 pub(super) async fn gather(
     blocks: Vec<(u64, Block)>,
     offset: u64,
@@ -174,7 +207,8 @@ pub(super) async fn gather(
     is_newest: impl Fn(&Attr) -> bool,
 ) -> Option<Bytes> {
     let end = offset + len;
-    let mut parts = Vec::new();
+    let mut parts: Vec<Bytes> = Vec::new();
+    let mut is_end = false;
     for (at, mut block) in blocks {
         let held = block.wait_for(Option::is_some).await.ok()?;
         let data = held.as_ref()?.as_ref()?;
@@ -184,9 +218,14 @@ pub(super) async fn gather(
         let from = (offset.max(at) - at).min(data.data.len() as u64);
         let to = (end - at).min(data.data.len() as u64);
         parts.push(data.data.slice(from as usize..to as usize));
-        if (data.data.len() as u64) < BLOCK_BYTES {
+        is_end = (data.data.len() as u64) < BLOCK_BYTES;
+        if is_end {
             break;
         }
+    }
+    let found: usize = parts.iter().map(Bytes::len).sum();
+    if (found as u64) < len && !is_end {
+        return None;
     }
     match parts.as_slice() {
         [] => None,
@@ -247,11 +286,75 @@ mod tests {
         assert!(asked(&reader(400 << 20), jumps).is_empty());
     }
 
+    fn block(change: u64, len: u64) -> Block {
+        let attr = Attr {
+            change,
+            ..super::super::sample::attr(quorate_files::Ino(1))
+        };
+        let data = Bytes::from(vec![7; len as usize]);
+        let (sender, block) = watch::channel(Some(Some(Data { attr, data })));
+        drop(sender);
+        block
+    }
+
+    /// What ends at the end of a block was planned so when the file ended there. It is no whole answer if the file goes on.
+    #[tokio::test]
+    async fn a_short_answer_is_the_end_of_the_file() {
+        let gathered = async |blocks: &[u64], offset| {
+            let blocks = blocks.iter().enumerate();
+            let blocks = blocks.map(|(n, len)| (n as u64 * BLOCK_BYTES, block(3, *len)));
+            let data = gather(blocks.collect(), offset, STEP, |attr| attr.change == 3).await;
+            data.map(|data| data.len() as u64)
+        };
+        let edge = BLOCK_BYTES - STEP / 2;
+        assert_eq!(gathered(&[BLOCK_BYTES], edge).await, None);
+        assert_eq!(
+            gathered(&[BLOCK_BYTES, 10], edge).await,
+            Some(STEP / 2 + 10)
+        );
+        assert_eq!(gathered(&[BLOCK_BYTES, 0], edge).await, Some(STEP / 2));
+        assert_eq!(gathered(&[BLOCK_BYTES, STEP], edge).await, Some(STEP));
+        assert_eq!(gathered(&[edge + 10], edge).await, Some(10));
+    }
+
+    /// How long a file is, the newest answer says, also that of a block.
+    #[test]
+    fn the_newest_answer_says_how_long_it_is() {
+        let ahead = Ahead::default();
+        for (change, size) in [(1, 10), (3, 30), (2, 20)] {
+            let attr = super::super::sample::attr(quorate_files::Ino(1));
+            ahead.on_answer(&Attr {
+                change,
+                size,
+                ..attr
+            });
+        }
+        assert_eq!(ahead.lock().size, Some(30));
+    }
+
     /// A small file is not read twice.
     #[test]
     fn nothing_is_asked_for_at_the_end() {
         let ahead = reader(3 * STEP);
         assert_eq!(asked(&ahead, (1..3).map(|n| n * STEP)), []);
+    }
+
+    /// Who reads slowly is given no more than he asks for; once he goes on without a pause, he has blocks ahead again.
+    #[test]
+    fn the_slow_have_nothing_ahead() {
+        let (ahead, room) = (reader(40 << 20), Room::default());
+        let mut wanted = Vec::new();
+        for n in 0..160 {
+            wanted.push(ahead.on_read(n * STEP, STEP, &room).wanted.len());
+            if (10..100).contains(&n) {
+                ahead.pause(Instant::now() + IDLE);
+            }
+        }
+        assert_eq!(wanted[..=10].iter().sum::<usize>(), 4);
+        assert_eq!(wanted[11..104].iter().sum::<usize>(), 0);
+        // From the block on that he came into after a whole one without a pause.
+        assert_eq!((wanted[104], wanted[112], wanted[120]), (0, 2, 2));
+        assert!(wanted[128] > 2);
     }
 
     /// All files together have no more blocks than there is room for.
@@ -268,5 +371,11 @@ mod tests {
         assert_eq!(wanted, MAX_BLOCKS);
         readers[0].clear();
         assert!(room.0.available_permits() > 0);
+        // Who does not go on has no more of it after a while.
+        let now = Instant::now();
+        readers.iter().for_each(|ahead| ahead.pause(now));
+        assert!(room.0.available_permits() < MAX_BLOCKS / 2);
+        readers.iter().for_each(|ahead| ahead.pause(now + IDLE));
+        assert_eq!(room.0.available_permits(), MAX_BLOCKS);
     }
 }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use quorate_files::op::{Place, Write};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::ahead::Room;
 use super::caching::Caching;
 use super::caller::Callers;
-use super::changes::Changes;
+use super::changes::{Changes, Dropping};
 use super::convert::Result;
 use super::handles::{Handles, OpenFile};
 use super::holds::{Holds, TOLD_AFTER};
@@ -41,6 +41,8 @@ pub(super) struct Core {
     pub root: Root,
     /// What is in the root, where that is no directory of the volume.
     pub shares: Option<Shares>,
+    /// Whether what is not in scope of a credential any more is as if it were gone.
+    pub is_guest: bool,
     pub caching: Caching,
     pub runtime: Handle,
     pub handles: Handles,
@@ -59,8 +61,8 @@ pub(super) struct Core {
     busy: watch::Sender<usize>,
 }
 
-/// What a task does.
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// The writing of something.
+type Work = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// An operation under way.
 #[derive(Debug)]
@@ -86,9 +88,10 @@ impl Core {
         Arc::new(Core {
             volume,
             root: Root::of(&start),
+            is_guest: matches!(start, Start::Shared(_) | Start::Shares(_)),
             shares: match start {
                 Start::Shares(shares) => Some(shares),
-                Start::Volume | Start::Object(_) => None,
+                Start::Volume | Start::Object(_) | Start::Shared(_) => None,
             },
             caching,
             runtime,
@@ -141,6 +144,8 @@ impl Core {
         loop {
             tokio::time::sleep(BUFFER_AGE).await;
             let Some(core) = core.upgrade() else { return };
+            core.notice_lost_locks();
+            core.handles.pause_readers();
             core.seal(BUFFER_AGE);
             core.tell_later(TOLD_AFTER);
         }
@@ -161,7 +166,12 @@ impl Core {
     }
 
     /// Takes in a write, to be sent soon.
-    pub async fn buffer(self: &Arc<Core>, file: &Arc<OpenFile>, mut at: At, mut data: &[u8]) {
+    pub async fn buffer(
+        self: &Arc<Core>,
+        file: &Arc<OpenFile>,
+        mut at: At,
+        mut data: &[u8],
+    ) -> Result<()> {
         while !data.is_empty() {
             let len = data.len() as u32;
             let budget = match self.budget.clone().try_acquire_many_owned(len) {
@@ -169,47 +179,94 @@ impl Core {
                 Err(_) => {
                     self.seal(Duration::ZERO);
                     // Never closed.
-                    let Ok(budget) = self.budget.clone().acquire_many_owned(len).await else {
-                        return;
-                    };
-                    budget
+                    let budget = self.budget.clone().acquire_many_owned(len).await;
+                    budget.map_err(|_| fuser::Errno::EIO)?
                 }
             };
             let taken = file.inode.put(file, at, data, budget);
+            let taken = taken.ok_or(fuser::Errno::EBADF)?;
             data = &data[taken..];
             if let At::Offset(offset) = &mut at {
                 *offset += taken as u64;
             }
             self.pump(&file.inode);
         }
+        Ok(())
     }
 
     /// Sends what may be sent. What is asked after it is ordered after it, as a rule.
     fn pump(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let mut failed = 0;
+        // All that fails at once is gone through here, however long the queue is: after a lost lock that is all of it.
         while let Some(sealed) = inode.next() {
-            let mut work = self.write_back(inode.clone(), sealed);
+            let number = sealed.number;
+            let mut work = self.write_back(sealed);
             // Up to where it waits for the answer, here and now: a task would begin at some later time.
-            let first = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            if first.is_pending() {
-                self.runtime.spawn(work);
+            match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(sent) => failed += usize::from(!self.written(inode, number, sent)),
+                Poll::Pending => self.await_written(inode, number, work),
             }
+        }
+        if failed > 0 {
+            self.on_failed(inode, failed);
         }
     }
 
-    fn write_back(self: &Arc<Core>, inode: Arc<Inode>, sealed: Sealed) -> Work {
-        let (core, busy) = (self.clone(), self.busy());
-        Box::pin(async move {
+    fn await_written(self: &Arc<Core>, inode: &Arc<Inode>, number: u64, work: Work) {
+        let (core, busy, inode) = (self.clone(), self.busy(), inode.clone());
+        self.runtime.spawn(async move {
             let _busy = busy;
-            let number = sealed.number;
-            let sent = core.write_out(&sealed).await;
-            if let Err(errno) = sent {
-                let (ino, len) = (inode.ino.0, sealed.data.len());
-                tracing::warn!(ino, len, errno = errno.code(), "data could not be written");
-            }
-            drop(sealed);
-            inode.finished(number, sent.err());
+            let done = core.written(&inode, number, work.await);
             core.pump(&inode);
-        })
+            if !done {
+                core.on_failed(&inode, 1);
+            }
+        });
+    }
+
+    fn write_back(self: &Arc<Core>, sealed: Sealed) -> Work {
+        let core = self.clone();
+        Box::pin(async move { core.write_out(&sealed).await })
+    }
+
+    /// A write has come to its end. Whether it was done.
+    fn written(&self, inode: &Inode, number: u64, sent: Result<()>) -> bool {
+        if let Err(errno) = sent {
+            let (ino, errno) = (inode.ino.0, errno.code());
+            tracing::debug!(ino, errno, "a write failed");
+            self.changes.doubt(inode.ino);
+        }
+        inode.finished(number, sent.err());
+        sent.is_ok()
+    }
+
+    /// The kernel's pages have what was not written. After the end of the write: who reads such a page may wait for that.
+    fn on_failed(self: &Arc<Core>, inode: &Arc<Inode>, writes: usize) {
+        let errno = inode.last_failure().map(|errno| errno.code());
+        tracing::warn!(
+            ino = inode.ino.0,
+            writes,
+            errno,
+            "data could not be written"
+        );
+        self.drop_pages_later(inode);
+    }
+
+    /// As [`Core::drop_pages`], and waits for nothing.
+    pub fn drop_pages_later(self: &Arc<Core>, inode: &Arc<Inode>) {
+        // One after another for a file, and one for all that became old since the last began.
+        if inode.old_pages.fetch_add(1, Ordering::AcqRel) > 0 {
+            return;
+        }
+        let (core, busy, inode) = (self.clone(), self.busy(), inode.clone());
+        self.runtime.spawn(async move {
+            let _busy = busy;
+            let mut known = 1;
+            while known > 0 {
+                core.drop_pages(inode.ino).await;
+                known = inode.old_pages.fetch_sub(known, Ordering::AcqRel) - known;
+            }
+        });
     }
 
     async fn write_out(&self, sealed: &Sealed) -> Result<()> {
@@ -307,25 +364,37 @@ impl Core {
             let target = self.handles.target(attr.ino);
             attr = self.volume.get_attr(&Who::root(), target).await?;
         }
-        if self.changes.is_foreign(&attr) {
-            self.drop_pages(attr.ino).await;
+        if let Some(dropping) = self.changes.foreign(&attr) {
+            self.renew_pages(dropping).await;
         }
         self.plain.learn(&attr, Instant::now());
         Ok(attr)
     }
 
-    /// Has the kernel drop what it knows of a file's content.
-    pub async fn drop_pages(&self, ino: Ino) {
+    /// Has the kernel drop pages of before, and notes it. Whether it has.
+    pub async fn renew_pages(&self, dropping: Dropping) -> bool {
+        let dropped = self.drop_pages(dropping.ino).await;
+        if dropped {
+            self.changes.dropped(dropping);
+        }
+        dropped
+    }
+
+    /// Has the kernel drop what it knows of a file's content. Whether it has.
+    pub async fn drop_pages(&self, ino: Ino) -> bool {
         let Some(notifier) = self.notifier.get().cloned() else {
-            return;
+            return false;
         };
         let number = self.root.number(ino);
         // It waits for pages that are being read, so not on a thread of the runtime.
         let dropped = tokio::task::spawn_blocking(move || notifier.inval_inode(number, 0, 0));
-        if let Ok(Err(e)) = dropped.await
-            && e.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!("the kernel keeps old pages: {e}");
+        match dropped.await {
+            Ok(Err(e)) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!("the kernel keeps old pages: {e}");
+                false
+            }
+            Ok(_) => true,
+            Err(_) => false,
         }
     }
 }

@@ -13,11 +13,12 @@ use quorate_files::op::{
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Target, Who};
 use rustix::fs::OFlags;
 
+use super::changes::Pages;
 use super::convert::{Result, has, open_flags};
 use super::core::Core;
 use super::handles::OpenFile;
 use super::holds::TOLD_AFTER;
-use super::inode::At;
+use super::inode::{At, Inode, Told};
 use super::names::{Bits, MODE_BITS};
 use super::{MAX_REQUEST_BYTES, ahead};
 use crate::volume::{CallError, Called};
@@ -68,7 +69,8 @@ impl Core {
             return Err(fuser::Errno::ESTALE);
         }
         let file = self.handles.add(ino, who, flags, handle);
-        Ok(self.just_opened(file, attr, how))
+        self.changes.open(ino);
+        Ok(self.just_opened(file, attr, how).await)
     }
 
     /// Asks whether a file may be opened; by opening it, if that changes it, or if so many are open that the group may hold no more: who
@@ -112,11 +114,20 @@ impl Core {
         let generation = self.volume.generation_in(&generations, opened.attr.ino);
         let handle = Some((generation, opened.handle));
         let file = self.handles.add(opened.attr.ino, who, flags, handle);
-        let attr = self.fresh(opened.attr).await?;
-        Ok(self.just_opened(file, attr, how))
+        self.changes.open(file.ino());
+        let attr = match self.fresh(opened.attr).await {
+            Ok(attr) => attr,
+            Err(errno) => {
+                if let Some(file) = self.handles.remove(file.number) {
+                    self.release(file).await;
+                }
+                return Err(errno);
+            }
+        };
+        Ok(self.just_opened(file, attr, how).await)
     }
 
-    fn just_opened(&self, file: Arc<OpenFile>, attr: Attr, how: i32) -> JustOpened {
+    async fn just_opened(&self, file: Arc<OpenFile>, attr: Attr, how: i32) -> JustOpened {
         let mut answer = FopenFlags::empty();
         if open_flags(how) & flags::WRITE != 0 {
             file.inode.learn(&attr);
@@ -124,7 +135,16 @@ impl Core {
         if self.changes.is_news(&attr) {
             self.forget_attributes(attr.ino);
         }
-        if self.changes.may_keep(&attr) {
+        let keeps = match self.changes.look(&attr) {
+            Pages::Current => true,
+            Pages::Old(dropping) => self.renew_pages(dropping).await,
+            // Then the answer will do, which has the kernel drop what it has.
+            Pages::Unknown(dropping) => {
+                self.changes.dropped(dropping);
+                false
+            }
+        };
+        if keeps {
             answer |= FopenFlags::FOPEN_KEEP_CACHE;
         }
         if has(how, OFlags::APPEND) {
@@ -156,6 +176,8 @@ impl Core {
         let file = self.handles.get(number)?;
         // All of it, not only what overlaps: the file's end may lie in what is not written yet.
         self.flush(&file.inode).await;
+        // Also of what was read ahead.
+        file.in_force(self)?;
         if !has(how, OFlags::DIRECT)
             && let Some(data) = self.read_ahead(&file, offset, u64::from(len)).await
         {
@@ -195,8 +217,12 @@ impl Core {
             let (core, file) = (self.clone(), file.clone());
             self.runtime.spawn(async move {
                 let read = core.read_now(&file, wanted.offset, ahead::BLOCK_BYTES as u32);
+                let read = read.await.ok();
+                if let Some(data) = &read {
+                    file.ahead.on_answer(&data.attr);
+                }
                 // Whoever waits for it asks for himself if it failed, and is told why.
-                wanted.answer.send_replace(Some(read.await.ok()));
+                wanted.answer.send_replace(Some(read));
             });
         }
         if plan.blocks.is_empty() {
@@ -218,29 +244,55 @@ impl Core {
         how: i32,
     ) -> Result<u32> {
         let file = self.handles.get(number)?;
-        if let Some(errno) = file.inode.failure(&file, false) {
+        file.in_force(self)?;
+        if let Some(errno) = file.inode.failure(&file, Told::Writer) {
             return Err(errno);
         }
         if file.inode.is_unsettled() {
             // The times that were set are from before this write.
-            self.flush(&file.inode).await;
+            self.flush_apart(&file.inode).await;
         }
         let append = has(how, OFlags::APPEND);
         let through = self.caching.sync || has(how, OFlags::DSYNC) || has(how, OFlags::DIRECT);
         if !through {
             let at = if append { At::End } else { At::Offset(offset) };
-            self.buffer(&file, at, &data).await;
+            self.buffer(&file, at, &data).await?;
             return Ok(data.len() as u32);
         }
-        self.flush(&file.inode).await;
+        self.flush_apart(&file.inode).await;
         for (index, part) in parts(&data).enumerate() {
             let place = match append {
                 true => Place::End(Nothing),
                 false => Place::At(offset + index as u64 * u64::from(MAX_REQUEST_BYTES)),
             };
-            self.write_now(&file, place, &part).await?;
+            self.write_apart(&file, place, part).await?;
         }
         Ok(data.len() as u32)
+    }
+
+    /// As [`Core::flush`], which goes to its end also if this is left off.
+    async fn flush_apart(self: &Arc<Core>, inode: &Arc<Inode>) {
+        let (core, inode, busy) = (self.clone(), inode.clone(), self.busy());
+        let flushing = self.runtime.spawn(async move {
+            let _busy = busy;
+            core.flush(&inode).await;
+        });
+        let _ = flushing.await;
+    }
+
+    /// As [`Core::write_now`], which goes to its end also if this is left off.
+    async fn write_apart(
+        self: &Arc<Core>,
+        file: &Arc<OpenFile>,
+        place: Place,
+        part: Bytes,
+    ) -> Result<()> {
+        let (core, file, busy) = (self.clone(), file.clone(), self.busy());
+        let writing = self.runtime.spawn(async move {
+            let _busy = busy;
+            core.write_now(&file, place, &part).await
+        });
+        writing.await.unwrap_or(Err(fuser::Errno::EIO))
     }
 
     /// close(2) waits for this.
@@ -249,20 +301,22 @@ impl Core {
         file.inode.closed();
         self.flush(&file.inode).await;
         // Not as fsync(2): a child process closes what it has inherited, and must not take the news from its parent.
-        let failure = file.inode.failure(&file, false);
+        let failure = file.inode.failure(&file, Told::Closer);
         if failure.is_some() {
             file.told.store(true, Ordering::Release);
         }
+        let in_force = self.has_lost_none(&file, owner);
         if file.inode.locked.load(Ordering::Acquire) {
             self.drop_posix_locks(&file, owner).await;
         }
+        in_force?;
         failure.map_or(Ok(()), Err)
     }
 
     /// The last descriptor is gone; nobody waits.
     pub async fn release(self: &Arc<Core>, file: Arc<OpenFile>) {
         self.flush(&file.inode).await;
-        if let Some(errno) = file.inode.failure(&file, true)
+        if let Some(errno) = file.inode.failure(&file, Told::Syncer)
             && !file.told.load(Ordering::Acquire)
         {
             let ino = file.ino().0;
@@ -272,13 +326,16 @@ impl Core {
                 "data was lost, and nobody was told"
             );
         }
+        // Not before: what was written under a lock that is lost now is not to be written.
+        file.inode.granted.release(file.number);
         if file.has_handle(&self.volume) && !file.inode.locked.load(Ordering::Acquire) {
             // Together with others, and with what is asked next: nobody waits for it. A lock somebody may wait for.
-            tokio::time::sleep(RELEASE_AFTER).await;
+            self.holds.gather(RELEASE_AFTER).await;
         }
         file.release(&self.volume).await;
+        self.changes.close(file.ino());
         if self.handles.done(&file, &self.holds) {
-            tokio::time::sleep(LET_GO_AFTER).await;
+            self.holds.gather(LET_GO_AFTER).await;
             self.tell_later(TOLD_AFTER);
         }
     }
@@ -287,7 +344,9 @@ impl Core {
         let file = self.handles.get(number)?;
         self.flush(&file.inode).await;
         // What is at the group is as durable as it gets: an answer says that 2f+1 replicas have it on disk.
-        file.inode.failure(&file, true).map_or(Ok(()), Err)
+        let failure = file.inode.failure(&file, Told::Syncer);
+        file.in_force(self)?;
+        failure.map_or(Ok(()), Err)
     }
 
     pub async fn fallocate(
@@ -338,7 +397,7 @@ impl Core {
         let (source, file) = (self.handles.get(from)?, self.handles.get(to)?);
         self.flush(&source.inode).await;
         self.flush(&file.inode).await;
-        if let Some(errno) = file.inode.failure(&file, false) {
+        if let Some(errno) = file.inode.failure(&file, Told::Writer) {
             return Err(errno);
         }
         let len = len.min(MAX_COPY_BYTES);

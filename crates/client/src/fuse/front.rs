@@ -221,17 +221,22 @@ impl Filesystem for Front {
     fn write(
         &self,
         req: &Request,
-        _: INodeNo,
+        number: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        how: WriteFlags,
         flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if how.contains(WriteFlags::FUSE_WRITE_CACHE)
+            && let Err(errno) = self.core().takes_pages(self.ino(number))
+        {
+            return reply.error(errno);
+        }
         let data = Bytes::copy_from_slice(data);
-        self.answer(req, reply, work!(write(fh.0, offset, data, flags.0)));
+        self.answer_or_leave(req, reply, work!(write(fh.0, offset, data, flags.0)));
     }
 
     fn flush(
@@ -373,8 +378,10 @@ impl Filesystem for Front {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let wanted = Wanted::new(fh, owner, (start, end), kind, (pid, req.pid()), sleep);
-        self.answer(req, reply, work!(set_lock(wanted?)));
+        match Wanted::new(fh, owner, (start, end), kind, (pid, req.pid()), sleep) {
+            Ok(wanted) => self.answer_lock(req, reply, wanted),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn ioctl(

@@ -9,6 +9,8 @@ use std::time::Duration;
 use quorate_files::op::{Open, flags};
 use quorate_files::{Action, Answer, Errno, Handle, Ino, Target, Who};
 
+use tokio::time::Instant;
+
 use super::ahead::Ahead;
 use super::convert::Result;
 use super::core::Core;
@@ -45,6 +47,10 @@ pub(super) struct OpenFile {
     made: tokio::sync::Mutex<Made>,
     /// Up to which failed write this file has reported to one who syncs.
     pub reported: AtomicU64,
+    /// The same for one who writes.
+    pub refused: AtomicU64,
+    /// Whether it is released: set with the inode's state locked.
+    pub released: AtomicBool,
     /// Whether a close has told of one.
     pub told: AtomicBool,
     /// What is read ahead for it.
@@ -85,12 +91,27 @@ impl OpenFile {
     }
 
     /// What the file is named by now, if not by a handle that has yet to be made; and in which session.
-    async fn target(&self, core: &Core) -> (u64, Target) {
-        let generation = core.volume.generation(self.ino());
-        match self.made.lock().await.handle {
+    async fn target(&self, core: &Core) -> Result<(u64, Target)> {
+        let generation = self.in_force(core)?;
+        Ok(match self.made.lock().await.handle {
             Some((of, handle)) if of == generation => (generation, Target::Handle(handle)),
             _ => (generation, Target::Checked(self.ino())),
+        })
+    }
+
+    /// The session of now. `EIO` if an earlier one took a lock along that somebody holds through this file, as he thinks. (As long as
+    /// that session counts as the present one, the file is named by its handle, which no other session takes.)
+    pub fn in_force(&self, core: &Core) -> Result<u64> {
+        let generation = core.volume.generation(self.ino());
+        match self.inode.granted.is_lost(self.number, generation) {
+            false => Ok(generation),
+            true => Err(fuser::Errno::EIO),
         }
+    }
+
+    /// Whether it was opened for these kinds of access.
+    pub fn allows(&self, access: u32) -> bool {
+        self.flags & access == access
     }
 
     /// Does something with the file: by its number, as long as that will do. Whatever can be repeated is repeated after a lost
@@ -103,14 +124,18 @@ impl OpenFile {
         action: impl Fn(Target) -> Action,
     ) -> Result<Answer> {
         for _ in 0..ATTEMPTS {
-            let (generation, target) = self.target(core).await;
+            let (generation, target) = self.target(core).await?;
             let by_number = matches!(target, Target::Checked(_));
             match core.volume.once(who, action(target)).await {
                 Ok(answer) => return Ok(answer),
                 // The file's mode has changed, or it has lost its name and is to be changed.
                 Err(CallError::Refused(Errno::EACCES | Errno::ESTALE)) if by_number => {
-                    let action = |handle| action(Target::Handle(handle));
-                    return self.with_handle(core, who, repeatable, action).await;
+                    let action = |handle| {
+                        self.in_force(core)?;
+                        Ok(action(Target::Handle(handle)))
+                    };
+                    let (_, answer) = self.with_handle(core, who, repeatable, action).await?;
+                    return Ok(answer);
                 }
                 // Refused for the handle, so not executed.
                 Err(CallError::Refused(Errno::EBADF))
@@ -122,18 +147,18 @@ impl OpenFile {
         Err(fuser::Errno::EIO)
     }
 
-    /// As [`OpenFile::with`], with a handle.
+    /// As [`OpenFile::with`], with a handle. Tells in which session. If locks were lost, that is for the action to say.
     pub async fn with_handle(
         &self,
         core: &Core,
         who: &Who,
         repeatable: bool,
-        action: impl Fn(Handle) -> Action,
-    ) -> Result<Answer> {
+        action: impl Fn(Handle) -> Result<Action>,
+    ) -> Result<(u64, Answer)> {
         for _ in 0..ATTEMPTS {
             let (generation, handle) = self.handle(core).await?;
-            match core.volume.once(who, action(handle)).await {
-                Ok(answer) => return Ok(answer),
+            match core.volume.once(who, action(handle)?).await {
+                Ok(answer) => return Ok((generation, answer)),
                 Err(CallError::Refused(Errno::EBADF))
                     if core.volume.generation(self.ino()) != generation => {}
                 Err(CallError::Lost) if repeatable => {}
@@ -153,9 +178,11 @@ impl OpenFile {
         let mut by_number = true;
         for _ in 0..ATTEMPTS {
             let ((generation, own), (theirs, others)) = match by_number {
-                true => (self.target(core).await, other.target(core).await),
+                true => (self.target(core).await?, other.target(core).await?),
                 false => {
                     let (own, others) = (self.handle(core).await?, other.handle(core).await?);
+                    self.in_force(core)?;
+                    other.in_force(core)?;
                     let by = |(of, handle)| (of, Target::Handle(handle));
                     (by(own), by(others))
                 }
@@ -239,6 +266,8 @@ impl Handles {
         let file = Arc::new(OpenFile {
             number: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             reported: AtomicU64::new(inode.failures()),
+            refused: AtomicU64::new(inode.failures()),
+            released: AtomicBool::new(false),
             told: AtomicBool::new(false),
             inode,
             who: who.clone(),
@@ -282,6 +311,7 @@ impl Handles {
     /// Takes an open file out: no new operation finds it.
     pub fn remove(&self, number: u64) -> Option<Arc<OpenFile>> {
         let file = self.files().remove(&number)?;
+        file.inode.release(&file);
         if file.flags & flags::WRITE != 0 {
             file.inode.released_for_writing();
         }
@@ -305,6 +335,12 @@ impl Handles {
             holds.let_go(file.ino());
         }
         was_held
+    }
+
+    /// Room for reading ahead that is kept for readers who have paused is for others.
+    pub fn pause_readers(&self) {
+        let now = Instant::now();
+        self.files().values().for_each(|file| file.ahead.pause(now));
     }
 
     /// Files that have been open for so long, and of which the group does not know so.

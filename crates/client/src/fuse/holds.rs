@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use quorate_files::op::{Hold, MAX_HELD_AT_ONCE};
 use quorate_files::{Errno, Ino, Who};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -103,6 +104,8 @@ impl Turn {
 pub(super) struct Holds {
     turns: Mutex<BTreeMap<usize, Arc<Turn>>>,
     let_go: Mutex<Vec<Ino>>,
+    /// Whoever gathers what is closed is not to wait any longer.
+    hurry: Notify,
 }
 
 /// Files of which one group is to be told.
@@ -116,6 +119,17 @@ impl Holds {
     /// A file is closed that a session holds. If it is one of before, the next is asked in vain, which harms nobody.
     pub fn let_go(&self, ino: Ino) {
         self.waiting().push(ino);
+    }
+
+    /// Waits, so that what is closed is told together with more; but not while somebody removes a name: what he removes is to be gone, and its space
+    /// free, if nobody has it open any more.
+    pub async fn gather(&self, long: Duration) {
+        let _ = timeout(long, self.hurry.notified()).await;
+    }
+
+    /// A name goes.
+    pub fn hurry(&self) {
+        self.hurry.notify_waiters();
     }
 
     /// What is closed of a group.
@@ -151,6 +165,7 @@ impl Core {
     /// Before a name goes, what is open here is told. For a group that does not answer the name waits for a moment at most: files linger
     /// for longer.
     pub async fn tell_all(self: &Arc<Core>) {
+        self.holds.hurry();
         let telling: Vec<_> = self
             .due(Duration::ZERO)
             .into_iter()

@@ -7,7 +7,7 @@
 mod attributes;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use quorate_files::{Attr, Ino};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
+use super::granted::Granted;
 use super::handles::OpenFile;
 use super::holds::Held;
 
@@ -32,6 +33,17 @@ pub(super) enum At {
     Offset(u64),
     /// Where the file ends when the operation is executed.
     End,
+}
+
+/// Who is told that writes have failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Who writes more: once of each failure, so that he can go on.
+    Writer,
+    /// Who syncs: once of each, also if a writer was told.
+    Syncer,
+    /// Who closes: of all of which nobody was told who syncs.
+    Closer,
 }
 
 #[derive(Debug)]
@@ -86,10 +98,14 @@ pub(super) struct Inode {
     state: Mutex<State>,
     /// Counts finished writes, for those who wait.
     progress: watch::Sender<u64>,
+    /// How often the kernel's pages have become old since it was last asked to drop them, with what it is being asked for.
+    pub old_pages: AtomicUsize,
     /// Held by who sets the attributes that wait: who comes later is not to pass by.
     pub setting: tokio::sync::Mutex<()>,
     /// Whether a lock was asked for: only then a close lets locks go.
     pub locked: AtomicBool,
+    /// The locks that programs of this machine have.
+    pub granted: Granted,
     /// Whether the group knows that it is open.
     pub held: Held,
 }
@@ -100,8 +116,10 @@ impl Inode {
             ino,
             state: Mutex::default(),
             progress: watch::Sender::new(0),
+            old_pages: AtomicUsize::new(0),
             setting: tokio::sync::Mutex::default(),
             locked: AtomicBool::new(false),
+            granted: Granted::default(),
             held: Held::new(),
         }
     }
@@ -110,15 +128,19 @@ impl Inode {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in as much of a write as fits one buffer; gives how much. `budget` is for that much or more.
+    /// Takes in as much of a write as fits one buffer; gives how much. `budget` is for that much or more. Nothing of an open file that
+    /// is released: nobody would send it.
     pub fn put(
         &self,
         file: &Arc<OpenFile>,
         at: At,
         data: &[u8],
         mut budget: OwnedSemaphorePermit,
-    ) -> usize {
+    ) -> Option<usize> {
         let mut state = self.lock();
+        if file.released.load(Ordering::Acquire) {
+            return None;
+        }
         state.is_written = true;
         let len = data.len().min(room(at));
         let budget = budget.split(len).unwrap_or(budget);
@@ -147,7 +169,13 @@ impl Inode {
         if state.buffer.as_ref().is_some_and(Buffer::is_full) {
             state.seal();
         }
-        len
+        Some(len)
+    }
+
+    /// An open file is released: what is put in from now on through it is refused.
+    pub fn release(&self, file: &OpenFile) {
+        let _state = self.lock();
+        file.released.store(true, Ordering::Release);
     }
 
     /// Seals the buffer if it is as old as that.
@@ -226,15 +254,25 @@ impl Inode {
         self.lock().failures
     }
 
-    /// The last failure, if the open file has not reported it; `report` says that it does now.
-    pub fn failure(&self, file: &OpenFile, report: bool) -> Option<fuser::Errno> {
+    /// Why the last one failed.
+    pub fn last_failure(&self) -> Option<fuser::Errno> {
+        self.lock().failure
+    }
+
+    /// The last failure, if there was one of which the open file has not told yet.
+    pub fn failure(&self, file: &OpenFile, told: Told) -> Option<fuser::Errno> {
         let state = self.lock();
-        let reported = file.reported.load(Ordering::Acquire);
-        if state.failures <= reported {
+        let mut known = file.reported.load(Ordering::Acquire);
+        if told == Told::Writer {
+            known = known.max(file.refused.load(Ordering::Acquire));
+        }
+        if state.failures <= known {
             return None;
         }
-        if report {
-            file.reported.store(state.failures, Ordering::Release);
+        match told {
+            Told::Writer => file.refused.store(state.failures, Ordering::Release),
+            Told::Syncer => file.reported.store(state.failures, Ordering::Release),
+            Told::Closer => {}
         }
         state.failure
     }

@@ -130,13 +130,19 @@ impl Core {
             Some(shares) if dir.ino == SHARES => Ok(Entries {
                 entries: self.shown(&dir.who, shares.list(cookie)).await?,
                 end: true,
+                next: cookie,
             }),
             _ => self.volume.read_dir(&dir.who, read).await,
         };
         let (entries, end) = match listed {
             Ok(entries) => (entries.entries, entries.end),
             // Removed while it is open: it has no entries.
-            Err(CallError::Refused(Errno::ESTALE | Errno::ENOENT)) => (Vec::new(), true),
+            Err(CallError::Refused(Errno::ENOENT)) => (Vec::new(), true),
+            // So it is here. But who has seen some of them, or may see none any more, must not take that for all there are: programs remove
+            // elsewhere what is not listed.
+            Err(CallError::Refused(Errno::ESTALE)) if cookie == 0 && !self.is_guest => {
+                (Vec::new(), true)
+            }
             Err(error) => return Err(error.into()),
         };
         let batch = Arc::new(Batch {
@@ -173,3 +179,6 @@ impl Core {
         self.fresh(entry.attr.clone()?).await.ok()
     }
 }
+
+#[cfg(test)]
+mod tests;

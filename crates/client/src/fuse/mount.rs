@@ -246,6 +246,8 @@ pub fn unmount_at(dir: &Path, lazy: bool) -> Result<(), UnmountError> {
         true => UnmountFlags::DETACH | UnmountFlags::NOFOLLOW,
         false => UnmountFlags::NOFOLLOW,
     };
+    let path = followed(dir);
+    let dir = path.as_path();
     let path = dir.to_owned();
     match rustix::mount::unmount(dir, flags) {
         Ok(()) => Ok(()),
@@ -256,6 +258,20 @@ pub fn unmount_at(dir: &Path, lazy: bool) -> Result<(), UnmountError> {
         Err(rustix::io::Errno::PERM) => unmount_by_helper(dir, lazy),
         Err(e) => Err(UnmountError::Failed(path, e.to_string())),
     }
+}
+
+/// Where a path leads that may be a symbolic link. It is mounted where that leads; and nothing is asked of a mount there, which may be dead.
+fn followed(dir: &Path) -> PathBuf {
+    const MAX_LINKS: usize = 40;
+    // Without a slash at its end, which would have the link followed.
+    let mut path: PathBuf = dir.components().collect();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = std::fs::read_link(&path) else {
+            break;
+        };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    path
 }
 
 fn unmount_by_helper(dir: &Path, lazy: bool) -> Result<(), UnmountError> {

@@ -24,8 +24,10 @@ pub enum Start {
     /// The volume's root.
     #[default]
     Volume,
-    /// An object: a directory that somebody shares.
+    /// An object: a directory.
     Object(Ino),
+    /// A directory that somebody shares with who mounts it.
+    Shared(Ino),
     /// A directory that can't be changed from here, with what several people share.
     Shares(Shares),
 }
@@ -100,7 +102,7 @@ impl Root {
     pub fn of(start: &Start) -> Root {
         Root(match start {
             Start::Volume => Ino(1),
-            Start::Object(ino) => *ino,
+            Start::Object(ino) | Start::Shared(ino) => *ino,
             Start::Shares(_) => SHARES,
         })
     }

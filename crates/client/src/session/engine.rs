@@ -9,6 +9,7 @@ use quorate_agreement::client::{Client, ClientOptions, ClientOutput, SessionLost
 use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity};
 use quorate_wire::digest::Content;
 use quorate_wire::message::report::Report;
+use quorate_wire::message::session::SESSION_LEASE_MS;
 use quorate_wire::message::{ClientMessage, Control, Outcome, ReplicaMessage, Reply, Request};
 use quorate_wire::{
     Authentication, ClientId, Digest, Encode, MacKey, Quorum, ReplicaId, RequestNumber, SessionId,
@@ -16,6 +17,8 @@ use quorate_wire::{
 
 /// A session is renewed this often; its lease is three times as long.
 const RENEW: Duration = Duration::from_secs(15);
+/// So long after it was renewed last a session may be over by the time at which something that is sent is executed.
+const DOUBTFUL: Duration = Duration::from_millis(SESSION_LEASE_MS / 2);
 /// After how long without a result the log says that the group does not answer.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -45,11 +48,55 @@ pub(super) struct Engine {
     next_token: Token,
     started: Instant,
     renew_at: Instant,
-    renewing: Option<Token>,
+    renewals: Renewals,
+    /// What is not sent before it is known whether the session is still there: in a session that has ended it would be lost, and nobody
+    /// would know that it was not executed.
+    held: Vec<(Token, Bytes)>,
     silent: bool,
     closing: Option<Closing>,
     /// To be taken after each turn.
     pub happened: VecDeque<Happened>,
+}
+
+/// Since when the group may not have heard of the session. Times are of a clock that goes on while the machine is suspended.
+#[derive(Debug)]
+struct Renewals {
+    under_way: Option<Token>,
+    /// When that was sent.
+    sent: Duration,
+    /// When the last was sent that was answered, or the session began: its lease goes on from some time after that.
+    renewed: Duration,
+    /// Whether the last answer was too old to be of use.
+    was_late: bool,
+}
+
+impl Renewals {
+    fn new(now: Duration) -> Renewals {
+        Renewals {
+            under_way: None,
+            sent: now,
+            renewed: now,
+            was_late: false,
+        }
+    }
+
+    fn are_doubtful(&self, now: Duration) -> bool {
+        now.saturating_sub(self.renewed) >= DOUBTFUL
+    }
+
+    fn begin(&mut self, token: Token, now: Duration) {
+        (self.under_way, self.sent) = (Some(token), now);
+    }
+
+    /// One was answered. Whether what is held is to be sent; if not, it is to be asked once more: the answer may have been given long ago,
+    /// and come before the machine was suspended. A group that is slow twice is not waited for.
+    fn done(&mut self, is_lost: bool, now: Duration) -> bool {
+        self.under_way = None;
+        // If it was lost, what is held goes out in the next one, which begins now.
+        self.renewed = if is_lost { now } else { self.sent };
+        self.was_late = self.are_doubtful(now) && !self.was_late;
+        !self.was_late
+    }
 }
 
 /// A session that is being closed.
@@ -83,7 +130,8 @@ impl Engine {
             next_token: 0,
             started,
             renew_at: started + RENEW,
-            renewing: None,
+            renewals: Renewals::new(since_boot()),
+            held: Vec::new(),
             silent: false,
             closing: None,
             happened: VecDeque::new(),
@@ -99,9 +147,28 @@ impl Engine {
     pub fn call(&mut self, op: Bytes) -> Token {
         let (token, now) = self.open_call();
         if let Some(now) = now {
-            self.client.call(token, op, now);
+            if self.is_doubtful() {
+                self.held.push((token, op));
+                self.ask_to_renew(now);
+            } else {
+                self.client.call(token, op, now);
+            }
         }
         token
+    }
+
+    /// Whether the session may be over.
+    fn is_doubtful(&self) -> bool {
+        self.renewals.are_doubtful(since_boot())
+    }
+
+    /// One at a time: a group that does not answer is not asked ever more.
+    fn ask_to_renew(&mut self, now: u64) {
+        if self.renewals.under_way.is_none() {
+            let token = self.token();
+            self.renewals.begin(token, since_boot());
+            self.client.call(token, Bytes::new(), now);
+        }
     }
 
     /// As [`Engine::call`], for an operation that only reads.
@@ -184,14 +251,9 @@ impl Engine {
         if self.client.next_timeout().is_some_and(|due| due <= ms) {
             self.client.on_tick(ms);
         }
-        if now >= self.renew_at {
+        if now >= self.renew_at || self.is_doubtful() {
             self.renew_at = now + RENEW;
-            // One at a time: a group that does not answer is not asked ever more.
-            if self.renewing.is_none() {
-                let token = self.token();
-                self.renewing = Some(token);
-                self.client.call(token, Bytes::new(), ms);
-            }
+            self.ask_to_renew(ms);
         }
         let oldest = self.open.values().next();
         if !self.silent && oldest.is_some_and(|since| *since + SILENCE <= now) {
@@ -215,6 +277,7 @@ impl Engine {
             number,
             votes: BTreeMap::new(),
         });
+        self.held.clear();
         for token in std::mem::take(&mut self.open).into_keys() {
             self.happened
                 .push_back(Happened::Done(token, Err(SessionLost)));
@@ -305,8 +368,15 @@ impl Engine {
         if std::mem::take(&mut self.silent) {
             tracing::info!("the group answers again");
         }
-        if self.renewing == Some(token) {
-            self.renewing = None;
+        if self.renewals.under_way == Some(token) {
+            let now = self.ms(now());
+            if self.renewals.done(result.is_err(), since_boot()) {
+                for (token, op) in std::mem::take(&mut self.held) {
+                    self.client.call(token, op, now);
+                }
+            } else {
+                self.ask_to_renew(now);
+            }
         }
         if self.open.remove(&token).is_some() {
             self.happened.push_back(Happened::Done(token, result));
@@ -325,6 +395,12 @@ pub(super) fn link_bit(replica: ReplicaId) -> u64 {
 )]
 pub(super) fn now() -> Instant {
     Instant::now()
+}
+
+/// The time since the machine was started, also while it was suspended.
+fn since_boot() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn random() -> u64 {
@@ -347,5 +423,37 @@ fn is_same(a: &ClientMessage, b: &ClientMessage) -> bool {
             (a.session, a.number) == (b.session, b.number)
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// An answer is as old as the question: one from before a suspension says nothing of the time after it.
+    #[test]
+    fn a_renewal_is_as_old_as_its_question() {
+        let start = 1000 * SECOND;
+        let mut renewals = Renewals::new(start);
+        renewals.begin(1, start + SECOND);
+        assert!(renewals.done(false, start + 2 * SECOND));
+        assert!(!renewals.are_doubtful(start + SECOND + DOUBTFUL - Duration::from_millis(1)));
+        assert!(renewals.are_doubtful(start + SECOND + DOUBTFUL));
+        // The machine is suspended before the answer is read.
+        renewals.begin(2, start + 15 * SECOND);
+        let awake = start + 15 * SECOND + DOUBTFUL;
+        assert!(!renewals.done(false, awake) && renewals.are_doubtful(awake));
+        renewals.begin(3, awake);
+        assert!(renewals.done(false, awake + SECOND) && !renewals.are_doubtful(awake + SECOND));
+        // A slow group is not asked for ever, and a lost session is followed by another.
+        renewals.begin(4, awake);
+        assert!(!renewals.done(false, awake + DOUBTFUL));
+        renewals.begin(5, awake + DOUBTFUL);
+        assert!(renewals.done(false, awake + 2 * DOUBTFUL));
+        renewals.begin(6, awake);
+        assert!(renewals.done(true, awake + 3 * DOUBTFUL));
+        assert!(!renewals.are_doubtful(awake + 3 * DOUBTFUL));
     }
 }

@@ -19,7 +19,7 @@ pub struct Ticket(Token);
 /// that do one thing after the other or keep some operations in flight by themselves.
 ///
 /// Between calls nothing is sent and nothing taken. A session that is left alone for longer than 45 s is closed by the
-/// group, and the next operation may end as [`SessionLost`]; [`InlineSession::poll`] keeps it alive.
+/// group, and the next operation goes out in a new one; [`InlineSession::poll`] keeps it alive.
 #[derive(Debug)]
 pub struct InlineSession {
     engine: Engine,

@@ -9,7 +9,7 @@ use quorate_client::{InlineSession, Session};
 use quorate_execution::{Call, Rest, Service};
 use quorate_net::group::{Files, Purpose};
 use quorate_net::{Group, Identity};
-use quorate_node::{Daemon, Options, Tuning};
+use quorate_node::{Daemon, Options, Trust, Tuning};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{KeyPair, ReplicaId};
 
@@ -73,7 +73,7 @@ fn options(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool
         data: data.join(id.to_string()),
         first_start,
         lost_disk: false,
-        recover: false,
+        trust: Trust::All,
         listen: None,
         tuning: Tuning::default(),
         // Some with workers, some without: nobody can tell.

@@ -10,8 +10,9 @@ use std::time::Duration;
 use crate::common::{Group, can_mount, noise};
 use bytes::Bytes;
 use quorate_client::Volume;
-use quorate_client::fuse::{MountError, MountOptions, UnmountError, mount};
-use quorate_files::Ino;
+use quorate_client::fuse::{MountError, MountOptions, UnmountError, mount, unmount_at};
+use quorate_files::op::Mkdir;
+use quorate_files::{Ino, Who};
 use quorate_wire::ReplicaId;
 use rustix::fs::FlockOperation;
 
@@ -225,6 +226,41 @@ fn a_lost_session_is_opened_again() {
     assert!(a.volume.generation(Ino::ROOT) > before);
 }
 
+/// What is asked when nothing was heard of the group for long waits until it is known whether the session is still there: it is done
+/// once, also where a repetition would do harm.
+#[test]
+fn what_was_not_sent_is_not_lost() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let mkdir = |name: &'static str| {
+        let volume = m.volume.clone();
+        let make = Mkdir {
+            parent: Ino::ROOT,
+            name: name.into(),
+            mode: 0o755,
+            umask: 0,
+        };
+        group
+            .runtime
+            .spawn(async move { volume.mkdir(&Who::root(), make).await })
+    };
+    group.runtime.block_on(mkdir("one")).unwrap().unwrap();
+    let before = m.volume.generation(Ino::ROOT);
+    group.paused.store(true, Ordering::Release);
+    // Half the lease.
+    std::thread::sleep(Duration::from_millis(23_000));
+    let two = mkdir("two");
+    std::thread::sleep(Duration::from_millis(100));
+    group.ahead_ms.fetch_add(200_000, Ordering::AcqRel);
+    group.paused.store(false, Ordering::Release);
+    group.runtime.block_on(two).unwrap().unwrap();
+    assert!(m.volume.generation(Ino::ROOT) > before);
+    assert!(m.path("two").is_dir());
+}
+
 /// A group that does not answer makes callers wait and not fail; who is killed gets away; unmounting works.
 #[test]
 fn a_silent_group_is_waited_for() {
@@ -309,4 +345,27 @@ fn unmounting_needs_no_answer() {
     std::thread::sleep(Duration::from_millis(300));
     group.paused.store(true, Ordering::Release);
     m.unmount();
+}
+
+/// A mount can be named by a symbolic link, which may lead over another one.
+#[test]
+fn a_link_to_a_mount_is_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let place = tempfile::tempdir().unwrap();
+    let (first, second) = (place.path().join("first"), place.path().join("second"));
+    symlink("second", &first).unwrap();
+    for slash in ["", "/"] {
+        let mut m = group.mount(1);
+        symlink(m.dir(), &second).unwrap();
+        fs::write(m.path("f"), b"x").unwrap();
+        let name = format!("{}{slash}", first.display());
+        unmount_at(name.as_ref(), false).unwrap();
+        assert!(!m.path("f").exists());
+        m.unmount();
+        assert!(first.is_symlink() && second.is_symlink());
+        fs::remove_file(&second).unwrap();
+    }
 }

@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// flock locks end with their handle; range locks with the session's last handle on the file.
+/// Locks end with their handle, and with the session.
 #[test]
 fn locks_end_with_handles() {
     let mut world = World::new();
@@ -118,6 +118,19 @@ fn locks_end_with_handles() {
     assert_eq!(world.run(2, &root, range(other)), Err(Errno::EAGAIN));
     world.run(1, &root, Action::Release(first)).unwrap();
     world.run(1, &root, flock(second, LockKind::Write)).unwrap();
+    // As one of fcntl(2) that belongs to the open file.
+    world.run(2, &root, range(other)).unwrap();
+    world
+        .run(
+            2,
+            &root,
+            lock(other, 1, 0, u64::MAX, LockKind::Unlock, false),
+        )
+        .unwrap();
+    // What was taken through another handle stays.
+    let third = open(&mut world, 1, ino, 3);
+    world.run(1, &root, range(second)).unwrap();
+    world.run(1, &root, Action::Release(third)).unwrap();
     assert_eq!(world.run(2, &root, range(other)), Err(Errno::EAGAIN));
     world.run(1, &root, Action::Release(second)).unwrap();
     world.run(2, &root, range(other)).unwrap();

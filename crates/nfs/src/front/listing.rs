@@ -24,15 +24,23 @@ impl Front {
         let dir = self.object(caller, &listing.dir)?;
         let plus = listing.names_bytes.is_some();
         let mut room = Room::of(&listing);
-        let op = ReadDir {
+        let mut op = ReadDir {
             target: Target::Ino(dir.ino),
             cookie: listing.cookie,
             count: room.most_entries(plus),
             plus,
         };
-        let seen = self
-            .seen(&dir.who, vec![dir.ino], Action::ReadDir(op))
-            .await?;
+        let seen = loop {
+            let action = Action::ReadDir(op.clone());
+            let seen = self.seen(&dir.who, vec![dir.ino], action).await?;
+            match &seen.outcome {
+                // A client would take no entries for an error.
+                Ok(Answer::Entries(found)) if found.entries.is_empty() && !found.end => {
+                    op.cookie = found.next;
+                }
+                _ => break seen,
+            }
+        };
         let mut reply = self.reply(seen.status());
         reply.after(seen.after(0));
         let found = match &seen.outcome {

@@ -52,6 +52,10 @@ answers! {
         reply.entry_with_ttls(&attributes, &names, &core.root.attr(&attr), GENERATION)
     };
     ReplyEmpty(()) => |reply, _core, _done| reply.ok();
+    ReplyEmpty(locking::Changed) => |reply, _core, changed| {
+        changed.told();
+        reply.ok()
+    };
     ReplyData(Bytes) => |reply, _core, data| reply.data(&data);
     ReplyWrite(u32) => |reply, _core, len| reply.written(len);
     ReplyLseek(i64) => |reply, _core, offset| reply.offset(offset);

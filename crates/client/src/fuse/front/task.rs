@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use fuser::{INodeNo, Request};
+use fuser::{INodeNo, ReplyEmpty, Request};
 use quorate_files::{Ino, Who};
 use tokio::runtime::Handle;
 
@@ -11,6 +11,7 @@ use super::super::caller;
 use super::super::convert::Result;
 use super::super::core::Core;
 use super::super::data::JustOpened;
+use super::super::locking::Wanted;
 use super::reply::Answer;
 
 /// The file system that the FUSE library calls.
@@ -62,8 +63,56 @@ impl Front {
     {
         let work = work(self.core.clone());
         let (core, runtime) = (self.core.clone(), self.runtime.clone());
-        let undo = move |opened: JustOpened| release(&core, &runtime, opened.file.number);
+        let undo = move |opened: JustOpened| {
+            // The kernel has not heard that it is to drop its pages.
+            core.changes.doubt(opened.attr.ino);
+            release(&core, &runtime, opened.file.number);
+        };
         self.spawn(req.pid(), reply, work, undo);
+    }
+
+    /// As [`Front::answer`], for a lock: if nobody waits for it any more its owner has what he had before.
+    pub(super) fn answer_lock(&self, req: &Request, reply: ReplyEmpty, wanted: Wanted) {
+        let core = self.core.clone();
+        let work = async move { core.set_lock(wanted).await };
+        let (core, runtime) = (self.core.clone(), self.runtime.clone());
+        let undo = move |changed| {
+            let busy = core.busy();
+            runtime.spawn(async move {
+                let _busy = busy;
+                core.undo_lock(changed).await;
+            });
+        };
+        self.spawn(req.pid(), reply, work, undo);
+    }
+
+    /// As [`Front::answer`], for what is left off where it waits if the process is killed meanwhile: it does no more then.
+    pub(super) fn answer_or_leave<R: Answer<T>, T: Send + 'static, W>(
+        &self,
+        req: &Request,
+        reply: R,
+        work: impl FnOnce(Arc<Core>) -> W,
+    ) where
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let work = work(self.core.clone());
+        let (core, busy, pid) = (self.core.clone(), self.core.busy(), req.pid());
+        self.runtime.spawn(async move {
+            let _busy = busy;
+            let done = {
+                let work = std::pin::pin!(work);
+                tokio::select! {
+                    biased;
+                    done = work => done,
+                    () = caller::killed(pid) => Err(fuser::Errno::EINTR),
+                }
+            };
+            // What was left off is gone by now.
+            match done {
+                Ok(value) => reply.give(&core, value),
+                Err(errno) => reply.fail(errno),
+            }
+        });
     }
 
     /// Does the work in a task, which answers by itself.

@@ -277,11 +277,11 @@ async fn no_handle_outlives_its_file() {
         let (core, file) = (bench.core.clone(), file.clone());
         tokio::spawn(async move {
             let read = |handle| {
-                Action::Read(Read {
+                Ok(Action::Read(Read {
                     target: quorate_files::Target::Handle(handle),
                     offset: 0,
                     len: 1,
-                })
+                }))
             };
             file.with_handle(&core, &Who::root(), true, read).await
         })
@@ -302,4 +302,19 @@ async fn no_handle_outlives_its_file() {
     let later = reading().await.unwrap();
     assert_eq!(later.unwrap_err().code(), fuser::Errno::EBADF.code());
     assert_eq!(bench.asked(), []);
+}
+
+/// What comes late through a file that is released is refused: nobody would send it.
+#[tokio::test]
+async fn nothing_is_put_into_a_released_file() {
+    use super::super::inode::At;
+    let bench = Bench::new(&[]);
+    let file = bench.open(1);
+    let put = async || {
+        let put = bench.core.buffer(&file, At::Offset(0), b"late").await;
+        put.map_err(|errno| errno.code())
+    };
+    assert_eq!(put().await, Ok(()));
+    bench.core.handles.remove(file.number).unwrap();
+    assert_eq!(put().await, Err(fuser::Errno::EBADF.code()));
 }
