@@ -15,6 +15,7 @@ pub mod programs;
 pub mod quota;
 pub mod recover;
 pub mod replica;
+pub mod revoke;
 pub mod route;
 pub mod sharing;
 pub mod status;
@@ -79,22 +80,40 @@ fn check_reach(listen: SocketAddr, trust_network: bool) -> Result<()> {
     Ok(())
 }
 
-/// Done when the process is asked to end.
+/// Done when the process is asked to end, or its terminal is gone.
 fn asked_to_end() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = (
         signal(SignalKind::interrupt()),
         signal(SignalKind::terminate()),
     );
+    // nohup(1) has it ignored.
+    let hangup = (!ignores_hangup()).then(|| signal(SignalKind::hangup()));
     async move {
         let (Ok(mut interrupt), Ok(mut terminate)) = signals else {
             return std::future::pending().await;
         };
+        let hung_up = async {
+            match hangup {
+                Some(Ok(mut hangup)) => hangup.recv().await,
+                Some(Err(_)) | None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = hung_up => {}
         }
     }
+}
+
+/// Whether who started this process has it ignore that its terminal goes.
+fn ignores_hangup() -> bool {
+    const SIGHUP: u64 = 1;
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    ignored.is_some_and(|signals| signals & SIGHUP != 0)
 }
 
 /// Done when whoever holds the other end of standard input is gone; never where nobody is to be waited for.
@@ -116,4 +135,23 @@ async fn parent_gone(with_parent: bool) {
 fn wait_for_parent() {
     let mut byte = [0];
     while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Signal, getpid, kill_process};
+
+    /// Who closes the terminal in which a mount or a server runs has it end in order.
+    #[tokio::test]
+    async fn a_lost_terminal_ends_it() {
+        if ignores_hangup() {
+            println!("skipped: SIGHUP is ignored here");
+            return;
+        }
+        let end = asked_to_end();
+        kill_process(getpid(), Signal::HUP).unwrap();
+        let patience = std::time::Duration::from_secs(10);
+        tokio::time::timeout(patience, end).await.unwrap();
+    }
 }

@@ -51,7 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Grant(args) => commands::grant::run(&args),
         Command::Delegate(args) => commands::grant::delegate(&args),
-        Command::Revoke(args) => commands::sharing::revoke(&args),
+        Command::Revoke(args) => commands::revoke::run(&args),
         Command::Shares(args) => commands::sharing::shares(&args),
         Command::Audit(args) => commands::audit::run(&args),
         Command::Quota(args) => match commands::quota::run(&args) {

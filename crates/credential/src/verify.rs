@@ -32,7 +32,7 @@ pub enum Refusal {
     WidenedTime(usize),
     /// The link's subject is the owner, or a subject before.
     RepeatedKey(usize),
-    /// The link gives other user ids than one before it.
+    /// The link gives user ids that the owner's own link does not: who passes on could make others act as whom he can't act as himself.
     OtherIds(usize),
     /// The link's signature is not its issuer's over these terms at this place: changed, in another order, or from another chain.
     BrokenChain(usize),
@@ -73,7 +73,11 @@ impl fmt::Display for Refusal {
                     link(n)
                 )
             }
-            Refusal::OtherIds(n) => write!(f, "link {} changes user ids that are fixed", link(n)),
+            Refusal::OtherIds(n) => write!(
+                f,
+                "link {} fixes user ids that the owner's link does not fix",
+                link(n)
+            ),
             Refusal::NotDelegable(n) => {
                 write!(f, "the issuer of link {} may not pass anything on", link(n))
             }
@@ -237,7 +241,7 @@ impl Chain {
             subject: last.terms.subject,
             rights: last.terms.rights,
             window: last.terms.window,
-            ids: self.links().iter().find_map(ids),
+            ids: self.links().first().and_then(ids),
             rate_class: self.links().iter().filter_map(class).max().unwrap_or(0),
             reaches: reaches.collect(),
         })
@@ -268,10 +272,11 @@ pub(crate) fn narrows(chain: &Chain) -> Result<(), Refusal> {
         if subject == chain.owner() || before.iter().any(|b| b.terms.subject == subject) {
             return Err(Refusal::RepeatedKey(at));
         }
-        match (fixed, ids(link)) {
-            (Some(fixed), Some(own)) if fixed != own => return Err(Refusal::OtherIds(at)),
-            (None, own) => fixed = own,
-            _ => {}
+        let own = ids(link);
+        if at == 0 {
+            fixed = own;
+        } else if own.is_some() && own != fixed {
+            return Err(Refusal::OtherIds(at));
         }
     }
     Ok(())

@@ -173,6 +173,8 @@ record! {
         pub entries: Vec<Entry>,
         /// Nothing comes after these.
         pub end: bool,
+        /// The cookie to go on from, of the last name that was looked at: guests are not shown all. There may be no entries here and more after it.
+        pub next: u64,
     }
 }
 

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_credential::Caveat;
+use quorate_credential::{Caveat, Chain};
 
 use crate::answer::{self, Answer, AuditRow, Decision};
 use crate::errno::Errno;
@@ -12,7 +12,7 @@ use crate::fs::{Done, Fs};
 use crate::grants::Kept;
 use crate::layout::{self, AUDIT_ROWS};
 use crate::needs::object;
-use crate::op::{Action, Audit, MAX_ROWS, Serial};
+use crate::op::{Action, Audit, MAX_ROWS, Revoke, Serial};
 use crate::types::Ino;
 
 impl Fs<'_, '_> {
@@ -39,27 +39,66 @@ impl Fs<'_, '_> {
         }))
     }
 
+    /// What an action gives a name to, if that is there already, or takes one from.
+    pub fn child(&self, action: &Action) -> Done<Ino> {
+        let (dir, name) = match action {
+            Action::Create(op) => (op.parent, &op.name),
+            Action::Make(op) => (op.parent, &op.name),
+            Action::Mkdir(op) => (op.parent, &op.name),
+            Action::Mknod(op) => (op.parent, &op.name),
+            Action::Symlink(op) => (op.parent, &op.name),
+            Action::Unlink(op) => (op.parent, &op.name),
+            Action::Rmdir(op) => (op.parent, &op.name),
+            Action::Rename(op) => (op.parent, &op.name),
+            _ => return Ok(Ino(0)),
+        };
+        Ok(self.entry(dir, name)?.map_or(Ino(0), |entry| entry.ino))
+    }
+
     /// Adds a row.
     pub fn note(
         &mut self,
         action: &Action,
+        child: Ino,
         refused: Option<&Errno>,
         decision: Decision,
         by: Option<&Kept>,
     ) -> Done<()> {
+        let (links, tags) = match action {
+            Action::PutCredential(op) => match Chain::from_bytes(op.chain.clone()) {
+                Ok(chain) => (serials(&chain), tags(&chain)),
+                Err(_) => Default::default(),
+            },
+            Action::Revoke(Revoke { by: Some(id), .. }) => {
+                match self.grant_of(self.call.client, *id)? {
+                    Some(by) => (serials(&by.chain), tags(&by.chain)),
+                    None => Default::default(),
+                }
+            }
+            _ => match by {
+                Some(by) => (serials(&by.chain), tags(&by.chain)),
+                None => Default::default(),
+            },
+        };
+        let revoked = match action {
+            Action::Revoke(op) => Some(op.what.clone()),
+            _ => None,
+        };
         let mut sharing = self.sharing()?;
         let row = AuditRow {
             sequence: sharing.audited,
             before: sharing.audit,
             time: self.now(),
             subject: self.call.client,
-            links: by.map(serials).unwrap_or_default(),
-            tags: by.map(tags).unwrap_or_default(),
+            links,
+            tags,
             action: action.tag(),
             object: about(action),
             other: other(action),
+            child,
             decision,
             errno: refused.map_or(0, |errno| errno.code()),
+            revoked,
         };
         sharing.audited += 1;
         sharing.audit = row.digest();
@@ -72,20 +111,28 @@ impl Fs<'_, '_> {
     }
 }
 
-fn serials(kept: &Kept) -> Vec<Serial> {
-    let links = kept.grant.reaches.iter().map(|reach| Serial {
-        issuer: reach.issuer,
-        serial: reach.serial,
+/// What has got a name by an action, if its answer says so.
+pub(crate) fn made(action: &Action, answer: &Answer) -> Option<Ino> {
+    match (action, answer) {
+        (_, Answer::Opened(opened)) => Some(opened.attr.ino),
+        (_, Answer::Made(made)) => Some(made.attr.ino),
+        (Action::Mkdir(_) | Action::Mknod(_) | Action::Symlink(_), Answer::Attr(attr)) => {
+            Some(attr.ino)
+        }
+        _ => None,
+    }
+}
+
+fn serials(chain: &Chain) -> Vec<Serial> {
+    let links = chain.links().iter().enumerate().map(|(at, link)| Serial {
+        issuer: chain.issuer(at),
+        serial: link.terms.serial,
     });
     links.collect()
 }
 
-fn tags(kept: &Kept) -> Vec<Bytes> {
-    let caveats = kept
-        .chain
-        .links()
-        .iter()
-        .flat_map(|link| &link.terms.caveats);
+fn tags(chain: &Chain) -> Vec<Bytes> {
+    let caveats = chain.links().iter().flat_map(|link| &link.terms.caveats);
     let tags = caveats.filter_map(|caveat| match caveat {
         Caveat::AuditTag(tag) => Some(Bytes::copy_from_slice(tag.as_bytes())),
         _ => None,

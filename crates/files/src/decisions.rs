@@ -47,8 +47,8 @@ pub(crate) struct Part {
 pub(crate) struct Decision {
     /// Where the object had its first name.
     pub place: Place,
-    /// Whether any credential is about it.
-    pub reaches: bool,
+    /// By which credential it is reached where no right is asked for, if any is about it.
+    pub reached: Option<u8>,
     /// The prefixes to which credentials limit names in it, each once. Where there are any, what there is for a name follows from which of them it
     /// has.
     pub prefixes: Box<[Bytes]>,
@@ -67,16 +67,31 @@ pub(crate) struct Given {
     pub below: Box<[Part]>,
 }
 
+impl Given {
+    /// The first credential by which content can be used: where an operation asks for no right with an object, it is for the sake of that.
+    pub fn content(&self) -> Option<u8> {
+        let content = Rights::READ | Rights::WRITE | Rights::APPEND;
+        let mut here = self.here.iter();
+        here.find(|part| !(part.rights & content).is_empty())
+            .map(|part| part.by)
+    }
+}
+
 /// Which of a decision's prefixes a name has: a bit for each. A guest has no more links than bits.
 pub(crate) type Prefixes = u128;
 
 const _: () = assert!(MAX_LINKS_PER_SUBJECT as u32 <= Prefixes::BITS);
 
 impl Decision {
-    pub fn new(place: Place, reaches: bool, prefixes: Box<[Bytes]>, unnamed: Given) -> Decision {
+    pub fn new(
+        place: Place,
+        reached: Option<u8>,
+        prefixes: Box<[Bytes]>,
+        unnamed: Given,
+    ) -> Decision {
         Decision {
             place,
-            reaches,
+            reached,
             prefixes,
             unnamed,
             named: Vec::new(),

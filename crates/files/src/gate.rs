@@ -10,6 +10,7 @@ use core::cell::{Cell, RefCell};
 use core::ops::RangeInclusive;
 
 use bytes::Bytes;
+use quorate_credential::verify::Reach;
 use quorate_credential::{Grant, ObjectId, Rights, Step, Use};
 use quorate_wire::PublicKey;
 
@@ -36,6 +37,8 @@ type Ids = Option<(u32, u32)>;
 pub(crate) struct Guest {
     /// Its credentials that are in force, in the order of their digests.
     pub grants: Vec<Kept>,
+    /// Those that have not begun.
+    to_come: Vec<Kept>,
     /// As whom it can act, each once, in the order of the credentials.
     ids: Vec<Ids>,
     /// Whether names are asked about at all.
@@ -61,6 +64,27 @@ const WALKED: usize = 16;
 /// As the verifier has them.
 fn ways(walks: &[Walk]) -> Vec<Vec<Step<'_>>> {
     walks.iter().map(steps).collect()
+}
+
+/// Whether what is below an object with these ways is in a link's tree.
+fn has_in_it(reach: &Reach, walks: &[Walk]) -> bool {
+    let is_in = |walk: &Walk| {
+        let above = walk
+            .iter()
+            .position(|(step, _)| *step == reach.scope.object)?;
+        // The object itself: what is below it goes with it, whatever name that has.
+        let Some(step) = above.checked_sub(1) else {
+            return Some(true);
+        };
+        let (_, name) = &walk[step];
+        Some(
+            reach
+                .prefix
+                .as_ref()
+                .is_none_or(|prefix| name.starts_with(prefix)),
+        )
+    };
+    reach.scope.subtree && walks.iter().any(|walk| is_in(walk) == Some(true))
 }
 
 fn who(ids: Ids) -> Who {
@@ -131,7 +155,8 @@ impl Guest {
     ) -> bool {
         let u = Use {
             subject: grant.subject,
-            now: self.now,
+            // One that is to come as it will be then.
+            now: self.now.max(grant.window.not_before),
             rights,
             walk,
             name,
@@ -139,28 +164,34 @@ impl Guest {
         grant.covers(&u).is_ok()
     }
 
-    /// Whether any credential is about an object.
-    fn reaches(&self, walks: &[Walk]) -> bool {
+    /// The first credential that is about an object.
+    fn reached(&self, walks: &[Walk]) -> Option<u8> {
         let ways = ways(walks);
-        let grants = self.grants.iter();
-        let mut pairs = grants.flat_map(|kept| ways.iter().map(|way| (&kept.grant, way)));
-        pairs.any(|(grant, way)| self.covers(grant, way, Rights::NONE, None))
+        let mut grants = (0..).zip(&self.grants);
+        let is_about = |kept: &Kept| {
+            let mut ways = ways.iter();
+            ways.any(|way| self.covers(&kept.grant, way, Rights::NONE, None))
+        };
+        grants.find_map(|(by, kept)| is_about(kept).then_some(by))
+    }
+
+    /// Whether a link of a credential names an object.
+    pub fn is_about(&self, ino: Ino) -> bool {
+        let mut reaches = self.grants.iter().flat_map(|kept| &kept.grant.reaches);
+        reaches.any(|reach| reach.scope.object == crate::walk::object(ino))
     }
 
     /// Whether an object that goes from some ways to others comes to where a credential gives more than the same one gave before: also one that
-    /// says something else would outlive that, be taken back apart from it, or let the guest act as another user. The links of
-    /// credentials about single objects may be further down, so what is asked of each link is whether its tree is a new one.
+    /// says something else would outlive that, be taken back apart from it, or let the guest act as another user; and one that has not begun
+    /// would still give it then. The links of credentials about single objects may be further down, so what is asked of each link is whether
+    /// what is in the object comes into its tree, by a name that it allows.
     fn gains(&self, before: &[Walk], after: &[Walk]) -> bool {
-        let is_on =
-            |walks: &[Walk], object| walks.iter().flatten().any(|(step, _)| *step == object);
         let below_before = below(ANY, b"", before);
         let below_after = below(ANY, b"", after);
         let places = [(before, after), (&below_before[..], &below_after[..])];
-        self.grants.iter().any(|kept| {
-            let mut trees = kept.grant.reaches.iter().map(|reach| reach.scope);
-            let enters = trees.any(|scope| {
-                scope.subtree && is_on(after, scope.object) && !is_on(before, scope.object)
-            });
+        self.grants.iter().chain(&self.to_come).any(|kept| {
+            let mut reaches = kept.grant.reaches.iter();
+            let enters = reaches.any(|reach| has_in_it(reach, after) && !has_in_it(reach, before));
             let more = |(before, after): (&[Walk], &[Walk])| {
                 let given = |walks| self.part(&kept.grant, &ways(walks), Rights::ALL, None);
                 !given(before).contains(given(after))
@@ -212,7 +243,8 @@ impl Guest {
             below: below.into(),
         };
         let place = inode.place();
-        Decision::new(place, self.reaches(walks), prefixes.into(), unnamed)
+        let reached = unnamed.content().or_else(|| self.reached(walks));
+        Decision::new(place, reached, prefixes.into(), unnamed)
     }
 
     /// What the credentials give with a directory where a name in it is used, and with what has that name there.
@@ -254,22 +286,30 @@ fn all(parts: &[Part]) -> Rights {
 impl Fs<'_, '_> {
     /// What somebody acts by now.
     pub fn guest(&self, subject: PublicKey) -> Done<Guest> {
-        let mut grants = Vec::new();
+        let (mut grants, mut to_come) = (Vec::new(), Vec::new());
         let now = self.second();
         let mut until = u64::MAX;
         for mut kept in self.grants_of(subject)? {
             let (holds, as_long_as) = self.standing(&kept)?;
             until = until.min(as_long_as);
-            if !holds {
+            if !holds && now >= kept.grant.window.not_before {
                 continue;
             }
             // Who may write anywhere may write at the end.
             if kept.grant.rights.contains(Rights::WRITE) {
                 kept.grant.rights = kept.grant.rights | Rights::APPEND;
             }
-            grants.push(kept);
+            if holds {
+                grants.push(kept);
+                continue;
+            }
+            // One that is taken back is let go of some time, which no counter tells.
+            match self.revoked_until(&kept)? {
+                Some(as_long_as) => until = until.min(as_long_as),
+                None => to_come.push(kept),
+            }
         }
-        let mut reaches = grants.iter().flat_map(|kept| &kept.grant.reaches);
+        let mut kept = grants.iter().chain(&to_come);
         let mut ids = Vec::new();
         for kept in &grants {
             if !ids.contains(&kept.grant.ids) {
@@ -277,8 +317,14 @@ impl Fs<'_, '_> {
             }
         }
         Ok(Guest {
-            with_names: reaches.any(|reach| reach.prefix.is_some()),
+            with_names: kept.any(|kept| {
+                kept.grant
+                    .reaches
+                    .iter()
+                    .any(|reach| reach.prefix.is_some())
+            }),
             grants,
+            to_come,
             ids,
             basis: Basis::of(self),
             seconds: now..=until,
@@ -386,10 +432,11 @@ impl Fs<'_, '_> {
         let (mut by, mut payers) = (None, Vec::new());
         for need in self.needs(action)? {
             let given = self.given_as(guest, ids, &need)?;
+            let mut first = given.first;
             if !given.rights.contains(need.rights) || need.rights.is_empty() {
-                self.refuse(guest, &need, action)?;
+                first = Some(self.reached_or_refused(guest, &need, action)?);
             }
-            by = by.or(given.first);
+            by = by.or(first);
             if need.pays {
                 payers = given.payers;
             }
@@ -402,14 +449,14 @@ impl Fs<'_, '_> {
         })
     }
 
-    /// Why a pair is not given; it is, where nothing but the object's being in scope is asked for.
-    fn refuse(&self, guest: &Guest, need: &Need<'_>, action: &Action) -> Done<()> {
-        let reaches = match need.at {
-            At::Object(ino) => self.decided(guest, ino, |decision| decision.reaches)?,
-            At::New(..) => guest.reaches(&self.walks_to(guest, &need.at)?),
+    /// Why a pair is not given. It is, where nothing but the object's being in scope is asked for: by which credential.
+    fn reached_or_refused(&self, guest: &Guest, need: &Need<'_>, action: &Action) -> Done<usize> {
+        let reached = match need.at {
+            At::Object(ino) => self.decided(guest, ino, |decision| decision.reached)?,
+            At::New(..) => guest.reached(&self.walks_to(guest, &need.at)?),
         };
-        if reaches && need.rights.is_empty() {
-            return Ok(());
+        if let Some(by) = reached.filter(|_| need.rights.is_empty()) {
+            return Ok(by.into());
         }
         let hides = match (action, &need.at) {
             (Action::Lookup(op), At::Object(ino)) if *ino == op.parent => {
@@ -420,7 +467,7 @@ impl Fs<'_, '_> {
             (Action::Lookup(_), _) => true,
             _ => false,
         };
-        Err(match (hides, reaches) {
+        Err(match (hides, reached.is_some()) {
             (true, _) => Errno::ENOENT.into(),
             (false, true) => Errno::EACCES.into(),
             (false, false) => Errno::ESTALE.into(),

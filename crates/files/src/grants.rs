@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_credential::{Caveat, Chain, Grant, ObjectId, Rights, Trust, VolumeId, verify::Reach};
+use quorate_credential::{Chain, Grant, Rights, Trust, Use, VolumeId, verify::Reach};
 use quorate_state::Fault;
 use quorate_wire::{Digest, PublicKey};
 
@@ -18,12 +18,15 @@ use crate::layout::{
 };
 use crate::op::{GrantPlace, Grants, MAX_ROWS, PutCredential};
 use crate::types::Ino;
-use crate::walk::object;
+use crate::walk::{Walk, object, steps};
 
 /// How much of an object's path is told.
 pub(crate) const MAX_PATH_BYTES: usize = 1024;
 /// A page of a listing ends here: a result may have little more than 1 MiB.
 const MAX_PAGE_BYTES: usize = 512 << 10;
+
+/// And where the links of its rows are about so many objects, each of which may be deep down.
+const MAX_PAGE_OBJECTS: usize = 512;
 
 /// A credential that is kept.
 #[derive(Debug)]
@@ -67,15 +70,16 @@ pub(crate) fn rationed(grant: &Grant) -> impl Iterator<Item = (usize, &Reach)> {
     reaches.filter(|(_, reach)| reach.quota.is_some())
 }
 
-/// Whether no link fixes ids but the owner's own: who passes on could else make others act as whom he can't act as himself.
-fn fixes_own_ids(chain: &Chain) -> bool {
-    let fixes = |caveat: &Caveat| matches!(caveat, Caveat::Ids { .. });
-    let mut links = chain.links().iter();
-    let by_owner = links
-        .next()
-        .is_some_and(|link| link.terms.caveats.iter().any(fixes));
-    // Those of later links are the same then: the verifier has seen to it.
-    by_owner || !links.any(|link| link.terms.caveats.iter().any(fixes))
+/// The objects of a credential's links, each once, the last link's first.
+fn objects(grant: &Grant) -> Vec<Ino> {
+    let mut objects = Vec::new();
+    for reach in grant.reaches.iter().rev() {
+        let ino = u64::try_from(reach.scope.object.0).map_or(Ino(0), Ino);
+        if !objects.contains(&ino) {
+            objects.push(ino);
+        }
+    }
+    objects
 }
 
 impl Fs<'_, '_> {
@@ -94,25 +98,27 @@ impl Fs<'_, '_> {
         if chain.links().last().map(|link| link.terms.window.not_after) < Some(self.second()) {
             return Err(Errno::EACCES.into());
         }
-        let trust = Trust {
-            volume: VolumeId(self.admission.volume),
-            owners: &[owner],
-        };
-        let grant = chain.verify(&trust).map_err(|_| Errno::EINVAL)?;
-        if !fixes_own_ids(&chain) {
-            return Err(Errno::EPERM.into());
+        let volume = VolumeId(self.admission.volume);
+        if chain.volume() != volume || chain.owner() != owner {
+            return Err(Errno::EINVAL.into());
         }
-        self.tidy()?;
-        let id = grant.id;
         // A copy, so that the state does not keep the whole request alive.
         let kept = Kept {
             bytes: Bytes::copy_from_slice(&op.chain),
+            grant: chain.verified_before(),
             chain,
-            grant,
         };
         if self.is_revoked(&kept)? {
             return Err(Errno::EACCES.into());
         }
+        let trust = Trust {
+            volume,
+            owners: &[owner],
+        };
+        let verified = kept.chain.verify(&trust);
+        verified.map_err(|_| Errno::EINVAL)?;
+        self.tidy()?;
+        let id = kept.grant.id;
         if self.txn.get(&kept.key())?.is_none() {
             self.keep(&kept)?;
         }
@@ -316,31 +322,36 @@ impl Fs<'_, '_> {
             false => Vec::new(),
         };
         let mut more = found.len() > limit;
-        let (mut next, mut bytes_told) = (None, 0);
+        let (mut next, mut bytes_told, mut walked) = (None, 0, 0);
         let mut grants = Vec::new();
         for (key, bytes) in found.into_iter().take(limit) {
             // Rows may be as long as chains and paths can be; what follows comes with the next page.
             bytes_told += bytes.len() + MAX_PATH_BYTES;
-            if bytes_told > MAX_PAGE_BYTES && next.is_some() {
+            let kept = Kept::read(&key, bytes)?;
+            let objects = objects(&kept.grant);
+            walked += objects.len();
+            if (bytes_told > MAX_PAGE_BYTES || walked > MAX_PAGE_OBJECTS) && next.is_some() {
                 more = true;
                 break;
             }
-            let kept = Kept::read(&key, bytes)?;
             next = Some(GrantPlace {
                 subject: kept.grant.subject,
                 id: kept.grant.id,
             });
-            if !self.is_about(&kept, op.about)? {
+            let reaches = self.reaches(&kept.grant, &objects)?;
+            // Where it comes to nothing, it is for people to see where it was to come to.
+            let place = reaches.or(objects.first().copied()).unwrap_or(Ino(0));
+            if !self.is_about(&kept, place, op.about)? {
                 continue;
             }
             let written = rationed(&kept.grant).map(|(_, reach)| self.written_under(reach));
             let is_told = self.admission.is_member(&self.call.client);
-            let last = kept.grant.reaches.last().filter(|_| is_told);
             grants.push(KeptGrant {
                 written: written.collect::<Done<_>>()?,
-                path: match last {
-                    Some(last) => self.path_of(last.scope.object)?,
-                    None => None,
+                reaches,
+                path: match is_told {
+                    true => self.path_of(place)?,
+                    false => None,
                 },
                 is_revoked: self.is_revoked(&kept)?,
                 chain: kept.bytes,
@@ -351,8 +362,7 @@ impl Fs<'_, '_> {
     }
 
     /// Where an object is, for people; no longer than a listing can bear.
-    fn path_of(&self, object: ObjectId) -> Done<Option<Bytes>> {
-        let ino = u64::try_from(object.0).map_or(Ino(0), Ino);
+    fn path_of(&self, ino: Ino) -> Done<Option<Bytes>> {
         let walk = match self.walks(ino, true) {
             Ok(mut walks) => walks.swap_remove(0),
             Err(Stop::Refused(_)) => return Ok(None),
@@ -371,23 +381,49 @@ impl Fs<'_, '_> {
         Ok(Some(Bytes::copy_from_slice(&path[from..])))
     }
 
-    /// Whether the last link of a credential is about an object, something in it, or a tree that it is in.
-    fn is_about(&self, kept: &Kept, about: Option<Ino>) -> Done<bool> {
+    /// Which of the objects of a credential's links is in the scope of all of them. There is one at most: all others are above it.
+    fn reaches(&self, grant: &Grant, objects: &[Ino]) -> Done<Option<Ino>> {
+        for ino in objects {
+            let walks = match self.walks(*ino, true) {
+                Ok(walks) => walks,
+                Err(Stop::Refused(_)) => continue,
+                Err(fault) => return Err(fault),
+            };
+            let is_in = |walk: &Walk| {
+                let u = Use {
+                    subject: grant.subject,
+                    now: grant.window.not_before,
+                    rights: Rights::NONE,
+                    walk: &steps(walk),
+                    name: None,
+                };
+                grant.covers(&u).is_ok()
+            };
+            if walks.iter().any(is_in) {
+                return Ok(Some(*ino));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a credential that comes to a place is about an object, something in it, or a tree that it is in.
+    fn is_about(&self, kept: &Kept, place: Ino, about: Option<Ino>) -> Done<bool> {
         let (Some(about), Some(last)) = (about, kept.grant.reaches.last()) else {
             return Ok(about.is_none());
         };
-        let scope = last.scope;
-        if scope.object == object(about) {
+        if place == about {
             return Ok(true);
         }
-        let is_below = |low: Ino, high| match self.walks(low, false) {
-            Ok(walks) => Ok(walks.iter().flatten().any(|(step, _)| *step == high)),
+        let is_below = |low: Ino, high: Ino| match self.walks(low, false) {
+            Ok(walks) => Ok(walks
+                .iter()
+                .flatten()
+                .any(|(step, _)| *step == object(high))),
             Err(Stop::Refused(_)) => Ok(false),
             Err(fault) => Err(fault),
         };
-        let low = u64::try_from(scope.object.0).map_or(Ino(0), Ino);
-        let is_in_it = scope.subtree && is_below(about, scope.object)?;
-        Ok(is_in_it || is_below(low, object(about))?)
+        let is_in_it = last.scope.subtree && is_below(about, place)?;
+        Ok(is_in_it || is_below(place, about)?)
     }
 
     /// How much was written under a link.

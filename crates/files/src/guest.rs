@@ -1,5 +1,7 @@
 //! Operations of guests: asked about, done as whom the credential says, counted and logged; and answers cut down to what they may see.
 
+mod listing;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -7,7 +9,8 @@ use core::cell::RefCell;
 use quorate_credential::Rights;
 use quorate_state::{Fault, Txn};
 
-use crate::answer::{Answer, Attr, Decision, Entries, Outcome};
+use crate::answer::{Answer, Attr, Decision, Outcome};
+use crate::audit::made;
 use crate::decisions::Memory;
 use crate::errno::Errno;
 use crate::fs::{Caller, Done, Fs, Stop};
@@ -15,12 +18,9 @@ use crate::gate::{Guest, Pass};
 use crate::grants::rationed;
 use crate::layout::{self, Written};
 use crate::needs::{is_free, object};
-use crate::op::{Access, Action, FallocateMode, Hold, ReadDir, access};
+use crate::op::{Access, Action, FallocateMode, Hold, SetAttr, access};
 use crate::service::{always, change, dispatch, log, or_undo, run_read, with_attrs};
 use crate::types::{Ino, Kind};
-
-/// How many names one listing looks at for those that a guest may see. Further ones can't be found: `EOVERFLOW`.
-const NAMES_PER_LISTING: usize = 16_384;
 
 pub(crate) fn run(
     txn: &mut Txn<'_>,
@@ -96,12 +96,17 @@ fn run_action(
     if let Action::Hold(op) = action {
         return hold(txn, caller, guest, action, op);
     }
-    let judged = Fs::new(txn, caller)?.judge(guest, action);
+    let fs = Fs::new(txn, caller)?;
+    let judged = fs.judge(guest, action);
+    let child = match fs.child(action) {
+        Ok(child) => child,
+        Err(stop) => return refused(stop),
+    };
     let pass = match judged {
         Ok(pass) => pass,
         Err(Stop::Failed(fault)) => return Err(fault),
         Err(Stop::Refused(errno)) if action.is_read_only() => return Ok(Outcome(Err(errno))),
-        Err(Stop::Refused(errno)) => return deny(txn, caller, guest, action, errno),
+        Err(Stop::Refused(errno)) => return deny(txn, caller, guest, action, child, errno),
     };
     let own = Caller {
         who: &pass.who,
@@ -109,7 +114,7 @@ fn run_action(
     };
     if action.is_read_only() {
         let outcome = match action {
-            Action::ReadDir(op) => list(txn, &own, guest, op)?,
+            Action::ReadDir(op) => listing::list(txn, &own, guest, op)?,
             Action::Access(op) => may(txn, &own, guest, op)?,
             action => run_read(txn, &own, action)?,
         };
@@ -117,15 +122,23 @@ fn run_action(
     }
     let outcome = or_undo(txn, |txn| {
         change(txn, &own, |fs| {
-            let answer = dispatch(fs, action)?;
+            let with_hidden = match action {
+                Action::SetAttr(op) => Some(Action::SetAttr(fs.with_hidden(guest, op)?)),
+                _ => None,
+            };
+            let answer = dispatch(fs, with_hidden.as_ref().unwrap_or(action))?;
             fs.pay(guest, &pass, written(action, &answer))?;
             Ok(answer)
         })
     })?;
     guest.has_changed(&Fs::new(txn, caller)?);
     let by = pass.by.map(|at| &guest.grants[at]);
-    let refused = outcome.as_ref().err();
-    log(txn, &own, action, refused, Decision::Allowed, by)?;
+    let (made, refused) = match &outcome {
+        Ok(answer) => (made(action, answer), None),
+        Err(errno) => (None, Some(errno)),
+    };
+    let child = made.unwrap_or(child);
+    log(txn, &own, action, child, refused, Decision::Allowed, by)?;
     show(txn, &own, guest, outcome)
 }
 
@@ -135,12 +148,14 @@ fn deny(
     caller: &Caller<'_>,
     guest: &Guest,
     action: &Action,
+    child: Ino,
     errno: Errno,
 ) -> Result<Outcome, Fault> {
     if guest.grants.is_empty() {
         let_go(txn, caller)?;
     }
-    log(txn, caller, action, Some(&errno), Decision::Denied, None)?;
+    let denied = Decision::Denied;
+    log(txn, caller, action, child, Some(&errno), denied, None)?;
     Ok(Outcome(Err(errno)))
 }
 
@@ -161,8 +176,8 @@ fn hold(
         });
         let judged = Fs::new(txn, caller)?.judge(guest, &one);
         match judged {
-            Ok(_) => rows.push((*ino, one)),
-            Err(Stop::Refused(errno)) => return deny(txn, caller, guest, &one, errno),
+            Ok(pass) => rows.push((*ino, one, pass.by)),
+            Err(Stop::Refused(errno)) => return deny(txn, caller, guest, &one, Ino(0), errno),
             Err(Stop::Failed(fault)) => return Err(fault),
         }
     }
@@ -179,12 +194,13 @@ fn hold(
     }
     always(txn, &own, |fs| {
         fs.tidy()?;
-        for (ino, one) in &rows {
+        for (ino, one, by) in &rows {
             let refused = match &outcome {
                 Ok(Answer::Held(held)) if held.gone.contains(ino) => Some(&Errno::ESTALE),
                 outcome => outcome.as_ref().err(),
             };
-            fs.note(one, refused, Decision::Allowed, None)?;
+            let by = by.map(|at| &guest.grants[at]);
+            fs.note(one, Ino(0), refused, Decision::Allowed, by)?;
         }
         Ok(())
     })?;
@@ -214,7 +230,7 @@ fn free(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outco
                 Ok(_) => (None, Decision::Allowed),
                 Err(errno) => (Some(errno), Decision::Denied),
             };
-            log(txn, &own, action, refused, decision, None)?;
+            log(txn, &own, action, Ino(0), refused, decision, None)?;
         }
     }
     Ok(Outcome(outcome))
@@ -265,36 +281,6 @@ fn written(action: &Action, answer: &Answer) -> u64 {
     }
 }
 
-/// Lists names that the guest may list, page after page until there are some.
-fn list(
-    txn: &mut Txn<'_>,
-    caller: &Caller<'_>,
-    guest: &Guest,
-    op: &ReadDir,
-) -> Result<Outcome, Fault> {
-    let (mut op, mut looked_at) = (op.clone(), 0);
-    loop {
-        let outcome = run_read(txn, caller, &Action::ReadDir(op.clone()))?;
-        let Outcome(Ok(Answer::Entries(page))) = outcome else {
-            return Ok(outcome);
-        };
-        looked_at += page.entries.len();
-        let last = page.entries.last().map(|entry| entry.cookie);
-        let fs = Fs::new(txn, caller)?;
-        let page = match fs.listed_to(guest, object(&op.target), page) {
-            Ok(page) => page,
-            Err(stop) => return refused(stop),
-        };
-        match last {
-            Some(last) if page.entries.is_empty() && !page.end => op.cookie = last,
-            _ => return Ok(Outcome(Ok(Answer::Entries(page)))),
-        }
-        if looked_at >= NAMES_PER_LISTING {
-            return Ok(Outcome(Err(Errno::EOVERFLOW)));
-        }
-    }
-}
-
 fn show(
     txn: &mut Txn<'_>,
     caller: &Caller<'_>,
@@ -341,9 +327,17 @@ fn accesses(rights: Rights, kind: Kind) -> u32 {
 
 /// Makes attributes what somebody sees who has these rights: no permission bit is shown that means nothing to the caller.
 fn cut(attr: &mut Attr, rights: Rights) {
-    if attr.kind != Kind::Symlink {
-        let bits = accesses(rights, attr.kind);
-        attr.mode &= !0o777 | bits << 6 | bits << 3 | bits;
+    attr.mode &= !hidden(rights, attr.kind);
+}
+
+/// The permission bits that who has these rights is not shown.
+fn hidden(rights: Rights, kind: Kind) -> u32 {
+    match kind {
+        Kind::Symlink => 0,
+        kind => {
+            let bits = accesses(rights, kind);
+            0o777 & !(bits << 6 | bits << 3 | bits)
+        }
     }
 }
 
@@ -360,6 +354,19 @@ impl Fs<'_, '_> {
         let may = rights.contains(Rights::LOOKUP);
         cut(&mut attr, rights);
         Ok(may.then_some(attr))
+    }
+
+    /// A change of attributes with the permission bits that the guest is not shown as they are: a program takes the mode that it sees, and changes
+    /// a part of it.
+    fn with_hidden(&self, guest: &Guest, op: &SetAttr) -> Done<SetAttr> {
+        let mut op = op.clone();
+        if let Some(mode) = &mut op.mode {
+            let ino = object(&op.target);
+            let inode = self.inode(ino)?;
+            let hidden = hidden(self.rights_on(guest, ino)?, inode.kind);
+            *mode = *mode & !hidden | inode.mode & hidden;
+        }
+        Ok(op)
     }
 
     /// Makes an answer what a guest gets.
@@ -390,47 +397,6 @@ impl Fs<'_, '_> {
         };
         cut(attr, self.rights_on(guest, attr.ino)?);
         Ok(())
-    }
-
-    /// The entries of a directory that the guest may list, with the attributes of those that it may look at.
-    fn listed_to(&self, guest: &Guest, dir: Ino, mut page: Entries) -> Done<Entries> {
-        let mut own = self.attr(dir, &self.inode(dir)?);
-        cut(&mut own, self.rights_on(guest, dir)?);
-        let mut entries = Vec::with_capacity(page.entries.len());
-        for mut entry in page.entries {
-            match &entry.name[..] {
-                b"." => entry.attr = entry.attr.map(|_| own.clone()),
-                // For a guest, what it can't look at is not there: the directory is then the top, as the root is.
-                b".." => {
-                    let rights = self.rights_on(guest, entry.ino)?;
-                    match (rights.contains(Rights::LOOKUP), &mut entry.attr) {
-                        (true, Some(attr)) => cut(attr, rights),
-                        (true, None) => {}
-                        (false, attr) => {
-                            entry.ino = dir;
-                            *attr = attr.as_ref().map(|_| own.clone());
-                        }
-                    }
-                }
-                name => {
-                    let Some(mut rights) = self.listed_as(guest, dir, name)? else {
-                        continue;
-                    };
-                    if let Some(mut attr) = entry.attr.take() {
-                        if guest.grants.len() > 1 {
-                            // There may be one for it alone.
-                            rights = rights | self.rights_on(guest, entry.ino)?;
-                        }
-                        let may = rights.contains(Rights::LOOKUP);
-                        cut(&mut attr, rights);
-                        entry.attr = may.then_some(attr);
-                    }
-                }
-            }
-            entries.push(entry);
-        }
-        page.entries = entries;
-        Ok(page)
     }
 
     /// Counts what was written: against the first credential that has room under all its links.

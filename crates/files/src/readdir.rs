@@ -44,7 +44,8 @@ impl Fs<'_, '_> {
         for (_, name) in found.into_iter().take(room) {
             entries.push(self.listed(ino, name, plus)?);
         }
-        Ok(Answer::Entries(Entries { entries, end }))
+        let next = entries.last().map_or(op.cookie, |entry| entry.cookie);
+        Ok(Answer::Entries(Entries { entries, end, next }))
     }
 
     /// `.` and `..`, as far as they come after the cookie.

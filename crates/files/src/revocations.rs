@@ -34,6 +34,10 @@ impl Fs<'_, '_> {
                 (id, kept.grant.window.not_after)
             }
         };
+        // It would match nothing.
+        if op.until.is_some_and(|until| until < self.second()) {
+            return Err(Errno::EINVAL.into());
+        }
         self.tidy()?;
         let until = op.until.map_or(end, |until| until.min(end));
         let below = match &op.what {

@@ -254,7 +254,7 @@ fn run_action(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result
             None => Decision::Allowed,
             Some(_) => Decision::Denied,
         };
-        log(txn, caller, action, refused, decision, None)?;
+        log(txn, caller, action, Ino(0), refused, decision, None)?;
     }
     Ok(Outcome(outcome))
 }
@@ -311,18 +311,20 @@ pub(crate) fn change(
     Ok(answer)
 }
 
-/// Adds a row to the audit log, and lets go of what has ended. `by` is the credential that allowed it, where one was asked for.
+/// Adds a row to the audit log, and lets go of what has ended. `child` is what has the name that the action is about, `by` the credential that
+/// allowed it, where one was asked for.
 pub(crate) fn log(
     txn: &mut Txn<'_>,
     caller: &Caller<'_>,
     action: &Action,
+    child: Ino,
     refused: Option<&Errno>,
     decision: Decision,
     by: Option<&Kept>,
 ) -> Result<(), Fault> {
     always(txn, caller, |fs| {
         fs.tidy()?;
-        fs.note(action, refused, decision, by)
+        fs.note(action, child, refused, decision, by)
     })
 }
 

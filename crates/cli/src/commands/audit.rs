@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use quorate_credential::calendar;
 use quorate_files::answer::{AuditRow, Decision};
-use quorate_files::op::{self, MAX_ROWS, Serial};
+use quorate_files::op::{self, MAX_ROWS, Revoked, Serial};
 use quorate_files::{Ino, Stamp, Who};
 use quorate_net::hex;
 use quorate_wire::{Digest, PublicKey};
@@ -218,16 +218,27 @@ fn decision(row: &AuditRow) -> &'static str {
 fn row_text(row: &AuditRow) -> String {
     let seconds = u64::try_from(row.time.secs).unwrap_or(0);
     let error = row.error().map(|errno| format!(": {errno}"));
-    let other = match row.other.0 {
-        0 => String::new(),
-        other => format!(" (and {other})"),
+    let others: String = [row.other, row.child]
+        .iter()
+        .filter(|other| other.0 > 0)
+        .map(|other| format!(" (and {})", other.0))
+        .collect();
+    let revoked = row.revoked.as_ref().map(|what| match what {
+        Revoked::Serial(of) => format!(" {} of {}", of.serial, short(&of.issuer)),
+        Revoked::Key(holder) => format!(" all to {}", short(holder)),
+        Revoked::Epoch(of) => format!(" below {} of {}", of.serial, short(&of.issuer)),
+    });
+    // Else who did it and where are enough, and the rest is in the export.
+    let brought = match (action(row), row.links.last()) {
+        ("bring", Some(link)) => format!(" {} of {}", link.serial, short(&link.issuer)),
+        _ => String::new(),
     };
     let tags = match row.tags.is_empty() {
         true => String::new(),
         false => format!(" [{}]", row.tag_text()),
     };
     format!(
-        "{:>6}  {:19}  {:SHORT$}  {:12}  {:>8}  {}{}{other}{tags}",
+        "{:>6}  {:19}  {:SHORT$}  {:12}  {:>8}  {}{}{others}{brought}{}{tags}",
         row.sequence,
         calendar::show(seconds),
         short(&row.subject),
@@ -235,6 +246,7 @@ fn row_text(row: &AuditRow) -> String {
         row.object.0,
         decision(row),
         error.unwrap_or_default(),
+        revoked.unwrap_or_default(),
     )
 }
 
@@ -243,6 +255,12 @@ fn row_json(row: &AuditRow) -> Value {
     let links = row.links.iter().map(
         |link| json!({ "issuer": link.issuer.to_string(), "serial": link.serial.to_string() }),
     );
+    let serial = |kind: &str, of: &Serial| json!({ "kind": kind, "issuer": of.issuer.to_string(), "serial": of.serial.to_string() });
+    let revoked = row.revoked.as_ref().map(|what| match what {
+        Revoked::Serial(of) => serial("serial", of),
+        Revoked::Epoch(of) => serial("epoch", of),
+        Revoked::Key(holder) => json!({ "kind": "key", "key": holder.to_string() }),
+    });
     json!({
         "sequence": row.sequence,
         "before": row.before.to_string(),
@@ -255,9 +273,11 @@ fn row_json(row: &AuditRow) -> Value {
         "action_number": row.action,
         "object": row.object.0,
         "other": row.other.0,
+        "child": row.child.0,
         "decision": decision(row),
         "error": row.error().map(|errno| errno.to_string()),
         "error_number": row.errno,
+        "revoked": revoked,
     })
 }
 
@@ -275,13 +295,7 @@ fn row_from(value: &Value) -> Result<AuditRow> {
         let found = field(name)?.as_array();
         found.with_context(|| format!("{name} is no list"))
     };
-    let links = list("links")?.iter().map(|link| {
-        let serial = link["serial"].as_str().and_then(|text| text.parse().ok());
-        Ok(Serial {
-            issuer: PublicKey(digest(&link["issuer"])?.0),
-            serial: serial.context("a serial is no number")?,
-        })
-    });
+    let links = list("links")?.iter().map(serial_from);
     let tags = list("tags")?.iter().map(|tag| {
         let tag = tag.as_str().context("a tag is no text")?;
         Ok(Bytes::copy_from_slice(tag.as_bytes()))
@@ -301,13 +315,35 @@ fn row_from(value: &Value) -> Result<AuditRow> {
             .context("action_number")?,
         object: Ino(number("object")?),
         other: Ino(number("other")?),
+        child: Ino(number("child")?),
         decision: match field("decision")?.as_str() {
             Some("allowed") => Decision::Allowed,
             Some("denied") => Decision::Denied,
             _ => bail!("the decision is neither allowed nor denied"),
         },
         errno: number("error_number")?.try_into().context("error_number")?,
+        revoked: revoked_from(field("revoked")?)?,
     })
+}
+
+fn serial_from(value: &Value) -> Result<Serial> {
+    let serial = value["serial"].as_str().and_then(|text| text.parse().ok());
+    Ok(Serial {
+        issuer: PublicKey(digest(&value["issuer"])?.0),
+        serial: serial.context("a serial is no number")?,
+    })
+}
+
+fn revoked_from(value: &Value) -> Result<Option<Revoked>> {
+    if value.is_null() {
+        return Ok(None);
+    }
+    Ok(Some(match value["kind"].as_str() {
+        Some("serial") => Revoked::Serial(serial_from(value)?),
+        Some("epoch") => Revoked::Epoch(serial_from(value)?),
+        Some("key") => Revoked::Key(PublicKey(digest(&value["key"])?.0)),
+        _ => bail!("what was revoked is neither a serial, nor an epoch, nor a key"),
+    }))
 }
 
 fn digest(value: &Value) -> Result<Digest> {
@@ -330,8 +366,10 @@ mod tests {
             action: 10,
             object: Ino(2),
             other: Ino(0),
+            child: Ino(0),
             decision: Decision::Allowed,
             errno: 0,
+            revoked: None,
         }
     }
 
@@ -375,10 +413,22 @@ mod tests {
         first.errno = 13;
         let mut second = row(4, first.digest());
         second.other = Ino(77);
+        second.child = Ino(78);
         second.decision = Decision::Denied;
         second.time.secs = -1;
+        let of = Serial { issuer, serial: 5 };
+        let revoked = [
+            Revoked::Key(issuer),
+            Revoked::Epoch(of.clone()),
+            Revoked::Serial(of),
+        ];
+        let revoked = revoked.map(|what| AuditRow {
+            revoked: Some(what),
+            ..first.clone()
+        });
+        second.revoked = revoked[2].revoked.clone();
         let head = second.digest();
-        for row in [&first, &second] {
+        for row in [&first, &second].into_iter().chain(&revoked) {
             let again: Value = serde_json::from_str(&row_json(row).to_string()).unwrap();
             assert_eq!(row_from(&again).unwrap(), *row);
         }
@@ -390,6 +440,9 @@ mod tests {
         for (old, new) in [
             ("\"object\":2", "\"object\":3"),
             ("\"other\":77", "\"other\":78"),
+            ("\"child\":78", "\"child\":79"),
+            ("\"kind\":\"serial\"", "\"kind\":\"epoch\""),
+            ("\"revoked\":null", "\"revoked\":0"),
             ("\"nanos\":0", "\"nanos\":1"),
             ("\"write\"", "\"read\""),
             ("\"denied\"", "\"allowed\""),

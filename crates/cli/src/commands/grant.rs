@@ -1,10 +1,11 @@
 //! `quorate grant` and `quorate delegate`.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::fuse::OBJECT;
-use quorate_credential::{Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window, armour};
+use quorate_credential::{Caveat, Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window, armour};
 use quorate_net::{Group, hex, keys};
 use quorate_wire::{Digest, PublicKey};
 use rustix::io::Errno;
@@ -12,6 +13,9 @@ use rustix::io::Errno;
 use super::credential;
 use crate::args::{Delegate, Grant, Link};
 use crate::paths;
+
+/// As whom a holder acts for whom the owner fixes no ids.
+const NOBODY: u32 = 65_534;
 
 pub fn run(args: &Grant) -> Result<()> {
     let found = object(&args.path)?;
@@ -38,9 +42,76 @@ pub fn run(args: &Grant) -> Result<()> {
         not_after: args.until,
     };
     let terms = terms(&args.link, scope, args.rights, window)?;
+    if let Some(why) = missing_modes(&args.path, &terms) {
+        eprintln!("quorate: {}: {why}", args.path.display());
+    }
     let chain = Chain::issue(found.volume, &key, terms);
     say(&chain.map_err(|why| anyhow!("such a credential can't be: {why}"))?);
     Ok(())
+}
+
+/// What the modes of an object keep from whoever holds a credential for it: they hold within what that allows.
+fn missing_modes(path: &Path, terms: &Terms) -> Option<String> {
+    let object = std::fs::metadata(path).ok()?;
+    // What an ACL says is for people to read.
+    let mut nothing = [0_u8; 0];
+    let has_acl = rustix::fs::getxattr(path, "system.posix_acl_access", &mut nothing[..]).is_ok();
+    let mode = Mode {
+        bits: object.mode(),
+        owner: (object.uid(), object.gid()),
+        is_directory: object.is_dir(),
+    };
+    mode.missing(terms).filter(|_| !has_acl)
+}
+
+struct Mode {
+    bits: u32,
+    owner: (u32, u32),
+    is_directory: bool,
+}
+
+impl Mode {
+    fn missing(&self, terms: &Terms) -> Option<String> {
+        let ids = terms.caveats.iter().find_map(|caveat| match caveat {
+            Caveat::Ids { uid, gid } => Some((*uid, *gid)),
+            _ => None,
+        });
+        let (uid, gid) = ids.unwrap_or((NOBODY, NOBODY));
+        let class = match (uid, gid) {
+            (0, _) => return None,
+            (uid, _) if uid == self.owner.0 => 6,
+            (_, gid) if gid == self.owner.1 => 3,
+            _ => 0,
+        };
+        let wants = |rights: Rights| !(terms.rights & rights).is_empty();
+        let moves = Rights::RENAME_FROM | Rights::RENAME_INTO;
+        let (reads, writes) = match self.is_directory {
+            true => (
+                Rights::READDIR,
+                Rights::CREATE | Rights::UNLINK | Rights::LINK | moves,
+            ),
+            false => (Rights::READ, Rights::WRITE | Rights::APPEND),
+        };
+        let asked = [(reads, 4, "read"), (writes, 2, "write")];
+        let missing = asked
+            .into_iter()
+            .filter(|(of, bit, _)| wants(*of) && self.bits >> class & bit == 0);
+        let mut words: Vec<_> = missing.map(|(_, _, word)| word).collect();
+        // To use anything in a directory it must be searched.
+        if self.is_directory && self.bits >> class & 1 == 0 {
+            words.push("enter");
+        }
+        (!words.is_empty()).then(|| {
+            format!(
+                "its mode {:04o} (user {}, group {}) does not let user {uid}, group {gid} {}, as whom the holder will act: modes hold within what \
+                 the credential allows. Change the mode, or have the holder act as somebody else (--caveat ids=UID:GID)",
+                self.bits & 0o7777,
+                self.owner.0,
+                self.owner.1,
+                words.join(" or "),
+            )
+        })
+    }
 }
 
 /// Refuses to sign what nobody would take. A group file that was not named may be another volume's.
@@ -161,4 +232,71 @@ fn parse(said: &str) -> Option<(VolumeId, ObjectId)> {
     let (volume, object) = said.split_once(' ')?;
     let volume = VolumeId(Digest(hex::decode32(volume)?));
     Some((volume, ObjectId(object.parse().ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_wire::KeyPair;
+
+    /// Who signs what modes keep the holder from is told: as whom the holder acts, and what it can't do.
+    #[test]
+    fn modes_that_are_in_the_way_are_told() {
+        let terms = |rights, ids: Option<(u32, u32)>| Terms {
+            subject: KeyPair::from_seed(&[1; 32]).public(),
+            scope: Scope {
+                object: ObjectId(1),
+                subtree: true,
+            },
+            rights,
+            window: Window {
+                not_before: 0,
+                not_after: 1,
+            },
+            depth: 0,
+            serial: 0,
+            caveats: ids
+                .map(|(uid, gid)| Caveat::Ids { uid, gid })
+                .into_iter()
+                .collect(),
+        };
+        let said = |bits, is_directory, rights, ids| {
+            let owner = (1000, 100);
+            let mode = Mode {
+                bits,
+                owner,
+                is_directory,
+            };
+            let said = mode.missing(&terms(rights, ids));
+            said.map(|said| said.split(" group 65534 ").last().unwrap().to_string())
+        };
+        let both = Rights::ALL;
+        let read = Rights::READING;
+        assert_eq!(said(0o40755, true, read, None), None);
+        assert_eq!(said(0o40777, true, both, None), None);
+        assert!(
+            said(0o40755, true, both, None)
+                .unwrap()
+                .starts_with("write, as")
+        );
+        assert!(
+            said(0o40700, true, both, None)
+                .unwrap()
+                .starts_with("read or write or enter, as")
+        );
+        assert!(
+            said(0o100640, false, read, None)
+                .unwrap()
+                .starts_with("read, as")
+        );
+        // As the owner, or in the group, or as the superuser.
+        assert_eq!(said(0o40700, true, both, Some((1000, 5))), None);
+        assert_eq!(said(0o40770, true, both, Some((5, 100))), None);
+        assert!(
+            said(0o40750, true, both, Some((5, 100)))
+                .unwrap()
+                .contains("write")
+        );
+        assert_eq!(said(0o40000, true, both, Some((0, 0))), None);
+    }
 }

@@ -1,5 +1,8 @@
 //! Mounting by credentials: which there are, that the group has them, and what the mount's root shows.
 
+mod bringing;
+mod names;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -16,13 +19,13 @@ use quorate_net::{Group, Identity};
 use quorate_wire::{KeyPair, PublicKey};
 
 use super::credential;
+use bringing::{Bringing, without_place};
+use names::Names;
 
 /// How often directories of credentials are looked at.
 const PERIOD: Duration = Duration::from_secs(2);
 /// The names of credentials in a directory.
 const EXTENSION: &str = "cred";
-/// The most files of a directory that are looked at: so many credentials may one key have, and some that have ended.
-const MAX_FILES: usize = 256;
 
 /// A credential that can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +44,9 @@ pub struct Guest {
     places: Vec<PathBuf>,
     shares: Shares,
     held: BTreeMap<Bytes, Held>,
-    /// What the group has, in this session.
-    brought: Vec<(Chain, u64)>,
+    names: Names,
+    /// What the group has, or does not take.
+    bringing: Bringing,
     /// What was said last of each file that is of no use.
     complaints: BTreeMap<PathBuf, String>,
 }
@@ -65,7 +69,8 @@ impl Guest {
             places: places.to_vec(),
             shares: Shares::default(),
             held: BTreeMap::new(),
-            brought: Vec::new(),
+            names: Names::default(),
+            bringing: Bringing::default(),
             complaints: BTreeMap::new(),
         };
         for place in places.iter().filter(|place| !place.is_dir()) {
@@ -93,7 +98,7 @@ impl Guest {
     pub fn start(&self) -> Start {
         let one_file = self.places.len() == 1 && !self.places[0].is_dir();
         match self.held.values().next() {
-            Some(held) if one_file && held.subtree => Start::Object(held.object),
+            Some(held) if one_file && held.subtree => Start::Shared(held.object),
             _ => Start::Shares(self.shares.clone()),
         }
     }
@@ -114,29 +119,30 @@ impl Guest {
 
     /// Brings the credentials that the group has not.
     pub async fn bring(&mut self, session: &Session, volume: &Volume) {
-        for (name, held) in self.held.clone() {
-            let generation = session.generation();
-            if self.brought.contains(&(held.chain.clone(), generation)) {
+        let held: Vec<&Chain> = self.held.values().map(|held| &held.chain).collect();
+        self.bringing.begin(&held);
+        let left: Vec<Chain> = without_place(&held).into_iter().cloned().collect();
+        for (name, Held { chain, .. }) in self.held.clone() {
+            let name = PathBuf::from(String::from_utf8_lossy(&name).into_owned());
+            if left.contains(&chain) {
+                let why = "the group keeps no more credentials of this key, or no more links in them, and others end later: it is not brought";
+                self.complain(&name, why.into());
+                continue;
+            }
+            if !self.bringing.is_due(&chain, session.generation()) {
                 continue;
             }
             let put = PutCredential {
-                chain: held.chain.to_bytes().into(),
+                chain: chain.to_bytes().into(),
             };
-            match volume.put_credential(&Who::root(), put).await {
-                Ok(_) => {
-                    self.brought.retain(|(chain, _)| *chain != held.chain);
-                    // The session may have been opened for it.
-                    self.brought.push((held.chain, session.generation().max(1)));
-                }
-                Err(CallError::Lost) => {}
-                Err(why) => {
-                    let name = PathBuf::from(String::from_utf8_lossy(&name).into_owned());
-                    self.complain(&name, format!("the group does not take it: {why}"));
-                }
+            let outcome = volume.put_credential(&Who::root(), put).await.map(drop);
+            // The session may have been opened for it.
+            let generation = session.generation().max(1);
+            self.bringing.note(&chain, generation, outcome);
+            if let Err(why @ (CallError::Refused(_) | CallError::Garbled)) = outcome {
+                self.complain(&name, format!("the group does not take it: {why}"));
             }
         }
-        let held: Vec<&Chain> = self.held.values().map(|held| &held.chain).collect();
-        self.brought.retain(|(chain, _)| held.contains(&chain));
     }
 
     fn longest(&self) -> Option<Chain> {
@@ -147,11 +153,18 @@ impl Guest {
     /// Looks at all places again, and has the mount show what there is.
     fn look(&mut self) {
         let mut held = BTreeMap::new();
-        for file in self.files() {
+        let mut files = self.files();
+        let all = Path::new("--credential");
+        match names::bound(&mut files) {
+            Some(why) => self.complain(all, why),
+            None => drop(self.complaints.remove(all)),
+        }
+        self.names.retain(&files);
+        for file in files {
             match self.read(&file) {
                 Ok(found) => {
                     self.complaints.remove(&file);
-                    held.insert(name_of(&file), found);
+                    held.insert(self.names.of(&file), found);
                 }
                 Err(why) => self.complain(&file, format!("{why:#}")),
             }
@@ -178,7 +191,6 @@ impl Guest {
             found.sort();
             files.extend(found);
         }
-        files.truncate(MAX_FILES);
         files
     }
 
@@ -226,10 +238,4 @@ fn judge(group: &Group, key: &PublicKey, chain: &Chain) -> Result<Held> {
         subtree: scope.subtree,
         chain: chain.clone(),
     })
-}
-
-/// The name that a credential's object has in the mount's root.
-fn name_of(file: &Path) -> Bytes {
-    let stem = file.file_stem().unwrap_or(OsStr::new("shared"));
-    Bytes::copy_from_slice(stem.as_encoded_bytes())
 }

@@ -92,7 +92,7 @@ impl LetIn {
 
     fn guest(group: &Group, key: KeyPair, file: &Path) -> Result<LetIn> {
         let guest = Guest::new(group, key, &[file.to_owned()])?;
-        let Start::Object(root) = guest.start() else {
+        let Start::Shared(root) = guest.start() else {
             bail!(
                 "{}: give one credential that is about a directory and all below it; `quorate mount` takes others too",
                 file.display()

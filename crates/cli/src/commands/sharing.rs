@@ -1,4 +1,4 @@
-//! `quorate revoke` and `quorate shares`, and how `quorate audit` comes to the group as well.
+//! `quorate shares`, and how all commands about what is shared come to the group.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::{Session, Volume};
 use quorate_credential::{Chain, calendar};
 use quorate_files::answer::KeptGrant;
-use quorate_files::op::{self, GrantPlace, MAX_ROWS, PutCredential, Revoked, Serial};
+use quorate_files::op::{self, GrantPlace, MAX_ROWS};
 use quorate_files::{Ino, Who};
 use quorate_net::{Group, Identity, keys};
 use quorate_wire::{KeyPair, PublicKey};
 use serde_json::{Value, json};
 
 use super::{credential, grant};
-use crate::args::{Manager, Revoke, Shares};
+use crate::args::{Manager, Shares};
 use crate::{commands, paths};
 
 /// How long the group has to answer.
@@ -67,97 +67,7 @@ pub fn as_member(group: &Group, key: &KeyPair) -> Result<Identity> {
     Ok(Identity::new(key))
 }
 
-pub fn revoke(args: &Revoke) -> Result<()> {
-    let (group, key) = manager(&args.manager)?;
-    let by = args
-        .by
-        .as_ref()
-        .map(|file| credential::read(file))
-        .transpose()?;
-    let by = by.map(|read| read.chain);
-    let is_owner = group.owner() == Some(key.public());
-    let identity = match &by {
-        None if is_owner => Identity::new(&key),
-        None => bail!(
-            "the key {} is not the owner's: give your own credential, with the right to revoke (--by)",
-            key.public()
-        ),
-        Some(chain) if chain.subject() != key.public() => {
-            bail!("the credential that you revoke by is another key's (--by)")
-        }
-        Some(_) if group.is_client(&key.public()) => Identity::new(&key),
-        Some(chain) => Identity::of_guest(&key, chain.clone()),
-    };
-    let (what, ends) = match (&args.file, args.holder, args.epoch) {
-        (Some(file), _, _) => of_file(&credential::read(file)?.chain)?,
-        (None, Some(holder), _) => (Revoked::Key(holder), None),
-        (None, None, Some(serial)) => {
-            let issuer = args.issuer.unwrap_or(key.public());
-            (Revoked::Epoch(Serial { issuer, serial }), None)
-        }
-        (None, None, None) => bail!("say what: a credential, --holder or --epoch"),
-    };
-    let under = by.as_ref().map(Chain::id);
-    ask(&group, &identity, async |volume| {
-        if let Some(chain) = &by {
-            let chain = chain.to_bytes().into();
-            let put = volume
-                .put_credential(&Who::root(), PutCredential { chain })
-                .await;
-            put.context("your own credential (--by)")?;
-        }
-        let until = match (args.until, ends, under) {
-            (Some(until), _, _) => Some(until),
-            // It is kept as long as what it hits could last: to the end of the credential by which it is done.
-            (None, _, Some(_)) => None,
-            (None, Some(ends), None) => Some(ends.max(last_end(volume, &what).await?)),
-            (None, None, None) => None,
-        };
-        let by = under;
-        let op = op::Revoke { what, by, until };
-        volume.revoke(&Who::root(), op).await.context("revoking")?;
-        Ok(())
-    })?;
-    println!("revoked");
-    Ok(())
-}
-
-/// The last link of a credential, and when all that its issuer could have signed with that serial below the same link has ended.
-fn of_file(chain: &Chain) -> Result<(Revoked, Option<u64>)> {
-    let at = chain
-        .links()
-        .len()
-        .checked_sub(1)
-        .context("a chain has a link")?;
-    let serial = chain.links()[at].terms.serial;
-    let issuer = chain.issuer(at);
-    // Nothing lasts longer than what it is passed on from.
-    let widest = &chain.links()[at.saturating_sub(1)].terms;
-    Ok((
-        Revoked::Serial(Serial { issuer, serial }),
-        Some(widest.window.not_after),
-    ))
-}
-
-/// When the last link ends, of those that the group has, which an owner's revocation by serial hits: serials are the issuer's, and one may
-/// have been given twice.
-async fn last_end(volume: &Volume, what: &Revoked) -> Result<u64> {
-    let Revoked::Serial(of) = what else {
-        return Ok(0);
-    };
-    let mut last = 0;
-    for kept in all_grants(volume, None).await? {
-        let chain = read_kept(&kept)?;
-        for (at, link) in chain.links().iter().enumerate() {
-            if chain.issuer(at) == of.issuer && link.terms.serial == of.serial {
-                last = last.max(link.terms.window.not_after);
-            }
-        }
-    }
-    Ok(last)
-}
-
-async fn all_grants(volume: &Volume, about: Option<Ino>) -> Result<Vec<KeptGrant>> {
+pub async fn all_grants(volume: &Volume, about: Option<Ino>) -> Result<Vec<KeptGrant>> {
     let (mut all, mut after): (Vec<KeptGrant>, Option<GrantPlace>) = (Vec::new(), None);
     loop {
         let op = op::Grants {
@@ -174,7 +84,7 @@ async fn all_grants(volume: &Volume, about: Option<Ino>) -> Result<Vec<KeptGrant
     }
 }
 
-fn read_kept(kept: &KeptGrant) -> Result<Chain> {
+pub fn read_kept(kept: &KeptGrant) -> Result<Chain> {
     let chain = Chain::from_bytes(kept.chain.clone());
     chain.map_err(|why| anyhow!("the group keeps what is no credential: {why}"))
 }
@@ -203,7 +113,7 @@ pub fn shares(args: &Shares) -> Result<()> {
     if !args.json {
         writeln!(
             out,
-            "{:SHORT$}  {:>8}  {:5}  {:19}  {:9}  WHERE: MAY",
+            "{:SHORT$}  {:>8}  {:5}  {:19}  {:12}  WHERE: MAY",
             "WHO", "OBJECT", "BELOW", "UNTIL", "STATE"
         )?;
     }
@@ -224,6 +134,8 @@ fn state(kept: &KeptGrant, chain: &Chain, now: u64) -> &'static str {
         _ if kept.is_revoked => "revoked",
         Some(window) if now > window.not_after => "ended",
         Some(window) if now < window.not_before => "not yet",
+        // Nothing is in the scope of all links: something was moved, or is gone.
+        _ if kept.reaches.is_none() => "out of scope",
         _ => "in force",
     }
 }
@@ -243,17 +155,28 @@ fn place(kept: &KeptGrant) -> String {
 fn share_row(kept: &KeptGrant, chain: &Chain, now: u64) -> Result<String> {
     let terms = &chain.links().last().context("a chain has a link")?.terms;
     let below = if terms.scope.subtree { "yes" } else { "no" };
+    // What all links come to together, which may be less than what the last is about.
+    let object = match kept.reaches {
+        Some(ino) => ino.0.into(),
+        None => terms.scope.object.0,
+    };
     let mut row = format!(
-        "{:SHORT$}  {:>8}  {below:5}  {:19}  {:9}  {}: {}",
+        "{:SHORT$}  {object:>8}  {below:5}  {:19}  {:12}  {}: {}",
         short(&terms.subject),
-        terms.scope.object.0,
         calendar::show(terms.window.not_after),
         state(kept, chain, now),
         place(kept),
         terms.rights,
     );
-    for caveat in &terms.caveats {
-        row += &format!("; {caveat}");
+    for (at, link) in chain.links().iter().enumerate() {
+        // Names are limited in the link's own object, and quotas are shared with all who hold a part of it.
+        let of = match at + 1 == chain.links().len() && object == link.terms.scope.object.0 {
+            true => String::new(),
+            false => format!(" (link {}, object {})", at + 1, link.terms.scope.object.0),
+        };
+        for caveat in &link.terms.caveats {
+            row += &format!("; {caveat}{of}");
+        }
     }
     if let Some(at) = chain.links().len().checked_sub(2) {
         row += &format!("; by {}", short(&chain.links()[at].terms.subject));
@@ -268,6 +191,7 @@ fn share_json(kept: &KeptGrant, chain: &Chain, now: u64) -> Value {
         "id": chain.id().to_string(),
         "subject": last["subject"],
         "object": last["object"],
+        "reaches": kept.reaches.map(|ino| ino.0),
         "path": kept.path.as_ref().map(|path| String::from_utf8_lossy(path)),
         "subtree": last["subtree"],
         "rights": last["rights"],
@@ -276,4 +200,63 @@ fn share_json(kept: &KeptGrant, chain: &Chain, now: u64) -> Value {
         "written": kept.written,
         "links": links,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_credential::{Caveat, ObjectId, Rights, Scope, Terms, VolumeId, Window};
+    use quorate_wire::Digest;
+
+    fn terms(subject: u8, object: u128, caveat: Caveat) -> Terms {
+        Terms {
+            subject: KeyPair::from_seed(&[subject; 32]).public(),
+            scope: Scope {
+                object: ObjectId(object),
+                subtree: true,
+            },
+            rights: Rights::READING | Rights::DELEGATE,
+            window: Window {
+                not_before: 10,
+                not_after: 20,
+            },
+            depth: 5 - subject,
+            serial: 0,
+            caveats: vec![caveat],
+        }
+    }
+
+    /// A row tells what all links come to together, with the caveats of each, and not what the last says alone.
+    #[test]
+    fn a_row_is_about_all_links() {
+        let [owner, bob] = [0, 1].map(|seed| KeyPair::from_seed(&[seed; 32]));
+        let volume = VolumeId(Digest([7; 32]));
+        let first = terms(1, 50, Caveat::NamePrefix("pub-".into()));
+        let chain = Chain::issue(volume, &owner, first).unwrap();
+        let second = terms(2, 1, Caveat::ByteQuota(1000));
+        let chain = chain.delegate(&bob, second).unwrap();
+        let mut kept = KeptGrant {
+            chain: chain.to_bytes().into(),
+            is_revoked: false,
+            written: vec![0],
+            reaches: Some(Ino(50)),
+            path: Some("shared".into()),
+        };
+        let row = share_row(&kept, &chain, 15).unwrap();
+        let prefix = format!("{}", Caveat::NamePrefix("pub-".into()));
+        for word in [
+            "      50 ",
+            "in force",
+            "shared: ",
+            &prefix,
+            "(link 1, object 50)",
+        ] {
+            assert!(row.contains(word), "{word}: {row}");
+        }
+        assert_eq!(share_json(&kept, &chain, 15)["reaches"], 50);
+        kept.reaches = None;
+        assert_eq!(state(&kept, &chain, 15), "out of scope");
+        assert_eq!(state(&kept, &chain, 25), "ended");
+        assert_eq!(state(&kept, &chain, 5), "not yet");
+    }
 }

@@ -215,7 +215,20 @@ fn widening() {
         depth: 1,
         ..terms(2)
     };
-    assert_eq!(fixed.delegate(&key(1), root), Err(Refusal::OtherIds(1)));
+    assert_eq!(
+        fixed.delegate(&key(1), root.clone()),
+        Err(Refusal::OtherIds(1))
+    );
+    // Nor by who has none himself.
+    let any = issue(terms(1));
+    assert_eq!(any.delegate(&key(1), root), Err(Refusal::OtherIds(1)));
+    let again = Terms {
+        caveats: vec![ids(1000)],
+        depth: 1,
+        ..terms(2)
+    };
+    let again = fixed.delegate(&key(1), again).unwrap();
+    assert_eq!(verify(&again).unwrap().ids, Some((1000, 5)));
     let silent = fixed
         .delegate(
             &key(1),

@@ -8,7 +8,7 @@ use quorate_wire::digest::Content;
 use quorate_wire::{Digest, Encode, PublicKey, record};
 
 use crate::errno::Errno;
-use crate::op::{GrantPlace, MAX_ROWS, Serial};
+use crate::op::{GrantPlace, MAX_ROWS, Revoked, Serial};
 use crate::types::{Ino, Stamp};
 
 record! {
@@ -20,8 +20,11 @@ record! {
         pub is_revoked: bool,
         /// How much was written under each of its links that has a byte quota, in their order.
         pub written: Vec<u64> => 16, "links",
-        /// For members: where its object is, by the first of its names, from the volume's root; the end of it where it is longer than 1,024
-        /// bytes. None where the object is gone, has no name, or a guest asks.
+        /// The object that all its links come to together: the one of theirs that is in the scope of each. None where there is none: nothing
+        /// is in the scope of all, until something is moved.
+        pub reaches: Option<Ino>,
+        /// For members: where that object is (where there is none, the last link's), by the first of its names, from the volume's root; the end of
+        /// it where it is longer than 1,024 bytes. None where the object is gone, has no name, or a guest asks.
         pub path: Option<Bytes>,
     }
 }
@@ -57,7 +60,8 @@ record! {
         pub time: Stamp,
         /// Who.
         pub subject: PublicKey,
-        /// By which links: those of the first credential that the decision is by. None for members and where nothing was allowed.
+        /// By which links: those of the first credential that the decision is by; of a revocation, of the one that it is made by; where a
+        /// credential is brought, its own, as it says itself if it is refused. None for members and where nothing else was allowed.
         pub links: Vec<Serial> => 16, "links",
         /// The audit tags of these links, in their order.
         pub tags: Vec<Bytes> => 16, "tags",
@@ -67,10 +71,14 @@ record! {
         pub object: Ino,
         /// The second object: the directory that a rename goes to or a link is made in, the file that a copy is from. 0 for none.
         pub other: Ino,
+        /// What has, or had before, the name that the action gives or takes away; of a rename the old name. 0 for none.
+        pub child: Ino,
         /// What was decided.
         pub decision: Decision,
         /// What came of it: 0, or the code of an [`Errno`].
         pub errno: u16,
+        /// Of a revocation: what it takes back.
+        pub revoked: Option<Revoked>,
     }
 }
 

@@ -9,8 +9,8 @@ use crate::types::Ino;
 pub const MAX_ROWS: u32 = 256;
 
 record! {
-    /// See [`Action::PutCredential`](super::Action::PutCredential). Refused with `EPERM`: it is another key's, or a link that is not the owner's
-    /// says as which user its subject acts. `EINVAL`: it does not hold, or is for another volume. `EACCES`: it has ended or is revoked. `EDQUOT`:
+    /// See [`Action::PutCredential`](super::Action::PutCredential). Refused with `EPERM`: it is another key's. `EINVAL`: it does not hold, or is
+    /// for another volume. `EACCES`: it has ended or is revoked. `EDQUOT`:
     /// who holds its first link has passed on too much. `ENOSPC`: there are as many as there can be. `ENOTSUP`: the volume has no owner.
     pub struct PutCredential {
         /// The chain, in the encoding of docs/credentials.md, at most 8,192 bytes. The caller is its last subject.
@@ -43,8 +43,8 @@ tagged! {
 record! {
     /// See [`Action::Revoke`](super::Action::Revoke). It holds for every credential that it matches, also for those that are brought later.
     ///
-    /// Refused with `EPERM`: the caller is neither the owner nor holds the right by the credential that `by` names. `ENOSPC`: there are as many
-    /// revocations as there can be. `ENOTSUP`: the volume has no owner.
+    /// Refused with `EPERM`: the caller is neither the owner nor holds the right by the credential that `by` names. `EINVAL`: `until` is over.
+    /// `ENOSPC`: there are as many revocations as there can be. `ENOTSUP`: the volume has no owner.
     pub struct Revoke {
         /// What.
         pub what: Revoked,
@@ -59,7 +59,8 @@ record! {
 record! {
     /// See [`Action::Grants`](super::Action::Grants).
     pub struct Grants {
-        /// Only those whose last link is about this object, something in it, or a tree that it is in.
+        /// Only those that come to this object, something in it, or a tree that it is in; where nothing is in the scope of all links, those
+        /// whose last link is about it.
         pub about: Option<Ino>,
         /// The place after which to go on; none from the start.
         pub after: Option<GrantPlace>,

@@ -371,8 +371,10 @@ fn answer() -> impl Strategy<Value = Answer> {
         (any::<bool>(), attr()).prop_map(|(created, attr)| Answer::Made(Made { created, attr })),
         name().prop_map(Answer::Bytes),
         any::<u32>().prop_map(Answer::Size),
-        (vec(entry(), 0..3), any::<bool>())
-            .prop_map(|(entries, end)| Answer::Entries(Entries { entries, end })),
+        (vec(entry(), 0..3), any::<bool>()).prop_map(|(entries, end)| {
+            let next = entries.len() as u64;
+            Answer::Entries(Entries { entries, end, next })
+        }),
         space.prop_map(|(capacity, used, inodes, used_inodes, block_size)| {
             Answer::StatFs(StatFs {
                 capacity,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::common::Result;
 use crate::sharing::{MEMBER, Volume, key, public, terms};
 use bytes::Bytes;
-use quorate_credential::{Caveat, Rights};
+use quorate_credential::{Caveat, Refusal, Rights};
 use quorate_files::op::MAX_ROWS;
 use quorate_files::op::*;
 use quorate_files::{Action, Answer, Errno, Ino};
@@ -44,8 +44,8 @@ fn only_the_owner_says_as_whom() {
     let mut to_carol = terms(2, 1);
     to_carol.depth = 3;
     to_carol.caveats.push(root.clone());
-    let carol = bob.delegate(&key(1), to_carol.clone()).unwrap();
-    assert_eq!(v.put(2, &carol), Err(Errno::EPERM));
+    let refused = bob.delegate(&key(1), to_carol.clone());
+    assert_eq!(refused, Err(Refusal::OtherIds(1)));
     let mut first = terms(1, 1);
     first.caveats.push(root);
     let carol = v.issue(1, first).delegate(&key(1), to_carol).unwrap();
@@ -132,11 +132,11 @@ fn nothing_is_left_after_the_end() {
     v.wait(12);
     for _ in 0..3 {
         let what = Revoked::Key(public(4));
-        let until = Some(v.second() - 1);
+        let until = Some(v.second());
         v.revoke(0, what, None, until).unwrap();
     }
     assert_eq!(v.grants(0).len(), 0);
-    // The last revocation is over, but still there, and so are what it is counted by and the one row of counts.
+    // The last revocation is still there, and so are what it is counted by and the one row of counts.
     assert!(v.rows() <= empty + 4, "{} rows", v.rows());
     v.check();
 }
@@ -196,6 +196,35 @@ fn who_is_above_takes_back() -> Result<()> {
     assert_eq!(v.put(2, &carol), Err(Errno::EACCES));
     v.check();
     Ok(())
+}
+
+/// A revocation that is over before it begins would take back nothing, so it is none.
+#[test]
+fn what_is_over_is_not_revoked() {
+    let mut v = Volume::new();
+    let bob = v.share(1, Ino::ROOT, Rights::ALL);
+    let what = || Revoked::Key(public(2));
+    let (past, now) = (Some(v.second() - 1), Some(v.second()));
+    assert_eq!(v.revoke(0, what(), None, past), Err(Errno::EINVAL));
+    let by = Some(bob.id());
+    assert_eq!(v.revoke(1, what(), by, past), Err(Errno::EINVAL));
+    assert_eq!(v.revoke(1, what(), by, now), Ok(()));
+    assert_eq!(v.revoke(0, what(), None, now), Ok(()));
+    v.check();
+}
+
+/// What was taken back costs no signatures: those of a chain that somebody brings again and again are not looked at.
+#[test]
+fn what_is_revoked_is_refused_before_signatures() {
+    let mut v = Volume::new();
+    let bob = v.issue(1, terms(1, 1));
+    v.revoke(0, Revoked::Key(public(1)), None, None).unwrap();
+    assert_eq!(v.put(1, &bob), Err(Errno::EACCES));
+    let mut forged = bob.to_bytes();
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(v.put_bytes(1, forged), Err(Errno::EACCES));
+    let other = v.issue_by(9, 1, terms(1, 1));
+    assert_eq!(v.put(1, &other), Err(Errno::EINVAL), "no owner");
 }
 
 /// Listings come page by page, each credential once.
@@ -329,6 +358,57 @@ fn members_are_told_where() -> Result<()> {
     v.share(1, Ino::ROOT, Rights::ALL);
     let paths: Vec<_> = v.grants(0).into_iter().map(|kept| kept.path).collect();
     assert!(paths.contains(&Some("/".into())), "{paths:?}");
+    Ok(())
+}
+
+/// What a credential comes to is what is in the scope of all its links, whatever the last one names; and nothing, when that is moved away.
+#[test]
+fn listings_tell_what_all_links_come_to() -> Result<()> {
+    let mut v = Volume::new();
+    let above = v.dir(Ino::ROOT, b"above");
+    let (shared, other) = (v.dir(above, b"pub-shared"), v.dir(Ino::ROOT, b"other"));
+    let low = v.dir(shared, b"low");
+    let mut t = terms(1, above.0);
+    t.caveats.push(Caveat::NamePrefix("pub-".into()));
+    let bob = v.issue(1, t);
+    // To the whole volume; to what is there in the end; and to what is elsewhere.
+    let named = [(2, Ino::ROOT), (3, low), (4, other)];
+    for (subject, object) in named {
+        let mut t = terms(subject, object.0);
+        t.depth = 1;
+        let chain = bob.delegate(&key(1), t).unwrap();
+        v.put(subject, &chain)?;
+    }
+    let told = |v: &mut Volume, about| {
+        let op = Grants {
+            about,
+            after: None,
+            count: 100,
+        };
+        let Ok(Answer::Grants(found)) = v.run(MEMBER, Action::Grants(op)) else {
+            panic!("no grants");
+        };
+        named.map(|(subject, _)| {
+            let mut grants = found.grants.iter();
+            let kept = grants.find(|kept| v.chain(kept).subject() == public(subject));
+            kept.map(|kept| (kept.reaches, kept.path.clone()))
+        })
+    };
+    let [carol, dave, erin] = told(&mut v, None);
+    assert_eq!(carol, Some((Some(above), Some("above".into()))));
+    let path = Some("above/pub-shared/low".into());
+    assert_eq!(dave, Some((Some(low), path)));
+    assert_eq!(erin, Some((None, Some("other".into()))));
+    let [carol, dave, erin] = told(&mut v, Some(other)).map(|kept| kept.is_some());
+    assert_eq!([carol, dave, erin], [false, false, true]);
+
+    v.rename(MEMBER, (above, b"pub-shared"), (above, b"own"))?;
+    let [_, dave, _] = told(&mut v, None);
+    assert_eq!(dave, Some((None, Some("above/own/low".into()))));
+    v.rename(MEMBER, (above, b"own"), (Ino::ROOT, b"pub-shared"))?;
+    assert_eq!(told(&mut v, None)[1].as_ref().unwrap().0, None);
+    v.rename(MEMBER, (Ino::ROOT, b"pub-shared"), (above, b"pub-again"))?;
+    assert_eq!(told(&mut v, None)[1].as_ref().unwrap().0, Some(low));
     Ok(())
 }
 

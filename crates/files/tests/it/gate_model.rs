@@ -2,12 +2,13 @@
 //! them, and each right is looked for along each of them. Trees, credentials, revocations and operations are random.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 
 use crate::sharing::{MEMBER, Volume, key, public, terms};
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use quorate_credential::{Caveat, Chain, Rights, VolumeId};
+use quorate_credential::{Caveat, Chain, Rights, VolumeId, chain};
 use quorate_files::answer::Decision;
 use quorate_files::op::*;
 use quorate_files::{Action, Errno, Ino, Kind};
@@ -38,12 +39,17 @@ struct Model {
 
 /// Whether a credential gives one right at the end of a path, for a name there or for the object itself.
 fn gives(chain: &Chain, path: &Path, right: Rights, name: Option<&[u8]>) -> bool {
+    links_give(chain.links(), path, right, name)
+}
+
+/// Whether some of a credential's links, the last of them among these, do.
+fn links_give(links: &[chain::Link], path: &Path, right: Rights, name: Option<&[u8]>) -> bool {
     let looks = right == Rights::LOOKUP || right == Rights::READDIR;
-    let rights = chain.links().last().unwrap().terms.rights;
+    let rights = links.last().unwrap().terms.rights;
     let enough =
         rights.contains(right) || (right == Rights::APPEND && rights.contains(Rights::WRITE));
     enough
-        && chain.links().iter().all(|link| {
+        && links.iter().all(|link| {
             let scope = link.terms.scope;
             let on_path = |at: &usize| u128::from(path[*at].0) == scope.object.0;
             let Some(at) = (0..path.len()).find(on_path) else {
@@ -152,17 +158,26 @@ impl Model {
         })
     }
 
-    /// The credentials that a guest can use now.
-    fn usable(&self, guest: u8) -> Vec<&Chain> {
+    /// The credentials that a guest can use now, or could if nothing happened but that time goes on.
+    fn usable_some_time(&self, guest: u8) -> Vec<&Chain> {
         let now = self.v.second();
         let usable = self.chains.iter().filter(|chain| {
             let window = chain.links().last().unwrap().terms.window;
             chain.subject() == public(guest)
                 && self.brought.contains(&chain.id())
-                && (window.not_before..=window.not_after).contains(&now)
+                && now <= window.not_after
                 && !self.is_revoked(chain)
         });
         usable.collect()
+    }
+
+    /// The credentials that a guest can use now.
+    fn usable(&self, guest: u8) -> Vec<&Chain> {
+        let now = self.v.second();
+        let begun = |chain: &&Chain| chain.links().last().unwrap().terms.window.not_before <= now;
+        let mut usable = self.usable_some_time(guest);
+        usable.retain(begun);
+        usable
     }
 
     /// Whether a guest has one right at the end of a path, for a name there or for the object itself.
@@ -184,37 +199,44 @@ impl Model {
         each(rights).all(|right| paths.iter().any(|path| self.has(guest, path, right, None)))
     }
 
-    /// Whether an object would be more to a guest in another place than where it is, by any of its credentials.
+    /// Whether an object, or anything below it, would be more to a guest in another place than where it is, by any of its credentials; also
+    /// where other links of the credential are about what is not there now.
     fn widens(&self, guest: u8, ino: u64, dir: Ino, new: &[u8]) -> bool {
-        let old = &self.paths[&ino];
         let there: Vec<Path> = self.paths[&dir.0]
             .iter()
             .map(|path| [&path[..], &[(ino, new.to_vec())]].concat())
             .collect();
+        // Each object of the tree: its paths, and those that it would have.
+        let mut tree = Vec::new();
+        for old in self.paths.values() {
+            let moved = |path: &Path| {
+                let at = path.iter().position(|(step, _)| *step == ino)?;
+                let moved = there.iter().map(|way| [way, &path[at + 1..]].concat());
+                Some(moved.collect::<Vec<Path>>())
+            };
+            let new: Vec<Path> = old.iter().filter_map(moved).flatten().collect();
+            tree.push((old.clone(), new));
+        }
         let below = |paths: &[Path]| -> Vec<Path> {
             let deeper = |path: &Path| [&path[..], &[(u64::MAX, Vec::new())]].concat();
             paths.iter().map(deeper).collect()
         };
-        self.usable(guest).iter().any(|chain| {
-            let any =
-                |paths: &[Path], right| paths.iter().any(|path| gives(chain, path, right, None));
-            let more = each(Rights::ALL).any(|right| {
-                let on = any(&there, right) && !any(old, right);
-                let in_it = any(&below(&there), right) && !any(&below(old), right);
-                on || in_it
-            });
-            let is_on = |paths: &[Path], object: u128| {
-                paths
-                    .iter()
-                    .flatten()
-                    .any(|(ino, _)| u128::from(*ino) == object)
+        let in_it = (below(&self.paths[&ino]), below(&there));
+        self.usable_some_time(guest).iter().any(|chain| {
+            let any = |links: &[chain::Link], paths: &[Path], right| {
+                let mut paths = paths.iter();
+                paths.any(|path| links_give(links, path, right, None))
             };
-            let mut scopes = chain.links().iter().map(|link| link.terms.scope);
-            let enters = scopes.any(|scope| {
-                let object = scope.object.0;
-                scope.subtree && is_on(&there, object) && !is_on(old, object)
+            let comes = |links: &[chain::Link], (old, new): &(Vec<Path>, Vec<Path>), right| {
+                any(links, new, right) && !any(links, old, right)
+            };
+            let mut ways = tree.iter().chain([&in_it]);
+            let more = ways.any(|ways| {
+                let mut rights = each(Rights::ALL);
+                rights.any(|right| comes(chain.links(), ways, right))
             });
-            more || enters
+            let mut links = chain.links().iter();
+            more || links.any(|link| comes(slice::from_ref(link), &in_it, Rights::NONE))
         })
     }
 
@@ -266,6 +288,9 @@ impl Model {
         if i % 8 == 0 {
             terms.window.not_after = self.v.second() + 5;
         }
+        if i % 8 == 3 {
+            terms.window.not_before = self.v.second() + 4;
+        }
         let parent = self
             .chains
             .get(usize::from(i / 2) % (self.chains.len() + 2));
@@ -275,6 +300,7 @@ impl Model {
                 let last = &parent.links().last().unwrap().terms;
                 terms.rights = terms.rights & last.rights;
                 terms.window.not_after = terms.window.not_after.min(last.window.not_after);
+                terms.window.not_before = terms.window.not_before.max(last.window.not_before);
                 terms.depth = last.depth.saturating_sub(1);
                 let holder = (1..=GUESTS)
                     .find(|n| public(*n) == parent.subject())

@@ -1,6 +1,7 @@
 //! The file service, without a network and a disk.
 
 mod acl;
+mod audit;
 mod canonical;
 mod codec;
 mod common;
@@ -9,6 +10,7 @@ mod copy;
 mod credentials;
 mod gate;
 mod gate_model;
+mod guest_listing;
 mod linger;
 mod listing;
 mod locks;
@@ -18,3 +20,4 @@ mod quota;
 mod semantics;
 mod sharing;
 mod tree;
+mod widening;

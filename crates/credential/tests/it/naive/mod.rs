@@ -101,7 +101,11 @@ pub fn authority(bytes: &[u8], volume: &[u8; 32], owner: &[u8; 32]) -> Option<Au
                 (4, 1..=64) if body.iter().all(|b| (32..127).contains(b)) => {}
                 (5, 8) => {
                     let own = (number(&body[..4]) as u32, number(&body[4..]) as u32);
-                    if *out.ids.get_or_insert(own) != own {
+                    if out.scopes.is_empty() {
+                        out.ids = Some(own);
+                    }
+                    // Only the owner says as whom.
+                    if out.ids != Some(own) {
                         return None;
                     }
                 }

@@ -171,7 +171,7 @@ impl Volume {
             match self.run(key, Action::ReadDir(op))? {
                 Answer::Entries(page) => {
                     all.extend(page.entries);
-                    cookie = all.last().map_or(cookie, |entry| entry.cookie);
+                    cookie = page.next;
                     if page.end {
                         return Ok(all);
                     }

@@ -1,0 +1,147 @@
+//! What the audit log says of what was brought, taken back and done: by which credential, and with what.
+
+use quorate_credential::{Caveat, Rights};
+use quorate_files::answer::{AuditRow, Decision};
+use quorate_files::op::*;
+use quorate_files::{Action, Errno, Ino};
+
+use crate::common::Result;
+use crate::sharing::{MEMBER, Volume, key, public, refused, terms};
+
+const BOB: u8 = 1;
+const CAROL: u8 = 2;
+
+fn serial(issuer: u8, serial: u64) -> Serial {
+    Serial {
+        issuer: public(issuer),
+        serial,
+    }
+}
+
+/// Bob's credential for an object, with a serial and a tag of its own, brought.
+fn share(v: &mut Volume, object: Ino, rights: Rights, number: u64) -> quorate_credential::Chain {
+    let mut t = terms(BOB, object.0);
+    t.rights = rights;
+    t.serial = number;
+    t.caveats.push(Caveat::AuditTag(format!("tag {number}")));
+    let chain = v.issue(BOB, t);
+    v.put(BOB, &chain).unwrap();
+    chain
+}
+
+fn said(row: &AuditRow) -> (Vec<Serial>, String) {
+    (row.links.clone(), row.tag_text())
+}
+
+/// That somebody has a file open for a while is the only trace of who reads: it says by which credential, and so does what asks for no right.
+#[test]
+fn who_reads_is_told_by_which_credential() -> Result<()> {
+    let mut v = Volume::new();
+    let dir = v.dir(Ino::ROOT, b"dir");
+    let file = v.file(dir, b"file");
+    let looks = Rights::LOOKUP;
+    // In the order of their digests the one that says nothing of content may be the first.
+    for number in 10..20 {
+        share(&mut v, Ino::ROOT, looks, number);
+    }
+    let reads = Rights::READING;
+    share(&mut v, dir, reads, 7);
+    let expected = (vec![serial(0, 7)], "tag 7".to_string());
+    let hold = Action::Hold(Hold {
+        keep: [file].into(),
+        let_go: Vec::new(),
+    });
+    v.run(BOB, hold)?;
+    let row = v.last_row();
+    assert_eq!((row.action, row.object), (41, file));
+    assert_eq!(said(&row), expected);
+    v.run(BOB, Action::Fsync(Target::Ino(file)))?;
+    let row = v.last_row();
+    assert_eq!((row.object, row.decision), (file, Decision::Allowed));
+    assert_eq!(said(&row), expected);
+    // What nothing is said of but that it is there.
+    let alone = v.file(Ino::ROOT, b"alone");
+    v.run(BOB, Action::Fsync(Target::Ino(alone)))?;
+    let (links, tags) = said(&v.last_row());
+    assert_eq!((links.len(), tags.starts_with("tag 1")), (1, true));
+    v.check();
+    Ok(())
+}
+
+/// What was brought is told by its serials and tags, also where it was refused; and what was taken back, and by what.
+#[test]
+fn what_was_brought_and_taken_back_is_told() -> Result<()> {
+    let mut v = Volume::new();
+    let bob = share(&mut v, Ino::ROOT, Rights::ALL, 3);
+    let row = v.last_row();
+    assert_eq!((row.action, row.revoked.clone()), (32, None));
+    assert_eq!(said(&row), (vec![serial(0, 3)], "tag 3".into()));
+    let mut t = terms(CAROL, 1);
+    t.depth = 1;
+    t.serial = 4;
+    let carol = bob.delegate(&key(BOB), t).unwrap();
+    let of_both = vec![serial(0, 3), serial(1, 4)];
+    assert_eq!(v.put(9, &carol), Err(Errno::EPERM));
+    let row = v.last_row();
+    assert_eq!((row.subject, row.decision), (public(9), Decision::Denied));
+    assert_eq!(row.links, of_both);
+    assert_eq!(v.put_bytes(9, vec![1; 9]), Err(Errno::EINVAL));
+    assert_eq!(v.last_row().links, []);
+
+    let by = Some(bob.id());
+    for what in [
+        Revoked::Serial(serial(1, 4)),
+        Revoked::Key(public(CAROL)),
+        Revoked::Epoch(serial(1, 5)),
+    ] {
+        v.revoke(BOB, what.clone(), by, None)?;
+        let row = v.last_row();
+        assert_eq!((row.action, row.revoked.as_ref()), (33, Some(&what)));
+        assert_eq!(said(&row), (vec![serial(0, 3)], "tag 3".into()));
+        refused(v.revoke(MEMBER, what.clone(), None, None), Errno::EPERM);
+        assert_eq!(v.last_row().revoked, Some(what.clone()));
+        v.revoke(0, what.clone(), None, None)?;
+        let row = v.last_row();
+        assert_eq!((row.links.len(), row.revoked), (0, Some(what)));
+    }
+    v.check();
+    Ok(())
+}
+
+/// Rows about names say what has them, so that what was made, moved and removed can be told apart later.
+#[test]
+fn what_has_a_name_is_told() -> Result<()> {
+    let mut v = Volume::new();
+    let dir = v.dir(Ino::ROOT, b"dir");
+    share(&mut v, dir, Rights::ALL, 3);
+    let child = |v: &mut Volume| {
+        let row = v.last_row();
+        assert_eq!(row.object, dir);
+        row.child
+    };
+    let made = v.create(BOB, dir, b"file")?.0.ino;
+    assert_eq!(child(&mut v), made);
+    let low = v.mkdir(BOB, dir, b"low")?.ino;
+    assert_eq!(child(&mut v), low);
+    refused(v.mkdir(BOB, dir, b"low"), Errno::EEXIST);
+    assert_eq!(child(&mut v), low);
+    let symlink = Symlink {
+        parent: dir,
+        name: "link".into(),
+        target: "file".into(),
+    };
+    v.run(BOB, Action::Symlink(symlink))?;
+    let link = v.lookup(MEMBER, dir, b"link")?.ino;
+    assert_eq!(child(&mut v), link);
+    v.rename(BOB, (dir, b"file"), (dir, b"moved"))?;
+    assert_eq!(child(&mut v), made);
+    v.unlink(BOB, dir, b"moved")?;
+    assert_eq!(child(&mut v), made);
+    refused(v.unlink(BOB, dir, b"moved"), Errno::ENOENT);
+    assert_eq!(child(&mut v), Ino(0));
+    refused(v.unlink(BOB, Ino::ROOT, b"dir"), Errno::ESTALE);
+    let row = v.last_row();
+    assert_eq!((row.decision, row.child), (Decision::Denied, dir));
+    v.check();
+    Ok(())
+}
