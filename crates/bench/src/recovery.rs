@@ -35,6 +35,8 @@ pub struct Options {
     pub state_mb: Vec<usize>,
     /// Periods Tw, in seconds.
     pub periods_s: Vec<u64>,
+    /// How many periods Tw follow one another before it is another's turn.
+    pub in_a_row: u32,
     /// Periods Tk, in seconds; beside a group that never renews its keys.
     pub refresh_s: Vec<u64>,
 }
@@ -203,21 +205,26 @@ async fn recoveries(options: &Options, report: &mut Recovery) -> Result<()> {
     let first = begin(report, "recoveries", &periods);
     // As long as the shortest period, which is enough to see nothing happen.
     let calm = options.periods_s.iter().copied().min().unwrap_or(1);
+    let calm = Duration::from_secs(calm);
     for (round, at) in in_turns(options.run.rounds, periods.len()) {
         let work = Work::start(site.mount(), WRITERS);
         let begin = Instant::now();
-        let length = Duration::from_secs(periods[at].unwrap_or(calm));
-        let mut recovered = 0;
-        if periods[at].is_some() {
-            for replica in 0..REPLICAS {
-                sleep_until(begin + length * u32::from(replica) / u32::from(REPLICAS)).await;
+        let mut recovered: u32 = 0;
+        if let Some(period) = periods[at] {
+            let apart = Duration::from_secs(period) / u32::from(REPLICAS);
+            for replica in (0..options.in_a_row).flat_map(|_| 0..REPLICAS) {
+                sleep_until(begin + apart * recovered).await;
                 site.recover(replica).await?;
                 recovered += 1;
+                eprint!("\rrecoveries every {period} s: {recovered} so far ");
             }
+            eprintln!();
+            sleep_until(begin + apart * recovered).await;
+        } else {
+            sleep(calm).await;
         }
-        sleep_until(begin + length).await;
         let got = Got {
-            recoveries: recovered,
+            recoveries: recovered as usize,
             ..work.end()
         };
         tell("recoveries", periods[at], round, &got);

@@ -205,6 +205,7 @@ mod tests {
             run,
             state_mb: Vec::new(),
             periods_s: Vec::new(),
+            in_a_row: 1,
             refresh_s: Vec::new(),
         })
     }

@@ -95,6 +95,9 @@ pub struct Recovery {
     /// Periods Tw, in seconds: each replica recovers once in that time.
     #[arg(long, value_name = "S,...", value_delimiter = ',', default_value = "20,60", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub periods: Vec<u16>,
+    /// How many such periods follow one another before those without recoveries are measured again.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    pub in_a_row: u16,
     /// Periods Tk, in seconds: all keys of links are renewed once in that time.
     #[arg(long, value_name = "S,...", value_delimiter = ',', default_value = "1,15", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub key_refresh: Vec<u16>,

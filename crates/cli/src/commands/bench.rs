@@ -215,12 +215,14 @@ fn recovery_options(args: &Recovery) -> Result<recovery::Options> {
             run,
             state_mb: vec![8],
             periods_s: vec![4],
+            in_a_row: 1,
             refresh_s: vec![1],
         },
         false => recovery::Options {
             run,
             state_mb: args.state.iter().map(|mb| usize::from(*mb)).collect(),
             periods_s: seconds(&args.periods),
+            in_a_row: u32::from(args.in_a_row),
             refresh_s: seconds(&args.key_refresh),
         },
     })
