@@ -38,6 +38,7 @@ pub mod client;
 mod core;
 pub mod durable;
 mod epochs;
+mod estimation;
 mod evidence;
 mod fingerprint;
 mod guests;
@@ -62,10 +63,11 @@ mod watched;
 pub use crate::core::{Agreement, Standing};
 pub use budget::Budget;
 pub use durable::Record;
+pub use estimation::Bound;
 pub use guests::MAX_GUESTS;
 pub use io::{Config, Input, Missed, Now, Ordered, Output, Rejected, Tuning};
 pub use memory::Memory;
-pub use recovery::{Bound, Recovering};
+pub use recovery::Recovering;
 pub use watched::Seen;
 
 /// Milliseconds on some monotonic clock of the driver's.

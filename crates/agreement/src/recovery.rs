@@ -17,14 +17,13 @@
 //! [`Record::Entered`](crate::Record::Entered), so that a crash on the way leads back to 1.
 
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
 use quorate_wire::message::{AuthRequest, Checkpoint, Estimate, PeerMessage, Status};
-use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, Quorum, ReplicaId, Seq, View};
+use quorate_wire::{Digest, ReplicaId, Seq, View};
 
 use crate::catch_up::MAX_FOLLOWED;
 use crate::core::Agreement;
+use crate::estimation::{Answers, Bound, highest_but};
 use crate::io::{Missed, Output, Rejected};
 use crate::spared::{Spared, Wait};
 use crate::{CHECKPOINT_INTERVAL, LOG_WINDOW, Millis};
@@ -43,15 +42,6 @@ const VIEW_MS: Millis = 20_000;
 /// Greater numbers are nobody's: views and places are counted from 0, one at a time.
 const MAX_NUMBER: u64 = u64::MAX / 4;
 
-/// Above all that a replica can have said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// It voted for no place above this one.
-    pub seq: Seq,
-    /// It sent nothing of this view or a later one.
-    pub view: View,
-}
-
 /// Where a replica that recovers stands; for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovering {
@@ -69,7 +59,7 @@ pub struct Recovering {
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     nonce: u64,
-    answers: BTreeMap<ReplicaId, Estimate>,
+    answers: Answers,
     bound: Option<Bound>,
     /// When all were asked.
     asked: Millis,
@@ -110,7 +100,7 @@ impl Recovery {
     pub fn new(nonce: u64, own: Seq, now: Millis) -> Recovery {
         Recovery {
             nonce,
-            answers: BTreeMap::new(),
+            answers: Answers::default(),
             bound: None,
             asked: now,
             wait: Wait::new(now),
@@ -150,72 +140,24 @@ impl Recovery {
         self.spared.hear(from, status, now);
     }
 
-    fn is_asked_for(&self, now: Millis, long: Millis) -> bool {
-        now.saturating_sub(self.asked) >= long
-    }
-
     /// A replica is asked anew, if that is still of use. Where its key was `void` when it answered, whoever had stolen that may have done so, and
     /// what followed from it is in doubt.
     pub fn forget_answer(&mut self, replica: ReplicaId, void: bool, now: Millis) {
         if self.bound.is_none() {
-            self.answers.remove(&replica);
-        } else if void && self.answers.contains_key(&replica) {
+            self.answers.forget(replica);
+        } else if void && self.answers.has(replica) {
             self.ask_again(now);
         }
     }
 
     /// All are asked anew. It has said nothing since it was asked first, so that what is answered now bounds that as well.
     fn ask_again(&mut self, now: Millis) {
-        self.answers.clear();
+        self.answers = Answers::default();
         self.bound = None;
         self.asked = now;
         self.passed = None;
         self.nonce = self.nonce.wrapping_add(1);
     }
-}
-
-/// What a replica that has forgotten all can have said at most; `None` where more must answer.
-///
-/// The place: c + L, where c is a checkpoint that some replica reports such that 2f+1 report none above it, and f+1 have
-/// prepared as far. A checkpoint that was stable here was made by f+1 correct others (one of them among any 2f+1), so c is not
-/// below it; and c is not above what a correct replica has prepared, so that f liars can't drive it up. PBFT 2002, 4.3.2.
-///
-/// The view: a correct replica is seldom ahead of the others, and never far. Where it goes on without them, it is from a
-/// view for which f correct others have said VIEW-CHANGE, by [`MAX_FOLLOWED`] at the most, and then by one for each NEW-VIEW
-/// that a faulty primary has started wrongly. Of a answers, of 3f that there could be, a - 2f are of these f at least: the highest but as many
-/// is not below theirs, and so the more answer the more lies it bears.
-pub fn estimate(
-    quorum: Quorum,
-    me: ReplicaId,
-    answers: &BTreeMap<ReplicaId, Estimate>,
-) -> Option<Bound> {
-    let count = |of: &dyn Fn(&Estimate) -> bool| answers.values().filter(|a| of(a)).count();
-    // Published bug (PBFT's library): the answer that has just come was held against its own checkpoint.
-    let has_prepared = |a: &Estimate, c: &Seq| match is_on(Mutant::EstimateMiscounts) {
-        true => a.prepared >= a.checkpoint,
-        false => a.prepared >= *c,
-    };
-    let fits = |c: &Seq| {
-        count(&|a| a.checkpoint <= *c) >= quorum.commit()
-            && count(&|a| has_prepared(a, c)) >= quorum.weak()
-    };
-    let checkpoint = answers.values().map(|a| a.checkpoint).filter(fits).min()?;
-    let window = match is_on(Mutant::RecoveryBoundLow) {
-        true => 0,
-        false => LOG_WINDOW,
-    };
-    let seq = Seq(checkpoint.0.saturating_add(window));
-    let mut views: Vec<View> = answers.values().map(|a| a.view).collect();
-    views.sort_unstable_by(|a, b| b.cmp(a));
-    let near = views.get(answers.len().checked_sub(2 * quorum.f() + 1)?)?;
-    if is_on(Mutant::RecoveryAnyView) {
-        return Some(Bound { seq, view: *near });
-    }
-    let lead = MAX_FOLLOWED + quorum.f() as u64 + 2;
-    let view = View(near.0.saturating_add(lead));
-    let own = quorum.primary(view) == me;
-    let view = if own { view.next() } else { view };
-    Some(Bound { seq, view })
 }
 
 impl Agreement {
@@ -276,10 +218,8 @@ impl Agreement {
 
     /// The place up to which all have committed at one correct other replica at least.
     fn others_have_come_to(&self) -> Seq {
-        let mut committed: Vec<Seq> = self.statuses.values().map(|(s, _)| s.committed).collect();
-        committed.sort_unstable_by(|a, b| b.cmp(a));
-        let sure = self.config.quorum.weak() - 1;
-        committed.get(sure).copied().unwrap_or_default()
+        let committed = self.statuses.values().map(|(s, _)| s.committed);
+        highest_but(self.config.quorum.f(), committed).unwrap_or_default()
     }
 
     /// Asks the others how far they are, as long as too few have said it; and anew where what they said has led to a view that does not begin.
@@ -345,10 +285,7 @@ impl Agreement {
         if far.into_iter().max() > Some(MAX_NUMBER) {
             return Err(Rejected::Malformed);
         }
-        let kept = recovery.answers.entry(from).or_insert_with(|| m.clone());
-        kept.checkpoint = kept.checkpoint.min(m.checkpoint);
-        kept.prepared = kept.prepared.max(m.prepared);
-        kept.view = kept.view.max(m.view);
+        recovery.answers.take(from, m);
         self.settle_bound();
         Ok(())
     }
@@ -360,8 +297,8 @@ impl Agreement {
             return;
         };
         let have_all = recovery.answers.len() + 1 == quorum.n();
-        if have_all || recovery.is_asked_for(now, ANSWER_MS) {
-            recovery.bound = estimate(quorum, self.config.me, &recovery.answers);
+        if have_all || now.saturating_sub(recovery.asked) >= ANSWER_MS {
+            recovery.bound = recovery.answers.bound(quorum, self.config.me);
         }
         if let Some(bound) = recovery.bound {
             self.view = bound.view;
@@ -522,87 +459,5 @@ impl Agreement {
     /// As backup: whether a null batch may take the place.
     pub(crate) fn may_be_filled(&self, seq: Seq) -> bool {
         seq <= self.help.accepted
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn answers(all: &[(u64, u64, u64)]) -> BTreeMap<ReplicaId, Estimate> {
-        let answer = |&(checkpoint, prepared, view): &(u64, u64, u64)| Estimate {
-            nonce: 0,
-            checkpoint: Seq(checkpoint),
-            prepared: Seq(prepared),
-            view: View(view),
-        };
-        let ids = (1..).map(ReplicaId);
-        ids.zip(all.iter().map(answer)).collect()
-    }
-
-    fn bound(n: usize, all: &[(u64, u64, u64)]) -> Option<Bound> {
-        estimate(Quorum::new(n).unwrap(), ReplicaId(0), &answers(all))
-    }
-
-    /// 2f+1 must answer, and the bound is a window above the highest of them.
-    #[test]
-    fn enough_must_answer() {
-        let all = [(0, 100, 0), (128, 200, 1), (128, 130, 1)];
-        assert_eq!(bound(4, &all[..2]), None);
-        let bound = bound(4, &all).unwrap();
-        assert_eq!(bound.seq, Seq(128 + LOG_WINDOW));
-        assert!(bound.view > View(1 + MAX_FOLLOWED + 1));
-        assert_ne!(
-            bound.view.0 % 4,
-            0,
-            "it can't lead the view that it comes back with"
-        );
-    }
-
-    /// One liar among six does not drive the bound up, and can't press it down, in whatever order answers come.
-    #[test]
-    fn one_liar_moves_nothing() {
-        let honest = [
-            (256, 300, 3),
-            (256, 310, 3),
-            (128, 256, 3),
-            (256, 257, 2),
-            (256, 290, 3),
-        ];
-        let lies = [
-            (1 << 40, 1 << 40, 1 << 40),
-            (0, 0, 0),
-            (1 << 40, 0, 0),
-            (0, 1 << 40, 9),
-        ];
-        for lie in lies {
-            for at in 0..=honest.len() {
-                let mut all = honest.to_vec();
-                all.insert(at, lie);
-                let bound = bound(7, &all).unwrap();
-                assert_eq!(bound.seq, Seq(256 + LOG_WINDOW), "{lie:?} at {at}");
-                let lead = bound.view.0 - 3;
-                assert!(
-                    (MAX_FOLLOWED + 3..MAX_FOLLOWED + 7).contains(&lead),
-                    "{lie:?} at {at}"
-                );
-            }
-        }
-    }
-
-    /// Where a lie is among the fewest answers that could do, more are waited for.
-    #[test]
-    fn a_far_checkpoint_waits_for_more() {
-        let mut all = Vec::from([(128, 200, 0); 4]);
-        all.push((1 << 40, 1 << 40, 0));
-        assert_eq!(bound(7, &all), None);
-        all.push((128, 128, 0));
-        assert_eq!(bound(7, &all).unwrap().seq, Seq(128 + LOG_WINDOW));
-    }
-
-    /// A group of one has nobody to ask.
-    #[test]
-    fn alone_there_is_no_bound() {
-        assert_eq!(bound(1, &[]), None);
     }
 }

@@ -9,12 +9,12 @@
 //! When that is the case others decide, and time; whether it is safe depends on neither.
 
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
 use quorate_wire::message::Status;
 use quorate_wire::{Quorum, ReplicaId, Seq, View};
 
 use crate::Millis;
+use crate::estimation::highest_but;
 use crate::io::Missed;
 
 /// For how long one counts as taking part that has said so: four times as often as it says so.
@@ -69,16 +69,16 @@ impl Spared {
     pub fn look(&mut self, quorum: Quorum, others: Seq, now: Millis) -> Option<Missed> {
         let takes_part = |(at, _): &&(Millis, View)| now.saturating_sub(*at) < HEARD_MS;
         let taking_part = self.heard.values().filter(takes_part);
-        let mut views: Vec<View> = taking_part.map(|(_, view)| *view).collect();
-        views.sort_unstable_by(|a, b| b.cmp(a));
-        let view = views.get(quorum.weak() - 1).copied().unwrap_or_default();
+        let views = taking_part.map(|(_, view)| *view);
+        let taking_part = views.clone().count();
+        let view = highest_but(quorum.f(), views).unwrap_or_default();
         if view > self.view {
             let is_first = core::mem::replace(&mut self.view, view) == View(0);
             // What they had come to before the first of these that led to nothing.
             self.began_at = self.began_at.or((!is_first).then_some(others));
         }
         self.began_at = self.began_at.filter(|at| others <= *at);
-        let is_enough = views.len() >= quorum.commit() && self.began_at.is_none();
+        let is_enough = taking_part >= quorum.commit() && self.began_at.is_none();
         let is_missed = !is_enough && now.saturating_sub(self.enough) >= TOO_FEW_MS;
         if is_enough || is_missed {
             self.enough = now;

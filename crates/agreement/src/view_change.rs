@@ -209,7 +209,11 @@ impl Agreement {
         let near = View(began.unwrap_or_default().0.saturating_add(MAX_FOLLOWED));
         let waits = |id: ReplicaId| {
             let (status, _) = self.statuses.get(&id)?;
-            status.recovering.map(|_| status.view.min(near))
+            let cap = match is_on(Mutant::RecoveringLeadsFar) {
+                true => View(u64::MAX),
+                false => near,
+            };
+            status.recovering.map(|_| status.view.min(cap))
         };
         let left = |id: ReplicaId| self.view_changes.get(&id).map(|m| m.body.view);
         let all = self.config.quorum.others(self.config.me);

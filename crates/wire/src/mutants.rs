@@ -123,7 +123,7 @@ mutants! {
         "the view's timer runs on while requests are executed"
         "BFT-SMaRt issue 57"
     EstimateMiscounts "estimate-miscounts"
-        "a replica that recovers counts for a checkpoint all that have prepared their own"
+        "what the answers before a new one have prepared counts for them, in place of for the new one: a lie that comes early raises the estimate"
         "PBFT's library, recovery estimation"
     UnreadableForGood "unreadable-for-good"
         "a replica that finds a value that can't be read gives up"
@@ -227,6 +227,8 @@ mutants! {
         "tentative replies of different views count together" ""
     ReadsTakeWeak "reads-take-weak"
         "a read that is not ordered is taken from f+1" ""
+    RecoveringLeadsFar "recovering-leads-far"
+        "where a replica that recovers waits counts as a word for that view, however far it is" ""
 }
 
 #[cfg(feature = "mutants")]
