@@ -108,7 +108,7 @@ pub struct Up {
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
     /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, leap, corrupt-state, mutate, restless,
-    /// flood. Repeatable.
+    /// flood, mislead, shirk. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
     /// Give the replicas of a new group key holders, processes of their own, and renew the keys of all links.

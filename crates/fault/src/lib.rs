@@ -14,6 +14,7 @@ mod equivocate;
 mod flood;
 mod leap;
 mod lie;
+mod mislead;
 mod mutate;
 
 use alloc::string::String;
@@ -22,7 +23,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use quorate_wire::message::{PeerMessage, ReplicaMessage, SignedViewChange, ViewChange};
-use quorate_wire::{Digest, Quorum, ReplicaId, Seq, Signer};
+use quorate_wire::{Digest, Quorum, ReplicaId, Seq, Signer, View};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -52,11 +53,15 @@ pub enum Fault {
     Flood,
     /// As primary puts the requests of one batch far ahead at once, and what leads there a fifth of a second late.
     Leap,
+    /// Misleads who recovers about how far the group is, and says itself that it recovers and waits for views far ahead.
+    Mislead,
+    /// Has views begin, as all others do, and takes part in nothing that is ordered in them.
+    Shirk,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 11] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -66,6 +71,8 @@ impl Fault {
         Fault::Restless,
         Fault::Flood,
         Fault::Leap,
+        Fault::Mislead,
+        Fault::Shirk,
     ];
 
     /// The name on the command line and in reports.
@@ -80,6 +87,8 @@ impl Fault {
             Fault::Restless => "restless",
             Fault::Flood => "flood",
             Fault::Leap => "leap",
+            Fault::Mislead => "mislead",
+            Fault::Shirk => "shirk",
         }
     }
 }
@@ -190,6 +199,8 @@ impl Faulty {
                 .flooder
                 .for_peer(&self.identity, &mut self.rng, message),
             Fault::Leap => self.leaper.for_peer(to, message),
+            Fault::Mislead => mislead::for_peer(&self.identity, &mut self.rng, message),
+            Fault::Shirk => shirk(message),
         }
     }
 
@@ -201,7 +212,9 @@ impl Faulty {
             | Fault::CorruptState
             | Fault::Restless
             | Fault::Flood
-            | Fault::Leap => now(message),
+            | Fault::Leap
+            | Fault::Mislead
+            | Fault::Shirk => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),
@@ -218,16 +231,33 @@ fn restless(identity: &Identity, message: PeerMessage) -> Sent<PeerMessage> {
     let PeerMessage::Status(status) = &message else {
         return now(message);
     };
+    let change = change_to(identity, status.view.next());
+    Vec::from([(message, 0), (PeerMessage::ViewChange(change), 0)])
+}
+
+/// A VIEW-CHANGE in good form, of one that has nothing to tell.
+fn change_to(identity: &Identity, view: View) -> SignedViewChange {
     let body = ViewChange {
-        view: status.view.next(),
+        view,
         replica: identity.me,
         stable: Seq(0),
         checkpoints: Vec::from([(Seq(0), Digest::ZERO)]),
         prepared: Vec::new(),
         preprepared: Vec::new(),
     };
-    let change = SignedViewChange::sign(body, &identity.key).into_inner();
-    Vec::from([(message, 0), (PeerMessage::ViewChange(change), 0)])
+    SignedViewChange::sign(body, &identity.key).into_inner()
+}
+
+/// All but what orders anything.
+fn shirk(message: PeerMessage) -> Sent<PeerMessage> {
+    match message {
+        PeerMessage::PrePrepare(_)
+        | PeerMessage::Prepare(_)
+        | PeerMessage::Commit(_)
+        | PeerMessage::Checkpoint(_)
+        | PeerMessage::Committed(_) => Vec::new(),
+        other => now(other),
+    }
 }
 
 fn now<M>(message: M) -> Sent<M> {

@@ -3,8 +3,8 @@
 use quorate_fault::{Fault, Faulty};
 use quorate_wire::digest::Content;
 use quorate_wire::message::{
-    Batch, Commit, PeerMessage, PrePrepare, Prepare, ReplicaMessage, Reply, ReplyBody,
-    SignedViewChange, Status, ViewChange,
+    Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare, ReplicaMessage, Reply,
+    ReplyBody, SignedViewChange, Status, ViewChange,
 };
 use quorate_wire::{
     Digest, KeyPair, Quorum, ReplicaId, ReplicaKeys, RequestNumber, Seq, SessionId, Time, View,
@@ -152,10 +152,8 @@ fn silent_and_slow() {
     }
 }
 
-/// Who is restless says where it stands, and asks for the view after that, signed; all else it does as it should.
-#[test]
-fn a_restless_one_asks_for_the_next_view() {
-    let status = PeerMessage::Status(Status {
+fn status() -> Status {
+    Status {
         view: View(3),
         active: true,
         stable: Seq(0),
@@ -163,17 +161,83 @@ fn a_restless_one_asks_for_the_next_view() {
         executed: Seq(2),
         primary_lost: false,
         recovering: None,
-    });
+    }
+}
+
+fn keys() -> ReplicaKeys {
+    let keys = (0..4u8).map(|r| KeyPair::from_seed(&[r + 1; 32]).public());
+    keys.collect()
+}
+
+/// Who is restless says where it stands, and asks for the view after that, signed; all else it does as it should.
+#[test]
+fn a_restless_one_asks_for_the_next_view() {
+    let status = PeerMessage::Status(status());
     let sent = faulty(Fault::Restless).for_peer(ReplicaId(1), status.clone());
     assert_eq!(sent[0], (status, 0));
     let PeerMessage::ViewChange(change) = &sent[1].0 else {
         panic!("no VIEW-CHANGE: {sent:?}")
     };
     assert_eq!((change.body.view, change.body.replica), (View(4), ME));
-    let keys: ReplicaKeys = (0..4u8)
-        .map(|r| KeyPair::from_seed(&[r + 1; 32]).public())
-        .collect();
-    assert!(change.clone().verify(&keys).is_ok());
+    assert!(change.clone().verify(&keys()).is_ok());
+}
+
+/// Who misleads answers that all is far ahead, or nothing is there, or what could be true, to the same question; and asks for views as if it
+/// recovered, with a VIEW-CHANGE of its own for each.
+#[test]
+fn who_misleads_lies_about_how_far_it_is() {
+    let mut it = faulty(Fault::Mislead);
+    let truth = Estimate {
+        nonce: 5,
+        checkpoint: Seq(128),
+        prepared: Seq(200),
+        view: View(3),
+    };
+    let (mut far, mut nothing, mut near) = (0, 0, 0);
+    for _ in 0..100 {
+        let sent = it.for_peer(ReplicaId(1), PeerMessage::Estimate(truth.clone()));
+        let [(PeerMessage::Estimate(said), 0)] = &sent[..] else {
+            panic!("{sent:?}")
+        };
+        assert_eq!(said.nonce, 5);
+        far += usize::from(said.checkpoint > Seq(1 << 30));
+        nothing += usize::from(said.prepared == Seq(0) && said.view == View(0));
+        near += usize::from(said.view > truth.view && said.view < View(1 << 30));
+    }
+    assert!(far > 0 && nothing > 0 && near > 0);
+    let mut recovers = 0;
+    for _ in 0..20 {
+        let sent = it.for_peer(ReplicaId(1), PeerMessage::Status(status()));
+        let [
+            (PeerMessage::Status(said), 0),
+            (PeerMessage::ViewChange(change), 0),
+        ] = &sent[..]
+        else {
+            panic!("{sent:?}")
+        };
+        assert!(change.body.view > View(3) && change.clone().verify(&keys()).is_ok());
+        if let Some(up_to) = said.recovering {
+            recovers += 1;
+            assert!(!said.active && said.view == change.body.view && up_to > Seq(0));
+        }
+    }
+    assert!((1..20).contains(&recovers));
+}
+
+/// Who shirks has views begin and says where it stands; it neither proposes nor votes.
+#[test]
+fn who_shirks_votes_for_nothing() {
+    let mut it = faulty(Fault::Shirk);
+    let (view, seq, digest) = (View(0), Seq(1), digest("a"));
+    for vote in [
+        PeerMessage::Prepare(Prepare { view, seq, digest }),
+        PeerMessage::Commit(Commit { view, seq, digest }),
+        PeerMessage::Checkpoint(Checkpoint { seq, root: digest }),
+    ] {
+        assert_eq!(it.for_peer(ReplicaId(1), vote), []);
+    }
+    let status = PeerMessage::Status(status());
+    assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
 }
 
 /// One that leaps names a far place at once and the next one late, to each; its votes are in time.

@@ -42,8 +42,8 @@ pub fn intrude_in(seed: u64, more: usize, sink: Sink) -> Intrusion {
     }
 }
 
-/// What a seed draws, and how long the intruder stays, in microseconds. Little else goes wrong: what the intruder does is trouble enough, and
-/// it must not be too many faults at a time.
+/// What a seed draws, and how long the intruder stays, in microseconds. Little else goes wrong than cuts and crashes in some: what the intruder
+/// does is trouble enough, and it must not be too many faults at a time.
 fn draw(seed: u64) -> (Knobs, (u64, u64)) {
     let mut d = Dice::new(seed, 14);
     let mut k = Knobs::calm(d.pick(&[4, 4, 4, 7]));
@@ -66,6 +66,14 @@ fn draw(seed: u64) -> (Knobs, (u64, u64)) {
     // A replica that lags, so that old beginnings of views are shown to it.
     if d.per_mille(300) {
         k.rounds = 20;
+    }
+    let mut d = Dice::new(seed, 22);
+    if d.per_mille(200) {
+        k.partition_every = d.pick(&[1_000_000, 5_000_000]);
+    }
+    if d.per_mille(200) {
+        k.crash_every = d.pick(&[1_000_000, 5_000_000]);
+        k.down = (1_000, 400_000);
     }
     (k, stay)
 }

@@ -341,6 +341,12 @@ impl Knobs {
                 k.down = (1_000, 200_000);
             }
         }
+        let mut d = Dice::new(seed, 21);
+        for (_, adversary) in &mut k.adversaries {
+            if d.per_mille(100) {
+                *adversary = Adversary::Fault(d.pick(&[Fault::Mislead, Fault::Shirk]));
+            }
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

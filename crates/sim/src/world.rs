@@ -27,6 +27,7 @@ mod clients;
 mod intruder;
 mod queue;
 mod servers;
+mod starts;
 mod storm;
 mod watch;
 
@@ -252,7 +253,7 @@ impl World {
                 self.note(&[1, to as u64, u64::from(from.0), n], || {
                     format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
                 });
-                self.overhear(to, &message);
+                self.overhear(to, from, &message);
                 if self.withholds(to, &message) {
                     return Ok(());
                 }

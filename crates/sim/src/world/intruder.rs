@@ -1,16 +1,17 @@
 //! An intruder who has one replica after another, and keeps for ever what it finds there.
 //!
 //! It is where it is for a while, knows the replica's keys, and speaks in its name. Then the replica recovers: its log is lost and its store
-//! set aside, tampered with. The intruder goes on to the next, as soon as the window of vulnerability lets it: not before the replica is back
+//! set aside, tampered with; or both are set aside, and where the recovery is missed the intruder has the replica again. The intruder goes on to the next, as soon as the window of vulnerability lets it: not before the replica is back
 //! and its stolen keys have passed. All the time it forges what any of its keys can sign, old ones as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_agreement::LOG_WINDOW;
 use quorate_agreement::selection::select;
+use quorate_agreement::{CHECKPOINT_INTERVAL, LOG_WINDOW};
 use quorate_fault::Fault;
 use quorate_wire::message::{
-    Batch, Commit, NewView, Prepare, SignedNewView, SignedViewChange, ViewChange, Vote,
+    Batch, Checkpoint, Commit, Committed, Estimate, NewView, Prepare, SignedNewView,
+    SignedViewChange, Status, ViewChange, Vote,
 };
 use quorate_wire::{Certifies, EpochStatus, RecoveryStatement, Signer, View};
 
@@ -20,6 +21,8 @@ use crate::keys::{identity_of, key_of, statement_of};
 
 /// How often it strikes, in microseconds.
 const STRIKE_EVERY: u64 = 200_000;
+/// The dice by which it changes what it leaves.
+const LEFT_DICE: u64 = 1 << 33;
 /// The dice that decide whether faulty replicas withhold statements.
 const WITHHOLDS_DICE: u64 = 1 << 35;
 /// How far ahead the views are for which it says VIEW-CHANGE in advance.
@@ -31,11 +34,25 @@ const HEARD_US: u64 = 1_500_000;
 /// which the replica comes back, and one key more.
 const PASSED: u64 = 4;
 
+/// A place or a view that nobody comes to.
+const NOWHERE: u64 = 1 << 40;
+/// How it has its replicas misbehave, beside what it forges.
+const KINDS: [Fault; 6] = [
+    Fault::Silent,
+    Fault::Lie,
+    Fault::Equivocate,
+    Fault::CorruptState,
+    Fault::Mislead,
+    Fault::Shirk,
+];
+
 /// What it has.
 #[derive(Debug, Default)]
 pub(super) struct Intruder {
     /// How many it has at a time.
     at_once: usize,
+    /// Whether it takes them one by one, so that it has some when others recover.
+    one_by_one: bool,
     /// How long it has them, in microseconds.
     stay: (u64, u64),
     /// Those that it has now, until when.
@@ -64,6 +81,8 @@ impl World {
     /// An intruder comes, who has so many replicas at a time, for so many microseconds.
     pub fn begin_intrusion(&mut self, at_once: usize, stay: (u64, u64)) {
         (self.intruder.at_once, self.intruder.stay) = (at_once, stay);
+        // More than f break nothing unless it has them together.
+        self.intruder.one_by_one = at_once <= self.quorum.f() && self.dice.per_mille(500);
         self.after(STRIKE_EVERY, Event::Storm(Blow::Strike));
     }
 
@@ -78,12 +97,32 @@ impl World {
     }
 
     /// One of its replicas hears something.
-    pub(super) fn overhear(&mut self, server: usize, message: &PeerMessage) {
-        if let PeerMessage::ViewChange(m) = message
-            && self.intruder.seized.contains_key(&server)
-        {
-            let heard = &mut self.intruder.heard;
-            heard.insert((m.body.view, m.body.replica), m.clone());
+    pub(super) fn overhear(&mut self, server: usize, from: ReplicaId, message: &PeerMessage) {
+        if !self.intruder.seized.contains_key(&server) {
+            return;
+        }
+        match message {
+            PeerMessage::ViewChange(m) => {
+                let heard = &mut self.intruder.heard;
+                heard.insert((m.body.view, m.body.replica), m.clone());
+            }
+            PeerMessage::EstimatePlease(nonce) => self.mislead(from, *nonce),
+            _ => {}
+        }
+    }
+
+    /// A replica that recovers is answered in the names of all whose old keys still open links with it.
+    fn mislead(&mut self, asks: ReplicaId, nonce: u64) {
+        let to = usize::from(asks.0);
+        for from in self.open_to(to) {
+            let lie = |dice: &mut Dice| dice.pick(&[0, 300, NOWHERE]);
+            let estimate = Estimate {
+                nonce,
+                checkpoint: Seq(lie(&mut self.dice)),
+                prepared: Seq(lie(&mut self.dice)),
+                view: View(lie(&mut self.dice)),
+            };
+            self.say(to, from, PeerMessage::Estimate(estimate));
         }
     }
 
@@ -150,8 +189,13 @@ impl World {
             });
             self.crash(server);
             self.servers[server].be_sound();
-            self.lose_log(server);
-            self.set_aside(server, 1 << 33);
+            match self.dice.per_mille(500) {
+                true => self.distrust(server, LEFT_DICE),
+                false => {
+                    self.lose_log(server);
+                    self.set_aside(server, LEFT_DICE);
+                }
+            }
             self.start(server)?;
         }
         Ok(())
@@ -185,44 +229,70 @@ impl World {
     }
 
     fn seize_some(&mut self) {
-        if !self.intruder.seized.is_empty() || !self.intruder.healing.is_empty() {
+        let it = &self.intruder;
+        let has =
+            |server: &usize| it.seized.contains_key(server) || it.healing.contains_key(server);
+        let taken: BTreeSet<usize> = (0..self.servers.len()).filter(has).collect();
+        let may = match it.one_by_one {
+            true => taken.len() < it.at_once,
+            false => taken.is_empty(),
+        };
+        if !may {
             return;
         }
+        let more = if it.one_by_one { 1 } else { it.at_once };
         let mut victims = BTreeSet::new();
-        while victims.len() < self.intruder.at_once {
-            victims.insert(self.dice.below(self.servers.len() as u64) as usize);
+        while victims.len() < more {
+            let victim = self.dice.below(self.servers.len() as u64) as usize;
+            if !taken.contains(&victim) {
+                victims.insert(victim);
+            }
         }
-        let until = self.now + self.dice.range(self.intruder.stay);
         for server in victims {
-            let it = &mut self.servers[server];
-            let (id, kind) = (
-                it.id,
-                self.dice
-                    .pick(&[Fault::Silent, Fault::Lie, Fault::Equivocate]),
-            );
-            it.fall_into_hands(kind, self.quorum);
-            let signer = it.signer().clone();
-            let counter = signer.certificate().map_or(0, |c| c.counter);
-            // A key holder makes one for whoever has the replica, as often as it is asked.
-            if let Some(last) = self.holders.get_mut(&id) {
-                *last += 1;
-                let statement = statement_of(id, *last);
-                let request = statement.request(&identity_of(id).identity()).request;
-                self.validity.on_sent(&request);
-                self.intruder.statements.push(statement);
-            }
-            self.note(&[46, server as u64], || {
-                format!("the intruder has server {server}: {kind:?}")
-            });
-            self.intruder.seizures += 1;
-            self.intruder.ever.insert(id);
-            self.intruder.seized.insert(server, until);
-            if let Some(certificate) = signer.certificate().cloned() {
-                let began = None;
-                self.intruder.old.push(EpochStatus { certificate, began });
-            }
-            self.intruder.keys.insert(id, (counter, signer));
+            self.seize(server);
         }
+    }
+
+    /// A replica that is down goes back to what it had. Where that was the intruder's, so is the replica, until it recovers once more.
+    pub(super) fn has_gone_back(&mut self, server: usize) {
+        if !self.intruder.healing.contains_key(&server) {
+            return;
+        }
+        if self.healed {
+            self.lose_log(server);
+            return self.set_aside(server, LEFT_DICE);
+        }
+        self.intruder.healing.remove(&server);
+        self.seize(server);
+    }
+
+    fn seize(&mut self, server: usize) {
+        let until = self.now + self.dice.range(self.intruder.stay);
+        let kind = self.dice.pick(&KINDS);
+        let it = &mut self.servers[server];
+        let id = it.id;
+        it.fall_into_hands(kind, self.quorum);
+        let signer = it.signer().clone();
+        let counter = signer.certificate().map_or(0, |c| c.counter);
+        // A key holder makes one for whoever has the replica, as often as it is asked.
+        if let Some(last) = self.holders.get_mut(&id) {
+            *last += 1;
+            let statement = statement_of(id, *last);
+            let request = statement.request(&identity_of(id).identity()).request;
+            self.validity.on_sent(&request);
+            self.intruder.statements.push(statement);
+        }
+        self.note(&[46, server as u64], || {
+            format!("the intruder has server {server}: {kind:?}")
+        });
+        self.intruder.seizures += 1;
+        self.intruder.ever.insert(id);
+        self.intruder.seized.insert(server, until);
+        if let Some(certificate) = signer.certificate().cloned() {
+            let began = None;
+            self.intruder.old.push(EpochStatus { certificate, began });
+        }
+        self.intruder.keys.insert(id, (counter, signer));
     }
 
     /// Says in the names of all whose keys it has or had what would have a view begin as if nothing had been agreed on.
@@ -324,28 +394,11 @@ impl World {
 
     /// Old certificates; what is signed with keys that last; votes over links that old keys still open.
     fn say_old(&mut self, own: ReplicaId, view: View, committed: Seq, correct: &[usize]) {
-        let open = self.intruder.keys.iter().filter(|(id, (counter, _))| {
-            self.holders
-                .get(id)
-                .is_some_and(|now| *now < counter + PASSED)
-        });
-        let open: Vec<(ReplicaId, u64)> = open.map(|(id, (n, _))| (*id, *n)).collect();
-        let digest = Batch::null().digest();
         for &to in correct {
             let me = self.servers[to].id;
-            for at in 1..=3 {
-                let seq = Seq(committed.0 + at);
-                for &(from, counter) in open.iter().filter(|(id, _)| *id != me) {
-                    let least = self.intruder.void.get(&(to, from));
-                    if least.is_some_and(|least| counter < *least) {
-                        continue;
-                    }
-                    self.say(
-                        to,
-                        from,
-                        PeerMessage::Prepare(Prepare { view, seq, digest }),
-                    );
-                    self.say(to, from, PeerMessage::Commit(Commit { view, seq, digest }));
+            for from in self.open_to(to) {
+                for m in self.false_words(view, committed) {
+                    self.say(to, from, m);
                 }
             }
             let old = self.intruder.old.clone();
@@ -365,6 +418,49 @@ impl World {
                 self.say(to, own, PeerMessage::ViewChange(m));
             }
         }
+    }
+
+    /// In whose names it can speak to a server: those whose keys it has or had, as long as the server takes them.
+    fn open_to(&self, to: usize) -> Vec<ReplicaId> {
+        let takes = |id: ReplicaId, counter: u64| {
+            let newest = self.holders.get(&id);
+            let least = self.intruder.void.get(&(to, id));
+            newest.is_some_and(|now| *now < counter + PASSED)
+                && least.is_none_or(|least| counter >= *least)
+        };
+        let keys = self.intruder.keys.iter();
+        let open = keys.filter(|(id, (counter, _))| takes(**id, *counter));
+        let me = self.servers[to].id;
+        open.map(|(id, _)| *id).filter(|id| *id != me).collect()
+    }
+
+    /// What it says over a link that an old key still opens: votes, hints, a checkpoint, a place far ahead.
+    fn false_words(&mut self, view: View, committed: Seq) -> Vec<PeerMessage> {
+        let null = Batch::null();
+        let other = Batch {
+            requests: vec![Digest::ZERO],
+            ..null.clone()
+        };
+        let digest = self.dice.pick(&[null.digest(), other.digest()]);
+        let mut words = Vec::new();
+        for seq in (1..=3).map(|at| Seq(committed.0 + at)) {
+            words.push(PeerMessage::Prepare(Prepare { view, seq, digest }));
+            words.push(PeerMessage::Commit(Commit { view, seq, digest }));
+            words.push(PeerMessage::Committed(Committed { seq, digest }));
+        }
+        let next = (committed.0 / CHECKPOINT_INTERVAL + 1) * CHECKPOINT_INTERVAL;
+        let seq = Seq(next + self.dice.pick(&[0, LOG_WINDOW]));
+        words.push(PeerMessage::Checkpoint(Checkpoint { seq, root: digest }));
+        words.push(PeerMessage::Status(Status {
+            view: View(view.0 + self.dice.pick(&[0, 1, FAR])),
+            active: self.dice.per_mille(500),
+            stable: seq,
+            committed: seq,
+            executed: seq,
+            primary_lost: false,
+            recovering: self.dice.pick(&[None, Some(Seq(0)), Some(seq)]),
+        }));
+        words
     }
 
     fn say(&mut self, to: usize, from: ReplicaId, message: PeerMessage) {
