@@ -21,6 +21,9 @@ use crate::io::Rejected;
 
 /// The authenticator keys remembered for one client: its connections, and a few that have just closed.
 const KEYS_PER_CLIENT: usize = 8;
+/// How long a key counts after its link has gone, for what others still pass on: twice the time in which links are made anew unless that was
+/// set. Whoever has stolen it can use it no longer.
+const KEY_LASTS_MS: Millis = 30_000;
 
 /// How long a client that has sent wrong MACs must sign what it asks.
 const SUSPECT_MS: Millis = 60_000;
@@ -36,7 +39,8 @@ const SETTLING_MS: Millis = 10_000;
 pub(crate) struct ClientKeys {
     /// When the first of them came.
     since: Millis,
-    keys: VecDeque<MacKey>,
+    /// Each with when its link has gone.
+    keys: VecDeque<(MacKey, Option<Millis>)>,
 }
 
 impl ClientKeys {
@@ -60,15 +64,24 @@ impl Agreement {
             keys: VecDeque::new(),
         };
         let keys = &mut self.mac_keys.entry(client).or_insert_with(new).keys;
-        if !keys.contains(&key) {
+        if !keys.iter().any(|(known, _)| *known == key) {
             if keys.len() == KEYS_PER_CLIENT {
                 keys.pop_front();
             }
-            keys.push_back(key);
+            keys.push_back((key, None));
             // Requests that came before their client's link may be checked now.
             self.accept_proposals();
         }
         Ok(())
+    }
+
+    /// A link with a client has gone, which had this key.
+    pub(crate) fn on_client_key_gone(&mut self, client: &ClientId, key: &MacKey) {
+        let keys = self.mac_keys.get_mut(client).map(|known| &mut known.keys);
+        let own = keys.into_iter().flatten().find(|(known, _)| known == key);
+        if let Some((_, gone)) = own {
+            *gone = Some(self.now.mono);
+        }
     }
 
     /// A request over its client's link; whether its signature was found right. A primary checks signatures when it proposes, many together.
@@ -151,9 +164,10 @@ impl Agreement {
         let Some(known) = keys.filter(|_| self.config.authentication == Authentication::Mac) else {
             return false;
         };
-        let (me, digest) = (self.config.me, request.request.digest());
-        let mut keys = known.keys.iter();
-        keys.any(|key| request.auth.check_mac(me, key, &digest).is_ok())
+        let (me, digest, now) = (self.config.me, request.request.digest(), self.now.mono);
+        let counts = |gone: &Option<Millis>| gone.is_none_or(|at| now < at + KEY_LASTS_MS);
+        let mut keys = known.keys.iter().filter(|(_, gone)| counts(gone));
+        keys.any(|(key, _)| request.auth.check_mac(me, key, &digest).is_ok())
     }
 
     /// Whether it has a right signature of its client.

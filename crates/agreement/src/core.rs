@@ -395,6 +395,10 @@ impl Agreement {
                 Ok(())
             }
             Input::ClientKey(client, key) => self.on_client_key(client, key),
+            Input::ClientKeyGone(client, key) => {
+                self.on_client_key_gone(&client, &key);
+                Ok(())
+            }
             Input::GuestGone(client) => {
                 self.on_guest_gone(client);
                 Ok(())

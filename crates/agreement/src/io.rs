@@ -100,6 +100,8 @@ pub enum Input {
     PeerLink(ReplicaId, bool),
     /// A link with a client stands, with this key for its authenticators. Whom the group does not name is a guest.
     ClientKey(ClientId, MacKey),
+    /// The link with a client that had this key is gone.
+    ClientKeyGone(ClientId, MacKey),
     /// A client that the group does not name has been gone for long: what is known of it can be forgotten.
     GuestGone(ClientId),
     /// This replica signs with another key from now on: that of its next epoch.

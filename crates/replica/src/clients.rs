@@ -44,16 +44,16 @@ impl Clients {
         self.of_client.entry(client).or_default().insert(id);
     }
 
-    pub fn down(&mut self, id: ConnectionId) {
-        let Some(Connection { client, .. }) = self.connections.remove(&id) else {
-            return;
-        };
+    /// Whose it was, and its key.
+    pub fn down(&mut self, id: ConnectionId) -> Option<(ClientId, MacKey)> {
+        let Connection { client, key, .. } = self.connections.remove(&id)?;
         if let Some(own) = self.of_client.get_mut(&client) {
             own.remove(&id);
             if own.is_empty() {
                 self.of_client.remove(&client);
             }
         }
+        Some((client, key))
     }
 
     /// A guest has been gone for long.

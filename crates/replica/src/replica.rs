@@ -222,7 +222,11 @@ impl<S: Service> Replica<S> {
                 self.clients.up(connection, client, key.clone());
                 self.agree(now, AgreementInput::ClientKey(client, key));
             }
-            Input::ClientDown(connection) => self.clients.down(connection),
+            Input::ClientDown(connection) => {
+                if let Some((client, key)) = self.clients.down(connection) {
+                    self.agree(now, AgreementInput::ClientKeyGone(client, key));
+                }
+            }
             Input::GuestGone(client) => {
                 self.clients.forget(&client);
                 self.agree(now, AgreementInput::GuestGone(client));

@@ -253,3 +253,25 @@ fn what_was_executed_is_not_ordered_again() {
     assert!(executed > Seq(1));
     assert!(again <= 16, "{again}");
 }
+
+/// The key of a client's link counts for what others pass on for half a minute after the link has gone, and then no longer.
+#[test]
+fn a_key_does_not_outlive_its_link_for_long() {
+    let gone_at = 100_000;
+    for (later, counts) in [(29_950, true), (30_000, false)] {
+        let mut replica = fresh(0);
+        let key = Input::ClientKey(client(), link_key(0));
+        replica.handle(at(0), key).unwrap();
+        wait(&mut replica, 0, gone_at);
+        let gone = Input::ClientKeyGone(client(), link_key(0));
+        replica.handle(at(gone_at), gone).unwrap();
+        wait(&mut replica, gone_at, gone_at + later);
+        let passed_on = PeerMessage::Request(unsigned(1));
+        let taken = from_peer(&mut replica, gone_at + later, 3, passed_on);
+        let wanted = match counts {
+            true => Ok(()),
+            false => Err(Rejected::BadAuthentication),
+        };
+        assert_eq!(taken, wanted, "{later} ms after");
+    }
+}
