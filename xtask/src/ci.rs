@@ -120,7 +120,15 @@ pub fn cargo(args: &[&str]) -> Result<(), String> {
 
 /// Runs a program that must succeed.
 pub fn program(name: &str, args: &[&str]) -> Result<(), String> {
-    let status = Command::new(name).args(args).status();
+    program_with(name, args, &[])
+}
+
+/// The same, with these variables in its environment.
+pub fn program_with(name: &str, args: &[&str], vars: &[(&str, &str)]) -> Result<(), String> {
+    let status = Command::new(name)
+        .args(args)
+        .envs(vars.iter().copied())
+        .status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{name} {}: {status}", args.join(" "))),

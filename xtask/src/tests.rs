@@ -7,6 +7,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
+use crate::ci;
+
 /// How many tests may need a second try; where more fail, it is not the machine.
 const TRIES: usize = 2;
 
@@ -25,16 +27,8 @@ const LINTED: [(&str, &str); 2] = [
 
 /// Builds all tests, with lints.
 pub fn build() -> Result<(), String> {
-    let status = Command::new("cargo")
-        .args(EVERYTHING)
-        .arg("--no-run")
-        .envs(LINTED)
-        .status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("cargo test --no-run: {status}")),
-        Err(error) => Err(format!("cargo can't be started: {error}")),
-    }
+    let args = [&EVERYTHING[..], &["--no-run"]].concat();
+    ci::program_with("cargo", &args, &LINTED)
 }
 
 /// `cargo test` of the whole workspace.

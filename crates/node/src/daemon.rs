@@ -12,6 +12,7 @@
 //! each link meanwhile. It never waits for a disk or a peer. What bounds its work: a link is read only when all
 //! that it gave before was handled, and the protocol's window bounds the disks' completions.
 
+mod aside;
 mod core_thread;
 pub mod directory;
 mod epoch;

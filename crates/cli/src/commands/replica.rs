@@ -1,6 +1,7 @@
 //! `quorate replica`.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use quorate_execution::Service;
@@ -13,6 +14,8 @@ use quorate_wire::ReplicaId;
 use crate::args::Replica;
 use crate::{commands, paths};
 
+/// Tk, unless it is said.
+const KEY_REFRESH: Duration = Duration::from_secs(15);
 /// How often a process mends a damaged state: a disk that damages each is to be replaced.
 const MENDED_AT_MOST: u32 = 3;
 
@@ -39,7 +42,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         .clone()
         .unwrap_or_else(|| paths::replica_key(&directory, args.id));
     let has_holders = group.identities().is_some();
-    if !has_holders && (args.key_holder.is_some() || !args.key_refresh.is_zero()) {
+    if !has_holders && (args.key_holder.is_some() || args.key_refresh.is_some()) {
         bail!(
             "the replicas of this group have no key holders: leave --key-holder and --key-refresh away, or make a group with \
              them (`quorate init --key-holders`)"
@@ -55,7 +58,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
                 .key_holder
                 .clone()
                 .unwrap_or_else(|| paths::holder_socket(&directory, args.id)),
-            refresh: args.key_refresh,
+            refresh: args.key_refresh.unwrap_or(KEY_REFRESH),
         }),
         data: args
             .data
@@ -90,13 +93,12 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
     });
     let mut mended = 0;
     loop {
-        match replica.wait() {
+        let trust = match replica.wait() {
             Err(DaemonError::StateDamaged(reason)) if mended < MENDED_AT_MOST => {
                 mended += 1;
                 tracing::error!("{reason}");
                 tracing::warn!("replica {} starts again, to fetch the state", args.id);
-                replica = start(true, Trust::All)?;
-                stop.use_for(replica.stopper());
+                Trust::All
             }
             // Once: a replica that has taken its log back does not recover.
             Err(e @ DaemonError::Missed(_)) => {
@@ -105,11 +107,12 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
                     "replica {} goes on with the log and the state that it had",
                     args.id
                 );
-                replica = start(true, Trust::SetAside)?;
-                stop.use_for(replica.stopper());
+                Trust::SetAside
             }
             ended => return ended.with_context(stopped),
-        }
+        };
+        replica = start(true, trust)?;
+        stop.use_for(replica.stopper());
     }
 }
 

@@ -29,8 +29,8 @@ const STALE: Duration = Duration::from_secs(5);
 const SILENT: Duration = Duration::from_secs(120);
 
 /// What is said of a recovery that came to nothing.
-const MISSED: &str = "its recovery came to nothing: another replica is silent or lies, and the others are too few without this one. It goes on \
-    with what it had, so the group works; look after the other one (the log of this one says what it waited for), then recover it again";
+const MISSED: &str = "its recovery came to nothing: the others did not get on without it, since another replica is silent, lies, or is very slow. It \
+    goes on with what it had, so the group works; look after the other one (the log of this one says what it waited for), then recover it again";
 
 /// Who recovers, has recovered, and will.
 #[derive(Debug)]

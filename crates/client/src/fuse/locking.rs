@@ -304,14 +304,14 @@ impl Core {
     /// The owner has in the range what he had before, and nothing else. Nobody is in the way of less.
     async fn put_back(&self, file: &OpenFile, wanted: &Wanted, space: LockSpace, before: &[Grant]) {
         let (mut from, last) = wanted.range_in(space);
+        let part = |start, end, kind| Wanted {
+            start,
+            end,
+            kind,
+            ..*wanted
+        };
         let mut done = Ok(());
         for had in before {
-            let part = |start, end, kind| Wanted {
-                start,
-                end,
-                kind,
-                ..*wanted
-            };
             if from < had.start {
                 let gap = part(from, had.start - 1, LockKind::Unlock);
                 done = done.and(self.let_go(file, &gap, space).await);
@@ -321,11 +321,7 @@ impl Core {
             from = had.end.saturating_add(1);
         }
         if before.last().is_none_or(|had| had.end < last) {
-            let gap = Wanted {
-                start: from,
-                end: last,
-                ..*wanted
-            };
+            let gap = part(from, last, LockKind::Unlock);
             done = done.and(self.let_go(file, &gap, space).await);
         }
         if let Err(errno) = done {

@@ -17,6 +17,7 @@ use quorate_wire::message::{ClientMessage, KeyRenewal, ReplicaMessage, Report, S
 use quorate_wire::{ClientId, LogIndex, RecoveryStatement, ReplicaId, Seq, Time};
 
 use super::DaemonError;
+use super::aside;
 use super::directory;
 use super::evidence::EvidenceKeeper;
 use super::former::FormerThreads;
@@ -488,7 +489,7 @@ impl<S: Service> Core<S> {
                 Output::Recovered(counts) => self.recovered(counts),
                 Output::Void(replica, number) => self.outgoing.links().void(replica, number),
                 Output::Missed(why) if self.former_log => return Err(DaemonError::Missed(why)),
-                Output::Missed(why) => tracing::warn!("{why}, and it has no log to go on with"),
+                Output::Missed(why) => self.progress.missed(why, mono),
                 Output::Evidence(evidence) => self.evidence.keep(*evidence),
                 Output::Lie(lie) => {
                     tracing::warn!(
@@ -584,7 +585,7 @@ impl<S: Service> Core<S> {
     /// the one before would make it say something else.
     fn comes_back(&mut self, record: &Record) -> Result<(), DaemonError> {
         if self.former_log && matches!(record, Record::Entered(_)) {
-            restore::drop_former_log(&self.data)?;
+            aside::drop_former_log(&self.data)?;
             self.former_log = false;
         }
         Ok(())

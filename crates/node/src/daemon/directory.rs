@@ -12,6 +12,7 @@ use quorate_net::group::{Durability, Group};
 use quorate_net::{disk, hex};
 
 use super::DaemonError;
+use super::aside;
 use super::restore::{self, Past};
 
 /// The mark's file. Its first line is the group's id; the second is [`NEW`] until the replica runs.
@@ -49,8 +50,8 @@ pub(super) fn make_again(data: &Path, group: &Group) -> Result<(), DaemonError> 
         Some(Mark { is_ours: false, .. }) => Err(DaemonError::OtherGroup(data.into())),
         None => {
             // A log without a mark is from who knows when.
-            restore::drop_former_log(data)?;
-            restore::forget_log(data)?;
+            aside::drop_former_log(data)?;
+            aside::forget_log(data)?;
             write(data, group, false)
         }
     }
@@ -70,7 +71,7 @@ pub(super) fn distrust(data: &Path, group: &Group) -> Result<Past, DaemonError> 
 
 /// A replica goes on with what was set aside when it began to recover, if there is something.
 pub(super) fn take_back(data: &Path, group: &Group) -> Result<Past, DaemonError> {
-    let was_there = restore::take_back(data)?;
+    let was_there = aside::take_back(data)?;
     Ok(match check(data, group)? {
         Past::Logged if was_there => Past::TakenBack,
         past => past,

@@ -1,6 +1,6 @@
 //! What is told to the operators of a replica's way: the views it goes through, and how it comes back without its log.
 
-use quorate_agreement::{Bound, Standing};
+use quorate_agreement::{Bound, Missed, Standing};
 use quorate_wire::View;
 use quorate_wire::message::RECOVERY_STEPS;
 
@@ -33,6 +33,7 @@ pub(super) struct Progress {
     recovering: bool,
     bound: Option<Bound>,
     hopeless_at: Option<u64>,
+    missed_at: Option<u64>,
 }
 
 impl Progress {
@@ -59,6 +60,13 @@ impl Progress {
         self.start.went_back
     }
 
+    /// The recovery comes to nothing as things stand, and there is nothing to go back to.
+    pub fn missed(&mut self, why: Missed, now_ms: u64) {
+        if is_due(&mut self.missed_at, now_ms) {
+            tracing::warn!("{why}, and it has no log to go on with");
+        }
+    }
+
     /// Looks where the replica stands, and tells what has changed.
     pub fn look(&mut self, standing: &Standing, now_ms: u64) {
         self.look_at_view(standing);
@@ -67,7 +75,7 @@ impl Progress {
             if std::mem::take(&mut self.recovering) {
                 tracing::info!(view = standing.view.0, "recovered: the replica votes again");
                 self.bound = None;
-                self.hopeless_at = None;
+                (self.hopeless_at, self.missed_at) = (None, None);
             }
             return;
         };
@@ -94,11 +102,7 @@ impl Progress {
                 "recovering: the group has ordered that this replica recovers; what it certified before is void"
             );
         }
-        let due = self
-            .hopeless_at
-            .is_none_or(|at| now_ms.saturating_sub(at) >= REPEAT_MS);
-        if recovering.too_many && due {
-            self.hopeless_at = Some(now_ms);
+        if recovering.too_many && is_due(&mut self.hopeless_at, now_ms) {
             tracing::error!(
                 "more replicas than the group bears have lost their logs: it can't go on by itself, and nothing that they do \
                  will change that. If one of their logs can be brought back, do so (`log.damaged`, or a disk that was not \
@@ -146,4 +150,13 @@ impl Progress {
             _ => {}
         }
     }
+}
+
+/// Whether what is said again and again is to be said now; if so, it was.
+fn is_due(said_at: &mut Option<u64>, now_ms: u64) -> bool {
+    let due = said_at.is_none_or(|at| now_ms.saturating_sub(at) >= REPEAT_MS);
+    if due {
+        *said_at = Some(now_ms);
+    }
+    due
 }

@@ -17,17 +17,13 @@ use quorate_replica::{Restored, genesis};
 use quorate_store::{Blobs, Former, Store, StoreError};
 use quorate_wire::{LogIndex, Seq};
 
+use super::aside::{self, FORMER_LOG, FORMER_REACHED, OLD_LOG, if_there};
 use super::{DaemonError, core_thread, epoch, former, packed};
 use crate::wal::{self, Reached, Wal, WalError};
 
-const LOG: &str = "log";
-/// What was a log, for those who want to know what has happened to it; one at most.
-const OLD_LOG: &str = "log.damaged";
-const REACHED: &str = "log.reached";
-/// A log that was set aside since the replica recovers, and what was noted of it: as long as it has not recovered it can go back to it.
-const FORMER_LOG: &str = "log.former";
-const FORMER_REACHED: &str = "log.former.reached";
-const STATE: &str = "state.redb";
+pub(super) const LOG: &str = "log";
+pub(super) const REACHED: &str = "log.reached";
+pub(super) const STATE: &str = "state.redb";
 const BLOBS: &str = "blobs";
 /// Its presence says that the state is damaged, as a replica has found while it ran.
 const DAMAGED: &str = "state.damaged";
@@ -83,7 +79,7 @@ pub(super) fn restore<S: Service + Clone>(
         store = open_store(data, &blobs, alone, service)?;
     }
     if !recovering {
-        drop_former_log(data)?;
+        aside::drop_former_log(data)?;
         if former.take().is_some() {
             former::remove(data).map_err(io(data))?;
         }
@@ -116,7 +112,7 @@ pub(super) fn restore<S: Service + Clone>(
     })
 }
 
-fn open_blobs(data: &Path) -> Result<Arc<Blobs>, DaemonError> {
+pub(super) fn open_blobs(data: &Path) -> Result<Arc<Blobs>, DaemonError> {
     Blobs::open(&data.join(BLOBS)).map_err(|e| DaemonError::Io {
         path: e.path,
         source: e.source,
@@ -129,12 +125,9 @@ fn distrust(data: &Path) -> Result<(), DaemonError> {
         "recovering on purpose: log and state are not believed; each piece of the state is compared with what the others have"
     );
     // The log first: with it, the replica would go on as if nothing had been.
-    set_log_aside(data)?;
+    aside::set_log_aside(data)?;
     former::set_aside(data, &data.join(STATE)).map_err(io(data))?;
-    match fs::remove_file(data.join(DAMAGED)) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(data)(e)),
-        _ => {}
-    }
+    if_there(fs::remove_file(data.join(DAMAGED))).map_err(io(data))?;
     former::drop_cached_pages(data);
     Ok(())
 }
@@ -211,15 +204,13 @@ fn set_state_aside(data: &Path) -> Result<(), DaemonError> {
     tracing::warn!("the damaged state is removed, and fetched from the other replicas");
     for name in [STATE, DAMAGED] {
         let path = data.join(name);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(&path)(e)),
-            _ => disk::sync_directory_of(&path).map_err(io(data))?,
-        }
+        if_there(fs::remove_file(&path)).map_err(io(&path))?;
+        disk::sync_directory_of(&path).map_err(io(data))?;
     }
     Ok(())
 }
 
-struct Log {
+pub(super) struct Log {
     wal: Wal,
     records: Vec<Record>,
     next_index: LogIndex,
@@ -242,7 +233,7 @@ fn open_log(data: &Path, blobs: &Arc<Blobs>, past: Past, alone: bool) -> Result<
         "without its log the replica does not know what it has told the others: it is silent until the group has gone on \
          beyond all that it may have said; `quorate status` shows how far that is"
     );
-    forget_log(data)?;
+    aside::forget_log(data)?;
     begin_log(data, blobs)
 }
 
@@ -311,76 +302,8 @@ fn check_order(
     }
 }
 
-/// Sets the log aside, and what was noted of it.
-pub(super) fn forget_log(data: &Path) -> Result<(), DaemonError> {
-    let (log, old) = (data.join(LOG), data.join(OLD_LOG));
-    let moved = || {
-        if log.exists() {
-            match fs::remove_dir_all(&old) {
-                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-                _ => fs::rename(&log, &old)?,
-            }
-        }
-        disk::sync_directory_of(&log)?;
-        Reached::read(&data.join(REACHED))?.clear()
-    };
-    moved().map_err(io(&log))
-}
-
-/// Sets the log aside for as long as the replica recovers. One that was set aside before is older, and what came after it says no more
-/// than that the replica recovers: it would have been dropped else.
-fn set_log_aside(data: &Path) -> Result<(), DaemonError> {
-    if data.join(FORMER_LOG).exists() {
-        return forget_log(data);
-    }
-    // The note first: alone it proves nothing, and a log without it can't be told from one that ends too early.
-    rename(data, REACHED, FORMER_REACHED)?;
-    rename(data, LOG, FORMER_LOG)
-}
-
-/// Goes back to the log that was set aside, if there is one, and to the state; whether there was. The log that is there in its place says no
-/// more than that the replica recovers, and goes last: until then it may recover once more.
-pub(super) fn take_back(data: &Path) -> Result<bool, DaemonError> {
-    if !data.join(FORMER_LOG).exists() {
-        return Ok(false);
-    }
-    let blobs = open_blobs(data)?;
-    former::take_back(data, &data.join(STATE), &blobs)?;
-    match fs::remove_dir_all(data.join(LOG)) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(data)(e)),
-        _ => {}
-    }
-    rename(data, FORMER_LOG, LOG)?;
-    rename(data, FORMER_REACHED, REACHED)?;
-    Ok(true)
-}
-
-/// The replica has recovered, and must never go back to the log that it had.
-pub(super) fn drop_former_log(data: &Path) -> Result<(), DaemonError> {
-    if !data.join(FORMER_LOG).exists() {
-        return Ok(());
-    }
-    let drop = || {
-        match fs::remove_dir_all(data.join(OLD_LOG)) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => fs::rename(data.join(FORMER_LOG), data.join(OLD_LOG))?,
-        }
-        Reached::read(&data.join(FORMER_REACHED))?.clear()
-    };
-    drop().map_err(io(data))
-}
-
-/// Renames a file or a directory, if it is there.
-fn rename(data: &Path, from: &str, to: &str) -> Result<(), DaemonError> {
-    let (from, to) = (data.join(from), data.join(to));
-    match fs::rename(&from, &to) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(io(&from)(e)),
-        _ => disk::sync_directory_of(&to).map_err(io(data)),
-    }
-}
-
 /// Begins a log that says that the one before is lost.
-fn begin_log(data: &Path, blobs: &Arc<Blobs>) -> Result<Log, DaemonError> {
+pub(super) fn begin_log(data: &Path, blobs: &Arc<Blobs>) -> Result<Log, DaemonError> {
     let (mut wal, ..) = Wal::open(&data.join(LOG), blobs.clone())?;
     let index = LogIndex(0);
     let record = Record::Recovering(core_thread::wall());
@@ -393,7 +316,7 @@ fn begin_log(data: &Path, blobs: &Arc<Blobs>) -> Result<Log, DaemonError> {
     })
 }
 
-fn io(path: &Path) -> impl Fn(std::io::Error) -> DaemonError + use<> {
+pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> DaemonError + use<> {
     let path: PathBuf = path.to_owned();
     move |source| DaemonError::Io {
         path: path.clone(),
@@ -451,45 +374,5 @@ mod tests {
         assert!(data.join(OLD_LOG).exists());
         let alone = open_log(data, &blobs(), Past::Lost, true);
         assert!(matches!(alone, Err(DaemonError::Alone(_))));
-    }
-
-    /// A log is set aside once, however often the recovery begins anew; it comes back as it was, and not after the replica has.
-    #[test]
-    fn a_log_comes_back_until_the_replica_has() {
-        let place = tempfile::tempdir().unwrap();
-        let data = place.path();
-        let blobs = || Blobs::open(&data.join("blobs")).unwrap();
-        let make_log = |index| {
-            let (mut wal, ..) = Wal::open(&data.join(LOG), blobs()).unwrap();
-            wal.append(&[record(index, index)]).unwrap();
-            wal.sync().unwrap();
-            fs::write(data.join(REACHED), format!("{index}")).unwrap();
-        };
-        let last = || {
-            let (_, found, _) = Wal::open(&data.join(LOG), blobs()).unwrap();
-            (found.last().unwrap().index, data.join(REACHED).exists())
-        };
-        assert!(!take_back(data).unwrap());
-        make_log(7);
-        for _ in 0..3 {
-            set_log_aside(data).unwrap();
-            assert!(!data.join(LOG).exists() && !data.join(REACHED).exists());
-            begin_log(data, &blobs()).unwrap();
-        }
-        assert!(take_back(data).unwrap());
-        assert_eq!(last(), (LogIndex(7), true));
-        assert!(!take_back(data).unwrap());
-
-        set_log_aside(data).unwrap();
-        begin_log(data, &blobs()).unwrap();
-        drop_former_log(data).unwrap();
-        assert!(!take_back(data).unwrap() && data.join(OLD_LOG).exists());
-        assert!(!data.join(FORMER_REACHED).exists());
-        // The next one sets aside the log that it has then.
-        fs::remove_dir_all(data.join(LOG)).unwrap();
-        make_log(9);
-        set_log_aside(data).unwrap();
-        assert!(take_back(data).unwrap());
-        assert_eq!(last(), (LogIndex(9), true));
     }
 }
