@@ -20,14 +20,14 @@ use super::{Period, parse_route, time};
 /// signed again. A key whose counter is lost or damaged is to be replaced.
 ///
 /// Example, in a service that runs as the user `quorate-key`, for a replica that runs as `quorate`:
-///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user $(id -u quorate)
+///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user quorate
 ///       --key /var/lib/quorate-key/key --counter /var/lib/quorate-key/counter --socket /run/quorate-key/socket
 ///
 /// The same with a key that never leaves a TPM 2.0, which counts as well. --enroll makes it, once, and prints what `quorate init
 /// --identity 2=...` wants:
 ///   quorate keyholder --tpm device:/dev/tpmrm0 --enroll --key /var/lib/quorate-key/tpm
 ///   quorate keyholder --tpm device:/dev/tpmrm0 --key /var/lib/quorate-key/tpm --group /etc/quorate/group.toml --id 2
-///       --user $(id -u quorate) --socket /run/quorate-key/socket
+///       --user quorate --socket /run/quorate-key/socket
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Keyholder {
@@ -53,9 +53,9 @@ pub struct Keyholder {
     /// Where to listen [default: holder-N/socket beside the group file].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// The number of the user that the replica runs as; all others are refused [default: this process's own].
-    #[arg(long, value_name = "UID")]
-    pub user: Option<u32>,
+    /// The user that the replica runs as, a name or a number; all others are refused [default: this process's own].
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
     /// End when standard input ends: so a key holder does not outlive the `quorate up` that started it.
     #[arg(long, hide = true)]
     pub with_parent: bool,
@@ -86,10 +86,10 @@ pub struct Replica {
     /// The socket of its key holder, in a group whose replicas have any [default: holder-N/socket beside the group file].
     #[arg(long, value_name = "PATH")]
     pub key_holder: Option<PathBuf>,
-    /// Take another key for links, and make all links anew, each time that so long has passed, such as 15s; 0: never. What was stolen
-    /// with a replica's memory is of use for two such periods.
-    #[arg(long, value_name = "TIME", default_value = "0", value_parser = time::refresh)]
-    pub key_refresh: Duration,
+    /// Tk: take another key for links, and make all links anew, each time that so long has passed, in a group whose replicas have key
+    /// holders; 0: never [default: 15s]. What was stolen with a replica's memory is of use for two such periods.
+    #[arg(long, value_name = "TIME", value_parser = time::refresh)]
+    pub key_refresh: Option<Duration>,
     /// The replica's directory [default: replica-N beside the group file].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -238,4 +238,45 @@ pub struct ScheduleArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::Parser;
+
+    use super::super::{Args, Command};
+
+    /// The command of a unit in `dist/systemd`, of replica 2.
+    fn command(unit: &str) -> Vec<String> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd");
+        let text = std::fs::read_to_string(path.join(unit)).unwrap();
+        let text = text.replace("\\\n", " ").replace("%i", "2");
+        let line = text.lines().find_map(|l| l.strip_prefix("ExecStart="));
+        line.unwrap().split_whitespace().map(Into::into).collect()
+    }
+
+    /// What the units run is understood, with the options that the supervisor passes on to the replica.
+    #[test]
+    fn units_say_what_there_is() {
+        let holder = Args::try_parse_from(command("quorate-keyholder@.service")).unwrap();
+        let Command::Keyholder(holder) = holder.command else {
+            panic!("another command")
+        };
+        let supervise = Args::try_parse_from(command("quorate-replica@.service")).unwrap();
+        let Command::Supervise(supervise) = supervise.command else {
+            panic!("another command")
+        };
+        assert_eq!((holder.id, supervise.id), (Some(2), 2));
+        let mut replica = ["quorate", "replica", "--id", "2", "--group", "group.toml"]
+            .map(Into::into)
+            .to_vec();
+        replica.extend(supervise.replica);
+        let replica = Args::try_parse_from(replica).unwrap();
+        let Command::Replica(replica) = replica.command else {
+            panic!("another command")
+        };
+        assert_eq!(replica.key_holder, holder.socket);
+    }
 }

@@ -58,7 +58,7 @@ pub fn run(args: &Init) -> Result<()> {
     println!("                   quorate replica --id N --group group.toml");
     if args.key_holders {
         println!("and, as another user, with group.toml and the directory holder-N:");
-        println!("                   quorate keyholder --id N --group group.toml --user UID");
+        println!("                   quorate keyholder --id N --group group.toml --user USER");
     }
     match args.coordinator {
         true => println!(

@@ -9,6 +9,7 @@ use quorate_wire::{IdentityKey, ReplicaId};
 use rustix::process::{DumpableBehavior, getuid, set_dumpable_behavior};
 
 use crate::args::Keyholder;
+use crate::supervision::Account;
 use crate::{commands, paths, tpm};
 
 pub fn run(args: &Keyholder) -> Result<()> {
@@ -88,7 +89,11 @@ fn serve(args: &Keyholder, group: &Group, id: u8, vault: impl Vault, last: u64) 
     let directory = args.group.as_deref().map(paths::beside).unwrap_or_default();
     let usual = || paths::holder_socket(&directory, id);
     let socket = args.socket.clone().unwrap_or_else(usual);
-    let user = args.user.unwrap_or_else(|| getuid().as_raw());
+    let user = match args.user.as_deref().map(|user| (user, user.parse())) {
+        None => getuid().as_raw(),
+        Some((_, Ok(number))) => number,
+        Some((name, Err(_))) => Account::named(name)?.uid,
+    };
     let holder = Holder::bind(&socket, vault, (group.id(), ReplicaId(id)), user)?;
     if args.with_parent {
         // There is nothing to put in order: what is signed was counted before.
