@@ -237,8 +237,9 @@ pub struct Nfs {
 ///
 /// A configuration:
 ///   listen = "127.0.0.1:2049"
+///   udp = false                          # also over UDP, which lets in who can send from an address: docs/router.md
 ///   log = "route.log"                    # what is under way on two servers; keep it, on a disk
-///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048"]
+///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048&udp=yes"]
 ///   policy = "hash"                      # or round_robin, least_full, stay
 ///   switch_percent = 100                 # how many new directories are spread; others stay with their parent
 ///   buckets = 64                         # in how many parts they can move later; for good
@@ -272,8 +273,12 @@ pub struct Route {
     /// Begin a new log for volumes that have been used, where theirs is lost.
     #[arg(long)]
     pub new_log: bool,
+    /// Serve clients with so many threads, each with connections to the servers of its own. What comes over a connection stays on one
+    /// thread; the system spreads connections by their addresses and ports.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub threads: u8,
     /// Print one JSON object a line: "event" is "ready" (with "address" and how many "volumes"), or "status" every 5 seconds with what
-    /// `quorate volume list --json` prints.
+    /// `quorate volume list --json` prints, and with `udp` in "udp_dropped" how many datagrams were dropped, by reason.
     #[arg(long)]
     pub json: bool,
 }

@@ -13,7 +13,7 @@ mod mount;
 mod names;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +31,7 @@ use crate::replays::{Begun, Replays, checksum};
 use crate::reply::{Reply, version};
 use crate::rpc::{Accepted, Credential, Head, accepted, denied, read_head};
 use crate::server::Answers;
+use crate::server::client::Peer;
 use crate::status::Status;
 use crate::xdr::Reader;
 
@@ -68,7 +69,7 @@ pub struct Front {
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// From where.
-    pub peer: SocketAddr,
+    pub peer: Peer,
     /// As whom, as he says.
     pub credential: Credential,
 }
@@ -167,10 +168,10 @@ impl Front {
     }
 
     /// Answers a call. Not longer than it was said that it may take, and at the group it goes on if it changes something.
-    pub async fn answer(self: &Arc<Front>, peer: SocketAddr, parsed: Parsed) -> Vec<u8> {
+    pub async fn answer(self: &Arc<Front>, peer: Peer, parsed: Parsed) -> Vec<u8> {
         match parsed.0 {
             What::Answered(reply) => reply,
-            What::Mount(head, arguments) => self.mount(peer, head, arguments).await.out,
+            What::Mount(head, arguments) => self.mount(peer.address, head, arguments).await.out,
             What::Nfs(head, call, arguments) => {
                 let body = self.nfs(peer, &head, call, arguments).await;
                 let mut w = accepted(head.xid, Accepted::Success, body.len());
@@ -182,7 +183,7 @@ impl Front {
 
     async fn nfs(
         self: &Arc<Front>,
-        peer: SocketAddr,
+        peer: Peer,
         head: &Head,
         call: Call,
         arguments: Bytes,
@@ -301,7 +302,8 @@ impl Front {
             .exports
             .by_id(named.export)
             .ok_or(Status::Stale)?;
-        if !export.admits(caller.peer.ip()) || export.secure && caller.peer.port() >= 1024 {
+        let from = caller.peer.address;
+        if !export.admits(from.ip()) || export.secure && from.port() >= 1024 {
             return Err(Status::Acces);
         }
         Ok(Object {
@@ -401,7 +403,7 @@ impl Answers for Front {
         call.reply_bytes()
     }
 
-    async fn answer(self: &Arc<Front>, peer: SocketAddr, call: Parsed) -> Vec<u8> {
+    async fn answer(self: &Arc<Front>, peer: Peer, call: Parsed) -> Vec<u8> {
         Front::answer(self, peer, call).await
     }
 }

@@ -4,12 +4,12 @@
 //!   nothing is allocated by what they only announce.
 //! - [`exports`]: what is offered to whom, and as whom they act there. [`handle`]: what names an object.
 //! - [`Front`]: the procedures, each an operation of the file service. [`replays`]: none is done twice.
-//! - Connections: [`serve`].
+//! - Connections: [`serve`]; with datagrams, and on several threads, [`Listeners`].
 //!
 //! The front has no state that matters: it can be killed at any time. It believes the group (2f+1 replicas) and nobody else,
 //! and its clients believe it: it belongs on the machine that mounts, or as near to it as can be.
 //!
-//! Absent on purpose: a port mapper (mount with `port=` and `mountport=`), locks (`nolock`), UDP, NFS versions 2 and 4, any
+//! Absent on purpose: a port mapper (mount with `port=` and `mountport=`), locks (`nolock`), NFS versions 2 and 4, any
 //! cache, and any decision about permissions: the service makes those.
 
 pub mod call;
@@ -27,5 +27,7 @@ pub mod xdr;
 pub use exports::Exports;
 pub use front::{Front, Parsed, Settings, parse};
 pub use handle::Secrets;
-pub use server::client::{Client, Ticket};
+pub use server::client::{Client, Peer, Ticket};
+pub use server::datagrams::{Drops, UDP_IO_BYTES, widen};
+pub use server::listen::{Listeners, MAX_THREADS, thread};
 pub use server::{Answers, serve, take_back};

@@ -6,17 +6,18 @@
 //! could be done after it, and after what the client has done since. So a call that says the same as one that is *overdue* takes
 //! its place, and gets its reply.
 //!
-//! A call is known by its client's address and port, its number, and a checksum of what it says. Linux comes back from the same
+//! A call is known by its client's address and port, whether it came over TCP or UDP, its number, and a checksum of what it says. Linux comes back from the same
 //! port; who comes from another port is another client here, so that two clients with the same call are never taken for one.
 //! All this is lost with the process: a call that is sent again to a new front is done again.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+
+use crate::Peer;
 
 /// The most calls that are remembered. Their replies have some 300 bytes each.
 const MAX_CALLS: usize = 8192;
@@ -98,11 +99,13 @@ pub struct Wait {
 }
 
 /// What a client says: who it is, as whom it acts, and its call. Not the stamp in its credential, which may be another each time.
-pub fn checksum(peer: SocketAddr, ids: &[u32], procedure: u32, arguments: &[u8]) -> Checksum {
+pub fn checksum(peer: Peer, ids: &[u32], procedure: u32, arguments: &[u8]) -> Checksum {
     let mut hasher = blake3::Hasher::new();
-    let peer = peer.to_string();
-    hasher.update(&(peer.len() as u32).to_be_bytes());
-    hasher.update(peer.as_bytes());
+    let address = peer.address.to_string();
+    hasher.update(&(address.len() as u32).to_be_bytes());
+    hasher.update(address.as_bytes());
+    // UDP has ports of its own, with other clients.
+    hasher.update(&[u8::from(peer.is_datagram)]);
     hasher.update(&(ids.len() as u32).to_be_bytes());
     for id in ids {
         hasher.update(&id.to_be_bytes());

@@ -1,6 +1,8 @@
 //! Connections: records in, replies out, as they are ready. Everything that a client can make it keep has a bound.
 
 pub mod client;
+pub mod datagrams;
+pub mod listen;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::records::{CALL_BYTES, REPLY_BYTES, Records};
-use client::{Client, Ticket};
+use client::{Client, Peer, Ticket};
+use datagrams::Drops;
 
 /// The most connections at a time. Further ones are closed at once.
 pub const MAX_CONNECTIONS: usize = 256;
@@ -51,9 +54,29 @@ pub trait Answers: Send + Sync + 'static {
     /// The reply, in bounded time. A connection that ends takes those with it that are being made.
     fn answer(
         self: &Arc<Self>,
-        peer: SocketAddr,
+        peer: Peer,
         call: Self::Call,
     ) -> impl Future<Output = Vec<u8>> + Send;
+}
+
+/// What all that serve the same clients have together.
+#[derive(Clone, Debug)]
+struct Limits {
+    /// For records, and for replies.
+    rooms: [Arc<Semaphore>; 2],
+    connections: Arc<Semaphore>,
+    dropped: Arc<Drops>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let all = || Arc::new(Semaphore::new(ALL_BYTES));
+        Limits {
+            rooms: [all(), all()],
+            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            dropped: Arc::default(),
+        }
+    }
 }
 
 /// Serves connections until it is dropped, which ends them all.
@@ -61,9 +84,14 @@ pub trait Answers: Send + Sync + 'static {
 /// # Errors
 /// If there can be no more connections: the listener is broken.
 pub async fn serve(listener: TcpListener, front: impl Answers) -> io::Result<()> {
-    let front = Arc::new(front);
-    let all = || Arc::new(Semaphore::new(ALL_BYTES));
-    let rooms = [all(), all()];
+    connections(listener, &Arc::new(front), &Limits::default()).await
+}
+
+async fn connections(
+    listener: TcpListener,
+    front: &Arc<impl Answers>,
+    limits: &Limits,
+) -> io::Result<()> {
     let mut connections = JoinSet::new();
     let mut said = LogLimit::default();
     loop {
@@ -82,16 +110,17 @@ pub async fn serve(listener: TcpListener, front: impl Answers) -> io::Result<()>
             said.warn(|| tracing::warn!(%peer, "nothing is exported to this address"));
             continue;
         }
-        if connections.len() >= MAX_CONNECTIONS {
+        let Ok(place) = limits.connections.clone().try_acquire_owned() else {
             said.warn(|| tracing::warn!(%peer, "too many connections"));
             continue;
-        }
-        let client = Client::new(peer, rooms.clone());
+        };
+        let client = Client::connected(peer, limits);
         let front = front.clone();
         connections.spawn(async move {
             tracing::debug!(%peer, "a client connected");
             let why = connection(stream, Arc::new(client), front).await;
             tracing::debug!(%peer, "its connection ended: {why}");
+            drop(place);
         });
     }
 }
@@ -147,10 +176,11 @@ async fn take(mut from: OwnedReadHalf, client: &Arc<Client>, front: &Arc<impl An
             if front.pass(record, client) {
                 continue;
             }
-            let ticket = match held {
-                Some(held) => client.ticket(held).await,
-                None => client.ticket(client.record(record.len()).await).await,
+            let held = match held {
+                Some(held) => held,
+                None => client.record(record.len()).await,
             };
+            let ticket = client.ticket(held, record).await;
             let Some(call) = front.parse(Bytes::copy_from_slice(record)) else {
                 return "it sent what is no call".into();
             };

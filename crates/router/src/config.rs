@@ -49,6 +49,8 @@ pub struct Location {
     pub mount: String,
     /// The export's path.
     pub path: String,
+    /// Whether NFS is there over UDP too, at the same port.
+    pub udp: bool,
 }
 
 /// Where the coordinator's log is.
@@ -72,6 +74,8 @@ pub enum Keeper {
 pub struct Config {
     /// Where to listen.
     pub listen: SocketAddr,
+    /// Whether calls are taken over UDP too.
+    pub udp: bool,
     /// The coordinator's log.
     pub keeper: Keeper,
     /// The volumes, in order of their numbers.
@@ -93,6 +97,8 @@ pub struct Config {
 struct Raw {
     #[serde(default = "listen")]
     listen: SocketAddr,
+    #[serde(default)]
+    udp: bool,
     log: Option<PathBuf>,
     coordinator: Option<RawCoordinator>,
     volumes: Vec<String>,
@@ -201,6 +207,7 @@ impl Config {
         }
         Ok(Config {
             listen: raw.listen,
+            udp: raw.udp,
             keeper,
             volumes,
             exports,
@@ -249,14 +256,14 @@ impl Location {
         Location::parse(&format!("{}?key={}", file.display(), key.display()))
     }
 
-    /// From `nfs://host[:port]/path[?mountport=N]`, or `FILE.toml?key=FILE`: a group file, and the key of a client of the group.
+    /// From `nfs://host[:port]/path[?mountport=N][&udp=yes]`, or `FILE.toml?key=FILE`: a group file, and the key of a client of the group.
     ///
     /// # Errors
     /// In words.
     pub fn parse(url: &str) -> Result<Location, String> {
         let wrong = || {
             format!(
-                "{url:?} is no volume: write nfs://HOST[:PORT]/EXPORT[?mountport=N], or the path of a group file (*.toml)"
+                "{url:?} is no volume: write nfs://HOST[:PORT]/EXPORT[?mountport=N][&udp=yes], or the path of a group file (*.toml)"
             )
         };
         if let Some((file, key)) = url.split_once("?key=")
@@ -268,12 +275,13 @@ impl Location {
                 mount: nfs.clone(),
                 nfs,
                 path: "/".into(),
+                udp: false,
             });
         }
         let rest = url.strip_prefix("nfs://").ok_or_else(wrong)?;
-        let (rest, option) = match rest.split_once('?') {
-            Some((rest, option)) => (rest, Some(option)),
-            None => (rest, None),
+        let (rest, options) = match rest.split_once('?') {
+            Some((rest, options)) => (rest, options.split('&').collect()),
+            None => (rest, Vec::new()),
         };
         let (host, path) = rest.split_once('/').ok_or_else(wrong)?;
         let port = |text: &str| text.parse::<u16>().map_err(|_| wrong());
@@ -285,15 +293,20 @@ impl Location {
         if name.is_empty() {
             return Err(wrong());
         }
-        let mount = match option.map(|option| option.strip_prefix("mountport=")) {
-            None => own,
-            Some(text) => port(text.ok_or_else(wrong)?)?,
-        };
+        let (mut mount, mut udp) = (own, false);
+        for option in options {
+            match option.split_once('=') {
+                Some(("mountport", text)) => mount = port(text)?,
+                Some(("udp", "yes")) => udp = true,
+                _ => return Err(wrong()),
+            }
+        }
         Ok(Location {
             url: url.into(),
             nfs: format!("{name}:{own}"),
             mount: format!("{name}:{mount}"),
             path: format!("/{path}"),
+            udp,
         })
     }
 }
@@ -310,7 +323,7 @@ mod tests {
     #[test]
     fn a_file_is_what_it_says() {
         let config = parse(
-            "log = \"r.log\"\nvolumes = [\"nfs://a/x/y?mountport=20048\", \"nfs://[::1]:3000/\"]\n\
+            "log = \"r.log\"\nvolumes = [\"nfs://a/x/y?mountport=20048&udp=yes\", \"nfs://[::1]:3000/\"]\n\
              policy = \"stay\"\n[pin]\nhome = 1\n[[export]]\npath = \"/\"\nsecure = false\n",
         )
         .unwrap();
@@ -334,6 +347,7 @@ mod tests {
             parts(two),
             ("[::1]:3000".into(), "[::1]:3000".into(), "/".into())
         );
+        assert_eq!((one.udp, two.udp, config.udp), (true, false, false));
         assert_eq!(config.pins.get(&b"home"[..]), Some(&Volume(1)));
         assert_eq!(config.buckets, 64);
         assert!(!config.exports.all()[0].secure);
@@ -356,6 +370,7 @@ mod tests {
             ("log = \"l\"\nvolumes = [\"a:/x\"]", "nfs://HOST"),
             ("log = \"l\"\nvolumes = [\"nfs://a\"]", "nfs://HOST"),
             ("log = \"l\"\nvolumes = [\"nfs://a:x/\"]", "nfs://HOST"),
+            ("log = \"l\"\nvolumes = [\"nfs://a/?udp=no\"]", "nfs://HOST"),
             (
                 "log = \"l\"\nvolumes = [\"nfs://a/\", \"nfs://a:2049/\"]",
                 "twice",

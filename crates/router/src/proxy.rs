@@ -1,33 +1,33 @@
 //! Which call goes where, and what comes back.
 
+mod mount;
 pub(crate) mod names;
 mod reply;
 mod space;
 mod straight;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_files::Who;
-use quorate_files::op::MAX_IO_BYTES;
 use quorate_nfs::call::{self, Call, How, NewAttrs, Place, refusal_words};
-use quorate_nfs::exports::{Export, components};
+use quorate_nfs::exports::Export;
 use quorate_nfs::replays::{Begun, Replays, checksum};
 use quorate_nfs::rpc::{Accepted, Credential, Head, accepted, denied, read_head};
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
-use quorate_nfs::{Answers, Client, Exports};
+use quorate_nfs::{Answers, Client, Exports, Peer};
 
 use crate::attrs::STUB_OWNER;
 use crate::buckets::{Buckets, Changes, Located, Mark};
-use crate::coordinator::{Coordinator, Found};
+use crate::coordinator::Coordinator;
 use crate::handle::Handle;
 use crate::intent::{Log, Name};
 use crate::layout::{Bucket, Layout, Volume};
-use crate::rewrite::Rewrite;
+use crate::rewrite::{Rewrite, limit};
 use crate::shelf::Shelves;
 use crate::upstream::Upstreams;
 use names::{Held, Names};
@@ -35,9 +35,8 @@ use space::Space;
 
 /// The program and version of MOUNT.
 const MOUNT: (u32, u32) = (100_005, 3);
-/// The longest path in a MOUNT.
-const MAX_PATH_BYTES: usize = 1024;
 const LOOKUP: u32 = 3;
+const FSINFO: u32 = 19;
 /// `AUTH_SYS`, the one flavor that says who calls.
 const AUTH_SYS: u32 = 1;
 /// How long a client waits for a change; then it is told to come again.
@@ -55,6 +54,8 @@ pub struct Proxy<L> {
     spaces: Mutex<BTreeMap<Volume, Space>>,
     fsid: u64,
     replays: Replays,
+    /// Of WRITE and SETATTR over UDP, which are many.
+    writes: Replays,
     names: Names,
 }
 
@@ -117,7 +118,7 @@ impl<L: Log + std::fmt::Debug + 'static> Answers for Proxy<L> {
         }
     }
 
-    async fn answer(self: &Arc<Self>, peer: SocketAddr, call: Parsed) -> Vec<u8> {
+    async fn answer(self: &Arc<Self>, peer: Peer, call: Parsed) -> Vec<u8> {
         match call {
             Parsed::Answered(reply) => reply,
             Parsed::Mount(head, arguments) => self.mount(peer, &head, arguments).await.out,
@@ -152,13 +153,15 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             spaces: Mutex::default(),
             fsid: u64::from_be_bytes(fsid),
             replays: Replays::default(),
+            writes: Replays::default(),
             names: Names::default(),
         }
     }
 
-    fn export(&self, peer: SocketAddr) -> Result<&Export, Status> {
+    fn export(&self, peer: Peer) -> Result<&Export, Status> {
         let export = self.exports.all().first().ok_or(Status::Acces)?;
-        match !export.admits(peer.ip()) || export.secure && peer.port() >= 1024 {
+        let from = peer.address;
+        match !export.admits(from.ip()) || export.secure && from.port() >= 1024 {
             true => Err(Status::Acces),
             false => Ok(export),
         }
@@ -181,13 +184,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         })
     }
 
-    async fn nfs(
-        self: &Arc<Self>,
-        peer: SocketAddr,
-        head: Head,
-        call: Call,
-        arguments: Bytes,
-    ) -> Done {
+    async fn nfs(self: &Arc<Self>, peer: Peer, head: Head, call: Call, arguments: Bytes) -> Done {
         if matches!(call, Call::Null) {
             return Ok(Vec::new());
         }
@@ -199,9 +196,28 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         if who.uid == STUB_OWNER || owner(&call) == Some(STUB_OWNER) {
             return Err(Status::Acces);
         }
-        if changes_names(&call) {
+        if changes_names(&call) || peer.is_datagram && call.is_change() {
             return self.change(peer, head, who, call, arguments).await;
         }
+        let most = peer.io_bytes() as u32;
+        let mut done = self
+            .other(head.procedure, &who, call, &arguments, most)
+            .await?;
+        if head.procedure == FSINFO {
+            limit(&mut done, most);
+        }
+        Ok(done)
+    }
+
+    /// A call that changes no names. `most`: the most bytes that may come back.
+    async fn other(
+        &self,
+        procedure: u32,
+        who: &Who,
+        call: Call,
+        arguments: &Bytes,
+        most: u32,
+    ) -> Done {
         let _passage = match &call {
             // These see to it themselves: they may touch several buckets.
             Call::Lookup(_) | Call::FsStat(_) => None,
@@ -211,7 +227,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             },
         };
         let _mark = self.mark(&call);
-        self.work(head.procedure, &who, call, &arguments).await
+        self.work(procedure, who, call, arguments, most).await
     }
 
     /// What a call that goes straight may change, for when its bucket moves.
@@ -225,10 +241,10 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         Some(self.buckets().mark(handle.bucket, changes))
     }
 
-    /// A call that changes names is done once, to its end, whether its client waits or not.
+    /// A call that changes names, or may come again by itself, is done once, to its end, whether its client waits or not.
     async fn change(
         self: &Arc<Self>,
-        peer: SocketAddr,
+        peer: Peer,
         head: Head,
         who: Who,
         call: Call,
@@ -236,15 +252,18 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     ) -> Done {
         let (procedure, xid) = (head.procedure, head.xid);
         let sum = checksum(peer, &ids(&head.credential), procedure, &arguments);
-        let wait = match self.replays.begin(sum, xid) {
+        let replays = match changes_names(&call) {
+            true => &self.replays,
+            false => &self.writes,
+        };
+        let wait = match replays.begin(sum, xid) {
             Begun::Full => return Err(Status::Jukebox),
             Begun::Known(wait) => wait,
             Begun::New(work) => {
-                let wait = self.replays.wait(sum, xid).ok_or(Status::Jukebox)?;
+                let wait = replays.wait(sum, xid).ok_or(Status::Jukebox)?;
                 let proxy = self.clone();
                 work.send();
                 tokio::spawn(async move {
-                    let _passage = proxy.buckets().pass_all().await;
                     let done = proxy.changed(procedure, &who, call, &arguments).await;
                     work.finish(done.unwrap_or_else(|status| refusal(procedure, status)));
                 });
@@ -259,15 +278,26 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     }
 
     async fn changed(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {
+        if !changes_names(&call) {
+            return self.other(procedure, who, call, arguments, 0).await;
+        }
+        let _passage = self.buckets().pass_all().await;
         let _mark = self.mark(&call);
-        match self.work(procedure, who, call, arguments).await {
+        match self.work(procedure, who, call, arguments, 0).await {
             // It is not known what comes of it. NFS clients expect servers that come again, and send it once more.
             Err(Status::Io) if !self.coordinator.log().is_current() => Err(Status::Jukebox),
             done => done,
         }
     }
 
-    async fn work(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {
+    async fn work(
+        &self,
+        procedure: u32,
+        who: &Who,
+        call: Call,
+        arguments: &Bytes,
+        most: u32,
+    ) -> Done {
         match call {
             Call::Null => Ok(Vec::new()),
             Call::Lookup(place) => self.lookup(who, &place).await,
@@ -294,14 +324,13 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             }
             Call::Write { file, .. } => self.straight(procedure, who, &file, arguments).await,
             Call::Read { file, count, .. } => {
-                let arguments = bounded(arguments, count.min(MAX_IO_BYTES as u32));
+                let arguments = bounded(arguments, count.min(most));
                 self.straight(procedure, who, &file, &arguments).await
             }
             Call::ReadDir(listing) => {
-                let most = listing.bytes.min(MAX_IO_BYTES as u32);
-                // Our handles are longer by 8 bytes, and an entry with one has more than 128.
+                let most = listing.bytes.min(most);
                 let most = match listing.names_bytes {
-                    Some(_) => most - most / 16,
+                    Some(_) => room_for_handles(most),
                     None => most,
                 };
                 let mut arguments = bounded(arguments, most);
@@ -362,57 +391,6 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             shown: |volume, number| self.buckets().shown(volume, number),
         }
     }
-
-    async fn mount(&self, peer: SocketAddr, head: &Head, mut r: Reader) -> Writer {
-        let mut w = accepted(head.xid, Accepted::Success, 64);
-        match head.procedure {
-            // NULL, UMNT, UMNTALL: nothing is kept of who has mounted.
-            0 | 3 | 4 => {}
-            1 => match r.opaque(MAX_PATH_BYTES, "path") {
-                Err(_) => return accepted(head.xid, Accepted::Garbage, 0),
-                Ok(path) => match self.find_mount(peer, &path).await {
-                    Ok(handle) => {
-                        w.u32(0);
-                        w.opaque(&handle);
-                        [1, AUTH_SYS].into_iter().for_each(|word| w.u32(word));
-                    }
-                    Err(status) => w.u32(match status {
-                        Status::NoEnt | Status::Acces | Status::NotDir | Status::NameTooLong => {
-                            status as u32
-                        }
-                        _ => Status::ServerFault as u32,
-                    }),
-                },
-            },
-            2 => w.bool(false),
-            5 => {
-                w.bool(true);
-                w.opaque(b"/");
-                w.bool(false);
-                w.bool(false);
-            }
-            _ => return accepted(head.xid, Accepted::NoProcedure, 0),
-        }
-        w
-    }
-
-    async fn find_mount(&self, peer: SocketAddr, path: &[u8]) -> Result<Vec<u8>, Status> {
-        self.export(peer)?;
-        let _passage = self.buckets().pass_all().await;
-        let mut dir = self.coordinator.root().clone();
-        for name in components(path) {
-            if matches!(name, b"." | b"..") {
-                return Err(Status::NoEnt);
-            }
-            let name = Bytes::copy_from_slice(name);
-            dir = match self.coordinator.find(&Name { dir, name }).await? {
-                Found::Thing(thing, _) if thing.is_dir => thing.object,
-                Found::Thing(..) => return Err(Status::NotDir),
-                Found::Nothing { .. } => return Err(Status::NoEnt),
-            };
-        }
-        dir.write()
-    }
 }
 
 /// The handle of what a call is about, or of the directory where it makes a name.
@@ -446,6 +424,11 @@ fn refusal(procedure: u32, status: Status) -> Vec<u8> {
     let mut out = (status as u32).to_be_bytes().to_vec();
     out.resize(4 + 4 * refusal_words(procedure).unwrap_or(0), 0);
     out
+}
+
+/// How many bytes of entries with handles a server may give: ours are longer by 8 bytes, and an entry with one has more than 128.
+fn room_for_handles(most: u32) -> u32 {
+    most - most / 16
 }
 
 /// Arguments whose last word is how much may come back.

@@ -3,7 +3,7 @@
 use quorate_nfs::handle::MAX_HANDLE_BYTES;
 use quorate_nfs::xdr::{Malformed, Read, View, Writer};
 
-use crate::attrs::{Attrs, show};
+use crate::attrs::{ATTR_BYTES, Attrs, show};
 use crate::buckets::Located;
 use crate::layout::{Bucket, Volume};
 
@@ -167,6 +167,22 @@ fn attrs(r: &mut View) -> Read<Attrs> {
     Ok(Attrs(*r.array()?))
 }
 
+/// Has results of FSINFO speak of no more bytes for one READ, WRITE or listing than there may be.
+pub fn limit(results: &mut [u8], most: u32) {
+    let word = |at: usize| Some(u32::from_be_bytes(*results.get(at..)?.first_chunk()?));
+    let after = match (word(0), word(4)) {
+        (Some(0), Some(0)) => 8,
+        (Some(0), Some(_)) => 8 + ATTR_BYTES,
+        _ => return,
+    };
+    // The most and the best of READ, the same of WRITE, and the best of READDIR; multiples are between them.
+    for at in [0, 1, 3, 4, 6].map(|word| after + 4 * word) {
+        if let Some(bytes) = results.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            *bytes = u32::from_be_bytes(*bytes).min(most).to_be_bytes();
+        }
+    }
+}
+
 /// What the verifiers of listings differ by when a bucket has moved: cookies of its old server mean nothing to the new one.
 pub fn turn(moved: u64) -> u64 {
     moved.reverse_bits()
@@ -175,7 +191,7 @@ pub fn turn(moved: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attrs::{ATTR_BYTES, DIRECTORY, STUB_OWNER};
+    use crate::attrs::{DIRECTORY, STUB_OWNER};
 
     fn rewrite(at: &Located) -> Rewrite<'_, fn(Volume, u64) -> u64> {
         Rewrite {
@@ -231,6 +247,31 @@ mod tests {
         assert_eq!(find(&STUB_OWNER.to_be_bytes()), 0);
         assert_eq!((find(b".."), find(b"stub"), find(b"own")), (1, 1, 2));
         assert_eq!(find(&[128, 0, 0, 0, 0, 0, 0, 9]), 3);
+    }
+
+    #[test]
+    fn fsinfo_says_what_there_may_be() {
+        let sizes = [9, 8, 7, 6, 5, 4, 3, 2];
+        for has_attrs in [false, true] {
+            let mut w = Writer::default();
+            w.u32(0);
+            w.bool(has_attrs);
+            if has_attrs {
+                w.fixed(&[0xff; ATTR_BYTES]);
+            }
+            let start = w.out.len();
+            sizes.into_iter().for_each(|size| w.u32(size));
+            limit(&mut w.out, 5);
+            let limited = [5, 5, 7, 5, 5, 4, 3, 2].map(u32::to_be_bytes).concat();
+            assert_eq!(w.out[start..], limited);
+            for len in 0..w.out.len() {
+                limit(&mut w.out[..len], 5);
+            }
+        }
+        let refused = [70, 0, u32::MAX].map(u32::to_be_bytes).concat();
+        let mut results = refused.clone();
+        limit(&mut results, 5);
+        assert_eq!(results, refused);
     }
 
     /// No results make it panic, and what it does not know passes as it is.

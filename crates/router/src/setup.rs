@@ -107,7 +107,7 @@ pub struct Volumes {
 /// # Errors
 /// [`SetupError`].
 pub async fn visit(location: &Location) -> Result<Visited, SetupError> {
-    let upstream = Upstream::start(location.nfs.clone());
+    let upstream = Upstream::open(location.nfs.clone(), location.udp);
     let top = mount(location, &upstream).await?;
     let visitor = Visitor {
         upstream: &upstream,

@@ -1,13 +1,16 @@
 //! Servers: connections, and groups that are reached in this process.
 
+mod datagrams;
 mod line;
 mod member;
+mod server;
 
 pub use line::{Line, Passed, Unsent, Waiter};
 pub(crate) use member::Opened;
 pub use member::{MemberError, check as check_group};
+pub(crate) use server::Server;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -18,7 +21,6 @@ use quorate_nfs::rpc::{MAX_AUTH_BYTES, MAX_GROUPS};
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Malformed, Read, View, Writer, opaque_bytes};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::ask::{Ask, Given, Servers};
@@ -49,8 +51,8 @@ struct Sending {
 /// How a server is doing.
 #[derive(Debug, Default)]
 pub struct Load {
-    /// Whether there is a connection to it.
-    pub up: AtomicBool,
+    /// How many connections there are to it: each thread has its own.
+    pub up: AtomicUsize,
     /// How many calls were sent.
     pub calls: AtomicU64,
     /// How many got no answer.
@@ -101,20 +103,6 @@ enum Way {
     Group(mpsc::Sender<Sending>, Arc<OnceLock<Opened>>),
 }
 
-/// A connection, which ends with this.
-#[derive(Debug)]
-pub struct Server {
-    /// The connection.
-    pub line: Arc<Line>,
-    task: AbortHandle,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// It is not known whether the call was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server does not answer")]
@@ -123,6 +111,11 @@ pub struct Unanswered;
 impl Upstream {
     /// A server at `host:port`, or a Quorate group ([`Location::nfs`](crate::config::Location::nfs)); it is connected to when there is a call.
     pub fn start(address: String) -> Upstream {
+        Upstream::open(address, false)
+    }
+
+    /// The same. `speaks_udp`: over UDP too, at the same port.
+    pub fn open(address: String, speaks_udp: bool) -> Upstream {
         let load = Arc::new(Load::default());
         let way = match address.strip_prefix(GROUP) {
             Some(place) => {
@@ -132,12 +125,7 @@ impl Upstream {
                 tokio::spawn(serving);
                 Way::Group(calls, opened)
             }
-            None => {
-                let line = Arc::new(Line::new(address, load.clone()));
-                let served = line.clone();
-                let task = tokio::spawn(async move { served.serve().await }).abort_handle();
-                Way::Server(Arc::new(Server { line, task }))
-            }
+            None => Way::Server(Arc::new(Server::new(address, speaks_udp, load.clone()))),
         };
         Upstream { way, load }
     }
@@ -188,20 +176,6 @@ impl Upstream {
             self.load.unanswered.fetch_add(1, Ordering::Relaxed);
             Unanswered
         })
-    }
-}
-
-impl Server {
-    /// The reply to a call.
-    async fn call(&self, write: impl Fn(&mut Writer)) -> Option<Bytes> {
-        loop {
-            let (reply, answered) = oneshot::channel();
-            match self.line.send(|| Waiter::Task(reply), &write) {
-                Ok(()) => return answered.await.ok(),
-                Err(Unsent::Down) => return None,
-                Err(Unsent::Full) => self.line.has_room().await,
-            }
-        }
     }
 }
 

@@ -319,7 +319,7 @@ impl<L: Log> Keeper<L> {
                 },
                 buckets: map.held(volume),
                 free_bytes: free(volume),
-                connected: load.up.load(Ordering::Relaxed),
+                connected: load.up.load(Ordering::Relaxed) > 0,
                 calls: load.calls.load(Ordering::Relaxed),
                 unanswered: load.unanswered.load(Ordering::Relaxed),
                 p50_us: load.times.quantile(50),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
@@ -16,7 +16,7 @@ use quorate_nfs::reply::Reply;
 use quorate_nfs::rpc::{Accepted, Head, accepted, read_head};
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::Reader;
-use quorate_nfs::{Answers, serve};
+use quorate_nfs::{Answers, Listeners, Peer};
 
 use crate::rpc::{MNT, MOUNT};
 
@@ -25,7 +25,7 @@ const ROOT: usize = 0;
 /// The longest file: a mistake must not take all memory.
 const MAX_FILE_BYTES: usize = 64 << 20;
 
-/// Serves on a free port of the loopback address, which it says on standard output, until standard input ends: with the benchmark,
+/// Serves on a free port of the loopback address, over TCP and UDP, which it says on standard output, until standard input ends: with the benchmark,
 /// however that ends.
 ///
 /// # Errors
@@ -41,10 +41,11 @@ pub fn run() -> Result<()> {
         std::process::exit(0);
     });
     runtime.block_on(async {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        println!("{}", listener.local_addr()?.port());
+        let listeners = Listeners::bind(([127, 0, 0, 1], 0).into(), 1, true)?;
+        println!("{}", listeners.address().port());
         std::io::stdout().flush()?;
-        serve(listener, Memory::default()).await.context("serving")
+        let served = listeners.serve(Arc::new(Memory::default())).await;
+        served.context("serving")
     })
 }
 
@@ -108,7 +109,7 @@ impl Answers for Memory {
         }
     }
 
-    async fn answer(self: &Arc<Self>, _: SocketAddr, (head, wanted): Self::Call) -> Vec<u8> {
+    async fn answer(self: &Arc<Self>, _: Peer, (head, wanted): Self::Call) -> Vec<u8> {
         let call = match wanted {
             Wanted::Nothing(why) => return accepted(head.xid, why, 0).out,
             Wanted::Root => {

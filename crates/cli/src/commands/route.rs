@@ -2,12 +2,13 @@
 
 pub mod coordination;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use quorate_nfs::serve;
+use quorate_nfs::Listeners;
 use quorate_router::config::{Config, Keeper};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
@@ -19,7 +20,6 @@ use quorate_router::shelf::Shelves;
 use quorate_router::upstream::{GROUP, check_group};
 use quorate_router::volumes;
 use serde_json::json;
-use tokio::net::TcpListener;
 
 use crate::args::Route;
 use crate::commands;
@@ -32,7 +32,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub fn run(args: &Route) -> Result<()> {
     let config = Config::load(&args.config)?;
     commands::check_reach(config.listen, args.trust_network)?;
-    // One thread: a call passes through several tasks, each of which would wake another thread, at many times the cost of what it does.
+    // Each thread has a runtime of its own: in one for all, a call's tasks would wake other threads, at many times the cost of what they do.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -137,9 +137,9 @@ async fn offer<L: Log + Debug + Clone + 'static>(
     let exports = config.exports.clone();
     let proxy = Proxy::new(coordinator, layout.clone(), exports, shelves, set);
     proxy.look_at_space().await;
-    let listener = TcpListener::bind(config.listen).await;
-    let listener = listener.with_context(|| format!("can't listen on {}", config.listen))?;
-    let address = listener.local_addr().context("where it listens")?;
+    let listeners = Listeners::bind(config.listen, args.threads.into(), config.udp);
+    let listeners = listeners.with_context(|| format!("can't listen on {}", config.listen))?;
+    let (address, dropped) = (listeners.address(), listeners.drops());
     let control = control::listen(config.socket())?;
     let count = buckets.map().present().count();
     match args.json {
@@ -162,11 +162,14 @@ async fn offer<L: Log + Debug + Clone + 'static>(
             tokio::time::sleep(INTERVAL).await;
             let mut told = json!(status());
             told["event"] = json!("status");
+            if config.udp {
+                told["udp_dropped"] = json!(dropped.all().collect::<BTreeMap<_, _>>());
+            }
             println!("{told}");
         }
     };
     tokio::select! {
-        served = serve(listener, proxy) => served.context("serving"),
+        served = listeners.serve(Arc::new(proxy)) => served.context("serving"),
         () = told => Ok(()),
         () = keeper.run() => Ok(()),
         () = control.obey(&keeper, overview) => Ok(()),

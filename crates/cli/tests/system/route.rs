@@ -8,6 +8,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
 
+use bytes::Bytes;
 use quorate_files::Who;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
 use quorate_nfs::status::Status;
@@ -50,16 +51,22 @@ pub fn start(mut command: Command, port: u16, log: &Path) -> Process {
 const SERVERS: usize = 4;
 
 /// Servers, each with a directory of its own in a group, and what is in front of them.
-struct Routed {
+pub struct Routed {
     servers: Vec<(Process, u16)>,
     router: Option<Process>,
-    port: u16,
+    pub port: u16,
     place: PathBuf,
     group: Group,
+    arguments: Vec<&'static str>,
 }
 
 impl Routed {
     fn start() -> Routed {
+        Routed::with("", &[])
+    }
+
+    /// With more in the configuration, and further arguments.
+    pub fn with(more: &str, arguments: &[&'static str]) -> Routed {
         let group = Setup::new(1).start();
         let mount = group.mount();
         for number in 0..SERVERS {
@@ -79,7 +86,7 @@ impl Routed {
         let servers: Vec<_> = (0..SERVERS).map(server).collect();
         let url = |n: usize| format!("\"nfs://127.0.0.1:{}/v{n}\"", ports[n]);
         let config = format!(
-            "listen = \"127.0.0.1:{}\"\nlog = \"route.log\"\nvolumes = [{}, {}, {}]\nbuckets = 8\n\
+            "listen = \"127.0.0.1:{}\"\n{more}log = \"route.log\"\nvolumes = [{}, {}, {}]\nbuckets = 8\n\
              [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
             ports[SERVERS],
             url(0),
@@ -93,6 +100,7 @@ impl Routed {
             port: ports[SERVERS],
             place,
             group,
+            arguments: arguments.to_vec(),
         };
         routed.start_router();
         routed
@@ -102,15 +110,16 @@ impl Routed {
         let mut command = quorate();
         command.arg("route").arg("--config");
         command.arg(self.place.join("route.toml"));
+        command.args(&self.arguments);
         command
     }
 
-    fn start_router(&mut self) {
+    pub fn start_router(&mut self) {
         let log = self.place.join("route.err");
         self.router = Some(start(self.command(), self.port, &log));
     }
 
-    fn kill_router(&mut self) {
+    pub fn kill_router(&mut self) {
         self.router = None;
     }
 
@@ -131,39 +140,39 @@ pub fn server(group: &Group, exports: &Path, port: u16) -> Process {
 
 /// A client; errors that have a number, or none for a call without an answer.
 pub struct Client {
-    runtime: Runtime,
-    upstream: Upstream,
+    call: Call,
     root: Fh,
 }
+
+/// The results of a procedure of a program, by user 0.
+pub type Call = Box<dyn Fn((u32, u32), u32, &[u8]) -> Option<Bytes> + Send + Sync>;
 
 pub type Outcome<T> = Result<T, Option<Status>>;
 
 impl Client {
     pub fn connect(port: u16) -> Client {
         let runtime = Runtime::new().expect("a runtime");
-        let _inside = runtime.enter();
         let upstream = Upstream::start(format!("127.0.0.1:{port}"));
+        Client::calling(Box::new(move |program, procedure, arguments| {
+            let who = Who::root();
+            let called = upstream.call(program, procedure, &who, arguments);
+            runtime.block_on(called).ok()
+        }))
+    }
+
+    pub fn calling(call: Call) -> Client {
         let mut w = Writer::default();
         w.opaque(b"/");
-        let who = Who::root();
-        let mounted = upstream.call(MOUNT, 1, &who, &w.out);
-        let mut r = Reader::new(runtime.block_on(mounted).expect("an answer"));
+        let mounted = call(MOUNT, 1, &w.out);
+        let mut r = Reader::new(mounted.expect("an answer"));
         assert_eq!(r.u32(), Ok(0));
         let root = r.opaque(64, "handle").expect("a handle");
-        drop(_inside);
-        Client {
-            runtime,
-            upstream,
-            root,
-        }
+        Client { call, root }
     }
 
     fn ask(&self, ask: Ask) -> Outcome<Given> {
-        let arguments = ask.write();
-        let who = Who::root();
-        let called = self.upstream.call(NFS, ask.procedure(), &who, &arguments);
-        let results = self.runtime.block_on(called).map_err(|_| None)?;
-        ask.read(results).map_err(Some)
+        let results = (self.call)(NFS, ask.procedure(), &ask.write());
+        ask.read(results.ok_or(None)?).map_err(Some)
     }
 
     fn object(&self, ask: Ask) -> Outcome<(Fh, bool, u32)> {

@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use quorate_files::op::MAX_IO_BYTES;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
+use super::Limits;
+use super::datagrams::{Source, UDP_IO_BYTES};
 use crate::rpc::record_head;
 use crate::xdr::Writer;
 
@@ -15,6 +18,35 @@ pub const MAX_CALLS: usize = 64;
 const CONNECTION_BYTES: usize = 16 << 20;
 /// What a record and a reply count for at least.
 const LEAST_BYTES: usize = 2048;
+
+/// From where a call comes, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// From where.
+    pub address: SocketAddr,
+    /// Whether each call is a datagram, which may come twice and late; else a record of a connection.
+    pub is_datagram: bool,
+}
+
+impl From<SocketAddr> for Peer {
+    /// Over a connection.
+    fn from(address: SocketAddr) -> Peer {
+        Peer {
+            address,
+            is_datagram: false,
+        }
+    }
+}
+
+impl Peer {
+    /// The most bytes that one READ, WRITE or listing carries.
+    pub fn io_bytes(&self) -> usize {
+        match self.is_datagram {
+            true => UDP_IO_BYTES,
+            false => MAX_IO_BYTES,
+        }
+    }
+}
 
 /// Room for bytes, of one connection and of all.
 #[derive(Debug)]
@@ -72,18 +104,32 @@ fn counted(bytes: usize) -> u32 {
 
 /// See the module. Room for what came and for what goes is apart: a call that has its place for the record waits for one for the
 /// reply, and a reply waits for nothing but its client.
+///
+/// What is over UDP waits for nothing: where there is no room, the call is dropped.
 #[derive(Debug)]
 pub struct Client {
-    peer: SocketAddr,
+    peer: Peer,
     places: Semaphore,
     records: Room,
     replies: Room,
-    outgoing: Mutex<Outgoing>,
-    ready: Notify,
+    way: Way,
     tasks: Mutex<JoinSet<()>>,
 }
 
+/// How replies go.
+#[derive(Debug)]
+enum Way {
+    Connection(Stream),
+    Datagrams(Source),
+}
+
 /// Replies that wait to be sent, as records.
+#[derive(Debug, Default)]
+struct Stream {
+    outgoing: Mutex<Outgoing>,
+    ready: Notify,
+}
+
 #[derive(Debug, Default)]
 struct Outgoing {
     bytes: Writer,
@@ -93,8 +139,8 @@ struct Outgoing {
 /// How many replies there are, and what they count for.
 #[derive(Debug, Default)]
 pub(super) struct Sent {
-    replies: usize,
-    room: usize,
+    pub replies: usize,
+    pub room: usize,
 }
 
 /// Room for a record that is being read.
@@ -114,43 +160,69 @@ impl Drop for Record {
 #[derive(Debug)]
 pub struct Ticket {
     record: Record,
+    /// The call's number.
+    xid: u32,
     /// Room for the reply, once there is.
     reply: u32,
     is_answered: bool,
 }
 
 impl Client {
-    pub(super) fn new(peer: SocketAddr, [records, replies]: [Arc<Semaphore>; 2]) -> Client {
+    /// Over a connection.
+    pub(super) fn connected(address: SocketAddr, limits: &Limits) -> Client {
+        let way = Way::Connection(Stream::default());
+        Client::new(address.into(), limits, way)
+    }
+
+    /// Over UDP.
+    pub(super) fn source(address: SocketAddr, limits: &Limits, source: Source) -> Client {
+        let peer = Peer {
+            address,
+            is_datagram: true,
+        };
+        Client::new(peer, limits, Way::Datagrams(source))
+    }
+
+    fn new(peer: Peer, limits: &Limits, way: Way) -> Client {
+        let [records, replies] = limits.rooms.clone();
         Client {
             peer,
             places: Semaphore::new(MAX_CALLS),
             records: Room::new(records),
             replies: Room::new(replies),
-            outgoing: Mutex::default(),
-            ready: Notify::new(),
+            way,
             tasks: Mutex::default(),
         }
     }
 
-    /// Where it calls from.
-    pub fn peer(&self) -> SocketAddr {
+    /// From where it calls, and how.
+    pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// A place for a call, if there is one and room for its record and its reply.
-    pub fn try_ticket(self: &Arc<Self>, record: usize, reply: usize) -> Option<Ticket> {
+    /// A place for a call, if there is one and room for its record and a reply of so many bytes.
+    pub fn try_ticket(self: &Arc<Self>, record: &[u8], reply: usize) -> Option<Ticket> {
         let place = self.places.try_acquire().ok()?;
-        let record = Record {
-            bytes: self.records.try_take(record)?,
+        let held = Record {
+            bytes: self.records.try_take(record.len())?,
             client: self.clone(),
         };
         let reply = self.replies.try_take(reply)?;
         place.forget();
-        Some(Ticket {
-            record,
-            reply,
-            is_answered: false,
-        })
+        Some(Ticket::begun(held, record, reply))
+    }
+
+    /// Whether a call by this number is at work. Over a connection nobody looks at that.
+    pub(super) fn has_at_work(&self, xid: u32) -> bool {
+        match &self.way {
+            Way::Connection(_) => false,
+            Way::Datagrams(source) => lock(&source.at_work).contains(&xid),
+        }
+    }
+
+    /// Whether nothing is at work or to be sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.places.available_permits() == MAX_CALLS
     }
 
     /// Waits for room for a record.
@@ -162,16 +234,12 @@ impl Client {
     }
 
     /// Waits for a place for a call.
-    pub(super) async fn ticket(self: &Arc<Self>, record: Record) -> Ticket {
+    pub(super) async fn ticket(self: &Arc<Self>, held: Record, record: &[u8]) -> Ticket {
         // Never closed.
         if let Ok(place) = self.places.acquire().await {
             place.forget();
         }
-        Ticket {
-            record,
-            reply: 0,
-            is_answered: false,
-        }
+        Ticket::begun(held, record, 0)
     }
 
     /// Begins what ends with the connection.
@@ -188,17 +256,21 @@ impl Client {
         drop(tasks);
     }
 
-    /// Waits for replies that are to be sent, and puts them into an empty buffer.
+    /// Waits for replies that are to be sent, and puts them into an empty buffer. Over UDP there are none for ever: all sources have one
+    /// queue.
     pub(super) async fn outgoing(&self, into: &mut Vec<u8>) -> Sent {
+        let Way::Connection(stream) = &self.way else {
+            return std::future::pending().await;
+        };
         loop {
             {
-                let mut outgoing = lock(&self.outgoing);
+                let mut outgoing = lock(&stream.outgoing);
                 if !outgoing.bytes.out.is_empty() {
                     std::mem::swap(&mut outgoing.bytes.out, into);
                     return std::mem::take(&mut outgoing.sent);
                 }
             }
-            self.ready.notified().await;
+            stream.ready.notified().await;
         }
     }
 
@@ -214,11 +286,26 @@ impl Client {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Ticket {
+    /// Of a record that begins with the call's number. Who has looked whether that is at work has not waited since.
+    fn begun(held: Record, record: &[u8], reply: u32) -> Ticket {
+        let xid = record.first_chunk().copied().unwrap_or_default();
+        let xid = u32::from_be_bytes(xid);
+        if let Way::Datagrams(source) = &held.client.way {
+            lock(&source.at_work).insert(xid);
+        }
+        Ticket {
+            record: held,
+            xid,
+            reply,
+            is_answered: false,
+        }
+    }
+
     /// Whose call it is.
     pub fn client(&self) -> &Arc<Client> {
         &self.record.client
@@ -239,7 +326,20 @@ impl Ticket {
     /// Answers the call: `write` appends the reply to what is sent.
     pub fn reply(mut self, write: impl FnOnce(&mut Writer)) {
         let client = &self.record.client;
-        let mut outgoing = lock(&client.outgoing);
+        let room = self.reply as usize;
+        self.is_answered = match &client.way {
+            Way::Connection(stream) => {
+                stream.reply(room, write);
+                true
+            }
+            Way::Datagrams(source) => source.reply(client, room, write),
+        };
+    }
+}
+
+impl Stream {
+    fn reply(&self, room: usize, write: impl FnOnce(&mut Writer)) {
+        let mut outgoing = lock(&self.outgoing);
         let w = &mut outgoing.bytes;
         let start = w.out.len();
         w.u32(0);
@@ -249,20 +349,23 @@ impl Ticket {
             head.copy_from_slice(&record_head(len));
         }
         outgoing.sent.replies += 1;
-        outgoing.sent.room += self.reply as usize;
+        outgoing.sent.room += room;
         drop(outgoing);
-        self.is_answered = true;
         if start == 0 {
-            client.ready.notify_one();
+            self.ready.notify_one();
         }
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        let client = &self.record.client;
+        if let Way::Datagrams(source) = &client.way {
+            lock(&source.at_work).remove(&self.xid);
+        }
         if !self.is_answered {
             let (replies, room) = (1, self.reply as usize);
-            self.client().were_sent(Sent { replies, room });
+            client.were_sent(Sent { replies, room });
         }
     }
 }

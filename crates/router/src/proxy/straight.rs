@@ -17,15 +17,19 @@ use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Read, View, Writer};
 use quorate_nfs::{Client, Ticket, take_back};
 
-use super::{AUTH_SYS, LOOKUP, Proxy, refusal};
+use super::{AUTH_SYS, FSINFO, LOOKUP, Proxy, refusal, room_for_handles};
 use crate::attrs::{Attrs, STUB_OWNER};
 use crate::buckets::{Changes, Located, Passage};
 use crate::handle::{key, parts};
 use crate::intent::Log;
 use crate::layout::Bucket;
+use crate::rewrite::limit;
 use crate::upstream::{self, Passed, Waiter};
 
 const WRITE: u32 = 7;
+const READDIR: u32 = 16;
+const READDIRPLUS: u32 = 17;
+const COMMIT: u32 = 21;
 /// What is made ready for a reply without data.
 const SMALL: usize = 1024;
 /// The longest name that is passed on.
@@ -47,15 +51,23 @@ struct Call<'a> {
     handle: &'a [u8],
     /// The arguments after the handle.
     rest: &'a [u8],
+    shape: Shape,
+}
+
+/// What follows from a call's arguments.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shape {
     /// The most bytes of its reply.
     reply: usize,
     /// For a WRITE, where and how much.
     written: Option<(u64, u64)>,
+    /// For a listing, after which entry, and how many bytes the server may give.
+    listed: Option<(u64, u32)>,
 }
 
 impl<'a> Call<'a> {
-    /// Reads a record; none if it is not to be passed on, or is no call at all.
-    fn read(record: &'a [u8]) -> Option<Call<'a>> {
+    /// Reads a record; none if it is not to be passed on, or is no call at all. `most`: the most bytes that READ may have here.
+    fn read(record: &'a [u8], most: usize) -> Option<Call<'a>> {
         let r = &mut View::new(record);
         let words: [u32; 6] = r.words()?;
         let [xid, kind, rpc, program, version, procedure] = words;
@@ -78,7 +90,7 @@ impl<'a> Call<'a> {
         r.opaque(MAX_AUTH_BYTES, "verifier").ok()?;
         let handle = r.opaque(MAX_HANDLE_BYTES, "handle").ok()?;
         let rest = r.rest();
-        let (reply, written) = shape(procedure, rest)?;
+        let shape = shape(procedure, rest, most)?;
         Some(Call {
             xid,
             procedure,
@@ -88,8 +100,7 @@ impl<'a> Call<'a> {
             count,
             handle,
             rest,
-            reply,
-            written,
+            shape,
         })
     }
 }
@@ -108,10 +119,10 @@ impl Words for View<'_> {
     }
 }
 
-/// The most bytes of the reply to a procedure that can be passed on, if these are just its arguments after the handle; and what it writes.
-fn shape(procedure: u32, rest: &[u8]) -> Option<(usize, Option<(u64, u64)>)> {
+/// Of a procedure that can be passed on, if these are just its arguments after the handle.
+fn shape(procedure: u32, rest: &[u8], most: usize) -> Option<Shape> {
     let r = &mut View::new(rest);
-    let mut written = None;
+    let (mut written, mut listed) = (None, None);
     let reply = match procedure {
         // GETATTR, FSINFO, PATHCONF.
         1 | 19 | 20 => SMALL,
@@ -130,7 +141,7 @@ fn shape(procedure: u32, rest: &[u8]) -> Option<(usize, Option<(u64, u64)>)> {
         // READ.
         6 => {
             let (_offset, count) = (r.u64().ok()?, r.u32().ok()? as usize);
-            if count > MAX_IO_BYTES {
+            if count > most {
                 return None;
             }
             SMALL + count
@@ -144,14 +155,30 @@ fn shape(procedure: u32, rest: &[u8]) -> Option<(usize, Option<(u64, u64)>)> {
             written = Some((offset, u64::from(count)));
             SMALL
         }
-        // COMMIT: an offset and a count.
-        21 => {
+        READDIR => {
+            let (cookie, _verifier, [count]) = (r.u64().ok()?, r.u64().ok()?, r.words()?);
+            let count = most.min(count as usize);
+            listed = Some((cookie, count as u32));
+            SMALL + count
+        }
+        READDIRPLUS => {
+            let (cookie, _verifier, [_names, count]) = (r.u64().ok()?, r.u64().ok()?, r.words()?);
+            let count = most.min(count as usize);
+            listed = Some((cookie, room_for_handles(count as u32)));
+            SMALL + count
+        }
+        // An offset and a count.
+        COMMIT => {
             r.array::<12>().ok()?;
             SMALL
         }
         _ => return None,
     };
-    r.rest().is_empty().then_some((reply, written))
+    r.rest().is_empty().then_some(Shape {
+        reply,
+        written,
+        listed,
+    })
 }
 
 /// A call that is at its server.
@@ -178,9 +205,11 @@ impl<L: Log + Debug + 'static> Proxy<L> {
         record: &[u8],
         client: &Arc<Client>,
     ) -> Option<()> {
-        let call = Call::read(record)?;
-        let export = self.export(client.peer()).ok()?;
-        if call.written.is_some() && export.read_only {
+        let peer = client.peer();
+        let call = Call::read(record, peer.io_bytes())?;
+        let export = self.export(peer).ok()?;
+        // Over UDP a WRITE may come again late, so it is remembered.
+        if call.shape.written.is_some() && (export.read_only || peer.is_datagram) {
             return None;
         }
         let mut groups = call.groups;
@@ -193,10 +222,14 @@ impl<L: Log + Debug + 'static> Proxy<L> {
         let passage = buckets.try_pass(bucket)?;
         let at = buckets.locate(bucket).ok()?;
         let (server, load) = buckets.servers.server(at.volume)?;
-        let ticket = client.try_ticket(record.len(), call.reply)?;
+        // A listing that was begun before a move is looked after.
+        if call.shape.listed.is_some_and(|(cookie, _)| cookie != 0) && at.moved != 0 {
+            return None;
+        }
+        let ticket = client.try_ticket(record, call.shape.reply)?;
         let called = at.names.server_of(at.volume, (first, called_there))?;
-        let waiter = || {
-            Waiter::Passed(Box::new(OnItsWay {
+        let passed = || {
+            Box::new(OnItsWay {
                 proxy: self.clone(),
                 ticket: Some(ticket),
                 xid: call.xid,
@@ -205,19 +238,37 @@ impl<L: Log + Debug + 'static> Proxy<L> {
                 at: at.clone(),
                 record: (call.procedure == LOOKUP).then(|| Bytes::copy_from_slice(record)),
                 written: call
+                    .shape
                     .written
                     .map(|(at, len)| (key(first, called_there), at, len)),
                 load: load.clone(),
                 _passage: passage,
-            }))
+            })
         };
-        let sent = server.line.send(waiter, |w| {
+        let write = |w: &mut Writer| {
             let ids = (uid, gid, &groups[..count]);
             upstream::head(w, (call::PROGRAM, call::VERSION), call.procedure, ids);
             w.opaque(called);
-            w.fixed(call.rest);
-        });
-        sent.ok()?;
+            match (call.shape.listed, call.rest.split_last_chunk::<4>()) {
+                (Some((_, bytes)), Some((rest, _))) => {
+                    w.fixed(rest);
+                    w.u32(bytes);
+                }
+                _ => w.fixed(call.rest),
+            }
+        };
+        // As it came: what changes nothing may go twice.
+        let datagrams = match peer.is_datagram && !matches!(call.procedure, WRITE | COMMIT) {
+            true => server.datagrams(),
+            false => None,
+        };
+        match datagrams.and_then(|datagrams| datagrams.slot(call.shape.reply)) {
+            Some(slot) => slot.send(passed(), write),
+            None => {
+                let sent = server.line().send(|| Waiter::Passed(passed()), write);
+                sent.ok()?;
+            }
+        }
         load.calls.fetch_add(1, Ordering::Relaxed);
         Some(())
     }
@@ -236,14 +287,22 @@ impl<L: Log + Debug + 'static> Passed for OnItsWay<L> {
             }
             return;
         }
-        let room = self.ticket.as_ref().map_or(0, Ticket::room);
-        let is_short = results.len() + OVERHEAD <= room;
+        let Some(ticket) = &self.ticket else {
+            return;
+        };
+        let is_short = results.len() + OVERHEAD <= ticket.room();
+        let most = ticket.client().peer().io_bytes() as u32;
         self.end(|w, this| {
             let rewrite = this.proxy.rewrite(this.bucket, &this.at);
+            let start = w.out.len();
             match rewrite.results(this.procedure, results, w) {
-                Ok(()) if is_short => Ok(()),
-                _ => Err(Status::ServerFault),
+                Ok(()) if is_short => {}
+                _ => return Err(Status::ServerFault),
             }
+            if this.procedure == FSINFO {
+                limit(&mut w.out[start..], most);
+            }
+            Ok(())
         });
     }
 }

@@ -241,9 +241,9 @@ impl Line {
             match connect(address).await {
                 Ok(stream) => {
                     tracing::info!(%address, "connected");
-                    self.load.up.store(true, Ordering::Relaxed);
+                    self.load.up.fetch_add(1, Ordering::Relaxed);
                     let why = self.connection(stream).await;
-                    self.load.up.store(false, Ordering::Relaxed);
+                    self.load.up.fetch_sub(1, Ordering::Relaxed);
                     tracing::warn!(%address, %why, "the connection ended");
                     self.fail(false);
                 }

@@ -1,5 +1,6 @@
 //! A Quorate group in place of a server: calls go to an NFS front in this process, and from there to the group's replicas.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -132,7 +133,7 @@ pub(super) async fn serve(
     };
     // Nobody else sets it.
     let _ = told.set(opened.clone());
-    load.up.store(true, Ordering::Relaxed);
+    load.up.fetch_add(1, Ordering::Relaxed);
     let places = Arc::new(Semaphore::new(MAX_CALLS));
     let mut xid = 0u32;
     while let Some(mut next) = calls.recv().await {
@@ -144,7 +145,7 @@ pub(super) async fn serve(
         let front = front.clone();
         tokio::spawn(async move {
             if let Some(call) = front.parse(next.record.into()) {
-                let reply = front.answer(PEER.into(), call).await;
+                let reply = front.answer(SocketAddr::from(PEER).into(), call).await;
                 // Whoever asked may have given up.
                 let _ = next.reply.send(reply.into());
             }

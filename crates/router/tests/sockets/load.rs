@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
 use quorate_router::ask::{Ask, Given};
 
-use crate::{Client, eventually, lock_is_free, route, servers};
+use crate::{Client, Serving, eventually, lock_is_free, route, route_with, servers};
 
 struct Random(u64);
 
@@ -122,13 +122,18 @@ async fn work(port: u16, number: u64, ends: Arc<AtomicBool>) -> Made {
     made
 }
 
-/// A volume is added and the first is drained and removed while clients work: no call fails, and all is there, also for a router that
+/// A volume is added and the first is drained and removed while clients work, which two threads serve: no call fails, and all is there, also for a router that
 /// starts then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn volumes_come_and_go_under_load() {
     let place = tempfile::tempdir().unwrap();
     let ports = servers(4).await;
-    let (router, port, keeper) = route(place.path(), &ports[..3], [1; 16], "hash").await;
+    let serving = Serving {
+        threads: 2,
+        ..Serving::default()
+    };
+    let router = route_with(place.path(), &ports[..3], [1; 16], "hash", serving);
+    let (router, port, keeper, _) = router.await;
     let ends = Arc::new(AtomicBool::new(false));
     let workers: Vec<_> = (0..4)
         .map(|number| tokio::spawn(work(port, number, ends.clone())))

@@ -1,11 +1,15 @@
 //! The router over TCP, between a client and three servers: first use, placement, operations on two servers, a new router on the same log.
 
+mod calls;
+mod datagrams;
 mod load;
 #[allow(dead_code, reason = "the log and the faults are not needed here")]
 #[path = "../crash/model.rs"]
 mod model;
 mod responder;
 mod straight;
+mod told;
+mod udp_servers;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,9 +17,9 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use quorate_files::Who;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
-use quorate_nfs::serve;
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
+use quorate_nfs::{Drops, Listeners, serve};
 use quorate_router::ask::{Ask, Given};
 use quorate_router::config::{self, Config};
 use quorate_router::coordinator::Coordinator;
@@ -92,18 +96,62 @@ async fn route_as(
     policy: &str,
     squash: &str,
 ) -> (Ends, u16, Arc<Keeper<Journal>>) {
+    let serving = Serving {
+        squash,
+        ..Serving::default()
+    };
+    let (ends, port, keeper, _) = route_with(place, ports, new, policy, serving).await;
+    (ends, port, keeper)
+}
+
+/// How clients are served.
+struct Serving<'a> {
+    squash: &'a str,
+    threads: usize,
+    udp: bool,
+    /// Whether servers speak UDP.
+    servers_speak_udp: bool,
+    /// To whom the volume is offered.
+    clients: &'a str,
+}
+
+impl Default for Serving<'_> {
+    fn default() -> Self {
+        Serving {
+            squash: "no_root_squash",
+            threads: 1,
+            udp: false,
+            servers_speak_udp: false,
+            clients: "127.0.0.0/8",
+        }
+    }
+}
+
+async fn route_with(
+    place: &Path,
+    ports: &[u16],
+    new: [u8; 16],
+    policy: &str,
+    serving: Serving<'_>,
+) -> (Ends, u16, Arc<Keeper<Journal>>, Arc<Drops>) {
+    let udp = match serving.servers_speak_udp {
+        true => "?udp=yes",
+        false => "",
+    };
     let urls: Vec<String> = ports
         .iter()
-        .map(|port| format!("\"nfs://127.0.0.1:{port}/\""))
+        .map(|port| format!("\"nfs://127.0.0.1:{port}/{udp}\""))
         .collect();
     let pins = ["a", "b", "c"].iter().enumerate().take(ports.len());
     let pins: Vec<_> = pins.map(|(n, name)| format!("{name} = {n}\n")).collect();
     let file = place.join("route.toml");
     let text = format!(
         "log = \"route.log\"\nvolumes = [{}]\npolicy = \"{policy}\"\nbuckets = 12\n\
-         [pin]\n{}[[export]]\npath = \"/\"\nsecure = false\nsquash = \"{squash}\"\n",
+         [pin]\n{}[[export]]\npath = \"/\"\nsecure = false\nsquash = \"{}\"\nclients = [\"{}\"]\n",
         urls.join(", "),
-        pins.concat()
+        pins.concat(),
+        serving.squash,
+        serving.clients
     );
     std::fs::write(&file, text).unwrap();
     let config = Config::load(&file).unwrap();
@@ -132,10 +180,12 @@ async fn route_as(
     let proxy = Proxy::new(coordinator, layout, config.exports, shelves, set);
     let background = keeper.clone();
     let moving = tokio::spawn(async move { background.run().await });
-    let (listener, port) = listen().await;
-    let task = tokio::spawn(async move { serve(listener, proxy).await.unwrap() });
+    let address = ([127, 0, 0, 1], 0).into();
+    let listeners = Listeners::bind(address, serving.threads, serving.udp).unwrap();
+    let (port, drops) = (listeners.address().port(), listeners.drops());
+    let task = tokio::spawn(async move { listeners.serve(Arc::new(proxy)).await.unwrap() });
     let ends = Ends([task.abort_handle(), moving.abort_handle()]);
-    (ends, port, keeper)
+    (ends, port, keeper, drops)
 }
 
 struct Client(Upstream);

@@ -1,97 +1,27 @@
 //! Calls that are passed on without a task of their own: that they say the same, and what becomes of them when a side fails.
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use quorate_files::Who;
-use quorate_nfs::Answers;
 use quorate_nfs::call::{Fh, NewAttrs};
-use quorate_nfs::rpc::{Credential, LAST, MAX_RECORD_BYTES, read_head};
+use quorate_nfs::rpc::{Credential, LAST, MAX_RECORD_BYTES};
 use quorate_nfs::serve;
 use quorate_nfs::status::Status;
-use quorate_nfs::xdr::{Reader, Writer};
+use quorate_nfs::xdr::Writer;
 use quorate_router::ask::{Ask, Given};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::responder::{Responder, SPACE};
-use super::{Client, at, eventually, listen, model, route_as, servers};
-
-const GETATTR: u32 = 1;
-const LOOKUP: u32 = 3;
-const ACCESS: u32 = 4;
-const READLINK: u32 = 5;
-const READ: u32 = 6;
-const WRITE: u32 = 7;
-const FSSTAT: u32 = 18;
-const COMMIT: u32 = 21;
-const JUKEBOX: u32 = Status::Jukebox as u32;
-const SERVERFAULT: u32 = Status::ServerFault as u32;
-
-/// How a server answers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Manner {
-    Well,
-    Never,
-    /// That the procedure was not called.
-    Refusing,
-    /// With results that are none.
-    Garbled,
-    /// With more than was asked for.
-    Long,
-}
-
-/// A server that can be told how to answer, and tells as whom calls came.
-struct Told {
-    manner: Mutex<Manner>,
-    came: Mutex<Vec<Credential>>,
-    reads: AtomicUsize,
-    server: Arc<Responder>,
-}
-
-struct Teller(Arc<Told>);
-
-impl Answers for Teller {
-    type Call = Bytes;
-
-    fn admits(&self, _: IpAddr) -> bool {
-        true
-    }
-
-    fn parse(&self, record: Bytes) -> Option<Bytes> {
-        Some(record)
-    }
-
-    fn reply_bytes(&self, _: &Bytes) -> usize {
-        1 << 16
-    }
-
-    async fn answer(self: &Arc<Self>, peer: SocketAddr, record: Bytes) -> Vec<u8> {
-        let told = &self.0;
-        let head = read_head(&mut Reader::new(record.clone())).unwrap();
-        told.came.lock().unwrap().push(head.credential);
-        if head.procedure == READ {
-            told.reads.fetch_add(1, Ordering::Relaxed);
-        }
-        let manner = *told.manner.lock().unwrap();
-        if manner == Manner::Never {
-            std::future::pending::<()>().await;
-        }
-        let mut reply = told.server.answer(peer, record).await;
-        match manner {
-            Manner::Refusing => reply[20..24].copy_from_slice(&5u32.to_be_bytes()),
-            Manner::Garbled => reply.truncate(26),
-            Manner::Long => reply.resize(1 << 19, 0),
-            Manner::Well | Manner::Never => {}
-        }
-        reply
-    }
-}
+use super::calls::{
+    ACCESS, COMMIT, FSSTAT, GETATTR, JUKEBOX, LOOKUP, READ, READDIR, READLINK, SERVERFAULT, WRITE,
+    call, fragment, of, reply, send, status,
+};
+use super::responder::SPACE;
+use super::told::{Manner, Teller, Told};
+use super::{Client, at, eventually, listen, route_as, servers};
 
 /// A server of this kind on a port: a free one, or that which it had.
 async fn told(told: &Arc<Told>, port: u16) -> (AbortHandle, u16) {
@@ -121,16 +51,11 @@ struct Site {
     _place: tempfile::TempDir,
 }
 
-const TEXT: &[u8] = b"what is in the file";
+pub const TEXT: &[u8] = b"what is in the file";
 
 impl Site {
     async fn start(squash: &str) -> Site {
-        let told_server = Arc::new(Told {
-            manner: Mutex::new(Manner::Well),
-            came: Mutex::default(),
-            reads: AtomicUsize::new(0),
-            server: Arc::new(Responder(Mutex::new(model::Server::default()))),
-        });
+        let told_server = Told::new();
         let (server, server_port) = told(&told_server, 0).await;
         let ports = [server_port, servers(1).await[0]];
         let place = tempfile::tempdir().unwrap();
@@ -164,70 +89,12 @@ impl Site {
     }
 
     fn manner(&self, manner: Manner) {
-        *self.told.manner.lock().unwrap() = manner;
+        self.told.manner(manner);
     }
 
     async fn connect(&self) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.port)).await.unwrap()
     }
-}
-
-fn fragment(out: &mut Vec<u8>, bytes: &[u8], last: bool) {
-    let head = bytes.len() as u32 | if last { LAST } else { 0 };
-    out.extend_from_slice(&head.to_be_bytes());
-    out.extend_from_slice(bytes);
-}
-
-/// A call without the head of its record.
-fn call(xid: u32, procedure: u32, who: &Who, arguments: &[u8]) -> Vec<u8> {
-    let mut w = Writer::default();
-    for word in [xid, 0, 2, 100_003, 3, procedure, 1] {
-        w.u32(word);
-    }
-    let mut body = Writer::default();
-    body.u32(7);
-    body.opaque(b"tests");
-    let ids = [who.uid, who.gid, who.groups.len() as u32];
-    ids.iter().chain(&who.groups).for_each(|&id| body.u32(id));
-    w.opaque(&body.out);
-    w.u32(0);
-    w.u32(0);
-    w.fixed(arguments);
-    w.out
-}
-
-fn of(object: &Fh, words: &[u32]) -> Vec<u8> {
-    let mut w = Writer::default();
-    w.opaque(object);
-    words.iter().for_each(|&word| w.u32(word));
-    w.out
-}
-
-async fn send(stream: &mut TcpStream, call: &[u8]) {
-    let mut out = Vec::new();
-    fragment(&mut out, call, true);
-    stream.write_all(&out).await.unwrap();
-}
-
-/// The number of the next reply, and its results; none at the end.
-async fn reply(stream: &mut TcpStream) -> Option<(u32, Bytes)> {
-    let read = async {
-        let head = stream.read_u32().await.ok()?;
-        assert!(head & LAST != 0, "a reply in parts");
-        let mut record = vec![0; (head & !LAST) as usize];
-        stream.read_exact(&mut record).await.ok()?;
-        Some(Bytes::from(record))
-    };
-    let record = timeout(Duration::from_secs(60), read)
-        .await
-        .expect("in time")?;
-    let xid = u32::from_be_bytes(*record.first_chunk().unwrap());
-    assert_eq!(record[4..24], [[0, 0, 0, 1].as_slice(), &[0; 16]].concat());
-    Some((xid, record.slice(24..)))
-}
-
-fn status(results: &[u8]) -> u32 {
-    u32::from_be_bytes(*results.first_chunk().unwrap())
 }
 
 /// What is passed on is answered, to the byte, as what is not, and which is not because something follows its arguments.
@@ -262,6 +129,8 @@ async fn both_ways_say_the_same() {
             (WRITE, written.out, 0),
             (COMMIT, of(file, &[0, 0, 0]), 0),
             (ACCESS, of(file, &[0x3f]), 0),
+            (READDIR, of(&site.root, &[0, 0, 0, 0, 1 << 15]), 0),
+            (READDIR, of(&site.root, &[0, 1, 0, 0, 2 << 20]), 0),
             (READ, of(file, &[0, 2, 9]), 0),
             (READ, of(file, &[0, 2, 2 << 20]), 0),
             (LOOKUP, name(&site.root, b"link"), 0),
@@ -449,7 +318,7 @@ async fn a_server_that_ends_or_lies_fails_its_own_calls() {
     }
     // With calls in flight: those to the other server are answered, then these.
     site.manner(Manner::Never);
-    let asked = site.told.reads.load(Ordering::Relaxed);
+    let asked = site.told.count(READ);
     for xid in 0..40 {
         send(&mut stream, &ask(xid)).await;
     }
@@ -457,7 +326,7 @@ async fn a_server_that_ends_or_lies_fails_its_own_calls() {
         let (xid, results) = reply(&mut stream).await.unwrap();
         assert_eq!((xid % 2, status(&results)), (1, 0));
     }
-    eventually(|| site.told.reads.load(Ordering::Relaxed) == asked + 20).await;
+    eventually(|| site.told.count(READ) == asked + 20).await;
     site.server.abort();
     for _ in 0..20 {
         let (xid, results) = reply(&mut stream).await.unwrap();
@@ -501,7 +370,7 @@ async fn a_client_that_stalls() {
         )
         .await;
     }
-    let reads = || site.told.reads.load(Ordering::Relaxed);
+    let reads = || site.told.count(READ);
     // 16 MiB of replies are taken up, less what they are counted for beside their data; and what lies in sockets.
     eventually(|| reads() >= 15).await;
     let mut other = site.connect().await;
