@@ -1,9 +1,10 @@
 //! What a storage router costs: the load of a web server's files on servers, straight and through the router. After Slite on Anypoint
-//! (Yocum, 2003), Figure 9, of which this has direct access and the proxy over TCP.
+//! (Yocum, 2003), Figure 9, of which this has direct access and the proxies over TCP and UDP, and the one over TCP with several threads.
 //!
 //! The servers keep their files in memory and do as little as they can ([`memory`]), so that the router's own limit shows. Each answer is looked at:
 //! it must be of the very file that was asked for.
 
+mod link;
 mod load;
 pub mod memory;
 mod site;
@@ -23,6 +24,7 @@ use crate::plot::Plot;
 use crate::progress::Progress;
 use crate::report::{Report, Table, median, percentile_us, show};
 use crate::{clock, cpu, run};
+use link::Link;
 use load::{Lane, Names, Pace, Window, drive};
 use site::Site;
 use tree::Tree;
@@ -55,15 +57,46 @@ pub enum Way {
     Direct,
     /// All through the router, over TCP, in user space.
     Router,
+    /// The same with a thread for each processor.
+    RouterThreads,
+    /// As direct, by datagrams.
+    DirectUdp,
+    /// Through the router in user space, by datagrams on both sides.
+    RouterUdp,
 }
 
 impl Way {
-    const ALL: [Way; 2] = [Way::Direct, Way::Router];
+    const ALL: [Way; 5] = [
+        Way::Direct,
+        Way::Router,
+        Way::RouterThreads,
+        Way::DirectUdp,
+        Way::RouterUdp,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Way::Direct => "direct",
             Way::Router => "router, TCP",
+            Way::RouterThreads => "router, TCP, a thread a processor",
+            Way::DirectUdp => "direct, UDP",
+            Way::RouterUdp => "router, UDP",
+        }
+    }
+
+    fn is_direct(self) -> bool {
+        matches!(self, Way::Direct | Way::DirectUdp)
+    }
+
+    fn is_udp(self) -> bool {
+        matches!(self, Way::DirectUdp | Way::RouterUdp)
+    }
+
+    /// How many threads the router has.
+    fn threads(self) -> usize {
+        match self {
+            Way::RouterThreads => std::thread::available_parallelism().map_or(1, usize::from),
+            _ => 1,
         }
     }
 }
@@ -140,8 +173,18 @@ impl Routed {
 struct Side {
     way: Way,
     names: Arc<Names>,
-    /// Where the lanes lead, and which files may be asked for there.
-    ends: Vec<(SocketAddr, Vec<bool>)>,
+    /// Which files are asked for over a lane, of which there is one for each server.
+    has: Vec<Vec<bool>>,
+}
+
+impl Side {
+    /// Where a lane leads.
+    fn end(&self, site: &Site, lane: usize) -> SocketAddr {
+        match self.way.is_direct() {
+            true => site.servers()[lane],
+            false => site.router(),
+        }
+    }
 }
 
 /// Runs the benchmark. What is done is in the report after each load.
@@ -149,7 +192,8 @@ struct Side {
 /// # Errors
 /// Where a process does not start, or an answer is wrong.
 pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
-    let site = Site::start(SERVERS, &options.run.data, &options.server, &options.router).await?;
+    let mut site =
+        Site::start(SERVERS, &options.run.data, &options.server, &options.router).await?;
     let mut tree = Tree::new(options.run.quick);
     eprintln!("making {} files through the router", tree.files.len());
     site.fill(&mut tree).await?;
@@ -161,23 +205,16 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
     );
     // Lanes ask for the files of one server each, on both ways: so they are the same calls, and the same servers have them.
     let has = |server| volumes.iter().map(|at| *at == server).collect();
-    let ends = |address: &dyn Fn(usize) -> SocketAddr| {
-        let lanes = (0..SERVERS).map(|server| (address(server), has(server)));
-        lanes.collect()
-    };
-    let servers = site.servers();
-    let sides = [
-        Side {
-            way: Way::Direct,
-            names: Arc::new(direct),
-            ends: ends(&|server| servers[server]),
+    let has: Vec<Vec<bool>> = (0..SERVERS).map(has).collect();
+    let (direct, routed) = (Arc::new(direct), Arc::new(routed));
+    let sides = Way::ALL.map(|way| Side {
+        way,
+        names: match way.is_direct() {
+            true => direct.clone(),
+            false => routed.clone(),
         },
-        Side {
-            way: Way::Router,
-            names: Arc::new(routed),
-            ends: ends(&|_| site.router()),
-        },
-    ];
+        has: has.clone(),
+    });
     let tree = Arc::new(tree);
     let closed = [(1, 1), (CONNECTIONS, 16), (64, 1)].map(|(connections, calls)| Load {
         connections,
@@ -185,8 +222,18 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
     });
     let loads = (closed.len() + OFFERED.len()) * sides.len();
     let mut progress = Progress::new(loads * options.run.rounds);
+    let sides = &sides;
     for load in closed {
-        measure(options, &site, &tree, &sides, load, &mut progress, report).await?;
+        measure(
+            options,
+            &mut site,
+            &tree,
+            sides,
+            load,
+            &mut progress,
+            report,
+        )
+        .await?;
     }
     let peak = report.find(Way::Direct, CONNECTIONS, 16);
     let Some(peak) = peak.map(|row| row.median.calls_per_s) else {
@@ -202,23 +249,32 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
             connections: CONNECTIONS,
             pace: Pace::PerSecond(((part * peak / 100.0).round() * 100.0).max(100.0)),
         };
-        measure(options, &site, &tree, &sides, load, &mut progress, report).await?;
+        measure(
+            options,
+            &mut site,
+            &tree,
+            sides,
+            load,
+            &mut progress,
+            report,
+        )
+        .await?;
     }
     Ok(())
 }
 
-/// A load on both ways in turns.
+/// A load on all ways in turns.
 async fn measure(
     options: &Options,
-    site: &Site,
+    site: &mut Site,
     tree: &Arc<Tree>,
-    sides: &[Side; 2],
+    sides: &[Side],
     load: Load,
     progress: &mut Progress,
     report: &mut Routed,
 ) -> Result<()> {
     let first = report.router.len();
-    let mut rounds = [Vec::new(), Vec::new()];
+    let mut rounds = vec![Vec::new(); sides.len()];
     for round in 0..options.run.rounds {
         for turn in 0..sides.len() {
             let at = (turn + round) % sides.len();
@@ -226,6 +282,9 @@ async fn measure(
             let name = name(side.way, load);
             if !options.run.only.iter().all(|word| name.contains(word)) {
                 continue;
+            }
+            if !side.way.is_direct() {
+                site.have_threads(side.way.threads()).await?;
             }
             let figures = once(site, tree, side, load, options.run.seconds).await;
             let figures = figures.with_context(|| name.clone())?;
@@ -248,7 +307,7 @@ async fn measure(
 }
 
 /// What is known of a load, on each way that was measured.
-fn rows(sides: &[Side; 2], load: Load, rounds: &[Vec<Figures>; 2]) -> Vec<Row> {
+fn rows(sides: &[Side], load: Load, rounds: &[Vec<Figures>]) -> Vec<Row> {
     let (in_flight, offered_per_s) = match load.pace {
         Pace::InFlight(calls) => (Some(calls), None),
         Pace::PerSecond(rate) => (None, Some(rate)),
@@ -293,10 +352,12 @@ async fn once(
     };
     let mut lanes = JoinSet::new();
     for number in 0..load.connections {
-        let (address, has) = side.ends[number % side.ends.len()].clone();
-        let (tree, names) = (tree.clone(), side.names.clone());
+        let at = number % side.has.len();
+        let (address, has) = (side.end(site, at), side.has[at].clone());
+        let (tree, names, is_udp) = (tree.clone(), side.names.clone(), side.way.is_udp());
         lanes.spawn(async move {
-            let mut lane = Lane::connect(address, has).await?;
+            let link = Link::connect(address, is_udp).await?;
+            let mut lane = Lane { link, has };
             drive(&mut lane, &tree, &names, pace, number as u64, window).await
         });
     }
@@ -359,9 +420,9 @@ pub fn tables(report: &Routed) -> Vec<Table> {
             (None, rate) => (&mut open, format!("{}/s", show(rate.unwrap_or_default()))),
         };
         let f = &row.median;
-        let router = match row.way {
-            Way::Direct => String::new(),
-            Way::Router => show(f.router_cpu_us),
+        let router = match row.way.is_direct() {
+            true => String::new(),
+            false => show(f.router_cpu_us),
         };
         table.row(vec![
             load,
@@ -389,7 +450,7 @@ fn goals(report: &Routed) -> Table {
             format!("{} us", show(row.median.router_cpu_us)),
         ]);
     }
-    let [direct, routed] = Way::ALL.map(|way| report.find(way, 1, 1));
+    let [direct, routed] = [Way::Direct, Way::Router].map(|way| report.find(way, 1, 1));
     if let (Some(direct), Some(routed)) = (direct, routed) {
         table.row(vec![
             "what the router adds to the median, 1 x 1".into(),
@@ -421,7 +482,9 @@ pub fn plots(report: &Routed) -> Vec<(String, Plot)> {
         title: "The router's processor (Anypoint, Figure 9)".into(),
         x,
         y: "parts of one processor",
-        lines: lines(&[Way::Router], |f| f.router_cpu_us * f.calls_per_s / 1e6),
+        lines: lines(&[Way::Router, Way::RouterThreads, Way::RouterUdp], |f| {
+            f.router_cpu_us * f.calls_per_s / 1e6
+        }),
     };
     vec![
         ("router-response".into(), response),

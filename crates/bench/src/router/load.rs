@@ -1,18 +1,14 @@
 //! The load: connections that send calls and look at each answer, in one thread.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bytes::{Buf, Bytes, BytesMut};
 use quorate_nfs::call::{self, Fh};
-use quorate_nfs::rpc::LAST;
 use quorate_nfs::xdr::{Malformed, Reader, Writer};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
+use super::link::Link;
 use super::tree::{self, Kind, Tree};
 use crate::clock;
 use crate::load::Random;
@@ -24,8 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MOST_IN_FLIGHT: usize = 64;
 /// Enough for each directory in one answer.
 const LISTING_BYTES: u32 = 32 << 10;
-/// The most bytes of an answer beside what was read.
-const MAX_REPLY_BYTES: usize = (1 << 20) + 4096;
 /// READ, LOOKUP, MODIFY, EXTEND, DELETE and EXECUTE (RFC 1813, 3.3.4).
 const ALL_ACCESS: u32 = 0x3f;
 
@@ -50,18 +44,9 @@ pub struct Names {
 /// A connection, and which files are asked for over it.
 #[derive(Debug)]
 pub struct Lane {
-    pub stream: TcpStream,
+    pub link: Link,
     /// For each file, whether it is.
     pub has: Vec<bool>,
-}
-
-impl Lane {
-    pub async fn connect(address: SocketAddr, has: Vec<bool>) -> Result<Lane> {
-        let stream = TcpStream::connect(address).await;
-        let stream = stream.with_context(|| format!("can't connect to {address}"))?;
-        stream.set_nodelay(true)?;
-        Ok(Lane { stream, has })
-    }
 }
 
 /// When counting begins and ends.
@@ -99,11 +84,12 @@ pub async fn drive(
         tree,
         names,
         has: &lane.has,
+        most: lane.link.io_bytes(),
         random: Random(seed),
         reading: None,
         xid: 0,
     };
-    let (mut from, mut to) = lane.stream.split();
+    let link = &mut lane.link;
     let most = match pace {
         Pace::InFlight(calls) => calls,
         Pace::PerSecond(_) => MOST_IN_FLIGHT,
@@ -113,7 +99,7 @@ pub async fn drive(
         Pace::PerSecond(rate) => Some(arrivals(rate, seed, window.to)),
     };
     let (mut on_their_way, mut took) = (BTreeMap::new(), Vec::new());
-    let (mut coming, mut going) = (BytesMut::new(), Vec::new());
+    let mut going = Vec::new();
     let mut is_over = false;
     loop {
         let now = clock();
@@ -133,17 +119,21 @@ pub async fn drive(
             on_their_way.insert(xid, asked);
         }
         if !going.is_empty() {
-            to.write_all(&going).await.context("sending")?;
+            link.send(&going, now).await.context("sending")?;
             going.clear();
         }
         let has_room = on_their_way.len() < most;
         tokio::select! {
-            read = from.read_buf(&mut coming), if !on_their_way.is_empty() => {
-                ensure!(read.context("receiving")? > 0, "the server closed the connection");
+            read = link.fill(), if !on_their_way.is_empty() => {
+                read.context("receiving")?;
                 let now = clock();
-                while let Some(record) = next_record(&mut coming)? {
+                while let Some(record) = link.next()? {
                     let (xid, results) = read_reply(record)?;
-                    let asked: Asked = on_their_way.remove(&xid).context("an answer to nothing")?;
+                    let asked: Asked = match on_their_way.remove(&xid) {
+                        Some(asked) => asked,
+                        None if link.may_repeat() => continue,
+                        None => bail!("an answer to nothing"),
+                    };
                     if let Err(why) = asking.check(&asked, results) {
                         bail!("a wrong answer to {:?} of file {}: {why}", asked.kind, asked.file);
                     }
@@ -201,28 +191,13 @@ async fn next_of(arrivals: &mut Option<mpsc::UnboundedReceiver<Instant>>) -> Opt
     }
 }
 
-/// A whole answer, if it is there.
-fn next_record(coming: &mut BytesMut) -> Result<Option<Bytes>> {
-    let Some(head) = coming.first_chunk::<4>() else {
-        return Ok(None);
-    };
-    let head = u32::from_be_bytes(*head);
-    let len = (head & !LAST) as usize;
-    ensure!(head & LAST != 0, "an answer in parts");
-    ensure!(len <= MAX_REPLY_BYTES, "an answer of {len} bytes");
-    if coming.len() < 4 + len {
-        coming.reserve(4 + len - coming.len());
-        return Ok(None);
-    }
-    coming.advance(4);
-    Ok(Some(coming.split_to(len).freeze()))
-}
-
 /// What is asked over a lane.
 struct Asking<'a> {
     tree: &'a Tree,
     names: &'a Names,
     has: &'a [bool],
+    /// The most bytes of one READ.
+    most: u32,
     random: Random,
     /// A file that is read in order: where it goes on, and how many bytes at once.
     reading: Option<(usize, u64, u32)>,
@@ -244,7 +219,10 @@ impl Asking<'_> {
         let kind = tree::call(&mut self.random);
         let (file, offset, count) = match (kind, self.reading) {
             (Kind::Read, Some((file, offset, count))) => (file, offset, count),
-            (Kind::Read, None) => (self.choose(), 0, tree::read_bytes(&mut self.random)),
+            (Kind::Read, None) => {
+                let count = tree::read_bytes(&mut self.random);
+                (self.choose(), 0, count.min(self.most))
+            }
             _ => (self.choose(), 0, 0),
         };
         let mut w = Writer::default();

@@ -29,18 +29,45 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Where a router's handle says on which volume its object is, and where the server's own handle begins (docs/router.md).
 const VOLUME: std::ops::Range<usize> = 2..4;
 const SERVERS_OWN: usize = 8;
+/// The router's configuration.
+const CONFIG: &str = "route.toml";
 
 /// The processes; they end when this is dropped, and their files go.
 #[derive(Debug)]
 pub struct Site {
     servers: Vec<(Child, SocketAddr)>,
-    router: (Child, SocketAddr),
-    /// Takes what it says for ever how it is.
-    heard: AbortHandle,
-    _directory: TempDir,
+    router: Router,
+    launcher: Launcher,
+    directory: TempDir,
 }
 
-impl Drop for Site {
+#[derive(Debug)]
+struct Router {
+    child: Child,
+    address: SocketAddr,
+    threads: usize,
+    /// Takes what it says for ever how it is.
+    heard: AbortHandle,
+}
+
+impl Router {
+    async fn start(launcher: &Launcher, directory: &Path, threads: usize) -> Result<Router> {
+        let log = directory.join("router.log");
+        let config = directory.join(CONFIG).display().to_string();
+        let arguments = ["--config".into(), config, format!("--threads={threads}")];
+        let (child, mut lines) = spawn(launcher, &arguments, &log)?;
+        let ready: Value = serde_json::from_str(&said(&mut lines, &log).await?)?;
+        let address = ready["address"].as_str().context("the router's address")?;
+        Ok(Router {
+            child,
+            address: address.parse()?,
+            threads,
+            heard: tokio::spawn(hear(lines)).abort_handle(),
+        })
+    }
+}
+
+impl Drop for Router {
     fn drop(&mut self) {
         self.heard.abort();
     }
@@ -69,24 +96,32 @@ impl Site {
             let port = said(&mut lines, &log).await?.parse()?;
             running.push((child, SocketAddr::from(([127, 0, 0, 1], port))));
         }
-        let config = directory.path().join("route.toml");
-        std::fs::write(&config, configuration(running.iter().map(|(_, at)| *at)))?;
-        let log = directory.path().join("router.log");
-        let arguments = ["--config".into(), config.display().to_string()];
-        let (child, mut lines) = spawn(router, &arguments, &log)?;
-        let ready: Value = serde_json::from_str(&said(&mut lines, &log).await?)?;
-        let address = ready["address"].as_str().context("the router's address")?;
-        let address = address.parse()?;
+        let config = configuration(running.iter().map(|(_, at)| *at));
+        std::fs::write(directory.path().join(CONFIG), config)?;
         Ok(Site {
             servers: running,
-            router: (child, address),
-            heard: tokio::spawn(hear(lines)).abort_handle(),
-            _directory: directory,
+            router: Router::start(router, directory.path(), 1).await?,
+            launcher: router.clone(),
+            directory,
         })
     }
 
+    /// Has a router of so many threads; what there is has the same names afterwards.
+    pub async fn have_threads(&mut self, threads: usize) -> Result<()> {
+        if self.router.threads != threads {
+            self.router
+                .child
+                .kill()
+                .await
+                .context("ending the router")?;
+            let directory = self.directory.path();
+            self.router = Router::start(&self.launcher, directory, threads).await?;
+        }
+        Ok(())
+    }
+
     pub fn router(&self) -> SocketAddr {
-        self.router.1
+        self.router.address
     }
 
     pub fn servers(&self) -> Vec<SocketAddr> {
@@ -97,7 +132,7 @@ impl Site {
     pub fn pids(&self) -> Result<(u32, Vec<u32>)> {
         let id = |child: &Child| child.id().context("a process has ended");
         let servers = self.servers.iter().map(|(child, _)| id(child));
-        Ok((id(&self.router.0)?, servers.collect::<Result<_>>()?))
+        Ok((id(&self.router.child)?, servers.collect::<Result<_>>()?))
     }
 
     /// Makes all directories and files through the router, and writes down what it calls them.
@@ -172,9 +207,10 @@ impl Site {
 }
 
 fn configuration(servers: impl Iterator<Item = SocketAddr>) -> String {
-    let urls: Vec<_> = servers.map(|at| format!("\"nfs://{at}/\"")).collect();
+    let url = |at| format!("\"nfs://{at}/?udp=yes\"");
+    let urls: Vec<_> = servers.map(url).collect();
     format!(
-        "listen = \"127.0.0.1:0\"\nlog = \"route.log\"\nvolumes = [{}]\n\
+        "listen = \"127.0.0.1:0\"\nudp = true\nlog = \"route.log\"\nvolumes = [{}]\n\
          [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
         urls.join(", ")
     )

@@ -296,7 +296,7 @@ fn the_credentials_benchmark_runs() {
     assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
 }
 
-/// Calls come back right on both ways, at rates and by numbers in flight; and processes and files go.
+/// Calls come back right on all ways, at rates and by numbers in flight; and processes and files go.
 #[test]
 fn the_router_is_measured() {
     let _turn = Group::take_turn();
@@ -310,7 +310,15 @@ fn the_router_is_measured() {
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let rows = report["router"].as_array().unwrap();
     let of = |way: &str| rows.iter().filter(|row| row["way"] == way).count();
-    assert_eq!((of("direct"), of("router")), (9, 9), "{rows:?}");
+    for way in [
+        "direct",
+        "router",
+        "router_threads",
+        "direct_udp",
+        "router_udp",
+    ] {
+        assert_eq!(of(way), 9, "{way}: {rows:?}");
+    }
     for row in rows {
         assert!(row["median"]["calls_per_s"].as_f64() > Some(0.0), "{row:?}");
     }

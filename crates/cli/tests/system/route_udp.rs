@@ -76,7 +76,7 @@ fn what_comes_twice_is_done_once() {
         seen
     };
     let mut done = 0;
-    for n in 0..200 {
+    for n in 0..400 {
         let op = op(&mut random);
         let (outcome, expected) = (client.act(&op), act_locally(here.path(), &op));
         assert_eq!(
@@ -85,7 +85,7 @@ fn what_comes_twice_is_done_once() {
             "{n}: {op:?}: {outcome:?}, {expected:?}"
         );
         done += u32::from(outcome.is_ok());
-        if n % 50 == 49 {
+        if n % 100 == 99 {
             assert_eq!(client.tree(), local(), "{n}: {op:?}");
             routed.kill_router();
             routed.start_router();
