@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -15,6 +16,8 @@ pub const DIRECTORY: &str = "evidence";
 pub const SUFFIX: &str = ".evidence";
 /// The most files about one replica. One is enough to convict it, and who contradicts itself all the time must not fill a disk.
 const FILES_PER_REPLICA: usize = 16;
+/// More than two messages, the longest there are, with all that is signed with them.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The files of evidence of one replica.
 #[derive(Debug)]
@@ -42,16 +45,23 @@ fn prefix_of(replica: u8) -> String {
 }
 
 impl EvidenceKeeper {
-    /// Goes on with what is in a replica's directory.
+    /// Goes on with what is in a replica's directory. What proves nothing, or not what its name says, is taken away: it would count
+    /// against the most that are kept, and whoever has had the replica may have left it there for that.
     pub fn new(data: &Path, group: &Group) -> EvidenceKeeper {
         let directory = data.join(DIRECTORY);
-        let names = files(&directory);
-        let names = names.iter().filter_map(|path| path.file_name());
-        let names = names.map(|name| name.to_string_lossy().into_owned());
+        let mut names = BTreeSet::new();
+        for path in files(&directory) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if proves(&path, group).is_some_and(|subject| name_of(&subject) == name) {
+                names.insert(name.into_owned());
+            } else if let Err(e) = fs::remove_file(&path) {
+                tracing::warn!("{} proves nothing, and stays: {e}", path.display());
+            }
+        }
         EvidenceKeeper {
             group: group.id(),
             quorum: group.quorum(),
-            names: names.collect(),
+            names,
             directory,
         }
     }
@@ -83,6 +93,16 @@ impl EvidenceKeeper {
             }
         });
     }
+}
+
+/// What a file proves, if it does.
+fn proves(path: &Path, group: &Group) -> Option<Subject> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).ok()?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
+    let kept = Kept::from_file(&bytes.into()).ok()?;
+    let verified = kept.evidence.verify(group.quorum(), &group.signing_keys());
+    verified.ok().filter(|_| kept.group == group.id())
 }
 
 /// The files of evidence in a directory, by name; none where there is no such directory.
@@ -158,7 +178,24 @@ mod tests {
             }
             assert_eq!(kept().len(), FILES_PER_REPLICA + 1);
         }
-        for path in files(&directory.path().join(DIRECTORY)) {
+        // What proves nothing, or something else than its name says, counts for nothing, and is gone.
+        let place = directory.path().join(DIRECTORY);
+        let proof = files(&place).pop().unwrap();
+        for n in 0..FILES_PER_REPLICA {
+            fs::write(place.join(format!("1-{n}{SUFFIX}")), b"").unwrap();
+            fs::copy(&proof, place.join(format!("1-copy-{n}{SUFFIX}"))).unwrap();
+        }
+        let mut keeper = EvidenceKeeper::new(directory.path(), &group);
+        keeper.keep(evidence(1, 7));
+        let about_it = || files(&place).len() - FILES_PER_REPLICA - 1;
+        for _ in 0..1000 {
+            if about_it() > 0 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(about_it(), 1);
+        for path in files(&place) {
             let kept = Kept::from_file(&fs::read(path).unwrap().into()).unwrap();
             assert_eq!(kept.group, group.id());
             let subject = kept.evidence.verify(group.quorum(), &group.signing_keys());
