@@ -21,9 +21,10 @@ pub enum AskError {
         "no key holder answers at {0}: start it (`quorate keyholder`), or say where its socket is (--key-holder)"
     )]
     NotThere(PathBuf),
-    /// The socket is not for this user, or the key holder has refused it.
+    /// The socket is not for this user, or the key holder has refused it, or can't sign now.
     #[error(
-        "the key holder at {0} does not work for this user: it says which one it works for when it starts (`quorate keyholder --user`)"
+        "the key holder at {0} gives no answer: it may work for another user (`quorate keyholder --user`), or its disk be full; what it says \
+         tells which"
     )]
     NotAllowed(PathBuf),
     /// The operator's mistake.

@@ -146,7 +146,7 @@ impl CounterFile {
     /// The number for the next statement. It is on disk, and so is the file's name, when this returns.
     ///
     /// # Errors
-    /// Any [`CounterError`]; the counter is then not to be asked again.
+    /// Any [`CounterError`]; after another than [`CounterError::Io`] the counter is not to be asked again.
     pub fn advance(&mut self) -> Result<u64, CounterError> {
         let found = read(&self.path, &self.key)?;
         if found != self.last {
@@ -158,8 +158,13 @@ impl CounterFile {
         }
         let next = found.checked_add(1);
         let next = next.ok_or_else(|| CounterError::UsedUp(self.path.clone()))?;
-        disk::replace(&self.path, text(&self.key, next).as_bytes(), 0o600)
-            .map_err(|e| CounterError::from_io(&self.path, e))?;
+        let written = disk::replace(&self.path, text(&self.key, next).as_bytes(), 0o600);
+        if let Err(source) = written {
+            // The number may stand there, and not outlive a loss of power: nothing is signed with it, nor with a lower one.
+            self.last = read(&self.path, &self.key)?.clamp(found, next);
+            let path = self.path.clone();
+            return Err(CounterError::Io { path, source });
+        }
         self.last = next;
         Ok(next)
     }

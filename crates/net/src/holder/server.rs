@@ -93,7 +93,8 @@ impl<V: Vault> Holder<V> {
     /// Answers for ever, one ask after the other.
     ///
     /// # Errors
-    /// When the key or its counter fails, or the socket. Whoever asks badly costs at most a second.
+    /// When the key or its counter fails, or the socket; not where the disk refuses a write, such as when it is full. Whoever asks badly costs
+    /// at most a second.
     pub fn serve(mut self) -> Result<Infallible, HolderError> {
         loop {
             let (stream, _) = match self.listener.accept() {
@@ -112,6 +113,12 @@ impl<V: Vault> Holder<V> {
                 Err(Refusal::Theirs(what)) => {
                     if let Some(more) = self.log.pass() {
                         tracing::warn!(more, "an ask was refused: {what}");
+                    }
+                }
+                // The replica's user may have filled the disk: who ends for that has to be started again by somebody.
+                Err(Refusal::Ours(e)) if e.may_pass() => {
+                    if let Some(more) = self.log.pass() {
+                        tracing::error!(more, "nothing is signed for now: {e}");
                     }
                 }
                 Err(Refusal::Ours(e)) => return Err(e.into()),

@@ -171,6 +171,24 @@ fn a_counter_that_shrinks_is_not_believed() {
     assert!(matches!(counter.advance(), Err(CounterError::Missing(_))));
 }
 
+/// A disk that takes no more has the key holder sign nothing, and go on when it does again; no number comes twice.
+#[test]
+fn a_full_disk_passes() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = start(directory.path(), own_user());
+    let client = HolderClient::new(&socket, &group(), ME).unwrap();
+    assert_eq!(client.recover().unwrap().counter, 1);
+    // A counter is written beside its place first: here a directory is in the way, which fails for root as well.
+    let name = format!("counter.{}.new", std::process::id());
+    let in_the_way = directory.path().join(name);
+    fs::create_dir(&in_the_way).unwrap();
+    for _ in 0..5 {
+        assert!(client.recover().is_err());
+    }
+    fs::remove_dir(&in_the_way).unwrap();
+    assert_eq!(client.recover().unwrap().counter, 2);
+}
+
 /// The socket takes the place of one that a dead key holder left, and of nothing else.
 #[test]
 fn only_a_socket_is_replaced() {

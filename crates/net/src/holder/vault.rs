@@ -6,7 +6,7 @@ use quorate_wire::{Certifies, Digest, IdentityKey, KeyPair, Signature};
 
 use super::{CounterError, CounterFile};
 
-/// Why there is no statement. Nothing is signed any more.
+/// Why there is no statement.
 #[derive(Debug, thiserror::Error)]
 pub enum VaultError {
     /// See [`CounterError`].
@@ -15,6 +15,14 @@ pub enum VaultError {
     /// What the device says that has the key.
     #[error(transparent)]
     Device(Box<dyn Error + Send + Sync>),
+}
+
+impl VaultError {
+    /// Whether the next statement may come, such as when a disk is not full any more: nothing was signed, and no number can be signed twice. After
+    /// all else nothing is signed any more.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, VaultError::Counter(CounterError::Io { .. }))
+    }
 }
 
 /// An identity key and its counter: files, or a device.
