@@ -19,6 +19,7 @@ mod epoch;
 pub mod evidence;
 mod exit;
 mod former;
+pub mod ground;
 mod outgoing;
 mod packed;
 mod pool;

@@ -13,10 +13,11 @@ use quorate_net::{disk, hex};
 
 use super::DaemonError;
 use super::aside;
-use super::restore::{self, Past};
+use super::ground::{self, Keep};
+use super::restore::Past;
 
 /// The mark's file. Its first line is the group's id; the second is [`NEW`] until the replica runs.
-const MARK: &str = "group-id";
+pub(super) const MARK: &str = "group-id";
 const NEW: &str = "new";
 
 /// What a directory's mark says.
@@ -64,7 +65,7 @@ pub(super) fn distrust(data: &Path, group: &Group) -> Result<Past, DaemonError> 
         return Err(DaemonError::Forgotten(data.into()));
     }
     std::fs::create_dir_all(data).map_err(io(data))?;
-    restore::take_away_traps(data, MARK).map_err(io(data))?;
+    ground::clear(data, None, Keep::All).map_err(io(data))?;
     write(data, group, false)?;
     Ok(Past::Distrusted)
 }

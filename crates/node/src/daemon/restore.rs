@@ -6,7 +6,6 @@
 //! said, the replica is silent (`quorate_agreement::recovery`). A group of one has no others: there, damage is the end.
 
 use std::fs;
-use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,16 +16,16 @@ use quorate_replica::{Restored, genesis};
 use quorate_store::{Blobs, Former, Store, StoreError};
 use quorate_wire::{LogIndex, Seq};
 
-use super::aside::{self, FORMER_LOG, FORMER_REACHED, OLD_LOG, if_there};
-use super::{DaemonError, core_thread, epoch, former, packed};
+use super::aside::{self, FORMER_LOG, if_there};
+use super::{DaemonError, core_thread, former, packed};
 use crate::wal::{self, Reached, Wal, WalError};
 
 pub(super) const LOG: &str = "log";
 pub(super) const REACHED: &str = "log.reached";
 pub(super) const STATE: &str = "state.redb";
-const BLOBS: &str = "blobs";
+pub(super) const BLOBS: &str = "blobs";
 /// Its presence says that the state is damaged, as a replica has found while it ran.
-const DAMAGED: &str = "state.damaged";
+pub(super) const DAMAGED: &str = "state.damaged";
 
 /// What is known of a directory before anything in it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,32 +128,6 @@ fn distrust(data: &Path) -> Result<(), DaemonError> {
     former::set_aside(data, &data.join(STATE)).map_err(io(data))?;
     if_there(fs::remove_file(data.join(DAMAGED))).map_err(io(data))?;
     former::drop_cached_pages(data);
-    Ok(())
-}
-
-/// Takes away what stands where the replica has a file or a directory and is something else: to open it or to take it away as what it should
-/// be would fail each time, or wait for ever.
-pub(super) fn take_away_traps(data: &Path, mark: &str) -> io::Result<()> {
-    let files = [mark, REACHED, FORMER_REACHED, STATE, DAMAGED, epoch::SEEN];
-    for path in files
-        .into_iter()
-        .chain(former::FILES)
-        .map(|name| data.join(name))
-    {
-        match fs::symlink_metadata(&path) {
-            Ok(there) if there.is_dir() => fs::remove_dir_all(&path)?,
-            Ok(there) if !there.is_file() => fs::remove_file(&path)?,
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-    }
-    // These may be elsewhere, and links lead there.
-    for path in [LOG, OLD_LOG, FORMER_LOG, BLOBS].map(|name| data.join(name)) {
-        let is_there = fs::symlink_metadata(&path).is_ok();
-        if is_there && !path.is_dir() {
-            fs::remove_file(&path)?;
-        }
-    }
     Ok(())
 }
 
@@ -326,6 +299,7 @@ pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> DaemonError + use<> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::aside::OLD_LOG;
     use super::*;
     use bytes::Bytes;
 
