@@ -80,7 +80,7 @@ pub struct Replica {
     /// The group file.
     #[arg(long, value_name = "FILE")]
     pub group: PathBuf,
-    /// The replica's key file [default: replica-N/key beside the group file].
+    /// The replica's key file [default: replica-N/key beside the group file]. Not read in a group whose replicas have key holders.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// The socket of its key holder, in a group whose replicas have any [default: holder-N/socket beside the group file].

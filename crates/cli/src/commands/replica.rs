@@ -48,7 +48,12 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
              them (`quorate init --key-holders`)"
         );
     }
-    let (group, key) = (Arc::new(group), keys::load(&key)?);
+    // With key holders nothing is signed with it, so that nobody keeps the replica from starting who takes its file away.
+    let key = match has_holders {
+        true => keys::generate()?,
+        false => keys::load(&key)?,
+    };
+    let group = Arc::new(group);
     let options = |again: bool, trust: Trust| Options {
         group: group.clone(),
         me: ReplicaId(args.id),

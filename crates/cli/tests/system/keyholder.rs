@@ -226,8 +226,9 @@ fn keys_are_renewed_under_load() {
     assert_eq!(counted(group.directory(), 1), at);
     group.start_holder(1);
     work(&mut renewed(8));
-    // A replica that is killed comes back with a key of its next epoch, and is let in.
+    // A replica that is killed comes back with a key of its next epoch, and is let in. The key in its own file is not missed.
     group.kill(2);
+    fs::remove_file(group.directory().join("replica-2/key")).expect("the file goes");
     group.start_replica(2);
     work(&mut renewed(14));
     group.wait_until_they_agree(&[0, 1, 2, 3]);
