@@ -2,18 +2,21 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::thread::{Uid, capabilities, set_thread_res_uid};
 use tokio::time::Instant;
 
 /// Where a system without a directory service lists its users (passwd(5)).
 const USERS: &str = "/etc/passwd";
 /// For how long processes are ended until none is left: nothing else is done meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// A number that no user has: in 16 bits it stands for none.
+const NOBODYS: u32 = 65_535;
 /// Between two looks at them.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -48,6 +51,9 @@ impl Account {
         if account.uid == 0 || account.gid == 0 {
             bail!("--user {text}: that is root, who may do everything that the supervisor may");
         }
+        if account.uid == NOBODYS {
+            bail!("--user {text}: that number is no user's");
+        }
         Ok(account)
     }
 
@@ -61,28 +67,46 @@ impl Account {
             if !self.has_processes()? {
                 return Ok(());
             }
-            // As that user, who may end all of its own and no others. The kernel does it in one go, so that none gets away by a fork.
-            let mut kill = Command::new("kill")
-                .args(["-KILL", "--", "-1"])
-                .uid(self.uid)
-                .gid(self.gid)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .context("ending all processes of the replica's user with kill(1)")?;
-            // Another process of that user may have stopped it first.
-            while kill.try_wait().context("kill(1)")?.is_none() {
-                if begin.elapsed() >= PATIENCE {
-                    kill.kill().context("kill(1)")?;
-                }
-                std::thread::sleep(PAUSE);
-            }
+            self.kill_all()
+                .context("ending all processes of the replica's user")?;
+            std::thread::sleep(PAUSE);
         }
         bail!(
             "processes of the replica's user (number {}) can't be ended",
             self.uid
         )
+    }
+
+    /// The kernel does it in one go, so that none gets away by a fork. It takes no other process: that user may have made so many that none can be
+    /// made any more. So this thread, for as long as it takes, may do what that user may: end all of its own, and no others.
+    fn kill_all(self) -> Result<()> {
+        let nobody = Account {
+            uid: NOBODYS,
+            ..self
+        };
+        if nobody.has_processes()? {
+            bail!("somebody runs processes as the user {NOBODYS}, who is to be none: end them");
+        }
+        let user = Some(Uid::from_raw(self.uid));
+        let root = Some(Uid::ROOT);
+        // Whom one may end goes by the real user as well, and so does who may end one: it must be neither root, nor that user.
+        set_thread_res_uid(Some(Uid::from_raw(NOBODYS)), user, root)?;
+        // Where a service manager has asked for that, a thread keeps root's power though it is not root.
+        let own = capabilities(None).map(|sets| sets.effective);
+        let killed = match own {
+            Ok(own) if own.is_empty() => kill_process_group(Pid::INIT, Signal::KILL),
+            Ok(_) => Err(Errno::PERM),
+            Err(e) => Err(e),
+        };
+        if set_thread_res_uid(root, root, root).is_err() {
+            // Half a supervisor is worse than none, which is started again.
+            std::process::abort();
+        }
+        match killed {
+            // They have ended meanwhile.
+            Err(Errno::SRCH) => Ok(()),
+            killed => Ok(killed?),
+        }
     }
 
     fn has_processes(self) -> Result<bool> {
@@ -153,7 +177,16 @@ mod tests {
         assert_eq!(find(users, "quorat"), None);
         assert_eq!(find(users, "bad"), None);
         assert_eq!(Account::named("990:991").unwrap(), expected);
-        for wrong in ["root", "0:5", "5:0", "no such user", "990:", ":", "-1:5"] {
+        for wrong in [
+            "root",
+            "0:5",
+            "5:0",
+            "no such user",
+            "990:",
+            ":",
+            "-1:5",
+            "65535:5",
+        ] {
             assert!(Account::named(wrong).is_err(), "{wrong}");
         }
     }
@@ -164,6 +197,43 @@ mod tests {
         assert!(runs_as(status, 990) && runs_as(status, 0));
         assert!(!runs_as(status, 5) && !runs_as("", 0));
         assert!(!runs_as(&status.replace("S (sleeping)", "Z (zombie)"), 990));
+    }
+
+    /// All of a user's processes end, also one that was stopped, and no other's; this one can start others as before. No process is made for that.
+    #[test]
+    fn all_of_a_user_are_ended() {
+        use std::os::unix::process::CommandExt;
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root can run a process as another user");
+        }
+        let (theirs, others) = (61_236, 61_237);
+        let power = || capabilities(None).unwrap().effective;
+        let before = power();
+        let start = |uid| {
+            let mut sleep = std::process::Command::new("sleep");
+            sleep.arg("1000").uid(uid).gid(uid).spawn().unwrap()
+        };
+        let (mut one, mut two, mut other) = (start(theirs), start(theirs), start(others));
+        let stopped = Pid::from_child(&two);
+        rustix::process::kill_process(stopped, Signal::STOP).unwrap();
+        let account = Account {
+            uid: theirs,
+            gid: theirs,
+        };
+        assert!(account.has_processes().unwrap());
+        account.end_all().unwrap();
+        assert!(!account.has_processes().unwrap());
+        for child in [&mut one, &mut two] {
+            assert!(!child.wait().unwrap().success());
+        }
+        assert!(other.try_wait().unwrap().is_none(), "it is another user's");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(rustix::process::geteuid().is_root());
+        assert!(
+            fs::File::open("/proc/1/environ").is_ok(),
+            "root's rights are back"
+        );
     }
 
     /// What belongs to a user, or stands where all may write, could be changed by it; a directory with the sticky bit above changes nothing.
