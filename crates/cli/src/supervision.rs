@@ -1,19 +1,23 @@
-//! Who runs replicas from outside: starts them, starts them again, and has them recover. A replica has no way to talk to it.
+//! Who runs replicas from outside: starts them, starts them again, and has them recover. A replica has no way to talk to it, but to say how it is
+//! while it recovers.
 
 mod account;
 mod alive;
 mod children;
 mod control;
+mod ear;
 mod programs;
 mod records;
 mod recoveries;
 mod schedule;
+mod turns;
 mod window;
 
 pub use account::Account;
 pub use alive::SignsOfLife;
 pub use children::{Children, Launch, Role};
 pub use control::{Control, Request, ask};
+pub use ear::tell;
 pub use programs::{Programs, digest};
 pub use records::{Records, steps_to_json};
 pub use recoveries::{Recoveries, now_ms};

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use quorate_agreement::{CHECKPOINT_BYTES, Config, Missed, Tuning};
 use quorate_execution::Service;
@@ -42,6 +43,7 @@ use quorate_net::{
 };
 use quorate_replica::Signing;
 use quorate_store::StoreError;
+use quorate_wire::message::Report;
 use quorate_wire::{KeyPair, ReplicaId};
 
 use crate::wal::{WalError, WalThread};
@@ -224,7 +226,7 @@ pub struct Daemon {
     core: JoinHandle<Result<(), DaemonError>>,
 }
 
-/// Tells a [`Daemon`] to stop, from any thread.
+/// Tells a [`Daemon`] to stop, or asks it how it is, from any thread.
 #[derive(Clone, Debug)]
 pub struct Stopper(Mailbox);
 
@@ -244,6 +246,13 @@ impl Stopper {
     /// Tells the replica to stop; [`Daemon::wait`] returns when it has.
     pub fn stop(&self) {
         self.0.put(Wake::Stop);
+    }
+
+    /// How the replica is; `None` where it has stopped, or does not say so in time.
+    pub fn report(&self, timeout: Duration) -> Option<Report> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.0.put(Wake::Ask(answer));
+        answered.recv_timeout(timeout).ok()
     }
 }
 
@@ -324,7 +333,8 @@ impl Daemon {
             ReplicaLinks::start_with(group.clone(), me, &identity, epochs, listener, limits)
                 .map_err(io)?;
         // Bounded by what this thread has asked for: a completion for each record that the protocol's window lets be open, a layer for
-        // each that the store was given (`MAX_LAYERS`), a word for each job of the workers; and the one that stops it.
+        // each that the store was given (`MAX_LAYERS`), a word for each job of the workers; who asks
+        // how it is, which does so again when it has been answered; and the one that stops it.
         let (sender, woken) = mpsc::channel();
         let mailbox = Mailbox(sender, links.waker());
         let wal = {

@@ -126,13 +126,14 @@ pub struct Replica {
 
 /// Run one replica and look after it from outside: start it again when it dies, and have it recover.
 ///
-/// The replica runs as a child process that can't talk to it. Recoveries are begun by the schedule (--recover-every, or
+/// The replica runs as a child process that can't talk to it, but to say how it is while it recovers. Recoveries are begun by the schedule (--recover-every, or
 /// `quorate schedule`) or by `quorate recover`. What it says goes to standard error, what the replica says to messages.log in the replica's
 /// directory, or with --user in the supervisor's.
 ///
 /// With --user the replica runs as another user than this process, which is root's: who takes the replica over can neither end nor trace
 /// the supervisor, nor write what it goes by. What is the supervisor's own is then in a directory of its own (--state), which
-/// `quorate recover` and `quorate schedule` are told with --data; the replica's directory is to belong to that user.
+/// `quorate recover` and `quorate schedule` are told with --data; the replica's directory is to belong to that user, and what is above it to
+/// root. When the replica is to recover all processes of that user are ended, and all is taken away there that is no file of a replica's.
 ///
 /// Examples:
 ///   quorate supervise --group team/group.toml --id 2 --recover-every 1h -- --listen 0.0.0.0:7400
@@ -219,8 +220,8 @@ pub struct Recover {
 
 /// See and set how often replicas recover by themselves.
 ///
-/// Each has its own time within the period, by the clock, so that they recover one after the other. A turn is skipped, with an alarm, while
-/// the group would stop without the replica.
+/// Each has its own time within the period, by the clock, so that they recover one after the other. A turn is put off while the group would
+/// stop without the replica, and is missed, with an alarm, where that lasts.
 ///
 /// Examples:
 ///   quorate schedule                            of the group that `quorate up` runs

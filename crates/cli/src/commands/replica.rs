@@ -10,14 +10,20 @@ use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
 use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
 use quorate_wire::ReplicaId;
+use quorate_wire::message::Report;
 
 use crate::args::Replica;
+use crate::supervision::tell;
 use crate::{commands, paths};
 
 /// Tk, unless it is said.
 const KEY_REFRESH: Duration = Duration::from_secs(15);
 /// How often a process mends a damaged state: a disk that damages each is to be replaced.
 const MENDED_AT_MOST: u32 = 3;
+/// How often a supervisor is told how a recovery goes.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+/// How long the replica may take to say how it is: its thread waits for no disk.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Replica) -> Result<()> {
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
@@ -88,6 +94,9 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
     let mut replica = start(false, trust)?;
     let stop = Stop::default();
     stop.use_for(replica.stopper());
+    if args.recover && args.with_parent {
+        tell_parent(stop.clone());
+    }
     let (to_stop, with_parent) = (stop.clone(), args.with_parent);
     runtime.spawn(async move {
         tokio::select! {
@@ -121,6 +130,20 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
     }
 }
 
+/// Tells the supervisor how this process's recovery goes, until it does not want to hear it any more.
+fn tell_parent(replica: Stop) {
+    std::thread::spawn(move || {
+        loop {
+            let report = replica.report();
+            let told = report.map_or(Ok(()), |report| tell(&report, &mut std::io::stdout()));
+            if told.is_err() {
+                return;
+            }
+            std::thread::sleep(TELL_EVERY);
+        }
+    });
+}
+
 /// What stops the replica that runs now, also when it is asked for before that one has started.
 #[derive(Clone, Debug, Default)]
 struct Stop(Arc<Mutex<(Option<Stopper>, bool)>>);
@@ -132,6 +155,14 @@ impl Stop {
             stopper.stop();
         }
         inner.0 = Some(stopper);
+    }
+
+    fn report(&self) -> Option<Report> {
+        let stopper = {
+            let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            inner.0.clone()
+        };
+        stopper?.report(ANSWER_TIMEOUT)
     }
 
     fn stop(&self) {

@@ -47,6 +47,7 @@ pub fn run(args: &Supervise) -> Result<()> {
     let launch = Launch {
         role: Role::Replica(args.id),
         log: state.join("messages.log"),
+        data: Some(data.clone()),
         account,
         arguments,
     };
@@ -94,29 +95,45 @@ fn own_directory(
         bail!("--user: only root can run the replica as another user; run the supervisor as root");
     }
     leave_terminal()?;
+    // Nothing that the replica starts gains rights by its file's owner: neither those to mount something, nor to have something run later.
+    rustix::thread::set_no_new_privs(true)?;
     let program = std::env::current_exe().context("can't find this program's own file")?;
     let rests_on = [&state, &args.group, client_key, &program].into_iter();
     for path in rests_on.chain(&args.programs) {
-        let plain = path.canonicalize();
-        let plain = plain.with_context(|| path.display().to_string())?;
-        if std::path::absolute(path)? != plain {
-            bail!(
-                "--user: {} leads through a symbolic link, which could be exchanged; say {}",
-                path.display(),
-                plain.display()
-            );
-        }
-        if let Some(part) = account.could_change(path)? {
-            bail!(
-                "the replica's user (number {}) could change {}, and with it {}, which the supervisor goes by: both are to be root's, with \
-                 all directories above",
-                account.uid,
-                part.display(),
-                path.display()
-            );
-        }
+        check_untouched(account, path)?;
+    }
+    // The replica's directory itself is its user's, and the supervisor works in it.
+    check_untouched(account, &paths::beside(data))?;
+    if std::fs::symlink_metadata(data).is_ok_and(|it| it.is_symlink()) {
+        bail!(
+            "--user: {} is a symbolic link: say where it leads",
+            data.display()
+        );
     }
     Ok(state)
+}
+
+/// What the supervisor goes by is to be where it says, and nothing that the replica's user could change.
+fn check_untouched(account: Account, path: &Path) -> Result<()> {
+    let plain = path.canonicalize();
+    let plain = plain.with_context(|| path.display().to_string())?;
+    if std::path::absolute(path)? != plain {
+        bail!(
+            "--user: {} leads through a symbolic link, which could be exchanged; say {}",
+            path.display(),
+            plain.display()
+        );
+    }
+    if let Some(part) = account.could_change(path)? {
+        bail!(
+            "the replica's user (number {}) could change {}, and with it {}, which the supervisor goes by: both are to be root's, with \
+             all directories above",
+            account.uid,
+            part.display(),
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 /// A terminal would be the replica's as well, which could type on it.

@@ -198,6 +198,7 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
         Launch {
             role,
             account: None,
+            data: matches!(role, Role::Replica(_)).then(|| log.clone()),
             log: log.join("messages.log"),
             arguments,
         }

@@ -18,13 +18,12 @@ use super::children::Children;
 use super::control::{Answer, Request};
 use super::records::{Ended, Missed, Records};
 use super::schedule::Schedule;
+use super::turns::{Due, Turns};
 use super::window::{self, Known, Reason, Window};
 use crate::commands::status::Reports;
 
 /// A recovery that takes longer is told.
 const LONG: Duration = Duration::from_secs(300);
-/// What a replica that has ended said last is not heard for so long any more.
-const STALE: Duration = Duration::from_secs(5);
 /// A replica that was started and says nothing for so long is started anew.
 const SILENT: Duration = Duration::from_secs(120);
 
@@ -32,13 +31,15 @@ const SILENT: Duration = Duration::from_secs(120);
 const MISSED: &str = "its recovery came to nothing: the others did not get on without it, since another replica is silent, lies, or is very slow. It \
     goes on with what it had, so the group works; look after the other one (the log of this one says what it waited for), then recover it again";
 
+/// What is said of a turn that was over before it could be had.
+const NO_TIME: &str = "its part of the period has gone by while another replica recovered, or this process did nothing";
+
 /// Who recovers, has recovered, and will.
 #[derive(Debug)]
 pub struct Recoveries {
     group: Arc<Group>,
     schedule: Schedule,
-    /// For each replica the begin of the turn, in milliseconds since 1970, that it has had or is not to have.
-    turns: BTreeMap<u8, u64>,
+    turns: Turns,
     records: Records,
     going: Option<Going>,
     /// Of which replicas it was told that their keys are old, or their last recovery is.
@@ -77,16 +78,20 @@ impl Going {
 impl Recoveries {
     /// For replicas that were started just now; the one whose recovery was cut short as one that recovers.
     pub fn new(group: Arc<Group>, schedule: Schedule, records: Records) -> Recoveries {
-        let mut recoveries = Recoveries {
+        let (begun, n, now) = (records.begun(), group.quorum().n(), now_ms());
+        // A turn that is on and was not had, since the supervisor did not run, is had now. Of one that has never recovered that is not known.
+        let had = |id: u8, turn: u64| {
+            let last = records.of(id).last;
+            begun == Some(id) || last.is_none_or(|last| last.at_ms >= turn)
+        };
+        Recoveries {
+            turns: Turns::new(&schedule, n, now, had),
             group,
             schedule,
-            turns: BTreeMap::new(),
-            going: records.begun().map(Going::new),
+            going: begun.map(Going::new),
             records,
             alarmed: BTreeSet::new(),
-        };
-        recoveries.skip_turns(now_ms());
-        recoveries
+        }
     }
 
     /// Whether one goes on, which is to be looked at often.
@@ -106,10 +111,12 @@ impl Recoveries {
             Request::Recover { replica, force } => {
                 let begun = self.begin(replica, force, reports, children);
                 match begun {
-                    Ok(()) => {
+                    Ok(but) => {
                         let going = self.going.as_mut()?;
                         going.answers = Some(answers);
-                        return Some(format!("replica {replica} recovers, as an operator wants"));
+                        return Some(format!(
+                            "replica {replica} recovers, as an operator wants{but}"
+                        ));
                     }
                     Err(why) => (Answer::Failed(why), None),
                 }
@@ -121,7 +128,8 @@ impl Recoveries {
                 let every = (s > 0).then(|| Duration::from_secs(s));
                 match self.schedule.set(every) {
                     Ok(()) => {
-                        self.skip_turns(now_ms());
+                        let n = self.group.quorum().n();
+                        self.turns = Turns::new(&self.schedule, n, now_ms(), |_, _| true);
                         let event = match every {
                             Some(every) => {
                                 format!("each replica recovers every {} s", every.as_secs())
@@ -171,6 +179,7 @@ impl Recoveries {
         events
     }
 
+    /// Only what the process says counts that was started to recover: who speaks for it elsewhere, or spoke before it, may be an intruder.
     fn look_at(
         &mut self,
         mut going: Going,
@@ -178,28 +187,25 @@ impl Recoveries {
         children: &mut Children,
     ) -> Vec<String> {
         let took = going.since.elapsed();
-        let report = reports.get(&ReplicaId(going.replica));
-        // One from before it was ended says nothing: not even where that process was young, and has not been heard of since.
-        let started = children.started(going.replica);
-        let started = started.filter(|started| *started >= going.since);
+        let started = children.recovers_since(going.replica);
         let age = started.map_or(Duration::ZERO, |started| started.elapsed());
-        let report = report.filter(|r| Duration::from_millis(r.uptime_ms) < age);
-        let has_recovered = |r: &Report| r.steps.len() == RECOVERY_STEPS.len();
-        // The process before may have been young as well, and is heard for a while after its end.
-        let is_of_now = age > STALE;
-        let has_gone_back = |r: &Report| {
-            let tells = r.went_back || r.steps.is_empty() && r.recovering.is_none();
-            is_of_now && tells
-        };
+        let report = children.said(going.replica).cloned();
+        let report = report.as_ref();
+        // That it can be reached as well is what the next recovery goes by; it adds to what the process says, and is nothing without that.
+        let is_reached = reports.get(&ReplicaId(going.replica)).is_some_and(works);
+        let has_recovered =
+            |r: &Report| r.steps.len() == RECOVERY_STEPS.len() && works(r) && is_reached;
+        let has_gone_back =
+            |r: &Report| r.went_back || r.steps.is_empty() && r.recovering.is_none();
         let mut events = Vec::new();
         match report {
             // While it catches up with what was done meanwhile, the group has no other one to spare.
-            Some(report) if has_recovered(report) && report.active && !report.fetching => {
+            Some(report) if has_recovered(report) => {
                 let started = started.unwrap_or(going.since);
                 let ended = Ended {
                     at_ms: now_ms(),
                     took_ms: took.as_millis() as u64,
-                    shutdown_ms: (started - going.since).as_millis() as u64,
+                    shutdown_ms: started.saturating_duration_since(going.since).as_millis() as u64,
                     check: report.check,
                     steps: report.steps.clone(),
                     ordered: report.ordered,
@@ -255,35 +261,35 @@ impl Recoveries {
     }
 
     fn look_at_clock(&mut self, reports: &Reports, children: &mut Children) -> Option<String> {
-        let (n, now) = (self.group.quorum().n(), now_ms());
-        let ids = (0..n as u8).filter(|id| children.has(*id));
-        let due = ids.into_iter().find_map(|id| {
-            let turn = self.schedule.turn(id, n, now)?;
-            (self.turns.get(&id) != Some(&turn)).then_some((id, turn))
-        });
-        let (id, turn) = due?;
-        self.turns.insert(id, turn);
-        Some(match self.begin(id, false, reports, children) {
-            Ok(()) => format!("replica {id} recovers: it is its turn"),
-            Err(why) => {
-                let told =
-                    format!("ALARM: replica {id} does not recover, though it is its turn: {why}");
-                let at_ms = now_ms();
-                match self.records.missed(id, Missed { at_ms, why }) {
-                    Ok(()) => told,
-                    Err(e) => format!("{told}; {e:#}"),
+        let n = self.group.quorum().n();
+        let ids: Vec<u8> = (0..n as u8).filter(|id| children.has(*id)).collect();
+        let due = self.turns.due(&self.schedule, n, &ids, now_ms())?;
+        let (id, why) = match due {
+            Due::Now(id) => match self.begin(id, false, reports, children) {
+                Ok(but) => {
+                    self.turns.had(id);
+                    return Some(format!("replica {id} recovers: it is its turn{but}"));
                 }
-            }
+                Err(why) => (id, self.turns.refused(id, why, now_ms())?),
+            },
+            Due::Over(id) => (id, NO_TIME.into()),
+        };
+        let told = format!("ALARM: replica {id} does not recover, though it is its turn: {why}");
+        let at_ms = now_ms();
+        Some(match self.records.missed(id, Missed { at_ms, why }) {
+            Ok(()) => told,
+            Err(e) => format!("{told}; {e:#}"),
         })
     }
 
+    /// Begins one. Gives what is to be told beside that.
     fn begin(
         &mut self,
         replica: u8,
         force: bool,
         reports: &Reports,
         children: &mut Children,
-    ) -> Result<(), String> {
+    ) -> Result<String, String> {
         if let Some(going) = &self.going {
             return Err(format!(
                 "replica {} is recovering: one at a time",
@@ -301,11 +307,15 @@ impl Recoveries {
             self.check_others(replica, reports)?;
         }
         children.admits().map_err(|e| format!("{e:#}"))?;
-        // Before it ends: who starts it next, and it may be another supervisor, must not take it for a sound one.
-        self.records.begins(replica).map_err(|e| format!("{e:#}"))?;
+        // Before it ends: who starts it next, and it may be another supervisor, is not to take it for a sound one. Where that can't be kept it
+        // recovers all the same: its own user may have filled the disk.
+        let noted = self.records.begins(replica);
         children.recover(replica);
         self.going = Some(Going::new(replica));
-        Ok(())
+        Ok(noted.map_or_else(
+            |e| format!(" (that is not noted: {e:#})"),
+            |()| String::new(),
+        ))
     }
 
     /// More than f that have forgotten what they said wait for each other for ever: nothing is worth that.
@@ -328,12 +338,9 @@ impl Recoveries {
     /// Whether the group goes on without this replica.
     fn check_others(&self, replica: u8, reports: &Reports) -> Result<(), String> {
         let quorum = self.group.quorum();
-        let works = |id: &ReplicaId| {
-            let report = reports.get(id);
-            report.is_some_and(|r| r.active && !r.fetching && r.recovering.is_none())
-        };
+        let works = |id: &ReplicaId| reports.get(id).is_some_and(works);
         let others = quorum.others(ReplicaId(replica));
-        let (working, away): (Vec<_>, Vec<_>) = others.partition(|id| works(id));
+        let (working, away): (Vec<_>, Vec<_>) = others.partition(works);
         if working.len() >= quorum.commit() {
             return Ok(());
         }
@@ -344,14 +351,6 @@ impl Recoveries {
             quorum.commit(),
             away.join(", ")
         ))
-    }
-
-    /// Turns that are on now are over: they are for replicas that ran when they began.
-    fn skip_turns(&mut self, now: u64) {
-        let n = self.group.quorum().n();
-        self.turns = (0..n as u8)
-            .filter_map(|id| Some((id, self.schedule.turn(id, n, now)?)))
-            .collect();
     }
 
     /// The window of vulnerability of each replica that is run from here.
@@ -402,6 +401,11 @@ impl Recoveries {
     }
 }
 
+/// Whether a replica takes part, by its own word.
+fn works(report: &Report) -> bool {
+    report.active && !report.fetching && report.recovering.is_none()
+}
+
 /// What it is about.
 fn step(report: Option<&Report>) -> String {
     let Some(report) = report else {
@@ -434,3 +438,6 @@ pub fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default().as_millis() as u64
 }
+
+#[cfg(test)]
+mod tests;

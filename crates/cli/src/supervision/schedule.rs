@@ -76,6 +76,12 @@ impl Schedule {
         Some(turns * every + offset)
     }
 
+    /// Whether a turn of one of `n` that began at `turn` is in its part of the period: after that it is another one's.
+    pub fn is_in_turn(&self, n: usize, turn: u64, now_ms: u64) -> bool {
+        let every = self.every.map(|every| every.as_millis() as u64);
+        every.is_some_and(|every| now_ms.saturating_sub(turn) < every / n as u64)
+    }
+
     /// When the next turn of replica `id` of `n` begins.
     pub fn next(&self, id: u8, n: usize, now_ms: u64) -> Option<u64> {
         let every = self.every?.as_millis() as u64;

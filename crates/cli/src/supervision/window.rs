@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 use super::records::Record;
 
-/// A turn begins when the supervisor looks at the clock, not before; and a replica says how old its keys are once a while.
-const SLACK_MS: u64 = 5_000;
+/// A turn begins when the supervisor looks at the clock, not before: so much later a recovery may end than the period says.
+const LATE_MS: u64 = 1_000;
+/// So much older than Tk keys may become: making them takes a moment, and a key holder that fails is asked again after a second.
+const OLD_MS: u64 = 2_000;
 
 /// What is known of a replica.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +85,7 @@ impl Window {
                 let last = record.last.as_ref();
                 let ago = last.map(|last| now_ms.saturating_sub(last.at_ms));
                 let late =
-                    ago.filter(|ago| *ago > every.saturating_add(longest).saturating_add(SLACK_MS));
+                    ago.filter(|ago| *ago > every.saturating_add(longest).saturating_add(LATE_MS));
                 reasons.extend(late.map(|ago| Reason::Overdue(ago / 1000)));
             }
         }
@@ -100,7 +102,7 @@ impl Window {
             None => reasons.push(Reason::Silent),
             Some(None) => reasons.push(Reason::NoKeyHolder),
             Some(Some(keys)) if keys.every_ms == 0 => reasons.push(Reason::NeverRenewed),
-            Some(Some(keys)) if keys.age_ms > keys.every_ms.saturating_add(SLACK_MS) => {
+            Some(Some(keys)) if keys.age_ms > keys.every_ms.saturating_add(OLD_MS) => {
                 reasons.push(Reason::OldKeys(keys.age_ms / 1000));
             }
             Some(Some(_)) => {}
@@ -113,15 +115,13 @@ impl Window {
         }
     }
 
-    /// Tv in milliseconds, where it is claimed.
+    /// Tv in milliseconds, where it is claimed; with what recovery and renewals may be late by before that is told.
     pub fn claimed_ms(&self) -> Option<u64> {
         let claimed = self.reasons.is_empty();
         let (tk, tw, longest) = (self.tk_ms?, self.tw_ms?, self.longest_ms?);
-        claimed.then_some(
-            tk.saturating_mul(2)
-                .saturating_add(tw)
-                .saturating_add(longest),
-        )
+        let keys = tk.saturating_add(OLD_MS).saturating_mul(2);
+        let recovery = tw.saturating_add(longest).saturating_add(LATE_MS);
+        claimed.then_some(keys.saturating_add(recovery))
     }
 
     /// For programs, and for `quorate schedule` and `quorate status`.
@@ -201,11 +201,12 @@ pub fn lines(windows: &BTreeMap<u8, Value>, n: usize) -> Vec<String> {
     };
     vec![
         format!(
-            "window of vulnerability{of}: {:.1} s (keys are renewed every {} s, and twice at the most a stolen one is of use; recoveries come every {} s, and the longest took {:.1} s)",
+            "window of vulnerability{of}: {:.1} s (keys are renewed every {} s, and twice at the most a stolen one is of use; recoveries come every {} s, and the longest took {:.1} s; with {} s by which these may be late)",
             longest as f64 / 1000.0,
             part("key_refresh_ms"),
             part("every_ms"),
             part("longest_recovery_ms"),
+            (2 * OLD_MS + LATE_MS) / 1000,
         ),
         format!("  {EXCEPT}"),
     ]
@@ -242,7 +243,7 @@ fn names<'a>(ids: impl Iterator<Item = &'a u8>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use quorate_wire::message::KeyRenewal;
     use quorate_wire::{Digest, ReplicaId, Seq, View};
 
@@ -251,7 +252,7 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000_000;
 
-    fn report(keys: Option<(u64, u64)>) -> Report {
+    pub(in crate::supervision) fn report(keys: Option<(u64, u64)>) -> Report {
         Report {
             nonce: 1,
             replica: ReplicaId(2),
@@ -303,15 +304,20 @@ mod tests {
         Window::judge(known, 4, NOW)
     }
 
-    /// 2 Tk, Tw and the longest recovery, while all is as it should be.
+    /// 2 Tk, Tw and the longest recovery, while all is as it should be, or late by no more than is claimed.
     #[test]
     fn a_window_is_claimed() {
         let sound = report(Some((15_000, 14_000)));
         let window = judge(&record(500_000), 600, 0, Some(&sound));
-        assert_eq!(window.claimed_ms(), Some(30_000 + 600_000 + 6_000));
+        assert_eq!(window.claimed_ms(), Some(34_000 + 601_000 + 6_000));
+        let (late, old) = (record(607_000), report(Some((15_000, 17_000))));
+        assert_eq!(
+            judge(&late, 600, 0, Some(&old)).claimed_ms(),
+            window.claimed_ms()
+        );
         // One that recovers says nothing at first; and if this one takes longer than any before, that counts.
         let window = judge(&record(500_000), 600, 9, Some(&sound));
-        assert_eq!(window.claimed_ms(), Some(30_000 + 600_000 + 9_000));
+        assert_eq!(window.claimed_ms(), Some(34_000 + 601_000 + 9_000));
     }
 
     /// Whatever is missing or has gone wrong, nothing is claimed, and the reason is told.
@@ -325,7 +331,7 @@ mod tests {
             }),
             ..record(1_000)
         };
-        let (old, never) = (report(Some((15_000, 31_000))), report(Some((0, 1))));
+        let (old, never) = (report(Some((15_000, 17_001))), report(Some((0, 1))));
         let none = report(None);
         let fine = record(1_000);
         let cases = [
@@ -340,13 +346,13 @@ mod tests {
             ),
             (judge(&fine, 600, 151, Some(&sound)), Reason::Long(151)),
             (
-                judge(&record(612_000), 600, 0, Some(&sound)),
-                Reason::Overdue(612),
+                judge(&record(607_001), 600, 0, Some(&sound)),
+                Reason::Overdue(607),
             ),
             (judge(&fine, 600, 0, None), Reason::Silent),
             (judge(&fine, 600, 0, Some(&none)), Reason::NoKeyHolder),
             (judge(&fine, 600, 0, Some(&never)), Reason::NeverRenewed),
-            (judge(&fine, 600, 0, Some(&old)), Reason::OldKeys(31)),
+            (judge(&fine, 600, 0, Some(&old)), Reason::OldKeys(17)),
         ];
         for (window, reason) in cases {
             assert_eq!(window.claimed_ms(), None, "{reason:?}");
@@ -367,13 +373,13 @@ mod tests {
         };
         let both = told(&[(0, &long), (1, &short)]);
         assert!(
-            both.starts_with("window of vulnerability: 636.0 s"),
+            both.starts_with("window of vulnerability: 641.0 s"),
             "{both}"
         );
         assert!(both.contains(EXCEPT));
         let one = told(&[(1, &short)]);
         assert!(
-            one.starts_with("window of vulnerability of replica 1: 96.0 s"),
+            one.starts_with("window of vulnerability of replica 1: 101.0 s"),
             "{one}"
         );
         let no = told(&[(0, &long), (1, &unclaimed)]);

@@ -331,7 +331,8 @@ fn a_window_is_claimed_when_all_holds() {
     });
     let longest = window["replicas"].as_array().expect("four").iter();
     let longest = longest.map(|r| count(r, "longest_recovery_ms")).max();
-    let all = 2 * 15_000 + 3_600_000 + longest.expect("four");
+    // With what renewals and turns may be late by.
+    let all = 2 * 17_000 + 3_601_000 + longest.expect("four");
     assert_eq!(count(&window, "window_ms"), all, "{window}");
     let mut command = quorate();
     command

@@ -52,6 +52,12 @@ impl Supervisor {
         fs::read_to_string(&self.log).expect("its log")
     }
 
+    /// Kills it at once.
+    fn kill(&mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a child can be waited for");
+    }
+
     /// The process of its replica, if there is one.
     fn replica(&self) -> Option<Pid> {
         let path = format!("/proc/{0}/task/{0}/children", self.child.id());
@@ -159,6 +165,153 @@ fn a_supervised_replica_recovers_and_runs_what_is_listed() {
     eventually("it is started again", || supervisor.replica().is_some());
     Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
     group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// A supervisor that may not start the program it is to run stays, says so, and starts it when it may.
+#[test]
+fn a_supervisor_waits_for_a_program_that_is_listed() {
+    let mut group = Group::start();
+    group.kill(3);
+    let list = group.directory().join("programs");
+    fs::write(&list, "# none\n").expect("a list");
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let supervisor = Supervisor::start(binary, &group, 3, &list);
+    eventually("there is an alarm", || {
+        let said = supervisor.said();
+        said.contains("ALARM: replica 3 is not started") && said.contains("not on the list")
+    });
+    assert_eq!(supervisor.replica(), None);
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    eventually("it is started", || supervisor.replica().is_some());
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// A supervisor is killed in the midst of a recovery. The next one brings it to its end, and begins others.
+#[test]
+fn a_recovery_outlives_its_supervisor() {
+    let mut group = Group::start();
+    group.kill(3);
+    let list = group.directory().join("programs");
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let mut supervisor = Supervisor::start(binary, &group, 3, &list);
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    let records = group.directory().join("replica-3/recoveries.json");
+    let begun = || {
+        let records = fs::read(&records).unwrap_or_default();
+        let records: Value = serde_json::from_slice(&records).unwrap_or_default();
+        records["3"]["begun"].as_bool()
+    };
+    let before = supervisor.replica();
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            let mut ended = None;
+            // Refused as long as it has not heard from the others.
+            eventually("it begins", || {
+                let ended = ended.insert(recover(&group, 3));
+                !ended.stderr.contains("the group would stop")
+            });
+            ended.expect("it has ended")
+        });
+        eventually("another process has been started", || {
+            supervisor.replica().is_some_and(|now| Some(now) != before)
+        });
+        let another = supervisor.replica().expect("it runs");
+        kill_process(another, Signal::STOP).expect("it lives");
+        assert_eq!(begun(), Some(true));
+        supervisor.kill();
+        kill_process(another, Signal::KILL).expect("it lives");
+        assert_said(
+            &asked.join().expect("it has ended"),
+            1,
+            &["has ended before"],
+        );
+    });
+    let _supervisor = Supervisor::start(binary, &group, 3, &list);
+    eventually("it comes to its end", || begun() == Some(false));
+    let mut ended = None;
+    eventually("there is another", || {
+        ended.insert(recover(&group, 3)).code() == 0
+    });
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// Who has had the replica's user leaves behind whatever could keep the replica from starting as one that recovers, or outlive that: in its
+/// directory, and so many processes that the user may have no more. The replica recovers at once, and nothing of it is left.
+#[test]
+fn what_an_intruder_leaves_behind_holds_nothing_up() {
+    const USER: &str = "61238:61239";
+    const PROCESSES: u64 = 150;
+    if !rustix::process::geteuid().is_root() || !require_fuse() {
+        eprintln!("skipped: only root can run a process as another user");
+        return;
+    }
+    let mut group = Group::start();
+    group.kill(3);
+    let (list, data) = (
+        group.directory().join("programs"),
+        group.directory().join("replica-3"),
+    );
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    let elsewhere = group.directory().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    fs::set_permissions(group.directory(), fs::Permissions::from_mode(0o711)).expect("root may");
+    fs::set_permissions(group.file(), fs::Permissions::from_mode(0o644)).expect("root may");
+    run(program("chown")
+        .args(["-R", USER])
+        .args([&data, &elsewhere]));
+    let as_user = |command: &str| {
+        let mut setpriv = program("setpriv");
+        setpriv.args(["--reuid", "61238", "--regid", "61239", "--clear-groups"]);
+        let mut sh = setpriv.args(["sh", "-e", "-c", command]);
+        sh = sh.current_dir(&data);
+        finish(sh, Patience::default())
+    };
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let supervisor = Supervisor::start_with(binary, &group, 3, &list, &["--user", USER]);
+    let state = group.directory().join("supervisor-3");
+    let mount = group.mount();
+    for file in 0..20 {
+        fs::write(mount.path().join(format!("file-{file}")), vec![7; 150_000]).expect("a file");
+    }
+    Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
+
+    let limit = rustix::process::Rlimit {
+        current: Some(PROCESSES),
+        maximum: Some(PROCESSES),
+    };
+    let pid = Pid::from_child(&supervisor.child);
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::Nproc, limit).expect("root may");
+    let many = PROCESSES + 20;
+    let left = as_user(&format!(
+        "for i in $(seq {many}); do setsid sleep 1000 > /dev/null 2>&1 & done
+         mkdir -m 000 former.redb state.redb.new log.former
+         mkdir log.damaged; touch log.damaged/file; chmod 000 log.damaged
+         ln -s /etc/passwd epochs
+         ln -s . state.redb.lock.new
+         truncate -s 100G log.reached
+         head -c 1000000 /dev/zero > filler
+         d=trees; for i in $(seq 300); do d=$d/d; done; mkdir -p $d
+         mv blobs {0}/blobs; ln -s {0}/blobs blobs
+         chmod 000 .",
+        elsewhere.display()
+    ));
+    assert!(left.status.success(), "{}", left.stderr);
+    let mut ended = None;
+    eventually("it recovers", || {
+        ended.insert(recover_at(&state, 3)).code() == 0
+    });
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    let kind = |name: &str| fs::symlink_metadata(data.join(name)).map(|it| it.file_type());
+    assert!(kind("blobs").expect("segments").is_dir());
+    for gone in ["filler", "trees", "state.redb.new", "former.redb"] {
+        assert!(kind(gone).is_err(), "{gone}");
+    }
+    assert!(fs::metadata("/etc/passwd").expect("it").len() > 0);
+    let processes = run(program("ps").args(["-u", "61238", "-o", "comm="]));
+    assert!(!processes.contains("sleep"), "{processes}");
+    let said = supervisor.said();
+    assert!(!said.contains("ALARM: replica 3 is not started"), "{said}");
 }
 
 /// A replica that runs as a user of its own recovers like any other; that user has no hand in the supervisor, nor in what it goes by.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -52,6 +52,8 @@ pub(crate) enum Wake {
     Keys(Box<Identity>),
     /// Pieces of the former state were looked for.
     Found(Found),
+    /// Somebody in this process wants to know how the replica is.
+    Ask(SyncSender<Report>),
     /// The process is to end.
     Stop,
 }
@@ -326,6 +328,11 @@ impl<S: Service> Core<S> {
                 let patience = if leads { HAND_OVER_MS } else { 0 };
                 self.end_at = Some(self.now.mono + patience);
                 Input::HandOver
+            }
+            Wake::Ask(answer) => {
+                // Who has asked may be gone.
+                let _ = answer.try_send(self.report(0));
+                return Ok(());
             }
             Wake::Log(WalEvent::Persisted(index)) => {
                 if let Some(group) = self.first_run.take() {

@@ -1,0 +1,69 @@
+//! How a child process is started.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use tokio::process::{Child, Command};
+
+use super::super::account::Account;
+use super::super::ear::Ear;
+use super::super::programs::{Admitted, Programs};
+use super::{Launch, Role, output};
+
+/// How this program is started again, as a replica or a key holder.
+#[derive(Debug)]
+pub struct Starter {
+    /// Its file, as it was named when this process began: what lies there now may be another one.
+    pub program: PathBuf,
+    /// Which programs may be replicas, if that is limited.
+    pub programs: Option<Programs>,
+}
+
+impl Starter {
+    /// The program as it may be run as a replica, where that is limited.
+    pub fn admit(&self) -> Result<Option<Admitted>> {
+        let list = self.programs.as_ref();
+        list.map(|list| list.admit(&self.program)).transpose()
+    }
+
+    /// Starts a process; one that recovers with where it says how it is.
+    pub fn spawn(&self, launch: &Launch, recover: bool) -> Result<(Child, Option<Ear>)> {
+        let admitted = match launch.role {
+            Role::Replica(_) => self.admit()?,
+            Role::Holder(_) => None,
+        };
+        let program = admitted.as_ref().map(Admitted::path);
+        let mut command = Command::new(program.as_ref().unwrap_or(&self.program));
+        // A name that says what it is, also where the program has none any more.
+        command.arg0(&self.program);
+        command.args(["-v", launch.role.command(), "--with-parent"]);
+        command.args(&launch.arguments);
+        // Where the disk takes no more, a replica that says nothing is better than none.
+        let nowhere = || OpenOptions::new().append(true).open("/dev/null");
+        let log = output::open(&launch.log).or_else(|_| nowhere());
+        let log = log.with_context(|| format!("can't write {}", launch.log.display()))?;
+        let mut ear = None;
+        if recover {
+            command.arg("--recover");
+            let (ours, its) = Ear::new().context("a pipe")?;
+            command.stdout(its);
+            ear = Some(ours);
+        } else {
+            command.stdout(log.try_clone()?);
+        }
+        // The child keeps reading standard input: when this process dies, however it dies, the pipe ends and so does the child.
+        command.stdin(Stdio::piped()).stderr(log);
+        if let Some(Account { uid, gid }) = launch.account {
+            // As root it leaves its other groups as well.
+            command.uid(uid).gid(gid);
+        }
+        // Ctrl-C in the terminal is for this process, which then stops the replicas in order.
+        command.process_group(0);
+        let child = command
+            .spawn()
+            .with_context(|| format!("can't start {}", launch.role.name()))?;
+        Ok((child, ear))
+    }
+}

@@ -1,0 +1,196 @@
+//! Recoveries of a program that stands in the place of a replica.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use quorate_net::group::{Files, Purpose};
+use quorate_wire::KeyPair;
+
+use super::super::children::{Launch, Role, Starter};
+use super::super::{tell, window};
+use super::*;
+
+const ID: u8 = 2;
+
+fn group() -> Arc<Group> {
+    let key = |seed| KeyPair::from_seed(&[seed; 32]).public();
+    let replicas = (0..4).map(|i| (format!("127.0.0.1:{}", 7400 + i), key(1 + i as u8)));
+    let (files, purpose) = (Files::default(), Purpose::Service);
+    Arc::new(Group::new("test", replicas.collect(), Vec::new(), files, purpose).unwrap())
+}
+
+/// What a replica says that has just recovered, or wants that to be believed.
+fn recovered() -> Report {
+    Report {
+        uptime_ms: 0,
+        steps: vec![0; RECOVERY_STEPS.len()],
+        ..window::tests::report(None)
+    }
+}
+
+/// All others work; and in the place of this one an intruder says at any time that it has just recovered.
+fn reports() -> Reports {
+    let report = |id| (ReplicaId(id), recovered());
+    (0..4).map(report).collect()
+}
+
+/// A program in the place of a replica: it tells its supervisor what is in the file `said` as long as it lives, and does not end when it is
+/// asked to.
+fn children(place: &Path, recovers: Option<u8>) -> Children {
+    children_that("", place, recovers)
+}
+
+/// The same, after a word of the shell's.
+fn children_that(word: &str, place: &Path, recovers: Option<u8>) -> Children {
+    let program = place.join("program");
+    let said = place.join("said");
+    let script = format!(
+        "#!/bin/sh\n{word}\ntrap '' TERM\nwhile true; do cat {} 2>&1; sleep 0.02; done\n",
+        said.display()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let launch = Launch {
+        role: Role::Replica(ID),
+        log: place.join("messages.log"),
+        data: Some(place.join("data")),
+        account: None,
+        arguments: Vec::new(),
+    };
+    let starter = Starter {
+        program,
+        programs: None,
+    };
+    Children::start_with(starter, vec![launch], true, recovers).unwrap()
+}
+
+fn say(place: &Path, report: Option<&Report>) {
+    let mut bytes = Vec::new();
+    if let Some(report) = report {
+        tell(report, &mut bytes).unwrap();
+    }
+    // In one go: the program may be reading it.
+    std::fs::write(place.join("new"), bytes).unwrap();
+    std::fs::rename(place.join("new"), place.join("said")).unwrap();
+}
+
+fn recoveries(place: &Path) -> Recoveries {
+    let (records, _) = Records::load(place);
+    Recoveries::new(group(), Schedule::load(place).unwrap(), records)
+}
+
+/// Looks until that is so.
+async fn until(
+    recoveries: &mut Recoveries,
+    children: &mut Children,
+    so: impl Fn(&Recoveries, &Children) -> bool,
+) {
+    for _ in 0..3_000 {
+        children.look_after().unwrap();
+        recoveries.look(&reports(), children);
+        if so(recoveries, children) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it takes too long");
+}
+
+/// Whatever a replica says that is not the process which was started to recover, on the network or before it ended: its recovery is no sooner
+/// over. The one that was started is believed.
+#[tokio::test]
+async fn only_the_new_process_ends_a_recovery() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, Some(&recovered()));
+    let mut children = children(place, Some(ID));
+    let mut recoveries = recoveries(place);
+    recoveries.going = Some(Going::new(ID));
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    let first = recoveries.records.of(ID).last.unwrap();
+
+    // It has been taken over since, and says so all the time; it does not end, and must be killed.
+    recoveries
+        .begin(ID, false, &reports(), &mut children)
+        .unwrap();
+    children.hurry(ID);
+    say(place, None);
+    until(&mut recoveries, &mut children, |_, c| {
+        c.recovers_since(ID).is_some()
+    })
+    .await;
+    let until_then = Instant::now() + Duration::from_secs(1);
+    until(&mut recoveries, &mut children, |_, _| {
+        Instant::now() > until_then
+    })
+    .await;
+    assert!(recoveries.is_busy(), "nothing was heard of the new one");
+    assert_eq!(recoveries.records.of(ID).last, Some(first.clone()));
+    say(place, Some(&recovered()));
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    let last = recoveries.records.of(ID).last.unwrap();
+    assert!(last.took_ms >= 1_000, "by the supervisor's clock: {last:?}");
+    children.hurry(ID);
+}
+
+/// A start that fails with what the replica had is followed by one without its state, and then by one without all of it.
+#[tokio::test]
+async fn what_fails_is_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, data) = (directory.path(), directory.path().join("data"));
+    for name in ["log.former", "blobs"] {
+        std::fs::create_dir_all(data.join(name)).unwrap();
+    }
+    std::fs::write(data.join("former.redb"), b"").unwrap();
+    say(place, Some(&recovered()));
+    let fails = format!(
+        "cd {}; ls >> ../starts; echo . >> ../starts; [ -e former.redb -o -e blobs ] && exit 70",
+        data.display()
+    );
+    let mut children = children_that(&fails, place, Some(ID));
+    let mut recoveries = recoveries(place);
+    recoveries.going = Some(Going::new(ID));
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    children.hurry(ID);
+    let starts = std::fs::read_to_string(place.join("starts")).unwrap();
+    let starts: Vec<&str> = starts.split(".\n").collect();
+    assert!(starts[0].contains("former.redb"), "{starts:?}");
+    assert_eq!(starts[1..], ["blobs\nlog.former\n", "", ""]);
+}
+
+/// A supervisor that is started anew goes on with the recovery that it finds, and then others can begin.
+#[tokio::test]
+async fn a_new_supervisor_ends_a_recovery() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, Some(&recovered()));
+    Records::load(place).0.begins(ID).unwrap();
+    let mut children = children(place, Some(ID));
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let mut recoveries = recoveries(place);
+    assert!(recoveries.is_busy());
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    assert!(recoveries.records.of(ID).last.is_some());
+    recoveries
+        .begin(ID, false, &reports(), &mut children)
+        .unwrap();
+    children.hurry(ID);
+}
+
+/// Where nothing can be noted a recovery begins all the same, and that is told.
+#[tokio::test]
+async fn a_full_disk_keeps_nobody_from_recovering() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let mut children = children(place, None);
+    let mut recoveries = recoveries(&place.join("no directory"));
+    let told = recoveries.begin(ID, false, &reports(), &mut children);
+    assert!(told.unwrap().contains("not noted"));
+    children.hurry(ID);
+    until(&mut recoveries, &mut children, |_, c| {
+        c.recovers_since(ID).is_some()
+    })
+    .await;
+    children.hurry(ID);
+}
