@@ -114,9 +114,9 @@ pub struct Up {
     /// Give the replicas of a new group key holders, processes of their own, and renew the keys of all links.
     #[arg(long)]
     pub key_holders: bool,
-    /// With key holders: renew the keys of all links so often instead; 0: never.
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = time::refresh)]
-    pub key_refresh: Duration,
+    /// With key holders: renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time.
+    #[arg(long, value_name = "TIME", value_parser = time::refresh)]
+    pub key_refresh: Option<Duration>,
     /// Have each replica recover so often (90s, 10m, 2h), or `off`; kept for the next time. See `quorate schedule`.
     #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,

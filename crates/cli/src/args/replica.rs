@@ -88,7 +88,7 @@ pub struct Replica {
     pub key_holder: Option<PathBuf>,
     /// Tk: take another key for links, and make all links anew, each time that so long has passed, in a group whose replicas have key
     /// holders; 0: never [default: 15s]. What was stolen with a replica's memory is of use for two such periods.
-    #[arg(long, value_name = "TIME", value_parser = time::refresh)]
+    #[arg(long, value_name = "TIME", value_parser = time::refresh, overrides_with = "key_refresh")]
     pub key_refresh: Option<Duration>,
     /// The replica's directory [default: replica-N beside the group file].
     #[arg(long, value_name = "DIR")]
@@ -218,15 +218,16 @@ pub struct Recover {
     pub json: bool,
 }
 
-/// See and set how often replicas recover by themselves.
+/// See and set how often replicas recover by themselves (Tw) and take other keys for their links (Tk).
 ///
-/// Each has its own time within the period, by the clock, so that they recover one after the other. A turn is put off while the group would
+/// Each recovers at its own time within the period, by the clock, so that they recover one after the other. A turn is put off while the group would
 /// stop without the replica, and is missed, with an alarm, where that lasts.
 ///
 /// Examples:
 ///   quorate schedule                            of the group that `quorate up` runs
 ///   quorate schedule --every 10m                each replica, every ten minutes
 ///   quorate schedule --every off
+///   quorate schedule --every 30m --key-refresh 15s
 #[derive(Debug, ClapArgs)]
 #[command(name = "schedule", verbatim_doc_comment)]
 pub struct ScheduleArgs {
@@ -236,6 +237,10 @@ pub struct ScheduleArgs {
     /// From now on so often (90s, 10m, 2h), or `off`.
     #[arg(long, value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
+    /// In a group whose replicas have key holders: other keys so often (1500ms, 15s, 2m), or 0 for never. Each replica goes by it from its next
+    /// start on, which is its next recovery.
+    #[arg(long, value_name = "TIME", value_parser = time::refresh)]
+    pub key_refresh: Option<Duration>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -37,7 +37,11 @@ pub fn schedule(args: &ScheduleArgs) -> Result<()> {
     let every_s = args
         .every
         .map(|every| every.0.map_or(0, |every| every.as_secs()));
-    let request = Request::Schedule { every_s };
+    let key_refresh_ms = args.key_refresh.map(|every| every.as_millis() as u64);
+    let request = Request::Schedule {
+        every_s,
+        key_refresh_ms,
+    };
     let schedule = commands::runtime()?.block_on(ask(&directory, &request, |_| {}))?;
     match args.json {
         true => println!("{schedule}"),
@@ -54,6 +58,15 @@ fn print(schedule: &Value) {
     match schedule["every_s"].as_u64() {
         Some(every) => println!("each replica recovers every {every} s"),
         None => println!("replicas do not recover by themselves; see `quorate schedule --help`"),
+    }
+    if let Some(ms) = schedule["key_refresh_ms"].as_u64() {
+        match ms {
+            0 => println!("from their next start on they keep the keys of their links"),
+            ms => println!(
+                "from their next start on they take other keys every {} s",
+                ms as f64 / 1000.0
+            ),
+        }
     }
     let replicas = schedule["replicas"].as_array().into_iter().flatten();
     for replica in replicas {

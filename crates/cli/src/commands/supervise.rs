@@ -62,7 +62,13 @@ pub fn run(args: &Supervise) -> Result<()> {
     let _entered = runtime.enter();
     let (records, word) = Records::load(&state);
     word.iter().for_each(|text| tell(text));
-    let children = Children::start(vec![launch], true, programs, records.begun())?;
+    let children = Children::start(
+        vec![launch],
+        true,
+        programs,
+        schedule.key_refresh(),
+        records.begun(),
+    )?;
     let control = Control::listen(&state)?;
     let recoveries = Recoveries::new(group.clone(), schedule, records);
     runtime.block_on(serve(

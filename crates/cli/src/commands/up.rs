@@ -191,10 +191,6 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
         if let (Role::Replica(_), Some((_, fault))) = (role, fault) {
             arguments.extend(["--fault".into(), fault.to_string().into()]);
         }
-        if has_holders && role == Role::Replica(id) {
-            let every = format!("{}ms", args.key_refresh.as_millis());
-            arguments.extend(["--key-refresh", &every].map(OsString::from));
-        }
         Launch {
             role,
             account: None,
@@ -222,9 +218,23 @@ async fn serve(
     if let Some(every) = args.every {
         schedule.set(every.0)?;
     }
+    if let Some(every) = args.key_refresh {
+        if group.identities().is_none() {
+            bail!(
+                "--key-refresh: the replicas of this group have no key holders (--key-holders makes a group that has)"
+            );
+        }
+        schedule.set_key_refresh(every)?;
+    }
     let (records, word) = Records::load(data);
     let launches = launches(args, data, &group);
-    let mut children = Children::start(launches, !args.no_restart, None, records.begun())?;
+    let mut children = Children::start(
+        launches,
+        !args.no_restart,
+        None,
+        schedule.key_refresh(),
+        records.begun(),
+    )?;
     let identity = status::of_directory(&group, data)?;
     let stop = commands::asked_to_end();
     tokio::pin!(stop);

@@ -78,10 +78,15 @@ impl Children {
         launches: Vec<Launch>,
         restart: bool,
         programs: Option<Programs>,
+        key_refresh: Option<Duration>,
         recovers: Option<u8>,
     ) -> Result<Children> {
         let program = std::env::current_exe().context("can't find this program's own file")?;
-        let starter = Starter { program, programs };
+        let starter = Starter {
+            program,
+            programs,
+            key_refresh,
+        };
         Children::start_with(starter, launches, restart, recovers)
     }
 
@@ -121,6 +126,11 @@ impl Children {
     /// What a replica that recovers has said of itself since it was started for that.
     pub fn said(&self, id: u8) -> Option<&Report> {
         self.of(id)?.said()
+    }
+
+    /// From their next start on replicas renew their keys so often; zero: never.
+    pub fn set_key_refresh(&mut self, every: Duration) {
+        self.starter.key_refresh = Some(every);
     }
 
     /// Whether replicas may be started.

@@ -30,10 +30,12 @@ pub enum Request {
         /// Though the group would stop meanwhile.
         force: bool,
     },
-    /// How often replicas recover; with `every_s` from now on so often, 0 for never.
+    /// How often replicas recover and renew their keys; with one of these from now on so often, 0 for never.
     Schedule {
         /// Tw in seconds.
         every_s: Option<u64>,
+        /// Tk in milliseconds.
+        key_refresh_ms: Option<u64>,
     },
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use quorate_net::Group;
 use quorate_wire::ReplicaId;
 use quorate_wire::message::{RECOVERY_STEPS, Report};
@@ -121,30 +121,51 @@ impl Recoveries {
                     Err(why) => (Answer::Failed(why), None),
                 }
             }
-            Request::Schedule { every_s: None } => {
-                (Answer::Done(self.to_json(reports, children)), None)
-            }
-            Request::Schedule { every_s: Some(s) } => {
-                let every = (s > 0).then(|| Duration::from_secs(s));
-                match self.schedule.set(every) {
-                    Ok(()) => {
-                        let n = self.group.quorum().n();
-                        self.turns = Turns::new(&self.schedule, n, now_ms(), |_, _| true);
-                        let event = match every {
-                            Some(every) => {
-                                format!("each replica recovers every {} s", every.as_secs())
-                            }
-                            None => "replicas do not recover by themselves".into(),
-                        };
-                        (Answer::Done(self.to_json(reports, children)), Some(event))
-                    }
-                    Err(e) => (Answer::Failed(format!("{e:#}")), None),
-                }
-            }
+            Request::Schedule {
+                every_s,
+                key_refresh_ms,
+            } => match self.set(every_s, key_refresh_ms, children) {
+                Ok(event) => (Answer::Done(self.to_json(reports, children)), event),
+                Err(e) => (Answer::Failed(format!("{e:#}")), None),
+            },
         };
         // Who has asked may be gone.
         let _ = answers.try_send(answer);
         event
+    }
+
+    /// Sets Tw and Tk, where they are given. Gives what is to be told to all.
+    fn set(
+        &mut self,
+        every_s: Option<u64>,
+        key_refresh_ms: Option<u64>,
+        children: &mut Children,
+    ) -> Result<Option<String>> {
+        let mut events = Vec::new();
+        if let Some(ms) = key_refresh_ms {
+            if self.group.identities().is_none() {
+                bail!(
+                    "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
+                );
+            }
+            let every = Duration::from_millis(ms);
+            self.schedule.set_key_refresh(every)?;
+            children.set_key_refresh(every);
+            events.push(match ms {
+                0 => "replicas that are started do not renew their keys".into(),
+                _ => format!("replicas that are started renew their keys every {ms} ms"),
+            });
+        }
+        if let Some(s) = every_s {
+            self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
+            let n = self.group.quorum().n();
+            self.turns = Turns::new(&self.schedule, n, now_ms(), |_, _| true);
+            events.push(match s {
+                0 => "replicas do not recover by themselves".into(),
+                _ => format!("each replica recovers every {s} s"),
+            });
+        }
+        Ok((!events.is_empty()).then(|| events.join("; ")))
     }
 
     /// Looks how the one that goes on is, or whether one is due. Gives what is to be told.
@@ -393,6 +414,7 @@ impl Recoveries {
         };
         json!({
             "every_s": self.schedule.every().map(|every| every.as_secs()),
+            "key_refresh_ms": self.schedule.key_refresh().map(|every| every.as_millis() as u64),
             "recovering": self.going.as_ref().map(|going| going.replica),
             "longest_recovery_ms": longest.filter(|ms| *ms > 0),
             "replicas": windows.iter().map(replica).collect::<Vec<_>>(),

@@ -14,13 +14,17 @@ pub const SHORTEST: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     every: Option<Duration>,
+    key_refresh: Option<Duration>,
     file: PathBuf,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Content {
     /// Tw in seconds; 0 for never.
     recover_every_s: u64,
+    /// Tk in milliseconds, where it was set; 0 for never.
+    #[serde(default)]
+    key_refresh_ms: Option<u64>,
 }
 
 impl Schedule {
@@ -30,16 +34,18 @@ impl Schedule {
     /// If the file is there and can't be read.
     pub fn load(directory: &Path) -> Result<Schedule> {
         let file = directory.join("schedule.json");
-        let every = match std::fs::read(&file) {
-            Ok(text) => {
-                let content: Content = serde_json::from_slice(&text)
-                    .with_context(|| format!("{} can't be understood", file.display()))?;
-                (content.recover_every_s > 0).then(|| Duration::from_secs(content.recover_every_s))
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        let content: Content = match std::fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text)
+                .with_context(|| format!("{} can't be understood", file.display()))?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Content::default(),
             Err(e) => return Err(e).with_context(|| format!("can't read {}", file.display())),
         };
-        Ok(Schedule { every, file })
+        let every = content.recover_every_s;
+        Ok(Schedule {
+            every: (every > 0).then(|| Duration::from_secs(every)),
+            key_refresh: content.key_refresh_ms.map(Duration::from_millis),
+            file,
+        })
     }
 
     /// How often each replica recovers.
@@ -47,7 +53,20 @@ impl Schedule {
         self.every
     }
 
-    /// Sets and keeps it.
+    /// How often replicas are to take other keys for their links, if that was set; zero for never.
+    pub fn key_refresh(&self) -> Option<Duration> {
+        self.key_refresh
+    }
+
+    /// Sets and keeps that.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn set_key_refresh(&mut self, every: Duration) -> Result<()> {
+        self.keep(self.every, Some(every))
+    }
+
+    /// Sets and keeps how often each replica recovers.
     ///
     /// # Errors
     /// If it is too short, or can't be written.
@@ -58,13 +77,18 @@ impl Schedule {
                 SHORTEST.as_secs()
             );
         }
+        self.keep(every, self.key_refresh)
+    }
+
+    fn keep(&mut self, every: Option<Duration>, key_refresh: Option<Duration>) -> Result<()> {
         let content = Content {
             recover_every_s: every.map_or(0, |every| every.as_secs()),
+            key_refresh_ms: key_refresh.map(|every| every.as_millis() as u64),
         };
         let text = serde_json::to_vec(&content).context("the schedule")?;
         disk::replace(&self.file, &text, 0o644)
             .with_context(|| format!("can't write {}", self.file.display()))?;
-        self.every = every;
+        (self.every, self.key_refresh) = (every, key_refresh);
         Ok(())
     }
 
@@ -96,6 +120,7 @@ mod tests {
     fn schedule(seconds: u64) -> Schedule {
         Schedule {
             every: Some(Duration::from_secs(seconds)),
+            key_refresh: None,
             file: PathBuf::new(),
         }
     }
@@ -131,7 +156,10 @@ mod tests {
         kept.set(Some(Duration::from_secs(600))).unwrap();
         assert_eq!(Schedule::load(directory.path()).unwrap(), kept);
         assert!(kept.set(Some(Duration::from_secs(19))).is_err());
+        kept.set_key_refresh(Duration::from_secs(5)).unwrap();
         kept.set(None).unwrap();
-        assert_eq!(Schedule::load(directory.path()).unwrap().every(), None);
+        let loaded = Schedule::load(directory.path()).unwrap();
+        assert_eq!(loaded.every(), None);
+        assert_eq!(loaded.key_refresh(), Some(Duration::from_secs(5)));
     }
 }

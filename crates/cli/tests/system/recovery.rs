@@ -254,6 +254,8 @@ fn a_group_that_can_spare_nobody_is_left_alone() {
     assert_said(&schedule(&["--every", "10h"]), 0, &[]);
     let told: Value = serde_json::from_str(&schedule(&["--json"]).stdout).expect("JSON");
     assert_eq!(told["every_s"], 36_000);
+    // No keys are renewed where there are no key holders.
+    assert_said(&schedule(&["--key-refresh", "5s"]), 1, &["no key holders"]);
     let next: Vec<u64> = (0..4)
         .map(|id| told["replicas"][id]["next_in_s"].as_u64().expect("a time"))
         .collect();

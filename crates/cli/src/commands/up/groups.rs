@@ -178,7 +178,7 @@ async fn serve(
     for (name, group) in groups {
         let own = data.join(&name);
         let launches = super::launches(args, &own, &group);
-        let children = Children::start(launches, !args.no_restart, None, None)?;
+        let children = Children::start(launches, !args.no_restart, None, None, None)?;
         let identity = status::of_directory(&group, &own)?;
         let watch = status::Watch::start(&group, &identity);
         members.push(Member {

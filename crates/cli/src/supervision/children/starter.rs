@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::process::{Child, Command};
@@ -19,6 +20,8 @@ pub struct Starter {
     pub program: PathBuf,
     /// Which programs may be replicas, if that is limited.
     pub programs: Option<Programs>,
+    /// How often replicas are to renew their keys, where that was set.
+    pub key_refresh: Option<Duration>,
 }
 
 impl Starter {
@@ -40,6 +43,10 @@ impl Starter {
         command.arg0(&self.program);
         command.args(["-v", launch.role.command(), "--with-parent"]);
         command.args(&launch.arguments);
+        if let (Role::Replica(_), Some(every)) = (launch.role, self.key_refresh) {
+            // The last one counts, so this and not what the arguments say.
+            command.args(["--key-refresh", &format!("{}ms", every.as_millis())]);
+        }
         // Where the disk takes no more, a replica that says nothing is better than none.
         let nowhere = || OpenOptions::new().append(true).open("/dev/null");
         let log = output::open(&launch.log).or_else(|_| nowhere());
