@@ -27,6 +27,13 @@ pub struct Account {
     pub gid: u32,
 }
 
+/// Whether a process lives, or has ended and its parent has not yet looked how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    Ended,
+    Lives,
+}
+
 impl Account {
     /// Of a name that the system lists, or of two numbers, `UID:GID`.
     ///
@@ -63,12 +70,17 @@ impl Account {
     /// If some go on.
     pub fn end_all(self) -> Result<()> {
         let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
-            if !self.has_processes()? {
-                return Ok(());
+        loop {
+            let is_late = begin.elapsed() >= PATIENCE;
+            match self.processes()? {
+                Some(Life::Lives) if is_late => break,
+                Some(Life::Lives) => self
+                    .kill_all()
+                    .context("ending all processes of the replica's user")?,
+                // They count among those that the user may have until their parent has looked, who may be any.
+                Some(Life::Ended) if !is_late => {}
+                _ => return Ok(()),
             }
-            self.kill_all()
-                .context("ending all processes of the replica's user")?;
             std::thread::sleep(PAUSE);
         }
         bail!(
@@ -84,7 +96,7 @@ impl Account {
             uid: NOBODYS,
             ..self
         };
-        if nobody.has_processes()? {
+        if nobody.processes()?.is_some() {
             bail!("somebody runs processes as the user {NOBODYS}, who is to be none: end them");
         }
         let user = Some(Uid::from_raw(self.uid));
@@ -109,15 +121,15 @@ impl Account {
         }
     }
 
-    fn has_processes(self) -> Result<bool> {
+    /// How the one of its processes is that is most alive, if there is one.
+    fn processes(self) -> Result<Option<Life>> {
+        let mut most = None;
         for entry in fs::read_dir("/proc").context("/proc")? {
             // Others come and go meanwhile.
             let status = entry.and_then(|entry| fs::read_to_string(entry.path().join("status")));
-            if status.is_ok_and(|status| runs_as(&status, self.uid)) {
-                return Ok(true);
-            }
+            most = most.max(status.ok().and_then(|status| life_of(&status, self.uid)));
         }
-        Ok(false)
+        Ok(most)
     }
 
     /// Which part of a path this user could change: the thing itself, or a directory above it in which it could be exchanged.
@@ -143,12 +155,19 @@ impl Account {
     }
 }
 
-/// Whether a process runs as a user, or could again, by what /proc/PID/status says (proc(5)); one that has ended does not.
-fn runs_as(status: &str, uid: u32) -> bool {
+/// How a process is that runs as a user, or could again, by what /proc/PID/status says (proc(5)).
+fn life_of(status: &str, uid: u32) -> Option<Life> {
     let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     let has_ended = of("State:").is_some_and(|state| state.trim().starts_with(['Z', 'X']));
     let mut users = of("Uid:").unwrap_or_default().split_ascii_whitespace();
-    !has_ended && users.any(|user| user.parse() == Ok(uid))
+    let is_its = users.any(|user| user.parse() == Ok(uid));
+    let parent = of("PPid:").and_then(|pid| pid.trim().parse().ok());
+    match has_ended {
+        _ if !is_its => None,
+        false => Some(Life::Lives),
+        // Its own children this process looks at in time.
+        true => (parent != Some(std::process::id())).then_some(Life::Ended),
+    }
 }
 
 fn find(users: &str, name: &str) -> Option<Account> {
@@ -194,9 +213,13 @@ mod tests {
     #[test]
     fn processes_are_told_by_their_users() {
         let status = "Name:\tsh\nState:\tS (sleeping)\nUid:\t0\t990\t0\t0\nGid:\t5\t5\t5\t5\n";
-        assert!(runs_as(status, 990) && runs_as(status, 0));
-        assert!(!runs_as(status, 5) && !runs_as("", 0));
-        assert!(!runs_as(&status.replace("S (sleeping)", "Z (zombie)"), 990));
+        assert_eq!(life_of(status, 990), Some(Life::Lives));
+        assert_eq!(life_of(status, 0), Some(Life::Lives));
+        assert_eq!((life_of(status, 5), life_of("", 0)), (None, None));
+        let ended = status.replace("S (sleeping)", "Z (zombie)");
+        assert_eq!(life_of(&ended, 990), Some(Life::Ended));
+        let ours = format!("{ended}PPid:\t{}\n", std::process::id());
+        assert_eq!(life_of(&ours, 990), None);
     }
 
     /// All of a user's processes end, also one that was stopped, and no other's; this one can start others as before. No process is made for that.
@@ -220,9 +243,9 @@ mod tests {
             uid: theirs,
             gid: theirs,
         };
-        assert!(account.has_processes().unwrap());
+        assert_eq!(account.processes().unwrap(), Some(Life::Lives));
         account.end_all().unwrap();
-        assert!(!account.has_processes().unwrap());
+        assert_eq!(account.processes().unwrap(), None);
         for child in [&mut one, &mut two] {
             assert!(!child.wait().unwrap().success());
         }

@@ -39,6 +39,14 @@ pub enum Request {
     },
 }
 
+impl Request {
+    /// The schedule as it is.
+    pub const LOOK: Request = Request::Schedule {
+        every_s: None,
+        key_refresh_ms: None,
+    };
+}
+
 /// What comes back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

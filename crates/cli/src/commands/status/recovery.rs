@@ -41,7 +41,7 @@ impl Recoveries {
         commands::runtime()?.block_on(async {
             let named = directories.iter().map(|d| (d.clone(), true));
             for (directory, is_named) in named.chain(usual.map(|d| (d, false))) {
-                let request = Request::Schedule { every_s: None };
+                let request = Request::LOOK;
                 let asked = supervision::ask(&directory, &request, |_| {});
                 let answer = match tokio::time::timeout(patience, asked).await {
                     Ok(Err(e)) if is_named => return Err(e),
