@@ -97,8 +97,8 @@ pub struct Agreement {
     pub(crate) new_view_deadline: Option<Millis>,
     /// View changes since the last progress; each doubles the patience.
     pub(crate) failed_views: u32,
-    /// After which view that had begun this replica has last gone to where a single other one waited.
-    pub(crate) met_after: Option<View>,
+    /// How many views more have to fail before this replica goes again to where a single other one waits.
+    pub(crate) steps_to_meet: usize,
     /// Under which keys the replicas speak, where they have key holders.
     pub(crate) epochs: Option<Epochs>,
     pub(crate) view_changes_seen: u64,
@@ -258,7 +258,7 @@ impl Agreement {
             entered,
             new_view_deadline: None,
             failed_views: 0,
-            met_after: None,
+            steps_to_meet: 0,
             epochs: Epochs::new(&config.keys, epochs),
             view_changes_seen: 0,
             next_index,

@@ -232,8 +232,13 @@ impl Remembered {
                 self.checkpoints.insert(seq, root);
             }
             Record::Recovering(_) => self.recovering = !is_on(Mutant::RecoveringVotes),
-            // They only rise, and so a later record has them all.
-            Record::Epochs(highest) => self.epochs = Some(highest),
+            // They only rise; but what a supervisor has seen is put behind what the log has.
+            Record::Epochs(mut highest) => {
+                let before = self.epochs.take().unwrap_or_default();
+                let both = highest.iter_mut().zip(before);
+                both.for_each(|(now, before)| *now = before.max(*now));
+                self.epochs = Some(highest);
+            }
             // A new segment's head repeats records of views, so an older one may come late.
             Record::Changing(change) => {
                 if change.body.view > self.view && !is_on(Mutant::LeavingForgotten) {

@@ -69,7 +69,7 @@ impl Agreement {
             entered: _,
             new_view_deadline,
             failed_views: _,
-            met_after,
+            steps_to_meet,
             view_changes_seen: _,
             next_index: _,
             persisted: _,
@@ -118,7 +118,7 @@ impl Agreement {
         let changes = view_changes.values().filter(|m| counts(m.body.view));
         list(changes.map(|m| (m.body.replica, m.digest())), out);
         (new_view_deadline.is_some() && *view < last).encode(out);
-        met_after.encode(out);
+        (*steps_to_meet as u64).encode(out);
         let waiting = waiting_new_views
             .values()
             .filter(|m| m.body.view <= last)

@@ -56,24 +56,21 @@ impl Agreement {
         self.persist_then_tell(record, PeerMessage::ViewChange(signed));
     }
 
-    /// Where to go when a view did not begin in time: the next, or once where another replica waits further on. It may have been led there
-    /// alone, by one that recovers or says so, and the others are too few to begin any view without it. Once, so that a
-    /// faulty replica can't choose the primary time and again.
+    /// Where to go when a view did not begin in time: the next, or to where a single other replica waits further on. It may have been led there
+    /// alone, by one that recovers or says so, and the others are too few to begin any view without it. From here, for which 2f+1 have said
+    /// VIEW-CHANGE, by [`MAX_FOLLOWED`] at the most; and after that f+1 views have to fail before the next time, so that a correct replica
+    /// leads one between two that a faulty one has chosen.
     pub(crate) fn view_after_failure(&mut self) -> View {
         let next = self.view.next();
-        let entered = self.entered.as_ref();
-        let begun = entered.map_or(View(0), |entered| entered.new_view.body.view);
-        // As far as the word of a single replica may lead.
-        let near = View(begun.0.saturating_add(MAX_FOLLOWED));
+        let near = View(self.view.0.saturating_add(MAX_FOLLOWED));
         let waits = self.view_changes.values().map(|m| m.body.view);
-        let furthest = waits.filter(|view| (next..=near).contains(view)).max();
-        match furthest.filter(|view| *view > next && self.met_after != Some(begun)) {
-            Some(view) => {
-                self.met_after = Some(begun);
-                view
-            }
-            None => next,
+        let furthest = waits.max().unwrap_or_default().min(near);
+        if furthest > next && self.steps_to_meet == 0 {
+            self.steps_to_meet = self.config.quorum.weak();
+            return furthest;
         }
+        self.steps_to_meet = self.steps_to_meet.saturating_sub(1);
+        next
     }
 
     fn forget_proposals(&mut self) {
@@ -407,6 +404,7 @@ impl Agreement {
         self.own_change = None;
         self.end_recovery();
         self.new_view_deadline = None;
+        self.steps_to_meet = 0;
         self.entered = Some(entered.clone());
         self.forget_proposals();
         if is_on(Mutant::PreparedForgotten) {

@@ -93,6 +93,7 @@ pub fn run(spec: &str) -> Result<()> {
         first_start: true,
         lost_disk: false,
         trust: Trust::All,
+        seen: Vec::new(),
         listen: None,
         tuning: spec.tuning.tuning(),
         workers: spec.workers,

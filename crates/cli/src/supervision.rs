@@ -15,7 +15,7 @@ mod window;
 
 pub use account::Account;
 pub use alive::SignsOfLife;
-pub use children::{Children, Launch, Role};
+pub use children::{Certificates, Children, Launch, Role};
 pub use control::{Control, Request, ask};
 pub use ear::tell;
 pub use programs::{Programs, digest};

@@ -80,6 +80,18 @@ impl ClientLinks {
     /// # Errors
     /// If the system gives no more file descriptors.
     pub fn connect(group: &Group, identity: &Identity) -> io::Result<ClientLinks> {
+        ClientLinks::connect_with(group, identity, Epochs::of(group))
+    }
+
+    /// The same, where something is known of the replicas' certificates: none before these counts.
+    ///
+    /// # Errors
+    /// As [`ClientLinks::connect`].
+    pub fn connect_with(
+        group: &Group,
+        identity: &Identity,
+        epochs: Option<Epochs>,
+    ) -> io::Result<ClientLinks> {
         // Each replica has one link, which has bounds of its own.
         let mut hub = Hub::new(HubLimits {
             waiting_bytes: usize::MAX,
@@ -100,7 +112,7 @@ impl ClientLinks {
         };
         Ok(ClientLinks {
             slots: group.quorum().replicas().map(dial).collect(),
-            epochs: Epochs::of(group),
+            epochs,
             hub,
             told: VecDeque::new(),
         })

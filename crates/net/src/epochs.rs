@@ -57,6 +57,8 @@ pub struct Epochs {
     identities: Vec<IdentityKey>,
     seen: Counters,
     file: Option<PathBuf>,
+    /// Whether a number counts only once it is written down.
+    must_keep: bool,
 }
 
 impl Epochs {
@@ -68,6 +70,7 @@ impl Epochs {
             seen: Counters::new(identities.len()),
             identities,
             file: None,
+            must_keep: false,
         })
     }
 
@@ -81,17 +84,61 @@ impl Epochs {
             return Ok(None);
         };
         epochs.file = Some(path.into());
-        match read(path)? {
-            None => {}
-            Some(text) => match epochs.parse(&text) {
-                Some(highest) => epochs.seen = Counters::from_highest(highest),
-                None => tracing::warn!(
-                    "{} is damaged, or of another group: which certificates of the others are old is learnt anew",
-                    path.display()
-                ),
-            },
+        epochs.must_keep = true;
+        if let Some(text) = read(path)? {
+            epochs.take(&text, path);
         }
         Ok(Some(epochs))
+    }
+
+    /// The same, of which these numbers were seen and nothing that is in the file: it is written anew. For a replica that does not believe what it
+    /// has written, and hears from its supervisor what is known of the others.
+    ///
+    /// # Errors
+    /// If the file can't be written, or there are as many numbers as another group has replicas.
+    pub fn anew(group: &Group, path: &Path, highest: &[u64]) -> io::Result<Option<Epochs>> {
+        let Some(mut epochs) = Epochs::of(group) else {
+            return Ok(None);
+        };
+        if highest.len() != epochs.identities.len() {
+            let why = format!(
+                "{} numbers of certificates in a group of {}",
+                highest.len(),
+                epochs.identities.len()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        epochs.seen = Counters::from_highest(highest.to_vec());
+        epochs.file = Some(path.into());
+        epochs.must_keep = true;
+        epochs.keep(&epochs.seen)?;
+        Ok(Some(epochs))
+    }
+
+    /// The same, for who goes on where the file can't be read or written: what it lacks is learnt anew.
+    pub fn noted(group: &Group, path: &Path) -> Option<Epochs> {
+        let mut epochs = Epochs::of(group)?;
+        epochs.file = Some(path.into());
+        match read(path) {
+            Ok(text) => text.iter().for_each(|text| epochs.take(text, path)),
+            Err(e) => tracing::warn!("{}: {e}", path.display()),
+        }
+        Some(epochs)
+    }
+
+    /// The highest number of a certificate that was seen, of each replica; 0 where there was none.
+    pub fn highest(&self) -> &[u64] {
+        self.seen.highest()
+    }
+
+    fn take(&mut self, text: &str, path: &Path) {
+        match self.parse(text) {
+            Some(highest) => self.seen = Counters::from_highest(highest),
+            None => tracing::warn!(
+                "{} is damaged, or of another group: which certificates of the others are old is learnt anew",
+                path.display()
+            ),
+        }
     }
 
     /// Whose key `key` is, by the certificate in `bytes`, and that one's number.
@@ -127,9 +174,15 @@ impl Epochs {
     }
 
     fn keep(&self, seen: &Counters) -> io::Result<()> {
-        match &self.file {
-            Some(file) => disk::replace(file, self.text(seen).as_bytes(), 0o600),
-            None => Ok(()),
+        let Some(file) = &self.file else {
+            return Ok(());
+        };
+        match disk::replace(file, self.text(seen).as_bytes(), 0o600) {
+            Err(e) if !self.must_keep => {
+                tracing::warn!("{}: {e}", file.display());
+                Ok(())
+            }
+            kept => kept,
         }
     }
 

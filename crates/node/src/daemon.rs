@@ -33,7 +33,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quorate_agreement::{CHECKPOINT_BYTES, Config, Missed, Tuning};
+use quorate_agreement::{CHECKPOINT_BYTES, Config, Missed, Record, Tuning};
 use quorate_execution::Service;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
@@ -81,6 +81,9 @@ pub struct Options {
     pub lost_disk: bool,
     /// What this replica believes of what it has written.
     pub trust: Trust,
+    /// The highest number of a certificate of each replica that its supervisor has seen: where nothing is believed that is written here, what is
+    /// older than that is refused all the same. Empty where nobody has looked.
+    pub seen: Vec<u64>,
     /// Where to listen, if not at the address in the group file.
     pub listen: Option<String>,
     /// Which optimisations the replica uses.
@@ -273,6 +276,7 @@ impl Daemon {
             first_start,
             lost_disk,
             trust,
+            seen,
             listen,
             tuning,
             workers,
@@ -309,17 +313,26 @@ impl Daemon {
         };
         let found = restore::restore(&data, past, alone, service.clone())?;
         let restored_ms = since_begin();
-        let (store, wal, restored) = (found.store, found.wal, found.restored);
+        let (store, wal, mut restored) = (found.store, found.wal, found.restored);
         let is_new = past == restore::Past::None;
         let durable = group.protocol().durability == Durability::Disk;
         if is_new && !durable {
             directory::note_run(&data, &group)?;
         }
-        if past == restore::Past::Distrusted {
+        let known = data.join(epoch::SEEN);
+        let epochs = match past {
             // Somebody may have written numbers there that no certificate will ever have.
-            epoch::forget_seen(&data).map_err(io)?;
-        }
-        let epochs = Epochs::kept(&group, &data.join(epoch::SEEN)).map_err(io)?;
+            restore::Past::Distrusted if seen.is_empty() => {
+                epoch::forget_seen(&data).map_err(io)?;
+                Epochs::kept(&group, &known)
+            }
+            restore::Past::Distrusted => Epochs::anew(&group, &known, &seen),
+            _ => Epochs::kept(&group, &known),
+        };
+        let epochs = epochs.map_err(io)?;
+        // What the links refuse is to be refused where others pass it on as well.
+        let highest = epochs.iter().map(|e| Record::Epochs(e.highest().to_vec()));
+        restored.records.extend(highest);
         let (identity, holder) = match epochs {
             None => (Identity::new(&key), None),
             Some(_) => {

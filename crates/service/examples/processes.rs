@@ -68,6 +68,7 @@ fn replica(directory: &Path, id: u8) -> Result<()> {
         first_start: true,
         lost_disk: false,
         trust: Trust::All,
+        seen: Vec::new(),
         listen: None,
         tuning: Tuning::default(),
         key_holder: None,

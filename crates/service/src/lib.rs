@@ -91,6 +91,7 @@
 //!         first_start: false, // `quorate init` has made the directory
 //!         lost_disk: false,
 //!         trust: Trust::All,
+//!         seen: Vec::new(),
 //!         listen: None,
 //!         tuning: Tuning::default(),
 //!         workers: 0,

@@ -90,6 +90,7 @@ impl Local {
                 first_start: true,
                 lost_disk: false,
                 trust: Trust::All,
+                seen: Vec::new(),
                 listen: None,
                 tuning: Tuning::default(),
                 workers,

@@ -231,6 +231,8 @@ pub struct Disk {
     pub former: Option<Arc<MemorySnapshot>>,
     /// What was set aside by a server that recovers on purpose, and has not come back yet.
     pub aside: Option<(Wal, Content)>,
+    /// The highest number of a certificate that links have seen, of each replica.
+    pub certificates: Vec<u64>,
 }
 
 impl Disk {
@@ -252,6 +254,7 @@ impl Disk {
             genesis,
             former: None,
             aside: None,
+            certificates: Vec::new(),
         }
     }
 
@@ -365,7 +368,10 @@ impl Disk {
 
     /// What a replica that starts finds.
     pub fn restore(&mut self) -> Restored {
-        let (records, next_index) = self.wal.records();
+        let (mut records, next_index) = self.wal.records();
+        if !self.certificates.is_empty() {
+            records.push(Record::Epochs(self.certificates.clone()));
+        }
         let store = &self.store;
         Restored {
             seq: store.seq,

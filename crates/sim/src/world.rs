@@ -254,6 +254,11 @@ impl World {
                     format!("{from:?} -> server {to}: {}", crate::trace::words(&message))
                 });
                 self.overhear(to, from, &message);
+                if let PeerMessage::Epoch(m) = &message
+                    && m.certificate.replica == from
+                {
+                    self.saw_certificate(to, from, m.certificate.counter);
+                }
                 if self.withholds(to, &message) {
                     return Ok(());
                 }

@@ -362,29 +362,37 @@ fn who_does_not_fill_is_left() {
     assert_eq!(replica.standing().view, View(1));
 }
 
-/// The views that a replica goes through in two minutes after these VIEW-CHANGEs of others have come.
-fn views_after(changes: &[(u8, u64)]) -> Vec<View> {
+/// The views that a replica goes through in two minutes in which one other waits in a view and the second is where this one is, so that
+/// none begins.
+fn views_beside(lone: u64) -> Vec<View> {
     let mut replica = fresh(1);
-    for &(from, view) in changes {
-        let message = PeerMessage::ViewChange(view_change(from, view));
-        let _ = from_peer(&mut replica, 1, from, message);
-    }
-    let mut views = vec![replica.standing().view];
+    let _ = from_peer(
+        &mut replica,
+        1,
+        0,
+        PeerMessage::ViewChange(view_change(0, lone)),
+    );
+    let mut views = vec![View(1)];
     for ms in (0..120_000).step_by(100) {
+        let view = *views.last().expect("not empty");
+        let m = PeerMessage::ViewChange(view_change(2, view.0));
+        let _ = from_peer(&mut replica, ms, 2, m);
         let _ = replica.handle(at(ms), Input::Tick);
         if let Some((index, _)) = written(&mut replica).pop() {
             let _ = replica.handle(at(ms), Input::Persisted(index));
         }
-        views.push(replica.standing().view);
+        views.push(replica.standing().view.max(view));
     }
     views.dedup();
     views
 }
 
-/// Where one replica was led to a far view alone, the others go there when their own does not begin; not beyond what one
-/// replica's word may bring about.
+/// Where one replica was led to a far view alone, the others go there when their own does not begin: not beyond what one replica's word may
+/// bring about at a time, and with views of a correct primary in between.
 #[test]
 fn who_was_led_away_is_met() {
-    assert_eq!(views_after(&[(0, 16), (2, 1)]), [View(1), View(16)]);
-    assert_eq!(views_after(&[(0, 17), (2, 1)]), [View(1), View(2)]);
+    let all = |views: &[u64]| views.iter().map(|v| View(*v)).collect::<Vec<_>>();
+    assert_eq!(views_beside(16)[..2], all(&[1, 16]));
+    assert_eq!(views_beside(30)[..5], all(&[1, 17, 18, 19, 30]));
+    assert_eq!(views_beside(1 << 40)[..5], all(&[1, 17, 18, 19, 35]));
 }

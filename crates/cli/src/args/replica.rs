@@ -106,6 +106,16 @@ pub struct Replica {
     /// see `quorate recover`.
     #[arg(long, conflicts_with_all = ["first_start", "lost_disk"])]
     pub recover: bool,
+    /// What its supervisor has seen: the highest number of a certificate of each replica, in order. With --recover older ones are refused, whatever
+    /// is written here.
+    #[arg(
+        long,
+        value_name = "NUMBERS",
+        value_delimiter = ',',
+        requires = "recover",
+        hide = true
+    )]
+    pub seen: Vec<u64>,
     /// Listen here instead of on the address in the group file, such as 0.0.0.0:7400 behind address translation.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,

@@ -78,6 +78,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         first_start: args.first_start && !again,
         lost_disk: args.lost_disk && !again,
         trust,
+        seen: args.seen.clone(),
         listen: args.listen.clone(),
         tuning: Tuning::default(),
         workers: args.workers.into(),

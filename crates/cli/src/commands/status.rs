@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity, Waker, keys};
+use quorate_net::{ClientEvent, ClientLinks, Epochs, Frame, Group, Identity, Waker, keys};
 use quorate_router::config::{Config, Keeper};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report, StateCheck};
 use quorate_wire::{Quorum, ReplicaId, Seq};
@@ -397,9 +397,9 @@ impl Watch {
     /// A report older than this counts as silence.
     const FRESH: Duration = Duration::from_secs(2);
 
-    /// Starts to ask.
-    pub fn start(group: &Group, identity: &Identity) -> io::Result<Watch> {
-        let mut links = ClientLinks::connect(group, identity)?;
+    /// Starts to ask. `known`: what is known of the replicas' certificates, and where what is seen of them is noted.
+    pub fn start(group: &Group, identity: &Identity, known: Option<Epochs>) -> io::Result<Watch> {
+        let mut links = ClientLinks::connect_with(group, identity, known)?;
         let (kept, waker) = (Arc::<Kept>::default(), links.waker());
         let (quorum, shared) = (group.quorum(), kept.clone());
         std::thread::spawn(move || {

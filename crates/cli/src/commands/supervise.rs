@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use quorate_net::{Group, Identity};
+use quorate_net::Group;
 
 use crate::args::Supervise;
 use crate::commands::{self, status};
 use crate::paths;
 use crate::supervision::{
-    Account, Children, Control, Launch, Programs, Records, Recoveries, Role, Schedule, SignsOfLife,
+    Account, Certificates, Children, Control, Launch, Programs, Records, Recoveries, Role,
+    Schedule, SignsOfLife,
 };
 
 /// How often the replica is looked after.
@@ -60,20 +61,23 @@ pub fn run(args: &Supervise) -> Result<()> {
     let runtime = commands::runtime()?;
     // Starting a process needs the runtime.
     let _entered = runtime.enter();
+    let certificates = Certificates::new(&group, &state);
+    let known = certificates.known();
     let (records, word) = Records::load(&state);
     word.iter().for_each(|text| tell(text));
     let children = Children::start(
         vec![launch],
         true,
         programs,
+        Some(certificates),
         schedule.key_refresh(),
         records.begun(),
     )?;
     let control = Control::listen(&state)?;
     let recoveries = Recoveries::new(group.clone(), schedule, records);
-    runtime.block_on(serve(
-        &group, &identity, children, control, recoveries, signs,
-    ))
+    let watch =
+        status::Watch::start(&group, &identity, known).context("connecting to the group")?;
+    runtime.block_on(serve(watch, children, control, recoveries, signs))
 }
 
 /// Where the supervisor keeps what is its own. The replica's user, where that is another one, must have no hand in it, nor in what it goes by.
@@ -155,14 +159,12 @@ fn leave_terminal() -> Result<()> {
 }
 
 async fn serve(
-    group: &Group,
-    identity: &Identity,
+    watch: status::Watch,
     mut children: Children,
     mut control: Control,
     mut recoveries: Recoveries,
     mut signs: SignsOfLife,
 ) -> Result<()> {
-    let watch = status::Watch::start(group, identity).context("connecting to the group")?;
     signs.ready();
     let stop = commands::asked_to_end();
     tokio::pin!(stop);

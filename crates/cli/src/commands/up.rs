@@ -18,7 +18,9 @@ use quorate_wire::Quorum;
 use crate::args::Up;
 use crate::commands::{self, init, mount, status};
 use crate::paths;
-use crate::supervision::{Children, Control, Launch, Records, Recoveries, Role, Schedule};
+use crate::supervision::{
+    Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule,
+};
 use display::Display;
 use lock::Lock;
 
@@ -228,10 +230,13 @@ async fn serve(
     }
     let (records, word) = Records::load(data);
     let launches = launches(args, data, &group);
+    let certificates = Certificates::new(&group, data);
+    let known = certificates.known();
     let mut children = Children::start(
         launches,
         !args.no_restart,
         None,
+        Some(certificates),
         schedule.key_refresh(),
         records.begun(),
     )?;
@@ -240,7 +245,8 @@ async fn serve(
     tokio::pin!(stop);
 
     display.say("starting the replicas");
-    let watch = status::Watch::start(&group, &identity).context("connecting to the group")?;
+    let watch =
+        status::Watch::start(&group, &identity, known).context("connecting to the group")?;
     let answers = async {
         while status::Health::judge(group.quorum(), &watch.reports()) == status::Health::Down {
             tokio::time::sleep(LOOK).await;

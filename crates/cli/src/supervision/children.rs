@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::account::Account;
 use super::programs::Programs;
 use process::Process;
+pub use starter::Certificates;
 pub(super) use starter::Starter;
 
 /// How a process is started.
@@ -78,6 +79,7 @@ impl Children {
         launches: Vec<Launch>,
         restart: bool,
         programs: Option<Programs>,
+        certificates: Option<Certificates>,
         key_refresh: Option<Duration>,
         recovers: Option<u8>,
     ) -> Result<Children> {
@@ -85,6 +87,7 @@ impl Children {
         let starter = Starter {
             program,
             programs,
+            certificates,
             key_refresh,
         };
         Children::start_with(starter, launches, restart, recovers)

@@ -141,21 +141,12 @@ impl Recoveries {
         key_refresh_ms: Option<u64>,
         children: &mut Children,
     ) -> Result<Option<String>> {
-        let mut events = Vec::new();
-        if let Some(ms) = key_refresh_ms {
-            if self.group.identities().is_none() {
-                bail!(
-                    "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
-                );
-            }
-            let every = Duration::from_millis(ms);
-            self.schedule.set_key_refresh(every)?;
-            children.set_key_refresh(every);
-            events.push(match ms {
-                0 => "replicas that are started do not renew their keys".into(),
-                _ => format!("replicas that are started renew their keys every {ms} ms"),
-            });
+        if key_refresh_ms.is_some() && self.group.identities().is_none() {
+            bail!(
+                "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
+            );
         }
+        let mut events = Vec::new();
         if let Some(s) = every_s {
             self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
             let n = self.group.quorum().n();
@@ -163,6 +154,15 @@ impl Recoveries {
             events.push(match s {
                 0 => "replicas do not recover by themselves".into(),
                 _ => format!("each replica recovers every {s} s"),
+            });
+        }
+        if let Some(ms) = key_refresh_ms {
+            let every = Duration::from_millis(ms);
+            self.schedule.set_key_refresh(every)?;
+            children.set_key_refresh(every);
+            events.push(match ms {
+                0 => "replicas that are started do not renew their keys".into(),
+                _ => format!("replicas that are started renew their keys every {ms} ms"),
             });
         }
         Ok((!events.is_empty()).then(|| events.join("; ")))

@@ -74,6 +74,7 @@ fn options(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool
         first_start,
         lost_disk: false,
         trust: Trust::All,
+        seen: Vec::new(),
         listen: None,
         tuning: Tuning::default(),
         // Some with workers, some without: nobody can tell.

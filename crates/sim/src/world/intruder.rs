@@ -27,13 +27,6 @@ const LEFT_DICE: u64 = 1 << 33;
 const WITHHOLDS_DICE: u64 = 1 << 35;
 /// How far ahead the views are for which it says VIEW-CHANGE in advance.
 const FAR: u64 = 12;
-/// Until all have heard of a key that a replica has taken, with a STATUS to spare.
-const HEARD_US: u64 = 1_500_000;
-
-/// How many numbers a key holder gives out until a stolen key is worth nothing: the intruder's own statement, the key and the statement with
-/// which the replica comes back, and one key more.
-const PASSED: u64 = 4;
-
 /// A place or a view that nobody comes to.
 const NOWHERE: u64 = 1 << 40;
 /// How it has its replicas misbehave, beside what it forges.
@@ -57,8 +50,8 @@ pub(super) struct Intruder {
     stay: (u64, u64),
     /// Those that it has now, until when.
     seized: BTreeMap<usize, u64>,
-    /// Since when each of the others is sound again and its keys have passed.
-    healing: BTreeMap<usize, Option<u64>>,
+    /// Those that it had, until they are back and their keys have passed.
+    healing: BTreeSet<usize>,
     /// All that it ever had.
     ever: BTreeSet<ReplicaId>,
     /// The newest key of each.
@@ -71,8 +64,8 @@ pub(super) struct Intruder {
     heard: BTreeMap<(View, ReplicaId), SignedViewChange>,
     /// The view that it wants to begin, by which of its replicas.
     far: Option<(View, usize)>,
-    /// The certificates on which a link with a server must rest, of each replica, since that server knows what is void.
-    void: BTreeMap<(usize, ReplicaId), u64>,
+    /// The number of the newest certificate of each replica, as supervisors have seen it: they ask all replicas all the time.
+    shown: Vec<u64>,
     /// How many replicas it has had.
     pub seizures: u64,
 }
@@ -134,10 +127,30 @@ impl World {
         }
     }
 
-    /// What a replica certified before the one before this number is void to a server: the intruder's links with it under such keys end.
-    pub(super) fn end_links(&mut self, server: usize, replica: ReplicaId, number: u64) {
-        let least = self.intruder.void.entry((server, replica)).or_default();
-        *least = number.saturating_sub(1).max(*least);
+    /// A server's links know of a certificate with this number. What the replica certified before the one before is void to it, and links under
+    /// such keys end.
+    pub(super) fn saw_certificate(&mut self, server: usize, replica: ReplicaId, number: u64) {
+        let known = &mut self.servers[server].disk.certificates;
+        known.resize(self.quorum.n(), 0);
+        let seen = &mut known[usize::from(replica.0)];
+        *seen = number.max(*seen);
+    }
+
+    /// Whether a server's links refuse what rests on a certificate with this number.
+    fn is_refused(&self, server: usize, replica: ReplicaId, number: u64) -> bool {
+        let known = &self.servers[server].disk.certificates;
+        let seen = known.get(usize::from(replica.0)).copied();
+        number.saturating_add(1) < seen.unwrap_or_default()
+    }
+
+    /// Supervisors look which certificates the replicas have.
+    fn show_certificates(&mut self) {
+        let shown = &mut self.intruder.shown;
+        shown.resize(self.quorum.n(), 0);
+        for server in self.servers.iter().filter(|s| s.replica.is_some()) {
+            let certificate = server.signer().certificate();
+            shown[usize::from(server.id.0)] = certificate.map_or(0, |c| c.counter);
+        }
     }
 
     /// Whether a server keeps from itself what a replica's identity has said: a faulty one, in half of the runs. As primary it never orders a
@@ -159,6 +172,7 @@ impl World {
 
     pub(super) fn strike(&mut self) -> Result<(), Failure> {
         self.leave_some()?;
+        self.show_certificates();
         self.watch_healing();
         self.seize_some();
         self.forge()?;
@@ -183,7 +197,7 @@ impl World {
         let over: Vec<usize> = over.map(|(server, _)| *server).take(most).collect();
         for server in over {
             self.intruder.seized.remove(&server);
-            self.intruder.healing.insert(server, None);
+            self.intruder.healing.insert(server);
             self.note(&[45, server as u64], || {
                 format!("the intruder is thrown out of server {server}")
             });
@@ -196,33 +210,24 @@ impl World {
                     self.set_aside(server, LEFT_DICE);
                 }
             }
+            // What it knew of the others' certificates is not believed either.
+            self.servers[server].disk.certificates = self.intruder.shown.clone();
             self.start(server)?;
         }
         Ok(())
     }
 
-    /// Who is back, and has taken two keys since, and all have heard of that.
+    /// Who is back, and whose stolen keys open no link with any other.
     fn watch_healing(&mut self) {
-        let now = self.now;
-        let mut sound = Vec::new();
-        for (&server, since) in &mut self.intruder.healing {
-            let id = self.servers[server].id;
-            let stolen = self
-                .intruder
-                .keys
-                .get(&id)
-                .map_or(0, |(counter, _)| *counter);
-            let passed = self
-                .holders
-                .get(&id)
-                .is_some_and(|now| *now >= stolen + PASSED);
-            let is_back = !self.forgetful.contains(&server);
-            match since {
-                None if passed && is_back => *since = Some(now + HEARD_US),
-                Some(at) if *at <= now => sound.push(server),
-                _ => {}
-            }
-        }
+        let it = &self.intruder;
+        let is_sound = |server: &usize| {
+            let id = self.servers[*server].id;
+            let stolen = it.keys.get(&id).map_or(0, |(counter, _)| *counter);
+            let mut others =
+                (0..self.servers.len()).filter(|s| s != server && !it.seized.contains_key(s));
+            !self.forgetful.contains(server) && others.all(|s| self.is_refused(s, id, stolen))
+        };
+        let sound: Vec<usize> = it.healing.iter().copied().filter(is_sound).collect();
         for server in sound {
             self.intruder.healing.remove(&server);
         }
@@ -230,8 +235,7 @@ impl World {
 
     fn seize_some(&mut self) {
         let it = &self.intruder;
-        let has =
-            |server: &usize| it.seized.contains_key(server) || it.healing.contains_key(server);
+        let has = |server: &usize| it.seized.contains_key(server) || it.healing.contains(server);
         let taken: BTreeSet<usize> = (0..self.servers.len()).filter(has).collect();
         let may = match it.one_by_one {
             true => taken.len() < it.at_once,
@@ -255,7 +259,7 @@ impl World {
 
     /// A replica that is down goes back to what it had. Where that was the intruder's, so is the replica, until it recovers once more.
     pub(super) fn has_gone_back(&mut self, server: usize) {
-        if !self.intruder.healing.contains_key(&server) {
+        if !self.intruder.healing.contains(&server) {
             return;
         }
         if self.healed {
@@ -422,14 +426,8 @@ impl World {
 
     /// In whose names it can speak to a server: those whose keys it has or had, as long as the server takes them.
     fn open_to(&self, to: usize) -> Vec<ReplicaId> {
-        let takes = |id: ReplicaId, counter: u64| {
-            let newest = self.holders.get(&id);
-            let least = self.intruder.void.get(&(to, id));
-            newest.is_some_and(|now| *now < counter + PASSED)
-                && least.is_none_or(|least| counter >= *least)
-        };
         let keys = self.intruder.keys.iter();
-        let open = keys.filter(|(id, (counter, _))| takes(**id, *counter));
+        let open = keys.filter(|(id, (counter, _))| !self.is_refused(to, **id, *counter));
         let me = self.servers[to].id;
         open.map(|(id, _)| *id).filter(|id| *id != me).collect()
     }

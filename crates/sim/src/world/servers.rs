@@ -200,7 +200,7 @@ impl World {
             }
             Output::Reply(connection, message) => self.reply(server, connection, message),
             // Other links here are those of whoever sends.
-            Output::Void(replica, number) => self.end_links(server, replica, number),
+            Output::Void(replica, number) => self.saw_certificate(server, replica, number),
             Output::Missed(why) => {
                 let it = &self.servers[server];
                 let incarnation = it.incarnation;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use quorate_net::Group;
 use quorate_net::group::{Files, Purpose};
+use quorate_net::{Epochs, Group};
 use quorate_router::config::Config;
 
 use super::display::Display;
@@ -178,9 +178,9 @@ async fn serve(
     for (name, group) in groups {
         let own = data.join(&name);
         let launches = super::launches(args, &own, &group);
-        let children = Children::start(launches, !args.no_restart, None, None, None)?;
+        let children = Children::start(launches, !args.no_restart, None, None, None, None)?;
         let identity = status::of_directory(&group, &own)?;
-        let watch = status::Watch::start(&group, &identity);
+        let watch = status::Watch::start(&group, &identity, Epochs::of(&group));
         members.push(Member {
             name,
             group,

@@ -1,11 +1,13 @@
 //! How a child process is started.
 
 use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use quorate_net::{Epochs, Group};
 use tokio::process::{Child, Command};
 
 use super::super::account::Account;
@@ -20,8 +22,32 @@ pub struct Starter {
     pub program: PathBuf,
     /// Which programs may be replicas, if that is limited.
     pub programs: Option<Programs>,
+    /// Where the numbers of replicas' certificates are kept that were seen from here, and of which group.
+    pub certificates: Option<Certificates>,
     /// How often replicas are to renew their keys, where that was set.
     pub key_refresh: Option<Duration>,
+}
+
+/// What the supervisor has seen of the replicas' certificates, by links of its own: whoever has had the replica could not change that.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    group: Arc<Group>,
+    file: PathBuf,
+}
+
+impl Certificates {
+    /// Of a supervisor that keeps what is its own in `state`.
+    pub fn new(group: &Arc<Group>, state: &Path) -> Certificates {
+        Certificates {
+            group: group.clone(),
+            file: state.join("certificates"),
+        }
+    }
+
+    /// What is known now; none in a group without key holders.
+    pub fn known(&self) -> Option<Epochs> {
+        Epochs::noted(&self.group, &self.file)
+    }
 }
 
 impl Starter {
@@ -29,6 +55,16 @@ impl Starter {
     pub fn admit(&self) -> Result<Option<Admitted>> {
         let list = self.programs.as_ref();
         list.map(|list| list.admit(&self.program)).transpose()
+    }
+
+    /// What a replica is told of the others' certificates that believes nothing of what it has written.
+    fn seen(&self) -> Vec<String> {
+        let epochs = self.certificates.as_ref().and_then(Certificates::known);
+        let numbers = epochs.map(|epochs| {
+            let highest: Vec<String> = epochs.highest().iter().map(u64::to_string).collect();
+            ["--seen".into(), highest.join(",")]
+        });
+        numbers.into_iter().flatten().collect()
     }
 
     /// Starts a process; one that recovers with where it says how it is.
@@ -54,6 +90,7 @@ impl Starter {
         let mut ear = None;
         if recover {
             command.arg("--recover");
+            command.args(self.seen());
             let (ours, its) = Ear::new().context("a pipe")?;
             command.stdout(its);
             ear = Some(ours);

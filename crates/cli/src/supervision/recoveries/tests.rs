@@ -60,6 +60,7 @@ fn children_that(word: &str, place: &Path, recovers: Option<u8>) -> Children {
     let starter = Starter {
         program,
         programs: None,
+        certificates: None,
         key_refresh: None,
     };
     Children::start_with(starter, vec![launch], true, recovers).unwrap()
