@@ -294,6 +294,48 @@ mod tests {
         assert!(epochs.judge(&epoch, certificate(1, 1, 100)).is_ok());
     }
 
+    /// A replica that recovers goes by what its supervisor has seen, and by nothing that is written where it could have written itself.
+    #[test]
+    fn what_somebody_else_has_seen_is_begun_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("epochs");
+        let epoch = key(100).public();
+        let (newest, old_one) = (certificate(0, u64::MAX, 100), certificate(3, 7, 100));
+        let mut before = Epochs::kept(&group(), &path).unwrap().unwrap();
+        assert!(before.judge(&epoch, newest).is_ok());
+        let mut epochs = Epochs::anew(&group(), &path, &[4, 0, 0, 9])
+            .unwrap()
+            .unwrap();
+        let refused = epochs.judge(&epoch, old_one.clone()).unwrap_err();
+        assert_eq!(refused.to_string(), old(7, 8));
+        assert!(epochs.judge(&epoch, certificate(0, 5, 100)).is_ok());
+        let mut again = Epochs::kept(&group(), &path).unwrap().unwrap();
+        assert_eq!(again.highest(), [5, 0, 0, 9]);
+        assert!(again.judge(&epoch, old_one).is_err());
+        let of_others = Epochs::anew(&group(), &path, &[4, 0]).unwrap_err();
+        assert_eq!(of_others.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// A supervisor goes on where its directory takes nothing, with what it has seen since it was started.
+    #[test]
+    fn what_is_noted_holds_nothing_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let epoch = key(100).public();
+        let path = directory.path().join("certificates");
+        let mut epochs = Epochs::noted(&group(), &path).unwrap();
+        assert!(epochs.judge(&epoch, certificate(1, 6, 100)).is_ok());
+        let noted = Epochs::noted(&group(), &path).unwrap();
+        assert_eq!(noted.highest(), [0, 6, 0, 0]);
+        for nowhere in [
+            directory.path().join("none").join("certificates"),
+            directory.path().into(),
+        ] {
+            let mut epochs = Epochs::noted(&group(), &nowhere).unwrap();
+            assert!(epochs.judge(&epoch, certificate(1, 6, 100)).is_ok());
+            assert!(epochs.judge(&epoch, certificate(1, 4, 100)).is_err());
+        }
+    }
+
     /// What was seen outlives the process; damage is noticed, and makes nothing worse than it was at the beginning.
     #[test]
     fn what_was_seen_is_kept() {

@@ -5,7 +5,9 @@ use quorate_agreement::{Agreement, Input, Output, Record, Rejected};
 use quorate_wire::message::{
     Batch, Checkpoint, Commit, NewView, PeerMessage, Prepare, SignedNewView, SignedViewChange,
 };
-use quorate_wire::{Digest, EpochCertificate, EpochStatus, KeyPair, ReplicaId, Seq, Signer, View};
+use quorate_wire::{
+    Digest, EpochCertificate, EpochStatus, KeyPair, ReplicaId, Seq, Signer, Time, View,
+};
 
 /// The key of a replica in its epoch of this number.
 fn signer(replica: u8, counter: u64) -> Signer {
@@ -212,6 +214,28 @@ fn numbers_are_in_the_log() {
     let mut again = started(records);
     assert_eq!(tell(&mut again, change(2, 1, 5)), Err(Rejected::OldEpoch));
     assert_eq!(tell(&mut again, change(2, 1, 6)), Ok(()));
+}
+
+/// A replica that recovers knows from its supervisor what is old, whatever its log knows; and a log that knows more is believed as well.
+#[test]
+fn what_a_supervisor_has_seen_counts() {
+    let begins = || Record::Recovering(Time(1));
+    let mut forgetful = started(vec![begins()]);
+    assert_eq!(
+        tell(&mut forgetful, change(2, 1, 5)),
+        Err(Rejected::OtherView)
+    );
+    let (seen, known) = (vec![0, 3, 7, 0], vec![1, 9, 2, 0]);
+    for (first, then) in [(&seen, &known), (&known, &seen)] {
+        let numbers = [first, then].map(|it| Record::Epochs(it.clone()));
+        let mut replica = started([vec![begins()], numbers.to_vec()].concat());
+        for (of, old) in [(1, 7), (2, 5)] {
+            let m = change(of, 1, old);
+            assert_eq!(tell(&mut replica, m), Err(Rejected::OldEpoch), "{of}");
+            let m = change(of, 1, old + 1);
+            assert_eq!(tell(&mut replica, m), Err(Rejected::OtherView), "{of}");
+        }
+    }
 }
 
 /// Votes that one replica after another has cast while somebody had it do not add up.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::command_line::assert_said;
@@ -229,7 +229,9 @@ fn a_silent_replica_has_a_recovery_missed() {
     up.stop();
 
     let up = Up::start(&data, port, &["--key-holders"]);
+    let noted = fs::read_to_string(data.join("certificates")).expect("what is known of keys");
     recovers(&data, 1);
+    assert_seen(up.replica(1), &noted);
     assert_files(&mount, &files);
     up.stop();
 }
@@ -272,6 +274,26 @@ fn a_group_that_can_spare_nobody_is_left_alone() {
     assert_said(&recover(&data, 1), 1, &["the group would stop"]);
     up.stop();
     assert_said(&recover(&data, 1), 1, &["nobody answers"]);
+}
+
+/// A replica that recovers is told by its supervisor which of the others' certificates are old: no older ones than it had noted before.
+fn assert_seen(replica: Pid, noted: &str) {
+    let noted = noted.lines().skip(2).map(|line| {
+        let number = line.split(' ').next().expect("a number");
+        number.parse::<u64>().expect("a number")
+    });
+    let noted: Vec<u64> = noted.collect();
+    let command =
+        fs::read_to_string(format!("/proc/{}/cmdline", replica.as_raw_nonzero())).expect("it runs");
+    let mut arguments = command.split('\0').skip_while(|a| *a != "--seen");
+    let seen = arguments.nth(1).expect("what its supervisor has seen");
+    let seen: Vec<u64> = seen
+        .split(',')
+        .map(|n| n.parse().expect("a number"))
+        .collect();
+    assert_eq!((noted.len(), seen.len()), (4, 4));
+    let known = seen.iter().zip(&noted).all(|(seen, noted)| seen >= noted);
+    assert!(known && noted.iter().all(|n| *n > 0), "{seen:?} {noted:?}");
 }
 
 fn status_of(data: &Path) -> Value {
