@@ -220,7 +220,7 @@ pub struct Recover {
     /// The directory of `quorate up` or of the supervised replica [default: $XDG_DATA_HOME/quorate/local].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Even if the group stops meanwhile.
+    /// Even if the group stops meanwhile; and anew, where it is recovering.
     #[arg(long)]
     pub force: bool,
     /// Print JSON.

@@ -1,5 +1,6 @@
 //! Replicas, and their key holders, as child processes: started, looked after, stopped.
 
+mod fault;
 mod output;
 mod patience;
 mod process;
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 
 use super::account::Account;
 use super::programs::Programs;
+pub(super) use fault::Fault;
 use process::Process;
 pub use starter::Certificates;
 pub(super) use starter::Starter;
@@ -154,9 +156,11 @@ impl Children {
         self.replica(id).map(Process::recovered);
     }
 
-    /// Ends a replica that recovers and does not come up, so that it starts once more as one that recovers. False if it ends already.
-    pub fn end_start(&mut self, id: u8) -> bool {
-        self.replica(id).is_some_and(Process::end_start)
+    /// Ends a replica that recovers and does not come to an end with it, so that it starts once more as one that recovers, without what may be at fault.
+    /// False if it ends already.
+    pub fn end_start(&mut self, id: u8, fault: Fault) -> bool {
+        self.replica(id)
+            .is_some_and(|process| process.end_start(fault))
     }
 
     /// What ends does so now.

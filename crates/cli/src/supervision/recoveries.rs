@@ -2,6 +2,8 @@
 //! PBFT 2002, 4.2; that staggering by time alone may take out too many at once is noted in Sousa et al. (DSN 2005), so the others are
 //! asked how they are first.
 
+mod going;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,22 +16,24 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::children::Children;
+use super::children::{Children, Fault};
 use super::control::{Answer, Request};
 use super::records::{Ended, Missed, Records};
 use super::schedule::Schedule;
 use super::turns::{Due, Turns};
 use super::window::{self, Known, Reason, Window};
 use crate::commands::status::Reports;
+use going::{Going, LONG, step};
 
-/// A recovery that takes longer is told.
-const LONG: Duration = Duration::from_secs(300);
 /// A replica that was started and says nothing for so long is started anew.
 const SILENT: Duration = Duration::from_secs(120);
 
 /// What is said of a recovery that came to nothing.
 const MISSED: &str = "its recovery came to nothing: the others did not get on without it, since another replica is silent, lies, or is very slow. It \
     goes on with what it had, so the group works; look after the other one (the log of this one says what it waited for), then recover it again";
+
+/// What is added where it does not work with that either.
+const IDLE: &str = "; it does not take part yet: where that stays so, the others' turns are put off until it has recovered";
 
 /// What is said of a turn that was over before it could be had.
 const NO_TIME: &str = "its part of the period has gone by while another replica recovered, or this process did nothing";
@@ -53,32 +57,11 @@ enum Late {
     Keys,
 }
 
-/// A recovery that goes on.
-#[derive(Debug)]
-struct Going {
-    replica: u8,
-    since: Instant,
-    answers: Option<mpsc::Sender<Answer>>,
-    told: String,
-    is_long: bool,
-}
-
-impl Going {
-    fn new(replica: u8) -> Going {
-        Going {
-            replica,
-            since: Instant::now(),
-            answers: None,
-            told: String::new(),
-            is_long: false,
-        }
-    }
-}
-
 impl Recoveries {
     /// For replicas that were started just now; the one whose recovery was cut short as one that recovers.
     pub fn new(group: Arc<Group>, schedule: Schedule, records: Records) -> Recoveries {
         let (begun, n, now) = (records.begun(), group.quorum().n(), now_ms());
+        let longest = |id| Duration::from_millis(records.of(id).longest_ms);
         // A turn that is on and was not had, since the supervisor did not run, is had now. Of one that has never recovered that is not known.
         let had = |id: u8, turn: u64| {
             let last = records.of(id).last;
@@ -88,7 +71,7 @@ impl Recoveries {
             turns: Turns::new(&schedule, n, now, had),
             group,
             schedule,
-            going: begun.map(Going::new),
+            going: begun.map(|id| Going::new(id, Instant::now(), longest(id))),
             records,
             alarmed: BTreeSet::new(),
         }
@@ -233,37 +216,38 @@ impl Recoveries {
                 };
                 let text = ended.sentence(going.replica);
                 children.recovered(going.replica);
-                if let Some(answers) = going.answers {
-                    let _ = answers.try_send(Answer::Done(ended.to_json(going.replica)));
-                }
+                going.answer(Answer::Done(ended.to_json(going.replica)));
                 if let Err(e) = self.records.ended(going.replica, ended) {
                     events.push(format!("{e:#}"));
                 }
                 events.push(text);
                 return events;
             }
-            // Also where it has started once more since, for another reason, and tells nothing of it.
-            Some(report) if has_gone_back(report) && report.active => {
+            // Also where it has started once more since, for another reason, and tells nothing of it. It may not work: what it went back to may be
+            // what an intruder left, and name a view that never begins. Its next recovery mends that, and must not wait for it.
+            Some(report) if has_gone_back(report) => {
                 children.recovered(going.replica);
-                let (at_ms, why) = (now_ms(), MISSED.to_string());
-                if let Some(answers) = going.answers {
-                    let _ = answers.try_send(Answer::Failed(why.clone()));
-                }
+                let idle = if works(report) { "" } else { IDLE };
+                let (at_ms, why) = (now_ms(), format!("{MISSED}{idle}"));
+                going.answer(Answer::Failed(why.clone()));
                 events.push(format!("ALARM: replica {}: {why}", going.replica));
                 let noted = self.records.missed(going.replica, Missed { at_ms, why });
                 events.extend(noted.err().map(|e| format!("{e:#}")));
                 return events;
             }
             report => {
-                if report.is_none() && age > SILENT && children.end_start(going.replica) {
+                if report.is_none()
+                    && age > SILENT
+                    && children.end_start(going.replica, Fault::Anything)
+                {
                     events.push(format!(
                         "ALARM: replica {} was started to recover and says nothing: it is started once more",
                         going.replica
                     ));
                 }
                 let text = step(report);
-                if let Some(answers) = going.answers.as_ref().filter(|_| text != going.told) {
-                    let _ = answers.try_send(Answer::Note(text.clone()));
+                if text != going.told {
+                    going.answer(Answer::Note(text.clone()));
                 }
                 going.told = text;
             }
@@ -275,6 +259,15 @@ impl Recoveries {
                 going.replica,
                 took.as_secs(),
                 going.told
+            ));
+        }
+        if going.is_outlasted() && children.end_start(going.replica, going.fault(report)) {
+            going.try_anew();
+            events.push(format!(
+                "ALARM: replica {} is started once more, to recover: it has taken too long ({}); now it may take up to {} s",
+                going.replica,
+                going.told,
+                going.patience.as_secs()
             ));
         }
         self.going = Some(going);
@@ -312,10 +305,18 @@ impl Recoveries {
         children: &mut Children,
     ) -> Result<String, String> {
         if let Some(going) = &self.going {
-            return Err(format!(
-                "replica {} is recovering: one at a time",
-                going.replica
-            ));
+            if going.replica != replica {
+                return Err(format!(
+                    "replica {0} is recovering: one at a time (`quorate recover {0} --force` begins its recovery anew)",
+                    going.replica
+                ));
+            }
+            if !force {
+                return Err(format!(
+                    "replica {replica} is recovering: {}; --force begins that anew",
+                    going.told
+                ));
+            }
         }
         if !children.has(replica) {
             return Err(format!("replica {replica} is not run from here"));
@@ -332,7 +333,14 @@ impl Recoveries {
         // recovers all the same: its own user may have filled the disk.
         let noted = self.records.begins(replica);
         children.recover(replica);
-        self.going = Some(Going::new(replica));
+        let mut since = Instant::now();
+        if let Some(former) = self.going.take() {
+            let why = "an operator has begun it anew".into();
+            former.answer(Answer::Failed(why));
+            since = former.since;
+        }
+        let longest = Duration::from_millis(self.records.of(replica).longest_ms);
+        self.going = Some(Going::new(replica, since, longest));
         Ok(noted.map_or_else(
             |e| format!(" (that is not noted: {e:#})"),
             |()| String::new(),
@@ -426,29 +434,6 @@ impl Recoveries {
 /// Whether a replica takes part, by its own word.
 fn works(report: &Report) -> bool {
     report.active && !report.fetching && report.recovering.is_none()
-}
-
-/// What it is about.
-fn step(report: Option<&Report>) -> String {
-    let Some(report) = report else {
-        return "it ends, and starts again".into();
-    };
-    let Some(bound) = report.recovering else {
-        return match report.fetching {
-            true => "catches up".into(),
-            false => "waits for a view to begin".into(),
-        };
-    };
-    if bound.0 == 0 {
-        return "asks the others how far they are".into();
-    }
-    if report.fetching {
-        return "compares its state with the others'".into();
-    }
-    match report.stable < bound {
-        true => format!("waits until batch {} is stable", bound.0),
-        false => "waits for a view in which it may vote".into(),
-    }
 }
 
 /// Milliseconds since 1970.

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::super::account::Account;
 use super::super::ear::Ear;
 use super::Launch;
+use super::fault::Fault;
 use super::output::{last_words, shorten};
 use super::patience::Patience;
 use super::starter::Starter;
@@ -39,8 +40,8 @@ pub struct Process {
     ends_by: Option<Instant>,
     /// Whether it starts as one that recovers, each time until it has.
     recovers: bool,
-    /// How often it has failed at that.
-    failures: u32,
+    /// How much of what it has written it may have then.
+    keep: Keep,
     /// Where one that recovers is heard.
     ear: Option<Ear>,
     /// Where it comes out that its directory is ready.
@@ -59,7 +60,7 @@ impl Process {
             patience: Patience::default(),
             ends_by: Some(Instant::now()),
             recovers,
-            failures: 0,
+            keep: Keep::All,
             ear: None,
             readying: None,
             refused: None,
@@ -80,7 +81,7 @@ impl Process {
     pub fn recover(&mut self) {
         self.ask_to_end();
         self.ends_by = Some(Instant::now() + STOP_TIMEOUT);
-        (self.recovers, self.failures) = (true, 0);
+        (self.recovers, self.keep) = (true, Keep::All);
         self.ear = None;
     }
 
@@ -90,13 +91,13 @@ impl Process {
         self.ear = None;
     }
 
-    /// Ends one that recovers and does not come up, so that it starts once more as one that recovers. False if it ends already.
-    pub fn end_start(&mut self) -> bool {
+    /// See [`super::Children::end_start`].
+    pub fn end_start(&mut self, fault: Fault) -> bool {
         if self.ends_by.is_some() {
             return false;
         }
         self.ends_by = Some(Instant::now());
-        self.failures += 1;
+        self.keep = fault.leaves(self.keep);
         self.ear = None;
         true
     }
@@ -174,7 +175,7 @@ impl Process {
         }
         let lacks = status.code().is_some_and(|code| LACKS.contains(&code));
         if self.recovers && !status.success() && !lacks {
-            self.failures += 1;
+            self.keep = Fault::Anything.leaves(self.keep);
         }
         let lived = self.since.elapsed();
         self.since = Instant::now();
@@ -231,11 +232,7 @@ impl Process {
                 let account = self.launch.account;
                 account.map_or(Ok(()), Account::end_all)?;
                 let owner = account.map(|Account { uid, gid }| Owner { uid, gid });
-                let keep = match self.failures {
-                    0 => Keep::All,
-                    1 => Keep::NoState,
-                    _ => Keep::Nothing,
-                };
+                let keep = self.keep;
                 let (ready, readying) = mpsc::sync_channel(1);
                 // It may be much, and signs of life are to be given meanwhile.
                 let clear = move || drop(ready.send(ground::clear(&data, owner, keep)));

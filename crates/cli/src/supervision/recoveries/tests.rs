@@ -81,6 +81,10 @@ fn recoveries(place: &Path) -> Recoveries {
     Recoveries::new(group(), Schedule::load(place).unwrap(), records)
 }
 
+fn going() -> Going {
+    Going::new(ID, Instant::now(), Duration::ZERO)
+}
+
 /// Looks until that is so.
 async fn until(
     recoveries: &mut Recoveries,
@@ -107,7 +111,7 @@ async fn only_the_new_process_ends_a_recovery() {
     say(place, Some(&recovered()));
     let mut children = children(place, Some(ID));
     let mut recoveries = recoveries(place);
-    recoveries.going = Some(Going::new(ID));
+    recoveries.going = Some(going());
     until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
     let first = recoveries.records.of(ID).last.unwrap();
 
@@ -151,7 +155,7 @@ async fn what_fails_is_given_up() {
     );
     let mut children = children_that(&fails, place, Some(ID));
     let mut recoveries = recoveries(place);
-    recoveries.going = Some(Going::new(ID));
+    recoveries.going = Some(going());
     until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
     children.hurry(ID);
     let starts = std::fs::read_to_string(place.join("starts")).unwrap();
@@ -194,5 +198,105 @@ async fn a_full_disk_keeps_nobody_from_recovering() {
         c.recovers_since(ID).is_some()
     })
     .await;
+    children.hurry(ID);
+}
+
+/// A replica that goes back to what it had has missed its recovery, also where it does not work with that: others can recover then, and so can it.
+#[tokio::test]
+async fn one_that_goes_back_and_waits_for_ever_recovers_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let waits = Report {
+        went_back: true,
+        active: false,
+        steps: Vec::new(),
+        ..recovered()
+    };
+    say(place, Some(&waits));
+    let mut children = children(place, Some(ID));
+    let mut recoveries = recoveries(place);
+    let (answers, mut answered) = mpsc::channel(4);
+    recoveries.going.insert(going()).answers = Some(answers);
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    let missed = recoveries.records.of(ID).missed.unwrap();
+    assert!(missed.why.ends_with(IDLE), "{missed:?}");
+    let mut last = None;
+    while let Some(answer) = answered.recv().await {
+        last = Some(answer);
+    }
+    assert_eq!(last, Some(Answer::Failed(missed.why)));
+    recoveries
+        .begin(ID, false, &reports(), &mut children)
+        .unwrap();
+    children.hurry(ID);
+    say(place, Some(&recovered()));
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    assert_eq!(recoveries.records.of(ID).missed, None);
+    children.hurry(ID);
+}
+
+/// A recovery that takes too long is begun anew: with all that the replica had, then without its state. Its log stays, which it may have to go back to.
+#[tokio::test]
+async fn what_takes_too_long_is_begun_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, data) = (directory.path(), directory.path().join("data"));
+    std::fs::create_dir_all(data.join("log.former")).unwrap();
+    std::fs::write(data.join("former.redb"), b"").unwrap();
+    let waits = Report {
+        recovering: Some(Default::default()),
+        active: false,
+        ..recovered()
+    };
+    say(place, Some(&waits));
+    let lists = format!(
+        "cd {}; ls >> ../starts; echo . >> ../starts",
+        data.display()
+    );
+    let mut children = children_that(&lists, place, Some(ID));
+    let mut recoveries = recoveries(place);
+    let first = Duration::from_millis(100);
+    recoveries.going.insert(going()).patience = first;
+    until(&mut recoveries, &mut children, |r, _| {
+        r.going.as_ref().is_some_and(|g| g.patience >= first * 16)
+    })
+    .await;
+    say(place, Some(&recovered()));
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    let starts = std::fs::read_to_string(place.join("starts")).unwrap();
+    let starts: Vec<&str> = starts.split(".\n").collect();
+    let all = "former.redb\nlog.former\n";
+    assert_eq!(starts[..3], [all, all, "log.former\n"]);
+    assert!(
+        starts[3..]
+            .iter()
+            .all(|s| s.is_empty() || *s == "log.former\n")
+    );
+    children.hurry(ID);
+}
+
+/// An operator can have the recovery that goes on begun anew, by force; who has asked for it before is told. There is one at a time.
+#[tokio::test]
+async fn an_operator_begins_it_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let mut children = children(place, Some(ID));
+    let mut recoveries = recoveries(place);
+    let (answers, mut answered) = mpsc::channel(4);
+    recoveries.going.insert(going()).answers = Some(answers);
+    let begun = children.recovers_since(ID);
+    assert!(begun.is_some());
+    let mut begin = |id, force| recoveries.begin(id, force, &reports(), &mut children);
+    assert!(begin(ID, false).unwrap_err().contains("--force"));
+    assert!(begin(1, true).unwrap_err().contains("one at a time"));
+    begin(ID, true).unwrap();
+    assert!(matches!(answered.recv().await, Some(Answer::Failed(_))));
+    children.hurry(ID);
+    until(&mut recoveries, &mut children, |_, c| {
+        c.recovers_since(ID)
+            .is_some_and(|since| Some(since) != begun)
+    })
+    .await;
+    assert!(recoveries.is_busy());
     children.hurry(ID);
 }

@@ -1,0 +1,95 @@
+//! A recovery that goes on: since when, how long it may take, and who waits for it.
+
+use std::time::Duration;
+
+use quorate_wire::message::Report;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::{Answer, Fault};
+
+/// A recovery may take this long, before it is begun anew, or [`TIMES`] the longest that came to its end.
+pub(super) const LONG: Duration = Duration::from_secs(300);
+const TIMES: u32 = 4;
+
+/// A recovery that goes on.
+#[derive(Debug)]
+pub(super) struct Going {
+    pub replica: u8,
+    pub since: Instant,
+    /// Since when it is tried as it is now.
+    tried_since: Instant,
+    /// How long it may be tried so.
+    pub patience: Duration,
+    /// How often that was too long.
+    outlasted: u32,
+    pub answers: Option<mpsc::Sender<Answer>>,
+    pub told: String,
+    pub is_long: bool,
+}
+
+impl Going {
+    /// One that has gone on since then; the longest so far took `longest`.
+    pub fn new(replica: u8, since: Instant, longest: Duration) -> Going {
+        Going {
+            replica,
+            since,
+            tried_since: Instant::now(),
+            patience: LONG.max(longest.saturating_mul(TIMES)),
+            outlasted: 0,
+            answers: None,
+            told: String::new(),
+            is_long: false,
+        }
+    }
+
+    /// Whether it has been tried for too long.
+    pub fn is_outlasted(&self) -> bool {
+        self.tried_since.elapsed() > self.patience
+    }
+
+    /// What may be at fault where it was tried for too long. Once nothing need be: it may have been too short.
+    pub fn fault(&self, report: Option<&Report>) -> Fault {
+        match (self.outlasted, report) {
+            (0, _) => Fault::Elsewhere,
+            (_, Some(_)) => Fault::State,
+            (_, None) => Fault::Anything,
+        }
+    }
+
+    /// It is tried anew, and may take twice as long: with much state on a slow disk no fixed time is enough.
+    pub fn try_anew(&mut self) {
+        self.outlasted += 1;
+        self.tried_since = Instant::now();
+        self.patience = self.patience.saturating_mul(2);
+    }
+
+    /// Tells who has asked for it.
+    pub fn answer(&self, answer: Answer) {
+        // Who has asked may be gone.
+        let _ = self.answers.as_ref().map(|asked| asked.try_send(answer));
+    }
+}
+
+/// What a recovery is about.
+pub(super) fn step(report: Option<&Report>) -> String {
+    let Some(report) = report else {
+        return "it ends, and starts again".into();
+    };
+    let Some(bound) = report.recovering else {
+        return match report.fetching {
+            true => "catches up".into(),
+            false => "waits for a view to begin".into(),
+        };
+    };
+    if bound.0 == 0 {
+        return "asks the others how far they are".into();
+    }
+    if report.fetching {
+        return "compares its state with the others'".into();
+    }
+    match report.stable < bound {
+        true => format!("waits until batch {} is stable", bound.0),
+        false => "waits for a view in which it may vote".into(),
+    }
+}
