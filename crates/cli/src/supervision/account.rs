@@ -1,5 +1,8 @@
 //! The user that a supervised replica runs as, where that is not the supervisor's own.
 
+mod fuse;
+mod life;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{Uid, capabilities, set_thread_res_uid};
 use tokio::time::Instant;
+
+use life::Life;
 
 /// Where a system without a directory service lists its users (passwd(5)).
 const USERS: &str = "/etc/passwd";
@@ -25,13 +30,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Account {
     pub uid: u32,
     pub gid: u32,
-}
-
-/// Whether a process lives, or has ended and its parent has not yet looked how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Life {
-    Ended,
-    Lives,
 }
 
 impl Account {
@@ -64,22 +62,31 @@ impl Account {
         Ok(account)
     }
 
-    /// Ends all processes of this user: there must be none but the replica's.
+    /// Ends all processes of this user: there must be none but the replica's. False where some are stuck in the kernel: they never run anything
+    /// again, but may hold what they have open.
     ///
     /// # Errors
     /// If some go on.
-    pub fn end_all(self) -> Result<()> {
+    pub fn end_all(self) -> Result<bool> {
+        self.end_all_with(Path::new(fuse::CONNECTIONS), PATIENCE)
+    }
+
+    fn end_all_with(self, connections: &Path, patience: Duration) -> Result<bool> {
         let begin = Instant::now();
         loop {
-            let is_late = begin.elapsed() >= PATIENCE;
-            match self.processes()? {
+            let is_late = begin.elapsed() >= patience;
+            match life::of_user(self.uid)? {
+                None => return Ok(true),
                 Some(Life::Lives) if is_late => break,
-                Some(Life::Lives) => self
-                    .kill_all()
-                    .context("ending all processes of the replica's user")?,
+                Some(Life::Stuck) if is_late => return Ok(false),
+                Some(Life::Lives | Life::Stuck) => {
+                    self.kill_all()
+                        .context("ending all processes of the replica's user")?;
+                    fuse::abort_all(connections, self.uid);
+                }
                 // They count among those that the user may have until their parent has looked, who may be any.
                 Some(Life::Ended) if !is_late => {}
-                _ => return Ok(()),
+                Some(Life::Ended) => return Ok(true),
             }
             std::thread::sleep(PAUSE);
         }
@@ -92,11 +99,7 @@ impl Account {
     /// The kernel does it in one go, so that none gets away by a fork. It takes no other process: that user may have made so many that none can be
     /// made any more. So this thread, for as long as it takes, may do what that user may: end all of its own, and no others.
     fn kill_all(self) -> Result<()> {
-        let nobody = Account {
-            uid: NOBODYS,
-            ..self
-        };
-        if nobody.processes()?.is_some() {
+        if life::of_user(NOBODYS)?.is_some() {
             bail!("somebody runs processes as the user {NOBODYS}, who is to be none: end them");
         }
         let user = Some(Uid::from_raw(self.uid));
@@ -121,17 +124,6 @@ impl Account {
         }
     }
 
-    /// How the one of its processes is that is most alive, if there is one.
-    fn processes(self) -> Result<Option<Life>> {
-        let mut most = None;
-        for entry in fs::read_dir("/proc").context("/proc")? {
-            // Others come and go meanwhile.
-            let status = entry.and_then(|entry| fs::read_to_string(entry.path().join("status")));
-            most = most.max(status.ok().and_then(|status| life_of(&status, self.uid)));
-        }
-        Ok(most)
-    }
-
     /// Which part of a path this user could change: the thing itself, or a directory above it in which it could be exchanged.
     ///
     /// # Errors
@@ -152,21 +144,6 @@ impl Account {
             }
         }
         Ok(None)
-    }
-}
-
-/// How a process is that runs as a user, or could again, by what /proc/PID/status says (proc(5)).
-fn life_of(status: &str, uid: u32) -> Option<Life> {
-    let of = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-    let has_ended = of("State:").is_some_and(|state| state.trim().starts_with(['Z', 'X']));
-    let mut users = of("Uid:").unwrap_or_default().split_ascii_whitespace();
-    let is_its = users.any(|user| user.parse() == Ok(uid));
-    let parent = of("PPid:").and_then(|pid| pid.trim().parse().ok());
-    match has_ended {
-        _ if !is_its => None,
-        false => Some(Life::Lives),
-        // Its own children this process looks at in time.
-        true => (parent != Some(std::process::id())).then_some(Life::Ended),
     }
 }
 
@@ -210,18 +187,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn processes_are_told_by_their_users() {
-        let status = "Name:\tsh\nState:\tS (sleeping)\nUid:\t0\t990\t0\t0\nGid:\t5\t5\t5\t5\n";
-        assert_eq!(life_of(status, 990), Some(Life::Lives));
-        assert_eq!(life_of(status, 0), Some(Life::Lives));
-        assert_eq!((life_of(status, 5), life_of("", 0)), (None, None));
-        let ended = status.replace("S (sleeping)", "Z (zombie)");
-        assert_eq!(life_of(&ended, 990), Some(Life::Ended));
-        let ours = format!("{ended}PPid:\t{}\n", std::process::id());
-        assert_eq!(life_of(&ours, 990), None);
-    }
-
     /// All of a user's processes end, also one that was stopped, and no other's; this one can start others as before. No process is made for that.
     #[test]
     fn all_of_a_user_are_ended() {
@@ -243,9 +208,9 @@ mod tests {
             uid: theirs,
             gid: theirs,
         };
-        assert_eq!(account.processes().unwrap(), Some(Life::Lives));
-        account.end_all().unwrap();
-        assert_eq!(account.processes().unwrap(), None);
+        assert_eq!(life::of_user(theirs).unwrap(), Some(Life::Lives));
+        assert!(account.end_all().unwrap());
+        assert_eq!(life::of_user(theirs).unwrap(), None);
         for child in [&mut one, &mut two] {
             assert!(!child.wait().unwrap().success());
         }
@@ -254,6 +219,62 @@ mod tests {
         other.wait().unwrap();
         assert!(rustix::process::geteuid().is_root());
         assert_eq!(power(), before, "root's rights are back");
+    }
+
+    /// Who waits for a file system that never answers can't be ended, and runs nothing any more; when its connection is aborted it is gone.
+    #[test]
+    fn a_file_system_that_never_answers_holds_nobody() {
+        use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+        use std::io::{Read, Write};
+        use std::os::fd::AsRawFd;
+        use std::os::unix::process::CommandExt;
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root can run a process as another user");
+        }
+        if std::env::var_os("QUORATE_SKIP_FUSE").is_some() {
+            return println!("skipped: QUORATE_SKIP_FUSE is set");
+        }
+        let theirs = 61_241;
+        let account = Account {
+            uid: theirs,
+            gid: theirs,
+        };
+        let place = tempfile::tempdir().unwrap();
+        let (silent, connections) = (place.path().join("silent"), place.path().join("fusectl"));
+        for directory in [&silent, &connections] {
+            fs::create_dir(directory).unwrap();
+        }
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut device = fs::File::options();
+        let mut device = device.read(true).write(true).open("/dev/fuse").unwrap();
+        let none = MountFlags::empty();
+        mount("fusectl", &connections, "fusectl", none, None).unwrap();
+        let options = format!(
+            "fd={},rootmode=40000,user_id={theirs},group_id={theirs},allow_other",
+            device.as_raw_fd()
+        );
+        let options = std::ffi::CString::new(options).unwrap();
+        mount("silent", &silent, "fuse", none, &*options).unwrap();
+        // FUSE_INIT is answered, with the version 7.31 and nothing else, and the first question after that is not.
+        let mut question = vec![0; 1 << 17];
+        let _ = device.read(&mut question).unwrap();
+        let mut answer = [80_u32, 0, 0, 0, 7, 31].map(u32::to_le_bytes).concat();
+        answer[8..16].copy_from_slice(&question[8..16]);
+        answer.resize(80, 0);
+        device.write_all(&answer).unwrap();
+        let mut list = std::process::Command::new("ls");
+        let mut list = list.arg(&silent).uid(theirs).gid(theirs).spawn().unwrap();
+        let _ = device.read(&mut question).unwrap();
+
+        let short = Duration::from_millis(500);
+        let nowhere = place.path().join("nowhere");
+        assert!(!account.end_all_with(&nowhere, short).unwrap());
+        assert_eq!(list.try_wait().unwrap(), None);
+        assert!(account.end_all_with(&connections, PATIENCE).unwrap());
+        assert!(!list.wait().unwrap().success());
+        for directory in [&silent, &connections] {
+            unmount(directory, UnmountFlags::DETACH).unwrap();
+        }
     }
 
     /// What belongs to a user, or stands where all may write, could be changed by it; a directory with the sticky bit above changes nothing.

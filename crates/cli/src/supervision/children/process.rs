@@ -29,6 +29,10 @@ const QUICK: Duration = Duration::from_millis(100);
 /// Exit codes of a replica that lacks what is not in its directory: its key, its address or key holder, options that fit (`quorate replica --help`).
 const LACKS: [i32; 3] = [66, 69, 78];
 
+/// What is told where some of its user's processes do not go.
+const STUCK: &str = ", though other processes of its user are stuck in the kernel: they were killed and run nothing any more, but are not gone, \
+    with what they have open. Where it does not come up for that the machine is to be started anew";
+
 /// A process that is looked after, whether it lives or not.
 #[derive(Debug)]
 pub struct Process {
@@ -46,6 +50,8 @@ pub struct Process {
     ear: Option<Ear>,
     /// Where it comes out that its directory is ready.
     readying: Option<Receiver<io::Result<()>>>,
+    /// Whether it starts beside processes of its user that can't be ended, and run nothing any more.
+    beside_stuck: bool,
     /// Why it can't be started, as it was told.
     refused: Option<String>,
 }
@@ -63,6 +69,7 @@ impl Process {
             keep: Keep::All,
             ear: None,
             readying: None,
+            beside_stuck: false,
             refused: None,
         }
     }
@@ -163,8 +170,11 @@ impl Process {
                 // It has had its time; nothing of what it was about to write is believed.
                 child.start_kill()?;
                 // Whoever traces it keeps it from being gone.
-                if let Some(Err(e)) = self.launch.account.map(Account::end_all) {
-                    return Ok(self.refuse(format!("{e:#}")));
+                match self.launch.account.map(Account::end_all) {
+                    Some(Err(e)) => return Ok(self.refuse(format!("{e:#}"))),
+                    // It runs nothing any more. If it holds what the next one needs, that one will say so.
+                    Some(Ok(false)) => self.child = None,
+                    Some(Ok(true)) | None => {}
                 }
             }
             return Ok(None);
@@ -205,6 +215,9 @@ impl Process {
                 (self.child, self.ear) = (Some(child), ear);
                 let was_asked = self.ends_by.take().is_some();
                 let was_refused = self.refused.take().is_some();
+                if std::mem::take(&mut self.beside_stuck) {
+                    return Some(format!("ALARM: {name} is started{STUCK}"));
+                }
                 let tells = was_refused || !was_asked && self.patience.tells_start();
                 tells.then(|| format!("{name} is started again"))
             }
@@ -230,7 +243,7 @@ impl Process {
             Some(readying) => readying,
             None => {
                 let account = self.launch.account;
-                account.map_or(Ok(()), Account::end_all)?;
+                self.beside_stuck = !account.map_or(Ok(true), Account::end_all)?;
                 let owner = account.map(|Account { uid, gid }| Owner { uid, gid });
                 let keep = self.keep;
                 let (ready, readying) = mpsc::sync_channel(1);
