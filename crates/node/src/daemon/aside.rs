@@ -1,4 +1,4 @@
-//! Logs that are set aside: one that is damaged, for good; that of a replica that recovers, until it has.
+//! Logs that are set aside: one that is damaged, to be looked at; that of a replica that recovers, until it has.
 //!
 //! What goes with the log is moved in an order in which a crash between two steps leads to what could have been before or after all of them.
 
@@ -23,12 +23,14 @@ pub(super) fn forget_log(data: &Path) -> Result<(), DaemonError> {
     forget(data, LOG, REACHED).map_err(io(&data.join(LOG)))
 }
 
-/// The replica has recovered, and must never go back to the log that it had.
+/// The replica has recovered, and must never go back to the log that it had. It is removed: an intruder may have made it as long as the disk bears. But in one
+/// step it is no log any more: half of one could be taken for all of it.
 pub(super) fn drop_former_log(data: &Path) -> Result<(), DaemonError> {
-    match data.join(FORMER_LOG).exists() {
-        true => forget(data, FORMER_LOG, FORMER_REACHED).map_err(io(data)),
-        false => Ok(()),
+    if !data.join(FORMER_LOG).exists() {
+        return Ok(());
     }
+    forget(data, FORMER_LOG, FORMER_REACHED).map_err(io(data))?;
+    if_there(fs::remove_dir_all(data.join(OLD_LOG))).map_err(io(data))
 }
 
 fn forget(data: &Path, log: &str, reached: &str) -> io::Result<()> {
@@ -124,8 +126,8 @@ mod tests {
         set_log_aside(data).unwrap();
         begin_log(data, &blobs()).unwrap();
         drop_former_log(data).unwrap();
-        assert!(!take_back(data).unwrap() && data.join(OLD_LOG).exists());
-        assert!(!data.join(FORMER_REACHED).exists());
+        assert!(!take_back(data).unwrap() && !data.join(FORMER_REACHED).exists());
+        assert!(!data.join(OLD_LOG).exists(), "it may fill the disk");
         // The next one sets aside the log that it has then.
         fs::remove_dir_all(data.join(LOG)).unwrap();
         make_log(9);

@@ -1,6 +1,6 @@
 //! Keeps proof of others' misbehaviour in files, for the operators: `evidence/` in the replica's directory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ pub const SUFFIX: &str = ".evidence";
 const FILES_PER_REPLICA: usize = 16;
 /// More than two messages, the longest there are, with all that is signed with them.
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// All that is read at a start, in bytes: a replica that starts reads and checks it before it says anything.
+const MAX_BYTES: u64 = 256 << 20;
 
 /// The files of evidence of one replica.
 #[derive(Debug)]
@@ -44,15 +46,71 @@ fn prefix_of(replica: u8) -> String {
     format!("{replica}-")
 }
 
+/// What may be in the directory: as many files about each replica as are kept, under the names of such, and not too much to be read at a start. Whoever has
+/// had the replica may have left millions.
+#[derive(Debug)]
+pub(super) struct Allowance {
+    replicas: usize,
+    files: BTreeMap<u8, usize>,
+    bytes: u64,
+}
+
+impl Allowance {
+    /// In a group of so many.
+    pub fn new(replicas: usize) -> Allowance {
+        Allowance {
+            replicas,
+            files: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Whether one more may be there, and counts it.
+    pub fn admits(&mut self, name: &str, file: &fs::Metadata) -> bool {
+        let Some(replica) = about(name).filter(|id| usize::from(*id) < self.replicas) else {
+            return false;
+        };
+        let files = self.files.entry(replica).or_default();
+        let bytes = self.bytes.saturating_add(file.len());
+        let admits = file.is_file()
+            && file.len() <= MAX_FILE_BYTES
+            && bytes <= MAX_BYTES
+            && *files < FILES_PER_REPLICA;
+        if admits {
+            (*files, self.bytes) = (*files + 1, bytes);
+        }
+        admits
+    }
+}
+
+/// Which replica a file is about, by its name, if that is one of such a file.
+fn about(name: &str) -> Option<u8> {
+    let mut words = name.strip_suffix(SUFFIX)?.split('-');
+    let number = |word: Option<&str>| word?.parse::<u64>().ok();
+    number(words.next_back())?;
+    number(words.next_back())?;
+    let replica = words.next()?.parse().ok()?;
+    words.next().map(|_| replica)
+}
+
 impl EvidenceKeeper {
     /// Goes on with what is in a replica's directory. What proves nothing, or not what its name says, is taken away: it would count
     /// against the most that are kept, and whoever has had the replica may have left it there for that.
     pub fn new(data: &Path, group: &Group) -> EvidenceKeeper {
         let directory = data.join(DIRECTORY);
         let mut names = BTreeSet::new();
-        for path in files(&directory) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if proves(&path, group).is_some_and(|subject| name_of(&subject) == name) {
+        let mut allowance = Allowance::new(group.quorum().n());
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let (name, path) = (entry.file_name(), entry.path());
+            let name = name.to_string_lossy();
+            if !name.ends_with(SUFFIX) {
+                continue;
+            }
+            let admits = entry
+                .metadata()
+                .is_ok_and(|it| allowance.admits(&name, &it));
+            let subject = admits.then(|| proves(&path, group)).flatten();
+            if subject.is_some_and(|subject| name_of(&subject) == name) {
                 names.insert(name.into_owned());
             } else if let Err(e) = fs::remove_file(&path) {
                 tracing::warn!("{} proves nothing, and stays: {e}", path.display());
@@ -185,6 +243,12 @@ mod tests {
             fs::write(place.join(format!("1-{n}{SUFFIX}")), b"").unwrap();
             fs::copy(&proof, place.join(format!("1-copy-{n}{SUFFIX}"))).unwrap();
         }
+        // Neither does what is not even read: more than are kept, or too long.
+        for view in 0..3 * FILES_PER_REPLICA {
+            let name = place.join(format!("0-view-change-{view}-0{SUFFIX}"));
+            let file = fs::File::create(name).unwrap();
+            file.set_len(MAX_FILE_BYTES + view as u64 % 2).unwrap();
+        }
         let mut keeper = EvidenceKeeper::new(directory.path(), &group);
         keeper.keep(evidence(1, 7));
         let about_it = || files(&place).len() - FILES_PER_REPLICA - 1;
@@ -201,5 +265,38 @@ mod tests {
             let subject = kept.evidence.verify(group.quorum(), &group.signing_keys());
             assert!(subject.is_ok(), "{subject:?}");
         }
+    }
+
+    /// What an intruder may leave is bounded in number, in length, and in all.
+    #[test]
+    fn there_is_little_to_read() {
+        let place = tempfile::tempdir().unwrap();
+        let file = |length| {
+            let file = fs::File::create(place.path().join("file")).unwrap();
+            file.set_len(length).unwrap();
+            file.metadata().unwrap()
+        };
+        let of = |replica: usize, view: usize| format!("{replica}-view-change-{view}-0{SUFFIX}");
+        let mut allowance = Allowance::new(4);
+        let mut admits = |name: &str, length| allowance.admits(name, &file(length));
+        let short: usize = (0..1000).filter(|n| admits(&of(n % 10, *n), 1)).count();
+        assert_eq!(short, 4 * FILES_PER_REPLICA);
+        let mut allowance = Allowance::new(4);
+        let mut admits = |name: &str, length| allowance.admits(name, &file(length));
+        let long = (0..40).filter(|n| admits(&of(n % 4, *n), MAX_FILE_BYTES));
+        assert_eq!(long.count() as u64, MAX_BYTES / MAX_FILE_BYTES);
+        for wrong in [
+            "1-words",
+            "1-1-2",
+            "x-new-view-1-2",
+            "1-new-view-1-x",
+            "300-a-1-2",
+        ] {
+            assert_eq!(about(&format!("{wrong}{SUFFIX}")), None, "{wrong}");
+        }
+        assert_eq!(about(&of(3, 7)), Some(3));
+        let mut allowance = Allowance::new(4);
+        assert!(!allowance.admits(&of(1, 1), &fs::metadata(place.path()).unwrap()));
+        assert!(!allowance.admits(&of(1, 1), &file(MAX_FILE_BYTES + 1)));
     }
 }

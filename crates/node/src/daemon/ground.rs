@@ -14,8 +14,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+use quorate_wire::Quorum;
 use rustix::fs::{Mode, OFlags, open};
 
+use super::evidence::Allowance;
 use super::{aside, directory, epoch, evidence, former, restore};
 
 /// The replica's key, where it is in its directory.
@@ -30,7 +32,7 @@ pub enum Keep {
     All,
     /// All but the state: a start with it has failed.
     NoState,
-    /// Nothing but its key and proofs against others: without the state a start has failed as well.
+    /// Nothing but its key: without the state a start has failed as well.
     Nothing,
 }
 
@@ -51,20 +53,18 @@ enum Kind {
     File,
     /// A directory of files with such names.
     Directory(fn(&str) -> bool),
+    /// The directory of proofs against others.
+    Proofs,
 }
 
-fn any(_: &str) -> bool {
-    true
+fn is_of_log(name: &str) -> bool {
+    name.ends_with(".wal")
 }
 
 /// Segments are numbered, in sixteen digits. One with a number so high that soon there would be none left is somebody's who knew that.
 fn is_segment(name: &str) -> bool {
     let number = name.strip_suffix(".blob").unwrap_or_default();
     number.len() == 16 && number.starts_with('0') && number.bytes().all(|b| b.is_ascii_digit())
-}
-
-fn is_evidence(name: &str) -> bool {
-    name.ends_with(evidence::SUFFIX)
 }
 
 const KNOWN: [(&str, Kind); 15] = [
@@ -78,11 +78,11 @@ const KNOWN: [(&str, Kind); 15] = [
     ("state.redb.lock", Kind::Note),
     (former::FILES[0], Kind::File),
     (former::FILES[1], Kind::Note),
-    (restore::LOG, Kind::Directory(any)),
-    (aside::FORMER_LOG, Kind::Directory(any)),
-    (aside::OLD_LOG, Kind::Directory(any)),
+    (restore::LOG, Kind::Directory(is_of_log)),
+    (aside::FORMER_LOG, Kind::Directory(is_of_log)),
+    (aside::OLD_LOG, Kind::Directory(is_of_log)),
     (restore::BLOBS, Kind::Directory(is_segment)),
-    (evidence::DIRECTORY, Kind::Directory(is_evidence)),
+    (evidence::DIRECTORY, Kind::Proofs),
 ];
 
 impl Keep {
@@ -91,7 +91,7 @@ impl Keep {
         match self {
             Keep::All => true,
             Keep::NoState => !state.contains(&name),
-            Keep::Nothing => [KEY, evidence::DIRECTORY].contains(&name),
+            Keep::Nothing => name == KEY,
         }
     }
 }
@@ -144,7 +144,9 @@ impl Ground {
         let text = name.to_string_lossy();
         let known = KNOWN.iter().find(|(known, _)| *known == text);
         if let Some((known, kind)) = known {
-            return match self.keep.keeps(known) {
+            // What was a log is of no use to a replica, and may be what fills the disk.
+            let is_old = self.is_its_alone && *known == aside::OLD_LOG;
+            return match self.keep.keeps(known) && !is_old {
                 true => self.mend(top, name, *kind),
                 false => self.drop(top, name),
             };
@@ -167,16 +169,16 @@ impl Ground {
                 it.allow(0o600)
             }
             Kind::File if is_its_own && about.is_file() => it.allow(0o600),
-            Kind::Directory(has) if is_its_own && about.is_dir() => {
+            Kind::Directory(_) | Kind::Proofs if is_its_own && about.is_dir() => {
                 it.allow(0o700)?;
-                self.mend_files(&it, has)
+                self.mend_files(&it, kind)
             }
             // Root may have put it on another disk. Nobody else makes a link that is root's; but it may have had another name.
-            Kind::Directory(has) if about.is_symlink() && about.uid() == 0 => {
+            Kind::Directory(_) | Kind::Proofs if about.is_symlink() && about.uid() == 0 => {
                 let there = Place::open(&place.join(name), true)?;
                 let about = there.metadata()?;
                 match about.is_dir() && about.uid() == self.uid {
-                    true => self.mend_files(&there, has),
+                    true => self.mend_files(&there, kind),
                     false => take_away(place, name),
                 }
             }
@@ -193,10 +195,22 @@ impl Ground {
         }
     }
 
-    fn mend_files(&self, directory: &Place, has: fn(&str) -> bool) -> io::Result<()> {
+    fn mend_files(&self, directory: &Place, kind: Kind) -> io::Result<()> {
+        // Which of a group's replicas there are is not known here; of more than it has none is read.
+        let mut allowance = Allowance::new(Quorum::MAX_REPLICAS);
+        let mut stays = |entry: &DirEntry| -> io::Result<bool> {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            Ok(match kind {
+                Kind::Directory(has) => has(&name),
+                Kind::Proofs => allowance.admits(&name, &entry.metadata()?),
+                Kind::Note | Kind::File => false,
+            })
+        };
         for entry in directory.entries()? {
-            let name = entry?.file_name();
-            match has(&name.to_string_lossy()) {
+            let entry = entry?;
+            let name = entry.file_name();
+            match stays(&entry)? {
                 true => self.mend(directory, &name, Kind::File)?,
                 false => take_away(directory, &name)?,
             }
@@ -348,6 +362,7 @@ mod tests {
             "log",
             "blobs",
             "evidence",
+            "log.damaged",
             "state.redb.new",
             "former.redb",
             "mine",
@@ -364,7 +379,10 @@ mod tests {
             "blobs/0000000000000001.blob",
             "blobs/9999999999999999.blob",
             "blobs/words",
+            "evidence/2-view-change-1-0.evidence",
             "evidence/2-x.evidence",
+            "log/lock",
+            "log.damaged/1.wal",
             "former.redb/file",
         ];
         for file in files {
@@ -385,11 +403,16 @@ mod tests {
             "evidence",
             "key",
             "log",
+            "log.damaged",
             "mine",
             "notes",
             "state.redb",
         ];
         assert_eq!(names(data), kept);
+        assert_eq!(
+            names(&data.join("evidence")),
+            ["2-view-change-1-0.evidence"]
+        );
         assert_eq!(names(&data.join("log")), ["1.wal"]);
         assert_eq!(names(&data.join("blobs")), ["0000000000000001.blob"]);
         assert_eq!(fs::read(data.join("state.redb")).unwrap(), b"content");
@@ -403,7 +426,7 @@ mod tests {
         assert_eq!(names(data), ["blobs", "evidence", "key", "log"]);
         assert_eq!(mode(data), 0o700);
         clear(data, Some(own()), Keep::Nothing).unwrap();
-        assert_eq!(names(data), ["evidence", "key"]);
+        assert_eq!(names(data), ["key"]);
         let new = data.join("new");
         clear(&new, Some(own()), Keep::All).unwrap();
         assert_eq!(mode(&new), 0o700);
