@@ -26,8 +26,6 @@ use super::starter::Starter;
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long is waited for what is done quickly in most cases, rather than looked at the next time.
 const QUICK: Duration = Duration::from_millis(100);
-/// Exit codes of a replica that lacks what is not in its directory: its key, its address or key holder, options that fit (`quorate replica --help`).
-const LACKS: [i32; 3] = [66, 69, 78];
 
 /// What is told where some of its user's processes do not go.
 const STUCK: &str = ", though other processes of its user are stuck in the kernel: they were killed and run nothing any more, but are not gone, \
@@ -183,9 +181,8 @@ impl Process {
         if self.ends_by.is_some() {
             return Ok(None);
         }
-        let lacks = status.code().is_some_and(|code| LACKS.contains(&code));
-        if self.recovers && !status.success() && !lacks {
-            self.keep = Fault::Anything.leaves(self.keep);
+        if self.recovers {
+            self.keep = Fault::of(status, self.launch.data.as_deref()).leaves(self.keep);
         }
         let lived = self.since.elapsed();
         self.since = Instant::now();
