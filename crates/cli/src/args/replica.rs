@@ -19,15 +19,15 @@ use super::{Period, parse_route, time};
 /// the group file is the replica's to read. The counter must never be brought back from a backup: then the same numbers would be
 /// signed again. A key whose counter is lost or damaged is to be replaced.
 ///
-/// Example, in a service that runs as the user `quorate-key`, for a replica that runs as `quorate`:
-///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user quorate
+/// Example, in a service that runs as the user `quorate-key`, for a replica that runs as `quorate-2`:
+///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user quorate-2
 ///       --key /var/lib/quorate-key/key --counter /var/lib/quorate-key/counter --socket /run/quorate-key/socket
 ///
 /// The same with a key that never leaves a TPM 2.0, which counts as well. --enroll makes it, once, and prints what `quorate init
 /// --identity 2=...` wants:
 ///   quorate keyholder --tpm device:/dev/tpmrm0 --enroll --key /var/lib/quorate-key/tpm
 ///   quorate keyholder --tpm device:/dev/tpmrm0 --key /var/lib/quorate-key/tpm --group /etc/quorate/group.toml --id 2
-///       --user quorate --socket /run/quorate-key/socket
+///       --user quorate-2 --socket /run/quorate-key/socket
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Keyholder {
@@ -143,11 +143,12 @@ pub struct Replica {
 /// With --user the replica runs as another user than this process, which is root's: who takes the replica over can neither end nor trace
 /// the supervisor, nor write what it goes by. What is the supervisor's own is then in a directory of its own (--state), which
 /// `quorate recover` and `quorate schedule` are told with --data; the replica's directory is to belong to that user, and what is above it to
-/// root. When the replica is to recover all processes of that user are ended, and all is taken away there that is no file of a replica's.
+/// root. When the replica is to recover all processes of that user are ended, and all is taken away there that is no file of a replica's: each
+/// replica on a machine needs a user of its own.
 ///
 /// Examples:
 ///   quorate supervise --group team/group.toml --id 2 --recover-every 1h -- --listen 0.0.0.0:7400
-///   quorate supervise --group /etc/quorate/group.toml --id 2 --user quorate --data /var/lib/quorate/replica-2
+///   quorate supervise --group /etc/quorate/group.toml --id 2 --user quorate-2 --data /var/lib/quorate/replica-2
 ///       --state /var/lib/quorate-supervisor --programs /etc/quorate/programs
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
@@ -171,6 +172,10 @@ pub struct Supervise {
     /// A client's key file, to ask the other replicas how they are [default: client.key beside the group file].
     #[arg(long, value_name = "FILE")]
     pub client_key: Option<PathBuf>,
+    /// Reach replica N here instead of at its address in the group file; for the others' the replica does so, too. For this one's own where its address does
+    /// not lead to it from this machine, as behind address translation. Repeatable.
+    #[arg(long, value_name = "N=HOST:PORT", value_parser = parse_route)]
+    pub route: Vec<(u8, String)>,
     /// Have the replica recover so often (90s, 10m, 2h), or `off`; kept in its directory.
     #[arg(long = "recover-every", value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
@@ -285,6 +290,9 @@ mod tests {
             panic!("another command")
         };
         assert_eq!((holder.id, supervise.id), (Some(2), 2));
+        // Its own: a recovery ends all processes of the replica's user.
+        assert_eq!(supervise.user.as_deref(), Some("quorate-2"));
+        assert_eq!(holder.user, supervise.user);
         let mut replica = ["quorate", "replica", "--id", "2", "--group", "group.toml"]
             .map(Into::into)
             .to_vec();
