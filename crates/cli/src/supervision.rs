@@ -10,6 +10,7 @@ mod programs;
 mod records;
 mod recoveries;
 mod schedule;
+mod scribe;
 mod turns;
 mod window;
 
@@ -20,6 +21,6 @@ pub use control::{Control, Request, ask};
 pub use ear::tell;
 pub use programs::{Programs, digest};
 pub use records::{Records, steps_to_json};
-pub use recoveries::{Recoveries, now_ms};
+pub use recoveries::{Recoveries, check_durable, now_ms};
 pub use schedule::Schedule;
 pub use window::{EXCEPT as NO_WINDOW_FOR, lines as window_lines};

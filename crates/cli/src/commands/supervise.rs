@@ -15,14 +15,15 @@ use crate::commands::{self, status};
 use crate::paths;
 use crate::supervision::{
     Account, Certificates, Children, Control, Launch, Programs, Records, Recoveries, Role,
-    Schedule, SignsOfLife,
+    Schedule, SignsOfLife, check_durable,
 };
 
 /// How often the replica is looked after.
 const PERIOD: Duration = Duration::from_millis(200);
 
 pub fn run(args: &Supervise) -> Result<()> {
-    let group = Arc::new(Group::load(&args.group)?);
+    let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
+    let group = Arc::new(group);
     commands::check_id(&group, args.id)?;
     let beside = paths::beside(&args.group);
     let client_key = args
@@ -44,6 +45,10 @@ pub fn run(args: &Supervise) -> Result<()> {
         args.group.clone().into(),
     ];
     arguments.extend(["--data".into(), data.clone().into()]);
+    // To the others it goes by the same ways; a way to itself is the supervisor's alone.
+    for (id, address) in args.route.iter().filter(|(id, _)| *id != args.id) {
+        arguments.extend(["--route".into(), format!("{id}={address}").into()]);
+    }
     arguments.extend(args.replica.iter().cloned());
     let launch = Launch {
         role: Role::Replica(args.id),
@@ -54,10 +59,12 @@ pub fn run(args: &Supervise) -> Result<()> {
     };
     let mut schedule = Schedule::load(&state)?;
     if let Some(every) = args.every {
+        if every.0.is_some() {
+            check_durable(&group).map_err(anyhow::Error::msg)?;
+        }
         schedule.set(every.0)?;
     }
     let programs = args.programs.clone().map(Programs::new);
-    let signs = SignsOfLife::new(args.watchdog.as_deref())?;
     let runtime = commands::runtime()?;
     // Starting a process needs the runtime.
     let _entered = runtime.enter();
@@ -71,12 +78,14 @@ pub fn run(args: &Supervise) -> Result<()> {
         programs,
         Some(certificates),
         schedule.key_refresh(),
-        records.begun(),
+        records.begun().map(|(id, _)| id),
     )?;
     let control = Control::listen(&state)?;
     let recoveries = Recoveries::new(group.clone(), schedule, records);
     let watch =
         status::Watch::start(&group, &identity, known).context("connecting to the group")?;
+    // Not before all is there: a supervisor that fails each time that it is started is not to have the machine start anew.
+    let signs = SignsOfLife::new(args.watchdog.as_deref())?;
     runtime.block_on(serve(watch, children, control, recoveries, signs))
 }
 

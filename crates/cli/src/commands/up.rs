@@ -19,7 +19,7 @@ use crate::args::Up;
 use crate::commands::{self, init, mount, status};
 use crate::paths;
 use crate::supervision::{
-    Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule,
+    Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule, check_durable,
 };
 use display::Display;
 use lock::Lock;
@@ -218,6 +218,9 @@ async fn serve(
     let mut display = Display::new(args.json);
     let mut schedule = Schedule::load(data)?;
     if let Some(every) = args.every {
+        if every.0.is_some() {
+            check_durable(&group).map_err(anyhow::Error::msg)?;
+        }
         schedule.set(every.0)?;
     }
     if let Some(every) = args.key_refresh {
@@ -238,7 +241,7 @@ async fn serve(
         None,
         Some(certificates),
         schedule.key_refresh(),
-        records.begun(),
+        records.begun().map(|(id, _)| id),
     )?;
     let identity = status::of_directory(&group, data)?;
     let stop = commands::asked_to_end();

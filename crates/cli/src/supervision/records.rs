@@ -1,19 +1,20 @@
 //! What recoveries came to, kept over the supervisor's own restarts.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
-use quorate_net::disk;
 use quorate_wire::message::{RECOVERY_STEPS, StateCheck};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::scribe::Scribe;
+
 /// Of each replica that is run from here.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Records {
     replicas: BTreeMap<u8, Record>,
-    file: PathBuf,
+    scribe: Scribe,
 }
 
 /// Of one replica.
@@ -29,6 +30,9 @@ pub struct Record {
     /// Whether one was begun that has not ended: then it begins anew where the supervisor does.
     #[serde(default)]
     pub begun: bool,
+    /// When, in milliseconds since 1970.
+    #[serde(default)]
+    pub begun_ms: Option<u64>,
 }
 
 /// A recovery that came to its end.
@@ -78,7 +82,8 @@ impl Records {
             )
         });
         let replicas = read.unwrap_or_default();
-        (Records { replicas, file }, word)
+        let scribe = Scribe::new(file);
+        (Records { replicas, scribe }, word)
     }
 
     /// What is known of a replica.
@@ -86,18 +91,23 @@ impl Records {
         self.replicas.get(&replica).cloned().unwrap_or_default()
     }
 
-    /// Whose recovery was begun and has not ended.
-    pub fn begun(&self) -> Option<u8> {
+    /// Whose recovery was begun and has not ended, and when it was, in milliseconds since 1970.
+    pub fn begun(&self) -> Option<(u8, u64)> {
         let mut begun = self.replicas.iter().filter(|(_, record)| record.begun);
-        begun.next().map(|(id, _)| *id)
+        begun.next().map(|(id, record)| {
+            // A program before this one did not note when: just now.
+            (*id, record.begun_ms.unwrap_or(u64::MAX))
+        })
     }
 
-    /// Notes a recovery that begins.
+    /// Notes a recovery that begins, or begins anew.
     ///
     /// # Errors
     /// As [`Records::ended`].
-    pub fn begins(&mut self, replica: u8) -> Result<()> {
-        self.replicas.entry(replica).or_default().begun = true;
+    pub fn begins(&mut self, replica: u8, at_ms: u64) -> Result<()> {
+        let record = self.replicas.entry(replica).or_default();
+        let begun_ms = record.begun_ms.unwrap_or(at_ms);
+        (record.begun, record.begun_ms) = (true, Some(begun_ms));
         self.keep()
     }
 
@@ -110,7 +120,7 @@ impl Records {
         record.longest_ms = record.longest_ms.max(ended.took_ms);
         record.last = Some(ended);
         record.missed = None;
-        record.begun = false;
+        (record.begun, record.begun_ms) = (false, None);
         self.keep()
     }
 
@@ -120,14 +130,15 @@ impl Records {
     /// As [`Records::ended`].
     pub fn missed(&mut self, replica: u8, missed: Missed) -> Result<()> {
         let record = self.replicas.entry(replica).or_default();
-        (record.missed, record.begun) = (Some(missed), false);
+        record.missed = Some(missed);
+        (record.begun, record.begun_ms) = (false, None);
         self.keep()
     }
 
     fn keep(&self) -> Result<()> {
         let text = serde_json::to_vec(&self.replicas).context("the recoveries")?;
-        disk::replace(&self.file, &text, 0o644)
-            .with_context(|| format!("can't write {}", self.file.display()))
+        let written = self.scribe.write(text);
+        written.with_context(|| format!("can't write {}", self.scribe.file().display()))
     }
 }
 
@@ -250,10 +261,11 @@ mod tests {
             why: "the group would stop".into(),
         };
         records.missed(3, missed.clone()).unwrap();
-        records.begins(3).unwrap();
+        records.begins(3, 4_000).unwrap();
+        records.begins(3, 5_000).unwrap();
         let (mut again, word) = Records::load(directory.path());
         assert_eq!((again.of(3), word), (records.of(3), None));
-        assert_eq!(again.begun(), Some(3));
+        assert_eq!(again.begun(), Some((3, 4_000)));
         let record = again.of(3);
         assert_eq!(
             (record.last, record.longest_ms),

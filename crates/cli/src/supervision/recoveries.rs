@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use quorate_net::Group;
+use quorate_net::group::Durability;
 use quorate_wire::ReplicaId;
 use quorate_wire::message::{RECOVERY_STEPS, Report};
 use serde_json::{Value, json};
@@ -34,6 +35,10 @@ const MISSED: &str = "its recovery came to nothing: the others did not get on wi
 
 /// What is added where it does not work with that either.
 const IDLE: &str = "; it does not take part yet: where that stays so, the others' turns are put off until it has recovered";
+
+/// What is said where only the replica itself says that it works.
+const UNREACHED: &str = "has recovered, and can't be asked from here how it is: where its address in the group file does not lead to it from this machine, say \
+    one that does (--route)";
 
 /// What is said of a turn that was over before it could be had.
 const NO_TIME: &str = "its part of the period has gone by while another replica recovered, or this process did nothing";
@@ -65,13 +70,14 @@ impl Recoveries {
         // A turn that is on and was not had, since the supervisor did not run, is had now. Of one that has never recovered that is not known.
         let had = |id: u8, turn: u64| {
             let last = records.of(id).last;
-            begun == Some(id) || last.is_none_or(|last| last.at_ms >= turn)
+            begun.is_some_and(|(begun, _)| begun == id)
+                || last.is_none_or(|last| last.at_ms >= turn)
         };
         Recoveries {
             turns: Turns::new(&schedule, n, now, had),
             group,
             schedule,
-            going: begun.map(|id| Going::new(id, Instant::now(), longest(id))),
+            going: begun.map(|(id, at)| Going::new(id, before(now, at), longest(id))),
             records,
             alarmed: BTreeSet::new(),
         }
@@ -131,9 +137,11 @@ impl Recoveries {
         }
         let mut events = Vec::new();
         if let Some(s) = every_s {
+            if s > 0 {
+                check_durable(&self.group).map_err(Error::msg)?;
+            }
             self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
-            let n = self.group.quorum().n();
-            self.turns = Turns::new(&self.schedule, n, now_ms(), |_, _| true);
+            self.turns = self.turns_anew();
             events.push(match s {
                 0 => "replicas do not recover by themselves".into(),
                 _ => format!("each replica recovers every {s} s"),
@@ -149,6 +157,17 @@ impl Recoveries {
             });
         }
         Ok((!events.is_empty()).then(|| events.join("; ")))
+    }
+
+    /// The turns of another schedule: of those that are on the ones are had in which the replica has recovered, and of a replica that never has, all but one that
+    /// is put off.
+    fn turns_anew(&self) -> Turns {
+        let put_off = self.turns.put_off();
+        let had = |id: u8, turn: u64| match self.records.of(id).last {
+            Some(last) => last.at_ms >= turn,
+            None => !put_off.contains(&id),
+        };
+        Turns::new(&self.schedule, self.group.quorum().n(), now_ms(), had)
     }
 
     /// Looks how the one that goes on is, or whether one is due. Gives what is to be told.
@@ -190,21 +209,20 @@ impl Recoveries {
         reports: &Reports,
         children: &mut Children,
     ) -> Vec<String> {
-        let took = going.since.elapsed();
         let started = children.recovers_since(going.replica);
         let age = started.map_or(Duration::ZERO, |started| started.elapsed());
         let report = children.said(going.replica).cloned();
         let report = report.as_ref();
         // That it can be reached as well is what the next recovery goes by; it adds to what the process says, and is nothing without that.
         let is_reached = reports.get(&ReplicaId(going.replica)).is_some_and(works);
-        let has_recovered =
-            |r: &Report| r.steps.len() == RECOVERY_STEPS.len() && works(r) && is_reached;
+        going.hears(report.is_some_and(|r| r.steps.len() == RECOVERY_STEPS.len() && works(r)));
+        let took = going.took();
         let has_gone_back =
             |r: &Report| r.went_back || r.steps.is_empty() && r.recovering.is_none();
         let mut events = Vec::new();
         match report {
             // While it catches up with what was done meanwhile, the group has no other one to spare.
-            Some(report) if has_recovered(report) => {
+            Some(report) if going.is_back(is_reached) => {
                 let started = started.unwrap_or(going.since);
                 let ended = Ended {
                     at_ms: now_ms(),
@@ -221,6 +239,9 @@ impl Recoveries {
                     events.push(format!("{e:#}"));
                 }
                 events.push(text);
+                if !is_reached {
+                    events.push(format!("ALARM: replica {} {UNREACHED}", going.replica));
+                }
                 return events;
             }
             // Also where it has started once more since, for another reason, and tells nothing of it. It may not work: what it went back to may be
@@ -324,6 +345,7 @@ impl Recoveries {
         if self.group.quorum().f() == 0 {
             return Err("a group of one replica has no others to recover by".into());
         }
+        check_durable(&self.group)?;
         self.check_forgetful(replica, reports)?;
         if !force {
             self.check_others(replica, reports)?;
@@ -331,7 +353,7 @@ impl Recoveries {
         children.admits().map_err(|e| format!("{e:#}"))?;
         // Before it ends: who starts it next, and it may be another supervisor, is not to take it for a sound one. Where that can't be kept it
         // recovers all the same: its own user may have filled the disk.
-        let noted = self.records.begins(replica);
+        let noted = self.records.begins(replica, now_ms());
         children.recover(replica);
         let mut since = Instant::now();
         if let Some(former) = self.going.take() {
@@ -431,9 +453,27 @@ impl Recoveries {
     }
 }
 
+/// Refuses to have a replica recover in a group where that would be its end.
+pub fn check_durable(group: &Group) -> Result<(), String> {
+    match group.protocol().durability {
+        Durability::Disk => Ok(()),
+        Durability::Memory => Err(
+            "the replicas of this group keep no log (`durability = \"memory\"` in the group file): one that ends has forgotten what it promised to the \
+             others and never comes back, so none of them can recover"
+                .into(),
+        ),
+    }
+}
+
 /// Whether a replica takes part, by its own word.
 fn works(report: &Report) -> bool {
     report.active && !report.fetching && report.recovering.is_none()
+}
+
+/// A time that the clock showed when it was `at`, in milliseconds since 1970, and now is `now`.
+fn before(now: u64, at: u64) -> Instant {
+    let ago = Duration::from_millis(now.saturating_sub(at));
+    Instant::now().checked_sub(ago).unwrap_or_else(Instant::now)
 }
 
 /// Milliseconds since 1970.

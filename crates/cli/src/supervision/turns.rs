@@ -1,7 +1,7 @@
 //! Whose turn it is to recover, and which turns were had. A turn is to be had in its part of the period, Tw / n: what keeps a replica from
 //! recovering at first, such as others that could not be missed, is looked at again until then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::schedule::Schedule;
 
@@ -89,6 +89,11 @@ impl Turns {
         }
     }
 
+    /// The replicas that could not have the turn that is on.
+    pub fn put_off(&self) -> BTreeSet<u8> {
+        self.refused.keys().copied().collect()
+    }
+
     /// A replica could not have its turn just now. Gives the reason back where it is to be told.
     pub fn refused(&mut self, id: u8, why: String, now_ms: u64) -> Option<String> {
         let turn = *self.on.get(&id)?;
@@ -145,7 +150,9 @@ mod tests {
         }
         assert_eq!(told, ["5"]);
         assert_eq!(due(&mut turns, turn + 11_000), Some(Due::Now(1)));
+        assert_eq!(turns.put_off(), [1].into());
         turns.had(1);
+        assert_eq!(turns.put_off(), [].into());
         assert_eq!(due(&mut turns, turn + 12_000), None);
         assert_eq!(due(&mut turns, turn + EVERY_MS), Some(Due::Now(1)));
         assert_eq!(turns.refused(1, String::new(), turn + EVERY_MS), None);

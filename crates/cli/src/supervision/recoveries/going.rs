@@ -11,6 +11,8 @@ use super::{Answer, Fault};
 /// A recovery may take this long, before it is begun anew, or [`TIMES`] the longest that came to its end.
 pub(super) const LONG: Duration = Duration::from_secs(300);
 const TIMES: u32 = 4;
+/// So long one that is back, by its own word, may take until it can be reached as well.
+const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A recovery that goes on.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(super) struct Going {
     pub patience: Duration,
     /// How often that was too long.
     outlasted: u32,
+    /// Since when it says that it is back.
+    pub back_since: Option<Instant>,
     pub answers: Option<mpsc::Sender<Answer>>,
     pub told: String,
     pub is_long: bool,
@@ -37,10 +41,29 @@ impl Going {
             tried_since: Instant::now(),
             patience: LONG.max(longest.saturating_mul(TIMES)),
             outlasted: 0,
+            back_since: None,
             answers: None,
             told: String::new(),
             is_long: false,
         }
+    }
+
+    /// Hears whether it is back, by its own word.
+    pub fn hears(&mut self, is_back: bool) {
+        let since = self.back_since.unwrap_or_else(Instant::now);
+        self.back_since = is_back.then_some(since);
+    }
+
+    /// Whether it is at its end. A replica that can't be reached from here may be reached by all others.
+    pub fn is_back(&self, is_reached: bool) -> bool {
+        let since = self.back_since;
+        since.is_some_and(|since| is_reached || since.elapsed() > REACHED_WITHIN)
+    }
+
+    /// How long it has taken.
+    pub fn took(&self) -> Duration {
+        let until = self.back_since.unwrap_or_else(Instant::now);
+        until.saturating_duration_since(self.since)
     }
 
     /// Whether it has been tried for too long.

@@ -170,13 +170,15 @@ async fn a_new_supervisor_ends_a_recovery() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     say(place, Some(&recovered()));
-    Records::load(place).0.begins(ID).unwrap();
+    let begun = now_ms() - 60_000;
+    Records::load(place).0.begins(ID, begun).unwrap();
     let mut children = children(place, Some(ID));
     tokio::time::sleep(Duration::from_millis(20)).await;
     let mut recoveries = recoveries(place);
     assert!(recoveries.is_busy());
     until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
-    assert!(recoveries.records.of(ID).last.is_some());
+    let last = recoveries.records.of(ID).last.unwrap();
+    assert!(last.took_ms >= 60_000, "from its begin: {last:?}");
     recoveries
         .begin(ID, false, &reports(), &mut children)
         .unwrap();
@@ -299,4 +301,83 @@ async fn an_operator_begins_it_anew() {
     .await;
     assert!(recoveries.is_busy());
     children.hurry(ID);
+}
+
+/// Where a replica that ends never comes back none is had recover, nor is there a schedule.
+#[tokio::test]
+async fn none_recovers_that_could_not_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let mut children = children(place, None);
+    let protocol = quorate_net::group::Protocol {
+        durability: Durability::Memory,
+        ..Default::default()
+    };
+    let (records, _) = Records::load(place);
+    let schedule = Schedule::load(place).unwrap();
+    let group = (*group()).clone().with_protocol(protocol);
+    let mut recoveries = Recoveries::new(Arc::new(group), schedule, records);
+    let refused = recoveries.begin(ID, true, &reports(), &mut children);
+    assert!(refused.unwrap_err().contains("memory"));
+    assert!(!recoveries.is_busy());
+    let refused = recoveries.set(Some(3600), None, &mut children);
+    assert!(refused.unwrap_err().to_string().contains("memory"));
+    assert_eq!(recoveries.schedule.every(), None);
+    recoveries.set(Some(0), None, &mut children).unwrap();
+    children.hurry(ID);
+}
+
+/// A turn that is put off is not lost by another schedule; one that was had is not had again.
+#[tokio::test]
+async fn another_schedule_drops_no_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let mut children = children(place, None);
+    let mut recoveries = recoveries(place);
+    // A period in which the turn of this one is on, and will be.
+    let now = now_ms();
+    let in_turn = |every: &u64| {
+        let at = |at: u64| (at % (every * 1000)) * 4 / (every * 1000) == u64::from(ID);
+        at(now) && at(now + 60_000)
+    };
+    let mut periods = (3_600..).filter(in_turn);
+    let mut set = |recoveries: &mut Recoveries, children: &mut Children| {
+        let every = periods.next().unwrap();
+        recoveries.set(Some(every), None, children).unwrap();
+    };
+    set(&mut recoveries, &mut children);
+    let nobody = Reports::new();
+    assert_eq!(recoveries.look_at_clock(&nobody, &mut children), None);
+    assert!(
+        recoveries.turns.put_off().is_empty(),
+        "it was before there was a schedule"
+    );
+    recoveries.turns = Turns::new(&recoveries.schedule, 4, now, |_, _| false);
+    recoveries.look_at_clock(&nobody, &mut children);
+    assert_eq!(recoveries.turns.put_off(), [ID].into());
+    set(&mut recoveries, &mut children);
+    recoveries.look_at_clock(&reports(), &mut children).unwrap();
+    assert!(recoveries.is_busy(), "it has its turn");
+    children.hurry(ID);
+    say(place, Some(&recovered()));
+    until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+    set(&mut recoveries, &mut children);
+    assert_eq!(recoveries.look_at_clock(&reports(), &mut children), None);
+    children.hurry(ID);
+}
+
+/// A replica that can't be reached from here is back all the same, a little later, and that is told.
+#[test]
+fn one_that_can_not_be_reached_is_back() {
+    let mut going = going();
+    assert!(!going.is_back(true));
+    going.hears(true);
+    assert!(going.is_back(true) && !going.is_back(false));
+    going.back_since = Instant::now().checked_sub(Duration::from_secs(11));
+    going.hears(true);
+    assert!(going.is_back(false));
+    going.hears(false);
+    assert!(!going.is_back(true));
 }
