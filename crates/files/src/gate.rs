@@ -18,6 +18,7 @@ use crate::decisions::{Basis, Decision, Decisions, Given, Part};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::grants::Kept;
+use crate::guest::Allowed;
 use crate::layout::Inode;
 use crate::needs::{At, Need};
 use crate::op::{Action, RenameMode, Who};
@@ -30,7 +31,7 @@ pub(crate) const NOBODY: u32 = 65_534;
 const ANY: ObjectId = ObjectId(u128::MAX);
 
 /// User and group, where a credential fixes them.
-type Ids = Option<(u32, u32)>;
+pub(crate) type Ids = Option<(u32, u32)>;
 
 /// A caller that acts by credentials alone.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub(crate) struct Guest {
     /// Those that have not begun.
     to_come: Vec<Kept>,
     /// As whom it can act, each once, in the order of the credentials.
-    ids: Vec<Ids>,
+    pub ids: Vec<Ids>,
     /// Whether names are asked about at all.
     with_names: bool,
     /// What this follows from, and the seconds of agreed time for which it does.
@@ -87,7 +88,7 @@ fn has_in_it(reach: &Reach, walks: &[Walk]) -> bool {
     reach.scope.subtree && walks.iter().any(|walk| is_in(walk) == Some(true))
 }
 
-fn who(ids: Ids) -> Who {
+pub(crate) fn who(ids: Ids) -> Who {
     let (uid, gid) = ids.unwrap_or((NOBODY, NOBODY));
     Who::new(uid, gid)
 }
@@ -278,7 +279,7 @@ impl Guest {
     }
 }
 
-fn all(parts: &[Part]) -> Rights {
+pub(crate) fn all(parts: &[Part]) -> Rights {
     let rights = parts.iter().map(|part| part.rights);
     rights.fold(Rights::NONE, |all, rights| all | rights)
 }
@@ -486,9 +487,14 @@ impl Fs<'_, '_> {
         Ok(walks)
     }
 
-    /// What a guest may do with an object; nothing if it is gone.
+    /// What each of a guest's credentials gives with an object.
+    pub fn given_on<T>(&self, guest: &Guest, ino: Ino, ask: impl FnOnce(&[Part]) -> T) -> Done<T> {
+        self.decided(guest, ino, |decision| ask(&decision.unnamed.here))
+    }
+
+    /// The same of all together; nothing if it is gone.
     pub fn rights_on(&self, guest: &Guest, ino: Ino) -> Done<Rights> {
-        match self.decided(guest, ino, |decision| all(&decision.unnamed.here)) {
+        match self.given_on(guest, ino, all) {
             Ok(rights) => Ok(rights),
             Err(Stop::Refused(_)) => Ok(Rights::NONE),
             Err(fault) => Err(fault),
@@ -496,11 +502,11 @@ impl Fs<'_, '_> {
     }
 
     /// What a guest may do with something that has a name in a directory, whatever it is; nothing if it may not list the name.
-    pub fn listed_as(&self, guest: &Guest, dir: Ino, name: &[u8]) -> Done<Option<Rights>> {
-        let (listed, given) = self.decided_for(guest, dir, Some(name), |given| {
-            (all(&given.here) & Rights::READDIR, all(&given.below))
-        })?;
-        Ok((!listed.is_empty()).then_some(given))
+    pub fn listed_as(&self, guest: &Guest, dir: Ino, name: &[u8]) -> Done<Option<Allowed>> {
+        self.decided_for(guest, dir, Some(name), |given| {
+            let listed = all(&given.here).contains(Rights::READDIR);
+            listed.then(|| guest.allowed(&given.below))
+        })
     }
 
     /// No new name may give a guest, by any of its credentials, what that one has not given it over an object. `EXDEV`, so that programs copy

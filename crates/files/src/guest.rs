@@ -1,15 +1,17 @@
 //! Operations of guests: asked about, done as whom the credential says, counted and logged; and answers cut down to what they may see.
 
 mod listing;
+mod shown;
+
+pub(crate) use shown::Allowed;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
-use quorate_credential::Rights;
 use quorate_state::{Fault, Txn};
 
-use crate::answer::{Answer, Attr, Decision, Outcome};
+use crate::answer::{Answer, Decision, Outcome};
 use crate::audit::made;
 use crate::decisions::Memory;
 use crate::errno::Errno;
@@ -17,10 +19,11 @@ use crate::fs::{Caller, Done, Fs, Stop};
 use crate::gate::{Guest, Pass};
 use crate::grants::rationed;
 use crate::layout::{self, Written};
-use crate::needs::{is_free, object};
-use crate::op::{Access, Action, FallocateMode, Hold, SetAttr, access};
+use crate::needs::is_free;
+use crate::op::{Action, FallocateMode, Hold};
 use crate::service::{always, change, dispatch, log, or_undo, run_read, with_attrs};
-use crate::types::{Ino, Kind};
+use crate::types::Ino;
+use shown::{may, show};
 
 pub(crate) fn run(
     txn: &mut Txn<'_>,
@@ -241,26 +244,6 @@ fn let_go(txn: &mut Txn<'_>, caller: &Caller<'_>) -> Result<(), Fault> {
     always(txn, caller, |fs| fs.end_session().map(drop))
 }
 
-/// Only what both the mode bits and the credentials allow.
-fn may(
-    txn: &mut Txn<'_>,
-    caller: &Caller<'_>,
-    guest: &Guest,
-    op: &Access,
-) -> Result<Outcome, Fault> {
-    let outcome = run_read(txn, caller, &Action::Access(op.clone()))?;
-    let Outcome(Ok(Answer::Allowed(mask))) = outcome else {
-        return Ok(outcome);
-    };
-    let fs = Fs::new(txn, caller)?;
-    let given = fs.rights_on(guest, op.ino);
-    let kind = fs.inode(op.ino).map(|inode| inode.kind);
-    match given.and_then(|rights| Ok(accesses(rights, kind?))) {
-        Ok(given) => Ok(Outcome(Ok(Answer::Allowed(mask & given)))),
-        Err(stop) => refused(stop),
-    }
-}
-
 /// How many bytes an operation has brought.
 fn written(action: &Action, answer: &Answer) -> u64 {
     match (action, answer) {
@@ -281,122 +264,11 @@ fn written(action: &Action, answer: &Answer) -> u64 {
     }
 }
 
-fn show(
-    txn: &mut Txn<'_>,
-    caller: &Caller<'_>,
-    guest: &Guest,
-    outcome: Result<Answer, Errno>,
-) -> Result<Outcome, Fault> {
-    let fs = Fs::new(txn, caller)?;
-    let shown = outcome.map_err(Stop::from).and_then(|mut answer| {
-        fs.show(guest, &mut answer)?;
-        Ok(answer)
-    });
-    match shown {
-        Ok(answer) => Ok(Outcome(Ok(answer))),
-        Err(stop) => refused(stop),
-    }
-}
-
-/// Which accesses a set of rights comes to.
-fn accesses(rights: Rights, kind: Kind) -> u32 {
-    let any = |of: Rights| !(rights & of).is_empty();
-    let moves = Rights::RENAME_FROM | Rights::RENAME_INTO;
-    let (read, write, exec) = match kind {
-        Kind::Directory => (
-            any(Rights::READDIR),
-            any(Rights::CREATE | Rights::UNLINK | Rights::LINK | moves),
-            any(Rights::LOOKUP),
-        ),
-        _ => (
-            any(Rights::READ),
-            any(Rights::WRITE | Rights::APPEND),
-            any(Rights::READ),
-        ),
-    };
-    let bits = [
-        (read, access::READ),
-        (write, access::WRITE),
-        (exec, access::EXEC),
-    ];
-    bits.iter()
-        .filter(|(has, _)| *has)
-        .map(|(_, bit)| bit)
-        .sum()
-}
-
-/// Makes attributes what somebody sees who has these rights: no permission bit is shown that means nothing to the caller.
-fn cut(attr: &mut Attr, rights: Rights) {
-    attr.mode &= !hidden(rights, attr.kind);
-}
-
-/// The permission bits that who has these rights is not shown.
-fn hidden(rights: Rights, kind: Kind) -> u32 {
-    match kind {
-        Kind::Symlink => 0,
-        kind => {
-            let bits = accesses(rights, kind);
-            0o777 & !(bits << 6 | bits << 3 | bits)
-        }
-    }
-}
-
 impl Fs<'_, '_> {
     /// Whether the caller has a credential in force, or nothing open that it would need one for.
     fn may_anything(&self) -> Done<bool> {
         let open: Option<u32> = self.load(&layout::open_count_key(self.session()))?;
         Ok(open.is_none() || !self.guest(self.call.client)?.grants.is_empty())
-    }
-
-    /// Attributes of an object that was named; nothing where the guest may not look at it.
-    fn seen(&self, guest: &Guest, mut attr: Attr) -> Done<Option<Attr>> {
-        let rights = self.rights_on(guest, attr.ino)?;
-        let may = rights.contains(Rights::LOOKUP);
-        cut(&mut attr, rights);
-        Ok(may.then_some(attr))
-    }
-
-    /// A change of attributes with the permission bits that the guest is not shown as they are: a program takes the mode that it sees, and changes
-    /// a part of it.
-    fn with_hidden(&self, guest: &Guest, op: &SetAttr) -> Done<SetAttr> {
-        let mut op = op.clone();
-        if let Some(mode) = &mut op.mode {
-            let ino = object(&op.target);
-            let inode = self.inode(ino)?;
-            let hidden = hidden(self.rights_on(guest, ino)?, inode.kind);
-            *mode = *mode & !hidden | inode.mode & hidden;
-        }
-        Ok(op)
-    }
-
-    /// Makes an answer what a guest gets.
-    fn show(&self, guest: &Guest, answer: &mut Answer) -> Done<()> {
-        let attr = match answer {
-            Answer::Attr(attr) => attr,
-            Answer::Opened(opened) => &mut opened.attr,
-            Answer::Data(data) => &mut data.attr,
-            Answer::Written(written) => &mut written.attr,
-            Answer::Progress(progress) => &mut progress.attr,
-            Answer::Made(made) => &mut made.attr,
-            // Nothing that says more than was asked for.
-            Answer::Done(_)
-            | Answer::Bytes(_)
-            | Answer::Size(_)
-            | Answer::Entries(_)
-            | Answer::StatFs(_)
-            | Answer::Allowed(_)
-            | Answer::Offset(_)
-            | Answer::Lock(_)
-            | Answer::WithAttrs(_)
-            | Answer::Granted(_)
-            | Answer::Grants(_)
-            | Answer::Audit(_)
-            | Answer::Quotas(_)
-            | Answer::Adopted(_)
-            | Answer::Held(_) => return Ok(()),
-        };
-        cut(attr, self.rights_on(guest, attr.ino)?);
-        Ok(())
     }
 
     /// Counts what was written: against the first credential that has room under all its links.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use quorate_credential::Rights;
 use quorate_state::{Fault, Txn};
 
-use super::{cut, refused};
+use super::refused;
 use crate::answer::{Answer, Attr, Entries, Entry, Outcome};
 use crate::fs::{Caller, Done, Fs};
 use crate::gate::Guest;
@@ -50,7 +50,7 @@ impl Fs<'_, '_> {
     /// The entries of a directory that the guest may list, with the attributes of those that it may look at.
     fn listed_to(&self, guest: &Guest, dir: Ino, mut page: Entries) -> Done<Entries> {
         let mut own = self.attr(dir, &self.inode(dir)?);
-        cut(&mut own, self.rights_on(guest, dir)?);
+        self.allowed_on(guest, dir)?.cut(&mut own);
         let mut entries = Vec::with_capacity(page.entries.len());
         let mut ways = 0;
         for mut entry in page.entries {
@@ -58,9 +58,10 @@ impl Fs<'_, '_> {
                 b"." => entry.attr = entry.attr.map(|_| own.clone()),
                 // For a guest, what it can't look at is not there: the directory is then the top, as the root is.
                 b".." => {
-                    let rights = self.rights_on(guest, entry.ino)?;
-                    match (rights.contains(Rights::LOOKUP), &mut entry.attr) {
-                        (true, Some(attr)) => cut(attr, rights),
+                    let allowed = self.allowed_on(guest, entry.ino)?;
+                    let may = allowed.rights.contains(Rights::LOOKUP);
+                    match (may, &mut entry.attr) {
+                        (true, Some(attr)) => allowed.cut(attr),
                         (true, None) => {}
                         (false, attr) => {
                             entry.ino = dir;
@@ -69,7 +70,7 @@ impl Fs<'_, '_> {
                     }
                 }
                 name => {
-                    let Some(mut rights) = self.listed_as(guest, dir, name)? else {
+                    let Some(mut allowed) = self.listed_as(guest, dir, name)? else {
                         continue;
                     };
                     if let Some(mut attr) = entry.attr.take() {
@@ -83,11 +84,11 @@ impl Fs<'_, '_> {
                                 break;
                             }
                             if own_ways > 0 || guest.is_about(entry.ino) {
-                                rights = rights | self.rights_on(guest, entry.ino)?;
+                                allowed = allowed.and(&self.allowed_on(guest, entry.ino)?);
                             }
                         }
-                        let may = rights.contains(Rights::LOOKUP);
-                        cut(&mut attr, rights);
+                        let may = allowed.rights.contains(Rights::LOOKUP);
+                        allowed.cut(&mut attr);
                         entry.attr = may.then_some(attr);
                     }
                 }

@@ -11,6 +11,7 @@ mod credentials;
 mod gate;
 mod gate_model;
 mod guest_listing;
+mod guest_users;
 mod linger;
 mod listing;
 mod locks;

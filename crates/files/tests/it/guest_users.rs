@@ -1,0 +1,88 @@
+//! Guests who act as several users: what they are shown is what they may do.
+
+use quorate_credential::{Caveat, Rights};
+use quorate_files::op::*;
+use quorate_files::{Action, Ino, Target};
+
+use crate::common::{Result, set_attr};
+use crate::sharing::{MEMBER, Volume, terms};
+
+const BOB: u8 = 1;
+const ROOT: Ino = Ino::ROOT;
+
+/// A credential of Bob's, by which he acts as a user, with a serial of its own: which comes first depends on its digest.
+fn lets(v: &mut Volume, object: Ino, ids: (u32, u32), rights: Rights, serial: u64) -> Result<()> {
+    let mut terms = terms(BOB, object.0);
+    terms.rights = rights;
+    terms.serial = serial;
+    terms.caveats.push(Caveat::Ids {
+        uid: ids.0,
+        gid: ids.1,
+    });
+    let chain = v.issue(BOB, terms);
+    v.put(BOB, &chain).map(drop)
+}
+
+fn belongs(v: &mut Volume, ino: Ino, owner: (u32, u32), mode: u32) -> Result<()> {
+    let op = SetAttr {
+        uid: Some(owner.0),
+        gid: Some(owner.1),
+        ..set_attr(Target::Ino(ino))
+    };
+    v.run(MEMBER, Action::SetAttr(op))?;
+    let op = SetAttr {
+        mode: Some(mode),
+        ..set_attr(Target::Ino(ino))
+    };
+    v.run(MEMBER, Action::SetAttr(op)).map(drop)
+}
+
+/// By two credentials as two users, whichever comes first: access(2), the modes in attributes and listings, and what is then tried say the same.
+#[test]
+fn what_is_shown_is_what_may_be_done() -> Result<()> {
+    for serial in 0..8 {
+        let mut v = Volume::new();
+        let shared = v.dir(ROOT, b"shared");
+        let file = v.file(shared, b"file");
+        lets(&mut v, shared, (1000, 10), Rights::READING, serial)?;
+        let writes = Rights::LOOKUP | Rights::WRITE;
+        lets(&mut v, shared, (2000, 20), writes, 100 - serial)?;
+        for (owner, mode, reads, changes) in [
+            ((1000, 10), 0o600, true, false),
+            ((2000, 20), 0o600, false, true),
+            ((1000, 10), 0o602, true, true),
+            ((5, 10), 0o640, true, false),
+            ((5, 10), 0o622, false, true),
+            ((5, 5), 0o666, true, true),
+            ((5, 5), 0o600, false, false),
+        ] {
+            belongs(&mut v, file, owner, mode)?;
+            let case = format!("serial {serial}, {owner:?}, {mode:o}");
+            let may = v.access(BOB, file)?;
+            assert_eq!(may & access::READ != 0, reads, "{case}");
+            assert_eq!(may & access::WRITE != 0, changes, "{case}");
+            assert_eq!(v.read_ino(BOB, file).is_ok(), reads, "{case}");
+            assert_eq!(
+                v.write(BOB, Target::Ino(file), b"x").is_ok(),
+                changes,
+                "{case}"
+            );
+            // What is shown as his own class says no more than that.
+            let shown = v.attr(BOB, file)?.mode;
+            let listed = v.list(BOB, shared, 100, true)?;
+            let listed = listed.iter().find(|entry| entry.ino == file);
+            let listed = listed.and_then(|entry| entry.attr.as_ref());
+            assert_eq!(listed.map(|attr| attr.mode), Some(shown), "{case}");
+            let class = match owner {
+                (1000 | 2000, _) => 6,
+                (_, 10 | 20) => 3,
+                _ => 0,
+            };
+            let own = shown >> class & 7;
+            assert!(own & access::READ == 0 || reads, "{case}: {shown:o}");
+            assert!(own & access::WRITE == 0 || changes, "{case}: {shown:o}");
+        }
+        v.check();
+    }
+    Ok(())
+}
