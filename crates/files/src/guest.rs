@@ -18,7 +18,7 @@ use crate::errno::Errno;
 use crate::fs::{Caller, Done, Fs, Stop};
 use crate::gate::{Guest, Pass};
 use crate::grants::rationed;
-use crate::layout::{self, Written};
+use crate::layout::{self, ENTRY_BYTES, Written};
 use crate::needs::is_free;
 use crate::op::{Action, FallocateMode, Hold};
 use crate::service::{always, change, dispatch, log, or_undo, run_read, with_attrs};
@@ -244,11 +244,21 @@ fn let_go(txn: &mut Txn<'_>, caller: &Caller<'_>) -> Result<(), Fault> {
     always(txn, caller, |fs| fs.end_session().map(drop))
 }
 
-/// How many bytes an operation has brought.
+/// How many bytes an operation counts as that has brought something. A name costs what it takes of the volume's space, whatever it is of: so who
+/// makes many empty files, or many names of one, comes to an end too.
 fn written(action: &Action, answer: &Answer) -> u64 {
     match (action, answer) {
         (Action::Write(op), _) => op.data.len() as u64,
-        (Action::Symlink(op), _) => op.target.len() as u64,
+        (Action::Symlink(op), _) => ENTRY_BYTES + op.target.len() as u64,
+        // Where the name was there, nothing is paid for.
+        (
+            Action::Create(_)
+            | Action::Make(_)
+            | Action::Mkdir(_)
+            | Action::Mknod(_)
+            | Action::Link(_),
+            _,
+        ) => ENTRY_BYTES,
         (Action::SetXattr(op), _) => (op.name.len() + op.value.len()) as u64,
         (Action::CopyRange(op), Answer::Progress(progress)) => {
             progress.done.saturating_sub(op.to_offset)

@@ -89,11 +89,12 @@ impl Fs<'_, '_> {
             Action::Hold(op) => op.keep.iter().map(|ino| need(*ino, NONE)).collect(),
             Action::Create(op) => self.created(op)?,
             Action::Make(op) => self.made(op)?,
-            Action::Mkdir(op) => [named(op.parent, Rights::CREATE, &op.name)].into(),
-            Action::Mknod(op) => [named(op.parent, Rights::CREATE, &op.name)].into(),
+            Action::Mkdir(op) => [paid(named(op.parent, Rights::CREATE, &op.name))].into(),
+            Action::Mknod(op) => [paid(named(op.parent, Rights::CREATE, &op.name))].into(),
             Action::Symlink(op) => [paid(named(op.parent, Rights::CREATE, &op.name))].into(),
             Action::Link(op) => {
-                [need(op.ino, Rights::LINK), named(op.parent, Rights::LINK, &op.name)].into()
+                let named = named(op.parent, Rights::LINK, &op.name);
+                [need(op.ino, Rights::LINK), paid(named)].into()
             }
             Action::Unlink(op) => [named(op.parent, Rights::UNLINK, &op.name)].into(),
             Action::Rmdir(op) => [named(op.parent, Rights::UNLINK, &op.name)].into(),
@@ -167,7 +168,7 @@ impl Fs<'_, '_> {
                         open_rights(Kind::Regular, op.flags & !flags::TRUNC),
                     )
                 };
-                [named(op.parent, Rights::CREATE, &op.name), new].into()
+                [paid(named(op.parent, Rights::CREATE, &op.name)), new].into()
             }
         })
     }
@@ -175,7 +176,7 @@ impl Fs<'_, '_> {
     fn made<'a>(&self, op: &'a Make) -> Done<Vec<Need<'a>>> {
         match self.entry(op.parent, &op.name)? {
             Some(_) => self.looked_up(op.parent, &op.name),
-            None => Ok([named(op.parent, Rights::CREATE, &op.name)].into()),
+            None => Ok([paid(named(op.parent, Rights::CREATE, &op.name))].into()),
         }
     }
 

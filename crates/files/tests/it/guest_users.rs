@@ -1,11 +1,12 @@
-//! Guests who act as several users: what they are shown is what they may do.
+//! Guests who act as several users: what they are shown is what they may do. And what names cost.
 
+use bytes::Bytes;
 use quorate_credential::{Caveat, Rights};
 use quorate_files::op::*;
-use quorate_files::{Action, Ino, Target};
+use quorate_files::{Action, Errno, Ino, Target};
 
 use crate::common::{Result, set_attr};
-use crate::sharing::{MEMBER, Volume, terms};
+use crate::sharing::{MEMBER, Volume, refused, terms};
 
 const BOB: u8 = 1;
 const ROOT: Ino = Ino::ROOT;
@@ -84,5 +85,67 @@ fn what_is_shown_is_what_may_be_done() -> Result<()> {
         }
         v.check();
     }
+    Ok(())
+}
+
+/// Each name that is made under a link with a quota costs 256 bytes, whatever it is of, and one that was there costs nothing.
+#[test]
+fn names_are_paid_for() -> Result<()> {
+    let mut v = Volume::new();
+    let shared = v.dir(ROOT, b"shared");
+    let file = v.file(shared, b"file");
+    let mut t = terms(BOB, shared.0);
+    t.caveats.push(Caveat::ByteQuota(256 * 6 + 3));
+    let bob = v.issue(BOB, t);
+    v.put(BOB, &bob)?;
+    v.create(BOB, shared, b"file")?;
+    assert_eq!(v.grants(BOB)[0].written, [0]);
+    let name = |name: &'static str| Bytes::from_static(name.as_bytes());
+    let make = |of: &'static str| {
+        Action::Make(Make {
+            parent: shared,
+            name: name(of),
+            mode: 0o666,
+            umask: 0,
+            verifier: None,
+        })
+    };
+    v.create(BOB, shared, b"a")?;
+    v.mkdir(BOB, shared, b"b")?;
+    v.link(BOB, file, shared, b"c")?;
+    v.run(BOB, make("d"))?;
+    v.run(BOB, make("d"))?;
+    let mknod = |of: &'static str| {
+        Action::Mknod(Mknod {
+            parent: shared,
+            name: name(of),
+            kind: quorate_files::Kind::Fifo,
+            mode: 0o666,
+            umask: 0,
+            rdev: 0,
+        })
+    };
+    v.run(BOB, mknod("e"))?;
+    let symlink = |of: &'static str| {
+        Action::Symlink(Symlink {
+            parent: shared,
+            name: name(of),
+            target: name("abc"),
+        })
+    };
+    v.run(BOB, symlink("f"))?;
+    assert_eq!(v.grants(BOB)[0].written, [256 * 6 + 3]);
+    for more in [make("g"), mknod("g"), symlink("g")] {
+        refused(v.run(BOB, more), Errno::EDQUOT);
+    }
+    refused(v.create(BOB, shared, b"g"), Errno::EDQUOT);
+    refused(v.mkdir(BOB, shared, b"g"), Errno::EDQUOT);
+    refused(v.link(BOB, file, shared, b"g"), Errno::EDQUOT);
+    // A name that goes elsewhere is none more, and what is removed is not given back.
+    v.rename(BOB, (shared, b"a"), (shared, b"h"))?;
+    v.unlink(BOB, shared, b"h")?;
+    refused(v.create(BOB, shared, b"a"), Errno::EDQUOT);
+    assert_eq!(v.names(BOB, shared)?.len(), 6);
+    v.check();
     Ok(())
 }
