@@ -7,7 +7,7 @@
 //! - `granted`: locks that programs of this machine have, and those that they have lost with a session.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
 //! - `pins`: files that are replaced while they are opened.
-//! - `shares`: what a guest's mount has as its root.
+//! - `shares`: what a guest's mount has as its root. `owners`: whose files are, as it shows that.
 //! - `caching`: for how long the kernel takes what it was told for granted.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
@@ -37,6 +37,7 @@ mod listing;
 mod locking;
 mod mount;
 mod names;
+mod owners;
 mod pins;
 mod plain;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub use caching::{Caching, Lifetime};
 pub use mount::{
     MountError, MountOptions, Mounted, UnmountError, check_device, mount, mount_from, unmount_at,
 };
+pub use owners::Acting;
 pub use shares::{Shares, Start};
 
 /// For how long the kernel takes attributes and names for granted, where nobody says otherwise.

@@ -29,7 +29,7 @@ pub struct Grant {
     /// The last day or second, in UTC: 2027-01-31, or 2027-01-31T18:00:00Z.
     #[arg(long, value_name = "DATE", value_parser = parse_until)]
     pub until: u64,
-    /// The first day or second, in UTC [default: now].
+    /// The first day or second, in UTC [default: a minute ago, since clocks differ].
     #[arg(long, value_name = "DATE", value_parser = parse_from)]
     pub from: Option<u64>,
     /// Only this directory, and nothing below it.
@@ -90,7 +90,7 @@ pub struct Link {
     #[arg(long, value_name = "N")]
     pub serial: Option<u64>,
     /// A condition; at most one of each kind. prefix=NAME: only names directly in it that begin so. quota=BYTES: no more is
-    /// written. rate=N: a rate class, 0 to 255. tag=TEXT: for the audit log. ids=UID:GID: acts as this user and group. Repeatable.
+    /// written; each name that is made counts as 256, so it bounds empty files too. rate=N: a rate class, 0 to 255. tag=TEXT: for the audit log. ids=UID:GID: acts as this user and group. Repeatable.
     #[arg(long = "caveat", value_name = "KIND=VALUE", value_parser = parse_caveat)]
     pub caveats: Vec<Caveat>,
 }

@@ -19,13 +19,14 @@ use super::parse_route;
 ///   acdirmin=, acdirmax=         the same for directories and names
 ///   sync                         each write is at the group before it returns
 ///   noac                         nothing is taken for granted: sync, and each look and read asks the group
-///   allow_other, noallow_other   whether other users come in [default: if the system lets them]
+///   allow_other, noallow_other   whether other users come in [default: if the system lets them; by a credential, no]
 ///   key=, credential=, log=      as the options with these names, for fstab(5)
 /// Always so: nosuid, nodev, noatime. See docs/mount.md.
 ///
 /// Whom the group file does not name mounts by credentials. With one that is about a directory, that directory is the mount's root. With several,
 /// or a directory of them, the root has an entry for each, with the name of its file; what is put into the directory later, or taken out
-/// of it, is seen within some seconds.
+/// of it, is seen within some seconds. What may be done there follows from the credential and the volume's modes, never from the local user's id;
+/// what belongs to whom the holder acts as is shown as belonging to who mounts. With allow_other all users of the machine act by the credential.
 ///
 /// In place of a group file it may be the file of a volume of several groups: `volumes = [...]` of group files and a [coordinator], as
 /// `quorate route --help` has it. The mount then spans them, with no server in between; up to 16 such mounts and routers, on as

@@ -14,6 +14,8 @@ use super::credential;
 use crate::args::{Delegate, Grant, Link};
 use crate::paths;
 
+/// How many seconds ago a credential begins that is to hold at once: it is used on machines whose clocks are behind this one's.
+const DATED_BACK: u64 = 60;
 /// As whom a holder acts for whom the owner fixes no ids.
 const NOBODY: u32 = 65_534;
 
@@ -38,7 +40,9 @@ pub fn run(args: &Grant) -> Result<()> {
         subtree: found.is_directory && !args.this_only,
     };
     let window = Window {
-        not_before: args.from.unwrap_or_else(credential::now),
+        not_before: args
+            .from
+            .unwrap_or_else(|| credential::now().saturating_sub(DATED_BACK)),
         not_after: args.until,
     };
     let terms = terms(&args.link, scope, args.rights, window)?;

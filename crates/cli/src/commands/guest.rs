@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
-use quorate_client::fuse::{Shares, Start};
+use quorate_client::fuse::{Acting, Shares, Start};
 use quorate_client::{CallError, Session, Volume};
-use quorate_credential::{Chain, Rights, Trust, VolumeId};
+use quorate_credential::{Chain, Refusal, Rights, Trust, VolumeId};
 use quorate_files::op::PutCredential;
 use quorate_files::{Ino, Who};
 use quorate_net::{Group, Identity};
@@ -24,6 +24,8 @@ use names::Names;
 
 /// How often directories of credentials are looked at.
 const PERIOD: Duration = Duration::from_secs(2);
+/// A named credential that begins within so many seconds is waited for: clocks differ.
+const SOON: u64 = 600;
 /// The names of credentials in a directory.
 const EXTENSION: &str = "cred";
 
@@ -34,6 +36,8 @@ struct Held {
     until: u64,
     object: Ino,
     subtree: bool,
+    /// As which user and group of the volume its holder acts, where it says so.
+    ids: Option<(u32, u32)>,
 }
 
 /// The credentials of somebody whom the group file does not name.
@@ -43,6 +47,7 @@ pub struct Guest {
     key: KeyPair,
     places: Vec<PathBuf>,
     shares: Shares,
+    acting: Acting,
     held: BTreeMap<Bytes, Held>,
     names: Names,
     /// What the group has, or does not take.
@@ -52,11 +57,11 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Reads what there is now.
+    /// Reads what there is now. Waits for what was named and begins in a moment.
     ///
     /// # Errors
     /// If a file that was named is of no use. A directory may be empty yet.
-    pub fn new(group: &Group, key: KeyPair, places: &[PathBuf]) -> Result<Guest> {
+    pub async fn new(group: &Group, key: KeyPair, places: &[PathBuf]) -> Result<Guest> {
         if group.owner().is_none() {
             bail!("the group has no owner, so nobody comes in by a credential");
         }
@@ -68,13 +73,14 @@ impl Guest {
             key,
             places: places.to_vec(),
             shares: Shares::default(),
+            acting: Acting::default(),
             held: BTreeMap::new(),
             names: Names::default(),
             bringing: Bringing::default(),
             complaints: BTreeMap::new(),
         };
         for place in places.iter().filter(|place| !place.is_dir()) {
-            guest.read(place)?;
+            guest.begun(place).await?;
         }
         guest.look();
         if guest.held.is_empty() {
@@ -98,8 +104,10 @@ impl Guest {
     pub fn start(&self) -> Start {
         let one_file = self.places.len() == 1 && !self.places[0].is_dir();
         match self.held.values().next() {
-            Some(held) if one_file && held.subtree => Start::Shared(held.object),
-            _ => Start::Shares(self.shares.clone()),
+            Some(held) if one_file && held.subtree => {
+                Start::Shared(held.object, self.acting.clone())
+            }
+            _ => Start::Shares(self.shares.clone(), self.acting.clone()),
         }
     }
 
@@ -175,6 +183,7 @@ impl Guest {
             .iter()
             .map(|(name, held)| (name.clone(), held.object));
         self.shares.set(objects.collect());
+        self.acting.set(self.held.values().map(|held| held.ids));
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -198,6 +207,28 @@ impl Guest {
         let chain = credential::read(file)?.chain;
         judge(&self.group, &self.key.public(), &chain)
             .with_context(|| format!("the credential in {}", file.display()))
+    }
+
+    /// Returns when a file that was named can be used. Whoever signed it may have a clock that is ahead of this one.
+    async fn begun(&self, file: &Path) -> Result<()> {
+        let mut has_said = false;
+        loop {
+            let Err(why) = self.read(file) else {
+                return Ok(());
+            };
+            let wait = match why.downcast_ref() {
+                Some(Refusal::NotYet(from)) => from.saturating_sub(credential::now()),
+                _ => return Err(why),
+            };
+            if wait > SOON {
+                return Err(why);
+            }
+            if !has_said {
+                eprintln!("quorate: {why:#}: waiting for that, {wait} s");
+                has_said = true;
+            }
+            tokio::time::sleep(Duration::from_secs(wait.max(1))).await;
+        }
     }
 
     fn complain(&mut self, file: &Path, why: String) {
@@ -224,7 +255,7 @@ fn judge(group: &Group, key: &PublicKey, chain: &Chain) -> Result<Held> {
     }
     let now = credential::now();
     let holds = grant.holds(*key, now, Rights::NONE);
-    holds.map_err(|why| anyhow!("{why}"))?;
+    holds?;
     let scope = chain
         .links()
         .last()
@@ -236,6 +267,7 @@ fn judge(group: &Group, key: &PublicKey, chain: &Chain) -> Result<Held> {
         until: grant.window.not_after,
         object: Ino(object),
         subtree: scope.subtree,
+        ids: grant.ids,
         chain: chain.clone(),
     })
 }

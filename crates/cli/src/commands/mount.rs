@@ -170,7 +170,7 @@ async fn start_as_guest(
     directory: &Path,
     options: MountOptions,
 ) -> Result<Mounted> {
-    let mut guest = Guest::new(group, keys::load(key)?, places)?;
+    let mut guest = Guest::new(group, keys::load(key)?, places).await?;
     let session = Session::connect(group, &guest.identity()).context("connecting to the group")?;
     let volume = Volume::new(session.clone());
     let start = guest.start();

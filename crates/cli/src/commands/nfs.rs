@@ -32,9 +32,10 @@ pub fn run(args: &Nfs) -> Result<()> {
         Some(path) => Exports::load(path)?,
         None => Exports::default(),
     };
+    let runtime = commands::runtime()?;
     let let_in = match &args.credential {
         None => LetIn::member(&group, &key, &key_pair)?,
-        Some(file) => LetIn::guest(&group, key_pair.clone(), file)?,
+        Some(file) => runtime.block_on(LetIn::guest(&group, key_pair.clone(), file))?,
     };
     let settings = Settings {
         exports,
@@ -42,7 +43,7 @@ pub fn run(args: &Nfs) -> Result<()> {
         secrets: Secrets::new(&key_pair.seed(), &group.id()),
         patience: PATIENCE,
     };
-    commands::runtime()?.block_on(async {
+    runtime.block_on(async {
         let listener = TcpListener::bind(args.listen).await;
         let listener = listener.with_context(|| format!("can't listen on {}", args.listen))?;
         let address = listener.local_addr().context("where it listens")?;
@@ -90,9 +91,9 @@ impl LetIn {
         })
     }
 
-    fn guest(group: &Group, key: KeyPair, file: &Path) -> Result<LetIn> {
-        let guest = Guest::new(group, key, &[file.to_owned()])?;
-        let Start::Shared(root) = guest.start() else {
+    async fn guest(group: &Group, key: KeyPair, file: &Path) -> Result<LetIn> {
+        let guest = Guest::new(group, key, &[file.to_owned()]).await?;
+        let Start::Shared(root, _) = guest.start() else {
             bail!(
                 "{}: give one credential that is about a directory and all below it; `quorate mount` takes others too",
                 file.display()

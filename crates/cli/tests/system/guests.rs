@@ -5,7 +5,9 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
+use rustix::fs::{Access, access};
 use serde_json::Value;
 
 use crate::command_line::{assert_said, ends};
@@ -15,14 +17,14 @@ use crate::harness::{
 use crate::nfs::Server;
 
 /// A group with an owner, a directory that all may write to, and a place for keys and credentials.
-struct Scene {
-    group: Group,
-    mount: Mount,
+pub struct Scene {
+    pub group: Group,
+    pub mount: Mount,
     place: tempfile::TempDir,
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub fn new() -> Scene {
         let group = Setup::new(4).owner().start();
         let mount = group.mount();
         fs::create_dir(mount.at("shared")).expect("a directory");
@@ -36,18 +38,18 @@ impl Scene {
         }
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    pub fn at(&self, name: &str) -> PathBuf {
         self.place.path().join(name)
     }
 
     /// A new key file's public key.
-    fn key(&self, name: &str) -> String {
+    pub fn key(&self, name: &str) -> String {
         let made = run(quorate().arg("keygen").arg(self.at(name)));
         made.trim().to_string()
     }
 
     /// The owner grants something on the member's mount.
-    fn grant(&self, path: &str, to: &str, more: &[&str], file: &str) {
+    pub fn grant(&self, path: &str, to: &str, more: &[&str], file: &str) {
         let mut command = quorate();
         command.arg("grant").arg(self.mount.at(path));
         command
@@ -215,10 +217,80 @@ fn modes_are_what_a_guest_may() {
         let tried = kind(fs::write(mount.at("plan"), format!("by {name}")));
         let made = kind(fs::write(mount.at(name), "new"));
         let refused = (!writes).then_some(ErrorKind::PermissionDenied);
+        // Also where it is the superuser of this machine who asks.
+        for path in [mount.path().to_owned(), mount.at("plan")] {
+            let said = access(&path, Access::WRITE_OK).is_ok();
+            assert_eq!(said, writes, "{name}: {}", path.display());
+        }
         assert_eq!([tried, made], [refused, refused], "{name}");
         mount.unmount();
     }
     assert_eq!(fs::read(&plan).expect("a file"), b"by carol");
+}
+
+/// Who may write and not change attributes is told so when it tries, and not when it closes what it has written.
+#[test]
+fn what_is_refused_is_told_at_once() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let plan = scene.mount.at("shared/plan");
+    fs::write(&plan, "by alice").expect("a file");
+    fs::set_permissions(&plan, Permissions::from_mode(0o666)).expect("a mode");
+    let bob = scene.key("bob.key");
+    let rights = ["--rights", "lookup,read,write"];
+    scene.grant("shared", &bob, &rights, "bob.cred");
+    let mount = scene.mount_as("bob.key", "bob.cred");
+    let mut open = OpenOptions::new()
+        .write(true)
+        .open(mount.at("plan"))
+        .expect("it opens");
+    open.write_all(b"by bob").expect("a write");
+    let refused = kind(open.set_permissions(Permissions::from_mode(0o777)));
+    assert_eq!(refused, Some(ErrorKind::PermissionDenied));
+    let refused = kind(open.set_modified(SystemTime::UNIX_EPOCH));
+    assert_eq!(refused, Some(ErrorKind::PermissionDenied));
+    open.sync_all().expect("nothing was lost");
+    mount.unmount();
+    assert_eq!(fs::read(&plan).expect("a file"), b"by bobce");
+}
+
+/// A credential that has just been signed holds on a machine whose clock is behind; and one that begins in a moment is waited for.
+#[test]
+fn clocks_differ() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    scene.grant("shared", &bob, &["--rights", "r"], "now.cred");
+    let verify = |file: &str, ago: i64| {
+        let at = run(program("date").args(["-u", "+%FT%TZ", "-d", &format!("{ago} seconds")]));
+        let mut command = quorate();
+        command.args(["credential", "verify", "--at", at.trim()]);
+        command.arg("--group").arg(scene.group.file());
+        ends(command.arg(scene.at(file))).status.success()
+    };
+    assert!(verify("now.cred", -30) && !verify("now.cred", -600));
+
+    let soon = run(program("date").args(["-u", "+%FT%TZ", "-d", "5 seconds"]));
+    let terms = ["--rights", "r", "--from", soon.trim()];
+    scene.grant("shared", &bob, &terms, "soon.cred");
+    let mount = scene.mount_as("bob.key", "soon.cred");
+    assert_eq!(fs::read_dir(mount.path()).expect("he may list").count(), 0);
+    mount.unmount();
+    let later = run(program("date").args(["-u", "+%FT%TZ", "-d", "1 day"]));
+    let terms = ["--rights", "r", "--from", later.trim()];
+    scene.grant("shared", &bob, &terms, "later.cred");
+    let mut command = quorate();
+    command
+        .arg("mount")
+        .arg(scene.group.file())
+        .arg(scene.place.path());
+    command.arg("--key").arg(scene.at("bob.key"));
+    command.arg("--credential").arg(scene.at("later.cred"));
+    assert_said(&ends(&mut command), 1, &["does not hold before"]);
 }
 
 /// A front for NFS as the holder of a credential serves what that is about, to a client that knows nothing of either.
@@ -278,8 +350,9 @@ fn credentials_are_picked_up_as_they_come() {
     let mount = scene.mount_as("bob.key", "mine");
     fs::write(mount.at("work/plan"), "by bob").expect("he may write");
     let refused = kind(fs::write(mount.at("elsewhere"), "nothing"));
-    assert!(
-        refused.is_some(),
+    assert_eq!(
+        refused,
+        Some(ErrorKind::PermissionDenied),
         "the root holds nothing but what is shared"
     );
 

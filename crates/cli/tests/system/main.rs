@@ -41,4 +41,5 @@ mod tpm;
 mod two_mounts;
 mod two_routers;
 mod up;
+mod users;
 mod workload;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use fuser::FileAttr;
 use quorate_files::op::{Place, Write};
 use quorate_files::{Action, Answer, Attr, Ino, Nothing, Who};
 use tokio::runtime::Handle;
@@ -21,9 +22,10 @@ use super::handles::{Handles, OpenFile};
 use super::holds::{Holds, TOLD_AFTER};
 use super::inode::{At, Inode, Pending, Sealed};
 use super::listing::Listings;
+use super::owners::Owners;
 use super::pins::Pins;
 use super::plain::Plain;
-use super::shares::{Root, Shares, Start};
+use super::shares::{Root, SHARES, Shares, Start};
 use crate::volume::{CallError, Volume};
 
 /// The most bytes of all files that wait to be written; then writers wait.
@@ -41,8 +43,9 @@ pub(super) struct Core {
     pub root: Root,
     /// What is in the root, where that is no directory of the volume.
     pub shares: Option<Shares>,
-    /// Whether what is not in scope of a credential any more is as if it were gone.
-    pub is_guest: bool,
+    /// Whose files are, as a guest sees it; nothing for others, whose ids are the volume's. To a guest, what is not in scope of a credential any
+    /// more is as if it were gone.
+    pub owners: Option<Owners>,
     pub caching: Caching,
     pub runtime: Handle,
     pub handles: Handles,
@@ -88,10 +91,10 @@ impl Core {
         Arc::new(Core {
             volume,
             root: Root::of(&start),
-            is_guest: matches!(start, Start::Shared(_) | Start::Shares(_)),
+            owners: start.acting().cloned().map(Owners::of_this_user),
             shares: match start {
-                Start::Shares(shares) => Some(shares),
-                Start::Volume | Start::Object(_) | Start::Shared(_) => None,
+                Start::Shares(shares, _) => Some(shares),
+                Start::Volume | Start::Object(_) | Start::Shared(..) => None,
             },
             caching,
             runtime,
@@ -108,6 +111,20 @@ impl Core {
             epoch: AtomicU64::new(0),
             busy: watch::Sender::new(0),
         })
+    }
+
+    /// Whether it is mounted by credentials.
+    pub fn is_guest(&self) -> bool {
+        self.owners.is_some()
+    }
+
+    /// Attributes as the kernel gets them.
+    pub fn told(&self, attr: &Attr) -> FileAttr {
+        let mut shown = self.root.attr(attr);
+        if let Some(owners) = self.owners.as_ref().filter(|_| attr.ino != SHARES) {
+            (shown.uid, shown.gid) = owners.shown(attr);
+        }
+        shown
     }
 
     pub fn busy(self: &Arc<Core>) -> Busy {

@@ -97,6 +97,7 @@ impl Core {
         bits: Bits,
         how: i32,
     ) -> Result<JustOpened> {
+        self.changeable(parent)?;
         let _changing = self.changing();
         let mut flags = open_flags(how);
         if has(how, OFlags::EXCL) {

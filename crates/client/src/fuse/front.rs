@@ -14,8 +14,8 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, INodeNo,
-    IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, IoctlFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -36,7 +36,7 @@ macro_rules! work {
 
 impl Filesystem for Front {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        agree::on(config, &self.core().caching);
+        agree::on(config, &self.core().caching, self.core().is_guest());
         Ok(())
     }
 
@@ -270,8 +270,7 @@ impl Filesystem for Front {
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let number = self.core().listings.add(self.ino(number), self.who(req));
-        reply.opened(FileHandle(number), FopenFlags::empty());
+        self.answer_listing(req, reply, self.ino(number));
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, fh: FileHandle, offset: u64, reply: ReplyDirectory) {

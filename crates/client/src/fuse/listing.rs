@@ -1,7 +1,7 @@
 //! Listing directories. The kernel asks for a page at a time; the group is asked for hundreds of entries at once.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub(super) struct OpenDir {
     ino: Ino,
     who: Who,
     batch: tokio::sync::Mutex<Option<Arc<Batch>>>,
+    /// What there is was listed to open it, and nobody has seen it yet.
+    unseen: AtomicBool,
 }
 
 /// Entries as they came from the group.
@@ -78,6 +80,7 @@ impl Listings {
             ino,
             who,
             batch: tokio::sync::Mutex::default(),
+            unseen: AtomicBool::new(false),
         };
         self.lock().insert(number, Arc::new(dir));
         number
@@ -104,12 +107,34 @@ impl Batch {
 }
 
 impl Core {
+    /// Opens a directory. For a guest the kernel does not look whether he may list it, so the service is asked, by the first page of
+    /// the listing, which then is there.
+    pub async fn open_dir(self: &Arc<Core>, who: Who, ino: Ino) -> Result<u64> {
+        let number = self.listings.add(ino, who);
+        if self.is_guest() {
+            // With attributes, as the kernel begins.
+            match self.list(number, 0, true).await {
+                Ok(_) => self
+                    .listings
+                    .get(number)?
+                    .unseen
+                    .store(true, Ordering::Release),
+                Err(errno) => {
+                    self.listings.remove(number);
+                    return Err(errno);
+                }
+            }
+        }
+        Ok(number)
+    }
+
     /// The entries after a cookie; none at the end.
     pub async fn list(self: &Arc<Core>, number: u64, cookie: u64, plus: bool) -> Result<Page> {
         let dir = self.listings.get(number)?;
         let mut held = dir.batch.lock().await;
+        let is_unseen = dir.unseen.swap(false, Ordering::AcqRel);
         // From the start is always anew: rewinddir(3).
-        if cookie != 0
+        if (cookie != 0 || is_unseen)
             && let Some(batch) = held.as_ref()
             && batch.epoch == self.epoch()
             && batch.at.elapsed() < BATCH_AGE
@@ -140,7 +165,7 @@ impl Core {
             Err(CallError::Refused(Errno::ENOENT)) => (Vec::new(), true),
             // So it is here. But who has seen some of them, or may see none any more, must not take that for all there are: programs remove
             // elsewhere what is not listed.
-            Err(CallError::Refused(Errno::ESTALE)) if cookie == 0 && !self.is_guest => {
+            Err(CallError::Refused(Errno::ESTALE)) if cookie == 0 && !self.is_guest() => {
                 (Vec::new(), true)
             }
             Err(error) => return Err(error.into()),

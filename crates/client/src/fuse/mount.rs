@@ -30,7 +30,8 @@ const SOURCE: &str = "quorate:";
 pub struct MountOptions {
     /// The group's name, for the list of mounts.
     pub name: String,
-    /// Whether other users than the one who mounts may come in. By default they may, where the system allows that.
+    /// Whether other users than the one who mounts may come in. By default they may, where the system allows that; not on a guest's mount, where
+    /// all who come in act by the guest's credentials.
     pub allow_other: Option<bool>,
     /// Whether nothing can be changed.
     pub read_only: bool,
@@ -130,7 +131,7 @@ pub fn mount_from(
 ) -> Result<Mounted, MountError> {
     let dir = check_directory(dir)?;
     check_device()?;
-    let config = config(options)?;
+    let config = config(options, start.acting().is_some())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .thread_name("mount")
@@ -371,21 +372,26 @@ fn others_are_allowed() -> bool {
     is_root() || conf.lines().any(|line| line.trim() == "user_allow_other")
 }
 
-fn config(options: &MountOptions) -> Result<Config, MountError> {
+fn config(options: &MountOptions, is_guest: bool) -> Result<Config, MountError> {
     let allow_other = match options.allow_other {
         Some(true) if !others_are_allowed() => return Err(MountError::AllowOtherDenied),
         Some(allow) => allow,
-        None => others_are_allowed(),
+        // A credential is its holder's: whoever else comes in does so by it.
+        None => !is_guest && others_are_allowed(),
     };
     let mut mount_options = vec![
         MountOption::FSName(format!("{SOURCE}{}", printable(&options.name))),
         MountOption::Subtype("quorate".into()),
-        MountOption::DefaultPermissions,
         MountOption::NoAtime,
         // What others put into a volume must not become root's right on this machine.
         MountOption::NoDev,
         MountOption::NoSuid,
     ];
+    if !is_guest {
+        // A guest acts in the volume as its credentials say, whoever it is on this machine. What a kernel finds by the ids that it knows is of no
+        // use then: the service alone decides, and the kernel asks it (lookups, opens, access(2), changes).
+        mount_options.push(MountOption::DefaultPermissions);
+    }
     if options.read_only {
         mount_options.push(MountOption::RO);
     }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::OBJECT;
 use super::convert::{Result, is_acl, is_usual, kind_of_mode};
 use super::core::Core;
+use super::owners::Owners;
 use super::shares::{self, SHARES};
 use crate::volume::{CallError, XattrAnswer};
 
@@ -43,12 +44,21 @@ impl Core {
 
     pub async fn get_attr(self: &Arc<Core>, who: &Who, ino: Ino) -> Result<Attr> {
         if ino == SHARES {
-            return Ok(shares::attr(who.uid, who.gid));
+            let own = self.owners.as_ref().map(Owners::own);
+            return Ok(shares::attr(own.unwrap_or((who.uid, who.gid))));
         }
         self.flush_ino(ino).await;
         let attr = self.volume.get_attr(who, self.handles.target(ino)).await;
         let attr = attr.inspect_err(|e| self.pins.failed(ino, e))?;
         self.fresh(attr).await
+    }
+
+    /// `EACCES` for the directory of shares, of which the service knows nothing: it can't be changed from here.
+    pub fn changeable(&self, ino: Ino) -> Result<()> {
+        match ino {
+            SHARES => Err(fuser::Errno::EACCES),
+            _ => Ok(()),
+        }
     }
 
     /// What has a name in the directory of shares, if it is asked for one.
@@ -61,11 +71,23 @@ impl Core {
     pub async fn change_attr(
         self: &Arc<Core>,
         who: &Who,
-        op: SetAttr,
+        mut op: SetAttr,
         through: Option<u64>,
     ) -> Result<(Attr, Duration)> {
+        if let Target::Ino(ino) = op.target {
+            self.changeable(ino)?;
+        }
+        if let Some(owners) = &self.owners {
+            let now = match owners.depends(&op) {
+                true => Some(self.volume.get_attr(who, op.target.clone()).await?),
+                false => None,
+            };
+            owners.meant(&mut op, now.map(|attr| (attr.uid, attr.gid)));
+        }
+        // What a guest may do only the service knows, so all is asked at once.
         if let Target::Ino(ino) = op.target
             && !self.caching.sync
+            && !self.is_guest()
             && let Some(attr) = self.handles.inode(ino).and_then(|i| i.defer(who, &op))
         {
             // The time of change is not known yet: who asks for it is to have the attributes set first.
@@ -143,7 +165,7 @@ impl Core {
         if ino == SHARES {
             let writes = mask & rustix::fs::Access::WRITE_OK.bits() != 0;
             return match writes {
-                true => Err(fuser::Errno::EACCES),
+                true => self.changeable(ino),
                 false => Ok(()),
             };
         }
@@ -154,6 +176,7 @@ impl Core {
     }
 
     pub async fn mkdir(&self, who: &Who, parent: Ino, name: Bytes, bits: Bits) -> Result<Attr> {
+        self.changeable(parent)?;
         let _changing = self.changing();
         let mkdir = Mkdir {
             parent,
@@ -172,6 +195,7 @@ impl Core {
         bits: Bits,
         rdev: u32,
     ) -> Result<Attr> {
+        self.changeable(parent)?;
         let _changing = self.changing();
         let kind = kind_of_mode(bits.mode).ok_or(fuser::Errno::EINVAL)?;
         let mknod = Mknod {
@@ -195,6 +219,7 @@ impl Core {
         name: Bytes,
         target: Bytes,
     ) -> Result<Attr> {
+        self.changeable(parent)?;
         let _changing = self.changing();
         let symlink = Symlink {
             parent,
@@ -222,6 +247,7 @@ impl Core {
         parent: Ino,
         name: Bytes,
     ) -> Result<Attr> {
+        self.changeable(parent)?;
         let _changing = self.changing();
         let link = Link { ino, parent, name };
         let attr = self.volume.link(who, link).await?;
@@ -230,6 +256,7 @@ impl Core {
     }
 
     pub async fn unlink(self: &Arc<Core>, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
+        self.changeable(parent)?;
         let _changing = self.changing();
         // What is open here has lost no name that the group does not know of.
         let unlink = self.volume.unlink(who, Unlink { parent, name });
@@ -239,12 +266,15 @@ impl Core {
     }
 
     pub async fn rmdir(&self, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
+        self.changeable(parent)?;
         let _changing = self.changing();
         self.volume.rmdir(who, Rmdir { parent, name }).await?;
         Ok(())
     }
 
     pub async fn rename(self: &Arc<Core>, who: &Who, rename: Rename) -> Result<()> {
+        self.changeable(rename.parent)?;
+        self.changeable(rename.new_parent)?;
         let _changing = self.changing();
         let rename = self.volume.rename(who, rename);
         let ((), renamed) = tokio::join!(self.tell_all(), rename);
@@ -260,6 +290,7 @@ impl Core {
         value: Bytes,
         flags: i32,
     ) -> Result<()> {
+        self.changeable(ino)?;
         const CREATE: i32 = 1;
         const REPLACE: i32 = 2;
         let mode = match flags {
@@ -345,6 +376,7 @@ impl Core {
     }
 
     pub async fn remove_xattr(self: &Arc<Core>, who: &Who, ino: Ino, name: Bytes) -> Result<()> {
+        self.changeable(ino)?;
         if is_acl(&name) {
             self.flush_ino(ino).await;
         }

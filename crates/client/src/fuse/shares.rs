@@ -12,6 +12,7 @@ use quorate_files::answer::Entry;
 use quorate_files::{Attr, Ino, Kind, Stamp};
 
 use super::convert;
+use super::owners::Acting;
 
 /// The number of the directory of shares; the service counts up from 1.
 pub(super) const SHARES: Ino = Ino(1 << 63);
@@ -26,10 +27,20 @@ pub enum Start {
     Volume,
     /// An object: a directory.
     Object(Ino),
-    /// A directory that somebody shares with who mounts it.
-    Shared(Ino),
+    /// A directory that somebody shares with who mounts it, as whom he acts in there.
+    Shared(Ino, Acting),
     /// A directory that can't be changed from here, with what several people share.
-    Shares(Shares),
+    Shares(Shares, Acting),
+}
+
+impl Start {
+    /// As whom a guest acts; nothing for others.
+    pub(super) fn acting(&self) -> Option<&Acting> {
+        match self {
+            Start::Volume | Start::Object(_) => None,
+            Start::Shared(_, acting) | Start::Shares(_, acting) => Some(acting),
+        }
+    }
 }
 
 /// Objects that are shared, by the names that they have at this mount. Clones are one; it can change while it is mounted.
@@ -72,8 +83,8 @@ impl Shares {
     }
 }
 
-/// The attributes of the directory of shares: whoever mounts may look.
-pub(super) fn attr(uid: u32, gid: u32) -> Attr {
+/// The attributes of the directory of shares, which belongs to who has mounted: there is nothing to be changed in it.
+pub(super) fn attr((uid, gid): (u32, u32)) -> Attr {
     let never = Stamp { secs: 0, nanos: 0 };
     Attr {
         ino: SHARES,
@@ -102,8 +113,8 @@ impl Root {
     pub fn of(start: &Start) -> Root {
         Root(match start {
             Start::Volume => Ino(1),
-            Start::Object(ino) | Start::Shared(ino) => *ino,
-            Start::Shares(_) => SHARES,
+            Start::Object(ino) | Start::Shared(ino, _) => *ino,
+            Start::Shares(..) => SHARES,
         })
     }
 

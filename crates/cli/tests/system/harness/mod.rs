@@ -2,6 +2,7 @@
 //!
 //! - [`Group`]: the processes `quorate replica`, on loopback ports.
 //! - [`Mount`]: a process `quorate mount`.
+//! - [`LocalUser`]: somebody else of this machine, without rights.
 //! - [`Up`]: a process `quorate up`, with all that it starts.
 //! - [`Status`]: what `quorate status --json` says.
 //! - [`Source`]: a tree of files to work on, the same in each run.
@@ -17,6 +18,7 @@ mod random;
 mod source;
 mod status;
 mod up;
+mod user;
 mod watchdog;
 
 use std::path::PathBuf;
@@ -32,6 +34,7 @@ pub use random::Random;
 pub use source::{Source, Times, assert_same};
 pub use status::Status;
 pub use up::Up;
+pub use user::LocalUser;
 
 /// As many as people have asked for with `QUORATE_LONG=1`, or enough for every day.
 pub fn long_or(long: usize, usual: usize) -> usize {

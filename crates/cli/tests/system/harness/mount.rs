@@ -2,8 +2,9 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
@@ -11,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::programs::wait;
 use super::watchdog::Mounts;
-use super::{Group, Patience, last_lines, quorate, scratch};
+use super::{Group, LocalUser, Patience, last_lines, quorate, scratch};
 
 /// How long a mount may take to come or to go.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,6 +70,16 @@ impl Mount {
         Mount::start_with(group, key, &[], credentials)
     }
 
+    /// The same with options.
+    pub fn of_guest_with(
+        group: &Group,
+        key: &Path,
+        credentials: &[&Path],
+        options: &[&str],
+    ) -> Mount {
+        Mount::start_with(group, key, options, credentials)
+    }
+
     fn start_with(group: &Group, key: &Path, options: &[&str], credentials: &[&Path]) -> Mount {
         let mut words: Vec<&OsStr> = vec!["--key".as_ref(), key.as_ref()];
         for credential in credentials {
@@ -81,13 +92,40 @@ impl Mount {
         Mount::run(&group.file(), group.mounts(), &words)
     }
 
+    /// Mounts by a credential as another user of this machine, who has the files in his own place. Nobody but him comes in.
+    pub fn of_user(group: &Group, user: &LocalUser, key: &str, credential: &str) -> Mount {
+        let (file, key, credential) = (user.at("group.toml"), user.at(key), user.at(credential));
+        let words: [&OsStr; 4] = [
+            "--key".as_ref(),
+            key.as_ref(),
+            "--credential".as_ref(),
+            credential.as_ref(),
+        ];
+        let place = user.scratch();
+        Mount::begin(user.quorate(), place, &file, group.mounts(), &words)
+    }
+
     fn run(what: &Path, mounts: Mounts, words: &[&OsStr]) -> Mount {
-        let place = scratch();
+        let mount = Mount::begin(quorate(), scratch(), what, mounts, words);
+        // The first call waits until the session is open.
+        std::fs::metadata(&mount.directory).expect("the root of the mount");
+        mount
+    }
+
+    fn begin(
+        mut command: Command,
+        place: tempfile::TempDir,
+        what: &Path,
+        mounts: Mounts,
+        words: &[&OsStr],
+    ) -> Mount {
         let directory = place.path().join("files");
         std::fs::create_dir(&directory).expect("a directory to mount on");
+        // Whose the place is.
+        let of = std::fs::metadata(place.path()).expect("it is there");
+        chown(&directory, Some(of.uid()), Some(of.gid())).expect("an owner");
         let log = place.path().join("log");
         let file = File::create(&log).expect("a log");
-        let mut command = quorate();
         command
             .args(["-v", "mount"])
             .arg(what)
@@ -130,8 +168,6 @@ impl Mount {
             );
             std::thread::sleep(Duration::from_millis(10));
         }
-        // The first call waits until the session is open.
-        std::fs::metadata(&self.directory).expect("the root of the mount");
     }
 
     /// The directory in which the group's files are.

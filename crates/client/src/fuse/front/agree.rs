@@ -10,7 +10,7 @@ const MAX_BACKGROUND: u16 = 64;
 /// `FUSE_AUTO_INVAL_DATA` is wanted only where each read is to ask first whether the file has changed. With it the kernel drops a
 /// file's pages whenever the time of change is another than it knew: the service gives the time of an own write, so each of
 /// them costs the pages that it has just filled. Without it the front tells own changes from foreign ones by their numbers.
-pub(super) fn on(config: &mut KernelConfig, caching: &Caching) {
+pub(super) fn on(config: &mut KernelConfig, caching: &Caching, is_guest: bool) {
     let mut wanted = InitFlags::FUSE_ASYNC_READ
         | InitFlags::FUSE_ATOMIC_O_TRUNC
         | InitFlags::FUSE_BIG_WRITES
@@ -22,12 +22,15 @@ pub(super) fn on(config: &mut KernelConfig, caching: &Caching) {
         | InitFlags::FUSE_READDIRPLUS_AUTO
         | InitFlags::FUSE_ASYNC_DIO
         | InitFlags::FUSE_MAX_PAGES
-        // The kernel checks permissions by ACLs as the replicas do, and leaves the umask to those who know default ACLs.
-        | InitFlags::FUSE_POSIX_ACL
+        // The umask is for those who know default ACLs.
         | InitFlags::FUSE_DONT_MASK
         // The service takes set-user-ID bits away at writes itself; asking before each write is spared.
         | InitFlags::FUSE_HANDLE_KILLPRIV_V2
         | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+    if !is_guest {
+        // The kernel checks permissions, by ACLs too, as the replicas do. Not for guests: it knows them by the ids of this machine.
+        wanted |= InitFlags::FUSE_POSIX_ACL;
+    }
     if caching.validate_reads {
         wanted |= InitFlags::FUSE_AUTO_INVAL_DATA;
     }

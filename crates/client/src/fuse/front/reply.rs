@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fuser::{
-    FileHandle, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr,
 };
 use quorate_files::Attr;
 use quorate_files::answer::{HeldLock, StatFs};
@@ -44,12 +45,12 @@ macro_rules! answers {
 
 answers! {
     ReplyAttr(Attr) => |reply, core, attr| {
-        reply.attr(&core.caching.attributes(&attr), &core.root.attr(&attr))
+        reply.attr(&core.caching.attributes(&attr), &core.told(&attr))
     };
-    ReplyAttr((Attr, Duration)) => |reply, core, told| reply.attr(&told.1, &core.root.attr(&told.0));
+    ReplyAttr((Attr, Duration)) => |reply, core, told| reply.attr(&told.1, &core.told(&told.0));
     ReplyEntry(Attr) => |reply, core, attr| {
         let (attributes, names) = (core.caching.attributes(&attr), core.name_lifetime(&attr));
-        reply.entry_with_ttls(&attributes, &names, &core.root.attr(&attr), GENERATION)
+        reply.entry_with_ttls(&attributes, &names, &core.told(&attr), GENERATION)
     };
     ReplyEmpty(()) => |reply, _core, _done| reply.ok();
     ReplyEmpty(locking::Changed) => |reply, _core, changed| {
@@ -68,9 +69,12 @@ answers! {
     };
     ReplyCreate(JustOpened) => |reply, core, opened| {
         let ttl = core.entry_lifetime(&opened.attr);
-        let attr = core.root.attr(&opened.attr);
+        let attr = core.told(&opened.attr);
         let number = FileHandle(opened.file.number);
         reply.created(&ttl, &attr, GENERATION, number, opened.answer)
+    };
+    ReplyOpen(u64) => |reply, _core, number| {
+        reply.opened(FileHandle(number), FopenFlags::empty())
     };
     ReplyLock(Option<HeldLock>) => |reply, _core, held| match held {
         Some(held) => reply.locked(
@@ -129,7 +133,7 @@ pub(super) async fn list_plus(
         let (attr, ttl) = match core.fresh_entry(entry).await {
             Some(attr) => {
                 let ttl = core.entry_lifetime(&attr).saturating_sub(page.age());
-                (core.root.attr(&attr), ttl)
+                (core.told(&attr), ttl)
             }
             None => (convert::no_attr(entry.kind), Duration::ZERO),
         };

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use fuser::{INodeNo, ReplyEmpty, Request};
+use fuser::{INodeNo, ReplyEmpty, ReplyOpen, Request};
 use quorate_files::{Ino, Who};
 use tokio::runtime::Handle;
 
@@ -69,6 +69,16 @@ impl Front {
             release(&core, &runtime, opened.file.number);
         };
         self.spawn(req.pid(), reply, work, undo);
+    }
+
+    /// Opens a directory.
+    pub(super) fn answer_listing(&self, req: &Request, reply: ReplyOpen, dir: Ino) {
+        let (core, who) = (self.core.clone(), self.who(req));
+        let work = async move { core.open_dir(who, dir).await };
+        let core = self.core.clone();
+        self.spawn(req.pid(), reply, work, move |number| {
+            core.listings.remove(number)
+        });
     }
 
     /// As [`Front::answer`], for a lock: if nobody waits for it any more its owner has what he had before.

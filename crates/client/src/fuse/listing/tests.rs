@@ -9,7 +9,8 @@ use quorate_files::{Action, Answer, Errno, Ino, Kind, Op, Who};
 
 use super::super::caching::Caching;
 use super::super::core::Core;
-use super::super::shares::Start;
+use super::super::owners::Acting;
+use super::super::shares::{Shares, Start};
 use crate::volume::{CallError, Calling, Spanning, Volume};
 
 /// A group that has one entry of many in each page, until it refuses.
@@ -72,7 +73,7 @@ async fn listed(start: Start, errno: Errno, pages: u64) -> Result<usize, fuser::
 /// A directory that is gone is empty to who begins to list it. Who has a part is told that it is not all; so is a guest, to whom it may be gone alone.
 #[tokio::test]
 async fn a_listing_that_breaks_off_does_not_look_complete() {
-    let shared = || Start::Shared(Ino(5));
+    let shared = || Start::Shared(Ino(5), Acting::default());
     let (gone, out) = (Errno::ENOENT, Errno::ESTALE);
     for start in [Start::Volume, shared()] {
         for pages in [0, 2] {
@@ -84,6 +85,6 @@ async fn a_listing_that_breaks_off_does_not_look_complete() {
     assert_eq!(listed(Start::Volume, out, 2).await, stale);
     assert_eq!(listed(shared(), out, 0).await, stale);
     assert_eq!(listed(shared(), out, 2).await, stale);
-    let shares = Start::Shares(Default::default());
+    let shares = Start::Shares(Shares::default(), Acting::default());
     assert_eq!(listed(shares, out, 1).await, stale);
 }
