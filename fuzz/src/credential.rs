@@ -94,7 +94,6 @@ fn parts(caveat: &Caveat) -> (u8, Vec<u8>) {
     let body = match caveat {
         Caveat::NamePrefix(prefix) => prefix.to_vec(),
         Caveat::ByteQuota(bytes) => bytes.to_le_bytes().to_vec(),
-        Caveat::RateClass(class) => vec![*class],
         Caveat::AuditTag(tag) => tag.clone().into_bytes(),
         Caveat::Ids { uid, gid } => [uid.to_le_bytes(), gid.to_le_bytes()].concat(),
     };

@@ -19,8 +19,6 @@ pub enum Caveat {
     NamePrefix(Bytes),
     /// At most so many bytes are written under this link, by all who hold a part of it together.
     ByteQuota(u64),
-    /// How operations are rationed: the larger the number, the later they come. Of several the largest counts.
-    RateClass(u8),
     /// 1 to 64 printable ASCII characters that the audit log repeats.
     AuditTag(String),
     /// The numeric user and group as which the holder acts, whatever the holder's machine says.
@@ -42,12 +40,11 @@ pub enum BadCaveat {
 }
 
 impl Caveat {
-    /// The number of this kind. 6 is kept for a wrapped key, and refused until there is one.
+    /// The number of this kind. 3 is kept for a rate class and 6 for a wrapped key: refused, since nothing would keep them.
     pub fn kind(&self) -> u8 {
         match self {
             Caveat::NamePrefix(_) => 1,
             Caveat::ByteQuota(_) => 2,
-            Caveat::RateClass(_) => 3,
             Caveat::AuditTag(_) => 4,
             Caveat::Ids { .. } => 5,
         }
@@ -57,7 +54,6 @@ impl Caveat {
         match self {
             Caveat::NamePrefix(prefix) => prefix.to_vec(),
             Caveat::ByteQuota(bytes) => bytes.to_le_bytes().into(),
-            Caveat::RateClass(class) => [*class].into(),
             Caveat::AuditTag(tag) => tag.as_bytes().into(),
             Caveat::Ids { uid, gid } => [uid.to_le_bytes(), gid.to_le_bytes()].concat(),
         }
@@ -75,7 +71,6 @@ impl Caveat {
         Ok(match kind {
             1 if is_prefix(body) => Caveat::NamePrefix(body.clone()),
             2 => Caveat::ByteQuota(u64::from_le_bytes(body[..].try_into().map_err(|_| bad)?)),
-            3 if body.len() == 1 => Caveat::RateClass(body[0]),
             4 if is_tag(body) => {
                 Caveat::AuditTag(String::from_utf8(body.to_vec()).map_err(|_| bad)?)
             }
@@ -83,7 +78,7 @@ impl Caveat {
                 let (uid, gid) = fixed(0).zip(fixed(4)).ok_or(bad)?;
                 Caveat::Ids { uid, gid }
             }
-            1..=5 => return Err(bad),
+            1 | 4 | 5 => return Err(bad),
             _ => return Err(BadCaveat::Unknown(kind)),
         })
     }
@@ -105,7 +100,6 @@ impl fmt::Display for Caveat {
                 write!(f, "names that begin with \"{}\"", prefix.escape_ascii())
             }
             Caveat::ByteQuota(bytes) => write!(f, "at most {bytes} bytes written"),
-            Caveat::RateClass(class) => write!(f, "rate class {class}"),
             Caveat::AuditTag(tag) => write!(f, "tagged \"{}\"", tag.escape_default()),
             Caveat::Ids { uid, gid } => write!(f, "as user {uid}, group {gid}"),
         }

@@ -153,8 +153,6 @@ pub struct Grant {
     pub window: Window,
     /// As which user and group, where that is fixed.
     pub ids: Option<(u32, u32)>,
-    /// The largest rate class of all links.
-    pub rate_class: u8,
     /// Where: all of these together.
     pub reaches: Vec<Reach>,
 }
@@ -230,19 +228,12 @@ impl Chain {
                 _ => None,
             }),
         });
-        let class = |link: &Link| {
-            find(link, |caveat| match caveat {
-                Caveat::RateClass(class) => Some(*class),
-                _ => None,
-            })
-        };
         Some(Grant {
             id: *id,
             subject: last.terms.subject,
             rights: last.terms.rights,
             window: last.terms.window,
             ids: self.links().first().and_then(ids),
-            rate_class: self.links().iter().filter_map(class).max().unwrap_or(0),
             reaches: reaches.collect(),
         })
     }

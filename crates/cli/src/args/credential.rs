@@ -90,7 +90,7 @@ pub struct Link {
     #[arg(long, value_name = "N")]
     pub serial: Option<u64>,
     /// A condition; at most one of each kind. prefix=NAME: only names directly in it that begin so. quota=BYTES: no more is
-    /// written; each name that is made counts as 256, so it bounds empty files too. rate=N: a rate class, 0 to 255. tag=TEXT: for the audit log. ids=UID:GID: acts as this user and group. Repeatable.
+    /// written; each name that is made counts as 256, so it bounds empty files too. tag=TEXT: for the audit log. ids=UID:GID: acts as this user and group. Repeatable.
     #[arg(long = "caveat", value_name = "KIND=VALUE", value_parser = parse_caveat)]
     pub caveats: Vec<Caveat>,
 }
@@ -187,11 +187,10 @@ fn parse_caveat(text: &str) -> Result<Caveat, String> {
     match kind {
         "prefix" => Ok(Caveat::NamePrefix(value.as_bytes().to_vec().into())),
         "quota" => Ok(Caveat::ByteQuota(number(value)?)),
-        "rate" => {
-            let class = value.parse();
-            let class = class.map_err(|_| format!("{value:?} is no number from 0 to 255"))?;
-            Ok(Caveat::RateClass(class))
-        }
+        "rate" => Err(
+            "no replica rations operations, so this condition would not be kept: a credential with it is refused everywhere"
+                .into(),
+        ),
         "tag" => Ok(Caveat::AuditTag(value.into())),
         "ids" => {
             let (uid, gid) = value.split_once(':').ok_or("write it as ids=UID:GID")?;
@@ -200,7 +199,7 @@ fn parse_caveat(text: &str) -> Result<Caveat, String> {
                 gid: id(gid)?,
             })
         }
-        _ => Err(format!("{kind:?} is none of prefix, quota, rate, tag, ids")),
+        _ => Err(format!("{kind:?} is none of prefix, quota, tag, ids")),
     }
 }
 
@@ -228,7 +227,7 @@ mod tests {
         for text in [
             "tag",
             "quota=1k",
-            "rate=256",
+            "rate=9",
             "ids=1000",
             "ids=-1:0",
             "colour=red",

@@ -105,7 +105,6 @@ proptest! {
             rights: Rights::ALL,
             window: Window { not_before: 0, not_after: 9 },
             ids: None,
-            rate_class: 0,
             reaches,
         };
         let (name, rights) = (name.map(|at| NAMES[at]), KINDS[kind]);

@@ -13,7 +13,6 @@ pub struct Authority {
     pub from: u64,
     pub until: u64,
     pub ids: Option<(u32, u32)>,
-    pub class: u8,
     pub prefixes: Vec<Option<Vec<u8>>>,
     pub quotas: Vec<Option<u64>>,
 }
@@ -97,7 +96,6 @@ pub fn authority(bytes: &[u8], volume: &[u8; 32], owner: &[u8; 32]) -> Option<Au
                     prefix = Some(body.to_vec());
                 }
                 (2, 8) => quota = Some(number(body) as u64),
-                (3, 1) => out.class = out.class.max(body[0]),
                 (4, 1..=64) if body.iter().all(|b| (32..127).contains(b)) => {}
                 (5, 8) => {
                     let own = (number(&body[..4]) as u32, number(&body[4..]) as u32);
