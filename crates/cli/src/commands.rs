@@ -15,6 +15,7 @@ pub mod programs;
 pub mod quota;
 pub mod recover;
 pub mod replica;
+pub mod revocations;
 pub mod revoke;
 pub mod route;
 pub mod sharing;

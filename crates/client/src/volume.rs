@@ -10,13 +10,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_files::answer::{
     Adopted, Audit as AuditRows, Data, Entries, Grants as KeptGrants, Held, HeldLock, Made, Opened,
-    Progress, Quotas as QuotaRows, StatFs, WithAttrs as AttrsAnswer, Written,
+    Progress, Quotas as QuotaRows, Revocations as KeptRevocations, StatFs,
+    WithAttrs as AttrsAnswer, Written,
 };
 use quorate_files::op::{
     Access, Adopt, Audit, Create, Fallocate, GetXattr, Grants, Hold, Link, ListXattr, Lock, Lookup,
     Make, Mkdir, Mknod, Open, Place, PutCredential, Quotas, Read, ReadDir, RemoveXattr, Rename,
-    Revoke, Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink, Unlink, WithAttrs, Write, XattrMode,
-    flags,
+    Restore, Revocations, Revoke, Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink, Unlink,
+    WithAttrs, Write, XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 use quorate_wire::Digest;
@@ -286,6 +287,10 @@ impl Volume {
         put_credential(PutCredential) => PutCredential -> Granted(Digest);
         /// Takes credentials back.
         revoke(Revoke) => Revoke -> Done(Nothing);
+        /// Ends a revocation.
+        restore(Restore) => Restore -> Done(Nothing);
+        /// What was taken back.
+        revocations(Revocations) => Revocations -> Revocations(KeptRevocations);
         /// The credentials that the volume keeps.
         grants(Grants) => Grants -> Grants(KeptGrants);
         /// The audit log.

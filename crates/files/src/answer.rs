@@ -13,7 +13,7 @@ use crate::errno::Errno;
 use crate::op::{LockKind, MAX_HELD_AT_ONCE, MAX_OBJECTS};
 use crate::types::{Handle, Ino, Kind, Nothing, Stamp};
 
-pub use credentials::{Audit, AuditRow, Decision, Grants, KeptGrant};
+pub use credentials::{Audit, AuditRow, Decision, Grants, KeptGrant, KeptRevocation, Revocations};
 pub use quotas::{Adopted, QuotaRow, Quotas};
 
 record! {
@@ -273,6 +273,8 @@ tagged! {
         20 => Adopted(Adopted),
         /// What is held.
         21 => Held(Held),
+        /// What was taken back.
+        22 => Revocations(Revocations),
     }
 }
 

@@ -89,9 +89,12 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
         Action::Lock(op) => settles.settle(of(LOCKS, op.handle.ino)),
 
         // Seldom, and what they touch is asked about by all that guests do.
-        Action::PutCredential(_) | Action::Revoke(_) | Action::Grants(_) | Action::Audit(_) => {
-            Uses::everything()
-        }
+        Action::PutCredential(_)
+        | Action::Revoke(_)
+        | Action::Restore(_)
+        | Action::Revocations(_)
+        | Action::Grants(_)
+        | Action::Audit(_) => Uses::everything(),
 
         Action::Open(op) => {
             let uses = opened(settles, call, op.flags);

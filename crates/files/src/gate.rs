@@ -339,7 +339,7 @@ impl Fs<'_, '_> {
     }
 
     /// What the guest's credentials give with an object, as it was decided before or is now. `ESTALE` where it is gone.
-    fn decided<T>(&self, guest: &Guest, ino: Ino, ask: impl FnOnce(&Decision) -> T) -> Done<T> {
+    pub fn decided<T>(&self, guest: &Guest, ino: Ino, ask: impl FnOnce(&Decision) -> T) -> Done<T> {
         let mut decisions = guest.decisions.borrow_mut();
         let has_changed = guest.has_changed.get();
         if let Some((decision, is_held)) = decisions.about(ino, guest.operation) {

@@ -13,8 +13,8 @@ use crate::answer::{self, Answer, KeptGrant};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs, Stop};
 use crate::layout::{
-    self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT,
-    MAX_LINKS_PER_SUBJECT, SWEPT_PER_OP, Sharing, Written, tag,
+    self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_SUBJECT, MAX_LINKS_PER_SUBJECT, SWEPT_PER_OP,
+    Sharing, Written, tag,
 };
 use crate::op::{GrantPlace, Grants, MAX_ROWS, PutCredential};
 use crate::types::Ino;
@@ -24,6 +24,9 @@ use crate::walk::{Walk, object, steps};
 pub(crate) const MAX_PATH_BYTES: usize = 1024;
 /// A page of a listing ends here: a result may have little more than 1 MiB.
 const MAX_PAGE_BYTES: usize = 512 << 10;
+
+/// How many rows that end are looked through for a credential, where there are as many as there can be.
+const ENDS_LOOKED_AT: usize = 256;
 
 /// And where the links of its rows are about so many objects, each of which may be deep down.
 const MAX_PAGE_OBJECTS: usize = 512;
@@ -47,21 +50,15 @@ impl Kept {
         })
     }
 
-    /// The subject of the first link, to whom the owner has given it.
-    fn holder(&self) -> PublicKey {
-        holder(&self.chain)
+    /// By whose hands it has come: the subjects of all links but the last, the first one first.
+    fn hosts(&self) -> Vec<PublicKey> {
+        let reaches = self.grant.reaches.iter().skip(1);
+        reaches.map(|reach| reach.issuer).collect()
     }
 
     fn key(&self) -> Bytes {
         layout::grant_key(self.grant.subject, self.grant.id)
     }
-}
-
-fn holder(chain: &Chain) -> PublicKey {
-    chain
-        .links()
-        .first()
-        .map_or(chain.owner(), |link| link.terms.subject)
 }
 
 /// The links with a byte quota.
@@ -128,14 +125,15 @@ impl Fs<'_, '_> {
     /// Keeps a credential that holds.
     fn keep(&mut self, kept: &Kept) -> Done<()> {
         self.make_room(kept)?;
-        let holder = kept.holder();
+        let hosts = kept.hosts();
         let mut sharing = self.sharing()?;
         if sharing.grants >= MAX_GRANTS {
-            return Err(Errno::ENOSPC.into());
+            self.drop_first_to_end()?;
+            sharing = self.sharing()?;
         }
         sharing.grants += 1;
         self.put_sharing(&sharing);
-        let mut rows = 1;
+        self.count_hosts(&hosts, 1)?;
         for (at, reach) in rationed(&kept.grant) {
             let key = layout::written_key(reach.id);
             if self.txn.get(&key)?.is_some() {
@@ -143,17 +141,22 @@ impl Fs<'_, '_> {
             }
             // The link's own end, which others that are passed on from it may reach.
             let until = kept.chain.links()[at].terms.window.not_after;
+            let above = &hosts[..at];
             let written = Written {
                 bytes: 0,
-                holder,
+                hosts: above.into(),
                 until,
             };
             self.put(key.clone(), &written);
             self.txn.put(layout::expiry_key(until, &key), Bytes::new());
-            rows += 1;
+            self.count_hosts(above, 1)?;
         }
-        if self.count(layout::holder_key(holder), rows)? > MAX_GRANTS_PER_HOLDER {
-            return Err(Errno::EDQUOT.into());
+        let room = MAX_GRANTS - sharing.grants;
+        for (place, host) in hosts.iter().enumerate() {
+            let passed_on: Option<u32> = self.load(&layout::host_key(*host))?;
+            if passed_on > Some(layout::most_passed_on(place, room)) {
+                return Err(Errno::EDQUOT.into());
+            }
         }
         let key = kept.key();
         let until = kept.grant.window.not_after;
@@ -161,6 +164,24 @@ impl Fs<'_, '_> {
         self.txn.put(key, kept.bytes.clone());
         self.counters.shared += 1;
         Ok(())
+    }
+
+    /// Counts something for all who have passed it on.
+    fn count_hosts(&mut self, hosts: &[PublicKey], change: i32) -> Done<()> {
+        for host in hosts {
+            self.count(layout::host_key(*host), change)?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the credential that ends first of all. What else ends is looked through for it, not without bound.
+    fn drop_first_to_end(&mut self) -> Done<()> {
+        let ends = self.scan(&[tag::EXPIRY], &[tag::EXPIRY + 1], ENDS_LOOKED_AT)?;
+        let mut rows = ends.iter().map(|(key, _)| key.slice(9..));
+        let row = rows.find(|row| row.first() == Some(&tag::GRANT));
+        let row = row.ok_or(Errno::ENOSPC)?;
+        let bytes = self.txn.get(&row)?.ok_or_else(|| damaged(&row))?;
+        self.drop_grant(&Kept::read(&row, bytes)?)
     }
 
     /// Lets go of those of the same subject that end first, until there is room for one more. What a guest's operations cost grows with
@@ -190,8 +211,7 @@ impl Fs<'_, '_> {
         let mut sharing = self.sharing()?;
         sharing.grants -= 1;
         self.put_sharing(&sharing);
-        self.count(layout::holder_key(kept.holder()), -1)?;
-        Ok(())
+        self.count_hosts(&kept.hosts(), -1)
     }
 
     /// The credentials of a key, in the order of their digests. Those that have ended or are revoked may be among them.
@@ -238,6 +258,7 @@ impl Fs<'_, '_> {
             sweep: None,
             audited: 0,
             audit: Digest::ZERO,
+            untold: 0,
         }))
     }
 
@@ -261,7 +282,7 @@ impl Fs<'_, '_> {
                     let written: Written = self.load(&row)?.ok_or_else(|| damaged(&row))?;
                     self.txn.delete(row);
                     self.txn.delete(key);
-                    self.count(layout::holder_key(written.holder), -1)?;
+                    self.count_hosts(&written.hosts, -1)?;
                 }
                 Some(&tag::REVOCATION) => self.drop_revocation(&row)?,
                 _ => return Err(damaged(&key).into()),

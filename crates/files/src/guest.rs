@@ -6,13 +6,14 @@ mod shown;
 pub(crate) use shown::Allowed;
 
 use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use quorate_state::{Fault, Txn};
 
 use crate::answer::{Answer, Decision, Outcome};
-use crate::audit::made;
+use crate::audit::{Noted, is_change, made};
 use crate::decisions::Memory;
 use crate::errno::Errno;
 use crate::fs::{Caller, Done, Fs, Stop};
@@ -140,8 +141,15 @@ fn run_action(
         Ok(answer) => (made(action, answer), None),
         Err(errno) => (None, Some(errno)),
     };
-    let child = made.unwrap_or(child);
-    log(txn, &own, action, child, refused, Decision::Allowed, by)?;
+    let noted = Noted {
+        action,
+        child: made.unwrap_or(child),
+        refused,
+        decision: Decision::Allowed,
+        by,
+        is_change: outcome.is_ok() && is_change(action, child),
+    };
+    log(txn, &own, &noted)?;
     show(txn, &own, guest, outcome)
 }
 
@@ -157,13 +165,20 @@ fn deny(
     if guest.grants.is_empty() {
         let_go(txn, caller)?;
     }
-    let denied = Decision::Denied;
-    log(txn, caller, action, child, Some(&errno), denied, None)?;
+    let by = match Fs::new(txn, caller)?.in_spite_of(guest, action) {
+        Ok(by) => by.map(|at| &guest.grants[at]),
+        Err(stop) => return refused(stop),
+    };
+    let noted = Noted {
+        child,
+        ..Noted::denied(action, &errno, by)
+    };
+    log(txn, caller, &noted)?;
     Ok(Outcome(Err(errno)))
 }
 
-/// Holds files. Each is judged by itself and has its own row in the log. Where the guest may not hold one of them it holds none, and
-/// the log tells of that one.
+/// Holds files. Each is judged by itself. The log tells which are held that were not before, in a row for each credential by which they are;
+/// where the guest may not hold one of them it holds none, and the log tells of that one.
 fn hold(
     txn: &mut Txn<'_>,
     caller: &Caller<'_>,
@@ -171,15 +186,19 @@ fn hold(
     action: &Action,
     op: &Hold,
 ) -> Result<Outcome, Fault> {
-    let mut rows = Vec::with_capacity(op.keep.len());
-    for ino in &op.keep {
-        let one = Action::Hold(Hold {
-            keep: [*ino].into(),
-            let_go: Vec::new(),
-        });
-        let judged = Fs::new(txn, caller)?.judge(guest, &one);
-        match judged {
-            Ok(pass) => rows.push((*ino, one, pass.by)),
+    let keep = |keep: Vec<Ino>| {
+        let let_go = Vec::new();
+        Action::Hold(Hold { keep, let_go })
+    };
+    let asked: BTreeSet<Ino> = op.keep.iter().copied().collect();
+    let mut new: BTreeMap<Option<usize>, Vec<Ino>> = BTreeMap::new();
+    for ino in asked {
+        let one = keep([ino].into());
+        let fs = Fs::new(txn, caller)?;
+        let judged = fs.judge(guest, &one);
+        match judged.and_then(|pass| Ok((pass.by, fs.held(ino)?))) {
+            Ok((by, None)) => new.entry(by).or_default().push(ino),
+            Ok((_, Some(_))) => {}
             Err(Stop::Refused(errno)) => return deny(txn, caller, guest, &one, Ino(0), errno),
             Err(Stop::Failed(fault)) => return Err(fault),
         }
@@ -191,22 +210,25 @@ fn hold(
     };
     let outcome = or_undo(txn, |txn| change(txn, &own, |fs| dispatch(fs, action)))?;
     guest.has_changed(&Fs::new(txn, caller)?);
-    if outcome.is_err() {
-        // It is about all of them.
-        rows.truncate(1);
+    if let Ok(Answer::Held(held)) = &outcome {
+        new.retain(|_, files| {
+            files.retain(|ino| !held.gone.contains(ino));
+            !files.is_empty()
+        });
     }
-    always(txn, &own, |fs| {
-        fs.tidy()?;
-        for (ino, one, by) in &rows {
-            let refused = match &outcome {
-                Ok(Answer::Held(held)) if held.gone.contains(ino) => Some(&Errno::ESTALE),
-                outcome => outcome.as_ref().err(),
-            };
-            let by = by.map(|at| &guest.grants[at]);
-            fs.note(one, Ino(0), refused, Decision::Allowed, by)?;
+    for (by, files) in new {
+        let held = keep(files);
+        let noted = Noted {
+            decision: Decision::Allowed,
+            by: by.map(|at| &guest.grants[at]),
+            ..Noted::asked(&held, outcome.as_ref().err())
+        };
+        log(txn, &own, &noted)?;
+        if outcome.is_err() {
+            // It is about all of them.
+            break;
         }
-        Ok(())
-    })?;
+    }
     Ok(Outcome(outcome))
 }
 
@@ -228,13 +250,7 @@ fn free(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outco
             false => fs.end_session().map(drop),
         })?,
         Action::Release(_) | Action::Hold(_) => {}
-        _ => {
-            let (refused, decision) = match &outcome {
-                Ok(_) => (None, Decision::Allowed),
-                Err(errno) => (Some(errno), Decision::Denied),
-            };
-            log(txn, &own, action, Ino(0), refused, decision, None)?;
-        }
+        _ => log(txn, &own, &Noted::asked(action, outcome.as_ref().err()))?,
     }
     Ok(Outcome(outcome))
 }

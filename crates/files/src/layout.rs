@@ -19,7 +19,7 @@
 //! | `1a` ino | [`LockTable`]; absent where there are no locks |
 //! | `1b` place | [`Dead`]: content that no inode has any more. Its extents are deleted a few at each later change |
 //! | `1c` subject chain | a credential that holds: the chain, bare. In the key: its last subject, its digest |
-//! | `1d` holder | `u32`: how many `1c` and `1e` come of the credentials whose first subject this is; absent for none |
+//! | `1d` key | `u32`: how many `1c` and `1e` were passed on by this key, directly or by others; absent for none |
 //! | `1e` link | [`Written`]: what was written under a link with a byte quota. In the key: the link's digest |
 //! | `1f` link kind what | [`Revocation`] of links below this one; of all, where the digest is zeros. `01` issuer serial, `02` key, `03` issuer |
 //! | `20` link | `u32`: how many `1f` there are for links below this one; absent for none |
@@ -33,6 +33,7 @@
 //! | `28` ino | `u64`: the place of a file that lingers; absent for all others |
 //! | `29` place | [`Waiting`]: a file that lingers. In the order in which they began to |
 //! | `2a` | [`Lingering`]: counts; absent where nothing lingers |
+//! | `2b` key | `u32`: how many `23` count against this key's share of the log; absent for none |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -52,7 +53,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_wire::{Digest, PublicKey, record};
 
-use crate::op::{Limits, LockKind, LockSpace, Revoked};
+use crate::op::{Limits, LockKind, LockSpace, Revoked, Serial};
 use crate::types::{Handle, Ino, Kind, Stamp};
 
 /// The unit of allocation.
@@ -94,9 +95,8 @@ pub const RECLAIM_PER_OP: usize = 128;
 pub const MAX_GRANTS_PER_SUBJECT: usize = 64;
 /// The most links of all credentials of one key together. Beyond it goes what ends first, too.
 pub const MAX_LINKS_PER_SUBJECT: usize = 128;
-/// The most credentials, and links with a quota below them, that come of the credentials of one first subject. So who may pass
-/// on fills no place but its own.
-pub const MAX_GRANTS_PER_HOLDER: u32 = 4096;
+/// The most credentials, and links with a quota, that one key has passed on, directly or by others: see [`most_passed_on`].
+pub const MAX_PASSED_ON: u32 = 4096;
 /// The most credentials.
 pub const MAX_GRANTS: u32 = 65_536;
 /// The most revocations. Half of them are for the owner alone.
@@ -105,6 +105,8 @@ pub const MAX_REVOCATIONS: u32 = 65_536;
 pub const MAX_REVOCATIONS_PER_GRANT: u32 = 1024;
 /// How many rows of the audit log are kept.
 pub const AUDIT_ROWS: u64 = 65_536;
+/// How many of these can be about what changed nothing, of those who have come by one first subject.
+pub const AUDIT_SHARE: u32 = 4096;
 /// How many rows that have ended one operation lets go of.
 pub const EXPIRED_PER_OP: usize = 16;
 /// For how many nanoseconds of agreed time a file lingers that has neither names nor handles: for those who have opened it and
@@ -135,7 +137,7 @@ pub(crate) mod tag {
     pub const LOCKS: u8 = 0x1a;
     pub const DEAD: u8 = 0x1b;
     pub const GRANT: u8 = 0x1c;
-    pub const HOLDER: u8 = 0x1d;
+    pub const HOST: u8 = 0x1d;
     pub const WRITTEN: u8 = 0x1e;
     pub const REVOCATION: u8 = 0x1f;
     pub const REVOKER: u8 = 0x20;
@@ -149,6 +151,7 @@ pub(crate) mod tag {
     pub const LINGERING: u8 = 0x28;
     pub const WAITING: u8 = 0x29;
     pub const LINGERING_ALL: u8 = 0x2a;
+    pub const AUDITED: u8 = 0x2b;
 }
 
 record! {
@@ -291,8 +294,8 @@ record! {
     pub struct Written {
         /// Bytes, by all who hold a part of it.
         pub bytes: u64,
-        /// The first subject of the credentials with this link.
-        pub holder: PublicKey,
+        /// By whose hands the link has come: the subjects of those above it, the first one first.
+        pub hosts: Vec<PublicKey> => 15, "hosts",
         /// The last second of the link.
         pub until: u64,
     }
@@ -321,6 +324,8 @@ record! {
         pub audited: u64,
         /// The digest of its last row.
         pub audit: Digest,
+        /// How many operations have no row because it would be as the one before, or a share is used up.
+        pub untold: u64,
     }
 }
 
@@ -487,8 +492,15 @@ pub(crate) fn grants_of(subject: PublicKey) -> (Bytes, Bytes) {
     (grant_key(subject, Digest::ZERO), grant_key(subject, last))
 }
 
-pub(crate) fn holder_key(holder: PublicKey) -> Bytes {
-    join(tag::HOLDER, &[], &holder.0)
+pub(crate) fn host_key(host: PublicKey) -> Bytes {
+    join(tag::HOST, &[], &host.0)
+}
+
+/// How many credentials, and links with a quota, a key may have passed on that has this place among those by whose hands one has come,
+/// while the volume has room for so many more credentials. Who is further down gets a quarter of who is above, and so can't fill what
+/// that has; and nobody takes the last of the room: what is left for others is eight times as much as anybody may have.
+pub(crate) fn most_passed_on(place: usize, room: u32) -> u32 {
+    MAX_PASSED_ON.min(room / 8) >> (2 * place.min(3))
 }
 
 pub(crate) fn written_key(link: Digest) -> Bytes {
@@ -505,6 +517,33 @@ pub(crate) fn revocation_key(under: Digest, what: &Revoked) -> Bytes {
     let serial = serial.as_ref().map_or(&[][..], |bytes| bytes);
     let parts = [&under.0[..], &[kind], &key.0, serial];
     join(tag::REVOCATION, &[], &parts.concat())
+}
+
+/// The first key that a revocation can have, and the first key after them.
+pub(crate) fn revocations() -> (Bytes, Bytes) {
+    (
+        join(tag::REVOCATION, &[], &[]),
+        join(tag::REVOCATION + 1, &[], &[]),
+    )
+}
+
+/// By whose link a revocation with this key is (zeros: the owner's), and what it takes back; `below` stands in its row.
+pub(crate) fn revoked_by(key: &[u8], below: u64) -> Option<(Digest, Revoked)> {
+    let under = Digest(key_at(key, 0)?);
+    let issuer = PublicKey(key.get(34..66)?.try_into().ok()?);
+    let what = match key.get(33)? {
+        1 => {
+            let serial = u64::from_be_bytes(key.get(66..)?.try_into().ok()?);
+            Revoked::Serial(Serial { issuer, serial })
+        }
+        2 => Revoked::Key(issuer),
+        3 => Revoked::Epoch(Serial {
+            issuer,
+            serial: below,
+        }),
+        _ => return None,
+    };
+    Some((under, what))
 }
 
 pub(crate) fn revoker_key(under: Digest) -> Bytes {
@@ -552,6 +591,10 @@ pub(crate) fn lingering_all_key() -> Bytes {
 
 pub(crate) fn audit_key(sequence: u64) -> Bytes {
     join(tag::AUDIT, &[sequence], &[])
+}
+
+pub(crate) fn audited_key(share: PublicKey) -> Bytes {
+    join(tag::AUDITED, &[], &share.0)
 }
 
 pub(crate) fn sharing_key() -> Bytes {

@@ -141,7 +141,7 @@ impl Fs<'_, '_> {
     }
 
     /// The handle by which this session holds a file, if it does.
-    fn held(&self, ino: Ino) -> Done<Option<Handle>> {
+    pub fn held(&self, ino: Ino) -> Done<Option<Handle>> {
         let Some(handle) = Handle::held(ino) else {
             return Ok(None);
         };

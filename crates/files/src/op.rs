@@ -212,6 +212,10 @@ tagged! {
         40 => CheckOpen(Open),
         /// Holds files, so that they stay when they lose their names, and lets go of others. `Held`.
         41 => Hold(Hold),
+        /// Ends a revocation, so that what it took back holds again. `Done`.
+        42 => Restore(Restore),
+        /// What was taken back, for all but guests (`EPERM`). `Revocations`.
+        43 => Revocations(Revocations),
     }
 }
 
@@ -295,6 +299,8 @@ impl Action {
             Action::StatFsOf(_) => 39,
             Action::CheckOpen(_) => 40,
             Action::Hold(_) => 41,
+            Action::Restore(_) => 42,
+            Action::Revocations(_) => 43,
         }
     }
 
@@ -313,6 +319,7 @@ impl Action {
             | Action::ListXattr(_)
             | Action::Grants(_)
             | Action::Audit(_)
+            | Action::Revocations(_)
             | Action::Quotas(_)
             | Action::StatFsOf(_)
             | Action::CheckOpen(_) => true,
@@ -339,6 +346,7 @@ impl Action {
             | Action::CopyRange(_)
             | Action::PutCredential(_)
             | Action::Revoke(_)
+            | Action::Restore(_)
             | Action::SetQuota(_)
             | Action::Adopt(_)
             | Action::Hold(_) => false,

@@ -4,36 +4,43 @@
 //! after it on, for what was brought before and for what is brought later. What it matches lies below the link by which the revoker has
 //! the right; the owner's lies below none.
 
+use alloc::vec::Vec;
+
 use bytes::Bytes;
 use quorate_credential::Rights;
 use quorate_state::Fault;
-use quorate_wire::Digest;
+use quorate_wire::{Decode, Digest};
 
-use crate::answer::Answer;
+use crate::answer::{self, Answer, KeptRevocation};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
 use crate::grants::Kept;
 use crate::layout::{
     self, MAX_REVOCATIONS, MAX_REVOCATIONS_PER_GRANT, Revocation, revocation_key, tag,
 };
-use crate::op::{Revoke, Revoked, Serial};
+use crate::op::{MAX_ROWS, Restore, RevocationPlace, Revocations, Revoke, Revoked, Serial};
 use crate::types::Nothing;
 
 impl Fs<'_, '_> {
-    pub fn revoke(&mut self, op: &Revoke) -> Done<Answer> {
+    /// Below which link the caller may take back by a credential of its own, or the owner by none; and until which second.
+    fn revoker(&self, by: Option<Digest>) -> Done<(Digest, u64)> {
         let owner = self.admission.owner.ok_or(Errno::ENOTSUP)?;
-        let (under, end) = match op.by {
-            None if self.call.client == owner => (Digest::ZERO, u64::MAX),
-            None => return Err(Errno::EPERM.into()),
-            Some(id) => {
-                let kept = self.grant_of(self.call.client, id)?;
-                let kept = kept.ok_or(Errno::EPERM)?;
-                if !kept.grant.rights.contains(Rights::REVOKE) || !self.is_in_force(&kept)? {
-                    return Err(Errno::EPERM.into());
-                }
-                (id, kept.grant.window.not_after)
-            }
+        let Some(id) = by else {
+            return match self.call.client == owner {
+                true => Ok((Digest::ZERO, u64::MAX)),
+                false => Err(Errno::EPERM.into()),
+            };
         };
+        let kept = self.grant_of(self.call.client, id)?;
+        let kept = kept.ok_or(Errno::EPERM)?;
+        match kept.grant.rights.contains(Rights::REVOKE) && self.is_in_force(&kept)? {
+            true => Ok((id, kept.grant.window.not_after)),
+            false => Err(Errno::EPERM.into()),
+        }
+    }
+
+    pub fn revoke(&mut self, op: &Revoke) -> Done<Answer> {
+        let (under, end) = self.revoker(op.by)?;
         // It would match nothing.
         if op.until.is_some_and(|until| until < self.second()) {
             return Err(Errno::EINVAL.into());
@@ -65,6 +72,60 @@ impl Fs<'_, '_> {
         Ok(Answer::Done(Nothing))
     }
 
+    /// Ends a revocation. What it took back and was let go of since is not there before it is brought again.
+    pub fn restore(&mut self, op: &Restore) -> Done<Answer> {
+        let is_owner = self.admission.owner == Some(self.call.client);
+        let under = match op.by {
+            // The owner answers for all that is below it.
+            Some(id) if is_owner => id,
+            by => self.revoker(by)?.0,
+        };
+        let key = revocation_key(under, &op.what);
+        if self.txn.get(&key)?.is_none() {
+            return Err(Errno::ENOENT.into());
+        }
+        self.drop_revocation(&key)?;
+        self.counters.shared += 1;
+        Ok(Answer::Done(Nothing))
+    }
+
+    pub fn revocations(&mut self, op: &Revocations) -> Done<Answer> {
+        if op.count == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        if !self.admission.is_member(&self.call.client) {
+            return Err(Errno::EPERM.into());
+        }
+        let limit = op.count.min(MAX_ROWS) as usize;
+        let (first, end) = layout::revocations();
+        // The key after that of the last row: there is none between.
+        let after = |place: &RevocationPlace| {
+            let key = revocation_key(place.by.unwrap_or(Digest::ZERO), &place.what);
+            Bytes::from([&key[..], &[0]].concat())
+        };
+        let from = op.after.as_ref().map_or(first, after);
+        let found = self.scan(&from, &end, limit + 1)?;
+        let rows = found.iter().take(limit).map(|(key, bytes)| {
+            let row = Revocation::from_bytes(bytes.clone()).map_err(|e| Fault::value(key, e))?;
+            let (under, what) = layout::revoked_by(key, row.below).ok_or_else(|| odd(key))?;
+            Ok(KeptRevocation {
+                by: (under != Digest::ZERO).then_some(under),
+                what,
+                until: row.until,
+            })
+        });
+        let revocations = rows.collect::<Result<Vec<_>, Fault>>()?;
+        let last = revocations.last().filter(|_| found.len() > limit);
+        let next = last.map(|last| RevocationPlace {
+            by: last.by,
+            what: last.what.clone(),
+        });
+        Ok(Answer::Revocations(answer::Revocations {
+            revocations,
+            next,
+        }))
+    }
+
     fn count_revocation(&mut self, under: Digest) -> Done<()> {
         let is_owner = under == Digest::ZERO;
         let mut sharing = self.sharing()?;
@@ -86,9 +147,9 @@ impl Fs<'_, '_> {
 
     /// Forgets a revocation that has ended.
     pub fn drop_revocation(&mut self, key: &Bytes) -> Done<()> {
-        let odd = || Fault::value(key, "it is no revocation");
-        let row: Revocation = self.load(key)?.ok_or_else(odd)?;
-        let under = layout::key_at(key, 0).map(Digest).ok_or_else(odd)?;
+        let row: Revocation = self.load(key)?.ok_or_else(|| odd(key))?;
+        let under = layout::key_at(key, 0).map(Digest);
+        let under = under.ok_or_else(|| odd(key))?;
         self.txn.delete(layout::expiry_key(row.until, key));
         self.txn.delete(key.clone());
         let mut sharing = self.sharing()?;
@@ -150,4 +211,8 @@ impl Fs<'_, '_> {
         });
         Ok(row.map(|row| row.until))
     }
+}
+
+fn odd(key: &[u8]) -> Fault {
+    Fault::value(key, "it is no revocation")
 }

@@ -12,13 +12,13 @@ use quorate_state::{Fault, Layer, Txn};
 use quorate_wire::{Decode, Encode, Time};
 
 use crate::Admission;
-use crate::answer::{self, Answer, Attr, Decision, Outcome};
+use crate::answer::{self, Answer, Attr, Outcome};
+use crate::audit::Noted;
 use crate::conflicts;
 use crate::data::Placed;
 use crate::decisions::Memory;
 use crate::errno::Errno;
 use crate::fs::{Caller, Done, Fs, Stop};
-use crate::grants::Kept;
 use crate::guest;
 use crate::layout::{self, Counters, FIRST_COOKIE, Inode};
 use crate::op::{Action, MAX_GROUPS, Op, Who, WithAttrs};
@@ -247,14 +247,13 @@ fn run_action(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result
         return run_read(txn, caller, action);
     }
     let outcome = or_undo(txn, |txn| change(txn, caller, |fs| dispatch(fs, action)))?;
-    let is_logged = matches!(action, Action::PutCredential(_) | Action::Revoke(_));
+    let is_logged = matches!(
+        action,
+        Action::PutCredential(_) | Action::Revoke(_) | Action::Restore(_)
+    );
     if is_logged && caller.admission.owner.is_some() {
         let refused = outcome.as_ref().err();
-        let decision = match refused {
-            None => Decision::Allowed,
-            Some(_) => Decision::Denied,
-        };
-        log(txn, caller, action, Ino(0), refused, decision, None)?;
+        log(txn, caller, &Noted::asked(action, refused))?;
     }
     Ok(Outcome(outcome))
 }
@@ -311,20 +310,11 @@ pub(crate) fn change(
     Ok(answer)
 }
 
-/// Adds a row to the audit log, and lets go of what has ended. `child` is what has the name that the action is about, `by` the credential that
-/// allowed it, where one was asked for.
-pub(crate) fn log(
-    txn: &mut Txn<'_>,
-    caller: &Caller<'_>,
-    action: &Action,
-    child: Ino,
-    refused: Option<&Errno>,
-    decision: Decision,
-    by: Option<&Kept>,
-) -> Result<(), Fault> {
+/// Adds a row to the audit log, and lets go of what has ended.
+pub(crate) fn log(txn: &mut Txn<'_>, caller: &Caller<'_>, noted: &Noted<'_>) -> Result<(), Fault> {
     always(txn, caller, |fs| {
         fs.tidy()?;
-        fs.note(action, child, refused, decision, by)
+        fs.note(noted)
     })
 }
 
@@ -435,6 +425,8 @@ fn act(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::CopyRange(op) => fs.copy(op),
         Action::PutCredential(op) => fs.put_credential(op),
         Action::Revoke(op) => fs.revoke(op),
+        Action::Restore(op) => fs.restore(op),
+        Action::Revocations(op) => fs.revocations(op),
         Action::Grants(op) => fs.grants(op),
         Action::Audit(op) => fs.audit(op),
         Action::SetQuota(op) => fs.set_quota(op),

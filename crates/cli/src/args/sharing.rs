@@ -28,8 +28,12 @@ pub struct Manager {
 /// Examples:
 ///   quorate revoke bob.cred                                        this credential, as its owner
 ///   quorate revoke --holder KEY                                    all that this key has
-///   quorate revoke --epoch 2027-01-31 --issuer KEY                 all that this key has passed on before that day
+///   quorate revoke --epoch 2027-01-31                              all that you have signed before that day
 ///   quorate revoke carol.cred --key bob.key --by bob.cred          as Bob, who passed it on
+///   quorate revoke --undo --holder KEY                             give that back: it was taken back for ever
+///
+/// Serials are their issuers' to choose, so --epoch binds those alone who give rising ones, as `quorate` does. Of somebody who may not mean
+/// well take back the key (--holder): all that it has passed on goes with it.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Revoke {
@@ -40,7 +44,7 @@ pub struct Revoke {
     #[arg(long, value_name = "KEY", value_parser = parse_key, conflicts_with = "epoch")]
     pub holder: Option<PublicKey>,
     /// Take back every link with a serial below this: of those that you have signed, or --issuer has. A day or second stands for the
-    /// serials that were given by default before it.
+    /// serials that were given by default before it; whoever signs can give others.
     #[arg(long, value_name = "SERIAL|DATE", value_parser = parse_epoch)]
     pub epoch: Option<u64>,
     /// Whose links --epoch is about [default: your own].
@@ -53,11 +57,17 @@ pub struct Revoke {
     /// --holder and --epoch by the owner, for ever].
     #[arg(long, value_name = "DATE", value_parser = parse_until)]
     pub until: Option<u64>,
+    /// End the revocation that says so, in place of making it: what it took back holds again when it is brought.
+    #[arg(long, conflicts_with = "until")]
+    pub undo: bool,
+    /// As the owner: end one that somebody made by the credential with this digest, as `quorate shares` shows it.
+    #[arg(long, value_name = "DIGEST", value_parser = parse_digest, requires = "undo", conflicts_with = "by")]
+    pub under: Option<Digest>,
     #[command(flatten)]
     pub manager: Manager,
 }
 
-/// List who has been let in to what: the credentials that the volume keeps.
+/// List who has been let in to what: the credentials that the volume keeps; and, where no PATH is given, what was taken back.
 ///
 /// What was signed and never brought is not among them. Clients that the group file names need no credential and are not listed.
 #[derive(Debug, ClapArgs)]
@@ -74,8 +84,10 @@ pub struct Shares {
 
 /// Print the audit log of what was done by credentials, and check that its rows are bound to each other.
 ///
-/// Each row has the digest of the one before, and the group vouches for the last. Reads are not in it, but for opening a file. The last
-/// 65,536 rows are kept; with --json they can be kept elsewhere, and checked there.
+/// Each row has the digest of the one before, and the group vouches for the last. Reading and opening change nothing and are not in it; that a
+/// guest's mount has had a file open for a second is (`hold`). Of what changes nothing, what is as the row before has none, and who does
+/// much of it has no more rows than its share: how many there are beside them is told. The last 65,536 rows are kept; with --json they can be
+/// kept elsewhere, and checked there.
 ///
 /// Examples:
 ///   quorate audit --json > audit.jsonl       all that the group keeps, with the head

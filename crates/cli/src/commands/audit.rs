@@ -6,17 +6,18 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use quorate_credential::calendar;
 use quorate_files::answer::{AuditRow, Decision};
-use quorate_files::op::{self, MAX_ROWS, Revoked, Serial};
+use quorate_files::op::{self, MAX_ROWS};
 use quorate_files::{Ino, Stamp, Who};
 use quorate_net::hex;
-use quorate_wire::{Digest, PublicKey};
+use quorate_wire::Digest;
 use serde_json::{Value, json};
 
+use super::revocations;
 use super::sharing::{SHORT, as_member, ask, manager, short};
 use crate::args::{Audit, AuditCommand, AuditVerify};
 
 /// What the actions of the audit log are called, by their numbers.
-const ACTIONS: [&str; 42] = [
+const ACTIONS: [&str; 44] = [
     "",
     "ping",
     "lookup",
@@ -59,6 +60,8 @@ const ACTIONS: [&str; 42] = [
     "statfs",
     "checkopen",
     "hold",
+    "restore",
+    "revocations",
 ];
 
 pub fn run(args: &Audit) -> Result<()> {
@@ -66,7 +69,7 @@ pub fn run(args: &Audit) -> Result<()> {
         return verify(verified);
     }
     let (group, key) = manager(&args.manager)?;
-    let (rows, head) = ask(&group, &as_member(&group, &key)?, async |volume| {
+    let (rows, last) = ask(&group, &as_member(&group, &key)?, async |volume| {
         let (mut rows, mut from): (Vec<AuditRow>, u64) = (Vec::new(), args.from);
         loop {
             let op = op::Audit {
@@ -79,13 +82,15 @@ pub fn run(args: &Audit) -> Result<()> {
                 .context("reading the log")?;
             let last = part.rows.last().map(|row| row.sequence);
             rows.extend(part.rows);
+            let end = (part.head, part.untold);
             match last {
                 // Who is asked later may have more rows; the head is of all that there were when the last part was read.
                 Some(last) if last + 1 < part.next => from = last + 1,
-                _ => return Ok((rows, part.head)),
+                _ => return Ok((rows, end)),
             }
         }
     })?;
+    let (head, untold) = last;
     let mut out = std::io::stdout().lock();
     if !args.json {
         writeln!(
@@ -102,6 +107,11 @@ pub fn run(args: &Audit) -> Result<()> {
     }
     if args.json {
         writeln!(out, "{}", json!({ "head": head.to_string() }))?;
+    }
+    if untold > 0 {
+        eprintln!(
+            "quorate: {untold} operations that changed nothing have no row: they were as the one before, or of guests who had used up their share"
+        );
     }
     check(&rows, &head)
 }
@@ -218,16 +228,15 @@ fn decision(row: &AuditRow) -> &'static str {
 fn row_text(row: &AuditRow) -> String {
     let seconds = u64::try_from(row.time.secs).unwrap_or(0);
     let error = row.error().map(|errno| format!(": {errno}"));
-    let others: String = [row.other, row.child]
-        .iter()
+    let held = row.held.iter().skip(1);
+    let others: String = [&row.other, &row.child]
+        .into_iter()
+        .chain(held)
         .filter(|other| other.0 > 0)
         .map(|other| format!(" (and {})", other.0))
         .collect();
-    let revoked = row.revoked.as_ref().map(|what| match what {
-        Revoked::Serial(of) => format!(" {} of {}", of.serial, short(&of.issuer)),
-        Revoked::Key(holder) => format!(" all to {}", short(holder)),
-        Revoked::Epoch(of) => format!(" below {} of {}", of.serial, short(&of.issuer)),
-    });
+    let revoked = row.revoked.as_ref();
+    let revoked = revoked.map(|what| format!(" {}", revocations::words(what)));
     // Else who did it and where are enough, and the rest is in the export.
     let brought = match (action(row), row.links.last()) {
         ("bring", Some(link)) => format!(" {} of {}", link.serial, short(&link.issuer)),
@@ -255,12 +264,6 @@ fn row_json(row: &AuditRow) -> Value {
     let links = row.links.iter().map(
         |link| json!({ "issuer": link.issuer.to_string(), "serial": link.serial.to_string() }),
     );
-    let serial = |kind: &str, of: &Serial| json!({ "kind": kind, "issuer": of.issuer.to_string(), "serial": of.serial.to_string() });
-    let revoked = row.revoked.as_ref().map(|what| match what {
-        Revoked::Serial(of) => serial("serial", of),
-        Revoked::Epoch(of) => serial("epoch", of),
-        Revoked::Key(holder) => json!({ "kind": "key", "key": holder.to_string() }),
-    });
     json!({
         "sequence": row.sequence,
         "before": row.before.to_string(),
@@ -277,7 +280,10 @@ fn row_json(row: &AuditRow) -> Value {
         "decision": decision(row),
         "error": row.error().map(|errno| errno.to_string()),
         "error_number": row.errno,
-        "revoked": revoked,
+        "revoked": row.revoked.as_ref().map(revocations::what_json),
+        "held": row.held.iter().map(|ino| ino.0).collect::<Vec<_>>(),
+        "share": row.share.map(|key| key.to_string()),
+        "untold": row.untold,
     })
 }
 
@@ -295,7 +301,12 @@ fn row_from(value: &Value) -> Result<AuditRow> {
         let found = field(name)?.as_array();
         found.with_context(|| format!("{name} is no list"))
     };
-    let links = list("links")?.iter().map(serial_from);
+    let links = list("links")?.iter().map(revocations::serial_from);
+    let held = list("held")?.iter().map(|ino| {
+        let ino = ino.as_u64().context("what is held is no number")?;
+        Ok(Ino(ino))
+    });
+    let share = Some(field("share")?).filter(|share| !share.is_null());
     let tags = list("tags")?.iter().map(|tag| {
         let tag = tag.as_str().context("a tag is no text")?;
         Ok(Bytes::copy_from_slice(tag.as_bytes()))
@@ -307,7 +318,7 @@ fn row_from(value: &Value) -> Result<AuditRow> {
             secs: field("time")?.as_i64().context("time is no number")?,
             nanos: number("nanos")?.try_into().context("nanos")?,
         },
-        subject: PublicKey(digest(field("subject")?)?.0),
+        subject: revocations::key_from(field("subject")?)?,
         links: links.collect::<Result<_>>()?,
         tags: tags.collect::<Result<_>>()?,
         action: number("action_number")?
@@ -322,28 +333,11 @@ fn row_from(value: &Value) -> Result<AuditRow> {
             _ => bail!("the decision is neither allowed nor denied"),
         },
         errno: number("error_number")?.try_into().context("error_number")?,
-        revoked: revoked_from(field("revoked")?)?,
+        revoked: revocations::what_from(field("revoked")?)?,
+        held: held.collect::<Result<_>>()?,
+        share: share.map(revocations::key_from).transpose()?,
+        untold: number("untold")?,
     })
-}
-
-fn serial_from(value: &Value) -> Result<Serial> {
-    let serial = value["serial"].as_str().and_then(|text| text.parse().ok());
-    Ok(Serial {
-        issuer: PublicKey(digest(&value["issuer"])?.0),
-        serial: serial.context("a serial is no number")?,
-    })
-}
-
-fn revoked_from(value: &Value) -> Result<Option<Revoked>> {
-    if value.is_null() {
-        return Ok(None);
-    }
-    Ok(Some(match value["kind"].as_str() {
-        Some("serial") => Revoked::Serial(serial_from(value)?),
-        Some("epoch") => Revoked::Epoch(serial_from(value)?),
-        Some("key") => Revoked::Key(PublicKey(digest(&value["key"])?.0)),
-        _ => bail!("what was revoked is neither a serial, nor an epoch, nor a key"),
-    }))
 }
 
 fn digest(value: &Value) -> Result<Digest> {
@@ -354,6 +348,8 @@ fn digest(value: &Value) -> Result<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quorate_files::op::{Revoked, Serial};
+    use quorate_wire::PublicKey;
 
     fn row(sequence: u64, before: Digest) -> AuditRow {
         AuditRow {
@@ -370,6 +366,9 @@ mod tests {
             decision: Decision::Allowed,
             errno: 0,
             revoked: None,
+            held: Vec::new(),
+            share: None,
+            untold: 0,
         }
     }
 
@@ -413,6 +412,9 @@ mod tests {
         first.errno = 13;
         let mut second = row(4, first.digest());
         second.other = Ino(77);
+        second.held = vec![Ino(2), Ino(79)];
+        second.share = Some(issuer);
+        second.untold = 3;
         second.child = Ino(78);
         second.decision = Decision::Denied;
         second.time.secs = -1;
@@ -441,6 +443,9 @@ mod tests {
             ("\"object\":2", "\"object\":3"),
             ("\"other\":77", "\"other\":78"),
             ("\"child\":78", "\"child\":79"),
+            ("\"held\":[2,79]", "\"held\":[2]"),
+            ("\"untold\":3", "\"untold\":0"),
+            ("\"share\":null", "\"share\":\"\""),
             ("\"kind\":\"serial\"", "\"kind\":\"epoch\""),
             ("\"revoked\":null", "\"revoked\":0"),
             ("\"nanos\":0", "\"nanos\":1"),

@@ -2,20 +2,25 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::fuse::OBJECT;
 use quorate_credential::{Caveat, Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window, armour};
-use quorate_net::{Group, hex, keys};
-use quorate_wire::{Digest, PublicKey};
+use quorate_net::{Group, Identity, hex, keys};
+use quorate_wire::{Digest, KeyPair, PublicKey};
 use rustix::io::Errno;
 
 use super::credential;
+use super::revocations;
+use super::sharing::ask_within;
 use crate::args::{Delegate, Grant, Link};
 use crate::paths;
 
 /// How many seconds ago a credential begins that is to hold at once: it is used on machines whose clocks are behind this one's.
 const DATED_BACK: u64 = 60;
+/// How long the group has to say what was taken back: signing does not wait for more.
+const ASKED: Duration = Duration::from_secs(5);
 /// As whom a holder acts for whom the owner fixes no ids.
 const NOBODY: u32 = 65_534;
 
@@ -25,6 +30,7 @@ pub fn run(args: &Grant) -> Result<()> {
         Some(file) => file.clone(),
         None => paths::group_file(&paths::local_group()?),
     };
+    let mut group = None;
     let file = match &args.key {
         Some(file) => file.clone(),
         None => paths::owner_key(&paths::beside(&group_file)),
@@ -32,8 +38,9 @@ pub fn run(args: &Grant) -> Result<()> {
     let key = keys::load(&file)?;
     // Without the group file the owner is not known; whoever checks the credential will.
     if args.group.is_some() || group_file.exists() {
-        let group = Group::load(&group_file)?;
-        check_signer(&group, &found, &key.public(), args.group.is_some())?;
+        let loaded = Group::load(&group_file)?;
+        check_signer(&loaded, &found, &key.public(), args.group.is_some())?;
+        group = Some(loaded).filter(|group| VolumeId(group.id()) == found.volume);
     }
     let scope = Scope {
         object: found.object,
@@ -50,8 +57,30 @@ pub fn run(args: &Grant) -> Result<()> {
         eprintln!("quorate: {}: {why}", args.path.display());
     }
     let chain = Chain::issue(found.volume, &key, terms);
-    say(&chain.map_err(|why| anyhow!("such a credential can't be: {why}"))?);
+    let chain = chain.map_err(|why| anyhow!("such a credential can't be: {why}"))?;
+    if let Some(group) = &group {
+        warn_of_revocations(group, &key, &chain);
+    }
+    say(&chain);
     Ok(())
+}
+
+/// Tells where what was signed is worth nothing, since it was taken back before. What the group keeps can change, so this refuses nothing.
+fn warn_of_revocations(group: &Group, owner: &KeyPair, chain: &Chain) {
+    let identity = Identity::new(owner);
+    let taken_back = ask_within(ASKED, group, &identity, revocations::all);
+    match taken_back {
+        Ok(all) => {
+            if let Some(kept) = revocations::against(&all, chain) {
+                eprintln!(
+                    "quorate: this credential is worth nothing as long as a revocation holds: {} (until {}). `quorate revoke --undo` ends one",
+                    revocations::words(&kept.what),
+                    revocations::until(kept)
+                );
+            }
+        }
+        Err(why) => eprintln!("quorate: whether this was taken back before is not known: {why:#}"),
+    }
 }
 
 /// What the modes of an object keep from whoever holds a credential for it: they hold within what that allows.
@@ -241,7 +270,6 @@ fn parse(said: &str) -> Option<(VolumeId, ObjectId)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quorate_wire::KeyPair;
 
     /// Who signs what modes keep the holder from is told: as whom the holder acts, and what it can't do.
     #[test]

@@ -11,6 +11,7 @@ use quorate_net::Identity;
 use quorate_wire::Digest;
 
 use super::credential;
+use super::revocations;
 use super::sharing::{all_grants, ask, manager, read_kept};
 use crate::args::Revoke;
 
@@ -33,6 +34,9 @@ pub fn run(args: &Revoke) -> Result<()> {
         .transpose()?;
     let by = by.map(|read| read.chain);
     let is_owner = group.owner() == Some(key.public());
+    if args.under.is_some() && !is_owner {
+        bail!("only the owner ends what others have taken back (--under)");
+    }
     let is_member = group.is_client(&key.public());
     let identity = match &by {
         None if is_owner => Identity::new(&key),
@@ -56,7 +60,7 @@ pub fn run(args: &Revoke) -> Result<()> {
             let chain = credential::read(file)?.chain;
             let (what, ends) = of_file(&chain, &trust, by.as_ref())
                 .with_context(|| format!("revoking {}", file.display()))?;
-            if ends < now {
+            if ends < now && !args.undo {
                 bail!(
                     "revoking {}: it ended with {} UTC, and all that could have been passed on with it",
                     file.display(),
@@ -73,14 +77,18 @@ pub fn run(args: &Revoke) -> Result<()> {
         (None, None, None) => bail!("say what: a credential, --holder or --epoch"),
     };
     let under = by.as_ref().map(Chain::id);
+    if args.undo {
+        ask(&group, &identity, async |volume| {
+            bring_own(volume, by.as_ref()).await?;
+            revocations::end(volume, what, under.or(args.under)).await
+        })?;
+        println!(
+            "the revocation is ended: what it took back holds when it is brought, as a mount does when it begins"
+        );
+        return Ok(());
+    }
     let hits = ask(&group, &identity, async |volume| {
-        if let Some(chain) = &by {
-            let chain = chain.to_bytes().into();
-            let put = volume
-                .put_credential(&Who::root(), PutCredential { chain })
-                .await;
-            put.context("your own credential (--by)")?;
-        }
+        bring_own(volume, by.as_ref()).await?;
         // Others are told of their own credentials alone.
         let can_count = is_member || (ends.is_some() && under.is_none() && args.until.is_none());
         let hits = match can_count {
@@ -104,6 +112,17 @@ pub fn run(args: &Revoke) -> Result<()> {
         None => println!("revoked"),
     }
     Ok(())
+}
+
+async fn bring_own(volume: &Volume, by: Option<&Chain>) -> Result<()> {
+    let Some(chain) = by else {
+        return Ok(());
+    };
+    let chain = chain.to_bytes().into();
+    let put = volume
+        .put_credential(&Who::root(), PutCredential { chain })
+        .await;
+    put.map(drop).context("your own credential (--by)")
 }
 
 /// Until when a revocation is kept: as is wished; or to the end of all that it matches by what it names, which ends then, and by what the
@@ -159,7 +178,12 @@ async fn hits(volume: &Volume, what: &Revoked, under: Option<Digest>) -> Result<
 }
 
 /// When the last of a credential's links ends that a revocation matches; `under`: by the holder of which link.
-fn last_hit(chain: &Chain, grant: &Grant, what: &Revoked, under: Option<Digest>) -> Option<u64> {
+pub fn last_hit(
+    chain: &Chain,
+    grant: &Grant,
+    what: &Revoked,
+    under: Option<Digest>,
+) -> Option<u64> {
     let mut reaches = grant.reaches.iter();
     let above = match under {
         None => 0,

@@ -13,7 +13,7 @@ use quorate_net::{Group, Identity, keys};
 use quorate_wire::{KeyPair, PublicKey};
 use serde_json::{Value, json};
 
-use super::{credential, grant};
+use super::{credential, grant, revocations};
 use crate::args::{Manager, Shares};
 use crate::{commands, paths};
 
@@ -46,10 +46,20 @@ pub fn ask<T>(
     identity: &Identity,
     work: impl AsyncFnOnce(&Volume) -> Result<T>,
 ) -> Result<T> {
+    ask_within(PATIENCE, group, identity, work)
+}
+
+/// Has a session do something, within a time.
+pub fn ask_within<T>(
+    patience: Duration,
+    group: &Group,
+    identity: &Identity,
+    work: impl AsyncFnOnce(&Volume) -> Result<T>,
+) -> Result<T> {
     commands::runtime()?.block_on(async {
         let session = Session::connect(group, identity).context("connecting to the group")?;
         let volume = Volume::new(session.clone());
-        let done = tokio::time::timeout(PATIENCE, work(&volume)).await;
+        let done = tokio::time::timeout(patience, work(&volume)).await;
         let done =
             done.map_err(|_| anyhow!("the group does not answer, or does not let this key in"))?;
         session.close().await;
@@ -106,8 +116,14 @@ pub fn shares(args: &Shares) -> Result<()> {
             ))
         }
     };
-    let grants = ask(&group, &as_member(&group, &key)?, async |volume| {
-        all_grants(volume, about).await
+    let (grants, taken_back) = ask(&group, &as_member(&group, &key)?, async |volume| {
+        let grants = all_grants(volume, about).await?;
+        // They are about keys and serials, and about no object.
+        let taken_back = match about {
+            None => revocations::all(volume).await?,
+            Some(_) => Vec::new(),
+        };
+        Ok((grants, taken_back))
     })?;
     let mut out = std::io::stdout().lock();
     if !args.json {
@@ -123,6 +139,12 @@ pub fn shares(args: &Shares) -> Result<()> {
         match args.json {
             true => writeln!(out, "{}", share_json(kept, &chain, now))?,
             false => writeln!(out, "{}", share_row(kept, &chain, now)?)?,
+        }
+    }
+    for kept in &taken_back {
+        match args.json {
+            true => writeln!(out, "{}", revocations::row_json(kept))?,
+            false => writeln!(out, "{}", revocations::row(kept))?,
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use quorate_wire::digest::Content;
 use quorate_wire::{Digest, Encode, PublicKey, record};
 
 use crate::errno::Errno;
-use crate::op::{GrantPlace, MAX_ROWS, Revoked, Serial};
+use crate::op::{GrantPlace, MAX_HELD_AT_ONCE, MAX_ROWS, RevocationPlace, Revoked, Serial};
 use crate::types::{Ino, Stamp};
 
 record! {
@@ -39,6 +39,28 @@ record! {
     }
 }
 
+record! {
+    /// A revocation that the volume keeps.
+    pub struct KeptRevocation {
+        /// By which credential it was made: what is below that one's last link is taken back. None: by the owner.
+        pub by: Option<Digest>,
+        /// What it takes back.
+        pub what: Revoked,
+        /// The last second for which it is kept; `u64::MAX`: for ever.
+        pub until: u64,
+    }
+}
+
+record! {
+    /// A part of the revocations that the volume keeps.
+    pub struct Revocations {
+        /// In the order in which they are kept.
+        pub revocations: Vec<KeptRevocation> => MAX_ROWS as usize, "revocations",
+        /// Where to go on; none if nothing comes after these.
+        pub next: Option<RevocationPlace>,
+    }
+}
+
 codes! {
     /// What was decided.
     pub enum Decision {
@@ -61,7 +83,8 @@ record! {
         /// Who.
         pub subject: PublicKey,
         /// By which links: those of the first credential that the decision is by; of a revocation, of the one that it is made by; where a
-        /// credential is brought, its own, as it says itself if it is refused. None for members and where nothing else was allowed.
+        /// credential is brought, its own, as it says itself if it is refused; of what was denied, those of the first credential that is
+        /// about the object, else of the first that the guest has. None for members, and where there is no such credential.
         pub links: Vec<Serial> => 16, "links",
         /// The audit tags of these links, in their order.
         pub tags: Vec<Bytes> => 16, "tags",
@@ -77,8 +100,16 @@ record! {
         pub decision: Decision,
         /// What came of it: 0, or the code of an [`Errno`].
         pub errno: u16,
-        /// Of a revocation: what it takes back.
+        /// Of a revocation, also of one that is ended: what it takes back.
         pub revoked: Option<Revoked>,
+        /// Where files are held from then on: all of them; `object` is the first.
+        pub held: Vec<Ino> => MAX_HELD_AT_ONCE, "files",
+        /// Against whose share of the log the row counts: that of the first subject of `links`, or, where there are none that are known to be
+        /// signed, the one of all such, whose key is zeros. None where something was changed: such a row always has a place.
+        pub share: Option<PublicKey>,
+        /// How many operations before this one have no row, of all that there ever were: it would have been as the one before it, or the
+        /// share was used up.
+        pub untold: u64,
     }
 }
 
@@ -113,5 +144,7 @@ record! {
         pub next: u64,
         /// The digest of the last one, which all before it are bound to.
         pub head: Digest,
+        /// How many operations have no row: see [`AuditRow::untold`].
+        pub untold: u64,
     }
 }

@@ -6,24 +6,26 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_credential::{Chain, verify::Reach};
+use quorate_credential::Chain;
 use quorate_wire::{Digest, PublicKey};
 
 use super::{value, want};
 use crate::answer::AuditRow;
 use crate::layout::{
-    AUDIT_ROWS, MAX_GRANTS, MAX_GRANTS_PER_HOLDER, MAX_GRANTS_PER_SUBJECT, MAX_LINKS_PER_SUBJECT,
-    MAX_REVOCATIONS, Revocation, Sharing, Written, expiry_key, grant_key, key_at, tag,
+    AUDIT_ROWS, AUDIT_SHARE, MAX_GRANTS, MAX_GRANTS_PER_SUBJECT, MAX_LINKS_PER_SUBJECT,
+    MAX_PASSED_ON, MAX_REVOCATIONS, Revocation, Sharing, Written, expiry_key, grant_key, key_at,
+    tag,
 };
 
 /// All rows about credentials, in the order of their keys.
 pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
-    let (mut holders, mut holder_counts) = (BTreeMap::new(), BTreeMap::new());
+    let (mut hosts, mut host_counts) = (BTreeMap::new(), BTreeMap::new());
     let (mut revokers, mut revoker_counts) = (BTreeMap::new(), BTreeMap::new());
     let mut subjects: BTreeMap<PublicKey, (usize, usize)> = BTreeMap::new();
     let (mut ends, mut end_rows): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
     let mut audit: Vec<AuditRow> = Vec::new();
     let mut sharing: Option<Sharing> = None;
+    let mut share_counts: BTreeMap<PublicKey, u32> = BTreeMap::new();
     for (key, bytes) in rows {
         let odd = || format!("odd key {key:02x?}");
         let first = || key_at(key, 0).ok_or_else(odd);
@@ -35,15 +37,19 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
                 let (grants, links) = subjects.entry(grant.subject).or_default();
                 *grants += 1;
                 *links += chain.links().len();
-                *holders.entry(holder(&chain, &grant.reaches)).or_default() += 1;
+                for second in grant.reaches.iter().skip(1) {
+                    *hosts.entry(second.issuer).or_default() += 1;
+                }
                 ends.push(expiry_key(grant.window.not_after, key));
             }
-            tag::HOLDER => {
-                holder_counts.insert(PublicKey(first()?), value::<u32>(key, bytes)?);
+            tag::HOST => {
+                host_counts.insert(PublicKey(first()?), value::<u32>(key, bytes)?);
             }
             tag::WRITTEN => {
                 let written: Written = value(key, bytes)?;
-                *holders.entry(written.holder).or_default() += 1;
+                for host in &written.hosts {
+                    *hosts.entry(*host).or_default() += 1;
+                }
                 ends.push(expiry_key(written.until, key));
             }
             tag::REVOCATION => {
@@ -57,6 +63,9 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
             tag::EXPIRY => end_rows.push(key.clone()),
             tag::SHARING => sharing = Some(value(key, bytes)?),
             tag::AUDIT => audit.push(value(key, bytes)?),
+            tag::AUDITED => {
+                share_counts.insert(PublicKey(first()?), value::<u32>(key, bytes)?);
+            }
             _ => return Err(odd()),
         }
     }
@@ -64,8 +73,8 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     want(ends == end_rows, || {
         "the ends of credentials are noted wrong".into()
     })?;
-    want(holders == holder_counts, || {
-        "the credentials of holders are counted wrong".into()
+    want(hosts == host_counts, || {
+        "what was passed on is counted wrong".into()
     })?;
     want(revokers == revoker_counts, || {
         "revocations are counted wrong".into()
@@ -74,7 +83,7 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     let revocations: u32 = revokers.values().sum();
     let bounded = grants <= MAX_GRANTS as usize
         && revocations <= MAX_REVOCATIONS
-        && holders.values().all(|n| *n <= MAX_GRANTS_PER_HOLDER)
+        && hosts.values().all(|n| *n <= MAX_PASSED_ON)
         && subjects.values().all(|(grants, links)| {
             *grants <= MAX_GRANTS_PER_SUBJECT && *links <= MAX_LINKS_PER_SUBJECT
         });
@@ -86,14 +95,20 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     want(counted == (grants, revocations), || {
         format!("{grants} credentials and {revocations} revocations, {counted:?} are counted")
     })?;
+    check_shares(&audit, &share_counts)?;
     check_audit(&sharing, &audit)
 }
 
-fn holder(chain: &Chain, reaches: &[Reach]) -> PublicKey {
-    match reaches.get(1) {
-        Some(second) => second.issuer,
-        None => chain.subject(),
+/// Each share of the log is what its rows are, and no more than it may be.
+fn check_shares(rows: &[AuditRow], counts: &BTreeMap<PublicKey, u32>) -> Result<(), String> {
+    let mut shares: BTreeMap<PublicKey, u32> = BTreeMap::new();
+    for share in rows.iter().filter_map(|row| row.share) {
+        *shares.entry(share).or_default() += 1;
     }
+    let is_bounded = shares.values().all(|rows| *rows <= AUDIT_SHARE);
+    want(is_bounded && shares == *counts, || {
+        "the shares of the audit log are counted wrong".into()
+    })
 }
 
 /// The newest rows, without a gap, each bound to the one before.

@@ -220,6 +220,7 @@ impl Fs<'_, '_> {
             | Answer::Granted(_)
             | Answer::Grants(_)
             | Answer::Audit(_)
+            | Answer::Revocations(_)
             | Answer::Quotas(_)
             | Answer::Adopted(_)
             | Answer::Held(_) => return Ok(()),

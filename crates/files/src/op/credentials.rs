@@ -10,8 +10,8 @@ pub const MAX_ROWS: u32 = 256;
 
 record! {
     /// See [`Action::PutCredential`](super::Action::PutCredential). Refused with `EPERM`: it is another key's. `EINVAL`: it does not hold, or is
-    /// for another volume. `EACCES`: it has ended or is revoked. `EDQUOT`:
-    /// who holds its first link has passed on too much. `ENOSPC`: there are as many as there can be. `ENOTSUP`: the volume has no owner.
+    /// for another volume. `EACCES`: it has ended or is revoked. `EDQUOT`: somebody by whose hands it has come has passed on too much.
+    /// `ENOSPC`: there are as many as there can be, and none ends soon. `ENOTSUP`: the volume has no owner.
     pub struct PutCredential {
         /// The chain, in the encoding of docs/credentials.md, at most 8,192 bytes. The caller is its last subject.
         pub chain: Bytes,
@@ -53,6 +53,39 @@ record! {
         /// The last second in which the revocation is needed; it is forgotten after that. None, or later than the end of the credential that it is
         /// made by: until that ends. The owner's is then never forgotten.
         pub until: Option<u64>,
+    }
+}
+
+record! {
+    /// See [`Action::Restore`](super::Action::Restore). What was let go of meanwhile is to be brought again.
+    ///
+    /// Refused with `EPERM`: the caller is neither the owner nor holds the right by the credential that `by` names. `ENOENT`: there is no such
+    /// revocation. `ENOTSUP`: the volume has no owner.
+    pub struct Restore {
+        /// What the revocation takes back. Of an epoch the number does not matter: there is one for each issuer.
+        pub what: Revoked,
+        /// By which credential it was made; none: by the owner. The owner may end those of others.
+        pub by: Option<Digest>,
+    }
+}
+
+record! {
+    /// See [`Action::Revocations`](super::Action::Revocations).
+    pub struct Revocations {
+        /// The place after which to go on; none from the start.
+        pub after: Option<RevocationPlace>,
+        /// The most rows to answer, up to [`MAX_ROWS`]; 0 is `EINVAL`.
+        pub count: u32,
+    }
+}
+
+record! {
+    /// Where a revocation stands in listings.
+    pub struct RevocationPlace {
+        /// By which credential it was made; none: by the owner.
+        pub by: Option<Digest>,
+        /// What it takes back.
+        pub what: Revoked,
     }
 }
 

@@ -145,3 +145,117 @@ fn what_has_a_name_is_told() -> Result<()> {
     v.check();
     Ok(())
 }
+
+fn hold(files: &[Ino]) -> Action {
+    Action::Hold(Hold {
+        keep: files.into(),
+        let_go: Vec::new(),
+    })
+}
+
+/// A row for what is held from then on, by each credential; none for what is held already, said twice, or gone.
+#[test]
+fn what_is_held_has_one_row() -> Result<()> {
+    let mut v = Volume::new();
+    let (one, two) = (v.dir(Ino::ROOT, b"one"), v.dir(Ino::ROOT, b"two"));
+    let files = [v.file(one, b"a"), v.file(one, b"b"), v.file(two, b"c")];
+    let [a, b, c] = files;
+    share(&mut v, one, Rights::READING, 1);
+    share(&mut v, two, Rights::READING, 2);
+    let rows = |v: &mut Volume| v.log_of(0).next;
+    let before = rows(&mut v);
+    v.run(BOB, hold(&[a, b, a, c, c]))?;
+    assert_eq!(rows(&mut v), before + 2);
+    let mut told = v.log_of(0).rows.split_off(before as usize);
+    told.sort_by_key(|row| row.object);
+    let said: Vec<_> = told.iter().map(|row| (row.object, &row.held[..])).collect();
+    assert_eq!(said, [(a, &[a, b][..]), (c, &[c])]);
+    assert_eq!(told[0].links, [serial(0, 1)]);
+    assert_eq!(told[1].links, [serial(0, 2)]);
+    v.run(BOB, hold(&files))?;
+    assert_eq!(rows(&mut v), before + 2);
+    v.check();
+    Ok(())
+}
+
+/// What is denied again and again has one row, and the next one says how often it was; with the serials of the credential that is about it.
+#[test]
+fn equal_denials_have_one_row() -> Result<()> {
+    let mut v = Volume::new();
+    let dir = v.dir(Ino::ROOT, b"dir");
+    let file = v.file(dir, b"file");
+    share(&mut v, Ino::ROOT, Rights::LOOKUP, 1);
+    share(&mut v, dir, Rights::READING, 2);
+    for _ in 0..10 {
+        refused(v.unlink(BOB, dir, b"file"), Errno::EACCES);
+    }
+    let row = v.last_row();
+    assert_eq!((row.untold, row.links.len()), (0, 1));
+    assert_eq!(v.log_of(0).untold, 9);
+    refused(v.unlink(BOB, dir, b"other"), Errno::EACCES);
+    let row = v.last_row();
+    assert_eq!((row.untold, row.child), (9, Ino(0)));
+    refused(v.write(BOB, Target::Ino(file), b"x"), Errno::EACCES);
+    assert_eq!(v.last_row().object, file);
+    let alone = v.file(Ino::ROOT, b"alone");
+    refused(v.write(BOB, Target::Ino(alone), b"x"), Errno::EACCES);
+    assert_eq!(
+        v.last_row().links,
+        [serial(0, 1)],
+        "nothing else is about it"
+    );
+    v.check();
+    Ok(())
+}
+
+/// Who changes nothing does not push out the rows of those who do, however often it asks and by whatever keys; what goes beyond its share is
+/// counted. What it changes has rows all the same.
+#[test]
+fn idle_rows_have_a_share() -> Result<()> {
+    let mut v = Volume::new();
+    let file = v.file(Ino::ROOT, b"file");
+    let other = v.file(Ino::ROOT, b"other");
+    let bob = share(&mut v, Ino::ROOT, Rights::ALL, 1);
+    let mut t = terms(CAROL, 1);
+    t.depth = 1;
+    let carol = bob.delegate(&key(BOB), t).unwrap();
+    v.put(CAROL, &carol)?;
+    let (dave, daves) = (3, v.issue(3, terms(3, 1)));
+    v.put(dave, &daves)?;
+    // It is of the share of whoever the owner has granted it, whose hands it has come by.
+    v.fill_share(BOB, 4096 - 2 - 1);
+    v.run(CAROL, Action::Fsync(Target::Ino(file)))?;
+    assert_eq!(v.last_row().share, Some(public(BOB)));
+    let (next, untold) = (v.log_of(0).next, v.log_of(0).untold);
+    for n in 0..20 {
+        let who = [BOB, CAROL][n % 2];
+        v.run(who, Action::Fsync(Target::Ino([file, other][n % 2])))?;
+        v.run(who, hold(&[file]))?;
+    }
+    let log = v.log_of(0);
+    assert_eq!((log.next, log.untold), (next, untold + 22));
+    v.write(CAROL, Target::Ino(file), b"x")?;
+    let row = v.last_row();
+    assert_eq!(
+        (row.sequence, row.untold, row.share),
+        (next, untold + 22, None)
+    );
+    v.run(dave, Action::Fsync(Target::Ino(file)))?;
+    assert_eq!(v.last_row().share, Some(public(dave)));
+    Ok(())
+}
+
+/// What is brought and refused says itself what it is, so it counts for nobody whom it names.
+#[test]
+fn nobody_fills_the_share_of_others() -> Result<()> {
+    let mut v = Volume::new();
+    let bob = v.issue(BOB, terms(BOB, 1));
+    refused(v.put(CAROL, &bob), Errno::EPERM);
+    let row = v.last_row();
+    assert_eq!(row.links, [serial(0, 0)]);
+    assert_eq!(row.share, Some(quorate_wire::PublicKey([0; 32])));
+    v.put(BOB, &bob)?;
+    assert_eq!(v.last_row().share, Some(public(BOB)));
+    v.check();
+    Ok(())
+}

@@ -179,6 +179,20 @@ fn samples() -> Vec<Action> {
             count: 256,
         }),
         Action::Audit(Audit { from: 1, count: 2 }),
+        Action::Restore(Restore {
+            what: Revoked::Serial(Serial {
+                issuer: PublicKey([5; 32]),
+                serial: 9,
+            }),
+            by: Some(Digest([6; 32])),
+        }),
+        Action::Revocations(Revocations {
+            after: Some(RevocationPlace {
+                by: None,
+                what: Revoked::Key(PublicKey([5; 32])),
+            }),
+            count: 256,
+        }),
         Action::SetQuota(SetQuota {
             dir: parent,
             limits: Some(Limits {

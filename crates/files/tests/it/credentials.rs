@@ -270,10 +270,12 @@ fn pages_are_bounded_by_bytes() {
     for who in 1..=9 {
         for serial in 0..8 {
             // By way of fifteen others.
-            let mut chain = v.issue(100, about(100, serial, 0));
+            let host = if who < 5 { 100 } else { 120 };
+            let mut chain = v.issue(host, about(host, serial, 0));
             for at in 1..LINKS {
-                let subject = if at + 1 < LINKS { 100 + at } else { who };
-                let longer = chain.delegate(&key(99 + at), about(subject, serial, at));
+                let subject = if at + 1 < LINKS { host + at } else { who };
+                let by = key(host + at - 1);
+                let longer = chain.delegate(&by, about(subject, serial, at));
                 chain = longer.unwrap();
             }
             longest = longest.max(chain.to_bytes().len());

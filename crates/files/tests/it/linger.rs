@@ -350,7 +350,7 @@ fn guests_hold_what_is_theirs() -> Result<()> {
     Ok(())
 }
 
-/// The log has a row for each file that a guest holds; of a refusal, for the file that it is about; and none for what is let go, which needs
+/// The log tells of each file that a guest holds; of a refusal, of the file that it is about; and of nothing that is let go, which needs
 /// no credential.
 #[test]
 fn the_log_tells_of_each_file_held() -> Result<()> {
@@ -370,17 +370,14 @@ fn the_log_tells_of_each_file_held() -> Result<()> {
         let rows = v.log_of(0).rows.into_iter();
         let rows = rows.filter(|row| row.sequence >= seen);
         let rows: Vec<_> = rows
-            .map(|row| (row.object, row.decision, row.errno))
+            .map(|row| (row.object, row.held, row.decision, row.errno))
             .collect();
         (done, rows)
     };
-    let held = |ino: &Ino| (*ino, Decision::Allowed, 0);
-    assert_eq!(
-        hold(&mut v, &files, &[]),
-        (Ok(()), files.iter().map(held).collect())
-    );
+    let held = |files: &[Ino]| (files[0], files.to_vec(), Decision::Allowed, 0);
+    assert_eq!(hold(&mut v, &files, &[]), (Ok(()), vec![held(&files)]));
     let denied = |ino| {
-        let row = (ino, Decision::Denied, Errno::ESTALE.code());
+        let row = (ino, vec![], Decision::Denied, Errno::ESTALE.code());
         (Err(Errno::ESTALE), vec![row])
     };
     let with_secret = [files[0], secret, files[1]];
@@ -388,7 +385,7 @@ fn the_log_tells_of_each_file_held() -> Result<()> {
     assert_eq!(hold(&mut v, &[], &files[..1]), (Ok(()), vec![]));
     assert_eq!(
         hold(&mut v, &files[..1], &files[1..2]),
-        (Ok(()), vec![held(&files[0])])
+        (Ok(()), vec![held(&files[..1])])
     );
     // Who has no credential any more can let go all the same.
     v.revoke(0, Revoked::Key(public(BOB)), None, None)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_credential::{Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window};
 use quorate_execution::{Call, Service};
-use quorate_files::answer::{self, KeptGrant};
+use quorate_files::answer::{self, KeptGrant, KeptRevocation};
 use quorate_files::op::*;
 use quorate_files::{Action, Admission, Answer, Errno, FileService, Op, Outcome, Who, check};
 use quorate_state::{MemorySnapshot, State};
@@ -150,6 +150,30 @@ impl Volume {
         self.run(key, Action::Revoke(op)).map(drop)
     }
 
+    /// Ends a revocation.
+    pub fn restore(&mut self, key: u8, what: Revoked, by: Option<Digest>) -> Result<()> {
+        let op = Restore { what, by };
+        self.run(key, Action::Restore(op)).map(drop)
+    }
+
+    /// What is taken back, had in pages of so many.
+    pub fn revocations(&mut self, count: u32) -> Vec<KeptRevocation> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let op = Revocations { after, count };
+            match self.run(MEMBER, Action::Revocations(op)).unwrap() {
+                Answer::Revocations(page) => {
+                    all.extend(page.revocations);
+                    after = page.next;
+                }
+                other => panic!("{other:?}"),
+            }
+            if after.is_none() {
+                return all;
+            }
+        }
+    }
+
     pub fn grants(&mut self, key: u8) -> Vec<KeptGrant> {
         self.grants_by(key, 100)
     }
@@ -211,6 +235,28 @@ impl Volume {
         }
     }
 
+    /// Has the volume count so many more rows of the log against somebody's share.
+    pub fn fill_share(&mut self, of: u8, rows: u32) {
+        let key = Bytes::from([&[0x2b], &public(of).0[..]].concat());
+        let mut txn = self.state.begin();
+        let before = txn
+            .get(&key)
+            .unwrap()
+            .map_or(0, |row| u32::from_le_bytes(row[..].try_into().unwrap()));
+        txn.put(key, Bytes::copy_from_slice(&(before + rows).to_le_bytes()));
+        txn.commit();
+    }
+
+    /// Has the volume count so many credentials, whatever it has.
+    pub fn count_grants(&mut self, grants: u32) {
+        let key = Bytes::from_static(&[0x22]);
+        let mut txn = self.state.begin();
+        let mut row = txn.get(&key).unwrap().unwrap().to_vec();
+        row[..4].copy_from_slice(&grants.to_le_bytes());
+        txn.put(key, row.into());
+        txn.commit();
+    }
+
     pub fn contents(&mut self) -> BTreeMap<Bytes, Bytes> {
         let txn = self.state.begin();
         let all = txn
@@ -219,9 +265,9 @@ impl Volume {
         all.into_iter().collect()
     }
 
-    /// Rows of the state without those of the audit log.
+    /// Rows of the state without those of the audit log and its shares.
     pub fn rows(&mut self) -> usize {
-        let log = |key: &Bytes| key[0] == 0x23;
+        let log = |key: &Bytes| matches!(key[0], 0x23 | 0x2b);
         self.contents().keys().filter(|key| !log(key)).count()
     }
 
