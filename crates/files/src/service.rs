@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use bytes::Bytes;
-use quorate_execution::graph::Uses;
+use quorate_execution::graph::{Scope, Uses};
 use quorate_execution::{Call, Ran, Rest, Service};
 use quorate_state::{Fault, Layer, Txn};
 use quorate_wire::{Decode, Encode, Time};
@@ -153,8 +153,11 @@ impl Service for FileService {
 
     fn uses(&self, call: &Call, op: &Bytes) -> Uses {
         match Op::from_bytes(op.clone()) {
-            // What a guest may do follows from much of the state.
-            Ok(_) if !self.admission.is_member(&call.client) => Uses::everything(),
+            // What a guest may do follows from much of the state. What only looks runs beside others that do.
+            Ok(op) if !self.admission.is_member(&call.client) => match op.is_read_only() {
+                true => Uses::none().read(Scope::Everything),
+                false => Uses::everything(),
+            },
             Ok(op) => conflicts::uses(call, &op.action),
             // It changes nothing, and its result is always the same.
             Err(_) => Uses::none(),
