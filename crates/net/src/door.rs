@@ -544,7 +544,7 @@ impl Keeper {
 }
 
 /// Who is let in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Known {
     Member(Who),
     Guest(guests::Guest),

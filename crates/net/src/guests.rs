@@ -13,12 +13,12 @@ use crate::group::Group;
 const CLOCK_BOUND: u64 = 10;
 
 /// A guest whose credential holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Guest {
     /// Its key, which is that of its link.
     pub key: PublicKey,
-    /// Whom the owner has granted what was passed on to this guest; perhaps itself.
-    pub host: PublicKey,
+    /// By whose hands its credential has come: whom the owner has granted it, and so on. Nobody's, where that is the guest itself.
+    pub hosts: Vec<PublicKey>,
     /// The last second in which it is let in.
     pub until: u64,
 }
@@ -52,13 +52,10 @@ pub(crate) fn judge(
         owners: owner.as_slice(),
     };
     chain.verify(&trust)?;
-    let host = chain
-        .links()
-        .first()
-        .map_or(*key, |link| link.terms.subject);
+    let subjects = chain.links().iter().map(|link| link.terms.subject);
     Ok(Guest {
         key: *key,
-        host,
+        hosts: subjects.filter(|subject| subject != key).collect(),
         until,
     })
 }
@@ -119,8 +116,8 @@ mod tests {
         let carol = bob.delegate(&key(50), terms(51, 0)).unwrap();
         let came = judged(&carol, 51, FROM).unwrap();
         assert_eq!(came.key, key(51).public());
-        assert_eq!(came.host, key(50).public());
-        assert_eq!(judged(&bob, 50, FROM).unwrap().host, key(50).public());
+        assert_eq!(came.hosts, [key(50).public()]);
+        assert_eq!(judged(&bob, 50, FROM).unwrap().hosts, []);
     }
 
     /// A copy without the key, another volume's credential, another owner's, one that is changed, and bytes that are none.

@@ -108,6 +108,7 @@ pub(crate) enum Lane {
 
 /// Who is at the other end of some links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Default))]
 pub(crate) struct SourceId(usize);
 
 #[derive(Debug)]
