@@ -286,7 +286,9 @@ fn what_an_intruder_leaves_behind_holds_nothing_up() {
     let left = as_user(&format!(
         "for i in $(seq {many}); do setsid sleep 1000 > /dev/null 2>&1 & done
          mkdir -m 000 former.redb state.redb.new log.former
-         mkdir log.damaged; touch log.damaged/file; chmod 000 log.damaged
+         mkdir log.damaged; touch log.damaged/1.wal; chmod 000 log.damaged
+         touch log/filler; mkdir -p evidence; cd evidence
+         seq -f 1-new-view-%g-0.evidence 3000 | xargs truncate -s 64M; cd ..
          ln -s /etc/passwd epochs
          ln -s . state.redb.lock.new
          truncate -s 100G log.reached
@@ -304,9 +306,19 @@ fn what_an_intruder_leaves_behind_holds_nothing_up() {
     group.wait_until_they_agree(&[0, 1, 2, 3]);
     let kind = |name: &str| fs::symlink_metadata(data.join(name)).map(|it| it.file_type());
     assert!(kind("blobs").expect("segments").is_dir());
-    for gone in ["filler", "trees", "state.redb.new", "former.redb"] {
+    for gone in [
+        "filler",
+        "trees",
+        "state.redb.new",
+        "former.redb",
+        "log.former",
+        "log.damaged",
+        "log/filler",
+    ] {
         assert!(kind(gone).is_err(), "{gone}");
     }
+    let evidence = fs::read_dir(data.join("evidence")).expect("a directory");
+    assert_eq!(evidence.count(), 0);
     assert!(fs::metadata("/etc/passwd").expect("it").len() > 0);
     let processes = run(program("ps").args(["-u", "61238", "-o", "comm="]));
     assert!(!processes.contains("sleep"), "{processes}");
