@@ -12,7 +12,7 @@ use anyhow::{Error, Result, bail};
 use quorate_net::Group;
 use quorate_net::group::Durability;
 use quorate_wire::ReplicaId;
-use quorate_wire::message::{RECOVERY_STEPS, Report};
+use quorate_wire::message::Report;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -215,10 +215,8 @@ impl Recoveries {
         let report = report.as_ref();
         // That it can be reached as well is what the next recovery goes by; it adds to what the process says, and is nothing without that.
         let is_reached = reports.get(&ReplicaId(going.replica)).is_some_and(works);
-        going.hears(report.is_some_and(|r| r.steps.len() == RECOVERY_STEPS.len() && works(r)));
+        going.hears(report);
         let took = going.took();
-        let has_gone_back =
-            |r: &Report| r.went_back || r.steps.is_empty() && r.recovering.is_none();
         let mut events = Vec::new();
         match report {
             // While it catches up with what was done meanwhile, the group has no other one to spare.
@@ -244,11 +242,9 @@ impl Recoveries {
                 }
                 return events;
             }
-            // Also where it has started once more since, for another reason, and tells nothing of it. It may not work: what it went back to may be
-            // what an intruder left, and name a view that never begins. Its next recovery mends that, and must not wait for it.
-            Some(report) if has_gone_back(report) => {
+            Some(report) if going.is_missed(report.active) => {
                 children.recovered(going.replica);
-                let idle = if works(report) { "" } else { IDLE };
+                let idle = if report.active { "" } else { IDLE };
                 let (at_ms, why) = (now_ms(), format!("{MISSED}{idle}"));
                 going.answer(Answer::Failed(why.clone()));
                 events.push(format!("ALARM: replica {}: {why}", going.replica));

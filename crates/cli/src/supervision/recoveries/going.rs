@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use quorate_wire::message::Report;
+use quorate_wire::message::{RECOVERY_STEPS, Report};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Answer, Fault};
+use super::{Answer, Fault, works};
 
 /// A recovery may take this long, before it is begun anew, or [`TIMES`] the longest that came to its end.
 pub(super) const LONG: Duration = Duration::from_secs(300);
 const TIMES: u32 = 4;
-/// So long one that is back, by its own word, may take until it can be reached as well.
-const REACHED_WITHIN: Duration = Duration::from_secs(10);
+/// So long one that is back, by its own word, may take until it can be reached as well, and one that has gone back until it takes part.
+const SETTLES: Duration = Duration::from_secs(10);
 
 /// A recovery that goes on.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(super) struct Going {
     outlasted: u32,
     /// Since when it says that it is back.
     pub back_since: Option<Instant>,
+    /// Since when it says that it has gone back to what it had.
+    pub gone_since: Option<Instant>,
     pub answers: Option<mpsc::Sender<Answer>>,
     pub told: String,
     pub is_long: bool,
@@ -42,22 +44,33 @@ impl Going {
             patience: LONG.max(longest.saturating_mul(TIMES)),
             outlasted: 0,
             back_since: None,
+            gone_since: None,
             answers: None,
             told: String::new(),
             is_long: false,
         }
     }
 
-    /// Hears whether it is back, by its own word.
-    pub fn hears(&mut self, is_back: bool) {
-        let since = self.back_since.unwrap_or_else(Instant::now);
-        self.back_since = is_back.then_some(since);
+    /// Hears what the replica says of it.
+    pub fn hears(&mut self, report: Option<&Report>) {
+        let since = |before: Option<Instant>, is_so: bool| {
+            is_so.then(|| before.unwrap_or_else(Instant::now))
+        };
+        self.back_since = since(self.back_since, report.is_some_and(has_recovered));
+        self.gone_since = since(self.gone_since, report.is_some_and(has_gone_back));
     }
 
     /// Whether it is at its end. A replica that can't be reached from here may be reached by all others.
     pub fn is_back(&self, is_reached: bool) -> bool {
         let since = self.back_since;
-        since.is_some_and(|since| is_reached || since.elapsed() > REACHED_WITHIN)
+        since.is_some_and(|since| is_reached || since.elapsed() > SETTLES)
+    }
+
+    /// Whether it came to nothing. A replica need not take part with what it went back to: that may be what an intruder has left, and name a view that
+    /// never begins. Its next recovery mends that, and must not wait for it.
+    pub fn is_missed(&self, is_active: bool) -> bool {
+        let since = self.gone_since;
+        since.is_some_and(|since| is_active || since.elapsed() > SETTLES)
     }
 
     /// How long it has taken.
@@ -92,6 +105,15 @@ impl Going {
         // Who has asked may be gone.
         let _ = self.answers.as_ref().map(|asked| asked.try_send(answer));
     }
+}
+
+fn has_recovered(report: &Report) -> bool {
+    report.steps.len() == RECOVERY_STEPS.len() && works(report)
+}
+
+/// Also where it has started once more since, for another reason, and tells nothing of it.
+fn has_gone_back(report: &Report) -> bool {
+    report.went_back || report.steps.is_empty() && report.recovering.is_none()
 }
 
 /// What a recovery is about.

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use quorate_net::group::{Files, Purpose};
 use quorate_wire::KeyPair;
+use quorate_wire::message::RECOVERY_STEPS;
 
 use super::super::children::{Launch, Role, Starter};
 use super::super::{tell, window};
@@ -218,7 +219,10 @@ async fn one_that_goes_back_and_waits_for_ever_recovers_again() {
     let mut children = children(place, Some(ID));
     let mut recoveries = recoveries(place);
     let (answers, mut answered) = mpsc::channel(4);
-    recoveries.going.insert(going()).answers = Some(answers);
+    let going = recoveries.going.insert(going());
+    going.answers = Some(answers);
+    // It has time to take part, and has had it.
+    going.gone_since = Instant::now().checked_sub(Duration::from_secs(9));
     until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
     let missed = recoveries.records.of(ID).missed.unwrap();
     assert!(missed.why.ends_with(IDLE), "{missed:?}");
@@ -372,12 +376,13 @@ async fn another_schedule_drops_no_turn() {
 #[test]
 fn one_that_can_not_be_reached_is_back() {
     let mut going = going();
+    let (back, waits) = (recovered(), window::tests::report(None));
     assert!(!going.is_back(true));
-    going.hears(true);
+    going.hears(Some(&back));
     assert!(going.is_back(true) && !going.is_back(false));
     going.back_since = Instant::now().checked_sub(Duration::from_secs(11));
-    going.hears(true);
+    going.hears(Some(&back));
     assert!(going.is_back(false));
-    going.hears(false);
+    going.hears(Some(&waits));
     assert!(!going.is_back(true));
 }
