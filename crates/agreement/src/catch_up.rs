@@ -127,6 +127,7 @@ impl Agreement {
     /// others follow it into the next view; not often, since a faulty replica may pretend.
     fn follow_stranded(&mut self, from: ReplicaId, status: &Status) {
         let (now, own) = (self.now.mono, self.view);
+        let had_its_time = self.has_view_had_its_time();
         if status.active || status.view <= own || !self.active {
             self.stranded.entry(from).and_modify(|s| s.since = now);
             return;
@@ -143,7 +144,7 @@ impl Agreement {
         let rare = stranded
             .followed
             .is_none_or(|at| now.saturating_sub(at) >= FOLLOW_AGAIN_MS);
-        if long && rare {
+        if long && rare && had_its_time {
             stranded.followed = Some(now);
             // The word of one replica leads nobody far.
             let near = status.view.0 - own.0 <= MAX_FOLLOWED;

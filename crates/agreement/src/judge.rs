@@ -239,6 +239,12 @@ impl Agreement {
         self.judge.patience(self.config.timeout_ms) << self.failed_views.min(6)
     }
 
+    /// Whether what another replica says is a reason to leave this view already: it has brought something, or had the time for it.
+    pub(crate) fn has_view_had_its_time(&self) -> bool {
+        let has_had = self.now.mono.saturating_sub(self.judge.pipeline.began());
+        self.failed_views == 0 || has_had >= self.patience()
+    }
+
     /// When the oldest claim has waited too long. The timer is that claim's: one of the whole queue never stopped under steady load (BFT-SMaRt
     /// issue 57). A primary leaves its own view as well: where one backup has gone on alone and
     /// another has all that is asked, nobody else would, and the rest is too few to commit anything.

@@ -383,8 +383,13 @@ impl Agreement {
         given
     }
 
-    /// Whether a primary may be left once more for a replica's sake. It counts as done.
+    /// Whether a primary may be left once more for a replica's sake. It counts as done. After a view that failed, the next has to bring
+    /// something first, or to have had its time: a faulty replica that led one of the others away whenever a view began would
+    /// pay nothing for it, and the group the longest of its waits.
     pub(crate) fn may_change_view_for(&mut self, of: ReplicaId) -> bool {
+        if !self.has_view_had_its_time() {
+            return false;
+        }
         let given = self.given_to(of);
         let may = given.views < HELPS;
         given.views += u32::from(may);
@@ -410,18 +415,13 @@ impl Agreement {
             if self.config.quorum.primary(view) == from && view.0 > 0 {
                 view = View(view.0 - 1);
             }
-            let given = self.help.given.get_mut(&from).expect("just made");
-            let may = self.active && !status.active && given.views < HELPS;
-            if may && view > self.view {
-                given.views += 1;
+            let waits = self.active && !status.active && view > self.view;
+            if waits && self.may_change_view_for(from) {
                 self.start_view_change(view);
             }
             return;
         }
-        let neglected = self.is_statement_neglected(from);
-        let given = self.help.given.get_mut(&from).expect("just made");
-        if neglected && given.views < HELPS {
-            given.views += 1;
+        if self.is_statement_neglected(from) && self.may_change_view_for(from) {
             return self.start_view_change(self.view.next());
         }
         let newest = self.newest_checkpoint();
@@ -440,10 +440,10 @@ impl Agreement {
         let (committed, view, since) = given.moved;
         if (committed, view) != (self.committed, self.view) || !waits {
             given.moved = (self.committed, self.view, now);
-        } else if now.saturating_sub(since) >= STALLED_MS && given.views < HELPS {
-            given.views += 1;
+        } else if now.saturating_sub(since) >= STALLED_MS && self.may_change_view_for(from) {
             return self.start_view_change(self.view.next());
         }
+        let given = self.help.given.get_mut(&from).expect("just made");
         if target > given.target && given.fills < HELPS {
             given.target = target;
             given.fills += 1;

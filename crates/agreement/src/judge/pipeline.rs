@@ -59,6 +59,11 @@ impl Pipeline {
         (self.began, self.gap_since) = (now, None);
     }
 
+    /// When it did, or was left.
+    pub fn began(&self) -> Millis {
+        self.began
+    }
+
     /// The primary has proposed something.
     pub fn on_proposed(&mut self, seq: Seq, now: Millis) {
         self.highest = self.highest.max(seq);

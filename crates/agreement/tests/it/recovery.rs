@@ -315,10 +315,15 @@ fn a_recovery_goes_on_from_its_own_checkpoint() {
 }
 
 fn recovering(view: u64, bound: u64) -> PeerMessage {
+    waiting(view, 0, bound)
+}
+
+/// The same of one that has this stable checkpoint.
+fn waiting(view: u64, stable: u64, bound: u64) -> PeerMessage {
     PeerMessage::Status(Status {
         view: View(view),
         active: false,
-        stable: Seq(0),
+        stable: Seq(stable),
         committed: Seq(0),
         executed: Seq(0),
         primary_lost: false,
@@ -347,6 +352,26 @@ fn who_waits_without_a_log_is_one_that_is_joined() {
     let m = PeerMessage::ViewChange(view_change(3, 18));
     from_peer(&mut replica, 6, 3, m).unwrap();
     assert_eq!(replica.standing().view, View(18));
+}
+
+/// After a view that failed, the next has its time before a single replica's word ends it, or has brought something. Or else a faulty one could
+/// end each view as it begins, at the price of the longest wait for all others.
+#[test]
+fn a_view_has_its_time_before_one_word_ends_it() {
+    let mut replica = fresh(1);
+    let _ = from_peer(&mut replica, 1, 0, recovering(0, 256));
+    for r in [2, 3] {
+        let message = PeerMessage::ViewChange(view_change(r, 1));
+        from_peer(&mut replica, 1, r, message).unwrap();
+    }
+    persist_up_to(&mut replica, 1, |r| matches!(r, Record::Changing(_)));
+    let standing = replica.standing();
+    assert_eq!((standing.view, standing.active), (View(1), true));
+    let left = (1..20_000).find(|ms| {
+        let _ = from_peer(&mut replica, *ms, 3, waiting(2, 128, 128));
+        replica.standing().view > View(1)
+    });
+    assert_eq!(left, Some(1 + 2 * TIMEOUT_MS));
 }
 
 /// A primary that fills no places for one that recovers is left, though no client waits for anything.
