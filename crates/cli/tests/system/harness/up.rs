@@ -124,7 +124,9 @@ impl Up {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
             let file = format!("{group}/group.toml");
-            words.iter().any(|word| word.ends_with(file.as_bytes()))
+            // Its key holder has the same number.
+            words.contains(&b"replica".as_slice())
+                && words.iter().any(|word| word.ends_with(file.as_bytes()))
                 && words
                     .windows(2)
                     .any(|pair| pair == [b"--id".as_slice(), id.as_bytes()])
