@@ -161,7 +161,7 @@ pub async fn run(options: &Options, report: &mut Recovery) -> Result<()> {
 
 /// Each round: a sound replica recovers, and one of which somebody has overwritten a hundredth.
 async fn phases(options: &Options, state_mb: usize, report: &mut Recovery) -> Result<()> {
-    let mut site = Site::start(&options.run, &["--key-holders"]).await?;
+    let mut site = Site::start(&options.run, &[]).await?;
     site.fill(state_mb).await?;
     let first = report.recovered.len();
     let of = |tampered| Recovered {
@@ -197,7 +197,7 @@ async fn phases(options: &Options, state_mb: usize, report: &mut Recovery) -> Re
 
 /// Windows without and with staggered recoveries in turns, on one group.
 async fn recoveries(options: &Options, report: &mut Recovery) -> Result<()> {
-    let mut site = Site::start(&options.run, &["--key-holders"]).await?;
+    let mut site = Site::start(&options.run, &[]).await?;
     let least = options.state_mb.iter().copied().min();
     site.fill(least.unwrap_or(1)).await?;
     let periods = options.periods_s.iter().copied().map(Some);
@@ -240,7 +240,7 @@ async fn renewals(options: &Options, report: &mut Recovery) -> Result<()> {
     let mut sites = Vec::new();
     for period in &periods {
         let refresh = period.map_or("0".into(), |s| format!("{s}s"));
-        let setup = ["--key-holders", "--key-refresh", &refresh];
+        let setup = ["--key-refresh", &refresh];
         sites.push(Site::start(&options.run, &setup).await?);
     }
     let first = begin(report, "keys", &periods);

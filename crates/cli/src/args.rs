@@ -91,8 +91,7 @@ pub struct Up {
     pub replicas: Option<usize>,
     /// Several groups of so many replicas each, mounted as one volume (docs/router.md), and a group of one replica for what
     /// they must agree on: 2 to 4. Directories are spread over the groups. Makes volume.toml in the data directory, with which
-    /// `quorate mount` mounts it once more on this machine: all listen on 127.0.0.1. Replicas don't recover on request then,
-    /// and have no key holders.
+    /// `quorate mount` mounts it once more on this machine: all listen on 127.0.0.1. Replicas don't recover on request then.
     #[arg(long, value_name = "N", value_parser = groups)]
     pub groups: Option<usize>,
     /// Where keys, logs and state are kept [default: $XDG_DATA_HOME/quorate/local].
@@ -111,10 +110,11 @@ pub struct Up {
     /// flood, mislead, shirk. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
-    /// Give the replicas of a new group key holders, processes of their own, and renew the keys of all links.
+    /// Make a new group without key holders: processes apart from the replicas that have the keys by which these are known, so that the keys of
+    /// all links can be renewed. Whoever takes a key from a replica has it for good then.
     #[arg(long)]
-    pub key_holders: bool,
-    /// With key holders: renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time.
+    pub no_key_holders: bool,
+    /// Renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,
     /// Have each replica recover so often (90s, 10m, 2h), or `off`; kept for the next time. See `quorate schedule`.
@@ -135,8 +135,9 @@ pub struct Up {
 
 /// Make the keys and the group file of a new group.
 ///
-/// Writes DIR/group.toml, a directory DIR/replica-N with its key for each replica, and DIR/client.key. Give each server
-/// the group file and its own replica-N, and each client machine the group file and a client key; keep the keys secret.
+/// Writes DIR/group.toml, for each replica a directory DIR/replica-N with its key and DIR/holder-N with that of its key holder, a process
+/// apart from it that lets its keys be renewed (`quorate keyholder --help`), and DIR/client.key. Give each server the group file, its own
+/// replica-N and, for the key holder's user alone, its own holder-N, and each client machine the group file and a client key; keep the keys secret.
 ///
 /// Example:
 ///   quorate init --name team --replicas a.example:7400,b.example:7400,c.example:7400,d.example:7400 ./team
@@ -160,13 +161,12 @@ pub struct Init {
     /// Clients beside the one whose key is made here, as NAME=PUBLIC-KEY (see `quorate keygen`). Repeatable.
     #[arg(long, value_name = "NAME=KEY")]
     pub client: Vec<String>,
-    /// Give each replica a key holder: a process apart from it that has its identity key (see `quorate keyholder --help`). Writes
-    /// DIR/holder-N with that key for each replica; it is for the key holder's user alone.
+    /// Make no key holders. A replica then keeps the key by which it is known, and whoever takes it from there has it for good.
     #[arg(long)]
-    pub key_holders: bool,
+    pub no_key_holders: bool,
     /// The identity key of a replica whose key holder has it already, such as what `quorate keyholder --tpm ... --enroll` has printed:
     /// none is made for it. Repeat it for others.
-    #[arg(long, value_name = "N=KEY", requires = "key_holders")]
+    #[arg(long, value_name = "N=KEY", conflicts_with = "no_key_holders")]
     pub identity: Vec<String>,
     /// The volume's owner: a public key, or a key file of which the public half is taken. Who shows a credential that this key has signed
     /// (see `quorate grant --help`) is let in without being a client [default: nobody is].

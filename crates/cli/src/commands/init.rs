@@ -44,7 +44,7 @@ pub fn run(args: &Init) -> Result<()> {
                 true => Purpose::Coordinator,
                 false => Purpose::Service,
             },
-            key_holders: args.key_holders,
+            key_holders: !args.no_key_holders,
             owner,
         },
         &identities,
@@ -56,7 +56,7 @@ pub fn run(args: &Init) -> Result<()> {
     );
     println!("On each server N, with group.toml and the directory replica-N:");
     println!("                   quorate replica --id N --group group.toml");
-    if args.key_holders {
+    if !args.no_key_holders {
         println!("and, as another user, with group.toml and the directory holder-N:");
         println!("                   quorate keyholder --id N --group group.toml --user USER");
     }

@@ -64,7 +64,7 @@ fn enroll(tcti: &str, path: &Path) -> Result<()> {
     println!("{key}");
     eprintln!(
         "{} says which key of the TPM it is; it is for the key holder's user alone. Make the group with:\n\
-         quorate init --key-holders --identity N={key} ...",
+         quorate init --identity N={key} ...",
         path.display()
     );
     Ok(())

@@ -51,7 +51,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
     if !has_holders && (args.key_holder.is_some() || args.key_refresh.is_some()) {
         bail!(
             "the replicas of this group have no key holders: leave --key-holder and --key-refresh away, or make a group with \
-             them (`quorate init --key-holders`)"
+             them (`quorate init` without --no-key-holders)"
         );
     }
     // With key holders nothing is signed with it, so that nobody keeps the replica from starting who takes its file away.

@@ -86,7 +86,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         init::Kind {
             files: Files::default(),
             purpose,
-            key_holders: args.key_holders,
+            key_holders: !args.no_key_holders,
             owner: init::Owner::Made,
         },
         &BTreeMap::new(),
@@ -134,9 +134,9 @@ fn check_existing(args: &Up, data: &Path, group: &Group) -> Result<()> {
             data.display()
         );
     }
-    if args.key_holders && group.identities().is_none() {
+    if args.no_key_holders && group.identities().is_some() {
         bail!(
-            "the group in {} has no key holders: leave --key-holders away, or choose another --data",
+            "the group in {} has key holders: leave --no-key-holders away, or choose another --data",
             data.display()
         );
     }
@@ -208,6 +208,18 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
     roles.map(launch).collect()
 }
 
+fn set_key_refresh(args: &Up, group: &Group, schedule: &mut Schedule) -> Result<()> {
+    let Some(every) = args.key_refresh else {
+        return Ok(());
+    };
+    if group.identities().is_none() {
+        bail!(
+            "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
+        );
+    }
+    schedule.set_key_refresh(every)
+}
+
 async fn serve(
     args: &Up,
     data: &Path,
@@ -223,14 +235,7 @@ async fn serve(
         }
         schedule.set(every.0)?;
     }
-    if let Some(every) = args.key_refresh {
-        if group.identities().is_none() {
-            bail!(
-                "--key-refresh: the replicas of this group have no key holders (--key-holders makes a group that has)"
-            );
-        }
-        schedule.set_key_refresh(every)?;
-    }
+    set_key_refresh(args, &group, &mut schedule)?;
     let (records, word) = Records::load(data);
     let launches = launches(args, data, &group);
     let certificates = Certificates::new(&group, data);

@@ -34,7 +34,8 @@ fn init(directory: &Path) {
         .map(|port| format!("127.0.0.1:{port}"))
         .collect();
     run(quorate()
-        .args(["init", "--replicas", &addresses.join(",")])
+        .args(["init", "--no-key-holders", "--replicas"])
+        .arg(addresses.join(","))
         .arg(directory));
 }
 

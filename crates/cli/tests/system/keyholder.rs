@@ -259,7 +259,7 @@ fn key_holders_are_not_left_out() {
         ends(&mut command)
     };
     let with = place.path().join("with");
-    init(&with, &["--key-holders"]);
+    init(&with, &[]);
     let group = Group::load(&with.join("group.toml")).expect("a group");
     assert!(group.identities().is_some());
     for id in 0..4 {
@@ -275,8 +275,8 @@ fn key_holders_are_not_left_out() {
     assert_said(&alone, 69, &words);
 
     let without = place.path().join("without");
-    init(&without, &[]);
-    let refused = ["have no key holders", "quorate init --key-holders"];
+    init(&without, &["--no-key-holders"]);
+    let refused = ["have no key holders", "--no-key-holders"];
     assert_said(&replica(&without, &["--key-refresh", "15s"]), 1, &refused);
     let mut holder = quorate();
     holder.args(["keyholder", "--id", "0", "--group"]);

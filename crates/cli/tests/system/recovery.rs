@@ -201,7 +201,7 @@ fn a_silent_replica_has_a_recovery_missed() {
     let place = scratch();
     let data = place.path().join("data");
     let port = free_ports(1)[0];
-    let up = Up::start(&data, port, &["--key-holders", "--fault", "3=silent"]);
+    let up = Up::start(&data, port, &["--fault", "3=silent"]);
     let mount = data.join("files");
     let files = write_files(&mount);
     Status::wait_for_a_checkpoint(&data, &[0, 1, 2], &mount);
@@ -228,7 +228,7 @@ fn a_silent_replica_has_a_recovery_missed() {
     assert_files(&mount, &files);
     up.stop();
 
-    let up = Up::start(&data, port, &["--key-holders"]);
+    let up = Up::start(&data, port, &[]);
     let noted = fs::read_to_string(data.join("certificates")).expect("what is known of keys");
     recovers(&data, 1);
     assert_seen(up.replica(1), &noted);
@@ -316,7 +316,7 @@ fn told(data: &Path) -> Value {
 fn a_window_is_claimed_when_all_holds() {
     let place = scratch();
     let data = place.path().join("data");
-    let options = ["--no-mount", "--key-holders"];
+    let options = ["--no-mount"];
     let port = free_ports(1)[0];
     let up = Up::start(&data, port, &options);
     let no = told(&data);

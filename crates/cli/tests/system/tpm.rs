@@ -218,7 +218,7 @@ fn a_group_is_made_with_it() {
     let addresses = addresses.join(",");
     let init = |option: &str| {
         let mut command = quorate();
-        command.args(["init", "--key-holders", "--replicas", &addresses]);
+        command.args(["init", "--replicas", &addresses]);
         command.args(["--identity", option]);
         command.arg(&directory);
         command

@@ -38,7 +38,7 @@ impl Routed {
         let (three, two) = rest.split_at(3);
         let addresses: Vec<String> = four.iter().map(|p| format!("127.0.0.1:{p}")).collect();
         run(quorate()
-            .args(["init", "--coordinator", "--replicas"])
+            .args(["init", "--no-key-holders", "--coordinator", "--replicas"])
             .arg(addresses.join(","))
             .arg(place.join("routers")));
         for number in 0..3 {
@@ -231,7 +231,7 @@ fn one_replica(place: &Path, name: &str, options: &[&str]) -> Process {
     let port = free_ports(1)[0];
     let directory = place.join(name);
     run(quorate()
-        .args(["init", "--name", name, "--replicas"])
+        .args(["init", "--no-key-holders", "--name", name, "--replicas"])
         .arg(format!("127.0.0.1:{port}"))
         .args(options)
         .arg(&directory));

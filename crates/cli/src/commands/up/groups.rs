@@ -15,7 +15,7 @@ use crate::args::Up;
 use crate::commands::mount::spanning::{self, Spanned};
 use crate::commands::{self, init, mount, status};
 use crate::paths;
-use crate::supervision::Children;
+use crate::supervision::{Children, Schedule};
 
 /// The most groups of one machine.
 pub const MAX_GROUPS: usize = 4;
@@ -47,10 +47,8 @@ pub fn is_wanted(args: &Up, data: &Path) -> bool {
 }
 
 pub fn run(args: &Up, data: &Path, directory: Option<PathBuf>) -> Result<()> {
-    if args.key_holders || args.every.is_some() {
-        bail!(
-            "--key-holders and --recover-every are for one group: leave them away, or leave --groups away"
-        );
+    if args.every.is_some() {
+        bail!("--recover-every is for one group: leave it away, or leave --groups away");
     }
     let held = Lock::take_if_there(data, directory.as_deref())?;
     if let Some(directory) = &directory {
@@ -120,7 +118,7 @@ fn make(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
         let kind = init::Kind {
             files: Files::default(),
             purpose,
-            key_holders: false,
+            key_holders: !args.no_key_holders,
             owner: init::Owner::Nobody,
         };
         let none = BTreeMap::new();
@@ -178,7 +176,10 @@ async fn serve(
     for (name, group) in groups {
         let own = data.join(&name);
         let launches = super::launches(args, &own, &group);
-        let children = Children::start(launches, !args.no_restart, None, None, None, None)?;
+        let mut schedule = Schedule::load(&own)?;
+        super::set_key_refresh(args, &group, &mut schedule)?;
+        let refresh = schedule.key_refresh();
+        let children = Children::start(launches, !args.no_restart, None, None, refresh, None)?;
         let identity = status::of_directory(&group, &own)?;
         let watch = status::Watch::start(&group, &identity, Epochs::of(&group));
         members.push(Member {
