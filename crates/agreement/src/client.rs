@@ -21,6 +21,7 @@ use quorate_wire::{
     RequestNumber, SessionId, View,
 };
 
+use crate::judge::RELAY_MS;
 use crate::{INLINE_BYTES, Millis};
 use reads::Reads;
 use repliers::Repliers;
@@ -44,6 +45,9 @@ const WATCH_MS: Millis = 1_000;
 /// After so many requests in a row that only a signed repetition brought through, all are signed for a while.
 const UNHEARD: u32 = 3;
 const SIGN_ALL_MS: Millis = 30_000;
+/// So long after a link has gone, or was wanted first, requests are signed: MACs lack that replica's, which would take the client for one
+/// that gives some replicas wrong ones. Who stays away for longer is most likely down.
+const UNLINKED_MS: Millis = 2_000;
 /// How long a client that has some links waits for more before it opens its session: a request without a replica's MAC costs that
 /// replica, and perhaps the group, a repetition.
 const MORE_LINKS_MS: Millis = 300;
@@ -105,6 +109,8 @@ struct Pending {
     repeat_at: Millis,
     patience: Millis,
     is_repeated: bool,
+    /// Whether the others have it signed, who show it to the primary when that seems not to know it.
+    is_watched: bool,
     /// When enough replicas had vouched for a digest.
     vouched_at: Option<Millis>,
     /// Repeated because a voucher was false: which says nothing of the request's authenticator.
@@ -137,6 +143,8 @@ pub struct Client {
     least_retry: Millis,
     next_watch: Millis,
     keys: Vec<Option<MacKey>>,
+    /// Since when there is no link with a replica, where there is none.
+    unlinked: Vec<Millis>,
     view: View,
     session: Option<SessionId>,
     /// A session is wanted and not asked for yet; since when there is a link, if there is one.
@@ -180,6 +188,7 @@ impl Client {
             // Not all clients at the same time.
             next_watch: now + nonce % WATCH_MS,
             keys: alloc::vec![None; quorum.n()],
+            unlinked: alloc::vec![now; quorum.n()],
             view: View(0),
             session: None,
             opening: None,
@@ -214,8 +223,11 @@ impl Client {
         let was_up = core::mem::replace(slot, key).is_some();
         self.open_if_linked();
         let is_up = self.keys[usize::from(replica.0)].is_some();
-        if was_up && !is_up && replica == self.primary() {
-            self.turn_to_backups();
+        if was_up && !is_up {
+            self.unlinked[usize::from(replica.0)] = self.now;
+            if replica == self.primary() {
+                self.turn_to_backups();
+            }
         }
         if self.keys[usize::from(replica.0)].is_some() {
             let attach = self.session.map(ClientMessage::Attach);
@@ -335,8 +347,11 @@ impl Client {
             }
             return;
         }
-        self.ignored = 0;
         let took = self.now.saturating_sub(done.sent_at);
+        // What was shown to the primary in its signed form tells nothing of the form in which it came first.
+        if !done.is_watched || took < RELAY_MS {
+            (self.unheard, self.ignored) = (0, 0);
+        }
         self.answer_time = Some(match self.answer_time {
             None => (8 * took, 2 * took),
             Some((smooth, deviation)) => {
@@ -344,7 +359,7 @@ impl Client {
                 (smooth - smooth / 8 + took, deviation - deviation / 4 + off)
             }
         });
-        (self.unheard, self.least_retry) = (0, 0);
+        self.least_retry = 0;
     }
 
     /// How long to wait for an answer before the request is repeated.
@@ -449,7 +464,7 @@ impl Client {
 
     fn send_new(&mut self, token: Option<Token>, request: Request) {
         let id = (request.session(), request.number());
-        let pending = Pending {
+        let mut pending = Pending {
             token,
             replier: match self.repliers.distrusts_vouchers(self.now) {
                 true => EVERYONE,
@@ -460,6 +475,7 @@ impl Client {
             repeat_at: self.now + self.retry(),
             patience: self.retry(),
             is_repeated: false,
+            is_watched: false,
             vouched_at: None,
             is_doubted: false,
             request,
@@ -473,6 +489,7 @@ impl Client {
             self.next_watch = self.now + WATCH_MS;
             ClientMessage::Watch(self.signed(&pending))
         });
+        pending.is_watched = watch.is_some();
         self.pending.insert(id, pending);
         for replica in self.quorum.replicas().filter(|r| to_all || *r == primary) {
             self.out
@@ -506,7 +523,9 @@ impl Client {
     }
 
     fn signs(&self) -> bool {
-        self.signs_all || self.now < self.sign_until
+        let mut links = self.keys.iter().zip(&self.unlinked);
+        let lacks_one = links.any(|(key, since)| key.is_none() && self.now < since + UNLINKED_MS);
+        self.signs_all || self.now < self.sign_until || lacks_one
     }
 
     /// Gives this client's word for a request.

@@ -64,6 +64,9 @@ pub(crate) const RELAY_MS: Millis = 60;
 const RELAYED_AT_ONCE: usize = 64;
 /// How long a primary may be silent while a claim waits, beyond twice what its silences and batches took of late.
 const SILENCE_MS: Millis = 120;
+/// After more views than this that began nothing, one has its time before another replica's word ends it. To follow one that recovers takes
+/// two or three.
+const FEW_FAILED: u32 = 3;
 /// How long a lost link may take to come back.
 const LOST_MS: Millis = 50;
 /// Requests of one session that may overtake a claim: a window that was in flight before it, one that followed while the claim
@@ -239,10 +242,11 @@ impl Agreement {
         self.judge.patience(self.config.timeout_ms) << self.failed_views.min(6)
     }
 
-    /// Whether what another replica says is a reason to leave this view already: it has brought something, or had the time for it.
+    /// Whether what another replica says is a reason to leave this view already: not many have failed of late, or it had the time to bring
+    /// something.
     pub(crate) fn has_view_had_its_time(&self) -> bool {
         let has_had = self.now.mono.saturating_sub(self.judge.pipeline.began());
-        self.failed_views == 0 || has_had >= self.patience()
+        self.failed_views <= FEW_FAILED || has_had >= self.patience()
     }
 
     /// When the oldest claim has waited too long. The timer is that claim's: one of the whole queue never stopped under steady load (BFT-SMaRt

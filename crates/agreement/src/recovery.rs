@@ -383,8 +383,8 @@ impl Agreement {
         given
     }
 
-    /// Whether a primary may be left once more for a replica's sake. It counts as done. After a view that failed, the next has to bring
-    /// something first, or to have had its time: a faulty replica that led one of the others away whenever a view began would
+    /// Whether a primary may be left once more for a replica's sake. It counts as done. After some views that failed, the next has to have
+    /// had its time: a faulty replica that led one of the others away whenever a view began would
     /// pay nothing for it, and the group the longest of its waits.
     pub(crate) fn may_change_view_for(&mut self, of: ReplicaId) -> bool {
         if !self.has_view_had_its_time() {

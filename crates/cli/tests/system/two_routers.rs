@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quorate_nfs::status::Status;
 
@@ -15,6 +15,9 @@ use crate::route::{Client, Op, Process, Tree, act_locally, local_tree, op, serve
 
 /// How long the others work between two kills.
 const BETWEEN: Duration = Duration::from_secs(3);
+
+/// How long an operation may get no answer, whatever is killed meanwhile.
+const UNANSWERED: Duration = Duration::from_secs(120);
 
 struct Routed {
     place: PathBuf,
@@ -126,10 +129,11 @@ fn work(worker: usize, ports: [u16; 2], here: &Path, ends: &AtomicBool) -> Count
     let (mut count, mut at) = (Count::default(), worker);
     while !ends.load(Ordering::Relaxed) {
         let op = own(op(&mut random), worker);
-        let mut was_unanswered = false;
+        let (mut was_unanswered, begun) = (false, Instant::now());
         let outcome = loop {
             match clients[at].act(&op) {
                 Err(None | Some(Status::Jukebox)) => {
+                    assert!(begun.elapsed() < UNANSWERED, "{op:?} gets no answer");
                     was_unanswered = true;
                     at = 1 - at;
                     thread::sleep(Duration::from_millis(200));
