@@ -122,6 +122,8 @@ pub struct Agreement {
     pub(crate) stranded: BTreeMap<ReplicaId, Stranded>,
     /// While this replica has forgotten what it said.
     pub(crate) recovery: Option<Recovery>,
+    /// How it stood when it ended. Until that is on disk it is not over: after a crash it would begin once more.
+    pub(crate) ending: Option<Recovering>,
     /// What it does for others that have.
     pub(crate) help: Help,
     pub(crate) fetch_turn: u8,
@@ -270,6 +272,7 @@ impl Agreement {
             next_status: now.mono,
             told_loss: false,
             stranded: BTreeMap::new(),
+            ending: None,
             recovery: recovering.then(|| Recovery::new(now.wall.0, mark, now.mono)),
             help: Help::default(),
             fetch_turn: config.me.0,

@@ -85,6 +85,7 @@ impl Agreement {
             asked,
             behind: _,
             recovery,
+            ending: _,
             epochs,
             // It is given to those who say in STATUS that they recover.
             help: _,

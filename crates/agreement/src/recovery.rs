@@ -314,6 +314,7 @@ impl Agreement {
 
     /// A view has started in which this replica may vote.
     pub(crate) fn end_recovery(&mut self) {
+        self.ending = self.recovering();
         if let Some(bound) = self.recovery.take().and_then(|r| r.bound) {
             // A client may have been told what a batch up to there gave.
             self.certified = self.certified.max(bound.seq);
@@ -337,7 +338,9 @@ impl Agreement {
 
     /// Where a recovery stands, if there is one.
     pub(crate) fn recovering(&self) -> Option<Recovering> {
-        let recovery = self.recovery.as_ref()?;
+        let Some(recovery) = &self.recovery else {
+            return self.ending.filter(|_| !self.is_entry_durable());
+        };
         let statuses = self.statuses.values();
         let others = statuses.filter(|(s, _)| s.recovering.is_some()).count();
         Some(Recovering {

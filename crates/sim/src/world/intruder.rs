@@ -89,17 +89,21 @@ impl World {
         self.intruder.ever.contains(&id)
     }
 
-    /// One of its replicas hears something.
+    /// One of its replicas hears something, or it does itself: over a link that the sender has with it in some replica's place, since it has
+    /// shown an old key.
     pub(super) fn overhear(&mut self, server: usize, from: ReplicaId, message: &PeerMessage) {
-        if !self.intruder.seized.contains_key(&server) {
-            return;
-        }
+        let has = self.intruder.seized.contains_key(&server);
         match message {
-            PeerMessage::ViewChange(m) => {
+            PeerMessage::ViewChange(m) if has => {
                 let heard = &mut self.intruder.heard;
                 heard.insert((m.body.view, m.body.replica), m.clone());
             }
-            PeerMessage::EstimatePlease(nonce) => self.mislead(from, *nonce),
+            PeerMessage::EstimatePlease(nonce) => {
+                let id = self.servers[server].id;
+                if has || self.open_to(usize::from(from.0)).contains(&id) {
+                    self.mislead(from, *nonce);
+                }
+            }
             _ => {}
         }
     }
@@ -302,6 +306,7 @@ impl World {
     /// Says in the names of all whose keys it has or had what would have a view begin as if nothing had been agreed on.
     fn forge(&mut self) -> Result<(), Failure> {
         let Some((&server, _)) = self.intruder.seized.first_key_value() else {
+            self.speak_from_outside();
             return Ok(());
         };
         let Some(standing) = self.servers[server].replica.as_ref().map(|r| r.standing()) else {
@@ -345,6 +350,37 @@ impl World {
         }
         self.say_old(own, highest, standing.committed, &correct);
         Ok(())
+    }
+
+    /// While it has no replica, those that it had recover: it speaks over the links that their old keys still open, and signs with these.
+    fn speak_from_outside(&mut self) {
+        let replicas = self.servers.iter().filter_map(|s| s.replica.as_ref());
+        let standings = replicas.map(|r| r.standing());
+        let Some(front) = standings.max_by_key(|s| (s.stable.0, s.committed, s.view)) else {
+            return;
+        };
+        let keys: Vec<(ReplicaId, Signer)> = self
+            .intruder
+            .keys
+            .iter()
+            .map(|(id, (_, signer))| (*id, signer.clone()))
+            .collect();
+        let forged: Vec<PeerMessage> = keys
+            .iter()
+            .map(|(id, signer)| {
+                let body = amnesia(*id, View(front.view.0 + 2), front.stable);
+                PeerMessage::ViewChange(SignedViewChange::sign(body, signer).into_inner())
+            })
+            .collect();
+        for to in 0..self.servers.len() {
+            let Some(&own) = self.open_to(to).first() else {
+                continue;
+            };
+            for m in &forged {
+                self.say(to, own, m.clone());
+            }
+            self.say_old(own, front.view, front.committed, &[to]);
+        }
     }
 
     /// A view for which it says VIEW-CHANGE with one key after another, until it has the replica that leads it.
