@@ -198,6 +198,31 @@ fn who_is_above_takes_back() -> Result<()> {
     Ok(())
 }
 
+/// Serials are their issuers' to choose: who means no good gives numbers that no epoch is above. What takes all back that a key has passed on is to take
+/// back the key.
+#[test]
+fn an_epoch_binds_those_who_count_alone() -> Result<()> {
+    let mut v = Volume::new();
+    let bob = v.issue(1, terms(1, 1));
+    let mut t = terms(2, 1);
+    t.depth = 3;
+    t.serial = u64::MAX;
+    let carol = bob.delegate(&key(1), t).unwrap();
+    v.put(2, &carol)?;
+    let of_bob = Serial {
+        issuer: public(1),
+        serial: u64::MAX,
+    };
+    v.revoke(0, Revoked::Epoch(of_bob), None, None)?;
+    assert_eq!(v.put(2, &carol), Ok(carol.id()));
+    assert!(!v.grants(2)[0].is_revoked);
+    v.revoke(0, Revoked::Key(public(1)), None, None)?;
+    assert_eq!(v.put(2, &carol), Err(Errno::EACCES));
+    assert_eq!(v.grants(2).len(), 0);
+    v.check();
+    Ok(())
+}
+
 /// A revocation that is over before it begins would take back nothing, so it is none.
 #[test]
 fn what_is_over_is_not_revoked() {

@@ -1,5 +1,5 @@
-//! A second verifier, written from docs/credentials.md alone. It shares no code with the crate: bytes are counted by hand, digests and
-//! signatures are asked of their libraries directly. It is not fast, and gives no reasons.
+//! A second verifier, written from docs/credentials.md alone. It shares no code with the crate: bytes are counted by hand. Digests and
+//! signatures are asked directly of the libraries that the crate has them of, too. It is not fast, and gives no reasons.
 #![allow(dead_code)]
 
 use ed25519_dalek::{Signature, VerifyingKey};
