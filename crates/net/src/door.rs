@@ -62,8 +62,6 @@ pub(crate) struct DoorOptions {
     /// What judges certificates, where replicas have epoch keys.
     pub epochs: Option<Epochs>,
     pub limits: LimitsOf,
-    /// What bounds a link with a guest.
-    pub guest_limits: LinkLimits,
     /// How many connections may be on their way in.
     pub handshakes: usize,
 }
@@ -136,7 +134,6 @@ impl Door {
             epochs: options.epochs,
             orders: orders.clone(),
             limits: options.limits,
-            guest_limits: options.guest_limits,
             handshakes: options.handshakes,
             strangers: BTreeMap::new(),
             turns: Turns::default(),
@@ -236,7 +233,6 @@ struct Keeper {
     epochs: Option<Epochs>,
     orders: Arc<Mutex<Orders>>,
     limits: LimitsOf,
-    guest_limits: LinkLimits,
     handshakes: usize,
     strangers: BTreeMap<usize, Stranger>,
     turns: Turns,
@@ -495,10 +491,11 @@ impl Keeper {
             return Ok(());
         };
         let mut arrive = || {
-            let limits = match known {
-                Known::Member(who) => (self.limits)(who).ok_or(LinkEnd::AnotherProtocol)?,
-                Known::Guest(_) => self.guest_limits,
+            let who = match &known {
+                Known::Member(who) => *who,
+                Known::Guest(guest) => Who::Client(guest.key),
             };
+            let limits = (self.limits)(who).ok_or(LinkEnd::AnotherProtocol)?;
             stranger.link.promote(limits)?;
             let registry = self.poll.registry();
             registry

@@ -144,7 +144,8 @@ impl Source {
     }
 }
 
-/// What bounds the memory of all links of the second lane together. When it is reached, the link that has most is ended.
+/// What bounds the memory of all links of the second lane together. When it is reached, the link that has most is ended; of guests', where those have
+/// more than half of it: many who have little each could else have the others' links ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HubLimits {
     /// Bytes that wait to be sent.
@@ -486,15 +487,20 @@ impl<N: Copy> Hub<N> {
         if entry.lane == Lane::Second {
             self.partial_bytes = self.partial_bytes - before + entry.link.partial_bytes();
             if self.partial_bytes > self.limits.partial_bytes {
-                self.end_largest(Link::partial_bytes);
+                self.end_largest(self.limits.partial_bytes, Link::partial_bytes);
             }
         }
     }
 
-    /// Ends the link of the second lane that has most of something.
-    fn end_largest(&mut self, of: impl Fn(&Link) -> usize) {
-        let second = self.links.iter().filter(|(_, e)| e.lane == Lane::Second);
-        let largest = second.max_by_key(|(_, entry)| of(&entry.link));
+    /// Ends the link of the second lane that has most of something, of which all may have so much.
+    fn end_largest(&mut self, limit: usize, of: impl Fn(&Link) -> usize) {
+        let second = || self.links.iter().filter(|(_, e)| e.lane == Lane::Second);
+        let guests = second().filter(|(_, entry)| entry.link.is_of_guest());
+        let of_guests: usize = guests.map(|(_, entry)| of(&entry.link)).sum();
+        let is_theirs = of_guests > limit / 2;
+        let largest = second()
+            .filter(|(_, entry)| !is_theirs || entry.link.is_of_guest())
+            .max_by_key(|(_, entry)| of(&entry.link));
         if let Some((&token, _)) = largest
             && let Some(entry) = self.links.get_mut(&token)
         {
@@ -522,7 +528,7 @@ impl<N: Copy> Hub<N> {
         if entry.lane == Lane::Second {
             self.waiting_bytes += frame.wire_bytes();
             if self.waiting_bytes > self.limits.waiting_bytes {
-                self.end_largest(Link::waiting_bytes);
+                self.end_largest(self.limits.waiting_bytes, Link::waiting_bytes);
             }
         }
         self.mark(token);

@@ -75,8 +75,6 @@ impl Default for Limits {
 /// The longest frame of a client: an operation, its MACs and its head.
 const MAX_CLIENT_FRAME_BYTES: usize = MAX_OP_BYTES + (4 << 10);
 
-/// Bytes that may wait to be sent on a guest's connection: some full results.
-const GUEST_QUEUE_BYTES: usize = 4 << 20;
 /// How often it is looked whether guests have to go.
 const GUESTS_PERIOD: Duration = Duration::from_secs(1);
 
@@ -223,13 +221,6 @@ impl ReplicaLinks {
                 Who::Peer(_) => None,
                 Who::Client(_) => Some(client_limits(&limits)),
             }),
-            guest_limits: LinkLimits {
-                outbox: OutboxLimits {
-                    bytes: limits.client_queue_bytes.min(GUEST_QUEUE_BYTES),
-                    ..client_limits(&limits).outbox
-                },
-                ..client_limits(&limits)
-            },
             handshakes: limits.handshakes,
         };
         let lower = group.quorum().replicas().filter(|&peer| peer < me);

@@ -22,7 +22,8 @@ fn question(number: u64) -> Vec<u8> {
     [(payload.len() as u32).to_le_bytes().to_vec(), payload].concat()
 }
 
-fn reply(bytes: usize) -> Frame {
+/// An answer that is so long.
+pub fn reply(bytes: usize) -> Frame {
     Frame::encode(&ReplicaMessage::Reply(Reply {
         session: SessionId(1),
         number: RequestNumber(1),

@@ -2,9 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::floods::reply;
 use crate::support::{Cluster, Driven, client_key, eventually};
 use quorate_credential::{Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window};
-use quorate_net::{ClientEvent, ClientLinks, Event, Frame, Group, MAX_GUESTS};
+use quorate_net::{
+    ClientEvent, ClientLinks, ConnectionId, Event, Frame, Group, Limits, MAX_GUESTS,
+};
 use quorate_wire::message::ClientMessage;
 use quorate_wire::{KeyPair, ReplicaId};
 
@@ -129,6 +132,53 @@ fn strangers_do_not() {
 
 fn support_limits() -> quorate_net::Limits {
     quorate_net::Limits::default()
+}
+
+/// Queues so many answers of a MiB in one turn, so that none is sent meanwhile; how many found room.
+fn answer(cluster: &Cluster, to: ConnectionId, count: usize) -> usize {
+    let frame = reply(1 << 20);
+    let node = cluster.node(0);
+    node.with(move |links| (0..count).filter(|_| links.reply(to, &frame)).count())
+}
+
+/// A guest may have as many answers on their way as any client. One that is dropped is asked for again, in agreement, and the reads that wait behind
+/// it are forgotten: a guest that reads a file in order would pay for that all the time.
+#[test]
+fn a_guest_has_as_much_room_for_answers_as_others() {
+    let cluster = Cluster::start_owned(1, false, &owner_key());
+    let bob = numbered_key(2);
+    let chain = credential(&cluster.group, &owner_key(), &bob, now() + 1000);
+    let _guest = cluster.guest(&bob, chain);
+    assert_eq!(answer(&cluster, cluster.next_client(0), 14), 14);
+    let _client = cluster.client(&client_key());
+    assert_eq!(answer(&cluster, cluster.next_client(0), 14), 14);
+}
+
+/// Guests have half of what all clients may have waiting: however little each of them has, with more it is a link of theirs that ends.
+#[test]
+fn guests_leave_half_of_the_room_to_others() {
+    let limits = Limits {
+        client_queue_bytes: 20 << 20,
+        clients_queue_bytes: 24 << 20,
+        ..Limits::default()
+    };
+    let cluster = Cluster::start_owned_within(1, limits, &owner_key());
+    let bob = numbered_key(2);
+    let chain = credential(&cluster.group, &owner_key(), &bob, now() + 1000);
+    let _guests = [(); 2].map(|()| cluster.guest(&bob, chain.clone()));
+    let guests = [(); 2].map(|()| cluster.next_client(0));
+    let _client = cluster.client(&client_key());
+    let client = cluster.next_client(0);
+    let frame = reply(1 << 20);
+    cluster.node(0).with(move |links| {
+        for guest in guests {
+            assert!((0..7).all(|_| links.reply(guest, &frame)));
+        }
+        assert!((0..11).all(|_| links.reply(client, &frame)));
+    });
+    let down = cluster.node(0).next(is_down);
+    assert!(matches!(down, Event::ClientDown(id) if guests.contains(&id)));
+    assert_eq!(answer(&cluster, client, 1), 1, "it is still there");
 }
 
 /// A link ends with the credential that it was made by, as clocks may be off.

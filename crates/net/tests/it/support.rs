@@ -208,6 +208,11 @@ impl Cluster {
         Cluster::start_with(n, Limits::default(), key_holders, Some(owner.public()))
     }
 
+    /// The same, without key holders.
+    pub fn start_owned_within(n: u8, limits: Limits, owner: &KeyPair) -> Cluster {
+        Cluster::start_with(n, limits, false, Some(owner.public()))
+    }
+
     fn start_with(n: u8, limits: Limits, key_holders: bool, owner: Option<PublicKey>) -> Cluster {
         let listeners: Vec<_> = (0..n)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
