@@ -401,21 +401,27 @@ fn repetitions_are_signed_and_soon() {
     }
 }
 
+/// A request that is answered 5 s later, when it was repeated. Returns that time.
+fn repeats(client: &mut Client, token: u64, now: Millis) -> Millis {
+    client.call(token, Bytes::from_static(b"op"), now);
+    let request = requests(client).remove(0).1;
+    assert!(!is_signed(&request));
+    let now = now + 5_000;
+    client.on_tick(now);
+    sent(client);
+    for replica in 0..3 {
+        answer(client, ReplicaId(replica), &request, b"r", true, now);
+    }
+    now
+}
+
 /// Where nothing but repetitions is answered, a primary does not believe this client's MACs: all is signed for a while.
 #[test]
 fn who_is_not_heard_signs() {
     let mut client = in_session();
     let mut now = 1_000;
     for token in 0..3 {
-        client.call(token, Bytes::from_static(b"op"), now);
-        let request = requests(&mut client).remove(0).1;
-        assert!(!is_signed(&request));
-        now += 5_000;
-        client.on_tick(now);
-        sent(&mut client);
-        for replica in 0..3 {
-            answer(&mut client, ReplicaId(replica), &request, b"r", true, now);
-        }
+        now = repeats(&mut client, token, now);
     }
     assert!(is_signed(&ask(&mut client, 10, now)));
     assert!(!is_signed(&ask(&mut client, 11, now + 30_000)));
@@ -438,15 +444,7 @@ fn what_others_have_shown_was_not_heard() {
         for replica in 0..3 {
             answer(&mut client, ReplicaId(replica), &watched, b"r", true, now);
         }
-        client.call(token, Bytes::from_static(b"op"), now);
-        let request = requests(&mut client).remove(0).1;
-        assert!(!is_signed(&request));
-        now += 5_000;
-        client.on_tick(now);
-        sent(&mut client);
-        for replica in 0..3 {
-            answer(&mut client, ReplicaId(replica), &request, b"r", true, now);
-        }
+        now = repeats(&mut client, token, now);
     }
     assert!(is_signed(&ask(&mut client, 20, now)));
 }
