@@ -155,8 +155,11 @@ impl Agreement {
                 self.fetch_state((seq, root));
             }
             Some(_) => {}
-            // Beyond the window nothing can be learnt batch by batch.
-            None if seq.0 > self.stable.0.0 + LOG_WINDOW => self.fetch_state((seq, root)),
+            // Beyond the window nothing can be learnt batch by batch. A state that is there already is as good, if not enough have it yet for the low
+            // water mark.
+            None if seq > self.executed && seq.0 > self.stable.0.0 + LOG_WINDOW => {
+                self.fetch_state((seq, root));
+            }
             None => {}
         }
     }
@@ -274,6 +277,14 @@ impl Agreement {
         self.executed = seq;
         self.expect_batches_at_once();
         self.pool.forget_open();
+        // Where a state had come before of which the places are not here, they have to come once more.
+        let is_here = |place| {
+            let slot = self.slots.get(&Seq(place));
+            slot.is_some_and(|slot| slot.committed.is_some())
+        };
+        if !(seq.0 + 1..=self.committed.0).all(is_here) {
+            self.committed = seq;
+        }
         self.committed = self.committed.max(seq);
         self.own_checkpoints = [(seq, root)].into();
         if seq > self.stable.0 && self.is_backed(seq, root) {

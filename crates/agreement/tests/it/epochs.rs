@@ -238,6 +238,34 @@ fn what_a_supervisor_has_seen_counts() {
     }
 }
 
+/// A state has come that too few still vouch for, since they have other keys by now. It is not given up for an earlier one.
+#[test]
+fn no_earlier_state_is_fetched() {
+    let mut replica = started(vec![]);
+    renew_all(&mut replica, 1);
+    let root = Digest([7; 32]);
+    let certify = |replica: &mut Agreement, seq: u64| {
+        for from in [2, 3] {
+            let seq = Seq(seq);
+            let message = PeerMessage::Checkpoint(Checkpoint { seq, root });
+            from_peer(replica, 1, from, message).unwrap();
+        }
+        let fetches = outputs(replica).into_iter().filter_map(|o| match o {
+            Output::FetchState(seq, _) => Some(seq.0),
+            _ => None,
+        });
+        fetches.collect::<Vec<u64>>()
+    };
+    assert_eq!(certify(&mut replica, 512), [512]);
+    (2..6).for_each(|counter| renew_all(&mut replica, counter));
+    let fetched = Input::StateFetched(Seq(512), root);
+    replica.handle(at(2), fetched).unwrap();
+    let standing = replica.standing();
+    assert_eq!((standing.executed, standing.stable.0), (Seq(512), Seq(0)));
+    assert_eq!(certify(&mut replica, 384), [0; 0]);
+    assert_eq!(certify(&mut replica, 640), [640]);
+}
+
 /// Votes that one replica after another has cast while somebody had it do not add up.
 #[test]
 fn votes_of_former_epochs_do_not_add_up() {
