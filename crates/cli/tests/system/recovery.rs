@@ -241,7 +241,8 @@ fn a_silent_replica_has_a_recovery_missed() {
 fn a_group_that_can_spare_nobody_is_left_alone() {
     let place = scratch();
     let data = place.path().join("data");
-    let up = Up::start(&data, free_ports(1)[0], &["--no-mount", "--no-restart"]);
+    let options = ["--no-mount", "--no-restart", "--no-key-holders"];
+    let up = Up::start(&data, free_ports(1)[0], &options);
     let schedule = |options: &[&str]| {
         let mut command = quorate();
         command
