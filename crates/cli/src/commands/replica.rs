@@ -11,6 +11,7 @@ use quorate_net::{Group, keys};
 use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
 use quorate_wire::ReplicaId;
 use quorate_wire::message::Report;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::Replica;
 use crate::supervision::tell;
@@ -26,6 +27,9 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Replica) -> Result<()> {
+    // What else runs as this user is not to have the keys in its memory, nor to make it do things.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .context("can't keep this process's memory from others")?;
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
     commands::check_id(&group, args.id)?;
     match group.is_coordinator() {

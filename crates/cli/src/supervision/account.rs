@@ -71,22 +71,23 @@ impl Account {
         self.end_all_with(Path::new(fuse::CONNECTIONS), PATIENCE)
     }
 
+    /// They are killed before anybody looks whether there are any. /proc is read process by process: in a chain in which each starts the next one and
+    /// ends, the one is gone when it is looked at, and the next one stands, under a lower number, where was looked already. The look only tells
+    /// whether those who were killed are gone. (That kill(2) finds nobody can't be had from it: it succeeds where others than this user's run.)
     fn end_all_with(self, connections: &Path, patience: Duration) -> Result<bool> {
         let begin = Instant::now();
         loop {
+            self.kill_all()
+                .context("ending all processes of the replica's user")?;
+            fuse::abort_all(connections, self.uid);
             let is_late = begin.elapsed() >= patience;
             match life::of_user(self.uid)? {
                 None => return Ok(true),
                 Some(Life::Lives) if is_late => break,
                 Some(Life::Stuck) if is_late => return Ok(false),
-                Some(Life::Lives | Life::Stuck) => {
-                    self.kill_all()
-                        .context("ending all processes of the replica's user")?;
-                    fuse::abort_all(connections, self.uid);
-                }
                 // They count among those that the user may have until their parent has looked, who may be any.
-                Some(Life::Ended) if !is_late => {}
-                Some(Life::Ended) => return Ok(true),
+                Some(Life::Ended) if is_late => return Ok(true),
+                Some(Life::Lives | Life::Stuck | Life::Ended) => {}
             }
             std::thread::sleep(PAUSE);
         }
@@ -96,7 +97,7 @@ impl Account {
         )
     }
 
-    /// The kernel does it in one go, so that none gets away by a fork. It takes no other process: that user may have made so many that none can be
+    /// The kernel does it in one go, so that none gets away by a fork: one that is under way fails. It takes no other process: that user may have made so many that none can be
     /// made any more. So this thread, for as long as it takes, may do what that user may: end all of its own, and no others.
     fn kill_all(self) -> Result<()> {
         if life::of_user(NOBODYS)?.is_some() {
@@ -118,7 +119,7 @@ impl Account {
             std::process::abort();
         }
         match killed {
-            // They have ended meanwhile.
+            // There is no other process at all.
             Err(Errno::SRCH) => Ok(()),
             killed => Ok(killed?),
         }
@@ -219,6 +220,41 @@ mod tests {
         other.wait().unwrap();
         assert!(rustix::process::geteuid().is_root());
         assert_eq!(power(), before, "root's rights are back");
+    }
+
+    /// A chain of processes, each of which starts the next one and ends, is over at once, however it stands when it is looked for.
+    #[test]
+    fn a_chain_of_processes_ends() {
+        use std::os::unix::process::CommandExt;
+        use std::process::{Command, Stdio};
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root can run a process as another user");
+        }
+        let theirs = 61_242;
+        let account = Account {
+            uid: theirs,
+            gid: theirs,
+        };
+        let place = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(place.path(), Some(theirs), None).unwrap();
+        fs::write(place.path().join("link"), "printf . >> trace; sh ./link &").unwrap();
+        let trace = place.path().join("trace");
+        let links = || fs::metadata(&trace).map_or(0, |trace| trace.len());
+        for round in 0..5 {
+            let (before, begin) = (links(), Instant::now());
+            let mut first = Command::new("sh");
+            first.arg("./link").current_dir(&place).stdin(Stdio::null());
+            let mut first = first.uid(theirs).gid(theirs).spawn().unwrap();
+            first.wait().unwrap();
+            while links() < before + 20 {
+                assert!(begin.elapsed() < Duration::from_secs(60), "no chain");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(account.end_all().unwrap());
+            let then = links();
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(links(), then, "it goes on after round {round}");
+        }
     }
 
     /// Who waits for a file system that never answers can't be ended, and runs nothing any more; when its connection is aborted it is gone.
