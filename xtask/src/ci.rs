@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{deny, lab, packages, tests, tools};
+use crate::{bpf, deny, lab, packages, tests, tools};
 
 /// A step that can fail with a message.
 type Step = (&'static str, fn() -> Result<(), String>);
@@ -87,6 +87,7 @@ pub fn ci() -> Result<(), String> {
         ("packages", || packages::ensure(packages::FOR_TESTS)),
         ("fmt", fmt),
         ("sans-io", sans_io),
+        ("bpf", bpf::check),
         ("mutants stay out", mutants_stay_out),
         ("build", tests::build),
         ("tools", tools::for_tests),

@@ -1,5 +1,6 @@
 //! What continuous integration and people run: `cargo xtask ci`, `cargo xtask sim --seeds 0..2000`.
 
+mod bpf;
 mod chaos;
 mod ci;
 mod deny;
@@ -19,6 +20,7 @@ cargo xtask ci                                 everything that must hold before 
 cargo xtask check                              formatting, lints and the purity of the cores alone
 cargo xtask tools                              installs the test programs of others under target/tools
 cargo xtask deny                               licenses, sources and duplicates of all dependencies
+cargo xtask bpf [--check]                      makes the router's programs for the kernel from their C, or compares
 cargo xtask fuzz [--mutations N] [TARGET]...   the fuzz targets' corpus and mutations of it, without a fuzzer
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         Some("up") => up::run(&args[1..]),
         Some("tools") => tools::all(),
         Some("deny") => deny::main(),
+        Some("bpf") if args[1..] == ["--check"] => bpf::check(),
+        Some("bpf") if args.len() == 1 => bpf::make(),
         Some("fuzz") => fuzz::replay(&args[1..]),
         Some("ci") => ci::ci(),
         Some("check") => ci::check(),

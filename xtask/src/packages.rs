@@ -21,6 +21,8 @@ pub const FOR_TESTS: &[Need] = &[
     ("nfs-cp", "libnfs-utils"),
     ("diff", "diffutils"),
     ("tar", "tar"),
+    // Networks of their own for what the kernel passes on.
+    ("ip", "iproute2"),
     ("setpriv", "util-linux"),
     ("pkill", "procps"),
     ("setfacl", "acl"),

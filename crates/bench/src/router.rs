@@ -7,6 +7,7 @@
 mod link;
 mod load;
 pub mod memory;
+mod network;
 mod site;
 mod tree;
 
@@ -26,7 +27,8 @@ use crate::report::{Report, Table, median, percentile_us, show};
 use crate::{clock, cpu, run};
 use link::Link;
 use load::{Lane, Names, Pace, Window, drive};
-use site::Site;
+use network::Network;
+use site::{Manner, Site};
 use tree::Tree;
 
 const SERVERS: usize = 4;
@@ -37,6 +39,10 @@ const CONNECTIONS: usize = 4;
 /// What is aimed at, of the router: processor time of a call, and what it adds to the median.
 const MOST_CPU_US: f64 = 5.0;
 const MOST_ADDED_US: f64 = 9.5;
+const MOST_ADDED_BY_KERNEL_US: f64 = 6.5;
+/// And of calls a second: through the router to forwarded, and by the kernel to user space.
+const LEAST_OF_FORWARDING: f64 = 0.75;
+const LEAST_BY_KERNEL: f64 = 1.5;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -47,6 +53,8 @@ pub struct Options {
     pub server: Launcher,
     /// How a router is started.
     pub router: Launcher,
+    /// Whether load, router and servers each have a network of their own.
+    pub network: bool,
 }
 
 /// How calls go to the servers.
@@ -63,15 +71,18 @@ pub enum Way {
     DirectUdp,
     /// Through the router in user space, by datagrams on both sides.
     RouterUdp,
+    /// The same, passed on by the kernel.
+    KernelUdp,
 }
 
 impl Way {
-    const ALL: [Way; 5] = [
+    const ALL: [Way; 6] = [
         Way::Direct,
         Way::Router,
         Way::RouterThreads,
         Way::DirectUdp,
         Way::RouterUdp,
+        Way::KernelUdp,
     ];
 
     fn name(self) -> &'static str {
@@ -81,6 +92,7 @@ impl Way {
             Way::RouterThreads => "router, TCP, a thread a processor",
             Way::DirectUdp => "direct, UDP",
             Way::RouterUdp => "router, UDP",
+            Way::KernelUdp => "router, UDP, by the kernel",
         }
     }
 
@@ -89,15 +101,16 @@ impl Way {
     }
 
     fn is_udp(self) -> bool {
-        matches!(self, Way::DirectUdp | Way::RouterUdp)
+        matches!(self, Way::DirectUdp | Way::RouterUdp | Way::KernelUdp)
     }
 
-    /// How many threads the router has.
-    fn threads(self) -> usize {
-        match self {
+    fn manner(self) -> Manner {
+        let threads = match self {
             Way::RouterThreads => std::thread::available_parallelism().map_or(1, usize::from),
             _ => 1,
-        }
+        };
+        let kernel = self == Way::KernelUdp;
+        Manner { threads, kernel }
     }
 }
 
@@ -117,7 +130,7 @@ pub struct Figures {
     pub p99_us: f64,
     /// Calls that were answered in a second.
     pub calls_per_s: f64,
-    /// Processor time of the router for a call.
+    /// Processor time of the router for a call; where it has a processor of its own, all that this did, also for calls that go straight.
     pub router_cpu_us: f64,
     /// Of all servers together.
     pub servers_cpu_us: f64,
@@ -148,6 +161,8 @@ pub struct Routed {
     /// The machine, and how long measurements were.
     #[serde(flatten)]
     pub machine: Report,
+    /// Whether the router had a network and a processor of its own.
+    pub network: bool,
     /// What was measured.
     pub router: Vec<Row>,
 }
@@ -157,6 +172,7 @@ impl Routed {
     pub fn new(options: &Options) -> Routed {
         Routed {
             machine: Report::new("router", options.run.seconds),
+            network: options.network,
             router: Vec::new(),
         }
     }
@@ -192,8 +208,10 @@ impl Side {
 /// # Errors
 /// Where a process does not start, or an answer is wrong.
 pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
-    let mut site =
-        Site::start(SERVERS, &options.run.data, &options.server, &options.router).await?;
+    let network = options.network.then(Network::make).transpose();
+    let network = network.context("a network for the benchmark")?;
+    let (data, server, router) = (&options.run.data, &options.server, &options.router);
+    let mut site = Site::start(SERVERS, data, server, router, network).await?;
     let mut tree = Tree::new(options.run.quick);
     eprintln!("making {} files through the router", tree.files.len());
     site.fill(&mut tree).await?;
@@ -275,6 +293,7 @@ async fn measure(
 ) -> Result<()> {
     let first = report.router.len();
     let mut rounds = vec![Vec::new(); sides.len()];
+    let mut skipped = false;
     for round in 0..options.run.rounds {
         for turn in 0..sides.len() {
             let at = (turn + round) % sides.len();
@@ -284,7 +303,13 @@ async fn measure(
                 continue;
             }
             if !side.way.is_direct() {
-                site.have_threads(side.way.threads()).await?;
+                let refused = site.have(side.way.manner()).await?;
+                if let Some(why) = refused.filter(|_| side.way.manner().kernel) {
+                    if !std::mem::replace(&mut skipped, true) {
+                        eprintln!("{name}: left out: {why}");
+                    }
+                    continue;
+                }
             }
             let figures = once(site, tree, side, load, options.run.seconds).await;
             let figures = figures.with_context(|| name.clone())?;
@@ -361,10 +386,10 @@ async fn once(
             drive(&mut lane, &tree, &names, pace, number as u64, window).await
         });
     }
-    let (router, servers) = site.pids()?;
+    let (_, servers) = site.pids()?;
     let used = || -> Result<[f64; 3]> {
         let client = cpu::seconds(std::process::id())?;
-        Ok([cpu::seconds(router)?, cpu::total(&servers)?, client])
+        Ok([site.used_by_router()?, cpu::total(&servers)?, client])
     };
     sleep_until(window.from.into()).await;
     let (before, began) = (used()?, clock());
@@ -420,7 +445,9 @@ pub fn tables(report: &Routed) -> Vec<Table> {
             (None, rate) => (&mut open, format!("{}/s", show(rate.unwrap_or_default()))),
         };
         let f = &row.median;
-        let router = match row.way.is_direct() {
+        // Of the kernel's work for a router nobody knows but a processor that does nothing else.
+        let is_unknown = row.way.is_direct() || row.way == Way::KernelUdp;
+        let router = match is_unknown && !report.network {
             true => String::new(),
             false => show(f.router_cpu_us),
         };
@@ -450,14 +477,46 @@ fn goals(report: &Routed) -> Table {
             format!("{} us", show(row.median.router_cpu_us)),
         ]);
     }
-    let [direct, routed] = [Way::Direct, Way::Router].map(|way| report.find(way, 1, 1));
-    if let (Some(direct), Some(routed)) = (direct, routed) {
-        table.row(vec![
-            "what the router adds to the median, 1 x 1".into(),
-            format!("at most {MOST_ADDED_US} us"),
-            format!("{} us", show(routed.median.p50_us - direct.median.p50_us)),
-        ]);
+    for (direct, routed, most) in [
+        (Way::Direct, Way::Router, MOST_ADDED_US),
+        (Way::DirectUdp, Way::KernelUdp, MOST_ADDED_BY_KERNEL_US),
+    ] {
+        let [direct, found] = [direct, routed].map(|way| report.find(way, 1, 1));
+        if let (Some(direct), Some(found)) = (direct, found) {
+            table.row(vec![
+                format!("what {:?} adds to the median, 1 x 1", routed.name()),
+                format!("at most {most} us"),
+                format!("{} us", show(found.median.p50_us - direct.median.p50_us)),
+            ]);
+        }
     }
+    if !report.network {
+        return table;
+    }
+    let mut ratio = |what: &str, goal: String, [of, to]: [Way; 2], figure: fn(&Figures) -> f64| {
+        let found = [of, to].map(|way| report.find(way, CONNECTIONS, 16));
+        if let [Some(of), Some(to)] = found {
+            let ratio = figure(&of.median) / figure(&to.median);
+            table.row(vec![
+                format!(
+                    "{what} of {:?} to {:?}, 4 x 16",
+                    of.way.name(),
+                    to.way.name()
+                ),
+                goal,
+                format!("{ratio:.2}"),
+            ]);
+        }
+    };
+    let calls = |f: &Figures| f.calls_per_s;
+    let at_least = |what| format!("at least {what}");
+    let tcp = [Way::Router, Way::Direct];
+    ratio("calls/s", at_least(LEAST_OF_FORWARDING), tcp, calls);
+    let udp = [Way::KernelUdp, Way::RouterUdp];
+    ratio("calls/s", at_least(LEAST_BY_KERNEL), udp, calls);
+    ratio("p50", "below 1".into(), udp, |f| f.p50_us);
+    let cpu = |f: &Figures| f.router_cpu_us;
+    ratio("router us/call", "below 1".into(), udp, cpu);
     table
 }
 
@@ -478,13 +537,15 @@ pub fn plots(report: &Routed) -> Vec<(String, Plot)> {
         y: "median, us",
         lines: lines(&Way::ALL, |f| f.p50_us),
     };
+    let with_cpu: &[Way] = match report.network {
+        true => &Way::ALL,
+        false => &[Way::Router, Way::RouterThreads, Way::RouterUdp],
+    };
     let cpu = Plot {
         title: "The router's processor (Anypoint, Figure 9)".into(),
         x,
         y: "parts of one processor",
-        lines: lines(&[Way::Router, Way::RouterThreads, Way::RouterUdp], |f| {
-            f.router_cpu_us * f.calls_per_s / 1e6
-        }),
+        lines: lines(with_cpu, |f| f.router_cpu_us * f.calls_per_s / 1e6),
     };
     vec![
         ("router-response".into(), response),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
 
-pub use bench::{Bench, Benchmark, Files, Measure, Recovery};
+pub use bench::{Bench, Benchmark, Files, Measure, Recovery, Router};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 pub use mount::{Mount, MountHelper};
 pub use quota::{Access, Quota, QuotaClear, QuotaList, QuotaSet, QuotaShow};
@@ -238,6 +238,7 @@ pub struct Nfs {
 /// A configuration:
 ///   listen = "127.0.0.1:2049"
 ///   udp = false                          # also over UDP, which lets in who can send from an address: docs/router.md
+///   transport = "user"                   # or kernel, auto: with udp, most calls are passed on by the kernel, where it can
 ///   log = "route.log"                    # what is under way on two servers; keep it, on a disk
 ///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048&udp=yes"]
 ///   policy = "hash"                      # or round_robin, least_full, stay
@@ -278,7 +279,8 @@ pub struct Route {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub threads: u8,
     /// Print one JSON object a line: "event" is "ready" (with "address" and how many "volumes"), or "status" every 5 seconds with what
-    /// `quorate volume list --json` prints, and with `udp` in "udp_dropped" how many datagrams were dropped, by reason.
+    /// `quorate volume list --json` prints, and with `udp` in "udp_dropped" how many datagrams were dropped, by reason, and
+    /// where the kernel passes calls on, in "udp_switch" how many.
     #[arg(long)]
     pub json: bool,
 }

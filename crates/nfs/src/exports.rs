@@ -1,6 +1,6 @@
 //! What is offered to whom, and as whom they act there: a small file in the manner of exports(5).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use quorate_files::Who;
@@ -321,6 +321,17 @@ impl Network {
             None => most,
         };
         Some(Network { address, bits })
+    }
+
+    /// For IPv4: an address, and which of its bits count.
+    pub fn v4(&self) -> Option<(Ipv4Addr, u32)> {
+        match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(32 - self.bits).unwrap_or(0);
+                Some((address, mask))
+            }
+            IpAddr::V6(_) => None,
+        }
     }
 
     /// Whether an address is one of them.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
 use quorate_files::Who;
@@ -15,6 +15,7 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 
 use crate::ask::{Ask, Given, Object, Servers};
 use crate::handle::Shown;
+use crate::kernel::Shortcut;
 use crate::layout::{Bucket, Volume};
 use crate::map::Map;
 use crate::table::{Names, Numbers};
@@ -208,6 +209,8 @@ pub struct Buckets<S> {
     /// The bucket that is moving.
     watched: AtomicU64,
     changes: Mutex<Changes>,
+    /// Who passes calls on beside the proxy, if anybody does.
+    shortcut: OnceLock<Arc<dyn Shortcut>>,
 }
 
 /// Writes down what may have changed, once the call has ended one way or the other.
@@ -261,6 +264,7 @@ impl<S> Buckets<S> {
             changing: Gate::default(),
             watched: AtomicU64::new(NONE),
             changes: Mutex::default(),
+            shortcut: OnceLock::new(),
         }
     }
 
@@ -342,6 +346,35 @@ impl<S> Buckets<S> {
         let number = bucket.map_or(NONE, |bucket| bucket.0.into());
         self.watched.store(number, Ordering::SeqCst);
         *lock(&self.changes) = Changes::default();
+        self.tell_shortcut();
+    }
+
+    /// Who passes calls on beside the proxy is told from here on where it may. There is one at most.
+    pub(crate) fn set_shortcut(&self, shortcut: Arc<dyn Shortcut>) {
+        if self.shortcut.set(shortcut).is_ok() {
+            self.tell_shortcut();
+        }
+    }
+
+    fn tell_shortcut(&self) {
+        if let Some(shortcut) = self.shortcut.get() {
+            for bucket in (0..self.places.len() as u32).map(Bucket) {
+                shortcut.set(bucket, self.plain(bucket));
+            }
+        }
+    }
+
+    /// The volume of a bucket that does not move and never has, if numbers there are what they were when it was new.
+    fn plain(&self, bucket: Bucket) -> Option<Volume> {
+        if self.watched.load(Ordering::SeqCst) == u64::from(bucket.0) {
+            return None;
+        }
+        let at = self.locate(bucket).ok()?;
+        let numbers = self.numbers.read().unwrap_or_else(PoisonError::into_inner);
+        let is_plain = numbers
+            .get(usize::from(at.volume.0))
+            .is_none_or(|numbers| numbers.is_plain());
+        (at.moved == 0 && at.names.is_plain() && is_plain).then_some(at.volume)
     }
 
     /// The changes since last time.
@@ -370,6 +403,7 @@ impl<S> Buckets<S> {
             put(place, located.into());
         }
         self.set_map(map);
+        self.tell_shortcut();
     }
 }
 

@@ -69,6 +69,19 @@ pub enum Keeper {
     },
 }
 
+/// Who passes calls on that one server can answer as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// The router's process.
+    #[default]
+    User,
+    /// The system, by programs that the router gives to it; where that can't be, the process.
+    Kernel,
+    /// The better of the two.
+    Auto,
+}
+
 /// The file.
 #[derive(Debug)]
 pub struct Config {
@@ -76,6 +89,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Whether calls are taken over UDP too.
     pub udp: bool,
+    /// Who passes calls on.
+    pub transport: Transport,
     /// The coordinator's log.
     pub keeper: Keeper,
     /// The volumes, in order of their numbers.
@@ -99,6 +114,8 @@ struct Raw {
     listen: SocketAddr,
     #[serde(default)]
     udp: bool,
+    #[serde(default)]
+    transport: Transport,
     log: Option<PathBuf>,
     coordinator: Option<RawCoordinator>,
     volumes: Vec<String>,
@@ -208,6 +225,7 @@ impl Config {
         Ok(Config {
             listen: raw.listen,
             udp: raw.udp,
+            transport: raw.transport,
             keeper,
             volumes,
             exports,
@@ -351,8 +369,11 @@ mod tests {
         assert_eq!(config.pins.get(&b"home"[..]), Some(&Volume(1)));
         assert_eq!(config.buckets, 64);
         assert!(!config.exports.all()[0].secure);
-        let config =
-            parse("log = \"l\"\nvolumes = [\"a/group.toml\", \"/b/g.toml?key=k\"]").unwrap();
+        let config = parse(
+            "log = \"l\"\ntransport = \"auto\"\nvolumes = [\"a/group.toml\", \"/b/g.toml?key=k\"]",
+        )
+        .unwrap();
+        assert_eq!(config.transport, Transport::Auto);
         let nfs: Vec<_> = config.volumes.iter().map(|v| &v.nfs[..]).collect();
         assert_eq!(
             nfs,
@@ -374,6 +395,10 @@ mod tests {
             (
                 "log = \"l\"\nvolumes = [\"nfs://a/\", \"nfs://a:2049/\"]",
                 "twice",
+            ),
+            (
+                "log = \"l\"\nvolumes = [\"nfs://a/\"]\ntransport = \"kern\"",
+                "kern",
             ),
             ("log = \"l\"\nvolumes = [\"nfs://a/\"]\npolcy = 1", "polcy"),
             (

@@ -10,6 +10,7 @@
 //! - [`rewrite`]: replies that go straight through. [`proxy`]: which call goes where.
 //! - [`upstream`], [`journal`], [`setup`], [`config`], [`volumes`]: sockets, the log's file, the volumes' first use, the operator's file
 //!   and the operator's orders.
+//! - [`kernel`]: most calls over UDP, passed on by the system itself.
 //! - [`span`]: the same for a mount, which has the groups' own operations in place of NFS.
 //!
 //! docs/router.md is the design, and says what of it is not built.
@@ -23,6 +24,7 @@ pub mod fence;
 pub mod handle;
 pub mod intent;
 pub mod journal;
+pub mod kernel;
 pub mod layout;
 pub mod map;
 pub mod mover;

@@ -158,6 +158,11 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         }
     }
 
+    /// The one number of all file systems that clients see.
+    pub fn fsid(&self) -> u64 {
+        self.fsid
+    }
+
     fn export(&self, peer: Peer) -> Result<&Export, Status> {
         let export = self.exports.all().first().ok_or(Status::Acces)?;
         let from = peer.address;

@@ -116,6 +116,11 @@ impl Names {
         }
     }
 
+    /// Whether all objects are called what they were called first.
+    pub fn is_plain(&self) -> bool {
+        self.servers.is_empty()
+    }
+
     /// What the server of a volume calls an object; none if it is gone.
     pub fn server(&self, volume: Volume, key: &Fh) -> Option<Fh> {
         if let Some(server) = self.servers.get(key) {
@@ -162,6 +167,11 @@ impl Names {
 pub struct Numbers(BTreeMap<u64, u64>);
 
 impl Numbers {
+    /// Whether it shows no number for another but what the volume's own makes of it.
+    pub fn is_plain(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What clients see for a number on a volume.
     pub fn shown(&self, volume: Volume, number: u64) -> u64 {
         let other = self.0.get(&number).copied();

@@ -5,6 +5,7 @@ mod line;
 mod member;
 mod server;
 
+pub(crate) use datagrams::{bind_low, random_number};
 pub use line::{Line, Passed, Unsent, Waiter};
 pub(crate) use member::Opened;
 pub use member::{MemberError, check as check_group};

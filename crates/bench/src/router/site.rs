@@ -1,6 +1,6 @@
 //! Servers in processes of their own, a router before them, and the files of the load.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -20,7 +20,9 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::load::{Attributes, Names};
+use super::network::{ALL, Network};
 use super::tree::{Tree, content};
+use crate::cpu;
 use crate::group::Launcher;
 use crate::rpc::{MNT, MOUNT, read_reply, write_call};
 
@@ -31,6 +33,10 @@ const VOLUME: std::ops::Range<usize> = 2..4;
 const SERVERS_OWN: usize = 8;
 /// The router's configuration.
 const CONFIG: &str = "route.toml";
+/// The same for one by the kernel.
+const KERNEL_CONFIG: &str = "kernel.toml";
+/// What a router says that can't do that.
+const IN_USER_SPACE: &str = "in user space, not by the system";
 
 /// The processes; they end when this is dropped, and their files go.
 #[derive(Debug)]
@@ -39,29 +45,53 @@ pub struct Site {
     router: Router,
     launcher: Launcher,
     directory: TempDir,
+    /// None: all on the loopback.
+    network: Option<Network>,
+}
+
+/// How a router is to pass calls on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    pub threads: usize,
+    /// Whether the kernel is to.
+    pub kernel: bool,
 }
 
 #[derive(Debug)]
 struct Router {
     child: Child,
     address: SocketAddr,
-    threads: usize,
+    manner: Manner,
+    /// Why the kernel does not, if it was to.
+    refused: Option<String>,
     /// Takes what it says for ever how it is.
     heard: AbortHandle,
 }
 
 impl Router {
-    async fn start(launcher: &Launcher, directory: &Path, threads: usize) -> Result<Router> {
+    async fn start(launcher: &Launcher, directory: &Path, manner: Manner) -> Result<Router> {
         let log = directory.join("router.log");
-        let config = directory.join(CONFIG).display().to_string();
-        let arguments = ["--config".into(), config, format!("--threads={threads}")];
+        let file = directory.join(match manner.kernel {
+            false => CONFIG,
+            true => KERNEL_CONFIG,
+        });
+        let config = file.display().to_string();
+        let threads = format!("--threads={}", manner.threads);
+        let arguments = ["--config".into(), config, threads, "--trust-network".into()];
         let (child, mut lines) = spawn(launcher, &arguments, &log)?;
         let ready: Value = serde_json::from_str(&said(&mut lines, &log).await?)?;
         let address = ready["address"].as_str().context("the router's address")?;
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let refused = said.lines().find(|line| line.contains(IN_USER_SPACE));
+        if manner.kernel && refused.is_none() {
+            // Until servers have answered.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
         Ok(Router {
             child,
             address: address.parse()?,
-            threads,
+            manner,
+            refused: refused.map(Into::into),
             heard: tokio::spawn(hear(lines)).abort_handle(),
         })
     }
@@ -79,12 +109,21 @@ async fn hear(mut lines: Lines<BufReader<ChildStdout>>) {
 
 impl Site {
     /// Starts so many servers, and a router before them.
+    /// `network`: on which they are, if not on the loopback.
     pub async fn start(
         servers: usize,
         data: &Path,
         server: &Launcher,
         router: &Launcher,
+        network: Option<Network>,
     ) -> Result<Site> {
+        let (server, router) = match &network {
+            Some(network) => (network.for_server(server), network.for_router(router)),
+            None => (server.clone(), router.clone()),
+        };
+        let at = network
+            .as_ref()
+            .map_or(Ipv4Addr::LOCALHOST, Network::servers);
         let directory = tempfile::Builder::new()
             .prefix("quorate-bench-")
             .tempdir_in(data)
@@ -92,32 +131,50 @@ impl Site {
         let mut running = Vec::new();
         for number in 0..servers {
             let log = directory.path().join(format!("server-{number}.log"));
-            let (child, mut lines) = spawn(server, &[], &log)?;
+            let (child, mut lines) = spawn(&server, &[format!("--at={at}")], &log)?;
             let port = said(&mut lines, &log).await?.parse()?;
-            running.push((child, SocketAddr::from(([127, 0, 0, 1], port))));
+            running.push((child, SocketAddr::from((at, port))));
         }
-        let config = configuration(running.iter().map(|(_, at)| *at));
-        std::fs::write(directory.path().join(CONFIG), config)?;
+        let listen = network
+            .as_ref()
+            .map_or(Ipv4Addr::LOCALHOST, Network::router);
+        for (file, transport) in [(CONFIG, "user"), (KERNEL_CONFIG, "kernel")] {
+            let config = configuration(listen, transport, running.iter().map(|(_, at)| *at));
+            std::fs::write(directory.path().join(file), config)?;
+        }
+        let manner = Manner {
+            threads: 1,
+            kernel: false,
+        };
         Ok(Site {
             servers: running,
-            router: Router::start(router, directory.path(), 1).await?,
-            launcher: router.clone(),
+            router: Router::start(&router, directory.path(), manner).await?,
+            launcher: router,
             directory,
+            network,
         })
     }
 
-    /// Has a router of so many threads; what there is has the same names afterwards.
-    pub async fn have_threads(&mut self, threads: usize) -> Result<()> {
-        if self.router.threads != threads {
+    /// Has a router of this manner; what there is has the same names afterwards. Gives why it has another, if it has.
+    pub async fn have(&mut self, manner: Manner) -> Result<Option<String>> {
+        if self.router.manner != manner {
             self.router
                 .child
                 .kill()
                 .await
                 .context("ending the router")?;
             let directory = self.directory.path();
-            self.router = Router::start(&self.launcher, directory, threads).await?;
+            self.router = Router::start(&self.launcher, directory, manner).await?;
         }
-        Ok(())
+        Ok(self.router.refused.clone())
+    }
+
+    /// How many seconds of processor time the router has used: its processor, where it has one.
+    pub fn used_by_router(&self) -> Result<f64> {
+        match &self.network {
+            Some(network) => network.busy(),
+            None => cpu::seconds(self.pids()?.0),
+        }
     }
 
     pub fn router(&self) -> SocketAddr {
@@ -206,12 +263,16 @@ impl Site {
     }
 }
 
-fn configuration(servers: impl Iterator<Item = SocketAddr>) -> String {
+fn configuration(
+    listen: Ipv4Addr,
+    transport: &str,
+    servers: impl Iterator<Item = SocketAddr>,
+) -> String {
     let url = |at| format!("\"nfs://{at}/?udp=yes\"");
     let urls: Vec<_> = servers.map(url).collect();
     format!(
-        "listen = \"127.0.0.1:0\"\nudp = true\nlog = \"route.log\"\nvolumes = [{}]\n\
-         [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\n",
+        "listen = \"{listen}:0\"\nudp = true\ntransport = \"{transport}\"\nlog = \"route.log\"\nvolumes = [{}]\n\
+         [[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_root_squash\"\nclients = [\"127.0.0.0/8\", \"{ALL}\"]\n",
         urls.join(", ")
     )
 }

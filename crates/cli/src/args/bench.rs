@@ -1,5 +1,6 @@
 //! `quorate bench`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -48,10 +49,13 @@ pub enum Benchmark {
     Credentials(Credentials),
     /// What a storage router costs: the load of a web server's files on four NFS servers in memory, straight and through `quorate route`.
     /// About 2 minutes.
-    Router(Measure),
+    Router(Router),
     /// A server of a benchmark.
     #[command(hide = true)]
-    Server,
+    Server {
+        #[arg(long, default_value = "127.0.0.1")]
+        at: IpAddr,
+    },
     /// The attackers of a benchmark.
     #[command(hide = true)]
     Attackers { spec: String },
@@ -83,6 +87,17 @@ pub struct Measure {
     /// Where the groups keep their files while they run [default: the directory for temporary files].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Router {
+    #[command(flatten)]
+    pub measure: Measure,
+    /// With a network of its own for the load, the router and the servers, and a processor that only the router's machine uses: what that does is
+    /// what a router costs, in user space or by the kernel, and what forwarding alone costs. For root; makes two network namespaces, and an
+    /// interface with an address in 198.18.0.0/24 in this one, and removes them.
+    #[arg(long)]
+    pub network: bool,
 }
 
 #[derive(Debug, Args)]

@@ -12,7 +12,7 @@ use quorate_bench::{
 };
 use serde::Serialize;
 
-use crate::args::{Bench, Benchmark, Files, Measure, Recovery};
+use crate::args::{Bench, Benchmark, Files, Measure, Recovery, Router};
 use crate::commands;
 
 pub fn run(args: &Bench) -> Result<()> {
@@ -119,12 +119,13 @@ pub fn run(args: &Bench) -> Result<()> {
                 ended,
             )
         }
-        Benchmark::Router(measure) => {
+        Benchmark::Router(Router { measure, network }) => {
             let run = options(measure)?;
             let launcher = |arguments: &[&str]| launcher(&run, arguments);
             let options = router::Options {
                 server: launcher(&["bench", "server"]),
                 router: launcher(&["route", "--json"]),
+                network: *network,
                 run,
             };
             let mut report = router::Routed::new(&options);
@@ -133,7 +134,7 @@ pub fn run(args: &Bench) -> Result<()> {
             let (tables, plots) = (router::tables(&report), router::plots(&report));
             show(measure, &report, &report.machine, &tables, plots, ended)
         }
-        Benchmark::Server => router::memory::run(),
+        Benchmark::Server { at } => router::memory::run(*at),
         Benchmark::Attackers { spec } => attackers::run(spec),
         Benchmark::Replica { spec } => replica::run(spec),
     }

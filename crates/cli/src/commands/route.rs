@@ -4,15 +4,17 @@ pub mod coordination;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_nfs::Listeners;
-use quorate_router::config::{Config, Keeper};
+use quorate_router::config::{Config, Keeper, Transport};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
 use quorate_router::journal::kept_map;
+use quorate_router::kernel::UdpSwitch;
 use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::{set_up, survey};
@@ -138,8 +140,10 @@ async fn offer<L: Log + Debug + Clone + 'static>(
     let proxy = Proxy::new(coordinator, layout.clone(), exports, shelves, set);
     proxy.look_at_space().await;
     let listeners = Listeners::bind(config.listen, args.threads.into(), config.udp);
-    let listeners = listeners.with_context(|| format!("can't listen on {}", config.listen))?;
+    let mut listeners = listeners.with_context(|| format!("can't listen on {}", config.listen))?;
     let (address, dropped) = (listeners.address(), listeners.drops());
+    let switch = udp_switch(config, address, proxy.fsid(), &buckets).await;
+    let again = listeners.again();
     let control = control::listen(config.socket())?;
     let count = buckets.map().present().count();
     match args.json {
@@ -165,13 +169,42 @@ async fn offer<L: Log + Debug + Clone + 'static>(
             if config.udp {
                 told["udp_dropped"] = json!(dropped.all().collect::<BTreeMap<_, _>>());
             }
+            if let Some(switch) = &switch {
+                told["udp_switch"] = json!(switch.passed());
+            }
             println!("{told}");
+        }
+    };
+    let switched = async {
+        match &switch {
+            Some(switch) => switch.serve(again).await,
+            None => std::future::pending().await,
         }
     };
     tokio::select! {
         served = listeners.serve(Arc::new(proxy)) => served.context("serving"),
         () = told => Ok(()),
+        () = switched => Ok(()),
         () = keeper.run() => Ok(()),
         () = control.obey(&keeper, overview) => Ok(()),
+    }
+}
+
+/// The system's own way for calls over UDP, if it is wanted and can be.
+async fn udp_switch(
+    config: &Config,
+    address: SocketAddr,
+    fsid: u64,
+    buckets: &Buckets,
+) -> Option<UdpSwitch> {
+    if config.transport == Transport::User || !config.udp {
+        return None;
+    }
+    match UdpSwitch::start(address, &config.exports, fsid, buckets.clone()).await {
+        Ok(switch) => Some(switch),
+        Err(why) => {
+            eprintln!("calls over UDP are passed on in user space, not by the system: {why}");
+            None
+        }
     }
 }

@@ -32,6 +32,7 @@ mod programs;
 mod quota;
 mod recovery;
 mod route;
+mod route_kernel;
 mod route_udp;
 mod several_groups;
 mod supervise;

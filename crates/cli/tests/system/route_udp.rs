@@ -50,7 +50,7 @@ fn caller(port: u16) -> impl Fn((u32, u32), u32, &[u8]) -> Option<Bytes> + Send 
 }
 
 /// By user 0.
-fn call(xid: u32, (program, version): (u32, u32), procedure: u32, arguments: &[u8]) -> Vec<u8> {
+pub fn call(xid: u32, (program, version): (u32, u32), procedure: u32, arguments: &[u8]) -> Vec<u8> {
     let mut w = Writer::default();
     // A call of RPC version 2, AUTH_SYS of 20 bytes: no stamp, no machine, two ids, no groups; no verifier.
     for word in [

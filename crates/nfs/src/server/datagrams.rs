@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use rustix::net::sockopt;
 use tokio::net::UdpSocket;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use super::client::{Client, Sent, lock};
+use super::listen::Again;
 use super::{Answers, Limits, LogLimit, answer};
 use crate::records::REPLY_BYTES;
 use crate::xdr::Writer;
@@ -192,6 +193,7 @@ pub(super) async fn serve(
     socket: UdpSocket,
     front: &Arc<impl Answers>,
     limits: &Limits,
+    again: Option<mpsc::Receiver<Again>>,
 ) -> io::Result<()> {
     widen(&socket);
     let queue = Arc::new(Queue {
@@ -206,7 +208,7 @@ pub(super) async fn serve(
         said: LogLimit::default(),
     };
     tokio::select! {
-        ended = take(&socket, &mut sources, front) => ended,
+        ended = take(&socket, &mut sources, front, again) => ended,
         ended = give(&socket, &queue) => ended,
     }
 }
@@ -215,10 +217,23 @@ async fn take(
     socket: &UdpSocket,
     sources: &mut Sources,
     front: &Arc<impl Answers>,
+    mut again: Option<mpsc::Receiver<Again>>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
-        socket.readable().await?;
+        let other = async {
+            match &mut again {
+                Some(again) => again.recv().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            ready = socket.readable() => ready?,
+            Some((call, from)) = other => {
+                sources.take(&call, from, front);
+                continue;
+            }
+        }
         for _ in 0..BATCH {
             match socket.try_recv_from(&mut buffer) {
                 Ok((len, from)) => sources.take(&buffer[..len], from, front),

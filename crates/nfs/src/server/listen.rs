@@ -10,16 +10,22 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use bytes::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 use tokio::sync::{mpsc, watch};
 
 use super::{Answers, Limits, connections, datagrams};
 use crate::Drops;
 
+/// A call over UDP, and from where it came.
+pub type Again = (Bytes, SocketAddr);
+
 /// The most threads.
 pub const MAX_THREADS: usize = 64;
 /// How many connections wait to be taken.
 const BACKLOG: i32 = 1024;
+/// How many calls wait that came by another way.
+const MAX_AGAIN: usize = 256;
 /// How often another free port is looked for, where any will do: one that is free for TCP may be in use over UDP.
 const TRIES: usize = 32;
 
@@ -38,6 +44,7 @@ pub struct Listeners {
     address: SocketAddr,
     sockets: Vec<Sockets>,
     limits: Limits,
+    again: Option<mpsc::Receiver<Again>>,
 }
 
 /// Of one thread.
@@ -94,12 +101,21 @@ impl Listeners {
             address,
             sockets,
             limits: Limits::default(),
+            again: None,
         })
     }
 
     /// Where they listen.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The way in for calls over UDP that came by another way, each with its source; few wait there. They are taken while this serves, by
+    /// its first socket.
+    pub fn again(&mut self) -> mpsc::Sender<Again> {
+        let (calls, again) = mpsc::channel(MAX_AGAIN);
+        self.again = Some(again);
+        calls
     }
 
     /// What is dropped of what comes over UDP.
@@ -119,6 +135,7 @@ impl Listeners {
             threads: Vec::new(),
         };
         let (failed, mut failures) = mpsc::unbounded_channel();
+        let mut again = self.again;
         let mut sockets = self.sockets.into_iter();
         let own = sockets.next();
         for (number, sockets) in sockets.enumerate() {
@@ -128,7 +145,7 @@ impl Listeners {
                 NUMBER.set(number + 1);
                 let serve = async {
                     tokio::select! {
-                        served = sockets.serve(&front, &limits) => served,
+                        served = sockets.serve(&front, &limits, None) => served,
                         // That nobody can say so any more is how it is said.
                         _ = stopped.changed() => Ok(()),
                     }
@@ -143,7 +160,7 @@ impl Listeners {
         drop(failed);
         let own = async {
             match own {
-                Some(own) => own.serve(&front, &self.limits).await,
+                Some(own) => own.serve(&front, &self.limits, again.take()).await,
                 None => Ok(()),
             }
         };
@@ -181,13 +198,18 @@ impl Drop for Crew {
 }
 
 impl Sockets {
-    async fn serve(self, front: &Arc<impl Answers>, limits: &Limits) -> io::Result<()> {
+    async fn serve(
+        self,
+        front: &Arc<impl Answers>,
+        limits: &Limits,
+        again: Option<mpsc::Receiver<Again>>,
+    ) -> io::Result<()> {
         let connections = connections(self.tcp.try_into()?, front, limits);
         match self.udp {
             None => connections.await,
             Some(udp) => tokio::select! {
                 served = connections => served,
-                served = datagrams::serve(udp.try_into()?, front, limits) => served,
+                served = datagrams::serve(udp.try_into()?, front, limits, again) => served,
             },
         }
     }

@@ -89,7 +89,7 @@ impl Datagrams {
             room: 0,
             expected: 0,
             // Nobody else is to know it, nor is a server to take it for a call before.
-            xid: RandomState::new().build_hasher().finish() as u32,
+            xid: random_number(),
             silent_since: now(),
             is_looked_after: false,
             broken: None,
@@ -314,7 +314,7 @@ fn send(socket: &UdpSocket, call: &[u8]) -> io::Result<()> {
 
 /// From a port that only the superuser can send from, if that is possible: many servers want it.
 async fn connect_to(to: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = match bind(to).await {
+    let socket = match bind_low(to.is_ipv4()).await {
         Some(socket) => socket,
         None if to.is_ipv4() => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
         None => UdpSocket::bind("[::]:0").await?,
@@ -323,8 +323,14 @@ async fn connect_to(to: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-async fn bind(to: SocketAddr) -> Option<UdpSocket> {
-    if !to.is_ipv4() {
+/// One that nobody guesses.
+pub(crate) fn random_number() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
+}
+
+/// At a port below 1024, if that is allowed.
+pub(crate) async fn bind_low(is_ipv4: bool) -> Option<UdpSocket> {
+    if !is_ipv4 {
         return None;
     }
     for port in (600..1024).rev() {

@@ -75,6 +75,11 @@ impl Server {
         self.ways().datagrams.as_ref().map(|(socket, _)| &**socket)
     }
 
+    /// Where it takes datagrams, if it does.
+    pub(crate) fn udp_address(&self) -> Option<&str> {
+        self.speaks_udp.then_some(&*self.address)
+    }
+
     /// The reply to a call, over the connection.
     pub(super) async fn call(&self, write: impl Fn(&mut Writer)) -> Option<Bytes> {
         loop {

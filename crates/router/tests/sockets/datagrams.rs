@@ -10,6 +10,8 @@ use quorate_nfs::status::Status;
 use quorate_nfs::xdr::Writer;
 use quorate_nfs::{Drops, Listeners, UDP_IO_BYTES};
 use quorate_router::ask::Ask;
+use quorate_router::journal::Journal;
+use quorate_router::volumes::Keeper;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
@@ -28,15 +30,16 @@ const RENAME: u32 = 14;
 const FSINFO: u32 = 19;
 
 /// A router of two servers with a file on the first.
-struct Site {
-    told: Arc<Told>,
-    port: u16,
-    dir: Fh,
-    file: Fh,
-    root: Fh,
-    tcp: Client,
+pub struct Site {
+    pub told: Arc<Told>,
+    pub port: u16,
+    pub dir: Fh,
+    pub file: Fh,
+    pub root: Fh,
+    pub tcp: Client,
+    pub keeper: Arc<Keeper<Journal>>,
     drops: Arc<Drops>,
-    _router: Ends,
+    pub router: Ends,
     _place: tempfile::TempDir,
 }
 
@@ -52,7 +55,7 @@ impl Site {
         .await
     }
 
-    async fn with(serving: Serving<'_>) -> Site {
+    pub async fn with(serving: Serving<'_>) -> Site {
         let told = Told::new();
         let mut ports = Vec::new();
         for server in [told.clone(), Told::new()] {
@@ -64,7 +67,7 @@ impl Site {
         }
         let place = tempfile::tempdir().unwrap();
         let router = route_with(place.path(), &ports, [1; 16], "stay", serving).await;
-        let (router, port, _, drops) = router;
+        let (router, port, keeper, drops) = router;
         let (tcp, root) = Client::connect(port).await;
         let made = tcp.object(Ask::Mkdir(at(&root, "a"), NewAttrs::default()));
         let dir = made.await.unwrap();
@@ -87,8 +90,9 @@ impl Site {
             file,
             root,
             tcp,
+            keeper,
             drops,
-            _router: router,
+            router,
             _place: place,
         }
     }
@@ -98,7 +102,7 @@ impl Site {
         found.expect("a reason").1
     }
 
-    async fn socket(&self) -> Socket {
+    pub async fn socket(&self) -> Socket {
         self.socket_from("127.0.0.1").await
     }
 
@@ -109,7 +113,7 @@ impl Site {
     }
 }
 
-struct Socket(UdpSocket);
+pub struct Socket(pub UdpSocket);
 
 impl Socket {
     async fn send(&self, call: &[u8]) {
@@ -125,7 +129,7 @@ impl Socket {
     }
 
     /// The results of a call that is sent once.
-    async fn ask(&self, xid: u32, procedure: u32, arguments: &[u8]) -> Bytes {
+    pub async fn ask(&self, xid: u32, procedure: u32, arguments: &[u8]) -> Bytes {
         self.send(&call(xid, procedure, &Who::root(), arguments))
             .await;
         let reply = self.receive().await;
@@ -141,7 +145,7 @@ impl Socket {
     }
 }
 
-fn name(dir: &Fh, name: &str) -> Vec<u8> {
+pub fn name(dir: &Fh, name: &str) -> Vec<u8> {
     let mut w = Writer::default();
     w.opaque(dir);
     w.opaque(name.as_bytes());
@@ -161,7 +165,7 @@ fn made(dir: &Fh, new: &str, procedure: u32) -> Vec<u8> {
     out
 }
 
-fn written(file: &Fh, offset: u32, data: &[u8]) -> Vec<u8> {
+pub fn written(file: &Fh, offset: u32, data: &[u8]) -> Vec<u8> {
     let mut w = Writer::default();
     w.opaque(file);
     let words = [0, offset, data.len() as u32, 2];
@@ -173,7 +177,10 @@ fn written(file: &Fh, offset: u32, data: &[u8]) -> Vec<u8> {
 /// The same bytes as over TCP, whether the call is passed on by datagrams or goes the other way.
 #[tokio::test]
 async fn udp_says_the_same() {
-    let site = Site::start().await;
+    says_the_same(&Site::start().await).await;
+}
+
+pub async fn says_the_same(site: &Site) {
     let ask = Ask::Symlink(at(&site.root, "link"), "target".into());
     let link = site.tcp.object(ask).await.unwrap();
     let socket = site.socket().await;

@@ -2,6 +2,7 @@
 
 mod calls;
 mod datagrams;
+mod kernel;
 mod load;
 #[allow(dead_code, reason = "the log and the faults are not needed here")]
 #[path = "../crash/model.rs"]
@@ -25,6 +26,7 @@ use quorate_router::config::{self, Config};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
 use quorate_router::journal::Journal;
+use quorate_router::kernel::UdpSwitch;
 use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::{set_up, survey};
@@ -70,11 +72,14 @@ fn lock_is_free(place: &Path) -> bool {
 }
 
 /// A router, until this goes.
-struct Ends([AbortHandle; 2]);
+struct Ends {
+    tasks: Vec<AbortHandle>,
+    switch: Option<Arc<UdpSwitch>>,
+}
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -113,6 +118,8 @@ struct Serving<'a> {
     servers_speak_udp: bool,
     /// To whom the volume is offered.
     clients: &'a str,
+    /// Whether the system passes calls on, where it can.
+    switch: bool,
 }
 
 impl Default for Serving<'_> {
@@ -123,6 +130,7 @@ impl Default for Serving<'_> {
             udp: false,
             servers_speak_udp: false,
             clients: "127.0.0.0/8",
+            switch: false,
         }
     }
 }
@@ -177,14 +185,26 @@ async fn route_with(
     let keeper = Arc::new(Keeper::new(mover, shelves.clone(), set, true));
     let coordinator = Coordinator::new(buckets, journal, volumes.hidden, volumes.root);
     let layout = Arc::new(config.layout());
+    let exports = config.exports.clone();
+    let buckets = coordinator.servers.clone();
     let proxy = Proxy::new(coordinator, layout, config.exports, shelves, set);
     let background = keeper.clone();
     let moving = tokio::spawn(async move { background.run().await });
     let address = ([127, 0, 0, 1], 0).into();
-    let listeners = Listeners::bind(address, serving.threads, serving.udp).unwrap();
+    let mut listeners = Listeners::bind(address, serving.threads, serving.udp).unwrap();
     let (port, drops) = (listeners.address().port(), listeners.drops());
+    let mut tasks = vec![moving.abort_handle()];
+    let mut switch = None;
+    if serving.switch {
+        let started = UdpSwitch::start(listeners.address(), &exports, proxy.fsid(), buckets).await;
+        let started = Arc::new(started.unwrap());
+        switch = Some(started.clone());
+        let again = listeners.again();
+        tasks.push(tokio::spawn(async move { started.serve(again).await }).abort_handle());
+    }
     let task = tokio::spawn(async move { listeners.serve(Arc::new(proxy)).await.unwrap() });
-    let ends = Ends([task.abort_handle(), moving.abort_handle()]);
+    tasks.push(task.abort_handle());
+    let ends = Ends { tasks, switch };
     (ends, port, keeper, drops)
 }
 
