@@ -304,15 +304,22 @@ impl<S: Service> Core<S> {
         });
     }
 
-    /// Has the replica act on what it was given, and does what it wants.
+    /// Has the replica act on what it was given, and does what it wants: more than once where the log needs no waiting for, since what waited for
+    /// it can leave then.
     fn end_turn(&mut self) -> Result<(), DaemonError> {
-        self.replica.end_turn(self.now);
-        self.let_go();
-        self.progress.look(&self.replica.standing(), self.now.mono);
-        self.carry_out()?;
-        self.write_votes();
-        self.outgoing.flush(self.now.mono);
-        Ok(())
+        loop {
+            self.replica.end_turn(self.now);
+            self.let_go();
+            self.progress.look(&self.replica.standing(), self.now.mono);
+            self.carry_out()?;
+            // What does not wait for the log leaves before it is written to.
+            self.outgoing.flush(self.now.mono);
+            let Some(index) = self.write_votes()? else {
+                return Ok(());
+            };
+            let persisted = self.persisted(index)?;
+            self.replica.take(self.now, persisted);
+        }
     }
 
     /// Takes what another thread has.
@@ -334,13 +341,7 @@ impl<S: Service> Core<S> {
                 let _ = answer.try_send(self.report(0));
                 return Ok(());
             }
-            Wake::Log(WalEvent::Persisted(index)) => {
-                if let Some(group) = self.first_run.take() {
-                    // All that counts waits for a record: from here on a log without one is a log that was lost.
-                    directory::note_run(&self.data, &group)?;
-                }
-                Input::Persisted(index)
-            }
+            Wake::Log(WalEvent::Persisted(index)) => self.persisted(index)?,
             Wake::Log(WalEvent::Failed(e)) => return Err(e.into()),
             Wake::Store(StoreEvent::Stored {
                 seq,
@@ -369,6 +370,14 @@ impl<S: Service> Core<S> {
         };
         self.replica.take(self.now, input);
         Ok(())
+    }
+
+    fn persisted(&mut self, index: LogIndex) -> Result<Input, DaemonError> {
+        if let Some(group) = self.first_run.take() {
+            // All that counts waits for a record: from here on a log without one is a log that was lost.
+            directory::note_run(&self.data, &group)?;
+        }
+        Ok(Input::Persisted(index))
     }
 
     /// Whether the replica is to end and nobody waits for it: another primary leads, or has been waited for long enough.
@@ -558,11 +567,16 @@ impl<S: Service> Core<S> {
     /// Writes what waits, unless it is nothing that anyone waits for: that goes along with the next vote.
     ///
     /// A record of what committed only saves asking the others after a restart; a sync of its own would be a third one for
-    /// each batch.
-    fn write_votes(&mut self) {
-        if self.votes_waiting || self.lazy_bytes >= MAX_LAZY_BYTES {
+    /// each batch. Says up to where the log is durable, if it is so already.
+    fn write_votes(&mut self) -> Result<Option<LogIndex>, DaemonError> {
+        if self.votes_waiting && !self.records.is_empty() {
+            (self.votes_waiting, self.lazy_bytes) = (false, 0);
+            return Ok(self.log.append_now(std::mem::take(&mut self.records))?);
+        }
+        if self.lazy_bytes >= MAX_LAZY_BYTES {
             self.write_log();
         }
+        Ok(None)
     }
 
     fn write_log(&mut self) {

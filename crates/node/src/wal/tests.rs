@@ -1,3 +1,4 @@
+use super::thread::NOW_BYTES;
 use super::*;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -393,4 +394,53 @@ fn a_failed_log_stays_failed() {
         events.recv_timeout(Duration::from_secs(20)).is_err(),
         "no more is said"
     );
+}
+
+/// What is small is durable when the call returns, unless the thread has something to do; what is long is for the thread. Either way records are in order.
+#[test]
+fn small_records_need_no_thread() {
+    let directory = scratch();
+    let (wal, ..) = open(directory.path());
+    let (sender, events) = mpsc::channel();
+    let mut thread = WalThread::spawn(wal, move |event| drop(sender.send(event)));
+    let mut written = Vec::new();
+    let (mut now, mut later, mut persisted) = (0, 0, LogIndex(0));
+    for i in 1..=300 {
+        let r = record(i, i, if i % 50 == 0 { NOW_BYTES + 1 } else { 100 });
+        written.push(r.clone());
+        match thread.append_now(vec![r]).unwrap() {
+            Some(index) => {
+                assert_eq!(index, LogIndex(i));
+                assert!(i % 50 != 0, "a long record was waited for");
+                (now, persisted) = (now + 1, index);
+            }
+            None => later += 1,
+        }
+        if i % 50 == 0 {
+            // The thread's word for it comes, and then it is idle again, if the disk is not slow.
+            while persisted < LogIndex(i) {
+                match events.recv_timeout(Duration::from_secs(20)).unwrap() {
+                    WalEvent::Persisted(index) => persisted = persisted.max(index),
+                    WalEvent::Failed(e) => panic!("{e}"),
+                }
+            }
+        }
+    }
+    assert!(now > 0, "the first is short, and nothing waits");
+    assert!(later >= 6);
+    drop(thread);
+    let (_wal, found, recovery) = open(directory.path());
+    assert!(found == written && !recovery.torn);
+}
+
+/// After an error whoever writes is told of it, and the thread writes no more.
+#[test]
+fn a_log_that_fails_at_once_says_so() {
+    let directory = scratch();
+    let (mut wal, ..) = open(&below(&directory));
+    take_away(&directory);
+    assert!(wal.rotate(&[]).is_err());
+    let mut thread = WalThread::spawn(wal, |_| {});
+    let error = thread.append_now(vec![record(1, 1, 1)]).unwrap_err();
+    assert!(matches!(error, WalError::Failed), "{error}");
 }

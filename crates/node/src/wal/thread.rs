@@ -1,7 +1,15 @@
-//! A thread that owns the log, and makes many records durable with one sync.
+//! A thread for the log, which makes many records durable with one sync; and the way past it.
+//!
+//! To hand a small record to another thread and to be told that it is durable costs as much processor time as the sync itself, twice
+//! over: two threads are woken. So where the thread has nothing to do, and the disk has been quick, whoever has the records writes and
+//! syncs them itself ([`WalThread::append_now`]). A disk that is slow now and then, large records, and what takes
+//! its time, such as removing segments, are for the thread, and nobody waits for it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use quorate_wire::{LogIndex, Seq};
 
@@ -9,6 +17,13 @@ use super::{Record, Wal, WalError};
 
 /// After so many bytes a sync is due, even if more records wait.
 const GROUP_BYTES: usize = 16 << 20;
+
+/// Records of more bytes than this are left to the thread.
+pub(super) const NOW_BYTES: usize = 64 << 10;
+/// A sync that took longer than this leaves the next ones to the thread: whoever waits for the disk hears nobody.
+const SLOW: Duration = Duration::from_millis(1);
+/// How many appends are left to the thread after a slow sync, before the disk is tried again.
+const AFTER_SLOW: u32 = 256;
 
 /// What the log's thread says.
 #[derive(Debug)]
@@ -31,17 +46,65 @@ enum Command {
 pub struct WalThread {
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+    /// How many more appends are the thread's, since the disk was slow.
+    left_to_thread: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    wal: Mutex<Wal>,
+    /// Commands that the thread has not done yet.
+    waiting: AtomicUsize,
 }
 
 impl WalThread {
     /// Starts the thread. `tell` is called on it, and must not wait.
     pub fn spawn(wal: Wal, tell: impl FnMut(WalEvent) + Send + 'static) -> WalThread {
         let (sender, receiver) = mpsc::channel();
-        let thread = std::thread::spawn(move || run(wal, &receiver, tell));
+        let shared = Arc::new(Shared {
+            wal: Mutex::new(wal),
+            waiting: AtomicUsize::new(0),
+        });
+        let thread = {
+            let shared = shared.clone();
+            std::thread::spawn(move || run(&shared, &receiver, tell))
+        };
         WalThread {
             commands: Some(sender),
             thread: Some(thread),
+            shared,
+            left_to_thread: 0,
         }
+    }
+
+    /// Writes and syncs records on the caller's thread, if that is likely to be quick and nothing else waits: then they are durable, up to the
+    /// index that is returned. Else they are appended as by [`WalThread::append`].
+    ///
+    /// # Errors
+    /// Those of the disk; the log is then closed for good.
+    pub fn append_now(&mut self, records: Vec<Record>) -> Result<Option<LogIndex>, WalError> {
+        let last = records.last().map(|record| record.index);
+        let is_small = records.iter().map(Record::weight).sum::<usize>() <= NOW_BYTES;
+        let has_bodies = records.iter().any(|record| !record.bodies.is_empty());
+        let is_idle = self.shared.waiting.load(Ordering::Acquire) == 0;
+        self.left_to_thread = self.left_to_thread.saturating_sub(1);
+        if !is_small || has_bodies || !is_idle || self.left_to_thread > 0 {
+            self.append(records);
+            return Ok(None);
+        }
+        let began = now();
+        let mut wal = self
+            .shared
+            .wal
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        wal.append(&records)?;
+        wal.sync()?;
+        if began.elapsed() > SLOW {
+            self.left_to_thread = AFTER_SLOW;
+        }
+        Ok(last)
     }
 
     /// As [`Wal::append`] and [`Wal::sync`], together with all that waits already.
@@ -61,6 +124,7 @@ impl WalThread {
 
     fn send(&self, command: Command) {
         if let Some(commands) = &self.commands {
+            self.shared.waiting.fetch_add(1, Ordering::AcqRel);
             // Fails only after `Failed` was told.
             let _ = commands.send(command);
         }
@@ -77,23 +141,36 @@ impl Drop for WalThread {
     }
 }
 
-fn run(mut wal: Wal, commands: &Receiver<Command>, mut tell: impl FnMut(WalEvent)) {
+fn run(shared: &Shared, commands: &Receiver<Command>, mut tell: impl FnMut(WalEvent)) {
+    let lock = || shared.wal.lock().unwrap_or_else(PoisonError::into_inner);
     while let Ok(first) = commands.recv() {
-        if let Err(e) = group(&mut wal, first, commands, &mut tell) {
+        let mut taken = 0;
+        let done = group(&mut lock(), first, commands, &mut taken, &mut tell);
+        if let Err(e) = done {
             return tell(WalEvent::Failed(e));
         }
+        shared.waiting.fetch_sub(taken, Ordering::AcqRel);
     }
-    if let Err(e) = wal.close() {
+    if let Err(e) = lock().close() {
         // All that was asked for is durable; only the note is missing.
         tracing::warn!("the write-ahead log could not be closed: {e}");
     }
 }
 
-/// Does one command and those that wait behind it, with one sync for all.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "this is a driver, and how long a disk takes is no part of the protocol"
+)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Does one command and those that wait behind it, with one sync for all; says how many it has taken.
 fn group(
     wal: &mut Wal,
     first: Command,
     commands: &Receiver<Command>,
+    taken: &mut usize,
     tell: &mut impl FnMut(WalEvent),
 ) -> Result<(), WalError> {
     let mut records: Vec<Record> = Vec::new();
@@ -102,6 +179,7 @@ fn group(
     let mut stable = None;
     let mut next = Some(first);
     while let Some(command) = next {
+        *taken += 1;
         match command {
             Command::Append(more) => {
                 bytes += more.iter().map(Record::weight).sum::<usize>();
