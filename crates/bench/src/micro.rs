@@ -30,10 +30,7 @@ pub async fn run(options: &Options, report: &mut Report) -> Result<()> {
     let variants = variants();
     let cases = cases(options, &variants);
     run::measure(options, &variants, &cases, report).await?;
-    let mut switches = switches();
-    if options.quick {
-        switches.truncate(3);
-    }
+    let switches = switches();
     let cases = switch_cases(options, &switches);
     run::measure(options, &switches, &cases, report).await
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod credential;
 mod mount;
+mod protocol;
 mod quota;
 mod replica;
 mod sharing;
@@ -18,6 +19,7 @@ use quorate_fault::Fault;
 pub use bench::{Bench, Benchmark, Files, Measure, Recovery, Router};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 pub use mount::{Mount, MountHelper};
+pub use protocol::ProtocolArgs;
 pub use quota::{Access, Quota, QuotaClear, QuotaList, QuotaSet, QuotaShow};
 pub use replica::{Keyholder, Programs, Recover, Replica, ScheduleArgs, Supervise};
 pub use sharing::{Audit, AuditCommand, AuditVerify, Manager, Revoke, Shares};
@@ -114,6 +116,11 @@ pub struct Up {
     /// all links can be renewed. Whoever takes a key from a replica has it for good then.
     #[arg(long)]
     pub no_key_holders: bool,
+    #[command(flatten)]
+    pub protocol: ProtocolArgs,
+    /// Execute operations that don't conflict on so many threads in each replica; 0: one after the other [default: 0].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=1024))]
+    pub workers: Option<u16>,
     /// Renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,
@@ -178,6 +185,8 @@ pub struct Init {
     /// Bytes of content that the volume holds.
     #[arg(long, default_value_t = 1 << 40, value_name = "BYTES")]
     pub capacity: u64,
+    #[command(flatten)]
+    pub protocol: ProtocolArgs,
 }
 
 /// Make a key file and print its public key.

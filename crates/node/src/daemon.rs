@@ -96,6 +96,33 @@ pub struct Options {
     pub fault: Option<Fault>,
 }
 
+impl Options {
+    /// A replica as `quorate init --no-key-holders` has made it: its directory is there, and it has no key holder. All else is as it mostly is;
+    /// fields say what can be otherwise.
+    pub fn new(
+        group: Arc<Group>,
+        me: ReplicaId,
+        key: KeyPair,
+        data: impl Into<PathBuf>,
+    ) -> Options {
+        Options {
+            group,
+            me,
+            key,
+            key_holder: None,
+            data: data.into(),
+            first_start: false,
+            lost_disk: false,
+            trust: Trust::All,
+            seen: Vec::new(),
+            listen: None,
+            tuning: Tuning::default(),
+            workers: 0,
+            fault: None,
+        }
+    }
+}
+
 /// What a replica believes of what it has written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Result, ensure};
 use quorate_service::{
     Bytes, Call, Daemon, Fault, Files, Group, Identity, InlineSession, Options, Purpose, ReplicaId,
-    Rest, Service, Trust, Tuning, Txn, keys,
+    Rest, Service, Txn, keys,
 };
 
 /// Keeps the last word that was said, and answers with the one before it.
@@ -60,20 +60,11 @@ fn make_group(directory: &Path) -> Result<()> {
 }
 
 fn replica(directory: &Path, id: u8) -> Result<()> {
+    let group = Group::load(&directory.join("group.toml"))?.into();
+    let key = keys::load(&directory.join(format!("{id}.key")))?;
     let options = Options {
-        group: Group::load(&directory.join("group.toml"))?.into(),
-        me: ReplicaId(id),
-        key: keys::load(&directory.join(format!("{id}.key")))?,
-        data: directory.join(id.to_string()),
-        first_start: true,
-        lost_disk: false,
-        trust: Trust::All,
-        seen: Vec::new(),
-        listen: None,
-        tuning: Tuning::default(),
-        key_holder: None,
-        workers: 0,
-        fault: None,
+        first_start: true, // nobody has made its directory
+        ..Options::new(group, ReplicaId(id), key, directory.join(id.to_string()))
     };
     let replica = Daemon::start(options, LastWord)?;
     let stopper = replica.stopper();

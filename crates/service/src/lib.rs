@@ -66,8 +66,9 @@
 //!
 //! # A replica
 //!
-//! Each server runs one process. Members are listed in a group file, with their public keys; `quorate init` makes one, and
-//! [`Group::new`] does. A replica is started with [`Daemon::start`]; its directory is its own, and is made at the first start.
+//! Each server runs one process. Members are listed in a group file, with their public keys; `quorate init --no-key-holders` makes one, and
+//! [`Group::new`] does. (Without that option replicas have key holders, `quorate keyholder`, processes that have the keys by which they are known: then
+//! [`Options::key_holder`] says where it listens.) A replica is started with [`Daemon::start`]; its directory is its own, and is made at the first start.
 //!
 //! ```no_run
 //! # use quorate_service::{Bytes, Call, Fault, Rest, Service, Txn};
@@ -79,33 +80,19 @@
 //! #     fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
 //! #     fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
 //! # }
-//! use quorate_service::{Daemon, Group, Options, ReplicaId, Trust, Tuning, keys};
+//! use quorate_service::{Daemon, Group, Options, ReplicaId, keys};
 //!
-//! let replica = Daemon::start(
-//!     Options {
-//!         group: Group::load("group.toml".as_ref())?.into(),
-//!         me: ReplicaId(0),
-//!         key: keys::load("replica-0/key".as_ref())?,
-//!         key_holder: None,
-//!         data: "replica-0".into(),
-//!         first_start: false, // `quorate init` has made the directory
-//!         lost_disk: false,
-//!         trust: Trust::All,
-//!         seen: Vec::new(),
-//!         listen: None,
-//!         tuning: Tuning::default(),
-//!         workers: 0,
-//!         fault: None,
-//!     },
-//!     Counter,
-//! )?;
+//! let group = Group::load("group.toml".as_ref())?.into();
+//! let key = keys::load("replica-0/key".as_ref())?;
+//! let options = Options::new(group, ReplicaId(0), key, "replica-0");
+//! let replica = Daemon::start(options, Counter)?;
 //! let stopper = replica.stopper(); // for the thread that hears SIGTERM
 //! replica.wait()?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! All replicas of a group must run the same service, from the same version: a new one that gives other results is a new
-//! group. A replica that was stopped comes back from its directory; one that has lost it must not come back under its key.
+//! group. How they agree (on disk or in memory, by MACs or signatures) is in the group file too, see [`Group::with_protocol`]. A replica that was stopped comes back from its directory; one that has lost it must not come back under its key.
 //!
 //! # A client
 //!
@@ -147,8 +134,8 @@ pub use local::{Local, LocalError};
 pub use quorate_client::{InlineSession, Session, SessionLost};
 pub use quorate_execution::graph::{Scope, Uses};
 pub use quorate_execution::{Call, Ran, Rest, Service};
-pub use quorate_net::group::{Files, Purpose};
+pub use quorate_net::group::{Durability, Files, Protocol, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, keys};
 pub use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
 pub use quorate_state::{Fault, Txn};
-pub use quorate_wire::{ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};
+pub use quorate_wire::{Authentication, ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use quorate_net::group::{Files, Group, Purpose};
+use quorate_net::group::{Files, Group, Protocol, Purpose};
 use quorate_net::holder::{CounterError, CounterFile};
 use quorate_net::{hex, keys};
 use quorate_node::daemon::directory::make as make_directory;
@@ -44,6 +44,7 @@ pub fn run(args: &Init) -> Result<()> {
                 true => Purpose::Coordinator,
                 false => Purpose::Service,
             },
+            protocol: args.protocol.protocol(),
             key_holders: !args.no_key_holders,
             owner,
         },
@@ -119,6 +120,7 @@ pub enum Owner {
 pub struct Kind {
     pub files: Files,
     pub purpose: Purpose,
+    pub protocol: Protocol,
     pub key_holders: bool,
     pub owner: Owner,
 }
@@ -135,6 +137,7 @@ pub fn create(
     let Kind {
         files,
         purpose,
+        protocol,
         key_holders,
         owner,
     } = kind;
@@ -157,7 +160,8 @@ pub fn create(
     keys.push(key);
     clients.extend(more_clients);
     let group = Group::new(name, replicas, clients, files, purpose)
-        .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?;
+        .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?
+        .with_protocol(protocol);
     let mut holders = BTreeMap::new();
     let mut all = Vec::new();
     if key_holders {

@@ -86,6 +86,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         init::Kind {
             files: Files::default(),
             purpose,
+            protocol: args.protocol.protocol(),
             key_holders: !args.no_key_holders,
             owner: init::Owner::Made,
         },
@@ -140,6 +141,12 @@ fn check_existing(args: &Up, data: &Path, group: &Group) -> Result<()> {
             data.display()
         );
     }
+    if let Some(option) = args.protocol.differs_from(group.protocol()) {
+        bail!(
+            "the group in {} was made otherwise: leave {option} away, or choose another --data",
+            data.display()
+        );
+    }
     let first = &group.replicas()[0].address;
     if args
         .port
@@ -190,6 +197,9 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
         // A coordinator's group is none for demonstrations.
         let mut faults = faults.filter(|_| !group.is_coordinator());
         let fault = faults.find(|(at, _)| *at == id);
+        if let (Role::Replica(_), Some(workers)) = (role, args.workers) {
+            arguments.extend(["--workers".into(), workers.to_string().into()]);
+        }
         if let (Role::Replica(_), Some((_, fault))) = (role, fault) {
             arguments.extend(["--fault".into(), fault.to_string().into()]);
         }

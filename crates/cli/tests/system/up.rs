@@ -182,3 +182,43 @@ fn all_faults_are_in_the_help() {
         assert!(help.contains(fault.name()), "{fault} is not in\n{help}");
     }
 }
+
+/// How replicas agree is chosen when a group is made: one that keeps its votes in memory with workers, and one that signs everything. A group
+/// that is there is not changed by options, and says so.
+#[test]
+fn a_group_is_made_as_it_is_wanted() {
+    if !require_fuse() {
+        return;
+    }
+    let kinds: [&[&str]; 2] = [
+        &["--durability", "memory", "--workers", "4"],
+        &["--authentication", "signature", "--no-key-holders"],
+    ];
+    for kind in kinds {
+        let place = scratch();
+        let data = place.path().join("data");
+        let port = free_ports(1)[0];
+        let up = Up::start(&data, port, kind);
+        let file = data.join("files/kept");
+        fs::write(&file, b"as any").expect("a file");
+        assert_eq!(fs::read(&file).expect("it"), b"as any");
+        let said = fs::read_to_string(data.join("group.toml")).expect("a group file");
+        let wanted = format!("{} = \"{}\"", &kind[0][2..], kind[1]);
+        assert!(said.contains(&wanted), "{wanted}: {said}");
+        up.stop();
+        let mut other = Up::command(&data, port);
+        let ended = ends(other.args([
+            "--no-mount",
+            "--durability",
+            "disk",
+            "--authentication",
+            "mac",
+        ]));
+        assert_said(&ended, 1, &["was made otherwise", kind[0]]);
+    }
+    // Signatures of all and key holders don't go together: nothing is made.
+    let place = scratch();
+    let mut signed = Up::command(&place.path().join("data"), free_ports(1)[0]);
+    let ended = ends(signed.args(["--no-mount", "--authentication", "signature"]));
+    assert_said(&ended, 1, &["no such group can be"]);
+}

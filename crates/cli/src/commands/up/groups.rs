@@ -118,6 +118,7 @@ fn make(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
         let kind = init::Kind {
             files: Files::default(),
             purpose,
+            protocol: args.protocol.protocol(),
             key_holders: !args.no_key_holders,
             owner: init::Owner::Nobody,
         };
