@@ -275,7 +275,7 @@ impl<D: Disk> StorageBackend for Blocks<D> {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // Under the lock: a header that is written meanwhile is not on the disk.
+        // Under the lock: a header that is written meanwhile is not on the disk. Nobody waits for it, since one thread writes and syncs.
         let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         self.file.sync()?;
         header.unsynced = false;
