@@ -387,7 +387,7 @@ impl Agreement {
         }
         for new_view in self.waiting_new_views.values() {
             let proofs = new_view.body.proofs.iter();
-            let missing = proofs.filter(|(_, d)| self.proof(d).is_none());
+            let missing = proofs.filter(|(id, d)| self.proof_of(*id, d).is_none());
             wanted.extend(missing.map(|(_, d)| Fetch::ViewChange(*d)));
         }
         if wanted.is_empty() || self.config.quorum.n() == 1 {

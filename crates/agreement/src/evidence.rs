@@ -3,9 +3,9 @@
 
 use alloc::boxed::Box;
 
+use quorate_wire::ReplicaId;
 use quorate_wire::evidence::{Evidence, Kind, TwoNewViews, TwoViewChanges};
 use quorate_wire::message::{SignedNewView, SignedViewChange};
-use quorate_wire::{Digest, ReplicaId};
 
 use crate::core::Agreement;
 use crate::io::Output;
@@ -13,7 +13,7 @@ use crate::io::Output;
 impl Agreement {
     /// Compares a VIEW-CHANGE with what its sender has said of the same view. A replica that tells two stories is found out when
     /// a NEW-VIEW names the one that was not heard here, and it is fetched.
-    pub(crate) fn compare_view_change(&mut self, m: &SignedViewChange, digest: &Digest) {
+    pub(crate) fn compare_view_change(&mut self, m: &SignedViewChange) {
         let (replica, view) = (m.body.replica, m.body.view);
         if self.accused.contains(&(replica, Kind::ViewChange)) {
             return;
@@ -21,8 +21,8 @@ impl Agreement {
         let came = self.view_changes.get(&replica).into_iter();
         let entered = self.entered.iter().flat_map(|e| &e.proofs);
         let mut others = came.chain(self.proofs.values()).chain(entered);
-        let other = others
-            .find(|o| (o.body.replica, o.body.view) == (replica, view) && o.digest() != *digest);
+        let other =
+            others.find(|o| (o.body.replica, o.body.view) == (replica, view) && o.body != m.body);
         if let Some(first) = other.cloned() {
             let second = m.clone();
             let two = TwoViewChanges { first, second };

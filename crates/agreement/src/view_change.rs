@@ -113,15 +113,26 @@ impl Agreement {
         if !well_formed(self.config.quorum, &m.body) {
             return Err(Rejected::Malformed);
         }
+        let age = self.check_age(m.body.replica, &m.signature);
+        let mut waiting = self.waiting_new_views.values();
+        let names = |new_view: &SignedNewView| {
+            let mut named = new_view.body.proofs.iter();
+            named.any(|(id, _)| *id == m.body.replica)
+        };
+        // Hashing it costs more than all else, and who has an old key can send one after another.
+        if let Err(old) = age
+            && !waiting.any(names)
+        {
+            return Err(old);
+        }
         let digest = m.digest();
         let wanted = self.is_proof_wanted(m.body.replica, &digest);
-        let age = self.check_age(m.body.replica, &m.signature);
         if let Err(old) = age
             && !(wanted && self.is_proof_vouched(m.body.replica, &digest))
         {
             return Err(old);
         }
-        self.compare_view_change(&m, &digest);
+        self.compare_view_change(&m);
         let known = self.view_changes.get(&m.body.replica);
         let newer = known.is_none_or(|old| {
             // Who has another key signs the same again.
@@ -316,14 +327,31 @@ impl Agreement {
 
     /// A VIEW-CHANGE by its digest, from those that came by themselves or were fetched.
     pub(crate) fn proof(&self, digest: &Digest) -> Option<&SignedViewChange> {
-        let came = self.view_changes.values().find(|m| m.digest() == *digest);
+        let came = || self.view_changes.values().find(|m| m.digest() == *digest);
         let entered = || {
             self.entered
                 .iter()
                 .flat_map(|e| &e.proofs)
                 .find(|m| m.digest() == *digest)
         };
-        came.or_else(|| self.proofs.get(digest)).or_else(entered)
+        self.proofs.get(digest).or_else(came).or_else(entered)
+    }
+
+    /// The same, if it is this replica's.
+    pub(crate) fn proof_of(
+        &self,
+        replica: ReplicaId,
+        digest: &Digest,
+    ) -> Option<&SignedViewChange> {
+        let is_it = |m: &&SignedViewChange| m.body.replica == replica && m.digest() == *digest;
+        let came = || self.view_changes.get(&replica).filter(is_it);
+        let entered = || {
+            let mut proofs = self.entered.iter().flat_map(|e| &e.proofs);
+            proofs.find(is_it)
+        };
+        let named = self.proofs.get(digest);
+        let named = named.filter(|m| m.body.replica == replica);
+        named.or_else(came).or_else(entered)
     }
 
     fn is_proof_wanted(&self, replica: ReplicaId, digest: &Digest) -> bool {

@@ -1,5 +1,7 @@
 //! The key pairs of replicas and clients, by the byte of which their secrets consist.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use quorate_wire::{
@@ -64,8 +66,26 @@ pub fn identity_of(id: ReplicaId) -> Holder {
     }
 }
 
+thread_local! {
+    /// Those that were made in this thread, which are the same in each run.
+    static SIGNERS: RefCell<BTreeMap<(ReplicaId, u64), Signer>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// More are made anew: in hours of virtual time there are many.
+const MOST: usize = 1 << 12;
+
 /// The key of a replica in its epoch of this number, certified.
 pub fn signer_of(id: ReplicaId, counter: u64) -> Signer {
+    SIGNERS.with_borrow_mut(|made| {
+        if made.len() >= MOST {
+            made.clear();
+        }
+        let made = made.entry((id, counter));
+        made.or_insert_with(|| make_signer(id, counter)).clone()
+    })
+}
+
+fn make_signer(id: ReplicaId, counter: u64) -> Signer {
     let mut seed = [id.0 + 1; 32];
     seed[..8].copy_from_slice(&counter.to_le_bytes());
     let key = KeyPair::from_seed(&seed);

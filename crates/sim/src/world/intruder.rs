@@ -505,10 +505,11 @@ impl World {
 
 /// The VIEW-CHANGE of one that has agreed on nothing above its stable checkpoint, in the last view before.
 fn amnesia(replica: ReplicaId, view: View, stable: (Seq, Digest)) -> ViewChange {
+    let digest = Batch::null().digest();
     let null = |place| Vote {
         seq: Seq(stable.0.0 + place),
         view: View(view.0 - 1),
-        digest: Batch::null().digest(),
+        digest,
     };
     ViewChange {
         view,
