@@ -19,6 +19,7 @@
 use alloc::collections::BTreeMap;
 
 use quorate_wire::message::{AuthRequest, Checkpoint, Estimate, PeerMessage, Status};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, ReplicaId, Seq, View};
 
 use crate::catch_up::MAX_FOLLOWED;
@@ -184,7 +185,8 @@ impl Agreement {
 
     /// Whether its stable checkpoint tells of its recovery: HR of PBFT 2002, 4.3.2. Where there are no key holders nothing has to.
     fn is_statement_stable(&self, recovery: &Recovery) -> bool {
-        self.epochs.is_none() || recovery.ordered.is_some_and(|at| self.stable.0 >= at)
+        let is_told = recovery.ordered.is_some_and(|at| self.stable.0 >= at);
+        self.epochs.is_none() || is_told || is_on(Mutant::StatementUnordered)
     }
 
     /// What a replica that recovers has no use for: it takes part in nothing, and asks for what it lacks.
@@ -235,6 +237,7 @@ impl Agreement {
                 recovery.ask_again(now);
             }
             let missed = missed.or_else(|| recovery.spared.look(quorum, others, now));
+            let missed = missed.filter(|_| !is_on(Mutant::NeverGoesBack));
             self.out.extend(missed.map(Output::Missed));
         }
         self.settle_bound();
@@ -339,7 +342,8 @@ impl Agreement {
     /// Where a recovery stands, if there is one.
     pub(crate) fn recovering(&self) -> Option<Recovering> {
         let Some(recovery) = &self.recovery else {
-            return self.ending.filter(|_| !self.is_entry_durable());
+            let ends = !self.is_entry_durable() && !is_on(Mutant::EndsBeforeDurable);
+            return self.ending.filter(|_| ends);
         };
         let statuses = self.statuses.values();
         let others = statuses.filter(|(s, _)| s.recovering.is_some()).count();

@@ -17,6 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use quorate_wire::message::{AuthRequest, PeerMessage};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
     ClientId, Digest, IdentityKey, RecoveryStatement, ReplicaId, ReplicaKeys, Seq, View,
 };
@@ -276,7 +277,8 @@ impl Agreement {
         let entry = self.pool.get(&waiting.digest);
         // What is in a proposal, or finds no room, or waits for this replica itself, is no fault of the primary's.
         let is_left = entry.is_some_and(|e| e.is_waiting()) && may;
-        is_left && now.saturating_sub(waiting.since) >= WAITS_MS
+        let is_long = now.saturating_sub(waiting.since) >= WAITS_MS;
+        is_left && is_long && !is_on(Mutant::NeglectForgiven)
     }
 
     /// A state tells of these recoveries.
@@ -294,6 +296,9 @@ impl Agreement {
             let waiting = &mut statements.waiting;
             if waiting.get(&replica).is_some_and(|w| w.number <= number) {
                 waiting.remove(&replica);
+            }
+            if is_on(Mutant::OrderVoidsNothing) && replica != self.config.me {
+                continue;
             }
             self.saw_epoch(replica, number);
             if replica != self.config.me {

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_state::{Fault, Snapshot, Txn};
 use quorate_wire::message::{Outcome, Recovers};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{ClientId, Decode, Digest, Encode, IdentityKey, ReplicaKeys, RequestNumber};
 
 use crate::sessions::OWN_KEYS;
@@ -54,7 +55,7 @@ impl Identities {
             Some(row) => read(row, self.keys.len())?,
             None => alloc::vec![0; self.keys.len()],
         };
-        if number.0 <= numbers[at] {
+        if number.0 <= numbers[at] && !is_on(Mutant::StatementReplayed) {
             return Ok(Outcome::TooOld(()));
         }
         numbers[at] = number.0;

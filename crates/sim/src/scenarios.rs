@@ -82,6 +82,9 @@ scenarios! {
     recovery::former_words_do_not_add_up
     recovery::what_was_set_aside_serves_to_the_end
     recovery::a_silent_replica_keeps_nobody_away
+    recovery::a_primary_that_orders_no_recovery_is_left
+    recovery::who_is_kept_from_a_replica_learns_from_the_order
+    recovery::keys_from_long_ago_make_no_estimate
     recovery::all_recover_at_once
     recovery::a_replica_that_lies_about_its_view_keeps_nobody_away
     recovery::two_words_lead_nobody_far

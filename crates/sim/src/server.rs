@@ -7,7 +7,7 @@ use quorate_fault::{Fault, Faulty};
 use quorate_replica::{Replica, Signing};
 use quorate_state::Layer;
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
-use quorate_wire::{Quorum, ReplicaId, ReplicaKeys, Signer, Time};
+use quorate_wire::{LogIndex, Quorum, ReplicaId, ReplicaKeys, Signer, Time};
 
 use crate::client::client_key;
 use crate::dice::Dice;
@@ -43,6 +43,10 @@ pub struct Server {
     pub last: Option<Standing>,
     /// How far its invariants have been looked at.
     pub seen: Seen,
+    /// Where its log says that it has entered a view, since it started.
+    pub entered: Option<LogIndex>,
+    /// Up to where its log is on disk.
+    pub durable: LogIndex,
     faulty: Option<Faulty>,
     by_round: Option<ByRound>,
     /// Whether it never starts again.
@@ -91,6 +95,8 @@ impl Server {
             in_turn: false,
             last: None,
             seen: Seen::default(),
+            entered: None,
+            durable: LogIndex(0),
             faulty,
             by_round,
             dead: false,
@@ -150,6 +156,7 @@ impl Server {
         self.incarnation += 1;
         (self.tick_at, self.in_turn, self.last) = (None, false, None);
         self.seen = Seen::default();
+        (self.entered, self.durable) = (None, LogIndex(0));
         let restored = self.disk.restore();
         let now = self.now(now_us);
         let replica = Replica::new(self.config.clone(), service, self.workers, restored, now);

@@ -137,6 +137,8 @@ pub struct World {
     rota: storm::Rota,
     /// How many statements each key holder has signed.
     holders: BTreeMap<ReplicaId, u64>,
+    /// The number under which each server that recovers has said so.
+    stated: BTreeMap<usize, u64>,
     /// The seed, for what follows from it without dice.
     seed: u64,
     /// What a scenario keeps from arriving.
@@ -202,6 +204,7 @@ impl World {
             intruder: intruder::Intruder::default(),
             rota: storm::Rota::default(),
             holders: BTreeMap::new(),
+            stated: BTreeMap::new(),
             seed,
             filter: None,
             healed: false,

@@ -6,11 +6,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_execution::Executor;
+use quorate_execution::{Executor, recoveries};
 use quorate_replica::Checkpoints;
 use quorate_state::{Layer, MemorySnapshot, State};
 use quorate_wire::message::{Batch, Request};
-use quorate_wire::{ClientId, Digest, ReplicaKeys, Seq};
+use quorate_wire::{ClientId, Digest, ReplicaId, ReplicaKeys, Seq};
 
 use super::Failure;
 use crate::history::Operation;
@@ -37,6 +37,9 @@ pub struct Reference {
     outcomes: BTreeMap<Digest, Vec<Execution>>,
     executions: u64,
     roots: BTreeMap<Seq, Digest>,
+    /// Of each replica the number of its last recovery, as the last checkpoint tells it.
+    recoveries: Vec<u64>,
+    replicas: usize,
 }
 
 impl Reference {
@@ -59,6 +62,11 @@ impl Reference {
             outcomes: BTreeMap::new(),
             executions: 0,
             roots: BTreeMap::new(),
+            recoveries: Vec::new(),
+            replicas: match keys {
+                ReplicaKeys::Standing(keys) => keys.len(),
+                ReplicaKeys::Certified { identities, .. } => identities.len(),
+            },
         }
     }
 
@@ -93,8 +101,30 @@ impl Reference {
             self.snapshot = snapshot;
             self.state.stored(self.at, Arc::new(self.snapshot.clone()));
             self.roots.insert(self.at, root);
+            return self.look_at_recoveries();
         }
         Ok(())
+    }
+
+    /// Whoever shows an old statement again: which recovery of a replica was its last never goes back.
+    fn look_at_recoveries(&mut self) -> Result<(), Failure> {
+        let numbers = recoveries(&self.snapshot, self.replicas)
+            .map_err(|fault| Failure::new("reference", fault.to_string()))?;
+        let numbers = numbers.unwrap_or_default();
+        let mut both = self.recoveries.iter().zip(&numbers);
+        if let Some((before, now)) = both.find(|(before, now)| now < before) {
+            let what = format!("recovery {before} was a replica's last, and now it is {now}");
+            return Err(Failure::new("recoveries are ordered", what));
+        }
+        self.recoveries = numbers;
+        Ok(())
+    }
+
+    /// Whether the last checkpoint tells of a replica's recovery with this number, or of a later one; where it is not older than `at`.
+    pub fn tells_of(&self, replica: ReplicaId, number: u64, at: Seq) -> bool {
+        let newest = self.roots.last_key_value().map(|(seq, _)| *seq);
+        let told = self.recoveries.get(usize::from(replica.0));
+        newest.unwrap_or_default() < at || told.is_some_and(|told| *told >= number)
     }
 
     /// The places in the order at which the request was executed with this outcome.

@@ -262,6 +262,97 @@ pub(super) fn a_silent_replica_keeps_nobody_away() -> Outcome {
     Ok(())
 }
 
+/// The primary hears of no recovery, or does as if it did not: the others leave it for that.
+pub(super) fn a_primary_that_orders_no_recovery_is_left() -> Outcome {
+    let mut w = group(1, |k| k.epochs = 5_000_000);
+    append(&mut w, 0, 0..5, 1000)?;
+    w.set_filter(Some(|_, to, message| {
+        to == 0 && matches!(message, PeerMessage::Request(_))
+    }));
+    w.crash(2);
+    w.lose_log(2);
+    w.start(2)?;
+    w.run_until("left", 10_000, |w| {
+        standing(w, 1).view > View(0) && standing(w, 1).active
+    })?;
+    assert!(standing(&w, 2).recovering.is_some());
+    w.set_filter(None);
+    // The first primary has filled as many places as one fills for another one in a minute.
+    append(&mut w, 0, 5..300, 1000)?;
+    w.run_until("back", 15_000, |w| is_back(w, 2))?;
+    w.finish().map(|_| ())
+}
+
+/// Somebody has keys of all others from long ago, and a replica that recovers hears nobody else. It was told which certificates are old, and does
+/// not believe what comes under them.
+pub(super) fn keys_from_long_ago_make_no_estimate() -> Outcome {
+    let mut w = group(1, |k| k.epochs = 500_000);
+    append(&mut w, 0, 0..300, 1000)?;
+    w.run_for(3_000)?;
+    w.crash(2);
+    w.lose_log(2);
+    w.tell_certificates(2);
+    w.set_filter(Some(|_, to, _| to == 2));
+    let nonce = w.wall(2).0;
+    w.start(2)?;
+    for _ in 0..40 {
+        for from in [0, 1, 3] {
+            let estimate = Estimate {
+                nonce,
+                checkpoint: Seq(0),
+                prepared: Seq(0),
+                view: View(0),
+            };
+            let message = PeerMessage::Estimate(estimate);
+            w.hear_under(2, ReplicaId(from), 1, message)?;
+        }
+        w.run_for(50)?;
+    }
+    let bound = standing(&w, 2).recovering.and_then(|r| r.bound);
+    if let Some(bound) = bound {
+        let what = format!("keys from long ago make a bound of {:?}", bound.seq);
+        return Err(Failure::new("void keys", what));
+    }
+    w.set_filter(None);
+    w.run_until("back", 20_000, |w| is_back(w, 2))?;
+    w.finish().map(|_| ())
+}
+
+/// Nothing that a replica signs comes to another one, which so learns nothing of its newer keys. When its recovery is in the state, what it
+/// certified before is void to that one as well.
+pub(super) fn who_is_kept_from_a_replica_learns_from_the_order() -> Outcome {
+    let mut w = group(1, |k| k.epochs = 1_000_000);
+    append(&mut w, 0, 0..5, 1000)?;
+    w.set_filter(Some(|from, to, message| {
+        let tells = matches!(
+            message,
+            PeerMessage::Epoch(_)
+                | PeerMessage::Request(_)
+                | PeerMessage::ViewChange(_)
+                | PeerMessage::NewView(_)
+        );
+        (from, to) == (2, 3) && tells
+    }));
+    w.run_for(3_500)?;
+    w.crash(2);
+    w.lose_log(2);
+    w.start(2)?;
+    w.run_until("back", 15_000, |w| is_back(w, 2))?;
+    w.run_until("at that checkpoint", 5_000, |w| {
+        standing(w, 3).stable >= standing(w, 2).stable
+    })?;
+    w.run_for(100)?;
+    let known = &w.server(3).disk.certificates;
+    let known = known.get(2).copied().unwrap_or_default();
+    let stated = w.stated(2).expect("there are key holders");
+    if known < stated {
+        let what = format!("server 3 knows of number {known}, and recovery {stated} was ordered");
+        return Err(Failure::new("void keys", what));
+    }
+    w.set_filter(None);
+    w.finish().map(|_| ())
+}
+
 /// All four recover on purpose at once, as no schedule has them do. None has anybody to ask, and so all go on with what they had.
 pub(super) fn all_recover_at_once() -> Outcome {
     let mut w = group(1, |_| {});

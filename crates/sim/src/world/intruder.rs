@@ -13,6 +13,7 @@ use quorate_wire::message::{
     Batch, Checkpoint, Commit, Committed, Estimate, NewView, Prepare, SignedNewView,
     SignedViewChange, Status, ViewChange, Vote,
 };
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Certifies, EpochStatus, RecoveryStatement, Signer, View};
 
 use super::storm::Blow;
@@ -157,6 +158,38 @@ impl World {
         }
     }
 
+    /// A replica that recovers is told what its supervisor has seen, and knows nothing else of certificates.
+    fn be_told(&mut self, server: usize) {
+        let shown = match is_on(Mutant::SeenUntold) {
+            true => Vec::new(),
+            false => self.intruder.shown.clone(),
+        };
+        self.servers[server].disk.certificates = shown;
+    }
+
+    /// The same, of the certificates that the replicas have now.
+    pub fn tell_certificates(&mut self, server: usize) {
+        self.show_certificates();
+        self.be_told(server);
+    }
+
+    /// A server hears something over a link that somebody has made with a replica's certificate of this number, if it has taken that.
+    ///
+    /// # Errors
+    /// A property that does not hold any more.
+    pub fn hear_under(
+        &mut self,
+        server: usize,
+        from: ReplicaId,
+        number: u64,
+        message: PeerMessage,
+    ) -> Result<(), Failure> {
+        match self.is_refused(server, from, number) {
+            true => Ok(()),
+            false => self.handle(server, Input::Peer(from, message)),
+        }
+    }
+
     /// Whether a server keeps from itself what a replica's identity has said: a faulty one, in half of the runs. As primary it never orders a
     /// recovery, and else it tells no primary of one.
     pub(super) fn withholds(&self, server: usize, message: &PeerMessage) -> bool {
@@ -215,7 +248,7 @@ impl World {
                 }
             }
             // What it knew of the others' certificates is not believed either.
-            self.servers[server].disk.certificates = self.intruder.shown.clone();
+            self.be_told(server);
             self.start(server)?;
         }
         Ok(())

@@ -79,6 +79,7 @@ impl World {
             self.stats.transfers += u64::from(standing.fetching && !was_fetching);
             if standing.recovering.is_none() && self.forgetful.remove(&server) {
                 self.stats.recoveries += 1;
+                self.check_recovery(server, standing.stable.0)?;
             }
         }
         self.carry_out(server)?;
@@ -87,6 +88,30 @@ impl World {
                 self.check_stability(server, &before, &standing)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// A server is back: that is on its disk, and the state from which it goes on tells of it, where it has a key holder.
+    fn check_recovery(&self, server: usize, stable: Seq) -> Result<(), Failure> {
+        let it = &self.servers[server];
+        if it.entered.is_none_or(|index| index > it.durable) {
+            let what = format!("server {server} is back, and a crash would have it begin again");
+            return Err(Failure::new("recoveries end on disk", what));
+        }
+        let Some(&number) = self.stated.get(&server) else {
+            return Ok(());
+        };
+        match self
+            .reference
+            .tells_of(self.servers[server].id, number, stable)
+        {
+            true => Ok(()),
+            false => Err(Failure::new(
+                "recoveries are ordered",
+                format!(
+                    "server {server} is back at {stable:?}, and its recovery {number} was not ordered"
+                ),
+            )),
         }
     }
 
@@ -213,6 +238,7 @@ impl World {
             }
             Output::Persist(index, record) => {
                 if matches!(record, Record::Entered(_)) {
+                    self.servers[server].entered.get_or_insert(index);
                     // It is back, and its log of before would make it say something else.
                     self.servers[server].disk.aside = None;
                 }
@@ -390,6 +416,7 @@ impl World {
             return Ok(());
         }
         it.disk.wal.synced(extent);
+        it.durable = index;
         self.note(&[6, server as u64, index.0], || {
             format!("server {server} has its log on disk up to {index:?}")
         });

@@ -59,16 +59,23 @@ impl World {
         Some(signer)
     }
 
+    /// Under which number a server said that it recovers, when it started last.
+    pub fn stated(&self, server: usize) -> Option<u64> {
+        self.stated.get(&server).copied()
+    }
+
     /// Where there are key holders, that of a server that has lost its log says so.
     fn state_recovery(&mut self, server: usize) -> Result<(), Failure> {
         let it = &self.servers[server];
         let standing = it.replica.as_ref().map(|r| r.standing());
         if self.knobs.epochs == 0 || standing.is_none_or(|s| s.recovering.is_none()) {
+            self.stated.remove(&server);
             return Ok(());
         }
         let id = it.id;
         let counter = self.holders.entry(id).or_default();
         *counter += 1;
+        self.stated.insert(server, *counter);
         let statement = statement_of(id, *counter);
         let request = statement.request(&identity_of(id).identity()).request;
         self.validity.on_sent(&request);

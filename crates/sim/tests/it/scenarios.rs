@@ -68,6 +68,9 @@ tests! {
     former_words_do_not_add_up
     what_was_set_aside_serves_to_the_end
     a_silent_replica_keeps_nobody_away
+    a_primary_that_orders_no_recovery_is_left
+    who_is_kept_from_a_replica_learns_from_the_order
+    keys_from_long_ago_make_no_estimate
     all_recover_at_once
     a_replica_that_lies_about_its_view_keeps_nobody_away
     two_words_lead_nobody_far
