@@ -1,13 +1,15 @@
 #!/bin/bash
 # Suites that others wrote work on a mount of a group of four: libfuse's test_syscalls, go-fuse's posixtest, stress-ng's file
-# system class and fsx. docs/testing.md tells what came out of the first three. pjdfstest is there too, and in kernel-nfs.sh.
+# system class, fsx, and pjdfstest as it was written first, in C. docs/testing.md tells what came out. The pjdfstest of today is there too, and in
+# kernel-nfs.sh; xfstests in xfstests.sh.
 #
-#   mount.sh WORK [SUITE...]      syscalls, posixtest, stress, fsx [default: all]
+#   mount.sh WORK [SUITE...]      syscalls, posixtest, stress, fsx, pjdfstest [default: all but the last]
 #
 # WORK keeps what is built, outside this repository, and the results. Needs root, Go, a C compiler, and: apt-get install fuse3 stress-ng dpkg-dev
 #
 #   QUORATE=...  the program [target/release/quorate]
 #   TOOLS=...    where fsx is [target/tools/bin; `cargo xtask tools` puts it there]
+#   PJDFSTEST=...  for pjdfstest: its sources (github.com/pjd/pjdfstest), checked out. Needs prove, openssl, autoconf and automake
 #   PORT=...     the first of four ports [7890]
 set -eu
 
@@ -118,6 +120,22 @@ run_fsx() {
     result=0
     timeout --foreground 900 "$tools/fsx" -N 100000 -S 42 "$mount/fsx" > "$work/fsx.txt" 2>&1 || result=$?
     echo "fsx: $(tail -n 1 "$work/fsx.txt")"
+    return $result
+}
+
+# 238 scripts, two at a time. It asks more of file systems whose names it knows, such as that a rename sets the time of change, which it does here.
+build_pjdfstest() {
+    [ ! -x "$work/pjdfstest/pjdfstest" ] || return 0
+    rm -rf "$work/pjdfstest"
+    cp -r "${PJDFSTEST:?}" "$work/pjdfstest"
+    sed -i 's/^#fs=.*/fs=EXT4/' "$work/pjdfstest/tests/conf"
+    (cd "$work/pjdfstest" && autoreconf -ifs && ./configure && make pjdfstest) > "$work/pjdfstest.log" 2>&1
+}
+run_pjdfstest() {
+    mkdir "$mount/pjdfstest"
+    result=0
+    (cd "$mount/pjdfstest" && prove -j2 -r "$work/pjdfstest/tests") > "$work/pjdfstest.txt" 2>&1 || result=$?
+    echo "pjdfstest: $(tail -n 2 "$work/pjdfstest.txt" | tr '\n' ' ')"
     return $result
 }
 
