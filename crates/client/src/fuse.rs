@@ -6,6 +6,7 @@
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `granted`: locks that programs of this machine have, and those that they have lost with a session.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
+//! - `directories`: what is left of those that were removed while they are open.
 //! - `pins`: files that are replaced while they are opened.
 //! - `shares`: what a guest's mount has as its root. `owners`: whose files are, as it shows that.
 //! - `caching`: for how long the kernel takes what it was told for granted.
@@ -28,6 +29,7 @@ mod changes;
 mod convert;
 mod core;
 mod data;
+mod directories;
 mod front;
 mod granted;
 mod handles;

@@ -18,6 +18,7 @@ use super::caching::Caching;
 use super::caller::Callers;
 use super::changes::{Changes, Dropping};
 use super::convert::Result;
+use super::directories::Directories;
 use super::handles::{Handles, OpenFile};
 use super::holds::{Holds, TOLD_AFTER};
 use super::inode::{At, Inode, Pending, Sealed};
@@ -53,6 +54,7 @@ pub(super) struct Core {
     pub changes: Changes,
     pub pins: Pins,
     pub plain: Plain,
+    pub directories: Directories,
     pub callers: Callers,
     pub listings: Listings,
     pub notifier: OnceCell<fuser::Notifier>,
@@ -103,6 +105,7 @@ impl Core {
             changes: Changes::default(),
             pins: Pins::default(),
             plain: Plain::new(caching.least()),
+            directories: Directories::default(),
             callers: Callers::default(),
             listings: Listings::default(),
             notifier: OnceCell::new(),
@@ -385,6 +388,7 @@ impl Core {
             self.renew_pages(dropping).await;
         }
         self.plain.learn(&attr, Instant::now());
+        self.directories.learn(&attr);
         Ok(attr)
     }
 

@@ -48,6 +48,7 @@ impl Filesystem for Front {
     fn forget(&self, _: &Request, number: INodeNo, _: u64) {
         self.core().changes.forget(self.ino(number));
         self.core().plain.forget(self.ino(number));
+        self.core().directories.forget(self.ino(number));
     }
 
     fn getattr(&self, req: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {

@@ -49,8 +49,13 @@ impl Core {
         }
         self.flush_ino(ino).await;
         let attr = self.volume.get_attr(who, self.handles.target(ino)).await;
-        let attr = attr.inspect_err(|e| self.pins.failed(ino, e))?;
-        self.fresh(attr).await
+        match attr.inspect_err(|e| self.pins.failed(ino, e)) {
+            // For a guest it may be there, and not in scope any more.
+            Err(CallError::Refused(Errno::ESTALE)) if !self.is_guest() => {
+                self.directories.gone(ino).ok_or(fuser::Errno::ESTALE)
+            }
+            attr => self.fresh(attr?).await,
+        }
     }
 
     /// `EACCES` for the directory of shares, of which the service knows nothing: it can't be changed from here.
@@ -184,7 +189,9 @@ impl Core {
             mode: bits.mode & MODE_BITS,
             umask: bits.umask,
         };
-        Ok(self.volume.mkdir(who, mkdir).await?)
+        let attr = self.volume.mkdir(who, mkdir).await?;
+        self.directories.learn(&attr);
+        Ok(attr)
     }
 
     pub async fn mknod(

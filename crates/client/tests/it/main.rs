@@ -4,6 +4,7 @@ mod acl;
 mod caching;
 mod common;
 mod copy;
+mod exercise;
 mod failures;
 mod files;
 mod holds;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,6 +41,40 @@ fn closed_here_is_seen_there() {
     std::thread::sleep(Duration::from_millis(1100));
     assert!(!b.path("f").exists());
     assert!(b.path("g").exists());
+}
+
+/// A directory that is replaced or removed while it is open, here or there, is shown as one without a name, and lists nothing.
+#[test]
+fn a_removed_directory_that_is_open_has_no_name() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    for name in ["new", "replaced", "removed", "elsewhere"] {
+        fs::create_dir(a.path(name)).unwrap();
+    }
+    let open = ["replaced", "removed", "elsewhere"].map(|name| File::open(a.path(name)).unwrap());
+    let numbers = open
+        .each_ref()
+        .map(|dir| dir.metadata().map(|seen| seen.ino()).unwrap());
+    fs::rename(a.path("new"), a.path("replaced")).unwrap();
+    fs::remove_dir(a.path("removed")).unwrap();
+    fs::remove_dir(b.path("elsewhere")).unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    for (dir, number) in open.iter().zip(numbers) {
+        let seen = dir.metadata().unwrap();
+        assert!(seen.is_dir());
+        assert_eq!((seen.ino(), seen.nlink()), (number, 0));
+        let entries = rustix::fs::Dir::read_from(dir).unwrap();
+        let named = entries.filter(|entry| {
+            let name = entry.as_ref().map(|entry| entry.file_name().to_owned());
+            !matches!(name.unwrap().to_bytes(), b"." | b"..")
+        });
+        assert_eq!(named.count(), 0);
+    }
+    assert!(!a.path("elsewhere").exists());
+    assert_eq!(fs::metadata(a.path("replaced")).unwrap().nlink(), 2);
 }
 
 /// A file that is replaced without a pause can be opened at any time, here and there: it is what had the name when the open began, or newer.
