@@ -13,7 +13,7 @@ mod thread;
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
@@ -58,6 +58,21 @@ struct Door {
     asks: Sender<Ask>,
     waker: Waker,
     shared: Arc<Shared>,
+    /// How many callers have more to ask before the thread is to be woken.
+    gathering: AtomicUsize,
+}
+
+/// As long as one is kept, what is asked of the session waits, to leave together with what is asked next; see [`Session::gather`].
+#[derive(Debug)]
+#[must_use = "what is asked leaves when this is dropped"]
+pub struct Gathering(Arc<Door>);
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        if self.0.gathering.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.waker.wake();
+        }
+    }
 }
 
 /// What the session's thread tells all callers.
@@ -71,7 +86,10 @@ impl Door {
     fn ask(&self, ask: Ask) {
         // If the thread has ended, what the ask would be answered with is dropped, which its caller sees.
         let _ = self.asks.send(ask);
-        self.waker.wake();
+        // Whoever gathers wakes it afterwards, and by this exchange sees what was sent before it.
+        if self.gathering.fetch_add(0, Ordering::AcqRel) == 0 {
+            self.waker.wake();
+        }
     }
 }
 
@@ -100,12 +118,20 @@ impl Session {
             asks,
             waker,
             shared,
+            gathering: AtomicUsize::new(0),
         };
         Ok(Session {
             places: Arc::new(Semaphore::new(MAX_CALLS)),
             door: Arc::new(door),
             group: group.id(),
         })
+    }
+
+    /// What is asked from now on, by anybody, leaves together when the result is dropped, and so is mostly ordered in one batch: for a caller that has
+    /// several operations to ask without waiting in between. Nobody's answer comes meanwhile, so it is not to be kept over an `await` that may wait.
+    pub fn gather(&self) -> Gathering {
+        self.door.gathering.fetch_add(1, Ordering::AcqRel);
+        Gathering(self.door.clone())
     }
 
     /// Links that are made from now on are made with this identity: the same key, and another credential.

@@ -22,7 +22,7 @@ use quorate_files::op::{
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 use quorate_wire::Digest;
 
-use crate::session::Session;
+use crate::session::{Gathering, Session};
 
 /// How often an operation is sent again after a lost session.
 const ATTEMPTS: usize = 5;
@@ -154,6 +154,14 @@ impl Volume {
         match &self.way {
             Way::Group(session) => session.generation(),
             Way::Groups(_) => self.generation_in(&self.generations(), ino),
+        }
+    }
+
+    /// Has what is asked from now on leave together, see [`Session::gather`]; where several groups keep the volume each goes by itself.
+    pub fn gather(&self) -> Option<Gathering> {
+        match &self.way {
+            Way::Group(session) => Some(session.gather()),
+            Way::Groups(_) => None,
         }
     }
 

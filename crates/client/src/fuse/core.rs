@@ -329,13 +329,16 @@ impl Core {
     /// Waits until all that was written to a file and set on it is at the group.
     pub async fn flush(self: &Arc<Core>, inode: &Arc<Inode>) {
         if inode.is_dirty() {
+            // The last writes and the attributes go together: that is one batch, and one wait, where a small file is closed.
+            let mut gathering = self.volume.gather();
             inode.seal(Duration::ZERO);
             self.pump(inode);
             if inode.is_queued() {
+                gathering = None;
                 inode.drained().await;
             }
-            // The last writes and the attributes go together: that is one wait where a small file is closed.
-            tokio::join!(inode.drained(), self.settle(inode));
+            // In this order, and the last of them as soon as the others wait for their answers.
+            tokio::join!(biased; inode.drained(), self.settle(inode), async { drop(gathering) });
         }
     }
 

@@ -163,6 +163,26 @@ fn times_come_after_content() {
     }
 }
 
+/// The content and the attributes of a small file leave at once when it is closed: in a group they are ordered in one batch.
+#[test]
+fn a_close_is_one_message() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+    for n in 0..100 {
+        let mut f = File::create(m.path(&format!("file {n}"))).unwrap();
+        f.write_all(b"content").unwrap();
+        f.set_modified(long_ago).unwrap();
+        drop(f);
+    }
+    // Now and then a busy machine is so late that the buffer goes by its age, before the close.
+    let together = group.together.load(Ordering::Acquire);
+    assert!(together >= 95, "{together} of 100");
+}
+
 /// What is set by name after a close waits for nothing, though the kernel may still be about to release the file.
 #[test]
 fn nothing_waits_after_a_close() {

@@ -36,6 +36,8 @@ pub struct Group {
     pub executed: Arc<AtomicU64>,
     /// The same by kind.
     pub kinds: Kinds,
+    /// How often a write and attributes came at once.
+    pub together: Arc<AtomicU64>,
     pub runtime: Arc<Runtime>,
 }
 
@@ -99,6 +101,7 @@ impl Group {
             closed: Arc::default(),
             executed: Arc::default(),
             kinds: Kinds::default(),
+            together: Arc::default(),
             runtime: Arc::new(runtime),
         };
         let replica = Replica {
@@ -111,6 +114,7 @@ impl Group {
             closed: group.closed.clone(),
             executed: group.executed.clone(),
             kinds: group.kinds.clone(),
+            together: group.together.clone(),
         };
         std::thread::spawn(move || replica.run());
         group
@@ -186,6 +190,7 @@ struct Replica {
     closed: Arc<AtomicU64>,
     executed: Arc<AtomicU64>,
     kinds: Kinds,
+    together: Arc<AtomicU64>,
 }
 
 impl Replica {
@@ -205,6 +210,7 @@ impl Replica {
         executor.genesis(&mut state).unwrap();
         while Arc::strong_count(&self.paused) > 1 {
             self.links.poll(Some(Duration::from_millis(100))).unwrap();
+            let (mut writes, mut sets_any) = (false, false);
             while let Some(event) = self.links.next_event() {
                 match event {
                     Event::ClientUp {
@@ -229,6 +235,8 @@ impl Replica {
                             continue;
                         }
                         let sets = has(&message, |action| matches!(action, Action::SetAttr(_)));
+                        writes |= has(&message, |action| matches!(action, Action::Write(_)));
+                        sets_any |= sets;
                         let held = self.held.take_if(|_| sets);
                         for (from, message) in [(from, message)].into_iter().chain(held) {
                             let answer = self.answer(&mut executor, &mut state, from, message);
@@ -241,6 +249,8 @@ impl Replica {
                 }
             }
             self.links.flush();
+            let both = u64::from(writes && sets_any);
+            self.together.fetch_add(both, Ordering::AcqRel);
         }
     }
 
