@@ -76,6 +76,8 @@ pub(crate) struct Terms {
     credit: u64,
     /// How long somebody is put aside at most.
     longest: Duration,
+    /// Units that one who is put aside, and behaves, may have sent in each second of that: when it is taken back they come all at once.
+    backlog_per_second: u64,
 }
 
 /// Other replicas. The credit is a long backlog of votes; a peer that floods for ever costs it every four seconds, which is a hundredth of a
@@ -84,13 +86,18 @@ pub(crate) const PEERS: Terms = Terms {
     per_second: 2_000,
     credit: 32_000,
     longest: Duration::from_secs(4),
+    backlog_per_second: 0,
 };
 
-/// Clients. The credit is ten windows of requests that are all repeated.
+/// Clients. What is allowed is a window of requests that is repeated eight times a second, as a correct client does at most where a busy machine answers
+/// late: it must not be put aside for that, which would make answers later still. The credit is ten such windows. Who is not heard repeats what others then bring here
+/// in its place; so its backlog has been answered when it is read, and is not held against it: else it would be put aside for that, and again for what it has sent
+/// then. As soon as it may be, a window is 128 messages in a tenth of a second.
 pub(crate) const CLIENTS: Terms = Terms {
-    per_second: 1_000,
+    per_second: 4_000,
     credit: 8_000,
     longest: Duration::from_secs(16),
+    backlog_per_second: 1_280 * REFUSED,
 };
 
 /// The account of a peer or client.
@@ -100,6 +107,8 @@ pub(crate) struct Account {
     spent: u64,
     /// Units that were not allowed.
     debt: u64,
+    /// Units that cost nothing: what came while nothing was read.
+    pardoned: u64,
     /// Units in [`AVERAGED`], faded.
     lately: f64,
     aside_until: Option<Instant>,
@@ -120,11 +129,15 @@ impl Account {
     }
 
     fn is_overdrawn(&self, terms: &Terms) -> bool {
-        self.aside_until.is_none() && self.debt + self.spent > terms.credit
+        let spent = self.spent.saturating_sub(self.pardoned);
+        self.aside_until.is_none() && self.debt + spent > terms.credit
     }
 
     fn settle(&mut self, terms: &Terms, now: Instant, income: u64) -> Option<Duration> {
-        self.debt = (self.debt + std::mem::take(&mut self.spent)).saturating_sub(income);
+        let spent = std::mem::take(&mut self.spent);
+        let pardoned = spent.min(self.pardoned);
+        self.pardoned -= pardoned;
+        self.debt = (self.debt + spent - pardoned).saturating_sub(income);
         if self.debt <= terms.credit || self.is_aside() {
             return None;
         }
@@ -135,6 +148,7 @@ impl Account {
         let long = long.min(terms.longest);
         self.times += 1;
         (self.aside_until, self.last) = (Some(now + long), Some(now + long));
+        self.pardoned = terms.backlog_per_second * long.as_millis() as u64 / 1_000;
         Some(long)
     }
 
@@ -337,7 +351,8 @@ mod tests {
         let at = ledger.open();
         let mut longs = Vec::new();
         for _ in 0..8 {
-            ledger.charge(at, 100_000);
+            // Beyond whatever is pardoned.
+            ledger.charge(at, 1_000_000);
             now += PERIOD;
             let verdicts = ledger.settle(now);
             let [
@@ -361,9 +376,52 @@ mod tests {
         ledger.charge(at, 60_000);
         let verdicts = ledger.settle(now + FORGIVEN_AFTER);
         assert!(verdicts.is_empty(), "a minute pays for much: {verdicts:?}");
-        ledger.charge(at, 100_000);
+        ledger.charge(at, 1_000_000);
         let verdicts = ledger.settle(now + FORGIVEN_AFTER + PERIOD);
         assert_eq!(verdicts[0].aside, Some(FIRST_ASIDE));
+    }
+
+    /// A client that was put aside, for whatever reason, and has a window of requests in flight that it repeats as long as nobody hears it, is
+    /// taken back for good: that it was not heard is not its fault.
+    #[test]
+    fn a_backlog_does_not_put_aside_again() {
+        let mut now = start();
+        let mut ledger = Ledger::of_clients(now);
+        let at = ledger.open();
+        let mut long = Duration::ZERO;
+        for _ in 0..4 {
+            ledger.charge(at, 1_000_000);
+            now += PERIOD;
+            long = ledger.settle(now)[0].aside.expect("put aside");
+            now += long;
+            assert_eq!(ledger.settle(now), [Verdict { at, aside: None }]);
+        }
+        // In each tenth of a second a window, and the same again when that is repeated; others have brought all of it here meanwhile.
+        for _ in 0..long.as_millis() / 100 {
+            (0..128).for_each(|_| ledger.charge(at, of_refused(200, false)));
+        }
+        for _ in 0..100 {
+            now += SHORTEST_PERIOD;
+            assert!(ledger.settle(now).is_empty(), "put aside for its backlog");
+        }
+        // Not for ever: who goes on like that is put aside again.
+        ledger.charge(at, 100_000);
+        now += PERIOD;
+        assert_eq!(ledger.settle(now)[0].aside, Some(2 * long));
+    }
+
+    /// Nor is one whose machine, or ours, is so busy that a whole window is repeated all the time.
+    #[test]
+    fn a_busy_machine_is_no_flood() {
+        let began = start();
+        let mut ledger = Ledger::of_clients(began);
+        let at = ledger.open();
+        for period in 1..600 {
+            if period % 2 == 0 {
+                (0..64).for_each(|_| ledger.charge(at, of_refused(200, false)));
+            }
+            assert!(ledger.settle(began + PERIOD * period).is_empty());
+        }
     }
 
     /// A client that repeats a window of requests every second, and comes anew now and then, is no nuisance.
