@@ -8,7 +8,8 @@
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
 //! - `directories`: what is left of those that were removed while they are open.
 //! - `pins`: files that are replaced while they are opened.
-//! - `shares`: what a guest's mount has as its root. `owners`: whose files are, as it shows that.
+//! - `shares`: what a guest's mount has as its root. `owners`: whose files are, as it shows that. `withdrawn`: what was
+//!   taken back, also from the kernel's cache.
 //! - `caching`: for how long the kernel takes what it was told for granted.
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
@@ -45,6 +46,7 @@ mod plain;
 #[cfg(test)]
 mod sample;
 mod shares;
+mod withdrawn;
 
 pub use caching::{Caching, Lifetime};
 pub use mount::{

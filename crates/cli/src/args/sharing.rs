@@ -21,7 +21,8 @@ pub struct Manager {
 
 /// Take credentials back, with all that was passed on below them.
 ///
-/// The group agrees on it: from one operation to the next the credential allows nothing any more, anywhere; also not through files that are open. It
+/// The group agrees on it: from one operation to the next it does nothing by the credential any more, anywhere; also not through files that are
+/// open. What the kernel of a holder's machine had read of an open file before, its mount has it forget within some seconds. It
 /// holds for copies that were never brought, too. The owner may take back everything; who has the right `revoke`, what was passed on
 /// below its own credential.
 ///
@@ -57,7 +58,8 @@ pub struct Revoke {
     /// --holder and --epoch by the owner, for ever].
     #[arg(long, value_name = "DATE", value_parser = parse_until)]
     pub until: Option<u64>,
-    /// End the revocation that says so, in place of making it: what it took back holds again when it is brought.
+    /// End the revocation that says so, in place of making it: what it took back holds again when it is brought, which mounts that are there do
+    /// by themselves, within four minutes.
     #[arg(long, conflicts_with = "until")]
     pub undo: bool,
     /// As the owner: end one that somebody made by the credential with this digest, as `quorate shares` shows it.

@@ -1,11 +1,11 @@
 //! Outsiders: whom the group file does not name, who mount by credentials, and who lose what they had.
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Access, access};
 use serde_json::Value;
@@ -199,6 +199,48 @@ fn an_outsider_is_let_in_and_out() {
     assert!(rows.iter().any(|row| row["tags"][0] == "bob"), "{rows:?}");
     let table = run(&mut scene.about("audit"));
     assert!(table.contains("DECISION"), "{table}");
+}
+
+/// What the kernel has read of an open file it gives to nobody any more soon after the credential was taken back, or the file was moved out of what
+/// is shared, also where nobody looks at the file meanwhile.
+#[test]
+fn what_was_read_before_is_not_read_again() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    scene.grant("shared", &bob, &["--rights", "rw"], "bob.cred");
+    let mount = scene.mount_as("bob.key", "bob.cred");
+    let files = ["plan", "moved", "kept"].map(|name| {
+        fs::write(scene.mount.at("shared").join(name), "by alice").expect("a file");
+        File::open(mount.at(name)).expect("it opens")
+    });
+    let [plan, moved, kept] = &files;
+    let read = |file: &File| {
+        let mut page = [0; 8];
+        file.read_exact_at(&mut page, 0).map(|()| page)
+    };
+    for file in &files {
+        assert_eq!(&read(file).expect("he may read"), b"by alice");
+    }
+    // The group holds them by then, so that it is told nothing more of them.
+    std::thread::sleep(Duration::from_secs(3));
+    fs::rename(scene.mount.at("shared/moved"), scene.mount.at("moved")).expect("it is moved");
+    eventually("what was moved out is not read any more", || {
+        kind(read(moved)) == Some(ErrorKind::StaleNetworkFileHandle)
+    });
+    for file in [plan, kept] {
+        assert_eq!(&read(file).expect("he may read"), b"by alice");
+    }
+    run(scene.about("revoke").arg(scene.at("bob.cred")));
+    for file in [plan, kept] {
+        eventually("what was taken back is not read any more", || {
+            kind(read(file)) == Some(ErrorKind::PermissionDenied)
+        });
+    }
+    drop(files);
+    mount.unmount();
 }
 
 /// What `ls -l` shows on a guest's mount is what it may: to whom nothing is given that writes, no mode says so, and so it is when it is tried.

@@ -27,6 +27,7 @@ use super::owners::Owners;
 use super::pins::Pins;
 use super::plain::Plain;
 use super::shares::{Root, SHARES, Shares, Start};
+use super::withdrawn::Withdrawn;
 use crate::volume::{CallError, Volume};
 
 /// The most bytes of all files that wait to be written; then writers wait.
@@ -51,6 +52,7 @@ pub(super) struct Core {
     pub runtime: Handle,
     pub handles: Handles,
     pub holds: Holds,
+    pub withdrawn: Withdrawn,
     pub changes: Changes,
     pub pins: Pins,
     pub plain: Plain,
@@ -102,6 +104,7 @@ impl Core {
             runtime,
             handles: Handles::default(),
             holds: Holds::default(),
+            withdrawn: Withdrawn::default(),
             changes: Changes::default(),
             pins: Pins::default(),
             plain: Plain::new(caching.least()),
@@ -168,6 +171,7 @@ impl Core {
             core.handles.pause_readers();
             core.seal(BUFFER_AGE);
             core.tell_later(TOLD_AFTER);
+            core.keep_withdrawn();
         }
     }
 

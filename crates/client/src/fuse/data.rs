@@ -58,7 +58,12 @@ impl Core {
         let _changing = truncates.then(|| self.changing());
         let open = Open { ino, flags };
         let opened = self.ask_held(ino, || self.ask_to_open(who, &open)).await;
-        let (attr, handle) = opened.inspect_err(|e| self.pins.failed(ino, e))?;
+        let (attr, handle) = opened.inspect_err(|error| {
+            self.pins.failed(ino, error);
+            if let CallError::Refused(_) = error {
+                self.on_refused(ino, (*error).into());
+            }
+        })?;
         if attr.nlink == 0 && !self.handles.is_open(ino) && !self.pins.holds(ino) {
             // By a name that has become another's: the kernel is to look it up again. A program may open once more what it
             // has open (/proc/self/fd), with or without a name.
@@ -197,7 +202,8 @@ impl Core {
                 len: len.min(MAX_REQUEST_BYTES),
             })
         };
-        match file.with(self, &file.who, true, read).await? {
+        let done = file.with(self, &file.who, true, read).await;
+        match done.inspect_err(|errno| self.on_refused(file.ino(), *errno))? {
             Answer::Data(data) => {
                 self.changes.note(&data.attr);
                 Ok(data)

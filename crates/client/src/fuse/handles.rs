@@ -114,6 +114,11 @@ impl OpenFile {
         self.flags & access == access
     }
 
+    /// For which kinds of access it was opened that show content.
+    pub fn reading(&self) -> u32 {
+        self.flags & (flags::READ | flags::EXEC)
+    }
+
     /// Does something with the file: by its number, as long as that will do. Whatever can be repeated is repeated after a lost
     /// session.
     pub async fn with(
@@ -341,6 +346,20 @@ impl Handles {
     pub fn pause_readers(&self) {
         let now = Instant::now();
         self.files().values().for_each(|file| file.ahead.pause(now));
+    }
+
+    /// What is open for reading or executing: of each file one.
+    pub fn readable(&self) -> BTreeMap<Ino, Arc<OpenFile>> {
+        let files = self.files();
+        let readable = files.values().filter(|file| file.reading() != 0);
+        readable.map(|file| (file.ino(), file.clone())).collect()
+    }
+
+    /// What was read ahead of a file is of no use any more.
+    pub fn forget_ahead(&self, ino: Ino) {
+        let files = self.files();
+        let open = files.values().filter(|file| file.ino() == ino);
+        open.for_each(|file| file.ahead.clear());
     }
 
     /// Files that have been open for so long, and of which the group does not know so.

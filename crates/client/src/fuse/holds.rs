@@ -253,6 +253,7 @@ impl Core {
         for file in files {
             if gone.contains(&file.ino) {
                 file.held.lock().refused = true;
+                self.on_refused(file.ino, fuser::Errno::ESTALE);
             } else if !file.held.keep(generation) {
                 self.holds.let_go(file.ino);
             }
