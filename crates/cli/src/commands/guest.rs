@@ -18,7 +18,7 @@ use quorate_files::{Ino, Who};
 use quorate_net::{Group, Identity};
 use quorate_wire::{KeyPair, PublicKey};
 
-use super::credential;
+use super::{credential, sharing};
 use bringing::{Bringing, without_place};
 use names::Names;
 
@@ -129,6 +129,18 @@ impl Guest {
     pub async fn bring(&mut self, session: &Session, volume: &Volume) {
         let held: Vec<&Chain> = self.held.values().map(|held| &held.chain).collect();
         self.bringing.begin(&held);
+        if self.bringing.looks() {
+            let generation = session.generation();
+            // Who is not answered has to look at its files meanwhile: perhaps one comes by which it is let in.
+            let found = tokio::time::timeout(PERIOD, sharing::all_grants(volume, None)).await;
+            if let Ok(Ok(found)) = found {
+                self.bringing.found(generation, |chain| {
+                    let bytes = chain.to_bytes();
+                    let mut found = found.iter();
+                    found.any(|kept| !kept.is_revoked && kept.chain == bytes)
+                });
+            }
+        }
         let left: Vec<Chain> = without_place(&held).into_iter().cloned().collect();
         for (name, Held { chain, .. }) in self.held.clone() {
             let name = PathBuf::from(String::from_utf8_lossy(&name).into_owned());

@@ -243,6 +243,32 @@ fn what_was_read_before_is_not_read_again() {
     mount.unmount();
 }
 
+/// What a revocation took back comes again by itself when that is ended, on a mount that has been there all the time.
+#[test]
+fn what_is_given_back_comes_again() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    fs::write(scene.mount.at("shared/plan"), "by alice").expect("a file");
+    scene.grant("shared", &bob, &["--rights", "rw"], "bob.cred");
+    let mount = scene.mount_as("bob.key", "bob.cred");
+    let reads = || fs::read(mount.at("plan")).is_ok_and(|read| read == b"by alice");
+    eventually("he reads", reads);
+    run(scene.about("revoke").arg(scene.at("bob.cred")));
+    eventually("the group has let go of it", || {
+        let rows = scene.rows("shares");
+        !reads() && rows.iter().all(|row| row["revoked"].is_object())
+    });
+    run(scene
+        .about("revoke")
+        .arg("--undo")
+        .arg(scene.at("bob.cred")));
+    eventually("he reads again", reads);
+    mount.unmount();
+}
+
 /// What `ls -l` shows on a guest's mount is what it may: to whom nothing is given that writes, no mode says so, and so it is when it is tried.
 #[test]
 fn modes_are_what_a_guest_may() {

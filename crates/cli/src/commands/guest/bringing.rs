@@ -1,5 +1,6 @@
 //! Which credentials are to be brought to the group, and when: each request is ordered and has a row in the audit log, so what was refused is
-//! not asked for again and again.
+//! not asked for again and again. What was brought is looked for now and then, which is not ordered: what was taken back is let go of, and when
+//! that is ended it has to be brought again.
 
 use core::cmp::Reverse;
 
@@ -10,6 +11,8 @@ use quorate_files::layout::{MAX_GRANTS_PER_SUBJECT, MAX_LINKS_PER_SUBJECT};
 
 /// The longest pause between two attempts, in rounds: some four minutes.
 const LONGEST: u64 = 128;
+/// In how many rounds it is looked for once what was brought: each ten seconds.
+const LOOKED_FOR: u64 = 5;
 
 /// Which of a key's credentials the group would let go of, since it keeps so many and so many links: those that end first. To bring them would
 /// put others out.
@@ -37,6 +40,8 @@ struct Attempt {
     generation: u64,
     /// In which round it is due again; never in this session, if none.
     due: Option<u64>,
+    /// The group has it, as far as is known.
+    is_there: bool,
     /// How many rounds there were before that.
     pause: u64,
 }
@@ -73,10 +78,11 @@ impl Bringing {
         let pause = before.map_or(1, |attempt| (2 * attempt.pause).min(LONGEST));
         let due = match outcome {
             Ok(()) => None,
-            // It is another key's, does not hold, or was taken back: it stays so.
-            Err(CallError::Refused(Errno::EPERM | Errno::EACCES | Errno::EINVAL)) => None,
+            // It is another key's, or does not hold: it stays so.
+            Err(CallError::Refused(Errno::EPERM | Errno::EINVAL)) => None,
             // It is for the next session.
             Err(CallError::Lost) => return,
+            // Among others it was taken back, which may be ended.
             Err(CallError::Refused(_) | CallError::Garbled) => Some(self.round + pause),
         };
         self.attempts.retain(|attempt| attempt.chain != *chain);
@@ -84,8 +90,26 @@ impl Bringing {
             chain: chain.clone(),
             generation,
             due,
+            is_there: outcome.is_ok(),
             pause,
         });
+    }
+
+    /// Whether it is time to look for what was brought.
+    pub fn looks(&self) -> bool {
+        self.round.is_multiple_of(LOOKED_FOR) && self.attempts.iter().any(|known| known.is_there)
+    }
+
+    /// What was brought in this session and is not in force at the group any more is due again, after its pause.
+    pub fn found(&mut self, generation: u64, is_in_force: impl Fn(&Chain) -> bool) {
+        let known = self.attempts.iter_mut();
+        let lost = known.filter(|known| {
+            known.is_there && known.generation == generation && !is_in_force(&known.chain)
+        });
+        for lost in lost {
+            lost.is_there = false;
+            lost.due = Some(self.round + lost.pause);
+        }
     }
 
     fn attempt(&self, chain: &Chain) -> Option<&Attempt> {
@@ -148,7 +172,6 @@ mod tests {
     fn refusals_are_remembered() {
         for outcome in [
             Ok(()),
-            Err(CallError::Refused(Errno::EACCES)),
             Err(CallError::Refused(Errno::EPERM)),
             Err(CallError::Refused(Errno::EINVAL)),
         ] {
@@ -158,10 +181,38 @@ mod tests {
             bringing.begin(&[]);
             assert!(bringing.is_due(&chain(), 1), "it was away meanwhile");
         }
-        let full = Err(CallError::Refused(Errno::ENOSPC));
-        let mut bringing = Bringing::default();
-        assert_eq!(attempts(&mut bringing, 64, full), 7);
-        assert_eq!(attempts(&mut bringing, 1280, full), 10);
+        for for_now in [Errno::ENOSPC, Errno::EACCES] {
+            let for_now = Err(CallError::Refused(for_now));
+            let mut bringing = Bringing::default();
+            assert_eq!(attempts(&mut bringing, 64, for_now), 7);
+            assert_eq!(attempts(&mut bringing, 1280, for_now), 10);
+        }
+    }
+
+    /// What was brought and is gone, since it was taken back, is brought again; ever more seldom where it goes each time.
+    #[test]
+    fn what_is_gone_is_brought_again() {
+        let (chain, mut bringing) = (chain(), Bringing::default());
+        let mut rounds = |is_in_force: bool, rounds: u64| {
+            let mut brought = 0;
+            for _ in 0..rounds {
+                bringing.begin(&[&chain]);
+                if bringing.looks() {
+                    bringing.found(1, |_| is_in_force);
+                }
+                if bringing.is_due(&chain, 1) {
+                    brought += 1;
+                    bringing.note(&chain, 1, Ok(()));
+                }
+            }
+            brought
+        };
+        assert_eq!(rounds(true, 100), 1);
+        assert_eq!(rounds(false, 2 * LOOKED_FOR), 1);
+        assert_eq!(rounds(true, 100), 1, "once after it was lost last");
+        assert_eq!(rounds(true, 100), 0);
+        let often = rounds(false, 100 * LONGEST);
+        assert!((90..150).contains(&often), "{often}");
     }
 
     /// What was lost is brought in the next round.
