@@ -237,17 +237,20 @@ fn row_text(row: &AuditRow) -> String {
         .collect();
     let revoked = row.revoked.as_ref();
     let revoked = revoked.map(|what| format!(" {}", revocations::words(what)));
-    // Else who did it and where are enough, and the rest is in the export.
-    let brought = match (action(row), row.links.last()) {
-        ("bring", Some(link)) => format!(" {} of {}", link.serial, short(&link.issuer)),
-        _ => String::new(),
+    // The link that is taken back to end it; those above are in the export.
+    let link = row.links.last();
+    let link = link.map(|link| format!("{} of {}", link.serial, short(&link.issuer)));
+    let by = match (action(row), link) {
+        ("bring", Some(link)) => format!(" {link}"),
+        (_, Some(link)) => format!(" by {link}"),
+        (_, None) => String::new(),
     };
     let tags = match row.tags.is_empty() {
         true => String::new(),
         false => format!(" [{}]", row.tag_text()),
     };
     format!(
-        "{:>6}  {:19}  {:SHORT$}  {:12}  {:>8}  {}{}{others}{brought}{}{tags}",
+        "{:>6}  {:19}  {:SHORT$}  {:12}  {:>8}  {}{}{others}{by}{}{tags}",
         row.sequence,
         calendar::show(seconds),
         short(&row.subject),
@@ -370,6 +373,22 @@ mod tests {
             share: None,
             untold: 0,
         }
+    }
+
+    /// A row tells the last link of the credential by which something was done, or that was brought; where there is none, nothing.
+    #[test]
+    fn a_row_tells_the_serial() {
+        let mut row = row(3, Digest::ZERO);
+        assert!(row_text(&row).ends_with("allowed"), "{}", row_text(&row));
+        row.links = [(8, 77), (9, 78)]
+            .map(|(issuer, serial)| Serial {
+                issuer: PublicKey([issuer; 32]),
+                serial,
+            })
+            .into();
+        row.tags.push("plan".into());
+        let said = format!("allowed by 78 of {} [plan]", "09".repeat(SHORT / 2));
+        assert!(row_text(&row).ends_with(&said), "{}", row_text(&row));
     }
 
     /// A log that was changed anywhere is noticed, also at its end.

@@ -199,6 +199,15 @@ fn an_outsider_is_let_in_and_out() {
     assert!(rows.iter().any(|row| row["tags"][0] == "bob"), "{rows:?}");
     let table = run(&mut scene.about("audit"));
     assert!(table.contains("DECISION"), "{table}");
+    let link = rows
+        .iter()
+        .find(|row| row["subject"] == bob.as_str() && row["action"] == "write")
+        .and_then(|row| row["links"].as_array()?.last())
+        .expect("a link by which he has written");
+    let serial = link["serial"].as_str().expect("a serial");
+    let written = table.lines().filter(|line| line.contains("  write  "));
+    let mut written = written.filter(|line| line.contains(&format!(" by {serial} of ")));
+    assert!(written.next().is_some(), "{table}");
 }
 
 /// What the kernel has read of an open file it gives to nobody any more soon after the credential was taken back, or the file was moved out of what
