@@ -71,12 +71,24 @@ pub struct Revoke {
 
 /// List who has been let in to what: the credentials that the volume keeps; and, where no PATH is given, what was taken back.
 ///
-/// What was signed and never brought is not among them. Clients that the group file names need no credential and are not listed.
+/// What was signed and never brought is not among them. Clients that the group file names need no credential and are not listed. A row tells what
+/// a credential allows at most: the modes of files may forbid more.
+///
+/// Whom the group file does not name sees what it has brought itself, by any of these credentials: neither what others have, nor what was taken
+/// back and let go of.
+///
+/// Examples:
+///   quorate shares ~/shared/plans                           who has been let in to what, as the owner or a client
+///   quorate shares --key bob.key --credential bob.cred      what Bob has, as he himself
 #[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment)]
 pub struct Shares {
     /// Only those about this file or directory, on a mount, or about something in it or above it.
     #[arg(value_name = "PATH")]
     pub path: Option<PathBuf>,
+    /// A credential for the key, where the group file does not name that.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub credential: Option<PathBuf>,
     /// Print JSON, one object a line.
     #[arg(long)]
     pub json: bool,

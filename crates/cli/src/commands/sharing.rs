@@ -1,6 +1,7 @@
 //! `quorate shares`, and how all commands about what is shared come to the group.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -77,6 +78,33 @@ pub fn as_member(group: &Group, key: &KeyPair) -> Result<Identity> {
     Ok(Identity::new(key))
 }
 
+/// As a member; or by a credential, who is none.
+fn identity(group: &Group, key: &KeyPair, credential: Option<&Path>) -> Result<Identity> {
+    let is_member = group.is_client(&key.public());
+    match credential {
+        None if is_member => Ok(Identity::new(key)),
+        None => bail!(
+            "the key {} is neither the owner's nor a client's of this group (--key): give a credential for it (--credential), to see what it has itself",
+            key.public()
+        ),
+        Some(_) if is_member => {
+            bail!("the group file names this key: it sees all without --credential")
+        }
+        Some(file) => {
+            let chain = credential::read(file)?.chain;
+            if chain.subject() != key.public() {
+                bail!(
+                    "{} is for the key {}, and this one is {}",
+                    file.display(),
+                    chain.subject(),
+                    key.public()
+                );
+            }
+            Ok(Identity::of_guest(key, chain))
+        }
+    }
+}
+
 pub async fn all_grants(volume: &Volume, about: Option<Ino>) -> Result<Vec<KeptGrant>> {
     let (mut all, mut after): (Vec<KeptGrant>, Option<GrantPlace>) = (Vec::new(), None);
     loop {
@@ -116,12 +144,13 @@ pub fn shares(args: &Shares) -> Result<()> {
             ))
         }
     };
-    let (grants, taken_back) = ask(&group, &as_member(&group, &key)?, async |volume| {
+    let identity = identity(&group, &key, args.credential.as_deref())?;
+    let (grants, taken_back) = ask(&group, &identity, async |volume| {
         let grants = all_grants(volume, about).await?;
-        // They are about keys and serials, and about no object.
+        // They are about keys and serials, and about no object; and nothing that guests are told.
         let taken_back = match about {
-            None => revocations::all(volume).await?,
-            Some(_) => Vec::new(),
+            None if args.credential.is_none() => revocations::all(volume).await?,
+            _ => Vec::new(),
         };
         Ok((grants, taken_back))
     })?;
@@ -170,6 +199,8 @@ pub fn short(key: &PublicKey) -> String {
 fn place(kept: &KeptGrant) -> String {
     match &kept.path {
         Some(path) => String::from_utf8_lossy(path).escape_debug().to_string(),
+        // Paths are told to members alone.
+        None if kept.reaches.is_some() => "(path not told)".into(),
         None => "(gone)".into(),
     }
 }

@@ -150,6 +150,18 @@ fn an_outsider_is_let_in_and_out() {
         "{rows:?}"
     );
 
+    // She sees what she has herself, and nothing that he has.
+    let mut own = scene.about("shares");
+    own.arg("--key").arg(scene.at("carol.key"));
+    assert_said(&ends(&mut own), 1, &["--credential"]);
+    own.arg("--credential").arg(scene.at("carol.cred"));
+    let rows = run(own.arg("--json"));
+    let rows: Vec<Value> = rows.lines().flat_map(serde_json::from_str).collect();
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert_eq!(rows[0]["subject"], carol.as_str(), "{rows:?}");
+    assert_eq!(rows[0]["state"], "in force", "{rows:?}");
+    assert_eq!(rows[0]["path"], Value::Null, "{rows:?}");
+
     let mut open = OpenOptions::new()
         .append(true)
         .open(his.at("plan"))
