@@ -30,7 +30,7 @@ use super::parse_route;
 ///
 /// In place of a group file it may be the file of a volume of several groups: `volumes = [...]` of group files and a [coordinator], as
 /// `quorate route --help` has it. The mount then spans them, with no server in between; up to 16 such mounts and routers, on as
-/// many machines, serve one volume together. See docs/router.md for what they don't have.
+/// many machines, serve one volume together. Nobody mounts it by credentials: those are of one group. See docs/router.md for what else it does not have.
 ///
 /// Examples:
 ///   quorate mount group.toml ~/shared                                        as a client that the group file names

@@ -121,7 +121,7 @@ fn verify(args: &Verify) -> Result<bool> {
         out["reason"] = json!(judged.err().map(|why| why.to_string()));
         println!("{out}");
     } else {
-        println!("{}", verdict(&judged));
+        println!("{}", verdict(&judged, read.summary));
     }
     Ok(holds)
 }
@@ -137,8 +137,8 @@ fn judge(
     Ok(grant)
 }
 
-fn verdict(judged: &Result<Grant, Refusal>) -> String {
-    match judged {
+fn verdict(judged: &Result<Grant, Refusal>, summary: Summary) -> String {
+    let signed = match judged {
         Ok(grant) => format!(
             "it holds until {} UTC: {} may {}",
             calendar::show(grant.window.not_after),
@@ -146,6 +146,12 @@ fn verdict(judged: &Result<Grant, Refusal>) -> String {
             grant.rights
         ),
         Err(why) => format!("it does not hold: {why}"),
+    };
+    match summary {
+        Summary::Untrue => format!(
+            "its summary is untrue: do not take it from whoever sent it. Of what is signed, which says something else: {signed}"
+        ),
+        Summary::True | Summary::Missing => signed,
     }
 }
 

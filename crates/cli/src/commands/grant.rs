@@ -53,6 +53,7 @@ pub fn run(args: &Grant) -> Result<()> {
         not_after: args.until,
     };
     let terms = terms(&args.link, scope, args.rights, window)?;
+    warn_of_depth(&args.link, args.rights);
     if let Some(why) = missing_modes(&args.path, &terms) {
         eprintln!("quorate: {}: {why}", args.path.display());
     }
@@ -63,6 +64,26 @@ pub fn run(args: &Grant) -> Result<()> {
     }
     say(&chain);
     Ok(())
+}
+
+fn warn_of_depth(link: &Link, rights: Rights) {
+    if link.depth == 0 && rights.contains(Rights::DELEGATE) {
+        eprintln!(
+            "quorate: the right delegate is of no use without a depth: the holder can pass nothing on (--depth says how many times it can)"
+        );
+    }
+}
+
+/// Whether what a path names is what a link is about, or below it, as this mount shows it now.
+fn is_below(path: &Path, volume: VolumeId, above: ObjectId) -> bool {
+    let Ok(path) = path.canonicalize() else {
+        return false;
+    };
+    let found = path.ancestors().map(object);
+    found
+        .map_while(Result::ok)
+        .take_while(|found| found.volume == volume)
+        .any(|found| found.object == above)
 }
 
 /// Tells where what was signed is worth nothing, since it was taken back before. What the group keeps can change, so this refuses nothing.
@@ -189,6 +210,13 @@ pub fn delegate(args: &Delegate) -> Result<()> {
                     path.display()
                 );
             }
+            if !is_below(path, chain.volume(), last.scope.object) {
+                eprintln!(
+                    "quorate: {} is not below what the credential is about, as far as this mount shows: as long as it is not, what is \
+                     signed for it allows nothing",
+                    path.display()
+                );
+            }
             Scope {
                 object: found.object,
                 subtree: found.is_directory && last.scope.subtree,
@@ -201,6 +229,7 @@ pub fn delegate(args: &Delegate) -> Result<()> {
         not_before: args.from.unwrap_or(last.window.not_before),
         not_after: args.until.unwrap_or(last.window.not_after),
     };
+    warn_of_depth(&args.link, rights);
     let terms = terms(&args.link, scope, rights, window)?;
     let longer = chain.delegate(&key, terms);
     say(&longer.map_err(|why| anyhow!("it can't be passed on so: {why}"))?);

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::command_line::{assert_said, ends};
-use crate::harness::{Setup, quorate, require_fuse, run, scratch};
+use crate::harness::{Finished, Setup, quorate, require_fuse, run, scratch};
 
 /// A new key file's public key.
 fn key(file: &Path) -> String {
@@ -85,6 +85,26 @@ fn a_directory_is_shared_and_passed_on() {
     );
     let more = ends(&mut delegate("bob.key", &["--rights", "r,revoke"]));
     assert_said(&more, 1, &["rights that its issuer has not"]);
+    // What would be of no use is signed, and said.
+    let said = |finished: Finished| {
+        assert_said(&finished, 0, &[]);
+        finished.stderr
+    };
+    let passed_on = ends(&mut delegate("bob.key", &["--rights", "r,delegate"]));
+    assert!(said(passed_on).contains("no use without a depth"));
+    fs::create_dir(mount.at("elsewhere")).expect("a directory");
+    let mut elsewhere = quorate();
+    elsewhere.arg("delegate").arg(at("bob.cred"));
+    elsewhere.arg("--key").arg(at("bob.key"));
+    elsewhere
+        .args(["--to", &carol, "--path"])
+        .arg(mount.at("elsewhere"));
+    assert!(said(ends(&mut elsewhere)).contains("is not below what the credential is about"));
+    let plain = said(ends(&mut delegate("bob.key", &["--rights", "r"])));
+    assert!(
+        !plain.contains("below") && !plain.contains("depth"),
+        "{plain}"
+    );
     fs::write(at("carol.cred"), format!("Hello,\n\n{passed}\nBob\n")).expect("a file");
     mount.unmount();
 
@@ -122,6 +142,7 @@ fn a_directory_is_shared_and_passed_on() {
     fs::write(at("lie.cred"), lie).expect("a file");
     let finished = ends(quorate().args(["credential", "show"]).arg(at("lie.cred")));
     assert_said(&finished, 1, &["do not believe them"]);
+    assert!(judged("lie.cred", &[], 1).starts_with("its summary is untrue"));
     fs::write(at("cut.cred"), &text[..text.len() - 40]).expect("a file");
     let finished = ends(quorate().args(["credential", "show"]).arg(at("cut.cred")));
     assert_said(&finished, 2, &["cut.cred", "no credential"]);
