@@ -94,6 +94,7 @@ pub fn ci() -> Result<(), String> {
         ("deny", deny::check),
         ("sim", sim),
         ("model", model),
+        ("revocations", revocations),
         ("mutants", mutants),
         ("test", tests::all),
     ])
@@ -161,6 +162,22 @@ fn sim() -> Result<(), String> {
 /// The small scenarios of the model, whole.
 fn model() -> Result<(), String> {
     lab::run(&["model", "--quick"])
+}
+
+/// What was granted is taken back while it is in use, in short histories of the file service.
+fn revocations() -> Result<(), String> {
+    cargo(&[
+        "run",
+        "-q",
+        "-p",
+        "quorate-files",
+        "--features",
+        "quorate-wire/remember",
+        "--example",
+        "revocations",
+        "--",
+        "0..3000",
+    ])
 }
 
 /// A few bugs are put into the code, to see that the simulator finds them, and the model.
