@@ -23,8 +23,8 @@ use super::names::{Bits, MODE_BITS};
 use super::{MAX_REQUEST_BYTES, ahead};
 use crate::volume::{CallError, Called};
 
-/// For how long handles that nobody has any more are gathered.
-const RELEASE_AFTER: Duration = Duration::from_millis(10);
+/// For how long handles that nobody has any more are gathered: a program that makes many files closes one every few milliseconds.
+const RELEASE_AFTER: Duration = Duration::from_millis(50);
 /// For how long files are gathered that were held and are closed.
 const LET_GO_AFTER: Duration = Duration::from_millis(100);
 /// The most that one request of the kernel copies: so it is known soon how far it came, and a killed program ends.

@@ -100,12 +100,24 @@ impl Turn {
 }
 
 /// What is to be let go, and whose turn it is to tell each group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Holds {
     turns: Mutex<BTreeMap<usize, Arc<Turn>>>,
     let_go: Mutex<Vec<Ino>>,
     /// Whoever gathers what is closed is not to wait any longer.
     hurry: Notify,
+    began: Instant,
+}
+
+impl Default for Holds {
+    fn default() -> Holds {
+        Holds {
+            turns: Mutex::default(),
+            let_go: Mutex::default(),
+            hurry: Notify::new(),
+            began: Instant::now(),
+        }
+    }
 }
 
 /// Files of which one group is to be told.
@@ -121,10 +133,12 @@ impl Holds {
         self.waiting().push(ino);
     }
 
-    /// Waits, so that what is closed is told together with more; but not while somebody removes a name: what he removes is to be gone, and its space
-    /// free, if nobody has it open any more.
+    /// Waits for so long at most, and all until the same moment, so that what is closed is told together with more; but not while somebody removes a
+    /// name: what he removes is to be gone, and its space free, if nobody has it open any more.
     pub async fn gather(&self, long: Duration) {
-        let _ = timeout(long, self.hurry.notified()).await;
+        let into = self.began.elapsed().as_nanos() % long.as_nanos();
+        let rest = long.saturating_sub(Duration::from_nanos(into as u64));
+        let _ = timeout(rest, self.hurry.notified()).await;
     }
 
     /// A name goes.
