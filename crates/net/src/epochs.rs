@@ -126,6 +126,18 @@ impl Epochs {
         Some(epochs)
     }
 
+    /// Why nothing can be used of a file in which that was noted, if so.
+    pub fn lost(group: &Group, path: &Path) -> Option<String> {
+        let epochs = Epochs::of(group)?;
+        let why = match read(path) {
+            Ok(Some(text)) if epochs.parse(&text).is_some() => return None,
+            Ok(Some(_)) => "it is damaged, or of another group".into(),
+            Ok(None) => "it is not there".into(),
+            Err(e) => e.to_string(),
+        };
+        Some(format!("{}: {why}", path.display()))
+    }
+
     /// The highest number of a certificate that was seen, of each replica; 0 where there was none.
     pub fn highest(&self) -> &[u64] {
         self.seen.highest()

@@ -72,6 +72,8 @@ pub fn run(args: &Supervise) -> Result<()> {
     let known = certificates.known();
     let (records, word) = Records::load(&state);
     word.iter().for_each(|text| tell(text));
+    let lost = certificates.lost(word.is_some() || !records.is_empty());
+    lost.iter().for_each(|text| tell(text));
     let children = Children::start(
         vec![launch],
         true,

@@ -1,6 +1,7 @@
 //! The user that a supervised replica runs as, where that is not the supervisor's own.
 
 mod fuse;
+mod leavings;
 mod life;
 
 use std::fs;
@@ -69,6 +70,11 @@ impl Account {
     /// If some go on.
     pub fn end_all(self) -> Result<bool> {
         self.end_all_with(Path::new(fuse::CONNECTIONS), PATIENCE)
+    }
+
+    /// Takes away what this user's processes have left outside of the replica's directory, when they have ended. Gives what is to be told.
+    pub fn clear_leavings(self) -> Vec<String> {
+        leavings::clear(self.uid)
     }
 
     /// They are killed before anybody looks whether there are any. /proc is read process by process: in a chain in which each starts the next one and

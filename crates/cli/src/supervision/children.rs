@@ -146,6 +146,11 @@ impl Children {
         self.starter.admit().map(drop)
     }
 
+    /// The highest number of a certificate of each replica that was seen from here; none in a group without key holders.
+    pub fn certificates(&self) -> Option<Vec<u64>> {
+        self.starter.certificates()
+    }
+
     /// Has a replica end, and start again as one that recovers.
     pub fn recover(&mut self, id: u8) {
         self.replica(id).map(Process::recover);

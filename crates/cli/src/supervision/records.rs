@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 
 use super::scribe::Scribe;
 
+/// So many of the last recoveries count for the longest.
+const RECENT: usize = 32;
+
 /// Of each replica that is run from here.
 #[derive(Debug)]
 pub struct Records {
@@ -23,8 +26,11 @@ pub struct Records {
 pub struct Record {
     /// Its last recovery.
     pub last: Option<Ended>,
-    /// How long the longest took, in milliseconds.
+    /// How long the longest of the last ones took, in milliseconds, but for time in which nothing ran.
     pub longest_ms: u64,
+    /// How long each of the last ones took, the newest last, also those that came to nothing.
+    #[serde(default)]
+    pub recent_ms: Vec<u64>,
     /// Why it did not recover when it was to, if that is since its last recovery.
     pub missed: Option<Missed>,
     /// Whether one was begun that has not ended: then it begins anew where the supervisor does.
@@ -86,6 +92,11 @@ impl Records {
         (Records { replicas, scribe }, word)
     }
 
+    /// Whether nothing was ever noted.
+    pub fn is_empty(&self) -> bool {
+        self.replicas.is_empty()
+    }
+
     /// What is known of a replica.
     pub fn of(&self, replica: u8) -> Record {
         self.replicas.get(&replica).cloned().unwrap_or_default()
@@ -111,25 +122,26 @@ impl Records {
         self.keep()
     }
 
-    /// Notes a recovery that has ended.
+    /// Notes a recovery that has ended; `worked_ms`: how long it took, without the time in which nothing ran.
     ///
     /// # Errors
     /// If it can't be kept; it is known until this process ends.
-    pub fn ended(&mut self, replica: u8, ended: Ended) -> Result<()> {
+    pub fn ended(&mut self, replica: u8, ended: Ended, worked_ms: u64) -> Result<()> {
         let record = self.replicas.entry(replica).or_default();
-        record.longest_ms = record.longest_ms.max(ended.took_ms);
+        record.took(worked_ms);
         record.last = Some(ended);
         record.missed = None;
         (record.begun, record.begun_ms) = (false, None);
         self.keep()
     }
 
-    /// Notes a turn, or a recovery, that came to nothing.
+    /// Notes a turn, or a recovery, that came to nothing, and for how long that recovery was tried.
     ///
     /// # Errors
     /// As [`Records::ended`].
-    pub fn missed(&mut self, replica: u8, missed: Missed) -> Result<()> {
+    pub fn missed(&mut self, replica: u8, missed: Missed, worked_ms: Option<u64>) -> Result<()> {
         let record = self.replicas.entry(replica).or_default();
+        worked_ms.into_iter().for_each(|ms| record.took(ms));
         record.missed = Some(missed);
         (record.begun, record.begun_ms) = (false, None);
         self.keep()
@@ -139,6 +151,20 @@ impl Records {
         let text = serde_json::to_vec(&self.replicas).context("the recoveries")?;
         let written = self.scribe.write(text);
         written.with_context(|| format!("can't write {}", self.scribe.file().display()))
+    }
+}
+
+impl Record {
+    /// One took so long. The longest of all would never fall again, whatever it was that took long once: so a disk that is mended by now.
+    fn took(&mut self, ms: u64) {
+        if self.recent_ms.is_empty() && self.longest_ms > 0 {
+            // A program before this one kept the longest alone.
+            self.recent_ms.push(self.longest_ms);
+        }
+        self.recent_ms.push(ms);
+        let older = self.recent_ms.len().saturating_sub(RECENT);
+        self.recent_ms.drain(..older);
+        self.longest_ms = self.recent_ms.iter().copied().max().unwrap_or_default();
     }
 }
 
@@ -254,13 +280,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (mut records, word) = Records::load(directory.path());
         assert_eq!((records.of(3), word), (Record::default(), None));
-        records.ended(3, ended(1_000, 900)).unwrap();
-        records.ended(3, ended(2_000, 500)).unwrap();
+        records.ended(3, ended(1_000, 900), 900).unwrap();
+        records.ended(3, ended(2_000, 500), 500).unwrap();
         let missed = Missed {
             at_ms: 3_000,
             why: "the group would stop".into(),
         };
-        records.missed(3, missed.clone()).unwrap();
+        records.missed(3, missed.clone(), None).unwrap();
         records.begins(3, 4_000).unwrap();
         records.begins(3, 5_000).unwrap();
         let (mut again, word) = Records::load(directory.path());
@@ -272,8 +298,31 @@ mod tests {
             (Some(ended(2_000, 500)), 900)
         );
         assert_eq!(record.missed, Some(missed));
-        again.ended(3, ended(4_000, 600)).unwrap();
+        again.ended(3, ended(4_000, 600), 600).unwrap();
         assert_eq!((again.of(3).missed, again.begun()), (None, None));
+    }
+
+    /// What took long once does not count for ever; what came to nothing counts as well, and what a program before this one has kept.
+    #[test]
+    fn the_longest_falls() {
+        let directory = tempfile::tempdir().unwrap();
+        let before = r#"{"3":{"last":null,"longest_ms":9000,"missed":null}}"#;
+        std::fs::write(directory.path().join("recoveries.json"), before).unwrap();
+        let (mut records, word) = Records::load(directory.path());
+        assert_eq!((word, records.of(3).longest_ms), (None, 9_000));
+        let missed = Missed {
+            at_ms: 1,
+            why: String::new(),
+        };
+        records.missed(3, missed, Some(7_000)).unwrap();
+        for _ in 0..RECENT - 2 {
+            records.ended(3, ended(1, 60_000), 500).unwrap();
+        }
+        assert_eq!(records.of(3).longest_ms, 9_000);
+        records.ended(3, ended(1, 500), 500).unwrap();
+        assert_eq!(records.of(3).longest_ms, 7_000);
+        records.ended(3, ended(1, 500), 500).unwrap();
+        assert_eq!(Records::load(directory.path()).0.of(3).longest_ms, 500);
     }
 
     /// A file that is damaged is told of, and is no reason not to start.
@@ -284,7 +333,7 @@ mod tests {
         std::fs::write(&file, b"{\"3\": 7").unwrap();
         let (mut records, word) = Records::load(directory.path());
         assert!(word.unwrap().contains("recoveries.json"));
-        records.ended(3, ended(1, 2)).unwrap();
+        records.ended(3, ended(1, 2), 2).unwrap();
         assert_eq!(Records::load(directory.path()).1, None);
     }
 }

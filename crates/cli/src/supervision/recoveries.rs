@@ -24,10 +24,14 @@ use super::schedule::Schedule;
 use super::turns::{Due, Turns};
 use super::window::{self, Known, Reason, Window};
 use crate::commands::status::Reports;
-use going::{Going, LONG, step};
+use going::{Going, LONG, patience, step};
 
 /// A replica that was started and says nothing for so long is started anew.
 const SILENT: Duration = Duration::from_secs(120);
+
+/// So long after this process has started a recovery waits for certificates to be seen. They are seen before anybody's word is heard that it works, so
+/// who waits longer has a disk that does not take them, and would wait for ever.
+const UNSEEN: Duration = Duration::from_secs(30);
 
 /// What is said of a recovery that came to nothing.
 const MISSED: &str = "its recovery came to nothing: the others did not get on without it, since another replica is silent, lies, or is very slow. It \
@@ -51,6 +55,10 @@ pub struct Recoveries {
     turns: Turns,
     records: Records,
     going: Option<Going>,
+    /// Since when each replica says that it recovers.
+    forgetful: BTreeMap<ReplicaId, Instant>,
+    /// When this process began.
+    started: Instant,
     /// Of which replicas it was told that their keys are old, or their last recovery is.
     alarmed: BTreeSet<(u8, Late)>,
 }
@@ -79,6 +87,8 @@ impl Recoveries {
             schedule,
             going: begun.map(|(id, at)| Going::new(id, before(now, at), longest(id))),
             records,
+            forgetful: BTreeMap::new(),
+            started: Instant::now(),
             alarmed: BTreeSet::new(),
         }
     }
@@ -172,6 +182,7 @@ impl Recoveries {
 
     /// Looks how the one that goes on is, or whether one is due. Gives what is to be told.
     pub fn look(&mut self, reports: &Reports, children: &mut Children) -> Vec<String> {
+        self.note_forgetful(reports);
         let mut events = match self.going.take() {
             Some(going) => self.look_at(going, reports, children),
             None => self.look_at_clock(reports, children).into_iter().collect(),
@@ -233,7 +244,8 @@ impl Recoveries {
                 let text = ended.sentence(going.replica);
                 children.recovered(going.replica);
                 going.answer(Answer::Done(ended.to_json(going.replica)));
-                if let Err(e) = self.records.ended(going.replica, ended) {
+                let worked_ms = going.worked().as_millis() as u64;
+                if let Err(e) = self.records.ended(going.replica, ended, worked_ms) {
                     events.push(format!("{e:#}"));
                 }
                 events.push(text);
@@ -248,7 +260,9 @@ impl Recoveries {
                 let (at_ms, why) = (now_ms(), format!("{MISSED}{idle}"));
                 going.answer(Answer::Failed(why.clone()));
                 events.push(format!("ALARM: replica {}: {why}", going.replica));
-                let noted = self.records.missed(going.replica, Missed { at_ms, why });
+                let missed = Missed { at_ms, why };
+                let worked_ms = going.worked().as_millis() as u64;
+                let noted = self.records.missed(going.replica, missed, Some(worked_ms));
                 events.extend(noted.err().map(|e| format!("{e:#}")));
                 return events;
             }
@@ -307,7 +321,7 @@ impl Recoveries {
         };
         let told = format!("ALARM: replica {id} does not recover, though it is its turn: {why}");
         let at_ms = now_ms();
-        Some(match self.records.missed(id, Missed { at_ms, why }) {
+        Some(match self.records.missed(id, Missed { at_ms, why }, None) {
             Ok(()) => told,
             Err(e) => format!("{told}; {e:#}"),
         })
@@ -342,9 +356,13 @@ impl Recoveries {
             return Err("a group of one replica has no others to recover by".into());
         }
         check_durable(&self.group)?;
-        self.check_forgetful(replica, reports)?;
+        self.check_forgetful(replica, force, reports)?;
+        let unseen = self.unseen(replica, children);
         if !force {
             self.check_others(replica, reports)?;
+            if let Some(why) = unseen.clone().filter(|_| self.started.elapsed() < UNSEEN) {
+                return Err(why);
+            }
         }
         children.admits().map_err(|e| format!("{e:#}"))?;
         // Before it ends: who starts it next, and it may be another supervisor, is not to take it for a sound one. Where that can't be kept it
@@ -359,26 +377,66 @@ impl Recoveries {
         }
         let longest = Duration::from_millis(self.records.of(replica).longest_ms);
         self.going = Some(Going::new(replica, since, longest));
-        Ok(noted.map_or_else(
+        let noted = noted.map_or_else(
             |e| format!(" (that is not noted: {e:#})"),
             |()| String::new(),
-        ))
+        );
+        let unseen = unseen.map(|why| format!(" (ALARM: {why})"));
+        Ok(noted + &unseen.unwrap_or_default())
     }
 
-    /// More than f that have forgotten what they said wait for each other for ever: nothing is worth that.
-    fn check_forgetful(&self, replica: u8, reports: &Reports) -> Result<(), String> {
+    /// More than f that have forgotten what they said wait for each other for ever: nothing is worth that. But a faulty one may say for ever that it
+    /// recovers, and an operator may know better than to believe one that has said so for much longer than it takes.
+    fn check_forgetful(&self, replica: u8, force: bool, reports: &Reports) -> Result<(), String> {
         let quorum = self.group.quorum();
         let others = quorum.others(ReplicaId(replica));
+        let longest = Duration::from_millis(self.records.of(replica).longest_ms);
+        let is_doubted = |id: &ReplicaId| {
+            let since = self.forgetful.get(id);
+            force && since.is_some_and(|since| since.elapsed() > patience(longest))
+        };
         let recovers = |id: &ReplicaId| reports.get(id).is_some_and(|r| r.recovering.is_some());
-        let recovering: Vec<_> = others.filter(recovers).collect();
+        let recovering: Vec<_> = others
+            .filter(|id| recovers(id) && !is_doubted(id))
+            .collect();
         if recovering.len() < quorum.f() {
             return Ok(());
         }
         let names: Vec<String> = recovering.iter().map(ToString::to_string).collect();
         Err(format!(
-            "{} recovers already: of more than {} at a time none could come back, since each needs the others' word",
+            "{} recovers already: of more than {} at a time none could come back, since each needs the others' word (where that is not true, --force \
+             has its way when it has been said for {} s)",
             names.join(", "),
-            quorum.f()
+            quorum.f(),
+            patience(longest).as_secs()
+        ))
+    }
+
+    /// Who says that it recovers, and since when.
+    fn note_forgetful(&mut self, reports: &Reports) {
+        let recovers = |id: &ReplicaId| reports.get(id).is_some_and(|r| r.recovering.is_some());
+        self.forgetful.retain(|id, _| recovers(id));
+        for id in self.group.quorum().replicas().filter(recovers) {
+            self.forgetful.entry(id).or_insert_with(Instant::now);
+        }
+    }
+
+    /// Why the replica can't be told which certificates of the others are old, if so. It would believe old keys of those of which nothing is known, and of f
+    /// it may: that is how many are faulty at a time.
+    fn unseen(&self, replica: u8, children: &Children) -> Option<String> {
+        let (highest, quorum) = (children.certificates()?, self.group.quorum());
+        let is_unseen = |id: &ReplicaId| highest.get(usize::from(id.0)).is_none_or(|n| *n == 0);
+        let unseen: Vec<_> = quorum
+            .others(ReplicaId(replica))
+            .filter(is_unseen)
+            .collect();
+        if unseen.len() <= quorum.f() {
+            return None;
+        }
+        let names: Vec<String> = unseen.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "that a certificate of {} was seen is not noted here, so that the replica would take stolen keys of theirs of any age",
+            names.join(", ")
         ))
     }
 

@@ -289,6 +289,7 @@ pub(super) mod tests {
                 ordered: None,
             }),
             longest_ms: 6_000,
+            recent_ms: vec![6_000],
             missed: None,
             begun: false,
             begun_ms: None,

@@ -7,6 +7,8 @@
 //! Everything is reached by an open directory and names in it, and no link is followed but root's: so nobody who still has a hand in there
 //! leads a supervisor elsewhere. Nothing is given another owner.
 
+mod leavings;
+
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, DirEntry, File, Metadata, Permissions};
 use std::io::{self, ErrorKind};
@@ -19,6 +21,8 @@ use rustix::fs::{Mode, OFlags, open};
 
 use super::evidence::Allowance;
 use super::{aside, directory, epoch, evidence, former, restore};
+
+pub use leavings::{Taken, take_away_of};
 
 /// The replica's key, where it is in its directory.
 const KEY: &str = "key";

@@ -47,7 +47,9 @@ pub struct Process {
     /// Where one that recovers is heard.
     ear: Option<Ear>,
     /// Where it comes out that its directory is ready.
-    readying: Option<Receiver<io::Result<()>>>,
+    readying: Option<Receiver<io::Result<Vec<String>>>>,
+    /// What its user had left elsewhere, and is to be told.
+    left: Vec<String>,
     /// Whether it starts beside processes of its user that can't be ended, and run nothing any more.
     beside_stuck: bool,
     /// Why it can't be started, as it was told.
@@ -67,6 +69,7 @@ impl Process {
             keep: Keep::All,
             ear: None,
             readying: None,
+            left: Vec::new(),
             beside_stuck: false,
             refused: None,
         }
@@ -156,7 +159,11 @@ impl Process {
             None if self.is_due(may_start) => self.start(starter),
             None => None,
         };
-        Ok(event.into_iter().collect())
+        let name = self.launch.role.name();
+        let left = self.left.drain(..).map(|left| {
+            format!("ALARM: processes of {name}'s user have left what would outlive its recovery: {left}")
+        });
+        Ok(left.chain(event).collect())
     }
 
     fn look_at_life(&mut self) -> Result<Option<String>> {
@@ -245,16 +252,22 @@ impl Process {
                 let keep = self.keep;
                 let (ready, readying) = mpsc::sync_channel(1);
                 // It may be much, and signs of life are to be given meanwhile.
-                let clear = move || drop(ready.send(ground::clear(&data, owner, keep)));
+                let clear = move || {
+                    let left = account.map(Account::clear_leavings).unwrap_or_default();
+                    let cleared = ground::clear(&data, owner, keep);
+                    // Whoever waits for it may have ended.
+                    let _ = ready.send(cleared.map(|()| left));
+                };
                 let thread = std::thread::Builder::new().name("ground".into());
                 thread.spawn(clear).context("a thread")?;
                 readying
             }
         };
         match readying.recv_timeout(QUICK) {
-            Ok(ready) => ready
-                .context("its directory can't be made ready")
-                .map(|()| true),
+            Ok(ready) => {
+                self.left = ready.context("its directory can't be made ready")?;
+                Ok(true)
+            }
             Err(RecvTimeoutError::Timeout) => {
                 self.readying = Some(readying);
                 Ok(false)

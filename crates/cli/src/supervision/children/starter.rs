@@ -44,6 +44,18 @@ impl Certificates {
         }
     }
 
+    /// What is to be told where nothing of it can be used: from then on keys of any age pass here, until newer ones are seen. A supervisor that has not
+    /// run before has no such file.
+    pub fn lost(&self, has_run: bool) -> Option<String> {
+        if !has_run && std::fs::symlink_metadata(&self.file).is_err() {
+            return None;
+        }
+        let lost = Epochs::lost(&self.group, &self.file)?;
+        Some(format!(
+            "ALARM: which certificates of the replicas are old is not known any more, and is learnt anew from those that they show: {lost}"
+        ))
+    }
+
     /// What is known now; none in a group without key holders.
     pub fn known(&self) -> Option<Epochs> {
         Epochs::noted(&self.group, &self.file)
@@ -57,11 +69,16 @@ impl Starter {
         list.map(|list| list.admit(&self.program)).transpose()
     }
 
+    /// The numbers that were seen.
+    pub fn certificates(&self) -> Option<Vec<u64>> {
+        let epochs = self.certificates.as_ref().and_then(Certificates::known)?;
+        Some(epochs.highest().to_vec())
+    }
+
     /// What a replica is told of the others' certificates that believes nothing of what it has written.
     fn seen(&self) -> Vec<String> {
-        let epochs = self.certificates.as_ref().and_then(Certificates::known);
-        let numbers = epochs.map(|epochs| {
-            let highest: Vec<String> = epochs.highest().iter().map(u64::to_string).collect();
+        let numbers = self.certificates().map(|highest| {
+            let highest: Vec<String> = highest.iter().map(u64::to_string).collect();
             ["--seen".into(), highest.join(",")]
         });
         numbers.into_iter().flatten().collect()

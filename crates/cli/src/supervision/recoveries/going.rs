@@ -14,6 +14,9 @@ const TIMES: u32 = 4;
 /// So long one that is back, by its own word, may take until it can be reached as well, and one that has gone back until it takes part.
 const SETTLES: Duration = Duration::from_secs(10);
 
+/// It is looked at several times a second; what is more than this between two looks was no work.
+const GAP: Duration = Duration::from_secs(5);
+
 /// A recovery that goes on.
 #[derive(Debug)]
 pub(super) struct Going {
@@ -32,6 +35,14 @@ pub(super) struct Going {
     pub answers: Option<mpsc::Sender<Answer>>,
     pub told: String,
     pub is_long: bool,
+    /// How long it has gone on, without the time in which this process did nothing; and when was looked last.
+    worked: Duration,
+    looked: Instant,
+}
+
+/// How long one may take where the longest so far took so long.
+pub(super) fn patience(longest: Duration) -> Duration {
+    LONG.max(longest.saturating_mul(TIMES))
 }
 
 impl Going {
@@ -41,18 +52,23 @@ impl Going {
             replica,
             since,
             tried_since: Instant::now(),
-            patience: LONG.max(longest.saturating_mul(TIMES)),
+            patience: patience(longest),
             outlasted: 0,
             back_since: None,
             gone_since: None,
             answers: None,
             told: String::new(),
             is_long: false,
+            worked: worked_since(since),
+            looked: Instant::now(),
         }
     }
 
     /// Hears what the replica says of it.
     pub fn hears(&mut self, report: Option<&Report>) {
+        let now = Instant::now();
+        self.works(now.saturating_duration_since(self.looked));
+        self.looked = now;
         let since = |before: Option<Instant>, is_so: bool| {
             is_so.then(|| before.unwrap_or_else(Instant::now))
         };
@@ -71,6 +87,18 @@ impl Going {
     pub fn is_missed(&self, is_active: bool) -> bool {
         let since = self.gone_since;
         since.is_some_and(|since| is_active || since.elapsed() > SETTLES)
+    }
+
+    /// So much time has passed since it was looked at last: if that is much, nothing ran, the machine slept or this process was stopped.
+    fn works(&mut self, passed: Duration) {
+        if self.back_since.is_none() {
+            self.worked += passed.min(GAP);
+        }
+    }
+
+    /// How long it has taken but for that: what the next ones may take is judged by this.
+    pub fn worked(&self) -> Duration {
+        self.worked
     }
 
     /// How long it has taken.
@@ -105,6 +133,13 @@ impl Going {
         // Who has asked may be gone.
         let _ = self.answers.as_ref().map(|asked| asked.try_send(answer));
     }
+}
+
+/// How long one that was begun then can have gone on: not before the machine was started.
+fn worked_since(since: Instant) -> Duration {
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let up = Duration::from_secs(up.tv_sec.max(0) as u64);
+    since.elapsed().min(up)
 }
 
 fn has_recovered(report: &Report) -> bool {

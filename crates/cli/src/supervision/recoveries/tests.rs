@@ -7,7 +7,7 @@ use quorate_net::group::{Files, Purpose};
 use quorate_wire::KeyPair;
 use quorate_wire::message::RECOVERY_STEPS;
 
-use super::super::children::{Launch, Role, Starter};
+use super::super::children::{Certificates, Launch, Role, Starter};
 use super::super::{tell, window};
 use super::*;
 
@@ -43,6 +43,15 @@ fn children(place: &Path, recovers: Option<u8>) -> Children {
 
 /// The same, after a word of the shell's.
 fn children_that(word: &str, place: &Path, recovers: Option<u8>) -> Children {
+    children_with(None, word, place, recovers)
+}
+
+fn children_with(
+    certificates: Option<Certificates>,
+    word: &str,
+    place: &Path,
+    recovers: Option<u8>,
+) -> Children {
     let program = place.join("program");
     let said = place.join("said");
     let script = format!(
@@ -61,7 +70,7 @@ fn children_that(word: &str, place: &Path, recovers: Option<u8>) -> Children {
     let starter = Starter {
         program,
         programs: None,
-        certificates: None,
+        certificates,
         key_refresh: None,
     };
     Children::start_with(starter, vec![launch], true, recovers).unwrap()
@@ -201,6 +210,61 @@ async fn a_full_disk_keeps_nobody_from_recovering() {
         c.recovers_since(ID).is_some()
     })
     .await;
+    children.hurry(ID);
+}
+
+/// A recovery waits for certificates of all others but f to be seen, and for half a minute only: where the disk takes none of them it would wait for ever.
+#[tokio::test]
+async fn certificates_that_are_never_noted_hold_nothing_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let identities: Vec<_> = (50..54)
+        .map(|seed| KeyPair::from_seed(&[seed; 32]).public())
+        .collect();
+    let group = Arc::new((*group()).clone().with_identities(&identities).unwrap());
+    let mut children = children_with(
+        Some(Certificates::new(&group, &place.join("no directory"))),
+        "",
+        place,
+        None,
+    );
+    let mut recoveries = recoveries(place);
+    let refused = recoveries.begin(ID, false, &reports(), &mut children);
+    assert!(refused.unwrap_err().contains("certificate"));
+    assert!(!recoveries.is_busy());
+    recoveries.started = Instant::now().checked_sub(UNSEEN).unwrap();
+    let begun = recoveries.begin(ID, false, &reports(), &mut children);
+    assert!(begun.unwrap().contains("ALARM"));
+    assert!(recoveries.is_busy());
+    children.hurry(ID);
+}
+
+/// An operator has its way against one that says for ever that it recovers; the clock does not, nor an operator who does not insist.
+#[tokio::test]
+async fn a_liar_does_not_disable_force() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let mut children = children(place, None);
+    let mut recoveries = recoveries(place);
+    let mut reports = reports();
+    let liar = reports.get_mut(&ReplicaId(0)).unwrap();
+    (liar.recovering, liar.active) = (Some(Default::default()), false);
+    recoveries.note_forgetful(&reports);
+    for force in [false, true] {
+        let refused = recoveries.begin(ID, force, &reports, &mut children);
+        assert!(refused.unwrap_err().contains("recovers already"));
+    }
+    let before = Instant::now().checked_sub(LONG + Duration::from_secs(1));
+    *recoveries.forgetful.get_mut(&ReplicaId(0)).unwrap() = before.unwrap();
+    recoveries.note_forgetful(&reports);
+    assert!(
+        recoveries
+            .begin(ID, false, &reports, &mut children)
+            .is_err()
+    );
+    assert!(recoveries.begin(ID, true, &reports, &mut children).is_ok());
     children.hurry(ID);
 }
 
