@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::command_line::{assert_said, ends};
 use crate::harness::{Group, Setup, eventually, free_ports, quorate, require_fuse, run, scratch};
 
-/// Enough for a checkpoint, from which a state can be fetched.
-const FILES: usize = 60;
+/// Enough for a checkpoint, from which a state can be fetched: each takes two batches at least.
+const FILES: usize = 100;
 
 fn evidence(action: &str, group: &Path) -> Command {
     let mut command = quorate();
