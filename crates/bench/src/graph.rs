@@ -4,6 +4,7 @@
 use quorate_execution::graph::{Conflicts, Graph, Scope, Uses};
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::paper;
 use crate::report::{Figures, Report, Row};
 use crate::run::Options;
 
@@ -78,6 +79,7 @@ pub fn measure(options: &Options, report: &mut Report) {
                 clients: 1,
                 in_flight: in_graph,
                 ideal_ops_per_s: None,
+                paper: paper::of(PART, kind.name, "graph"),
                 median: Figures::medians(&rounds),
                 rounds,
             });

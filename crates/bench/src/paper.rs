@@ -2,6 +2,36 @@
 //!
 //! Their machines are of another time, so what is compared is ratios between variants of one run.
 
+use serde::Serialize;
+
+/// What the paper says of a row, and of which figure it says it: for JSON, where tables have it beside ours. None where the paper's text gives nothing.
+pub fn of(part: &str, workload: &str, variant: &str) -> Option<Paper> {
+    let (of, value) = match part {
+        "latency" => ("p50_us to the variant before", latency(variant, workload)),
+        "throughput" => (
+            "highest ops_per_s to the variant before",
+            throughput(variant, workload),
+        ),
+        "figure-5a" | "figure-5b" => (
+            "highest ops_per_s (of ideal)",
+            parallel(part, variant).into(),
+        ),
+        "figure-4" => ("replica_cpu_us beyond BASE", overhead(part, variant).into()),
+        "graph" => ("replica_cpu_us", overhead(part, workload).into()),
+        _ => return None,
+    };
+    (!value.is_empty()).then_some(Paper { of, value })
+}
+
+/// A figure of a paper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Paper {
+    /// What it is a figure of, in the words of the report's fields. *The variant before* is NO-REP of the same durability for BFT, and BFT for BFT-PK.
+    pub of: &'static str,
+    /// As the text has it, which may be a range.
+    pub value: String,
+}
+
 /// Castro and Liskov, OSDI 2000, Table 1 as the text puts it: the latency of BFT to that of NO-REP, and of BFT-PK to that of
 /// BFT, with one client. The text gives the range of the first over all operations: 1.6 is its lower end.
 pub fn latency(variant: &str, workload: &str) -> String {
@@ -89,3 +119,24 @@ pub const RECOVERY: [[&str; 3]; 8] = [
     ["fetch and check", "9.34", "106.81"],
     ["total", "42.59", "143.68"],
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each part that a paper has has its figures in JSON, and no other.
+    #[test]
+    fn reports_have_what_papers_say() {
+        let value = |part, workload, variant| of(part, workload, variant).map(|p| p.value);
+        let found = value("latency", "0/0", "BFT memory");
+        assert_eq!(found.as_deref(), Some("4.07"));
+        let found = value("throughput", "0/4", "BFT memory");
+        assert_eq!(found.as_deref(), Some("2.2"));
+        let found = value("figure-5a", "0/0", "CBASE, 128 threads");
+        assert_eq!(found.as_deref(), Some("4700 (73 %)"));
+        let found = value("graph", "null, CBASE", "graph");
+        assert_eq!(found.as_deref(), Some("under 100"));
+        assert_eq!(value("latency", "0/0", "NO-REP memory"), None);
+        assert_eq!(value("window", "0/0", "BFT memory"), None);
+    }
+}

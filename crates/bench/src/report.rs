@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::load::Sample;
+use crate::paper::Paper;
 
 /// The figures of one measurement, or the medians of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -36,6 +37,8 @@ pub struct Row {
     pub in_flight: usize,
     /// How many operations in a second there would be if nothing but waiting took time; where they wait.
     pub ideal_ops_per_s: Option<f64>,
+    /// What the paper says beside it.
+    pub paper: Option<Paper>,
     /// Each figure's median over the rounds.
     pub median: Figures,
     /// Each round.

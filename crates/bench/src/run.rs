@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::group::{Launcher, Running, Setup};
 use crate::load::{Fleet, Load, Parallelism, Window};
+use crate::paper;
 use crate::progress::Progress;
 use crate::report::{Figures, Report, Row, show};
 
@@ -160,6 +161,11 @@ fn rows(variants: &[Variant], turn: &[Case], rounds: &[Vec<Figures>]) -> Vec<Row
         clients: case.load.clients,
         in_flight: case.load.in_flight,
         ideal_ops_per_s: case.ideal_ops_per_s,
+        paper: paper::of(
+            case.part,
+            &case.load.workload.to_string(),
+            &variants[case.variant].name,
+        ),
         median: Figures::medians(rounds),
         rounds: rounds.clone(),
     };

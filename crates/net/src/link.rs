@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, BufRead, Read, Write};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -399,5 +400,58 @@ fn tune(tcp: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(tcp, DEAD_AFTER / 5)?;
     sockopt::set_tcp_keepcnt(tcp, 3)?;
     sockopt::set_tcp_user_timeout(tcp, DEAD_AFTER.as_millis() as u32)?;
+    if tcp.peer_addr().is_ok_and(|peer| is_near(peer.ip())) {
+        // Where the kernel does not have it, the system's own serves as well.
+        let _ = sockopt::set_tcp_congestion(tcp, "cubic");
+    }
     Ok(())
+}
+
+/// Whether an address is of this machine or of a local network. There links are not to pace what they send, as those do whose system has BBR as its default: a
+/// message of a few hundred bytes then waits for a timer, and every ten seconds all wait for a fifth of one (docs/performance.md has what that cost).
+/// Farther away whoever runs the machine has chosen for such paths.
+fn is_near(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_private() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A link on this machine is not paced, whatever the system's default is, at either end.
+    #[test]
+    fn links_on_this_machine_are_not_paced() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (taken, _) = listener.accept().unwrap();
+        for end in [dialed, taken].map(TcpStream::from_std) {
+            let _ = rustix::net::sockopt::set_tcp_congestion(&end, "bbr");
+            tune(&end).unwrap();
+            let algorithm = rustix::net::sockopt::tcp_congestion(&end).unwrap();
+            assert_ne!(algorithm, "bbr");
+        }
+    }
+
+    #[test]
+    fn what_is_near() {
+        let near = |address: &str| is_near(address.parse().unwrap());
+        for address in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "192.168.0.9",
+            "::1",
+            "fd00::7",
+            "fe80::1",
+            "::ffff:10.0.0.1",
+        ] {
+            assert!(near(address), "{address}");
+        }
+        for address in ["8.8.8.8", "172.32.0.1", "2001:db8::1"] {
+            assert!(!near(address), "{address}");
+        }
+    }
 }

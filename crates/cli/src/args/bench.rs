@@ -32,7 +32,7 @@ pub enum Benchmark {
     Micro(Measure),
     /// What parallel execution costs where it gains nothing: null operations. About 2 minutes.
     Overhead(Measure),
-    /// What parallel execution gains where operations wait: 20 ms each. 128 cases: about 10 minutes.
+    /// What parallel execution gains where operations wait: 20 ms each. 128 cases: about 15 minutes.
     Parallel(Measure),
     /// What correct clients get while clients, strangers and replicas attack.
     Attacks(Measure),

@@ -1,5 +1,5 @@
 //! Operations beside each other, against the same ones after each other: batches with repeats, sessions that open, end and expire,
-//! tentative batches that are kept or undone, checkpoints, reads, and states that are given up, under random schedules.
+//! tentative batches that are kept or undone, checkpoints, reads, states that are given up, and restarts, under random schedules.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -75,6 +75,7 @@ struct Entering {
 struct World {
     executor: Executor<Arrays>,
     state: State,
+    conflicts: Conflicts,
     flight: Flight<Tag>,
     running: Vec<Job>,
     entering: Option<Entering>,
@@ -90,6 +91,11 @@ struct World {
     layers: Vec<(Seq, Arc<quorate_state::Layer>)>,
     snapshot: MemorySnapshot,
     seq: u64,
+    /// What was agreed and what came of it, by its place: what a replica has in its log, and takes in again after a restart.
+    log: Vec<(Agreed, Vec<Bytes>)>,
+    /// The place of the snapshot, and that of the last batch that was begun: behind `seq` while the log is taken in again.
+    stored: u64,
+    at: u64,
     /// The same in order.
     reference: (Executor<Arrays>, State),
     roots: Vec<(Seq, Digest)>,
@@ -116,6 +122,7 @@ impl World {
         World {
             executor,
             state,
+            conflicts,
             flight: Flight::new(Workers {
                 count: 1,
                 conflicts,
@@ -131,6 +138,9 @@ impl World {
             layers: Vec::new(),
             snapshot: MemorySnapshot::default(),
             seq: 0,
+            log: Vec::new(),
+            stored: 0,
+            at: 0,
             reference: begin(),
             roots: Vec::new(),
             most: 0,
@@ -163,11 +173,13 @@ impl World {
     /// The batch is executed for good, in order.
     fn agree(&mut self, attempt: u64, batch: &Agreed) {
         self.seq += 1;
+        self.at = self.seq;
         let (executor, state) = &mut self.reference;
         let done = executor
             .execute(state, batch.time, &batch.requests)
             .unwrap();
-        let outcomes = done.into_iter().map(|d| d.outcome).collect();
+        let outcomes: Vec<Bytes> = done.into_iter().map(|d| d.outcome).collect();
+        self.log.push((batch.clone(), outcomes.clone()));
         self.expected[attempt as usize] = Some(outcomes);
         if self.seq.is_multiple_of(INTERVAL) {
             executor.flush(state);
@@ -212,9 +224,9 @@ impl World {
     }
 
     fn on_entered(&mut self) {
-        if self.seq.is_multiple_of(INTERVAL) {
+        if self.at.is_multiple_of(INTERVAL) {
             let (executor, state) = (&mut self.executor, &mut self.state);
-            self.flight.mark(executor, state, Seq(self.seq));
+            self.flight.mark(executor, state, Seq(self.at));
         }
     }
 
@@ -262,8 +274,13 @@ impl World {
         self.snapshot = snapshot_of(state);
         self.state = State::new(Arc::new(self.snapshot.clone()));
         self.layers.clear();
+        self.stored = self.seq;
+        self.forgive();
+    }
+
+    /// What has no answer yet never gets one.
+    fn forgive(&mut self) {
         self.reads.iter_mut().for_each(|(expected, found)| {
-            // It never gets an answer, unless it has one.
             found.get_or_insert(expected.clone());
         });
         for (found, expected) in self.found.iter_mut().zip(&self.expected) {
@@ -271,6 +288,44 @@ impl World {
                 found.get_or_insert(expected.clone());
             }
         }
+    }
+
+    /// The replica dies and starts again: with the state that the store has, and with what its log has from there on. What was at work is gone, and so
+    /// is a tentative batch, which is to be agreed on again.
+    fn restart(&mut self, choices: &mut dyn Iterator<Item = (u8, u8)>) -> Option<Agreed> {
+        let undone = self.undo();
+        let workers = Workers {
+            count: 1,
+            conflicts: self.conflicts,
+        };
+        (self.executor, self.flight) = (Executor::new(Arrays), Flight::new(workers));
+        self.state = State::new(Arc::new(self.snapshot.clone()));
+        self.entering = None;
+        self.running.clear();
+        self.layers.clear();
+        self.forgive();
+        if self.stored == 0 {
+            self.executor.genesis(&mut self.state).unwrap();
+        }
+        for seq in self.stored + 1..=self.seq {
+            let (batch, outcomes) = self.log[seq as usize - 1].clone();
+            let attempt = self.attempts;
+            self.attempts += 1;
+            self.found.push(vec![None; batch.requests.len()]);
+            self.expected.push(Some(outcomes));
+            self.at = seq;
+            self.entering = Some(Entering {
+                attempt,
+                batch,
+                next: 0,
+            });
+            self.proceed();
+            while self.entering.is_some() {
+                self.run(choices.next().map_or(0, |(_, which)| which));
+                self.proceed();
+            }
+        }
+        undone
     }
 
     /// What follows of the last input.
@@ -321,6 +376,7 @@ impl World {
             let expected = self.roots.iter().find(|(at, _)| *at == seq).unwrap();
             assert_eq!(root, expected.1, "the state at {seq:?}");
             self.snapshot = snapshot.clone();
+            self.stored = seq.0;
             self.state.stored(seq, Arc::new(snapshot));
         }
     }
@@ -431,6 +487,7 @@ fn play(batches: &[Batch], schedule: &[(u8, u8)], conflicts: Conflicts) -> usize
                 0,
             ]),
             230..=231 if world.tentative.is_none() => world.give_up(),
+            232..=233 => waiting.extend(world.restart(&mut choices)),
             _ if steps > 3_000 => world.keep(),
             _ => {}
         }

@@ -4,10 +4,12 @@
 mod support;
 
 use crate::common::World;
+use crate::sharing;
 use bytes::Bytes;
 use proptest::prelude::*;
-use quorate_execution::Service;
+use quorate_credential::{self as credential, Chain, VolumeId};
 use quorate_execution::graph::{Conflicts, Graph};
+use quorate_execution::{Call, Service};
 use quorate_files::answer::Answer;
 use quorate_files::op::*;
 use quorate_files::{Admission, FileService, Genesis, Handle, Ino, Kind, Nothing, Outcome, Stamp};
@@ -445,6 +447,80 @@ fn script(raws: &[Raw]) -> Vec<Step> {
     steps
 }
 
+/// The guests' keys have these numbers.
+const GUESTS: [u8; 2] = [1, 2];
+
+/// A volume with an owner, whose member is who members of [`World`] are.
+fn admission() -> Admission {
+    Admission {
+        volume: sharing::VOLUME,
+        owner: Some(sharing::public(0)),
+        members: [World::with(SMALL).call(1).client].into(),
+    }
+}
+
+/// The same operations, a part of them by guests; credentials are brought, passed on, taken back and brought again in between.
+fn with_guests(script: Vec<Step>, raws: &[Raw]) -> Vec<Step> {
+    let volume = VolumeId(sharing::VOLUME);
+    let by = |step: &Step, key: u8| Call {
+        client: sharing::public(key),
+        ..step.call
+    };
+    let mut steps = Vec::new();
+    for (mut step, raw) in script.into_iter().zip(raws) {
+        let guest = GUESTS[usize::from(raw[3]) % GUESTS.len()];
+        // At times that have no operation yet: the script's are 1,000 ns and more from each other.
+        let mut extra = |key: u8, after: u64, action: Action| {
+            let mut call = by(&step, key);
+            call.now.0 -= 500 - after;
+            steps.push(Step {
+                call,
+                op: Some(Op::new(Who::root(), action).to_bytes()),
+            });
+        };
+        let is_first = step.call.now.0 % 7 == 0 || raw[2] < 60;
+        if is_first {
+            let mut terms = sharing::terms(guest, u64::from(raw[4] % 4).max(1));
+            terms.window = credential::Window {
+                not_before: 0,
+                not_after: u64::MAX / 2_000_000_000,
+            };
+            terms.serial = u64::from(raw[5] % 3);
+            let chain = Chain::issue(volume, &sharing::key(0), terms).unwrap();
+            let put = |chain: &Chain| PutCredential {
+                chain: chain.to_bytes().into(),
+            };
+            extra(guest, 0, Action::PutCredential(put(&chain)));
+            let other = GUESTS[(usize::from(raw[3]) + 1) % GUESTS.len()];
+            if raw[6].is_multiple_of(3) {
+                let mut below = chain.links()[0].terms.clone();
+                below.subject = sharing::public(other);
+                below.depth -= 1;
+                if let Ok(longer) = chain.delegate(&sharing::key(guest), below) {
+                    extra(other, 1, Action::PutCredential(put(&longer)));
+                }
+            }
+        }
+        if raw[2] >= 240 {
+            let what = Revoked::Key(sharing::public(guest));
+            let revoke = Revoke {
+                what: what.clone(),
+                by: None,
+                until: None,
+            };
+            extra(0, 2, Action::Revoke(revoke));
+            if raw[5] % 2 == 0 {
+                extra(0, 3, Action::Restore(Restore { what, by: None }));
+            }
+        }
+        if raw[7] % 3 == 0 {
+            step.call = by(&step, guest);
+        }
+        steps.push(step);
+    }
+    steps
+}
+
 /// Whose handle an action names.
 fn owner(action: &Action, known: &Known) -> Option<u64> {
     let handle = match action {
@@ -489,6 +565,49 @@ proptest! {
         }
         prop_assert!(expected == found);
     }
+
+    /// The same where guests are among those who ask.
+    #[test]
+    fn nor_does_it_where_there_are_guests(
+        raws in prop::collection::vec(any::<Raw>(), 20..120),
+        schedule in prop::collection::vec(any::<u8>(), 200..600),
+        window in 2..40_usize,
+    ) {
+        let service = FileService::new(SMALL, admission());
+        let script = with_guests(script(&raws), &raws);
+        let expected = in_order(&service, &script);
+        let found = as_allowed(&service.clone().without_memory(), &script, &schedule, window, &mut Freedom::default());
+        for (step, (e, f)) in script.iter().zip(expected.results.iter().zip(&found.results)) {
+            prop_assert_eq!(e, f, "{:?}", step.op.clone().map(Op::from_bytes));
+        }
+        prop_assert!(expected == found);
+    }
+}
+
+/// The property says something of guests only if they are let do much.
+#[test]
+fn guests_are_often_let_do_what_they_ask() {
+    let raws: Vec<Raw> = (0..400_u32)
+        .map(|i| {
+            std::array::from_fn(|j| (i.wrapping_mul(2_654_435_761 + 97 * j as u32) >> 13) as u8)
+        })
+        .collect();
+    let service = FileService::new(SMALL, admission());
+    let steps = with_guests(script(&raws), &raws);
+    let end = in_order(&service, &steps);
+    let of_guests = steps.iter().zip(&end.results).filter(|(step, _)| {
+        let guest = |key: &u8| step.call.client == sharing::public(*key);
+        step.op.is_some() && GUESTS.iter().any(guest)
+    });
+    let (done, refused): (Vec<_>, Vec<_>) = of_guests
+        .map(|(_, result)| Outcome::from_bytes(result.clone()).unwrap().0)
+        .partition(Result::is_ok);
+    assert!(
+        done.len() >= 60 && refused.len() >= 20,
+        "{} {}",
+        done.len(),
+        refused.len()
+    );
 }
 
 /// Whether an operation can run while one before it has not ended.
