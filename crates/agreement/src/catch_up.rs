@@ -80,7 +80,7 @@ impl Agreement {
         self.ask_to_be_ordered();
         self.look_after_statements();
         self.fetch_missing();
-        self.fetch_state_if_stuck();
+        self.fetch_state_if_stuck(self.certified_ahead());
         self.pool
             .forget_abandoned(self.now.mono.saturating_sub(ABANDONED_MS));
     }
@@ -152,11 +152,12 @@ impl Agreement {
         }
     }
 
-    /// A certified checkpoint is ahead and batches don't bring this replica there: the others have dropped them.
-    fn fetch_state_if_stuck(&mut self) {
+    /// A certified checkpoint, `ahead`, may be one to which batches don't bring this replica: the others have dropped them. Looked at with each
+    /// STATUS and, since claims go with the keys that they were made under, when a claim comes.
+    pub(crate) fn fetch_state_if_stuck(&mut self, ahead: Option<(Seq, Digest)>) {
         let (now, executed) = (self.now.mono, self.executed);
-        let target = self.certified_ahead().filter(|(seq, _)| *seq > executed);
-        // Claims go with the keys that they were made under, and come again with the next STATUS.
+        let target = ahead.filter(|(seq, _)| *seq > executed);
+        // Claims that are gone come again with the next STATUS.
         self.behind = self.behind.filter(|behind| {
             behind.executed == executed && now.saturating_sub(behind.seen) < CLAIMS_AGAIN_MS
         });

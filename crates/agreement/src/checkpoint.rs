@@ -160,7 +160,8 @@ impl Agreement {
             None if seq > self.executed && seq.0 > self.stable.0.0 + LOG_WINDOW => {
                 self.fetch_state((seq, root));
             }
-            None => {}
+            // By the next STATUS these claims may be forgotten, where keys are renewed as often as an idle replica says where it stands.
+            None => self.fetch_state_if_stuck(Some((seq, root))),
         }
     }
 

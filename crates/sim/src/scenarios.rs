@@ -88,6 +88,7 @@ scenarios! {
     recovery::all_recover_at_once
     recovery::a_replica_that_lies_about_its_view_keeps_nobody_away
     recovery::two_words_lead_nobody_far
+    recovery::claims_that_go_with_their_keys_lead_to_a_state
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered

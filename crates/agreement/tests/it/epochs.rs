@@ -3,7 +3,8 @@
 use crate::support::*;
 use quorate_agreement::{Agreement, Input, Output, Record, Rejected};
 use quorate_wire::message::{
-    Batch, Checkpoint, Commit, NewView, PeerMessage, Prepare, SignedNewView, SignedViewChange,
+    Batch, Checkpoint, Commit, Committed, NewView, PeerMessage, Prepare, SignedNewView,
+    SignedViewChange,
 };
 use quorate_wire::{
     Digest, EpochCertificate, EpochStatus, KeyPair, ReplicaId, Seq, Signer, Time, View,
@@ -319,6 +320,49 @@ fn claims_of_former_epochs_do_not_add_up() {
     from_peer(&mut replica, 2_001, 1, far).unwrap();
     wait(&mut replica, 2_002, 4_000);
     assert!(replica.standing().fetching, "two at a time are believed");
+}
+
+/// A replica lacks what the others have dropped. They tell it of the checkpoint ahead whenever it says where it stands, and between that and
+/// the next time all of them take another key, with which their claims go: it has to look when they come.
+#[test]
+fn claims_that_go_before_the_next_status_are_enough() {
+    let claim = Checkpoint {
+        seq: Seq(128),
+        root: Digest([8; 32]),
+    };
+    let mut replica = started(vec![]);
+    // It knows what committed up to there, and has not got the batches.
+    for seq in (1..=claim.seq.0).map(Seq) {
+        for from in [1, 2] {
+            let digest = Digest([6; 32]);
+            let hint = PeerMessage::Committed(Committed { seq, digest });
+            from_peer(&mut replica, 0, from, hint).unwrap();
+        }
+    }
+    let (mut counter, mut answered_at) = (0, None);
+    for ms in (0..5_000).step_by(10) {
+        if replica.standing().fetching {
+            break;
+        }
+        if ms % 300 == 0 {
+            counter += 1;
+            for from in 1..4 {
+                from_peer(&mut replica, ms, from, epoch(from, counter, None)).unwrap();
+            }
+        }
+        if answered_at == Some(ms) {
+            for from in 1..4 {
+                let claim = PeerMessage::Checkpoint(claim.clone());
+                from_peer(&mut replica, ms, from, claim).unwrap();
+            }
+        }
+        replica.handle(at(ms), Input::Tick).unwrap();
+        let says = |o: &Output| matches!(o, Output::Broadcast(PeerMessage::Status(_)));
+        if outputs(&mut replica).iter().any(says) {
+            answered_at = Some(ms + 20);
+        }
+    }
+    assert!(replica.standing().fetching);
 }
 
 /// A group without key holders neither says nor hears anything of epochs.

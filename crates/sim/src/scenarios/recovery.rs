@@ -1,5 +1,6 @@
 //! Replicas that have lost their logs.
 
+use quorate_agreement::CHECKPOINT_INTERVAL;
 use quorate_replica::Input;
 use quorate_wire::message::{Estimate, PeerMessage, SignedViewChange, ViewChange};
 use quorate_wire::{ReplicaId, Seq, View};
@@ -465,4 +466,39 @@ pub(super) fn two_words_lead_nobody_far() -> Outcome {
     w.start(1)?;
     w.run_until("back", 20_000, |w| is_back(w, 1))?;
     w.finish().map(|_| ())
+}
+
+/// A replica knows what has committed, but has not got the batches, and the others have dropped them. Nobody asks for anything; it says where it
+/// stands twice a second, and they tell it of the checkpoint ahead. But all of them take another key before it does so again, with which
+/// their claims go. It fetches that state all the same.
+pub(super) fn claims_that_go_with_their_keys_lead_to_a_state() -> Outcome {
+    let mut w = group(1, |k| k.epochs = 300_000);
+    append(&mut w, 0, 0..100, 1000)?;
+    w.crash(3);
+    w.set_filter(Some(|_, to, message| {
+        matches!(message, PeerMessage::Checkpoint(_)) || lacks_content(to, message)
+    }));
+    let mut token = 100;
+    while w.agreed() < Seq(CHECKPOINT_INTERVAL) {
+        append(&mut w, 0, token..token + 1, 1000)?;
+        token += 1;
+    }
+    w.start(3)?;
+    w.run_for(2_000)?;
+    w.set_filter(Some(|_, to, message| {
+        to == 3 && matches!(message, PeerMessage::Checkpoint(_)) || lacks_content(to, message)
+    }));
+    // Until it looks just when the others have taken other keys and have not said anything since.
+    w.run_for(5_000)?;
+    let (it, other) = (standing(&w, 3), standing(&w, 0));
+    assert!(it.executed < it.committed && it.committed == other.stable.0);
+    assert!(it.active && !it.fetching);
+    w.set_filter(None);
+    w.run_until("at the checkpoint", 5_000, World::have_met)?;
+    w.finish().map(|_| ())
+}
+
+/// Whether it brings replica 3 what it could execute.
+fn lacks_content(to: usize, message: &PeerMessage) -> bool {
+    to == 3 && matches!(message, PeerMessage::Batch(_) | PeerMessage::Body(_))
 }
