@@ -450,6 +450,11 @@ impl Agreement {
         } else if now.saturating_sub(since) >= STALLED_MS && self.may_change_view_for(from) {
             return self.start_view_change(self.view.next());
         }
+        // Where only its statement is missing, places after that are of use, and none before: while a primary leaves it lie, the places that
+        // are filled in a minute would be used up for nothing.
+        if bound <= status.stable.next() && self.is_statement_unordered(from) {
+            return;
+        }
         let given = self.help.given.get_mut(&from).expect("just made");
         if target > given.target && given.fills < HELPS {
             given.target = target;

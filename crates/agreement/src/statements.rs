@@ -281,6 +281,13 @@ impl Agreement {
         is_left && is_long && !is_on(Mutant::NeglectForgiven)
     }
 
+    /// Whether the statement of this replica has no place yet, as far as is known here.
+    pub(crate) fn is_statement_unordered(&self, of: ReplicaId) -> bool {
+        let waiting = self.epochs.as_ref().map(|e| &e.statements.waiting);
+        let entry = waiting.and_then(|w| self.pool.get(&w.get(&of)?.digest));
+        entry.is_some_and(|e| e.is_waiting())
+    }
+
     /// A state tells of these recoveries.
     pub(crate) fn on_recoveries(&mut self, seq: Seq, numbers: &[u64]) {
         let replicas = self.config.quorum.replicas();
