@@ -15,9 +15,9 @@ use quorate_files::answer::{
 };
 use quorate_files::op::{
     Access, Adopt, Audit, Create, Fallocate, GetXattr, Grants, Hold, Link, ListXattr, Lock, Lookup,
-    Make, Mkdir, Mknod, Open, Place, PutCredential, Quotas, Read, ReadDir, RemoveXattr, Rename,
-    Restore, Revocations, Revoke, Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink, Unlink,
-    WithAttrs, Write, XattrMode, flags,
+    Make, Mkdir, Mknod, Open, PassedOn, Place, PutCredential, Quotas, Read, ReadDir, RemoveXattr,
+    Rename, Restore, Revocations, Revoke, Rmdir, Seek, SetAttr, SetQuota, SetXattr, Symlink,
+    Unlink, WithAttrs, Write, XattrMode, flags,
 };
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 use quorate_wire::Digest;
@@ -301,6 +301,8 @@ impl Volume {
         revocations(Revocations) => Revocations -> Revocations(KeptRevocations);
         /// The credentials that the volume keeps.
         grants(Grants) => Grants -> Grants(KeptGrants);
+        /// Those of them that were passed on from a link.
+        passed_on(PassedOn) => PassedOn -> Grants(KeptGrants);
         /// The audit log.
         audit(Audit) => Audit -> Audit(AuditRows);
         /// Gives a directory a quota, or takes it away.

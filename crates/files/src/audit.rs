@@ -297,6 +297,7 @@ fn about(action: &Action) -> Ino {
         | Action::Restore(_)
         | Action::Revocations(_)
         | Action::Grants(_)
+        | Action::PassedOn(_)
         | Action::Audit(_) => Ino(0),
         Action::GetAttr(target) | Action::Fsync(target) => object(target),
         Action::SetAttr(op) => object(&op.target),

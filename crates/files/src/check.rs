@@ -192,7 +192,9 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
             tag::GUEST_SESSION => {
                 v.guests.insert(number(0)?, value(key, bytes)?);
             }
-            tag::GRANT..=tag::AUDIT | tag::AUDITED => sharing.push((key.clone(), bytes.clone())),
+            tag::GRANT..=tag::AUDIT | tag::AUDITED | tag::BELOW => {
+                sharing.push((key.clone(), bytes.clone()))
+            }
             _ => return Err(odd()),
         }
     }

@@ -94,6 +94,7 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
         | Action::Restore(_)
         | Action::Revocations(_)
         | Action::Grants(_)
+        | Action::PassedOn(_)
         | Action::Audit(_) => Uses::everything(),
 
         Action::Open(op) => {

@@ -16,7 +16,7 @@ use crate::layout::{
     self, EXPIRED_PER_OP, MAX_GRANTS, MAX_GRANTS_PER_SUBJECT, MAX_LINKS_PER_SUBJECT, SWEPT_PER_OP,
     Sharing, Written, tag,
 };
-use crate::op::{GrantPlace, Grants, MAX_ROWS, PutCredential};
+use crate::op::{GrantPlace, Grants, MAX_ROWS, PassedOn, PutCredential};
 use crate::types::Ino;
 use crate::walk::{Walk, object, steps};
 
@@ -58,6 +58,12 @@ impl Kept {
 
     fn key(&self) -> Bytes {
         layout::grant_key(self.grant.subject, self.grant.id)
+    }
+
+    /// The rows by which it is found from each link that it was passed on from.
+    fn below_keys(&self) -> impl Iterator<Item = Bytes> {
+        let above = self.grant.reaches.iter().rev().skip(1);
+        above.map(|link| layout::below_key(link.id, self.grant.subject, self.grant.id))
     }
 }
 
@@ -116,8 +122,10 @@ impl Fs<'_, '_> {
         verified.map_err(|_| Errno::EINVAL)?;
         self.tidy()?;
         let id = kept.grant.id;
-        if self.txn.get(&kept.key())?.is_none() {
-            self.keep(&kept)?;
+        match self.txn.get(&kept.key())? {
+            None => self.keep(&kept)?,
+            // One that was kept before there were these rows gets them when it is brought again.
+            Some(_) => self.list_below(&kept)?,
         }
         Ok(Answer::Granted(id))
     }
@@ -162,7 +170,18 @@ impl Fs<'_, '_> {
         let until = kept.grant.window.not_after;
         self.txn.put(layout::expiry_key(until, &key), Bytes::new());
         self.txn.put(key, kept.bytes.clone());
+        self.list_below(kept)?;
         self.counters.shared += 1;
+        Ok(())
+    }
+
+    /// Has a credential found from each link that it was passed on from.
+    fn list_below(&mut self, kept: &Kept) -> Done<()> {
+        for key in kept.below_keys() {
+            if self.txn.get(&key)?.is_none() {
+                self.txn.put(key, Bytes::new());
+            }
+        }
         Ok(())
     }
 
@@ -208,6 +227,9 @@ impl Fs<'_, '_> {
         let until = kept.grant.window.not_after;
         self.txn.delete(layout::expiry_key(until, &key));
         self.txn.delete(key);
+        for key in kept.below_keys() {
+            self.txn.delete(key);
+        }
         let mut sharing = self.sharing()?;
         sharing.grants -= 1;
         self.put_sharing(&sharing);
@@ -314,16 +336,7 @@ impl Fs<'_, '_> {
             return Err(Errno::EINVAL.into());
         }
         let limit = op.count.min(MAX_ROWS) as usize;
-        // Where an object is that it may not look at is nothing that a guest can ask.
-        if let Some(about) = op
-            .about
-            .filter(|_| !self.admission.is_member(&self.call.client))
-        {
-            let guest = self.guest(self.call.client)?;
-            if !self.rights_on(&guest, about)?.contains(Rights::LOOKUP) {
-                return Err(Errno::EACCES.into());
-            }
-        }
+        self.may_ask_about(op.about)?;
         let own = layout::grants_of(self.call.client);
         let (first, end) = match self.admission.is_member(&self.call.client) {
             true => (
@@ -342,6 +355,62 @@ impl Fs<'_, '_> {
             true => self.scan(&from, &end, limit + 1)?,
             false => Vec::new(),
         };
+        self.tell(found, limit, op.about)
+    }
+
+    pub fn passed_on(&mut self, op: &PassedOn) -> Done<Answer> {
+        if op.count == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let limit = op.count.min(MAX_ROWS) as usize;
+        if !self.admission.is_member(&self.call.client) {
+            // What it has no more is no more its to ask about.
+            let own = self.grant_of(self.call.client, op.link)?;
+            let in_force = match &own {
+                Some(own) => self.is_in_force(own)?,
+                None => false,
+            };
+            if !in_force {
+                return Err(Errno::EPERM.into());
+            }
+        }
+        self.may_ask_about(op.about)?;
+        let (first, end) = layout::below_range(op.link);
+        // The key after that of the last row: there is none between.
+        let after = |place: &GrantPlace| {
+            let key = layout::below_key(op.link, place.subject, place.id);
+            Bytes::from([&key[..], &[0]].concat())
+        };
+        let from = op.after.as_ref().map_or(first, after);
+        let rows = match from < end {
+            true => self.scan(&from, &end, limit + 1)?,
+            false => Vec::new(),
+        };
+        let mut found = Vec::new();
+        for (row, _) in rows {
+            let [subject, id] = [1, 2].map(|at| layout::key_at(&row, at));
+            let (subject, id) = subject.zip(id).ok_or_else(|| damaged(&row))?;
+            let key = layout::grant_key(PublicKey(subject), Digest(id));
+            let bytes = self.txn.get(&key)?.ok_or_else(|| damaged(&row))?;
+            found.push((key, bytes));
+        }
+        self.tell(found, limit, op.about)
+    }
+
+    /// Where an object is that it may not look at is nothing that a guest can ask.
+    fn may_ask_about(&self, about: Option<Ino>) -> Done<()> {
+        let Some(about) = about.filter(|_| !self.admission.is_member(&self.call.client)) else {
+            return Ok(());
+        };
+        let guest = self.guest(self.call.client)?;
+        match self.rights_on(&guest, about)?.contains(Rights::LOOKUP) {
+            true => Ok(()),
+            false => Err(Errno::EACCES.into()),
+        }
+    }
+
+    /// A page of a listing: so many of these rows at most, where there is one more if there are more.
+    fn tell(&self, found: Vec<(Bytes, Bytes)>, limit: usize, about: Option<Ino>) -> Done<Answer> {
         let mut more = found.len() > limit;
         let (mut next, mut bytes_told, mut walked) = (None, 0, 0);
         let mut grants = Vec::new();
@@ -362,7 +431,7 @@ impl Fs<'_, '_> {
             let reaches = self.reaches(&kept.grant, &objects)?;
             // Where it comes to nothing, it is for people to see where it was to come to.
             let place = reaches.or(objects.first().copied()).unwrap_or(Ino(0));
-            if !self.is_about(&kept, place, op.about)? {
+            if !self.is_about(&kept, place, about)? {
                 continue;
             }
             let written = rationed(&kept.grant).map(|(_, reach)| self.written_under(reach));

@@ -34,6 +34,7 @@
 //! | `29` place | [`Waiting`]: a file that lingers. In the order in which they began to |
 //! | `2a` | [`Lingering`]: counts; absent where nothing lingers |
 //! | `2b` key | `u32`: how many `23` count against this key's share of the log; absent for none |
+//! | `2c` link subject chain | nothing: the `1c` with this subject and chain was passed on from this link, directly or by others. One for each of its links but the last |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -152,6 +153,7 @@ pub(crate) mod tag {
     pub const WAITING: u8 = 0x29;
     pub const LINGERING_ALL: u8 = 0x2a;
     pub const AUDITED: u8 = 0x2b;
+    pub const BELOW: u8 = 0x2c;
 }
 
 record! {
@@ -490,6 +492,17 @@ pub(crate) fn grant_key(subject: PublicKey, id: Digest) -> Bytes {
 pub(crate) fn grants_of(subject: PublicKey) -> (Bytes, Bytes) {
     let last = Digest([0xff; 32]);
     (grant_key(subject, Digest::ZERO), grant_key(subject, last))
+}
+
+/// `link` is the digest of one above the credential's last.
+pub(crate) fn below_key(link: Digest, subject: PublicKey, id: Digest) -> Bytes {
+    join(tag::BELOW, &[], &[link.0, subject.0, id.0].concat())
+}
+
+/// The first and the last key that what was passed on from a link can have.
+pub(crate) fn below_range(link: Digest) -> (Bytes, Bytes) {
+    let last = below_key(link, PublicKey([0xff; 32]), Digest([0xff; 32]));
+    (below_key(link, PublicKey([0; 32]), Digest::ZERO), last)
 }
 
 pub(crate) fn host_key(host: PublicKey) -> Bytes {

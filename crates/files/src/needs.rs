@@ -62,6 +62,7 @@ impl Fs<'_, '_> {
             | Action::Restore(_)
             | Action::Revocations(_)
             | Action::Grants(_)
+            | Action::PassedOn(_)
             | Action::Audit(_)
             | Action::SetQuota(_)
             | Action::Adopt(_)
@@ -213,6 +214,7 @@ pub(crate) fn is_free(action: &Action) -> bool {
         | Action::Restore(_)
         | Action::Revocations(_)
         | Action::Grants(_)
+        | Action::PassedOn(_)
         | Action::Audit(_)
         | Action::SetQuota(_)
         | Action::Adopt(_) => true,

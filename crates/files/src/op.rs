@@ -216,6 +216,9 @@ tagged! {
         42 => Restore(Restore),
         /// What was taken back, for all but guests (`EPERM`). `Revocations`.
         43 => Revocations(Revocations),
+        /// What was passed on from a link, directly or by others, of what the volume keeps: for who holds a credential that ends with that link, and
+        /// for members. `Grants`.
+        44 => PassedOn(PassedOn),
     }
 }
 
@@ -301,6 +304,7 @@ impl Action {
             Action::Hold(_) => 41,
             Action::Restore(_) => 42,
             Action::Revocations(_) => 43,
+            Action::PassedOn(_) => 44,
         }
     }
 
@@ -318,6 +322,7 @@ impl Action {
             | Action::GetXattr(_)
             | Action::ListXattr(_)
             | Action::Grants(_)
+            | Action::PassedOn(_)
             | Action::Audit(_)
             | Action::Revocations(_)
             | Action::Quotas(_)

@@ -431,6 +431,7 @@ fn act(fs: &mut Fs<'_, '_>, action: &Action) -> Done<Answer> {
         Action::Restore(op) => fs.restore(op),
         Action::Revocations(op) => fs.revocations(op),
         Action::Grants(op) => fs.grants(op),
+        Action::PassedOn(op) => fs.passed_on(op),
         Action::Audit(op) => fs.audit(op),
         Action::SetQuota(op) => fs.set_quota(op),
         Action::Adopt(op) => fs.adopt(op),

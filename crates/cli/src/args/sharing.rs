@@ -74,12 +74,13 @@ pub struct Revoke {
 /// What was signed and never brought is not among them. Clients that the group file names need no credential and are not listed. A row tells what
 /// a credential allows at most: the modes of files may forbid more.
 ///
-/// Whom the group file does not name sees what it has brought itself, by any of these credentials: neither what others have, nor what was taken
-/// back and let go of.
+/// Whom the group file does not name sees what it has brought itself, by any of its credentials, and what others have brought that was passed on from
+/// the one that it gives, directly or by others, as long as the group has that in force: nothing else of what others have, and not what was taken back
+/// and let go of.
 ///
 /// Examples:
 ///   quorate shares ~/shared/plans                           who has been let in to what, as the owner or a client
-///   quorate shares --key bob.key --credential bob.cred      what Bob has, as he himself
+///   quorate shares --key bob.key --credential bob.cred      what Bob has, and what was passed on from it, as he himself
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Shares {

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use quorate_client::{Session, Volume};
+use quorate_client::{CallError, Session, Volume};
 use quorate_credential::{Chain, calendar};
 use quorate_files::answer::KeptGrant;
 use quorate_files::op::{self, GrantPlace, MAX_ROWS};
-use quorate_files::{Ino, Who};
+use quorate_files::{Errno, Ino, Who};
 use quorate_net::{Group, Identity, keys};
-use quorate_wire::{KeyPair, PublicKey};
+use quorate_wire::{Digest, KeyPair, PublicKey};
 use serde_json::{Value, json};
 
 use super::{credential, grant, revocations};
@@ -122,6 +122,32 @@ pub async fn all_grants(volume: &Volume, about: Option<Ino>) -> Result<Vec<KeptG
     }
 }
 
+/// What was passed on from a link; nothing where that is not the caller's to ask, since the group does not have its credential or it has no force.
+async fn passed_on(
+    volume: &Volume,
+    link: Digest,
+    about: Option<Ino>,
+) -> Result<Option<Vec<KeptGrant>>> {
+    let (mut all, mut after): (Vec<KeptGrant>, Option<GrantPlace>) = (Vec::new(), None);
+    loop {
+        let op = op::PassedOn {
+            link,
+            about,
+            after,
+            count: MAX_ROWS,
+        };
+        let part = match volume.passed_on(&Who::root(), op).await {
+            Err(CallError::Refused(Errno::EPERM)) => return Ok(None),
+            part => part.context("listing what was passed on")?,
+        };
+        all.extend(part.grants);
+        match part.next {
+            Some(next) => after = Some(next),
+            None => return Ok(Some(all)),
+        }
+    }
+}
+
 pub fn read_kept(kept: &KeptGrant) -> Result<Chain> {
     let chain = Chain::from_bytes(kept.chain.clone());
     chain.map_err(|why| anyhow!("the group keeps what is no credential: {why}"))
@@ -145,8 +171,20 @@ pub fn shares(args: &Shares) -> Result<()> {
         }
     };
     let identity = identity(&group, &key, args.credential.as_deref())?;
+    let own = match &args.credential {
+        Some(file) => Some(credential::read(file)?.chain.id()),
+        None => None,
+    };
     let (grants, taken_back) = ask(&group, &identity, async |volume| {
-        let grants = all_grants(volume, about).await?;
+        let mut grants = all_grants(volume, about).await?;
+        if let Some(own) = own {
+            match passed_on(volume, own, about).await? {
+                Some(below) => grants.extend(below),
+                None => eprintln!(
+                    "quorate: the group has not got this credential in force, and tells what was passed on from it only while it has"
+                ),
+            }
+        }
         // They are about keys and serials, and about no object; and nothing that guests are told.
         let taken_back = match about {
             None if args.credential.is_none() => revocations::all(volume).await?,
@@ -231,6 +269,7 @@ fn share_row(kept: &KeptGrant, chain: &Chain, now: u64) -> Result<String> {
             row += &format!("; {caveat}{of}");
         }
     }
+    row += &format!("; serial {}", terms.serial);
     if let Some(at) = chain.links().len().checked_sub(2) {
         row += &format!("; by {}", short(&chain.links()[at].terms.subject));
     }

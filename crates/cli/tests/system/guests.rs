@@ -162,6 +162,28 @@ fn an_outsider_is_let_in_and_out() {
     assert_eq!(rows[0]["state"], "in force", "{rows:?}");
     assert_eq!(rows[0]["path"], Value::Null, "{rows:?}");
 
+    // He sees what he has, and what was passed on from it.
+    let listed = || {
+        let mut his = scene.about("shares");
+        his.arg("--key").arg(scene.at("bob.key"));
+        his.arg("--credential").arg(scene.at("bob.cred"));
+        his
+    };
+    let rows = run(listed().arg("--json"));
+    let rows: Vec<Value> = rows.lines().flat_map(serde_json::from_str).collect();
+    let subjects: Vec<_> = rows.iter().map(|row| row["subject"].as_str()).collect();
+    assert_eq!(subjects, [Some(&*bob), Some(&*carol)], "{rows:?}");
+    assert_eq!(rows[1]["state"], "in force", "{rows:?}");
+    assert_eq!(rows[1]["path"], Value::Null, "{rows:?}");
+    let serial = rows[1]["links"][1]["serial"].as_str().expect("a serial");
+    let table = run(&mut listed());
+    let hers_in_it = table.lines().find(|line| line.starts_with(&carol[..16]));
+    let hers_in_it = hers_in_it.expect("a row");
+    assert!(
+        hers_in_it.contains(&format!("serial {serial}; by {}", &bob[..16])),
+        "{table}"
+    );
+
     let mut open = OpenOptions::new()
         .append(true)
         .open(his.at("plan"))

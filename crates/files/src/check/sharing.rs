@@ -13,8 +13,8 @@ use super::{value, want};
 use crate::answer::AuditRow;
 use crate::layout::{
     AUDIT_ROWS, AUDIT_SHARE, MAX_GRANTS, MAX_GRANTS_PER_SUBJECT, MAX_LINKS_PER_SUBJECT,
-    MAX_PASSED_ON, MAX_REVOCATIONS, Revocation, Sharing, Written, expiry_key, grant_key, key_at,
-    tag,
+    MAX_PASSED_ON, MAX_REVOCATIONS, Revocation, Sharing, Written, below_key, expiry_key, grant_key,
+    key_at, tag,
 };
 
 /// All rows about credentials, in the order of their keys.
@@ -23,6 +23,7 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     let (mut revokers, mut revoker_counts) = (BTreeMap::new(), BTreeMap::new());
     let mut subjects: BTreeMap<PublicKey, (usize, usize)> = BTreeMap::new();
     let (mut ends, mut end_rows): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
+    let (mut below, mut below_rows): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
     let mut audit: Vec<AuditRow> = Vec::new();
     let mut sharing: Option<Sharing> = None;
     let mut share_counts: BTreeMap<PublicKey, u32> = BTreeMap::new();
@@ -41,6 +42,8 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
                     *hosts.entry(second.issuer).or_default() += 1;
                 }
                 ends.push(expiry_key(grant.window.not_after, key));
+                let above = grant.reaches.iter().rev().skip(1);
+                below.extend(above.map(|link| below_key(link.id, grant.subject, grant.id)));
             }
             tag::HOST => {
                 host_counts.insert(PublicKey(first()?), value::<u32>(key, bytes)?);
@@ -61,6 +64,7 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
                 revoker_counts.insert(Digest(first()?), value::<u32>(key, bytes)?);
             }
             tag::EXPIRY => end_rows.push(key.clone()),
+            tag::BELOW => below_rows.push(key.clone()),
             tag::SHARING => sharing = Some(value(key, bytes)?),
             tag::AUDIT => audit.push(value(key, bytes)?),
             tag::AUDITED => {
@@ -72,6 +76,10 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     ends.sort();
     want(ends == end_rows, || {
         "the ends of credentials are noted wrong".into()
+    })?;
+    below.sort();
+    want(below == below_rows, || {
+        "what was passed on is listed wrong".into()
     })?;
     want(hosts == host_counts, || {
         "what was passed on is counted wrong".into()

@@ -5,7 +5,7 @@ use quorate_wire::{Digest, PublicKey, record, tagged};
 
 use crate::types::Ino;
 
-/// The most rows that one answer to [`Grants`] or [`Audit`] has.
+/// The most rows that one answer to [`Grants`], [`PassedOn`] or [`Audit`] has.
 pub const MAX_ROWS: u32 = 256;
 
 record! {
@@ -94,6 +94,21 @@ record! {
     pub struct Grants {
         /// Only those that come to this object, something in it, or a tree that it is in; where nothing is in the scope of all links, those
         /// whose last link is about it.
+        pub about: Option<Ino>,
+        /// The place after which to go on; none from the start.
+        pub after: Option<GrantPlace>,
+        /// The most rows to answer, up to [`MAX_ROWS`]; 0 is `EINVAL`.
+        pub count: u32,
+    }
+}
+
+record! {
+    /// See [`Action::PassedOn`](super::Action::PassedOn). Refused with `EPERM`: a guest asks, and `link` is not the last of a credential of its own
+    /// that is in force.
+    pub struct PassedOn {
+        /// The digest of the link that all of them come by. That of a credential's last link is the credential's.
+        pub link: Digest,
+        /// As in [`Grants`].
         pub about: Option<Ino>,
         /// The place after which to go on; none from the start.
         pub after: Option<GrantPlace>,

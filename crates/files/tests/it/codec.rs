@@ -178,6 +178,15 @@ fn samples() -> Vec<Action> {
             }),
             count: 256,
         }),
+        Action::PassedOn(PassedOn {
+            link: Digest([7; 32]),
+            about: Some(ino),
+            after: Some(GrantPlace {
+                subject: PublicKey([5; 32]),
+                id: Digest([6; 32]),
+            }),
+            count: 256,
+        }),
         Action::Audit(Audit { from: 1, count: 2 }),
         Action::Restore(Restore {
             what: Revoked::Serial(Serial {

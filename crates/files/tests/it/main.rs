@@ -18,6 +18,7 @@ mod listing;
 mod locks;
 mod model;
 mod parallel;
+mod passed_on;
 mod places;
 mod quota;
 mod semantics;

@@ -199,6 +199,30 @@ impl Volume {
         }
     }
 
+    /// What was passed on from a link, had in pages of so many.
+    pub fn passed_on(&mut self, key: u8, link: Digest, count: u32) -> Result<Vec<KeptGrant>> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let op = PassedOn {
+                link,
+                about: None,
+                after,
+                count,
+            };
+            match self.run(key, Action::PassedOn(op))? {
+                Answer::Grants(page) => {
+                    assert!(page.grants.len() <= count as usize);
+                    all.extend(page.grants);
+                    after = page.next;
+                }
+                other => panic!("{other:?}"),
+            }
+            if after.is_none() {
+                return Ok(all);
+            }
+        }
+    }
+
     pub fn chain(&self, kept: &KeptGrant) -> Chain {
         Chain::from_bytes(kept.chain.clone()).unwrap()
     }
