@@ -8,8 +8,10 @@
 //! decision about permissions or content. The service makes those.
 
 pub mod fuse;
+mod let_in;
 pub mod session;
 pub mod volume;
 
+pub use let_in::LetIn;
 pub use session::{InlineSession, Session, SessionLost};
 pub use volume::{CallError, Spanning, Volume};

@@ -22,6 +22,7 @@ use quorate_files::op::{
 use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outcome, Target, Who};
 use quorate_wire::Digest;
 
+use crate::let_in::LetIn;
 use crate::session::{Gathering, Session};
 
 /// How often an operation is sent again after a lost session.
@@ -76,6 +77,8 @@ pub trait Spanning: Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Volume {
     way: Way,
+    /// Of a guest.
+    let_in: Option<LetIn>,
 }
 
 #[derive(Clone, Debug)]
@@ -110,13 +113,24 @@ impl Volume {
     /// The volume that a session's group keeps.
     pub fn new(session: Session) -> Volume {
         let way = Way::Group(session);
-        Volume { way }
+        let let_in = None;
+        Volume { way, let_in }
+    }
+
+    /// The same for a guest, whom replicas let in only by a credential. Without one all is refused with `EACCES`, where it would wait for ever; what was
+    /// under way before, and changes something, is [`CallError::Lost`].
+    pub fn of_guest(session: Session, let_in: LetIn) -> Volume {
+        Volume {
+            let_in: Some(let_in),
+            ..Volume::new(session)
+        }
     }
 
     /// The volume that several groups keep together.
     pub fn spanning(groups: Arc<dyn Spanning>) -> Volume {
         let way = Way::Groups(groups);
-        Volume { way }
+        let let_in = None;
+        Volume { way, let_in }
     }
 
     /// The id of the group that keeps it, if it is one group's alone.
@@ -195,11 +209,16 @@ impl Volume {
         let mut answer = Err(CallError::Lost);
         for _ in 0..attempts {
             answer = self.send(op.clone()).await;
-            if answer != Err(CallError::Lost) {
+            // To be refused now would say nothing of what was sent before.
+            if answer != Err(CallError::Lost) || self.is_out() {
                 break;
             }
         }
         answer
+    }
+
+    fn is_out(&self) -> bool {
+        self.let_in.as_ref().is_some_and(LetIn::is_out)
     }
 
     async fn send(&self, op: Op) -> Called<Answer> {
@@ -207,10 +226,28 @@ impl Volume {
             Way::Group(session) => session,
             Way::Groups(groups) => return groups.call(op).await,
         };
+        if self.is_out() {
+            return Err(CallError::Refused(Errno::EACCES));
+        }
         let bytes = op.to_bytes();
-        let result = match op.action.is_read_only() {
-            true => session.read(bytes).await,
-            false => session.call(bytes).await,
+        let reads = op.action.is_read_only();
+        let asked = async {
+            match reads {
+                true => session.read(bytes).await,
+                false => session.call(bytes).await,
+            }
+        };
+        let result = match &self.let_in {
+            None => asked.await,
+            Some(let_in) => tokio::select! {
+                biased;
+                result = asked => result,
+                () = let_in.out() => return Err(match reads {
+                    true => CallError::Refused(Errno::EACCES),
+                    // It may have been done.
+                    false => CallError::Lost,
+                }),
+            },
         };
         match Outcome::from_bytes(result.map_err(|_| CallError::Lost)?) {
             Ok(Outcome(outcome)) => outcome.map_err(CallError::Refused),

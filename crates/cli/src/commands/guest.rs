@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use bytes::Bytes;
 use quorate_client::fuse::{Acting, Shares, Start};
-use quorate_client::{CallError, Session, Volume};
+use quorate_client::{CallError, LetIn, Session, Volume};
 use quorate_credential::{Chain, Refusal, Rights, Trust, VolumeId};
 use quorate_files::op::PutCredential;
 use quorate_files::{Ino, Who};
@@ -48,6 +48,7 @@ pub struct Guest {
     places: Vec<PathBuf>,
     shares: Shares,
     acting: Acting,
+    let_in: LetIn,
     held: BTreeMap<Bytes, Held>,
     names: Names,
     /// What the group has, or does not take.
@@ -74,6 +75,7 @@ impl Guest {
             places: places.to_vec(),
             shares: Shares::default(),
             acting: Acting::default(),
+            let_in: LetIn::default(),
             held: BTreeMap::new(),
             names: Names::default(),
             bringing: Bringing::default(),
@@ -98,6 +100,11 @@ impl Guest {
             Some(chain) => Identity::of_guest(&self.key, chain),
             None => Identity::new(&self.key),
         }
+    }
+
+    /// The volume as it is for this guest, by a session of its own.
+    pub fn volume(&self, session: &Session) -> Volume {
+        Volume::of_guest(session.clone(), self.let_in.clone())
     }
 
     /// What the mount begins with.
@@ -189,6 +196,7 @@ impl Guest {
                 Err(why) => self.complain(&file, format!("{why:#}")),
             }
         }
+        self.let_in.set(!held.is_empty());
         self.held = held;
         let objects = self
             .held

@@ -172,7 +172,7 @@ async fn start_as_guest(
 ) -> Result<Mounted> {
     let mut guest = Guest::new(group, keys::load(key)?, places).await?;
     let session = Session::connect(group, &guest.identity()).context("connecting to the group")?;
-    let volume = Volume::new(session.clone());
+    let volume = guest.volume(&session);
     let start = guest.start();
     // What is mounted can be used at once. If the group does not answer, that is told by the mount's calls, as for others.
     let _ = tokio::time::timeout(FIRST_WAIT, guest.bring(&session, &volume)).await;

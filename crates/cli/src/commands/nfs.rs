@@ -49,7 +49,10 @@ pub fn run(args: &Nfs) -> Result<()> {
         let address = listener.local_addr().context("where it listens")?;
         let session =
             Session::connect(&group, &let_in.identity).context("connecting to the group")?;
-        let volume = Volume::new(session.clone());
+        let volume = match &let_in.guest {
+            Some(guest) => guest.volume(&session),
+            None => Volume::new(session.clone()),
+        };
         if let Some(mut guest) = let_in.guest {
             // Calls that come before the group has the credential would be refused.
             let _ = tokio::time::timeout(PATIENCE, guest.bring(&session, &volume)).await;
