@@ -159,9 +159,10 @@ pub fn many(
         }
     }
     if options.guests {
+        let all = &total.shares;
         println!(
-            "{} operations of guests succeeded, {} revocations were made",
-            total.by_guests, total.revocations
+            "{} operations of guests succeeded; taken back: {} times by serial, {} by key, {} by epoch; {} of that ended",
+            all.uses, all.serials, all.keys, all.epochs, all.given_back
         );
     }
     match failures.first() {
@@ -181,8 +182,7 @@ fn add(total: &mut Stats, one: &Stats) {
     total.differing += one.differing;
     total.evidence += one.evidence;
     total.jobs += one.jobs;
-    total.by_guests += one.by_guests;
-    total.revocations += one.revocations;
+    total.shares.add(&one.shares);
     total.time_us += one.time_us;
     total.view = total.view.max(one.view);
 }

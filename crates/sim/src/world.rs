@@ -96,10 +96,8 @@ pub struct Stats {
     pub checked: u64,
     /// Pieces that were not those of the group.
     pub differing: u64,
-    /// Operations of guests that succeeded.
-    pub by_guests: u64,
-    /// Revocations that were made.
-    pub revocations: u64,
+    /// What guests did, and what was taken back.
+    pub shares: sharing::Shares,
     /// Virtual time in microseconds.
     pub time_us: u64,
 }
@@ -388,10 +386,11 @@ impl World {
 
     /// Whether clients have all that they wanted and correct replicas have met.
     fn is_settled(&self) -> bool {
-        // A faulty primary can leave guests waiting, and what they ask is no claim against it.
-        let awaited = match self.knobs.adversaries.is_empty() {
-            true => self.clients.len(),
-            false => self.knobs.named(),
+        // A faulty primary can leave guests waiting, and what they ask is no claim against it. One that stays down is such a one.
+        let any_faulty = !self.knobs.adversaries.is_empty() || self.servers.iter().any(|s| s.dead);
+        let awaited = match any_faulty {
+            true => self.knobs.named(),
+            false => self.clients.len(),
         };
         let mut awaited = self.clients.iter().take(awaited);
         let is_done = awaited.all(ClientNode::is_done);
@@ -449,7 +448,7 @@ impl World {
             Workload::Files => self.reference.check_files()?,
             Workload::Shared => {
                 self.reference.check_files()?;
-                (self.stats.by_guests, self.stats.revocations) = sharing::check(&self.operations)?;
+                self.stats.shares = sharing::check(&self.operations)?;
             }
         }
         for (i, server) in self.servers.iter_mut().enumerate() {
