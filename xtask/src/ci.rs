@@ -180,9 +180,10 @@ fn revocations() -> Result<(), String> {
     ])
 }
 
-/// A few bugs are put into the code, to see that the simulator finds them, and the model.
+/// A few bugs are put into the code, to see that the simulator finds them, and the model; and all of those about credentials, which tests find.
 fn mutants() -> Result<(), String> {
     lab::run(&["mutants", "--quick"])?;
+    lab::run(&["mutants", "--credentials"])?;
     lab::run(&["model", "--mutants", "--quick"])
 }
 

@@ -9,6 +9,7 @@ use core::fmt;
 use bytes::Bytes;
 use quorate_wire::codec::{Decode, DecodeError, Encode, Reader};
 use quorate_wire::digest::Content;
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, KeyPair, PublicKey, Signature};
 
 use crate::caveat::BadCaveat;
@@ -243,6 +244,10 @@ impl Chain {
 
 /// What a link's issuer signs.
 fn signed(volume: &VolumeId, issuer: &PublicKey, parent: &Digest, body: &[u8]) -> Digest {
+    let parent = match is_on(Mutant::ParentUnbound) {
+        true => &Digest::ZERO,
+        false => parent,
+    };
     let parts = [&[VERSION][..], &volume.0.0, &issuer.0, &parent.0, body];
     Digest::of_parts(Content::CredentialLink, &parts)
 }
@@ -310,7 +315,10 @@ fn caveats(r: &mut Reader) -> Result<Vec<Caveat>, Malformed> {
     for _ in 0..count {
         let (kind, length): (u8, u8) = (read(r)?, read(r)?);
         let body = r.take(length.into()).map_err(|_| Malformed::Truncated)?;
-        let caveat = Caveat::parse(kind, &body)?;
+        let caveat = match Caveat::parse(kind, &body) {
+            Err(BadCaveat::Unknown(_)) if is_on(Mutant::UnknownSkipped) => continue,
+            caveat => caveat?,
+        };
         if caveats.last().is_some_and(|last| last.kind() >= kind) {
             return Err(Malformed::CaveatOrder);
         }

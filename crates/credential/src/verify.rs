@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use bytes::Bytes;
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, PublicKey};
 
 use crate::{Caveat, Chain, Link, Malformed, ObjectId, Rights, Scope, VolumeId, Window};
@@ -199,6 +200,9 @@ impl Chain {
         // One by one and strictly. A check of all together is faster, but whether it takes a signature that its author has made odd
         // depends on the signatures beside it: the same link could hold in one chain and not in a longer one.
         for (at, (link, digest)) in self.links().iter().zip(&digests).enumerate() {
+            if is_on(Mutant::ForgeriesTaken) && at + 1 == digests.len() {
+                continue;
+            }
             let held = self.issuer(at).verify(digest, &link.signature);
             held.map_err(|_| Refusal::BrokenChain(at))?;
         }
@@ -260,13 +264,14 @@ pub(crate) fn narrows(chain: &Chain) -> Result<(), Refusal> {
             within(at, &parent.terms, &link.terms)?;
         }
         let subject = link.terms.subject;
-        if subject == chain.owner() || before.iter().any(|b| b.terms.subject == subject) {
+        let repeats = subject == chain.owner() || before.iter().any(|b| b.terms.subject == subject);
+        if repeats && !is_on(Mutant::LoopsTaken) {
             return Err(Refusal::RepeatedKey(at));
         }
         let own = ids(link);
         if at == 0 {
             fixed = own;
-        } else if own.is_some() && own != fixed {
+        } else if own.is_some() && own != fixed && !is_on(Mutant::OthersIds) {
             return Err(Refusal::OtherIds(at));
         }
     }
@@ -274,20 +279,25 @@ pub(crate) fn narrows(chain: &Chain) -> Result<(), Refusal> {
 }
 
 fn within(at: usize, parent: &crate::Terms, child: &crate::Terms) -> Result<(), Refusal> {
-    if !parent.rights.contains(Rights::DELEGATE) {
+    if !parent.rights.contains(Rights::DELEGATE) && !is_on(Mutant::AnyonesPassedOn) {
         return Err(Refusal::NotDelegable(at));
     }
-    if child.depth >= parent.depth {
+    let most = match is_on(Mutant::DepthUncounted) {
+        true => parent.depth.saturating_add(1),
+        false => parent.depth,
+    };
+    if child.depth >= most {
         return Err(Refusal::DepthExceeded(at));
     }
     // In a subtree any object can be named: whether it is in there is asked at each use, since it can be moved.
-    if !parent.scope.subtree && child.scope != parent.scope {
+    let is_alone = !parent.scope.subtree && !is_on(Mutant::WidenedScope);
+    if is_alone && child.scope != parent.scope {
         return Err(Refusal::WidenedScope(at));
     }
-    if !parent.rights.contains(child.rights) {
+    if !parent.rights.contains(child.rights) && !is_on(Mutant::WidenedRights) {
         return Err(Refusal::WidenedRights(at));
     }
-    if !parent.window.contains(&child.window) {
+    if !parent.window.contains(&child.window) && !is_on(Mutant::WidenedTime) {
         return Err(Refusal::WidenedTime(at));
     }
     Ok(())
@@ -299,13 +309,14 @@ impl Grant {
     /// # Errors
     /// The first [`Refusal`], in that order.
     pub fn holds(&self, subject: PublicKey, now: u64, rights: Rights) -> Result<(), Refusal> {
-        if subject != self.subject {
+        if subject != self.subject && !is_on(Mutant::HolderUnchecked) {
             return Err(Refusal::WrongSubject);
         }
         if now < self.window.not_before {
             return Err(Refusal::NotYet(self.window.not_before));
         }
-        if now > self.window.not_after {
+        let late = u64::from(is_on(Mutant::LateExpiry));
+        if now > self.window.not_after.saturating_add(late) {
             return Err(Refusal::Expired(self.window.not_after));
         }
         let missing = rights.without(self.rights);
@@ -323,7 +334,11 @@ impl Grant {
     /// The first [`Refusal`], in that order.
     pub fn covers(&self, u: &Use) -> Result<(), Refusal> {
         self.holds(u.subject, u.now, u.rights)?;
-        let mut reaches = self.reaches.iter().enumerate();
+        let first = match is_on(Mutant::LastScopeAlone) {
+            true => self.reaches.len().saturating_sub(1),
+            false => 0,
+        };
+        let mut reaches = self.reaches.iter().enumerate().skip(first);
         reaches.try_for_each(|(at, reach)| reach.covers(at, u))
     }
 }
@@ -346,6 +361,9 @@ impl Reach {
         };
         let looking = Rights::LOOKUP | Rights::READDIR;
         let fits = match name {
+            Some(name) if is_on(Mutant::PrefixesConfused) => {
+                name.starts_with(prefix) || prefix.starts_with(name)
+            }
             Some(name) => name.starts_with(prefix),
             None => looking.contains(u.rights),
         };

@@ -7,6 +7,7 @@ use core::ops::Bound;
 use bytes::Bytes;
 use quorate_execution::Call;
 use quorate_state::{Fault, Txn};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Decode, Encode};
 
 use crate::Admission;
@@ -377,6 +378,9 @@ impl<'a, 't> Fs<'a, 't> {
     /// Deletes what is kept of an object, which counts nowhere any more. Its content is deleted later, a bounded part at a time.
     pub fn erase(&mut self, ino: Ino, inode: &Inode) -> Done<()> {
         self.asked.replace(None);
+        if is_on(Mutant::NumbersReused) && self.counters.next_ino == ino.0 + 1 {
+            self.counters.next_ino = ino.0;
+        }
         self.txn.delete(layout::inode_key(ino));
         if inode.kind == Kind::Symlink {
             self.txn.delete(layout::symlink_key(ino));

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use quorate_credential::verify::Reach;
 use quorate_credential::{Grant, ObjectId, Rights, Step, Use};
 use quorate_wire::PublicKey;
+use quorate_wire::mutants::{Mutant, is_on};
 
 use crate::decisions::{Basis, Decision, Decisions, Given, Part};
 use crate::errno::Errno;
@@ -263,7 +264,7 @@ impl Guest {
         self.now = fs.second();
         self.has_changed.set(false);
         self.walked.borrow_mut().clear();
-        if self.moves != fs.counters.moves {
+        if self.moves != fs.counters.moves && !is_on(Mutant::MovesRemembered) {
             self.moves = fs.counters.moves;
             self.decisions.borrow_mut().clear();
         }
@@ -346,7 +347,7 @@ impl Fs<'_, '_> {
             let holds = (is_held && !has_changed) || {
                 let (nlink, place) = self.place_of(ino)?;
                 // Without a name it may be in another place for its names' sake.
-                nlink > 0 && place == decision.place
+                nlink > 0 && (place == decision.place || is_on(Mutant::RenamesRemembered))
             };
             if holds {
                 return Ok(ask(decision));
@@ -531,7 +532,7 @@ impl Fs<'_, '_> {
     fn widens_not(&self, guest: &Guest, ino: Ino, dir: Ino, name: &[u8]) -> Done<()> {
         let here = self.walks_of(guest, ino)?;
         let there = below(crate::walk::object(ino), name, &self.walks_of(guest, dir)?);
-        match guest.gains(&here, &there) {
+        match guest.gains(&here, &there) && !is_on(Mutant::LinksWiden) {
             true => Err(Errno::EXDEV.into()),
             false => Ok(()),
         }

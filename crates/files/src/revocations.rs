@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_credential::Rights;
 use quorate_state::Fault;
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Decode, Digest};
 
 use crate::answer::{self, Answer, KeptRevocation};
@@ -179,7 +180,15 @@ impl Fs<'_, '_> {
             if self.load::<u32>(&layout::revoker_key(under))?.is_none() {
                 continue;
             }
-            for (link, reach) in links.clone().skip(above) {
+            let first = match (
+                is_on(Mutant::SerialStopsThere),
+                is_on(Mutant::RevokedBelowAll),
+            ) {
+                (true, _) => links.len() - 1,
+                (_, true) => 0,
+                _ => above,
+            };
+            for (link, reach) in links.clone().skip(first) {
                 let of = Serial {
                     issuer: reach.issuer,
                     serial: reach.serial,
@@ -201,9 +210,18 @@ impl Fs<'_, '_> {
 
     /// Until when there is a revocation of this. Of an epoch: of one above the serial.
     fn matches(&self, under: Digest, what: &Revoked) -> Done<Option<u64>> {
+        let is_overlooked = match what {
+            Revoked::Serial(_) => false,
+            Revoked::Key(_) => is_on(Mutant::KeysOverlooked),
+            Revoked::Epoch(_) => is_on(Mutant::EpochsOverlooked),
+        };
+        if is_overlooked {
+            return Ok(None);
+        }
         let row: Option<Revocation> = self.load(&revocation_key(under, what))?;
         let row = row.filter(|row| {
             let epoch = match what {
+                Revoked::Epoch(of) if is_on(Mutant::EpochIncluded) => of.serial <= row.below,
                 Revoked::Epoch(of) => of.serial < row.below,
                 Revoked::Serial(_) | Revoked::Key(_) => true,
             };

@@ -1,6 +1,7 @@
 //! The hunt for one mutant after the other.
 
 use std::panic::catch_unwind;
+use std::process::Command;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -39,6 +40,23 @@ const QUICK: &[&str] = &[
     "one-bad-taints",
 ];
 
+/// What is run of the tests of crates for a bug about credentials, in this order: package, and which of its tests. What takes longest comes last, and none
+/// that shrink what they have found.
+const SUITES: &[(&str, &[&str])] = &[
+    ("quorate-credential", &["hard_cases", "two_verifiers"]),
+    (
+        "quorate-files",
+        &[
+            "credentials",
+            "gate::",
+            "giving_back",
+            "passed_on",
+            "widening",
+        ],
+    ),
+    ("quorate-files", &["gate_model"]),
+];
+
 struct Arguments {
     seeds: u64,
     only: Option<String>,
@@ -49,15 +67,18 @@ struct Arguments {
     trace: bool,
     json: bool,
     quick: bool,
+    credentials: bool,
     threads: usize,
 }
+
+type Run = Box<dyn Fn(u64) -> Result<(), Failure> + Sync>;
 
 /// One way to find a defect.
 struct Hunter {
     name: &'static str,
     /// How many runs there are, at most.
     runs: u64,
-    run: fn(u64) -> Result<(), Failure>,
+    run: Run,
 }
 
 /// How a mutant was found.
@@ -76,6 +97,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
         trace: false,
         json: false,
         quick: false,
+        credentials: false,
         threads: runs::threads(),
     };
     let mut args = args.iter();
@@ -91,6 +113,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
             "--by" => out.by = Some(value()?.clone()),
             "--json" => out.json = true,
             "--quick" => out.quick = true,
+            "--credentials" => out.credentials = true,
             other => {
                 return Err(format!(
                     "{other} is not an option of mutants\n{}",
@@ -102,32 +125,39 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
     Ok(out)
 }
 
-fn hunters(args: &Arguments) -> [Hunter; 5] {
-    [
+fn hunters(args: &Arguments, mutant: Mutant) -> Vec<Hunter> {
+    if mutant.is_of_credentials() {
+        return vec![Hunter {
+            name: "test",
+            runs: SUITES.len() as u64,
+            run: Box::new(move |number| suite(number, mutant)),
+        }];
+    }
+    vec![
         Hunter {
             name: "seed",
             runs: args.seeds,
-            run: |seed| quorate_sim::run(seed, Options::default()).result.map(drop),
+            run: Box::new(|seed| quorate_sim::run(seed, Options::default()).result.map(drop)),
         },
         Hunter {
             name: "history",
             runs: 100 * args.seeds,
-            run: histories::run,
+            run: Box::new(histories::run),
         },
         Hunter {
             name: "twins",
             runs: args.seeds,
-            run: |seed| TWINS.sample(seed).run(),
+            run: Box::new(|seed| TWINS.sample(seed).run()),
         },
         Hunter {
             name: "scenario",
             runs: scenarios::ALL.len() as u64,
-            run: scenario,
+            run: Box::new(scenario),
         },
         Hunter {
             name: "intrusion",
             runs: args.seeds.min(INTRUSIONS),
-            run: |seed| intrude(seed, 0).result.map(drop),
+            run: Box::new(|seed| intrude(seed, 0).result.map(drop)),
         },
     ]
 }
@@ -139,10 +169,62 @@ fn scenario(number: u64) -> Result<(), Failure> {
     result.map_err(|f| Failure::new(f.property, format!("{}: {}", scenario.name, f.what)))
 }
 
+/// Tests of a crate, in a process that is told which defect is on.
+fn suite(number: u64, mutant: Mutant) -> Result<(), Failure> {
+    let (package, tests) = SUITES[number as usize];
+    let output = cargo_test(package)
+        .arg("--")
+        .args(tests)
+        .env("QUORATE_MUTANT", mutant.name())
+        .env("PROPTEST_MAX_SHRINK_ITERS", "0")
+        .output()
+        .unwrap_or_else(|e| broken(package, &e.to_string()));
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    // What is listed at the end, each by its name, indented.
+    let mut failed = said.lines().filter_map(|line| line.strip_prefix("    "));
+    match failed.find(|name| name.contains("::") && !name.contains(' ')) {
+        Some(name) => Err(Failure::new("tests", name)),
+        // A crate that does not build finds nothing.
+        None => broken(package, &String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// What does not even run says nothing of any bug.
+fn broken(package: &str, why: &str) -> ! {
+    eprintln!("cargo test -p {package}: {why}");
+    std::process::exit(2)
+}
+
+fn cargo_test(package: &str) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(["test", "-q", "-p", package, "--test", "it"]);
+    command.args(["--features", "quorate-wire/mutants"]);
+    command
+}
+
+/// Builds those tests, and runs them without any defect: where they fail then, they find nothing.
+fn prepare_suites() -> Result<(), String> {
+    for (package, tests) in SUITES {
+        let mut command = cargo_test(package);
+        let status = command.arg("--").args(*tests).status();
+        let status = status.map_err(|e| format!("cargo can't be started: {e}"))?;
+        if !status.success() {
+            return Err(format!(
+                "the tests of {package} fail without a bug in the code"
+            ));
+        }
+    }
+    Ok(())
+}
+
 pub fn main(args: &[String]) -> Result<(), String> {
     let args = parse(args)?;
     let wanted = |m: &&Mutant| match &args.only {
         Some(name) => m.name() == name,
+        None if args.credentials => m.is_of_credentials(),
         None => !args.quick || QUICK.contains(&m.name()),
     };
     let mutants: Vec<Mutant> = Mutant::ALL.iter().filter(wanted).copied().collect();
@@ -168,6 +250,9 @@ pub fn main(args: &[String]) -> Result<(), String> {
             Err(_) => Err(report.to_string()),
         };
     }
+    if mutants.iter().any(|m| m.is_of_credentials()) {
+        prepare_suites()?;
+    }
     let survivors = runs::quietly(|| hunt_all(&mutants, &args))?;
     match survivors.as_slice() {
         [] => Ok(()),
@@ -192,7 +277,7 @@ fn hunt_all(mutants: &[Mutant], args: &Arguments) -> Result<Vec<&'static str>, S
         bar.set_message(mutant.name());
         let started = Instant::now();
         switch(Some(mutant));
-        let hunters = hunters(args);
+        let hunters = hunters(args, mutant);
         let wanted = |h: &&Hunter| args.by.as_deref().is_none_or(|by| by == h.name);
         let found = hunters
             .iter()
@@ -213,7 +298,7 @@ fn hunt_all(mutants: &[Mutant], args: &Arguments) -> Result<Vec<&'static str>, S
 /// Runs until one fails; gives the first that does.
 fn hunt(hunter: &Hunter, threads: usize, bar: &ProgressBar, mutant: Mutant) -> Option<Catch> {
     let begun = |run| bar.set_message(format!("{}: {} {run}", mutant.name(), hunter.name));
-    let (run, failure) = runs::first_failure(0..hunter.runs, threads, hunter.run, begun)?;
+    let (run, failure) = runs::first_failure(0..hunter.runs, threads, &hunter.run, begun)?;
     let hunter = hunter.name;
     Some(Catch {
         hunter,

@@ -23,6 +23,11 @@ macro_rules! mutants {
             /// All of them.
             pub const ALL: &[Mutant] = &[$(Mutant::$mutant),*];
 
+            /// Whether it is about credentials: what tests of crates find, and not the simulator.
+            pub fn is_of_credentials(self) -> bool {
+                self >= Mutant::HolderUnchecked
+            }
+
             /// Its name on the command line and in reports.
             pub fn name(self) -> &'static str {
                 match self {
@@ -244,16 +249,91 @@ mutants! {
         "a read that is not ordered is taken from f+1" ""
     RecoveringLeadsFar "recovering-leads-far"
         "where a replica that recovers waits counts as a word for that view, however far it is" ""
+    // Credentials, their verifier. All from here on are looked for by tests of crates and not by the simulator.
+    HolderUnchecked "holder-unchecked"
+        "who uses a credential need not be its subject" "a stolen capability"
+    ForgeriesTaken "forgeries-taken"
+        "the last link's signature is not checked" ""
+    ParentUnbound "parent-unbound"
+        "a link's signature does not cover the links before it" "a link of one chain in another"
+    WidenedRights "widened-rights"
+        "a link may give rights that its issuer has not" ""
+    WidenedTime "widened-time"
+        "a link may last longer than the one before it" ""
+    WidenedScope "widened-scope"
+        "a link may be about another object than one that is passed on without its subtree" ""
+    DepthUncounted "depth-uncounted"
+        "a link may be followed by as many as the one before it" ""
+    AnyonesPassedOn "anyones-passed-on"
+        "the right to pass on is not needed" ""
+    LoopsTaken "loops-taken"
+        "a key may be in a chain twice" ""
+    OthersIds "others-ids"
+        "who passes on may fix another user" ""
+    UnknownSkipped "unknown-skipped"
+        "caveats that are not understood are skipped" ""
+    LateExpiry "late-expiry"
+        "a credential holds for one second more, says the verifier" ""
+    LastScopeAlone "last-scope-alone"
+        "only the last link's object is looked at, not those of all links" ""
+    PrefixesConfused "prefixes-confused"
+        "a name that is the beginning of a prefix counts as one that has it" ""
+    // Credentials, in the file service.
+    ThievesKept "thieves-kept"
+        "a credential is kept for whoever brings it" "a stolen capability"
+    LateEnd "late-end"
+        "a credential that is kept is in force for one second more" ""
+    SerialStopsThere "serial-stops-there"
+        "a revocation takes back a last link, and nothing that was passed on below one" ""
+    RevokedBelowAll "revoked-below-all"
+        "what a holder takes back is looked for in all links, also in those above its own" ""
+    KeysOverlooked "keys-overlooked"
+        "revocations by key are not looked for" ""
+    EpochsOverlooked "epochs-overlooked"
+        "revocations by epoch are not looked for" ""
+    EpochIncluded "epoch-included"
+        "a revocation by epoch takes back the serial that it names too" ""
+    RevocationsRemembered "revocations-remembered"
+        "what was decided before a revocation holds after it" ""
+    MovesRemembered "moves-remembered"
+        "what was decided of what is below a directory holds after that was moved out" ""
+    RenamesRemembered "renames-remembered"
+        "what was decided of an object holds after its name was moved out" ""
+    UndoneRemembered "undone-remembered"
+        "what was decided holds after the operations that it follows from were undone" ""
+    LinksWiden "links-widen"
+        "a hard link or a rename may bring something to where a credential gives more" ""
+    NumbersReused "numbers-reused"
+        "the number of an object that was deleted is given to the next one" "DisCFS"
+    SharesOpen "shares-open"
+        "anybody is told what was passed on from a link" ""
 }
 
 #[cfg(feature = "mutants")]
 mod switch {
+    extern crate std;
+
     use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use super::Mutant;
 
-    /// The number of the one that is on, plus one.
-    static ON: AtomicUsize = AtomicUsize::new(0);
+    /// Tests of crates are told by a variable, since nobody stands before them who could switch.
+    const VARIABLE: &str = "QUORATE_MUTANT";
+
+    /// It was not asked yet.
+    const UNKNOWN: usize = usize::MAX;
+
+    /// The number of the one that is on, plus one; 0 for none.
+    static ON: AtomicUsize = AtomicUsize::new(UNKNOWN);
+
+    /// What the variable says. A name that there is not is no reason to run without a defect.
+    fn told() -> usize {
+        let Ok(name) = std::env::var(VARIABLE) else {
+            return 0;
+        };
+        let number = Mutant::ALL.iter().position(|m| m.name() == name);
+        1 + number.expect("the variable names a mutant")
+    }
 
     /// Switches one on, for the whole process, and all others off.
     pub fn switch(mutant: Option<Mutant>) {
@@ -262,7 +342,16 @@ mod switch {
 
     /// Whether a defect is on.
     pub fn is_on(mutant: Mutant) -> bool {
-        ON.load(Relaxed) == mutant as usize + 1
+        let on = match ON.load(Relaxed) {
+            UNKNOWN => {
+                // Where several ask at once they are told the same.
+                let on = told();
+                ON.store(on, Relaxed);
+                on
+            }
+            on => on,
+        };
+        on == mutant as usize + 1
     }
 }
 

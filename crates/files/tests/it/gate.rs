@@ -495,6 +495,21 @@ fn numbers_are_not_used_again() -> Result<()> {
     for ino in [song, tax, same_name] {
         refused(v.read_ino(BOB, ino), Errno::ESTALE);
     }
+    // Also when nothing is left of it: a file that had the highest number lingers for a while, a directory is gone at once.
+    let last = v.file(ROOT, b"last");
+    v.share(BOB, last, RW);
+    v.unlink(MEMBER, ROOT, b"last")?;
+    v.wait(31);
+    v.unlink(MEMBER, ROOT, b"tax_return.dat")?;
+    let next = v.file(ROOT, b"next");
+    refused(v.read_ino(BOB, next), Errno::ESTALE);
+    let shared = v.dir(ROOT, b"shared");
+    v.share(BOB, shared, Rights::ALL);
+    let name = b"shared"[..].into();
+    v.run(MEMBER, Action::Rmdir(Rmdir { parent: ROOT, name }))?;
+    let private = v.dir(ROOT, b"private");
+    assert!(next.0 > last.0 && private.0 > shared.0);
+    refused(v.attr(BOB, private), Errno::ESTALE);
     Ok(())
 }
 
