@@ -12,7 +12,7 @@ use crate::load::{Load, Parallelism, Random};
 use crate::micro::variant;
 use crate::paper;
 use crate::plot::Plot;
-use crate::report::{Report, Row, Table, show};
+use crate::report::{Figures, Report, Row, Table, show};
 use crate::run::{self, Options, Variant, all_cases};
 
 /// How long an operation of Figure 5 waits.
@@ -85,10 +85,10 @@ async fn figure(
     variants: &[Variant],
     report: &mut Report,
 ) -> Result<()> {
-    let variants = match options.quick {
-        true => &variants[..2],
-        false => variants,
-    };
+    // The fewest, some, and the most at the same time.
+    let some = [0, variants.len() / 2, variants.len() - 1];
+    let some: Vec<Variant> = some.iter().map(|at| variants[*at].clone()).collect();
+    let variants = if options.quick { &some } else { variants };
     let clients: &[usize] = if options.quick { &[4] } else { &CLIENTS };
     let load = |clients: &usize| Load {
         workload: Workload::of(0, 0),
@@ -161,7 +161,9 @@ pub fn tables(report: &Report) -> Vec<Table> {
             "ops/s",
             "of ideal",
             "paper: ops/s at most",
+            "rounds: ops/s",
             "p50 us",
+            "p99 us",
             "CPU us/op, clients",
             "CPU us/op, replicas",
             "more than BASE",
@@ -181,7 +183,9 @@ pub fn tables(report: &Report) -> Vec<Table> {
                 show(row.median.ops_per_s),
                 share.map_or(String::new(), |s| format!("{s:.1} %")),
                 paper::parallel(part, &row.variant).into(),
+                range(&row.rounds),
                 show(row.median.p50_us),
+                show(row.median.p99_us),
                 show(row.median.client_cpu_us),
                 show(row.median.replica_cpu_us),
                 more.unwrap_or_default(),
@@ -192,6 +196,15 @@ pub fn tables(report: &Report) -> Vec<Table> {
     }
     tables.retain(|t| !t.is_empty());
     tables
+}
+
+/// The slowest and the fastest round: a stall in one would not show in the median.
+fn range(rounds: &[Figures]) -> String {
+    let all = rounds.iter().map(|round| round.ops_per_s);
+    let (low, high) = all.fold((f64::INFINITY, 0.0_f64), |(low, high), ops| {
+        (low.min(ops), high.max(ops))
+    });
+    format!("{}-{}", show(low), show(high))
 }
 
 /// The graph by itself.

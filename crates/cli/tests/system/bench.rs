@@ -194,9 +194,18 @@ fn the_files_run() {
 #[test]
 fn the_other_benchmarks_run() {
     let _turn = Group::take_turn();
-    for name in ["overhead", "parallel"] {
+    let most = [
+        ("overhead", &["inline, 4"][..]),
+        (
+            "parallel",
+            &["CBASE, 128 threads, 4", "CBASE, factor inf, 4"],
+        ),
+    ];
+    for (name, most) in most {
         let shown = run(quorate().args(["bench", name, "--quick"]));
-        assert!(shown.contains("BASE, 4"), "{shown}");
+        for row in [&["BASE, 4", "CBASE, "][..], most].concat() {
+            assert!(shown.contains(row), "{row}: {shown}");
+        }
         let graph = shown.contains("a write to one of 64 files");
         assert_eq!(graph, name == "overhead", "{shown}");
     }
