@@ -149,10 +149,7 @@ impl World {
 
     fn begin(&mut self, batch: Agreed, is_tentative: bool) {
         assert!(self.entering.is_none() && self.tentative.is_none());
-        let attempt = self.attempts;
-        self.attempts += 1;
-        self.found.push(vec![None; batch.requests.len()]);
-        self.expected.push(None);
+        let attempt = self.attempt(&batch, None);
         if is_tentative {
             let begun = self
                 .flight
@@ -168,6 +165,14 @@ impl World {
             next: 0,
         });
         self.enter();
+    }
+
+    /// A place for what comes of a batch, and should, if that is known yet.
+    fn attempt(&mut self, batch: &Agreed, expected: Option<Vec<Bytes>>) -> u64 {
+        self.found.push(vec![None; batch.requests.len()]);
+        self.expected.push(expected);
+        self.attempts += 1;
+        self.attempts - 1
     }
 
     /// The batch is executed for good, in order.
@@ -309,10 +314,7 @@ impl World {
         }
         for seq in self.stored + 1..=self.seq {
             let (batch, outcomes) = self.log[seq as usize - 1].clone();
-            let attempt = self.attempts;
-            self.attempts += 1;
-            self.found.push(vec![None; batch.requests.len()]);
-            self.expected.push(Some(outcomes));
+            let attempt = self.attempt(&batch, Some(outcomes));
             self.at = seq;
             self.entering = Some(Entering {
                 attempt,
