@@ -4,6 +4,7 @@
 mod reads;
 mod repliers;
 mod signed;
+mod suspicion;
 mod votes;
 mod vouched;
 
@@ -25,6 +26,7 @@ use crate::judge::RELAY_MS;
 use crate::{INLINE_BYTES, Millis};
 use reads::Reads;
 use repliers::Repliers;
+use suspicion::Suspicion;
 use votes::Answers;
 
 /// Names an operation to whoever asked for it.
@@ -42,9 +44,13 @@ const FULL_RESULT_MS: Millis = 100;
 const LATE_RESULT_MS: Millis = 25;
 /// How often a request is sent to all replicas that would go to the primary alone, so that the others see how soon it is ordered.
 const WATCH_MS: Millis = 1_000;
-/// After so many requests in a row that only a signed repetition brought through, all are signed for a while.
+/// After so many requests in a row that only a signed repetition to all brought through, what follows is signed, and goes to all, for a
+/// while.
 const UNHEARD: u32 = 3;
-const SIGN_ALL_MS: Millis = 30_000;
+/// How long all is signed then: twice as long each time that this happens again, up to half a minute. A group that is slow for another
+/// reason is slower still where it has signatures to check.
+const SIGN_ALL_MS: Millis = 1_000;
+const ASK_ALL_MS: Millis = 30_000;
 /// So long after a link has gone, or was wanted first, requests are signed: MACs lack that replica's, which would take the client for one
 /// that gives some replicas wrong ones. Who stays away for longer is most likely down.
 const UNLINKED_MS: Millis = 2_000;
@@ -108,6 +114,9 @@ struct Pending {
     sent_at: Millis,
     repeat_at: Millis,
     patience: Millis,
+    /// How it was sent first.
+    was_signed: bool,
+    went_to_all: bool,
     is_repeated: bool,
     /// Whether the others have it signed, who show it to the primary when that seems not to know it.
     is_watched: bool,
@@ -126,13 +135,14 @@ pub struct Client {
     key: KeyPair,
     /// Signs each request; otherwise they carry MACs, unless they are repeated.
     signs_all: bool,
-    /// Until when each is signed because MACs did not bring requests through.
-    sign_until: Millis,
-    /// Requests in a row that had to be repeated; of those in flight together one counts.
+    /// That MACs do not bring requests through: each is signed.
+    macs: Suspicion,
+    /// Requests in a row that had MACs and had to be repeated; of those in flight together one counts.
     unheard: u32,
     /// When one was counted last.
     counted_at: Millis,
-    /// Since when it knows of the present view, and how many requests in a row had to be repeated that were sent since.
+    /// Since when it knows of the present view, and how many requests in a row had to be repeated that were sent since, to the
+    /// primary alone.
     view_since: Millis,
     ignored: u32,
     /// Until when all replicas are asked at once: the primary orders what others show it, and not what this client does.
@@ -177,7 +187,7 @@ impl Client {
             me: key.public(),
             key,
             signs_all: false,
-            sign_until: 0,
+            macs: Suspicion::default(),
             unheard: 0,
             counted_at: 0,
             view_since: 0,
@@ -335,15 +345,16 @@ impl Client {
                 return;
             }
             self.counted_at = self.now;
-            self.unheard += 1;
-            self.ignored += u32::from(done.sent_at >= self.view_since);
+            // What was signed tells nothing of MACs, and what all had tells nothing of the primary.
+            self.unheard += u32::from(!done.was_signed);
+            self.ignored += u32::from(!done.went_to_all && done.sent_at >= self.view_since);
             if self.ignored >= UNHEARD {
                 self.ignored = 0;
-                self.ask_all_until = self.now + SIGN_ALL_MS;
+                self.ask_all_until = self.now + ASK_ALL_MS;
             }
             if self.unheard >= UNHEARD {
                 self.unheard = 0;
-                self.sign_until = self.now + SIGN_ALL_MS;
+                self.macs.raise(SIGN_ALL_MS, self.now);
             }
             return;
         }
@@ -474,6 +485,8 @@ impl Client {
             sent_at: self.now,
             repeat_at: self.now + self.retry(),
             patience: self.retry(),
+            was_signed: self.signs(),
+            went_to_all: false,
             is_repeated: false,
             is_watched: false,
             vouched_at: None,
@@ -489,6 +502,7 @@ impl Client {
             self.next_watch = self.now + WATCH_MS;
             ClientMessage::Watch(self.signed(&pending))
         });
+        pending.went_to_all = to_all;
         pending.is_watched = watch.is_some();
         self.pending.insert(id, pending);
         for replica in self.quorum.replicas().filter(|r| to_all || *r == primary) {
@@ -525,7 +539,7 @@ impl Client {
     fn signs(&self) -> bool {
         let mut links = self.keys.iter().zip(&self.unlinked);
         let lacks_one = links.any(|(key, since)| key.is_none() && self.now < since + UNLINKED_MS);
-        self.signs_all || self.now < self.sign_until || lacks_one
+        self.signs_all || self.macs.holds(self.now) || lacks_one
     }
 
     /// Gives this client's word for a request.

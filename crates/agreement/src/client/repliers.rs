@@ -5,48 +5,26 @@ use alloc::vec::Vec;
 
 use quorate_wire::ReplicaId;
 
+use super::suspicion::Suspicion;
 use crate::Millis;
 
 /// How long a replica that owed a full result is not asked for one again; doubles with each failure.
 const DISTRUST_MS: Millis = 2_000;
-/// After so long without a failure the next one counts as the first.
-const FORGIVEN_MS: Millis = 60_000;
 
 /// The replicas' turns and failures.
 #[derive(Debug)]
 pub(super) struct Repliers {
-    distrusted: Vec<Distrust>,
+    distrusted: Vec<Suspicion>,
     /// Of vouchers.
-    vouchers: Distrust,
+    vouchers: Suspicion,
     turn: u8,
-}
-
-/// Until when somebody is not asked, and how often they have failed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Distrust {
-    until: Millis,
-    times: u32,
-}
-
-impl Distrust {
-    /// A failure counts once, however many requests it delayed, and is forgotten after a while of good conduct.
-    fn add(&mut self, now: Millis) {
-        if self.until > now {
-            return;
-        }
-        if now - self.until > FORGIVEN_MS {
-            self.times = 0;
-        }
-        self.until = now + (DISTRUST_MS << self.times.min(5));
-        self.times += 1;
-    }
 }
 
 impl Repliers {
     pub fn new(n: usize, turn: u8) -> Repliers {
         Repliers {
-            distrusted: alloc::vec![Distrust::default(); n],
-            vouchers: Distrust::default(),
+            distrusted: alloc::vec![Suspicion::default(); n],
+            vouchers: Suspicion::default(),
             turn,
         }
     }
@@ -57,7 +35,7 @@ impl Repliers {
         for _ in 0..n {
             self.turn = (self.turn % n + 1) % n;
             let distrust = self.distrusted[usize::from(self.turn)];
-            if is_linked(ReplicaId(self.turn)) && distrust.until <= now {
+            if is_linked(ReplicaId(self.turn)) && !distrust.holds(now) {
                 break;
             }
         }
@@ -67,17 +45,17 @@ impl Repliers {
     /// A replica has failed.
     pub fn distrust(&mut self, replica: ReplicaId, now: Millis) {
         if let Some(distrust) = self.distrusted.get_mut(usize::from(replica.0)) {
-            distrust.add(now);
+            distrust.raise(DISTRUST_MS, now);
         }
     }
 
     /// A voucher was not that of the replica whose it should be.
     pub fn distrust_vouchers(&mut self, now: Millis) {
-        self.vouchers.add(now);
+        self.vouchers.raise(DISTRUST_MS, now);
     }
 
     /// Whether replicas are not to vouch for what one of them sends, but to answer each for itself.
     pub fn distrusts_vouchers(&self, now: Millis) -> bool {
-        self.vouchers.until > now
+        self.vouchers.holds(now)
     }
 }

@@ -401,18 +401,24 @@ fn repetitions_are_signed_and_soon() {
     }
 }
 
-/// A request that is answered 5 s later, when it was repeated. Returns that time.
+/// A request with MACs that is answered when it was repeated. Returns that time.
 fn repeats(client: &mut Client, token: u64, now: Millis) -> Millis {
+    let (request, now) = late(client, token, now);
+    assert!(!is_signed(&request));
+    now
+}
+
+/// A request that is answered 5 s later, when it was repeated; and that time.
+fn late(client: &mut Client, token: u64, now: Millis) -> (AuthRequest, Millis) {
     client.call(token, Bytes::from_static(b"op"), now);
     let request = requests(client).remove(0).1;
-    assert!(!is_signed(&request));
     let now = now + 5_000;
     client.on_tick(now);
     sent(client);
     for replica in 0..3 {
         answer(client, ReplicaId(replica), &request, b"r", true, now);
     }
-    now
+    (request, now)
 }
 
 /// Where nothing but repetitions is answered, a primary does not believe this client's MACs: all is signed for a while.
@@ -424,7 +430,60 @@ fn who_is_not_heard_signs() {
         now = repeats(&mut client, token, now);
     }
     assert!(is_signed(&ask(&mut client, 10, now)));
-    assert!(!is_signed(&ask(&mut client, 11, now + 30_000)));
+    assert!(is_signed(&ask(&mut client, 11, now + 999)));
+    assert!(!is_signed(&ask(&mut client, 12, now + 1_000)));
+}
+
+/// If MACs do not bring requests through afterwards either, all is signed for twice as long each time, up to half a minute; and if they do
+/// for a minute, for as long as at first.
+#[test]
+fn who_is_not_heard_again_signs_for_longer() {
+    let mut client = in_session();
+    let mut now = 1_000;
+    for (turn, long) in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 32_000]
+        .into_iter()
+        .enumerate()
+    {
+        for token in 0..3 {
+            now = repeats(&mut client, 10 * turn as u64 + token, now);
+        }
+        assert!(
+            is_signed(&ask(&mut client, 1_000, now + long - 1)),
+            "{turn}"
+        );
+        now += long;
+    }
+    now += 60_000;
+    for token in 0..3 {
+        now = repeats(&mut client, 100 + token, now);
+    }
+    assert!(is_signed(&ask(&mut client, 1_000, now + 999)));
+    assert!(!is_signed(&ask(&mut client, 1_000, now + 1_000)));
+}
+
+/// What was signed and late tells nothing of MACs: a group that is slow for another reason is not given more signatures for it.
+#[test]
+fn what_was_signed_and_is_late_does_not_count() {
+    let mut client = in_session();
+    let mut now = 1_000;
+    for (turn, long) in [1_000, 2_000, 4_000, 8_000, 16_000, 32_000]
+        .into_iter()
+        .enumerate()
+    {
+        for token in 0..3 {
+            now = repeats(&mut client, 10 * turn as u64 + token, now);
+        }
+        now += long;
+    }
+    let end = now;
+    now -= 32_000;
+    for token in 100..104 {
+        let (asked, answered) = late(&mut client, token, now);
+        assert!(is_signed(&asked));
+        now = answered;
+    }
+    assert!(now < end);
+    assert!(!is_signed(&ask(&mut client, 200, end)));
 }
 
 /// That a request is answered which others have shown to the primary, signed, tells nothing of MACs.
