@@ -8,6 +8,7 @@ mod common;
 mod content;
 mod copy;
 mod credentials;
+mod flight;
 mod gate;
 mod gate_model;
 mod giving_back;

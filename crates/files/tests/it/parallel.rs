@@ -1,7 +1,7 @@
 //! Operations in any order that the dependency graph allows: results, replies and state are those of the agreed order.
 
 #[path = "../../../execution/tests/it/support/mod.rs"]
-mod support;
+pub mod support;
 
 use crate::common::World;
 use crate::sharing;
@@ -17,7 +17,7 @@ use quorate_wire::Decode;
 use support::{Freedom, Step, as_allowed, in_order};
 
 /// So little that space and numbers run out often.
-const SMALL: Genesis = Genesis {
+pub const SMALL: Genesis = Genesis {
     capacity_bytes: 50 * 4096,
     capacity_inodes: 14,
     root_uid: 0,
@@ -26,14 +26,24 @@ const SMALL: Genesis = Genesis {
 };
 
 /// What answers have told of so far.
-struct Known {
+pub struct Known {
     inos: Vec<Ino>,
     dirs: Vec<Ino>,
     handles: Vec<(u64, Handle)>,
 }
 
+impl Default for Known {
+    fn default() -> Known {
+        Known {
+            inos: vec![Ino::ROOT],
+            dirs: vec![Ino::ROOT],
+            handles: Vec::new(),
+        }
+    }
+}
+
 impl Known {
-    fn learn(&mut self, session: u64, answer: &Answer) {
+    pub fn learn(&mut self, session: u64, answer: &Answer) {
         let attr = match answer {
             Answer::Opened(opened) => {
                 self.handles.push((session, opened.handle));
@@ -58,16 +68,31 @@ impl Known {
     }
 }
 
-type Raw = [u8; 10];
+pub type Raw = [u8; 10];
 
 /// Few objects, few names, few places: so that operations meet.
-struct Maker<'a> {
-    raw: &'a Raw,
-    session: u64,
-    known: &'a Known,
+pub struct Maker<'a> {
+    pub raw: &'a Raw,
+    pub known: &'a Known,
 }
 
 impl Maker<'_> {
+    pub fn action(&self) -> Action {
+        self.maybe_with_attrs(match self.raw[1] {
+            0..100 => self.on_names(),
+            100..160 => self.on_objects(),
+            160.. => self.on_content(),
+        })
+    }
+
+    /// One of two users.
+    pub fn who(&self) -> Who {
+        match self.raw[0].is_multiple_of(2) {
+            true => Who::new(1000, 100),
+            false => Who::root(),
+        }
+    }
+
     fn pick<T: Copy>(&self, list: &[T], i: usize) -> T {
         list[usize::from(self.raw[i]) % list.len()]
     }
@@ -244,7 +269,11 @@ impl Maker<'_> {
                 name,
                 new_parent: self.dir(5),
                 new_name: self.name(6),
-                mode: self.pick(&[RenameMode::Replace, RenameMode::Exchange], 7),
+                mode: match self.raw[7] % 4 {
+                    0 => RenameMode::Exchange,
+                    1 => RenameMode::NoReplace,
+                    _ => RenameMode::Replace,
+                },
             }),
             _ => Action::Lookup(Lookup {
                 parent,
@@ -257,7 +286,7 @@ impl Maker<'_> {
     }
 
     fn on_objects(&self) -> Action {
-        match self.raw[2] % 30 {
+        match self.raw[2] % 34 {
             0..3 => Action::SetAttr(self.set_attr()),
             3 | 4 => Action::Open(Open {
                 ino: match self.raw[5] % 4 {
@@ -340,6 +369,19 @@ impl Maker<'_> {
                     let_go: list(5),
                 })
             }
+            28 => Action::Grants(Grants {
+                about: self.raw[4].is_multiple_of(2).then(|| self.ino(3)),
+                after: None,
+                count: u32::from(self.raw[5]) % 8,
+            }),
+            29 => Action::Revocations(Revocations {
+                after: None,
+                count: u32::from(self.raw[5]) % 8,
+            }),
+            30 => Action::Audit(Audit {
+                from: u64::from(self.raw[4]) % 16,
+                count: u32::from(self.raw[5]) % 8,
+            }),
             _ => Action::Lock(Lock {
                 handle: self.handle(3),
                 space: LockSpace::Posix,
@@ -378,8 +420,10 @@ impl Maker<'_> {
                 mode: self.pick(
                     &[
                         FallocateMode::Allocate,
+                        FallocateMode::KeepSize,
                         FallocateMode::PunchHole,
                         FallocateMode::ZeroRange,
+                        FallocateMode::ZeroRangeKeepSize,
                     ],
                     6,
                 ),
@@ -393,51 +437,26 @@ impl Maker<'_> {
 /// Operations that make sense in their order, with the results they have then.
 fn script(raws: &[Raw]) -> Vec<Step> {
     let mut world = World::with(SMALL);
-    let mut known = Known {
-        inos: vec![Ino::ROOT],
-        dirs: vec![Ino::ROOT],
-        handles: Vec::new(),
-    };
+    let mut known = Known::default();
     let mut steps = Vec::new();
     for raw in raws {
-        let session = 1 + u64::from(raw[9]) % 2;
-        let user = if raw[0].is_multiple_of(2) { 1000 } else { 0 };
-        let maker = Maker {
-            raw,
-            session,
-            known: &known,
-        };
-        let action = match raw[1] {
-            0..3 => None,
-            3..100 => Some(maker.on_names()),
-            100..160 => Some(maker.on_objects()),
-            160.. => Some(maker.on_content()),
-        };
-        let session = maker.session;
-        let op = match action {
-            None => {
-                world.end_session(session);
-                None
+        let mut session = 1 + u64::from(raw[9]) % 2;
+        let op = if raw[1] < 3 {
+            world.end_session(session);
+            None
+        } else {
+            let maker = Maker { raw, known: &known };
+            let (who, action) = (maker.who(), maker.action());
+            // Handles are of their session; somebody else's is no handle.
+            if raw[8] >= 10 {
+                session = owner(&action, &known).unwrap_or(session);
             }
-            Some(action) => {
-                let action = maker.maybe_with_attrs(action);
-                // Handles are of their session; somebody else's is no handle.
-                let session = match (&action, raw[8]) {
-                    (_, 0..10) => session,
-                    (action, _) => owner(action, &known).unwrap_or(session),
-                };
-                let op =
-                    Op::new(Who::new(user, if user == 0 { 0 } else { 100 }), action).to_bytes();
-                let result = world.execute(session, &op);
-                if let Ok(answer) = Outcome::from_bytes(result).unwrap().0 {
-                    known.learn(session, &answer);
-                }
-                steps.push(Step {
-                    call: world.call(session),
-                    op: Some(op),
-                });
-                continue;
+            let op = Op::new(who, action).to_bytes();
+            let result = world.execute(session, &op);
+            if let Ok(answer) = Outcome::from_bytes(result).unwrap().0 {
+                known.learn(session, &answer);
             }
+            Some(op)
         };
         steps.push(Step {
             call: world.call(session),
@@ -448,10 +467,10 @@ fn script(raws: &[Raw]) -> Vec<Step> {
 }
 
 /// The guests' keys have these numbers.
-const GUESTS: [u8; 2] = [1, 2];
+pub const GUESTS: [u8; 2] = [1, 2];
 
 /// A volume with an owner, whose member is who members of [`World`] are.
-fn admission() -> Admission {
+pub fn admission() -> Admission {
     Admission {
         volume: sharing::VOLUME,
         owner: Some(sharing::public(0)),
@@ -459,9 +478,64 @@ fn admission() -> Admission {
     }
 }
 
-/// The same operations, a part of them by guests; credentials are brought, passed on, taken back and brought again in between.
-fn with_guests(script: Vec<Step>, raws: &[Raw]) -> Vec<Step> {
+/// What is done about credentials beside a guest's operation, and with which key: they are brought, passed on, listed, taken back and brought again.
+pub fn about_credentials(raw: &Raw, guest: u8, is_first: bool) -> Vec<(u8, Action)> {
     let volume = VolumeId(sharing::VOLUME);
+    let mut found = Vec::new();
+    let mut terms = sharing::terms(guest, u64::from(raw[4] % 4).max(1));
+    terms.window = credential::Window {
+        not_before: 0,
+        not_after: u64::MAX / 2_000_000_000,
+    };
+    terms.serial = u64::from(raw[5] % 3);
+    let is_brought = is_first || raw[2] < 60;
+    let is_asked_for = (200..230).contains(&raw[2]);
+    if is_brought || is_asked_for {
+        let chain = Chain::issue(volume, &sharing::key(0), terms).unwrap();
+        let put = |chain: &Chain| {
+            Action::PutCredential(PutCredential {
+                chain: chain.to_bytes().into(),
+            })
+        };
+        let other = GUESTS[(usize::from(raw[3]) + 1) % GUESTS.len()];
+        if is_asked_for {
+            let passed_on = Action::PassedOn(PassedOn {
+                link: chain.id(),
+                about: None,
+                after: None,
+                count: 1 + u32::from(raw[5]) % 8,
+            });
+            // Who holds it, who may hold what was passed on from it, and who may ask for all.
+            found.push(([guest, other, 0][usize::from(raw[6]) % 3], passed_on));
+            return found;
+        }
+        found.push((guest, put(&chain)));
+        if raw[6].is_multiple_of(3) {
+            let mut below = chain.links()[0].terms.clone();
+            below.subject = sharing::public(other);
+            below.depth -= 1;
+            if let Ok(longer) = chain.delegate(&sharing::key(guest), below) {
+                found.push((other, put(&longer)));
+            }
+        }
+    }
+    if raw[2] >= 240 {
+        let what = Revoked::Key(sharing::public(guest));
+        let revoke = Revoke {
+            what: what.clone(),
+            by: None,
+            until: None,
+        };
+        found.push((0, Action::Revoke(revoke)));
+        if raw[5].is_multiple_of(2) {
+            found.push((0, Action::Restore(Restore { what, by: None })));
+        }
+    }
+    found
+}
+
+/// The same operations, a part of them by guests, with what is done about credentials in between.
+fn with_guests(script: Vec<Step>, raws: &[Raw]) -> Vec<Step> {
     let by = |step: &Step, key: u8| Call {
         client: sharing::public(key),
         ..step.call
@@ -469,49 +543,15 @@ fn with_guests(script: Vec<Step>, raws: &[Raw]) -> Vec<Step> {
     let mut steps = Vec::new();
     for (mut step, raw) in script.into_iter().zip(raws) {
         let guest = GUESTS[usize::from(raw[3]) % GUESTS.len()];
-        // At times that have no operation yet: the script's are 1,000 ns and more from each other.
-        let mut extra = |key: u8, after: u64, action: Action| {
+        let is_first = step.call.now.0.is_multiple_of(7);
+        for (after, (key, action)) in (0..).zip(about_credentials(raw, guest, is_first)) {
+            // At times that have no operation yet: the script's are 1,000 ns and more from each other.
             let mut call = by(&step, key);
             call.now.0 -= 500 - after;
             steps.push(Step {
                 call,
                 op: Some(Op::new(Who::root(), action).to_bytes()),
             });
-        };
-        let is_first = step.call.now.0 % 7 == 0 || raw[2] < 60;
-        if is_first {
-            let mut terms = sharing::terms(guest, u64::from(raw[4] % 4).max(1));
-            terms.window = credential::Window {
-                not_before: 0,
-                not_after: u64::MAX / 2_000_000_000,
-            };
-            terms.serial = u64::from(raw[5] % 3);
-            let chain = Chain::issue(volume, &sharing::key(0), terms).unwrap();
-            let put = |chain: &Chain| PutCredential {
-                chain: chain.to_bytes().into(),
-            };
-            extra(guest, 0, Action::PutCredential(put(&chain)));
-            let other = GUESTS[(usize::from(raw[3]) + 1) % GUESTS.len()];
-            if raw[6].is_multiple_of(3) {
-                let mut below = chain.links()[0].terms.clone();
-                below.subject = sharing::public(other);
-                below.depth -= 1;
-                if let Ok(longer) = chain.delegate(&sharing::key(guest), below) {
-                    extra(other, 1, Action::PutCredential(put(&longer)));
-                }
-            }
-        }
-        if raw[2] >= 240 {
-            let what = Revoked::Key(sharing::public(guest));
-            let revoke = Revoke {
-                what: what.clone(),
-                by: None,
-                until: None,
-            };
-            extra(0, 2, Action::Revoke(revoke));
-            if raw[5] % 2 == 0 {
-                extra(0, 3, Action::Restore(Restore { what, by: None }));
-            }
         }
         if raw[7] % 3 == 0 {
             step.call = by(&step, guest);
@@ -522,7 +562,7 @@ fn with_guests(script: Vec<Step>, raws: &[Raw]) -> Vec<Step> {
 }
 
 /// Whose handle an action names.
-fn owner(action: &Action, known: &Known) -> Option<u64> {
+pub fn owner(action: &Action, known: &Known) -> Option<u64> {
     let handle = match action {
         Action::WithAttrs(with) => return owner(&with.action, known),
         Action::Release(handle) => handle,
@@ -576,7 +616,7 @@ proptest! {
         let service = FileService::new(SMALL, admission());
         let script = with_guests(script(&raws), &raws);
         let expected = in_order(&service, &script);
-        let found = as_allowed(&service.clone().without_memory(), &script, &schedule, window, &mut Freedom::default());
+        let found = as_allowed(&service.clone(), &script, &schedule, window, &mut Freedom::default());
         for (step, (e, f)) in script.iter().zip(expected.results.iter().zip(&found.results)) {
             prop_assert_eq!(e, f, "{:?}", step.op.clone().map(Op::from_bytes));
         }
@@ -739,14 +779,15 @@ fn a_test_of_locks_waits_for_a_release() {
     assert!(graph.take_ready().is_some());
 }
 
-/// An ACL says who may write: a write to an object by its number waits until it is set, and for other attributes it does not.
+/// Bits, owner, group and ACL say who may write: a write to an object by its number waits until they are set, and for other attributes it does not.
 #[test]
-fn a_write_by_number_waits_for_the_acl() {
+fn a_write_by_number_waits_for_rights() {
     let by_number = Action::Write(Write {
         target: Target::Ino(Ino(2)),
         place: Place::At(0),
         data: Bytes::from_static(b"some"),
     });
+    let mut changes = Vec::new();
     for (name, ino, expected) in [
         ("system.posix_acl_access", Ino(2), false),
         ("system.posix_acl_access", Ino(3), true),
@@ -761,19 +802,53 @@ fn a_write_by_number_waits_for_the_acl() {
             mode: XattrMode::Set,
         });
         let remove = Action::RemoveXattr(RemoveXattr { ino, name });
-        for change in [set, remove] {
-            let service = FileService::new(SMALL, Admission::members_only());
-            let world = World::with(SMALL);
-            let mut graph = Graph::new(Conflicts::Declared, 8);
-            let mut insert = |action: &Action| {
-                let op = Op::new(Who::root(), action.clone()).to_bytes();
-                graph.insert(service.uses(&world.call(1), &op))
-            };
-            // The first keeps the change from settling.
-            let ids = [&write(4, 0), &change, &by_number].map(&mut insert);
-            let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
-            assert_eq!(runs.contains(&ids[2]), expected, "{change:?}");
-        }
+        changes.extend([(set, expected), (remove, expected)]);
+    }
+    let nothing = crate::common::set_attr(Target::Ino(Ino(2)));
+    for (op, expected) in [
+        (
+            SetAttr {
+                mode: Some(0),
+                ..nothing.clone()
+            },
+            false,
+        ),
+        (
+            SetAttr {
+                uid: Some(0),
+                ..nothing.clone()
+            },
+            false,
+        ),
+        (
+            SetAttr {
+                gid: Some(0),
+                ..nothing.clone()
+            },
+            false,
+        ),
+        (
+            SetAttr {
+                mtime: Some(SetTime::Now(Nothing)),
+                ..nothing
+            },
+            true,
+        ),
+    ] {
+        changes.push((Action::SetAttr(op), expected));
+    }
+    for (change, expected) in changes {
+        let service = FileService::new(SMALL, Admission::members_only());
+        let world = World::with(SMALL);
+        let mut graph = Graph::new(Conflicts::Declared, 8);
+        let mut insert = |action: &Action| {
+            let op = Op::new(Who::root(), action.clone()).to_bytes();
+            graph.insert(service.uses(&world.call(1), &op))
+        };
+        // The first keeps the change from settling.
+        let ids = [&write(4, 0), &change, &by_number].map(&mut insert);
+        let runs = std::iter::from_fn(|| graph.take_ready()).collect::<Vec<_>>();
+        assert_eq!(runs.contains(&ids[2]), expected, "{change:?}");
     }
 }
 

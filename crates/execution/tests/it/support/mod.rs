@@ -2,6 +2,8 @@
 //! crate and of services.
 #![allow(dead_code)] // Each test uses a part of it.
 
+pub mod flight;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
