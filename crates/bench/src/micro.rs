@@ -9,7 +9,7 @@ use crate::Workload;
 use crate::group::Setup;
 use crate::load::{Load, Parallelism};
 use crate::paper;
-use crate::plot::Plot;
+use crate::plot::{Mark, Plot};
 use crate::replica::Tunings;
 use crate::report::{Figures, Report, Row, Table, show};
 use crate::run::{self, Case, Options, Variant, all_cases};
@@ -323,13 +323,75 @@ pub fn plots(report: &Report) -> Vec<(String, Plot)> {
             (line.variant.clone(), points.collect())
         };
         let lines = lines.iter().filter(|line| line.workload == *workload);
+        // To what it is compared with here, as it was there.
+        let mark = |line: &Row| {
+            let name = baseline(&line.variant)?;
+            let base = lines.clone().find(|base| base.variant == name)?;
+            let (from, to) = paper::range(&paper::throughput(&line.variant, workload))?;
+            let base = base.median.ops_per_s;
+            Some(Mark {
+                line: line.variant.clone(),
+                x: line.clients as f64,
+                from: from * base,
+                to: to * base,
+            })
+        };
+        let paper = lines.clone().copied().filter_map(mark).collect();
         let plot = Plot {
             title: format!("{workload}: throughput over clients (OSDI 2000, Figure 5)"),
             x: "clients",
             y: "operations/s",
             lines: lines.map(of).collect(),
+            paper,
         };
         (format!("micro-{}", workload.replace(['/', ' '], "-")), plot)
     };
     workloads.into_iter().map(plot).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(variant: &str, clients: usize, ops_per_s: f64) -> Row {
+        let median = Figures {
+            ops_per_s,
+            ..Figures::default()
+        };
+        Row {
+            part: "throughput",
+            workload: "0/0".into(),
+            variant: variant.into(),
+            clients,
+            in_flight: 1,
+            ideal_ops_per_s: None,
+            paper: None,
+            median,
+            rounds: vec![median],
+        }
+    }
+
+    /// The paper's ratios are drawn from what they are ratios to, where the variant itself is highest.
+    #[test]
+    fn plots_have_the_papers_ratios() {
+        let mut report = Report::new("micro", 1.0);
+        report.rows = vec![
+            row("NO-REP memory", 10, 1_000.0),
+            row("NO-REP memory", 50, 2_000.0),
+            row("BFT memory", 10, 600.0),
+            row("BFT memory", 50, 500.0),
+            row("BFT-PK memory", 10, 20.0),
+        ];
+        let plots = plots(&report);
+        assert_eq!(plots.len(), 1);
+        let mark = |line: &str, from, to| Mark {
+            line: line.into(),
+            x: 10.0,
+            from,
+            to,
+        };
+        let of_bft = mark("BFT memory", 0.47 * 2_000.0, 0.47 * 2_000.0);
+        let of_bft_pk = mark("BFT-PK memory", 0.09 * 600.0, 0.2 * 600.0);
+        assert_eq!(plots[0].1.paper, [of_bft, of_bft_pk]);
+    }
 }

@@ -23,6 +23,14 @@ pub fn of(part: &str, workload: &str, variant: &str) -> Option<Paper> {
     (!value.is_empty()).then_some(Paper { of, value })
 }
 
+/// A figure that the text gives as a number or as a range; none where it gives a bound alone.
+pub(crate) fn range(value: &str) -> Option<(f64, f64)> {
+    let value = value.strip_prefix("about ").unwrap_or(value);
+    let number = value.split(' ').next()?;
+    let (from, to) = number.split_once('-').unwrap_or((number, number));
+    Some((from.parse().ok()?, to.parse().ok()?))
+}
+
 /// A figure of a paper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Paper {
@@ -138,5 +146,15 @@ mod tests {
         assert_eq!(found.as_deref(), Some("under 100"));
         assert_eq!(value("latency", "0/0", "NO-REP memory"), None);
         assert_eq!(value("window", "0/0", "BFT memory"), None);
+    }
+
+    /// Figures as they can be drawn.
+    #[test]
+    fn figures_are_numbers_and_ranges() {
+        assert_eq!(range("0.09-0.2"), Some((0.09, 0.2)));
+        assert_eq!(range("4700 (73 %)"), Some((4700.0, 4700.0)));
+        assert_eq!(range("about 20"), Some((20.0, 20.0)));
+        assert_eq!(range("under 100"), None);
+        assert_eq!(range(""), None);
     }
 }

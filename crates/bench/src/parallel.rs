@@ -11,7 +11,7 @@ use crate::graph;
 use crate::load::{Load, Parallelism, Random};
 use crate::micro::variant;
 use crate::paper;
-use crate::plot::Plot;
+use crate::plot::{Mark, Plot};
 use crate::report::{Figures, Report, Row, Table, show};
 use crate::run::{self, Options, Variant, all_cases};
 
@@ -240,10 +240,21 @@ pub fn plots(report: &Report) -> Vec<(String, Plot)> {
                 None => lines.push((row.variant.clone(), vec![point])),
             }
         }
+        let mark = |(name, points): &(String, Vec<(f64, f64)>)| {
+            let (from, to) = paper::range(paper::parallel(part, name))?;
+            let (x, _) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+            Some(Mark {
+                line: name.clone(),
+                x: *x,
+                from,
+                to,
+            })
+        };
         let plot = Plot {
             title: title.into(),
             x: "clients",
             y: "operations/s",
+            paper: lines.iter().filter_map(mark).collect(),
             lines,
         };
         (part.to_string(), plot)

@@ -16,11 +16,28 @@ pub struct Plot {
     pub y: &'static str,
     /// The lines: name and points.
     pub lines: Vec<(String, Vec<(f64, f64)>)>,
+    /// What the paper gives beside them.
+    pub paper: Vec<Mark>,
+}
+
+/// A paper's figure for a line: a value, or from one to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mark {
+    /// The line's name.
+    pub line: String,
+    /// Where: the papers' texts seldom say, so that it stands where the line is highest.
+    pub x: f64,
+    /// The least that it is.
+    pub from: f64,
+    /// The most.
+    pub to: f64,
 }
 
 const SIZE: (u32, u32) = (900, 480);
 /// For the lines' names, beside the plot: in it they would hide points.
 const NAMES: i32 = 190;
+/// Half of the width of what marks a paper's figure.
+const CROSS: i32 = 6;
 /// Told apart on white paper, the first ones also in grey.
 const COLORS: [RGBColor; 9] = [
     RGBColor(0x1b, 0x5e, 0xa8),
@@ -40,16 +57,26 @@ fn label(value: f64) -> String {
     format!("{rounded}")
 }
 
+/// Where in the plot a name stands.
+fn place(at: usize) -> (i32, i32) {
+    (SIZE.0 as i32 - NAMES + 12, 48 + 20 * at as i32)
+}
+
+fn style<'a>() -> TextStyle<'a> {
+    ("sans-serif", 13).into_font().into()
+}
+
 impl Plot {
     /// Writes the plot to a file, unless there is nothing to be seen.
     ///
     /// # Errors
     /// Where the file can't be written.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let points = self.lines.iter().flat_map(|(_, points)| points);
+        let points = self.lines.iter().flat_map(|(_, points)| points).copied();
+        let points = points.chain(self.paper.iter().map(|mark| (mark.x, mark.to)));
         let finite = points.filter(|(x, y)| x.is_finite() && y.is_finite());
         let (right, top) = finite.fold((0.0, 0.0), |(right, top): (f64, f64), (x, y)| {
-            (right.max(*x), top.max(*y))
+            (right.max(x), top.max(y))
         });
         if right == 0.0 || top == 0.0 {
             return Ok(());
@@ -79,11 +106,25 @@ impl Plot {
             let points = points.iter().copied().filter(|(_, y)| y.is_finite());
             let line = LineSeries::new(points, color.stroke_width(2)).point_size(3);
             chart.draw_series(line)?;
-            let (x, y) = (SIZE.0 as i32 - NAMES + 12, 48 + 20 * at as i32);
+            let (x, y) = place(at);
             let sample = [(x, y), (x + 18, y)];
             root.draw(&PathElement::new(sample, color.stroke_width(2)))?;
-            let style = ("sans-serif", 13).into_font();
-            root.draw(&Text::new(name.as_str(), (x + 24, y - 6), style))?;
+            root.draw(&Text::new(name.as_str(), (x + 24, y - 6), style()))?;
+            // A cross in the line's colour; two, and what lies between, where the text gives no single figure.
+            for mark in self.paper.iter().filter(|mark| mark.line == *name) {
+                let ends = [(mark.x, mark.from), (mark.x, mark.to)];
+                let cross = |end| Cross::new(end, CROSS, color.stroke_width(2));
+                chart.draw_series(ends.into_iter().map(cross))?;
+                if mark.from < mark.to {
+                    let between = PathElement::new(ends, color.stroke_width(1));
+                    chart.draw_series([between])?;
+                }
+            }
+        }
+        if !self.paper.is_empty() {
+            let (x, y) = place(self.lines.len());
+            root.draw(&Cross::new((x + 9, y), CROSS, BLACK.stroke_width(2)))?;
+            root.draw(&Text::new("paper", (x + 24, y - 6), style()))?;
         }
         root.present()?;
         Ok(())
@@ -111,6 +152,7 @@ mod tests {
             x: "clients",
             y: "operations/s",
             lines: vec![("BFT".into(), Vec::new())],
+            paper: Vec::new(),
         };
         plot.save(&path).unwrap();
         assert!(!path.exists());
@@ -118,5 +160,42 @@ mod tests {
         plot.save(&path).unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
         assert!(svg.contains("BFT") && svg.contains("Throughput") && svg.contains("clients"));
+        assert!(!svg.contains("paper"));
+    }
+
+    /// What a paper gives is marked in its line's colour, and has a name of its own; the plot reaches up to it.
+    #[test]
+    fn a_papers_figures_are_marked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("p.svg");
+        let mark = |from, to| Mark {
+            line: "BFT".into(),
+            x: 100.0,
+            from,
+            to,
+        };
+        let mut plot = Plot {
+            title: "Throughput".into(),
+            x: "clients",
+            y: "operations/s",
+            lines: vec![("BFT".into(), vec![(1.0, 10.0), (100.0, 900.0)])],
+            paper: Vec::new(),
+        };
+        let draw = |plot: &Plot| {
+            plot.save(&path).unwrap();
+            let svg = std::fs::read_to_string(&path).unwrap();
+            let names = svg.lines().filter(|line| *line == "paper").count();
+            let in_color = svg.matches("#1B5EA8").count();
+            (names, in_color, svg.contains("\n5000\n"))
+        };
+        let (names, without, high) = draw(&plot);
+        assert_eq!((names, high), (0, false));
+        plot.paper = vec![mark(400.0, 400.0)];
+        let (names, one, high) = draw(&plot);
+        assert_eq!((names, high), (1, false));
+        plot.paper.push(mark(600.0, 5000.0));
+        let (names, range, high) = draw(&plot);
+        assert_eq!((names, high), (1, true));
+        assert!(without < one && one < range, "{without} {one} {range}");
     }
 }

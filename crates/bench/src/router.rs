@@ -536,6 +536,7 @@ pub fn plots(report: &Routed) -> Vec<(String, Plot)> {
         x,
         y: "median, us",
         lines: lines(&Way::ALL, |f| f.p50_us),
+        paper: Vec::new(),
     };
     let with_cpu: &[Way] = match report.network {
         true => &Way::ALL,
@@ -546,6 +547,7 @@ pub fn plots(report: &Routed) -> Vec<(String, Plot)> {
         x,
         y: "parts of one processor",
         lines: lines(with_cpu, |f| f.router_cpu_us * f.calls_per_s / 1e6),
+        paper: Vec::new(),
     };
     vec![
         ("router-response".into(), response),

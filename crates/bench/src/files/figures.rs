@@ -4,7 +4,7 @@ use super::site::{Cpu, Unit};
 use super::system::{BASE, CBASE, PASSED};
 use super::{Files, Row};
 use crate::paper;
-use crate::plot::Plot;
+use crate::plot::{Mark, Plot};
 use crate::report::{Table, show};
 
 impl std::fmt::Display for Unit {
@@ -154,17 +154,33 @@ pub fn plots(files: &Files) -> Vec<(String, Plot)> {
 }
 
 fn plot(like: &Row, part: &[&Row]) -> (String, Plot) {
+    let part = part.iter().copied();
+    let drawn = part.filter(|row| (row.phase, &row.workload) == (like.phase, &like.workload));
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    for row in part {
-        if (row.phase, &row.workload) != (like.phase, &like.workload) {
-            continue;
-        }
+    for row in drawn.clone() {
         let point = (row.clients as f64, row.median);
         match lines.iter_mut().find(|(name, _)| *name == row.system) {
             Some((_, points)) => points.push(point),
             None => lines.push((row.system.clone(), vec![point])),
         }
     }
+    // To BASE-FS here, as it was there.
+    let mark = |row: &Row| {
+        let given = paper::files(row.part, row.phase, row.clients, row.wait_ms);
+        let (least, most) = paper::range(given)?;
+        let (from, to) = match row.unit {
+            Unit::Seconds => (row.median / most, row.median / least),
+            Unit::Megabytes | Unit::Operations => (row.median * least, row.median * most),
+        };
+        Some(Mark {
+            line: CBASE.into(),
+            x: row.clients as f64,
+            from,
+            to,
+        })
+    };
+    let of_base = drawn.filter(|row| row.system == BASE);
+    let paper = of_base.filter_map(mark).collect();
     let (waits, figure) = match like.wait_ms {
         0 => (String::new(), ""),
         ms => (format!(", {ms} ms a write"), " (DSN 2004, Figure 6)"),
@@ -184,6 +200,7 @@ fn plot(like: &Row, part: &[&Row]) -> (String, Plot) {
             Unit::Operations => "operations/s",
         },
         lines,
+        paper,
     };
     (format!("files-{}", file.replace("--", "-")), plot)
 }
@@ -259,5 +276,28 @@ mod tests {
         let (name, plot) = &plots[0];
         assert_eq!(name, "files-4-KiB-writes-phase");
         assert_eq!(plot.lines[0].1, [(1.0, 200.0), (16.0, 300.0)]);
+        assert_eq!(plot.paper, []);
+    }
+
+    /// How many times as fast as BASE-FS the paper's CBASE-FS was is drawn from BASE-FS here.
+    #[test]
+    fn plots_have_the_papers_ratios() {
+        let waiting = |clients, system, median| Row {
+            wait_ms: 20,
+            ..row("4 KiB writes", Unit::Operations, clients, system, median)
+        };
+        let rows = vec![
+            waiting(1, BASE, 40.0),
+            waiting(64, BASE, 50.0),
+            waiting(64, CBASE, 900.0),
+        ];
+        let plots = plots(&files(rows));
+        let mark = Mark {
+            line: CBASE.into(),
+            x: 64.0,
+            from: 1000.0,
+            to: 1000.0,
+        };
+        assert_eq!(plots[0].1.paper, [mark]);
     }
 }

@@ -163,6 +163,7 @@ pub fn plots(recovery: &Recovery) -> Vec<(String, Plot)> {
             x,
             y: "files written in a second",
             lines,
+            paper: Vec::new(),
         };
         (format!("recovery-{part}"), plot)
     };
