@@ -275,7 +275,9 @@ impl<D: Disk> StorageBackend for Blocks<D> {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // Under the lock: a header that is written meanwhile is not on the disk. Nobody waits for it, since one thread writes and syncs.
+        // Under the lock, so that no header is written meanwhile: in the slot of the one that is being synced it could tear what the sync then calls
+        // safe, and in the other slot the only header that is on the disk for certain. It keeps nobody from reading: redb reads block 0 when
+        // it opens the file and not again, other blocks need no lock, and one thread writes and syncs.
         let mut header = self.header.lock().unwrap_or_else(PoisonError::into_inner);
         self.file.sync()?;
         header.unsynced = false;
