@@ -31,7 +31,6 @@ pub mod graph;
 pub mod group;
 pub mod load;
 pub mod micro;
-pub mod null;
 pub mod paper;
 pub mod parallel;
 pub mod plot;
@@ -42,6 +41,8 @@ pub mod report;
 pub mod router;
 mod rpc;
 pub mod run;
+
+pub use quorate_service::null;
 
 /// The words of the papers' figures: a request of `request` KB with a result of `result` KB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,10 +124,11 @@
 //!
 //! `cargo run --example counter`, `key_value` and `null`: each a service with a client that uses it, in this crate. The second
 //! executes on worker threads, the third asks asynchronously, with many operations in flight. `processes` has replicas and clients
-//! as processes of their own, with keys and a group file. The service of the benchmarks, which can be told to wait, to
-//! conflict and to say much, is in `quorate-bench`.
+//! as processes of their own, with keys and a group file. The service of `null`, which is that of the benchmarks
+//! and can be told to wait, to conflict and to say much, is in [`mod@null`].
 
 mod local;
+pub mod null;
 
 pub use bytes::Bytes;
 pub use local::{Local, LocalError};

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use quorate_execution::graph::{Scope, Uses};
-use quorate_execution::{Call, Rest, Service};
-use quorate_state::{Fault, Txn};
+use crate::{Bytes, Call, Fault, Rest, Scope, Service, Txn, Uses};
 
 /// The longest result; results of a group are bounded too.
 const MAX_RESULT: u32 = 1 << 20;
