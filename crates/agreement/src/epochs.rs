@@ -130,7 +130,8 @@ impl Agreement {
         self.forget_votes(replica, former);
         self.statuses.remove(&replica);
         if let Some(recovery) = &mut self.recovery {
-            recovery.forget_answer(replica, void, self.now.mono);
+            recovery.forget_answer(replica, void);
+            self.settle_bound();
         }
 
         let primary_of = |m: &SignedNewView| self.config.quorum.primary(m.body.view);

@@ -141,13 +141,13 @@ impl Recovery {
         self.spared.hear(from, status, now);
     }
 
-    /// A replica is asked anew, if that is still of use. Where its key was `void` when it answered, whoever had stolen that may have done so, and
-    /// what followed from it is in doubt.
-    pub fn forget_answer(&mut self, replica: ReplicaId, void: bool, now: Millis) {
-        if self.bound.is_none() {
+    /// What a replica answered counts no longer: while the bound does not stand yet, or where its key was `void` when it answered, since whoever had stolen
+    /// that may have done so. What the others have answered does: had all to be asked anew, the bound would rise each time with the places that
+    /// were filled up to the one before, and a faulty replica that skips numbers of its keys would have it run away from the one that recovers.
+    pub fn forget_answer(&mut self, replica: ReplicaId, void: bool) {
+        if self.bound.is_none() || (void && self.answers.has(replica)) {
             self.answers.forget(replica);
-        } else if void && self.answers.has(replica) {
-            self.ask_again(now);
+            self.bound = None;
         }
     }
 
@@ -294,7 +294,7 @@ impl Agreement {
     }
 
     /// Takes what was answered for the bound, if it gives one: once all have answered, or have had time for it.
-    fn settle_bound(&mut self) {
+    pub(crate) fn settle_bound(&mut self) {
         let (quorum, now) = (self.config.quorum, self.now.mono);
         let Some(recovery) = self.recovery.as_mut().filter(|r| r.bound.is_none()) else {
             return;

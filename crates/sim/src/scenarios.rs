@@ -89,6 +89,7 @@ scenarios! {
     recovery::a_replica_that_lies_about_its_view_keeps_nobody_away
     recovery::two_words_lead_nobody_far
     recovery::claims_that_go_with_their_keys_lead_to_a_state
+    recovery::who_skips_numbers_keeps_nobody_away
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered

@@ -75,6 +75,7 @@ tests! {
     a_replica_that_lies_about_its_view_keeps_nobody_away
     two_words_lead_nobody_far
     claims_that_go_with_their_keys_lead_to_a_state
+    who_skips_numbers_keeps_nobody_away
     service_is_back_within_two_timeouts
     leaping_primary
     a_client_and_a_replica_in_league

@@ -2,18 +2,29 @@
 
 use quorate_sim::{Options, run};
 
+/// Runs each seed of a list.
+fn run_all(list: &str, options: Options) {
+    let first = list.lines().filter_map(|l| l.split_whitespace().next());
+    for seed in first.filter_map(|word| word.parse().ok()) {
+        let report = run(seed, options);
+        assert!(report.result.is_ok(), "{report}");
+    }
+}
+
 /// What was mended stays mended.
 #[test]
 fn seeds_that_found_something() {
-    for line in include_str!("../../seeds.txt").lines() {
-        let Some(seed) = line.split_whitespace().next() else {
-            continue;
-        };
-        if let Ok(seed) = seed.parse() {
-            let report = run(seed, Options::default());
-            assert!(report.result.is_ok(), "{report}");
-        }
-    }
+    run_all(include_str!("../../seeds.txt"), Options::default());
+}
+
+/// The same with an owner and guests.
+#[test]
+fn seeds_with_guests_that_found_something() {
+    let options = Options {
+        guests: true,
+        ..Options::default()
+    };
+    run_all(include_str!("../../guest_seeds.txt"), options);
 }
 
 /// A run follows from its seed alone: twice the same events, one by one.
