@@ -95,10 +95,13 @@ pub struct Agreement {
     pub(crate) entered: Option<Entered>,
     /// When to give up waiting for the NEW-VIEW; set when 2f+1 VIEW-CHANGEs are there.
     pub(crate) new_view_deadline: Option<Millis>,
-    /// View changes since the last progress; each doubles the patience.
+    /// View changes since the last progress.
     pub(crate) failed_views: u32,
-    /// How many views more have to fail before this replica goes again to where a single other one waits.
-    pub(crate) steps_to_meet: usize,
+    /// Those of them from a view that had not begun, or where something waited; 1 if there were others alone. Each doubles the patience. Had the others as well,
+    /// a faulty replica that has others follow it would have them wait longest wherever nobody asks for anything.
+    pub(crate) slow_views: u32,
+    /// Views that did not begin in time since one last did; f+1 stand for more.
+    pub(crate) failed_to_begin: usize,
     /// Under which keys the replicas speak, where they have key holders.
     pub(crate) epochs: Option<Epochs>,
     pub(crate) view_changes_seen: u64,
@@ -260,7 +263,8 @@ impl Agreement {
             entered,
             new_view_deadline: None,
             failed_views: 0,
-            steps_to_meet: 0,
+            slow_views: 0,
+            failed_to_begin: 0,
             epochs: Epochs::new(&config.keys, epochs),
             view_changes_seen: 0,
             next_index,

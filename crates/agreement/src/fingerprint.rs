@@ -69,7 +69,8 @@ impl Agreement {
             entered: _,
             new_view_deadline,
             failed_views: _,
-            steps_to_meet,
+            slow_views: _,
+            failed_to_begin,
             view_changes_seen: _,
             next_index: _,
             persisted: _,
@@ -119,7 +120,7 @@ impl Agreement {
         let changes = view_changes.values().filter(|m| counts(m.body.view));
         list(changes.map(|m| (m.body.replica, m.digest())), out);
         (new_view_deadline.is_some() && *view < last).encode(out);
-        (*steps_to_meet as u64).encode(out);
+        (*failed_to_begin as u64).encode(out);
         let waiting = waiting_new_views
             .values()
             .filter(|m| m.body.view <= last)

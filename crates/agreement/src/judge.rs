@@ -239,14 +239,15 @@ impl Agreement {
     /// How long to wait for a primary: doubles with each view that failed, up to 64 times, and falls back with progress. Where it only grew,
     /// a faulty primary could be slow for ever (Prime, DSN 2008; BFT-SMaRt issue 51).
     pub(crate) fn patience(&self) -> Millis {
-        self.judge.patience(self.config.timeout_ms) << self.failed_views.min(6)
+        self.judge.patience(self.config.timeout_ms) << self.slow_views.min(6)
     }
 
     /// Whether what another replica says is a reason to leave this view already: not many have failed of late, or it had the time to bring
     /// something.
     pub(crate) fn has_view_had_its_time(&self) -> bool {
         let has_had = self.now.mono.saturating_sub(self.judge.pipeline.began());
-        self.failed_views <= FEW_FAILED || has_had >= self.patience()
+        let time = self.judge.patience(self.config.timeout_ms) << self.failed_views.min(6);
+        self.failed_views <= FEW_FAILED || has_had >= time
     }
 
     /// When the oldest claim has waited too long. The timer is that claim's: one of the whole queue never stopped under steady load (BFT-SMaRt

@@ -436,7 +436,7 @@ impl Agreement {
         while self.executed < self.committed && self.execute_next() {}
         if self.executed > before {
             if !is_on(Mutant::PatienceOnlyGrows) {
-                self.failed_views = 0;
+                (self.failed_views, self.slow_views) = (0, 0);
             }
             self.behind = None;
         }

@@ -15,12 +15,20 @@ use crate::io::{Output, Rejected};
 use crate::selection::{Selection, select, well_formed};
 use crate::slot::{Proposal, Stage};
 
+/// From one view in which replicas meet that have come apart to the next. Not more than [`MAX_FOLLOWED`], on which the bound of views of a
+/// replica that recovers rests; and no multiple of 4 or 7, so that it is not the same replicas that lead them all.
+const MEETING: u64 = MAX_FOLLOWED - 1;
+
 impl Agreement {
     /// Leaves the present view for `view`.
     pub(crate) fn start_view_change(&mut self, view: View) {
         assert!(view > self.view);
         self.roll_back();
         self.failed_views += 1;
+        // A view that has begun, and had nothing to do when it was left, was not too slow for anybody. One counts all the same: who joins others has as
+        // much patience with the next view as those for whom the one before was too slow.
+        let slow = !self.active || self.waits_for_primary();
+        self.slow_views = (self.slow_views + u32::from(slow)).max(1);
         self.view_changes_seen += 1;
         self.view = view;
         self.active = false;
@@ -56,21 +64,36 @@ impl Agreement {
         self.persist_then_tell(record, PeerMessage::ViewChange(signed));
     }
 
-    /// Where to go when a view did not begin in time: the next, or to where a single other replica waits further on. It may have been led there
-    /// alone, by one that recovers or says so, and the others are too few to begin any view without it. From here, for which 2f+1 have said
-    /// VIEW-CHANGE, by [`MAX_FOLLOWED`] at the most; and after that f+1 views have to fail before the next time, so that a correct replica
-    /// leads one between two that a faulty one has chosen.
+    /// Where to go when a view did not begin in time. In PBFT that is the next, and who is correct never comes far from the others. Here one may have
+    /// been led away alone, by a replica that recovers or says so, up to [`MAX_FOLLOWED`] views; and the others may be too few to begin any view
+    /// without it. To go where somebody says to wait is no way to meet, since a faulty replica says another thing to each. So all go where nobody's word
+    /// leads them: where too few are here or in the next view, to the next view that is a multiple of [`MEETING`]. A few of these on, nobody is
+    /// ahead any more. From there all go on one by one through f+1 views, one of which has a correct primary, before they try the next multiple.
     pub(crate) fn view_after_failure(&mut self) -> View {
-        let next = self.view.next();
-        let near = View(self.view.0.saturating_add(MAX_FOLLOWED));
-        let waits = self.view_changes.values().map(|m| m.body.view);
-        let furthest = waits.max().unwrap_or_default().min(near);
-        if furthest > next && self.steps_to_meet == 0 {
-            self.steps_to_meet = self.config.quorum.weak();
-            return furthest;
+        let (quorum, at) = (self.config.quorum, self.view.0);
+        let since = at % MEETING;
+        let meeting = View((at - since).saturating_add(MEETING));
+        let few_failed = self.failed_to_begin < quorum.weak();
+        let next = match few_failed || since < quorum.f() as u64 {
+            true => self.view.next(),
+            false => meeting,
+        };
+        self.failed_to_begin = quorum.weak().min(self.failed_to_begin + 1);
+        // Who is in the next has only been quicker than this one.
+        let said = self.view_changes.values().map(|m| m.body.view);
+        let here = said.filter(|view| *view == self.view || *view == next);
+        if here.count() >= quorum.commit() {
+            return next;
         }
-        self.steps_to_meet = self.steps_to_meet.saturating_sub(1);
-        next
+        // More patience would have been of no use.
+        self.slow_views = self.slow_views.saturating_sub(1);
+        meeting
+    }
+
+    /// Whether the primary has something to order, or has begun to.
+    fn waits_for_primary(&self) -> bool {
+        let last = self.slots.keys().next_back();
+        self.pool.oldest_claim().is_some() || last.is_some_and(|&last| last > self.committed)
     }
 
     fn forget_proposals(&mut self) {
@@ -432,7 +455,7 @@ impl Agreement {
         self.own_change = None;
         self.end_recovery();
         self.new_view_deadline = None;
-        self.steps_to_meet = 0;
+        self.failed_to_begin = 0;
         self.entered = Some(entered.clone());
         self.forget_proposals();
         if is_on(Mutant::PreparedForgotten) {

@@ -93,6 +93,7 @@ scenarios! {
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered
+    adversaries::who_is_led_away_alone_is_met
     views::a_primary_hands_over
     views::service_is_back_within_two_timeouts
     views::a_view_begins_above_its_primarys_window

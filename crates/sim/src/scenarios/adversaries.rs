@@ -318,3 +318,46 @@ pub(super) fn a_wrong_mac_for_one_stops_nobody() -> Outcome {
     w.start(3)?;
     w.finish().map(|_| ())
 }
+
+/// One of two faulty replicas of seven tells one other alone that it recovers, and waits in a view not far ahead; the other says of each other one
+/// in which view it is, and names another to each. Then both are silent, so that the group can do without nobody. When the next view does not begin, all
+/// that are left meet in one that neither has named.
+pub(super) fn who_is_led_away_alone_is_met() -> Outcome {
+    let mut knobs = Knobs::calm(7);
+    knobs.clients = 1;
+    let mut w = World::new(1, knobs, Sink::None);
+    w.run_for(20)?;
+    append(&mut w, 0, 0..5, 1000)?;
+    let ahead = Status {
+        view: View(12),
+        active: false,
+        stable: Seq(1),
+        committed: Seq(1),
+        executed: Seq(1),
+        primary_lost: false,
+        recovering: Some(Seq(1)),
+    };
+    w.handle(1, Input::Peer(ReplicaId(6), PeerMessage::Status(ahead)))?;
+    for (to, view) in [(0, 15), (2, 14), (3, 17), (4, 12)] {
+        let body = ViewChange {
+            view: View(view),
+            replica: ReplicaId(5),
+            stable: Seq(0),
+            checkpoints: vec![(Seq(0), w.genesis_root())],
+            prepared: vec![],
+            preprepared: vec![],
+        };
+        let word = SignedViewChange::sign(body, &w.signer_of_now(ReplicaId(5))).into_inner();
+        w.handle(to, Input::Peer(ReplicaId(5), PeerMessage::ViewChange(word)))?;
+    }
+    w.crash(5);
+    w.crash(6);
+    assert_eq!(standing(&w, 1).view, View(12));
+    let open = ask(&mut w, 0, 5);
+    w.run_until("answered", 4_000, |w| w.operation(open).done.is_some())?;
+    w.run_until("in one view", 1_000, World::are_in_one_view)?;
+    append(&mut w, 0, 6..10, 1000)?;
+    w.start(5)?;
+    w.start(6)?;
+    w.finish().map(|_| ())
+}

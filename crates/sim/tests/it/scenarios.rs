@@ -80,4 +80,5 @@ tests! {
     leaping_primary
     a_client_and_a_replica_in_league
     old_requests_are_not_ordered
+    who_is_led_away_alone_is_met
 }
