@@ -344,11 +344,16 @@ impl Fs<'_, '_> {
         let mut decisions = guest.decisions.borrow_mut();
         let has_changed = guest.has_changed.get();
         if let Some((decision, is_held)) = decisions.about(ino, guest.operation) {
-            let holds = (is_held && !has_changed) || {
-                let (nlink, place) = self.place_of(ino)?;
-                // Without a name it may be in another place for its names' sake.
-                nlink > 0 && (place == decision.place || is_on(Mutant::RenamesRemembered))
-            };
+            let holds = (is_held && !has_changed)
+                || match self.place_of(ino) {
+                    // Without a name it may be in another place for its names' sake.
+                    Ok((nlink, place)) => {
+                        nlink > 0 && (place == decision.place || is_on(Mutant::RenamesRemembered))
+                    }
+                    // It is gone. To be forgotten, or the operation would take it for held when it asks again.
+                    Err(Stop::Refused(_)) => false,
+                    Err(fault) => return Err(fault),
+                };
             if holds {
                 return Ok(ask(decision));
             }

@@ -97,7 +97,7 @@ fn play(batches: &[Batch], schedule: &[(u8, u8)], conflicts: Conflicts, threads:
         let op = Bytes::copy_from_slice(&[what, 1 + which % 3, 0, 7, 0]);
         Some((CLIENT, SessionId(1), op))
     };
-    World::new(Arrays, conflicts, threads).play(batches, schedule, reads)
+    World::new(Arrays, Arrays, conflicts, threads).play(batches, schedule, reads)
 }
 
 proptest! {
@@ -142,7 +142,7 @@ fn much_is_at_work_at_once() {
 /// A reply takes another's place after a checkpoint that still waits: the checkpoint has the one before.
 #[test]
 fn a_reply_is_replaced_beyond_a_checkpoint() {
-    let mut world = World::new(Arrays, Conflicts::Declared, 0);
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
     let mut numbers = Numbers {
         next: [0; 8],
         time: 1_000_000_000_000,
@@ -174,7 +174,7 @@ fn a_reply_is_replaced_beyond_a_checkpoint() {
 /// An operation that was ordered twice has its end once, and what comes after it need not wait for that.
 #[test]
 fn nothing_waits_for_a_twin() {
-    let mut world = World::new(Arrays, Conflicts::Declared, 0);
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
     let mut numbers = Numbers {
         next: [0; 8],
         time: 1_000_000_000_000,
@@ -197,7 +197,7 @@ fn nothing_waits_for_a_twin() {
 /// An operation that fails on a worker takes the replica out; not if it was given up.
 #[test]
 fn a_failure_is_told() {
-    let mut world = World::new(Arrays, Conflicts::Declared, 0);
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
     let mut numbers = Numbers {
         next: [0; 8],
         time: 1_000_000_000_000,

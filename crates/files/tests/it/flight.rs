@@ -237,7 +237,10 @@ fn play(
     let agreed = agreed.collect();
     let reads = &script.reads;
     let read = |which: u8| reads.get(usize::from(which) % reads.len().max(1)).cloned();
-    let most = World::new(service, Conflicts::Declared, threads).play(agreed, schedule, read);
+    // In order, each decision about a guest is made anew.
+    let plain = service.clone().without_memory();
+    let world = World::new(service, plain, Conflicts::Declared, threads);
+    let most = world.play(agreed, schedule, read);
     (most, script.done, script.refused)
 }
 

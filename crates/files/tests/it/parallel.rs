@@ -616,6 +616,8 @@ proptest! {
         let service = FileService::new(SMALL, admission());
         let script = with_guests(script(&raws), &raws);
         let expected = in_order(&service, &script);
+        // What was decided is remembered on both sides, and does not show.
+        prop_assert!(in_order(&service.clone().without_memory(), &script) == expected);
         let found = as_allowed(&service.clone(), &script, &schedule, window, &mut Freedom::default());
         for (step, (e, f)) in script.iter().zip(expected.results.iter().zip(&found.results)) {
             prop_assert_eq!(e, f, "{:?}", step.op.clone().map(Op::from_bytes));

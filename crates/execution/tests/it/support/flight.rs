@@ -88,6 +88,15 @@ impl Threads {
     }
 }
 
+/// What was undone, as another primary has it ordered: at times in another order.
+fn ordered_anew(mut batch: Agreed, which: u8) -> Agreed {
+    let by = usize::from(which / 2) % batch.requests.len().max(1);
+    if which.is_multiple_of(2) {
+        batch.requests.rotate_left(by);
+    }
+    batch
+}
+
 /// A replica's execution: what is agreed is taken in under a schedule, and what comes of it is held against the same in order.
 pub struct World<S> {
     /// Each that is used is a clone of this one.
@@ -136,15 +145,15 @@ fn snapshot_of(state: &mut State) -> MemorySnapshot {
 }
 
 impl<S: Service + Clone> World<S> {
-    /// At the beginning. With `threads` jobs run on so many, otherwise here.
-    pub fn new(service: S, conflicts: Conflicts, threads: usize) -> World<S> {
-        let begin = || {
+    /// At the beginning; `plain` is what executes in order. With `threads` jobs run on so many, otherwise here.
+    pub fn new(service: S, plain: S, conflicts: Conflicts, threads: usize) -> World<S> {
+        let begin = |service: &S| {
             let executor = Executor::new(service.clone());
             let mut state = State::new(Arc::new(MemorySnapshot::default()));
             executor.genesis(&mut state).unwrap();
             (executor, state)
         };
-        let (executor, state) = begin();
+        let (executor, state) = begin(&service);
         World {
             executor,
             state,
@@ -170,7 +179,7 @@ impl<S: Service + Clone> World<S> {
             log: Vec::new(),
             stored: 0,
             at: 0,
-            reference: begin(),
+            reference: begin(&plain),
             roots: Vec::new(),
             most: 0,
             service,
@@ -464,7 +473,7 @@ impl<S: Service + Clone> World<S> {
                 0..=59 if is_free => self.begin(waiting.pop().unwrap(), which % 3 == 0),
                 60..=139 => self.run(which),
                 140..=169 => self.keep(),
-                170..=179 => waiting.extend(self.undo()),
+                170..=179 => waiting.extend(self.undo().map(|batch| ordered_anew(batch, which))),
                 180..=199 => self.store(),
                 200..=229 if is_free => {
                     if let Some((client, session, op)) = reads(which) {
@@ -472,7 +481,10 @@ impl<S: Service + Clone> World<S> {
                     }
                 }
                 230..=231 if self.tentative.is_none() => self.give_up(),
-                232..=233 => waiting.extend(self.restart(&mut choices)),
+                232..=233 => {
+                    let undone = self.restart(&mut choices);
+                    waiting.extend(undone.map(|batch| ordered_anew(batch, which)));
+                }
                 _ if steps > 3_000 => self.keep(),
                 _ => {}
             }
