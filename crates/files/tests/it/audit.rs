@@ -1,9 +1,10 @@
 //! What the audit log says of what was brought, taken back and done: by which credential, and with what.
 
+use bytes::Bytes;
 use quorate_credential::{Caveat, Rights};
 use quorate_files::answer::{AuditRow, Decision};
 use quorate_files::op::*;
-use quorate_files::{Action, Errno, Ino};
+use quorate_files::{Action, Answer, Attr, Errno, Ino, Kind};
 
 use crate::common::Result;
 use crate::sharing::{MEMBER, Volume, key, public, refused, terms};
@@ -258,4 +259,43 @@ fn nobody_fills_the_share_of_others() -> Result<()> {
     assert_eq!(v.last_row().share, Some(public(BOB)));
     v.check();
     Ok(())
+}
+
+/// What was decided about an object is of no more use when it is gone, however often one operation asks: the log names the same credential as where
+/// it is decided anew, which [`Volume::run`] compares.
+#[test]
+fn who_asks_for_what_is_gone_is_told_apart_alike() {
+    let mut volume = Volume::new();
+    let name = Bytes::from_static(b"fifo");
+    let made = volume.run(
+        MEMBER,
+        Action::Mknod(Mknod {
+            parent: Ino::ROOT,
+            name: name.clone(),
+            kind: Kind::Fifo,
+            mode: 0o666,
+            umask: 0,
+            rdev: 0,
+        }),
+    );
+    let Ok(Answer::Attr(Attr { ino, .. })) = made else {
+        panic!("{made:?}");
+    };
+    // Another that comes before the one about it: where it is decided anew, the log names the first of all.
+    let about = share(&mut volume, ino, Rights::ALL, 0).id();
+    for number in 1..=26_u8 {
+        let other = volume.dir(Ino::ROOT, &[number]);
+        let other = share(&mut volume, other, Rights::ALL, number.into());
+        if other.id().0 < about.0 {
+            break;
+        }
+    }
+    volume.attr(BOB, ino).unwrap();
+    let unlink = Unlink {
+        parent: Ino::ROOT,
+        name,
+    };
+    volume.run(MEMBER, Action::Unlink(unlink)).unwrap();
+    let write = volume.write(BOB, Target::Ino(ino), b"some");
+    assert_eq!(write, Err(Errno::ESTALE));
 }
