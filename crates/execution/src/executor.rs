@@ -5,9 +5,10 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_state::{Fault, State, Txn};
 use quorate_wire::message::session::SESSION_LEASE_MS;
-use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, Request};
+use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, ReplyBody, Request};
 use quorate_wire::{ClientId, Decode, Encode, ReplicaKeys, RequestNumber, SessionId, Time};
 
+use crate::reading;
 use crate::recoveries::Identities;
 use crate::service::{Call, Rest, Service};
 use crate::sessions::{self, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
@@ -141,22 +142,22 @@ impl<S: Service> Executor<S> {
         client: ClientId,
         session: SessionId,
         op: &Bytes,
-    ) -> Result<Option<Bytes>, Fault> {
+        in_full: bool,
+    ) -> Result<Option<ReplyBody>, Fault> {
         if op.is_empty() || !self.service.is_read_only(op) {
             return Ok(None);
         }
         let mut txn = state.begin();
         if self.table.owner(&txn, session)? != Some(client) {
-            return Ok(Some(Outcome::NoSession(()).to_bytes().into()));
+            let outcome = Outcome::NoSession(()).to_bytes().into();
+            return Ok(Some(ReplyBody::of(outcome, in_full)));
         }
         let call = Call {
             client,
             session,
             now: self.table.clock(&txn)?.last,
         };
-        let answer = self.service.execute(&mut txn, &call, op)?;
-        debug_assert!(txn.writes().is_empty(), "an operation that only reads");
-        Ok(Some(Outcome::Done(answer).to_bytes().into()))
+        reading::read(&self.service, &mut txn, &call, op, in_full).map(Some)
     }
 
     /// Executes a batch: requests in their order, at times that rise strictly from the primary's proposal on.
@@ -624,8 +625,11 @@ mod tests {
         w.run(s.0, 1, &[5]);
         let mut read = |client, op: &'static [u8]| {
             let op = Bytes::from_static(op);
-            let outcome = w.executor.read(&mut w.state, client, s, &op).unwrap();
-            outcome.map(|o| Outcome::from_bytes(o).unwrap())
+            let (executor, state) = (&mut w.executor, &mut w.state);
+            let mut read = |in_full| executor.read(state, client, s, &op, in_full).unwrap();
+            let (body, digest) = (read(true), read(false));
+            assert_eq!(digest, body.as_ref().map(|b| ReplyBody::Digest(b.digest())));
+            body.map(|b| Outcome::from_bytes(b.result().unwrap().clone()).unwrap())
         };
         assert_eq!(read(CLIENT, &[0]), Some(done(5)));
         assert_eq!(read(CLIENT, &[1]), None);

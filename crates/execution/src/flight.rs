@@ -23,12 +23,13 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_state::{Fault, Layer, Place, State};
-use quorate_wire::message::{Outcome, Request};
+use quorate_wire::message::{Outcome, ReplyBody, Request};
 use quorate_wire::{ClientId, Encode, RequestNumber, Seq, SessionId, Time};
 
 use crate::executor::{Executor, done, is_sweep_due, next_time};
 use crate::graph::{Conflicts, Graph, OpId};
-use crate::job::{Broken, Completion, Job};
+use crate::job::{Broken, Came, Completion, How, Job};
+use crate::reading;
 use crate::service::{Call, Ran, Service};
 use crate::sessions::{self, KeptReply};
 use crate::table::Cached;
@@ -63,8 +64,8 @@ impl Default for Workers {
 pub struct Done<T> {
     /// What it came with.
     pub tag: T,
-    /// An [`Outcome`].
-    pub outcome: Bytes,
+    /// An [`Outcome`]; of a read by its digest, if it was wanted so.
+    pub body: ReplyBody,
     /// Whether it may be undone.
     pub is_tentative: bool,
 }
@@ -109,7 +110,8 @@ struct Work<T> {
     keeps: Option<Keeps>,
     /// The number of the open layer that it writes to.
     epoch: u64,
-    ran: Option<(Ran, Layer)>,
+    how: How,
+    came: Option<Came>,
 }
 
 /// How the reply of an operation at work will be kept.
@@ -186,7 +188,7 @@ impl<T> Flight<T> {
                 return Ok(false);
             }
             let outcome = executor.execute_next(state, proposed, is_first, request)?;
-            self.finish(tag(), outcome, self.tentative.is_some());
+            self.finish(tag(), ReplyBody::Full(outcome), self.tentative.is_some());
             return Ok(true);
         }
         let call = Call {
@@ -217,7 +219,7 @@ impl<T> Flight<T> {
         clock.last = now;
         executor.table.set_clock(clock);
         if let Some(outcome) = early {
-            self.finish(tag(), outcome, self.tentative.is_some());
+            self.finish(tag(), ReplyBody::Full(outcome), self.tentative.is_some());
             return Ok(true);
         }
         let keeps = (!executor.service.is_read_only(request.op())).then(|| {
@@ -229,7 +231,7 @@ impl<T> Flight<T> {
                 is_answered: false,
             }
         });
-        self.insert(executor, tag(), call, request.op(), keeps);
+        self.insert(executor, tag(), call, request.op(), (How::Ordered, keeps));
         Ok(true)
     }
 
@@ -242,7 +244,7 @@ impl<T> Flight<T> {
         &mut self,
         executor: &mut Executor<S>,
         state: &mut State,
-        (client, session): (ClientId, SessionId),
+        (client, session, in_full): (ClientId, SessionId, bool),
         op: &Bytes,
         tag: impl FnOnce() -> T,
     ) -> Result<bool, Fault> {
@@ -256,7 +258,7 @@ impl<T> Flight<T> {
         let txn = state.begin();
         if executor.table.owner(&txn, session)? != Some(client) {
             let outcome = Outcome::NoSession(()).to_bytes().into();
-            self.finish(tag(), outcome, false);
+            self.finish(tag(), ReplyBody::of(outcome, in_full), false);
             return Ok(true);
         }
         let call = Call {
@@ -264,7 +266,7 @@ impl<T> Flight<T> {
             session,
             now: executor.table.clock(&txn)?.last,
         };
-        self.insert(executor, tag(), call, op, None);
+        self.insert(executor, tag(), call, op, (How::Read { in_full }, None));
         Ok(true)
     }
 
@@ -279,7 +281,7 @@ impl<T> Flight<T> {
         tag: T,
         call: Call,
         op: &Bytes,
-        keeps: Option<Keeps>,
+        (how, keeps): (How, Option<Keeps>),
     ) {
         let id = self.graph.insert(executor.service.uses(&call, op));
         assert_eq!(id, self.next_id());
@@ -290,7 +292,8 @@ impl<T> Flight<T> {
             op: op.clone(),
             keeps,
             epoch: self.epoch + self.marks.len() as u64,
-            ran: None,
+            how,
+            came: None,
         };
         self.entries.push_back(Entry {
             work: Some(work),
@@ -379,12 +382,12 @@ impl<T> Flight<T> {
     /// # Errors
     /// Why this replica can't go on.
     pub fn complete(&mut self, completion: Completion) -> Result<(), Broken> {
-        let Completion { id, ran } = completion;
+        let Completion { id, came } = completion;
         self.running -= 1;
         self.graph.ran(id);
         // What comes of work that was given up is nobody's concern, not even that it failed.
         if let Some(work) = &mut self.entry(id).work {
-            work.ran = Some(ran?);
+            work.came = Some(came?);
         }
         Ok(())
     }
@@ -434,6 +437,7 @@ impl<T> Flight<T> {
                         view: state.view(),
                         call: work.call,
                         op: work.op.clone(),
+                        how: work.how,
                     });
                 }
                 None => {
@@ -476,9 +480,24 @@ impl<T> Flight<T> {
                 op,
                 keeps,
                 epoch,
-                ran,
+                how,
+                came,
             } = work;
             let Executor { service, table, .. } = executor;
+            let (ran, writes) = match (came, how) {
+                (Some(Came::Read(body)), _) => {
+                    self.finish(tag, body, is_tentative);
+                    return Ok(());
+                }
+                (None, How::Read { in_full }) => {
+                    // There was nothing to run.
+                    let body = reading::read(service, &mut state.begin(), &call, &op, in_full)?;
+                    self.finish(tag, body, is_tentative);
+                    return Ok(());
+                }
+                (Some(Came::Ran(ran, writes)), _) => (Some(ran), writes),
+                (None, How::Ordered) => (None, Layer::new()),
+            };
             let is_oldest = epoch == self.epoch;
             if let Some(keeps) = keeps.filter(|_| !is_oldest)
                 && let Some(before) = table.take_unwritten(call.session, keeps.number)
@@ -492,7 +511,6 @@ impl<T> Flight<T> {
                 true => Place::Tentative,
                 false => Place::Open((epoch - self.epoch) as usize),
             };
-            let (ran, writes) = ran.map_or((None, Layer::new()), |(ran, w)| (Some(ran), w));
             let mut txn = state.begin_at(place, writes);
             let answer = match ran {
                 Some(Ran::Done(answer)) => answer,
@@ -529,7 +547,7 @@ impl<T> Flight<T> {
                 debug_assert!(txn.writes().is_empty(), "an operation that only reads");
             }
             txn.commit();
-            self.finish(tag, outcome, is_tentative);
+            self.finish(tag, ReplyBody::Full(outcome), is_tentative);
         }
         Ok(())
     }
@@ -549,10 +567,10 @@ impl<T> Flight<T> {
         }
     }
 
-    fn finish(&mut self, tag: T, outcome: Bytes, is_tentative: bool) {
+    fn finish(&mut self, tag: T, body: ReplyBody, is_tentative: bool) {
         self.done.push(Done {
             tag,
-            outcome,
+            body,
             is_tentative,
         });
     }

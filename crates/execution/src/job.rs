@@ -4,8 +4,10 @@ use alloc::string::String;
 
 use bytes::Bytes;
 use quorate_state::{Fault, Layer, View};
+use quorate_wire::message::ReplyBody;
 
 use crate::graph::OpId;
+use crate::reading;
 use crate::service::{Call, Ran, Service};
 
 /// An operation that may run now, with all that it takes. Wherever and whenever it runs, the same comes of it: what others
@@ -16,14 +18,36 @@ pub struct Job {
     pub(crate) view: View,
     pub(crate) call: Call,
     pub(crate) op: Bytes,
+    pub(crate) how: How,
+}
+
+/// What becomes of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// It was ordered.
+    Ordered,
+    /// It only reads, and was not; its result is wanted in full or by its digest.
+    Read {
+        /// Which of these.
+        in_full: bool,
+    },
+}
+
+/// What came of the run step.
+#[derive(Clone, Debug)]
+pub(crate) enum Came {
+    /// What the service said and wrote.
+    Ran(Ran, Layer),
+    /// The reply to a read.
+    Read(ReplyBody),
 }
 
 /// What a job came to.
 #[derive(Clone, Debug)]
 pub struct Completion {
     pub(crate) id: OpId,
-    /// What the service said and wrote; or why this replica can't go on.
-    pub(crate) ran: Result<(Ran, Layer), Broken>,
+    /// That, or why this replica can't go on.
+    pub(crate) came: Result<Came, Broken>,
 }
 
 /// Why a job came to nothing.
@@ -39,12 +63,18 @@ impl Job {
     /// Runs the operation.
     pub fn run<S: Service>(&self, service: &S) -> Completion {
         let mut txn = self.view.begin();
-        let ran = service.run(&mut txn, &self.call, &self.op);
+        let (call, op) = (&self.call, &self.op);
+        let came = match self.how {
+            How::Ordered => service
+                .run(&mut txn, call, op)
+                .map(|ran| Came::Ran(ran, txn.into_writes())),
+            How::Read { in_full } => {
+                reading::read(service, &mut txn, call, op, in_full).map(Came::Read)
+            }
+        };
         Completion {
             id: self.id,
-            ran: ran
-                .map(|ran| (ran, txn.into_writes()))
-                .map_err(Broken::Fault),
+            came: came.map_err(Broken::Fault),
         }
     }
 
@@ -52,7 +82,7 @@ impl Job {
     pub fn failed(&self, why: String) -> Completion {
         Completion {
             id: self.id,
-            ran: Err(Broken::Died(why)),
+            came: Err(Broken::Died(why)),
         }
     }
 }

@@ -5,6 +5,7 @@ use quorate_state::{Fault, Txn};
 use quorate_wire::{ClientId, SessionId, Time};
 
 use crate::graph::Uses;
+use crate::reading::Reading;
 
 /// Who calls, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,15 @@ pub trait Service: Send + 'static {
     /// # Errors
     /// [`Fault`] where the store fails.
     fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault>;
+
+    /// Executes one operation of which [`Service::is_read_only`] is true, outside of the agreed order. It answers what `execute` does. A
+    /// service whose answers hold large values of the state, byte for byte, says here which: see [`Reading`].
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    fn read(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Reading, Fault> {
+        self.execute(txn, call, op).map(Reading::from)
+    }
 
     /// A session was closed or its lease ran out: what it held is let go. Nobody can use it any more. A session that may hold
     /// much lets go of a part and answers [`Rest::More`]: it is called again with the next operation, so that none takes long.

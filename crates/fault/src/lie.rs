@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use bytes::Bytes;
 use quorate_wire::message::{
-    Checkpoint, Committed, Outcome, PeerMessage, ReplicaMessage, Reply, ReplyBody, Report, Status,
-    Vouched, Vouchers,
+    Checkpoint, Committed, Outcome, Parted, PeerMessage, ReplicaMessage, Reply, ReplyBody, Report,
+    Status, Vouched, Vouchers,
 };
 use quorate_wire::{Decode, Digest, Encode, Seq, View};
 
@@ -33,10 +33,25 @@ fn other_result(result: Bytes) -> Bytes {
     }
 }
 
+/// The same values at the same places, one of which is another.
+fn other_parted(parted: &Parted) -> ReplyBody {
+    let mut result = parted.result().to_vec();
+    let changed = parted.values().first().map(|span| span.offset as usize);
+    if let Some(byte) = changed.and_then(|at| result.get_mut(at)) {
+        *byte ^= 1;
+    }
+    let result = Bytes::from(result);
+    match Parted::new(result.clone(), parted.values().to_vec()) {
+        Some(other) => ReplyBody::Parted(other),
+        None => ReplyBody::Full(result),
+    }
+}
+
 fn other_reply(reply: Reply) -> Reply {
     let body = match reply.body {
         ReplyBody::Full(result) => ReplyBody::Full(other_result(result)),
         ReplyBody::Digest(digest) => ReplyBody::Digest(other_digest(digest)),
+        ReplyBody::Parted(parted) => other_parted(&parted),
     };
     // What has only prepared here is said to have committed.
     let tentative = false;

@@ -42,6 +42,7 @@ mod perm;
 mod quota;
 mod ranges;
 mod readdir;
+mod reading;
 mod rename;
 mod revocations;
 mod rights;

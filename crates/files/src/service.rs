@@ -7,7 +7,7 @@ use core::cell::RefCell;
 
 use bytes::Bytes;
 use quorate_execution::graph::{Scope, Uses};
-use quorate_execution::{Call, Ran, Rest, Service};
+use quorate_execution::{Call, Ran, Reading, Rest, Service};
 use quorate_state::{Fault, Layer, Txn};
 use quorate_wire::{Decode, Encode, Time};
 
@@ -23,6 +23,7 @@ use crate::guest;
 use crate::layout::{self, Counters, FIRST_COOKIE, Inode};
 use crate::op::{Action, MAX_GROUPS, Op, Who, WithAttrs};
 use crate::perm::MODE_BITS;
+use crate::reading;
 use crate::types::{Ino, Kind, Nothing, Stamp};
 
 /// What a new volume is like. Part of the group's configuration: equal on all replicas.
@@ -78,6 +79,14 @@ impl FileService {
     pub fn without_memory(self) -> FileService {
         let memory = RefCell::new(Memory::none());
         FileService { memory, ..self }
+    }
+
+    fn outcome(&self, txn: &mut Txn<'_>, call: &Call, op: &Op) -> Result<Outcome, Fault> {
+        let caller = self.caller(call, &op.who);
+        match self.admission.is_member(&call.client) {
+            true => run(txn, &caller, &op.action),
+            false => guest::run(txn, &caller, &self.memory, &op.action),
+        }
     }
 
     fn caller<'a>(&'a self, call: &'a Call, who: &'a Who) -> Caller<'a> {
@@ -138,17 +147,24 @@ impl Service for FileService {
     }
 
     fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
-        let outcome = match Op::from_bytes(op.clone()) {
-            Ok(op) => {
-                let caller = self.caller(call, &op.who);
-                match self.admission.is_member(&call.client) {
-                    true => run(txn, &caller, &op.action)?,
-                    false => guest::run(txn, &caller, &self.memory, &op.action)?,
-                }
-            }
-            Err(_) => Outcome(Err(Errno::EPROTO)),
+        Ok(match Op::from_bytes(op.clone()) {
+            Ok(op) => self.outcome(txn, call, &op)?.to_bytes(),
+            Err(_) => Outcome(Err(Errno::EPROTO)).to_bytes(),
+        })
+    }
+
+    fn read(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Reading, Fault> {
+        let Ok(mut op) = Op::from_bytes(op.clone()) else {
+            return self.execute(txn, call, op).map(Reading::from);
         };
-        Ok(outcome.to_bytes())
+        let wanted = reading::take_wanted(&mut op.action);
+        let outcome = self.outcome(txn, call, &op)?;
+        match wanted {
+            Some(wanted) => {
+                reading::with_content(txn, &self.caller(call, &op.who), outcome, wanted)
+            }
+            None => Ok(Reading::from(outcome.to_bytes())),
+        }
     }
 
     fn uses(&self, call: &Call, op: &Bytes) -> Uses {

@@ -2,7 +2,6 @@
 
 use alloc::sync::Arc;
 
-use bytes::Bytes;
 use quorate_agreement::{INLINE_BYTES, Input as AgreementInput, Now, Ordered, Rejected};
 use quorate_execution::{Cached, Executed, Service};
 use quorate_state::Fault;
@@ -21,6 +20,11 @@ use crate::vouchers::{MAX_RESULT_BYTES, Ready};
 
 /// Bytes of results of reads that are made in one turn: thousands of reads may wait, and each may have a result of a MiB.
 const ANSWERED_AT_ONCE: usize = 4 << 20;
+
+/// Whether a client wants the result of a read in full from this replica.
+pub(crate) fn wants_all(me: ReplicaId, read: &Read) -> bool {
+    read.replier == me || read.replier == EVERYONE
+}
 
 impl<S: Service> Replica<S> {
     pub(crate) fn on_client(
@@ -188,18 +192,20 @@ impl<S: Service> Replica<S> {
                 continue;
             };
             let (state, session) = (&mut self.state, read.session);
-            let outcome = self.executor.read(state, client, session, &read.op)?;
+            let in_full = wants_all(self.me, &read);
+            let body = self
+                .executor
+                .read(state, client, session, &read.op, in_full)?;
             // Who calls a write a read gets no answer, and has it ordered.
-            if let Some(outcome) = outcome {
-                bytes += outcome.len();
-                self.reply_to_read(connection, &read, outcome);
+            if let Some(body) = body {
+                bytes += body.string_bytes();
+                self.reply_to_read(connection, &read, body);
             }
         }
         Ok(())
     }
 
-    pub(crate) fn reply_to_read(&mut self, to: ConnectionId, read: &Read, outcome: Bytes) {
-        let body = self.body(outcome, read.replier == self.me || read.replier == EVERYONE);
+    pub(crate) fn reply_to_read(&mut self, to: ConnectionId, read: &Read, body: ReplyBody) {
         let reply = ReplicaMessage::Read(Reply {
             session: read.session,
             number: read.number,
@@ -208,14 +214,6 @@ impl<S: Service> Replica<S> {
             body,
         });
         self.out.push_back(Output::Reply(to, reply));
-    }
-
-    fn body(&self, outcome: Bytes, in_full: bool) -> ReplyBody {
-        let full = ReplyBody::Full(outcome);
-        match in_full {
-            true => full,
-            false => ReplyBody::Digest(full.digest()),
-        }
     }
 
     /// Sends a result in full if this replica was named to. `tentative` is the view of a batch
@@ -244,7 +242,7 @@ impl<S: Service> Replica<S> {
             && session != SessionId(0)
             && outcome.len() <= MAX_RESULT_BYTES;
         let named = replier == self.me || replier == EVERYONE;
-        let body = self.body(outcome, repeated || named);
+        let body = ReplyBody::of(outcome, repeated || named);
         if !together {
             for connection in connections {
                 self.send_reply(connection, session, number, body.clone(), tentative);

@@ -12,6 +12,7 @@ use quorate_wire::Seq;
 use quorate_wire::message::Read;
 use quorate_wire::mutants::{Mutant, is_on};
 
+use crate::answers::wants_all;
 use crate::clients::ConnectionId;
 use crate::io::Output;
 use crate::replica::{MAX_LAYERS, Replica};
@@ -256,7 +257,7 @@ impl<S: Service> Replica<S> {
         parallel.flight.enter_read(
             &mut self.executor,
             &mut self.state,
-            (client, read.session),
+            (client, read.session, wants_all(self.me, read)),
             &read.op,
             || Tag::Read(from, read.clone()),
         )
@@ -279,24 +280,25 @@ impl<S: Service> Replica<S> {
     fn answer(&mut self, done: Done<Tag>) {
         let Done {
             tag,
-            outcome,
+            body,
             is_tentative,
         } = done;
         match tag {
             Tag::Request(ordered, at) => {
-                let Some(known) = ordered.requests.get(at) else {
+                // Only that of a read is perhaps not whole.
+                let (Some(known), Some(outcome)) = (ordered.requests.get(at), body.result()) else {
                     return;
                 };
                 let executed = Executed {
                     client: known.request.client(),
                     session: known.request.session(),
                     number: known.request.number(),
-                    outcome,
+                    outcome: outcome.clone(),
                 };
                 let view = is_tentative.then_some(ordered.view);
                 self.reply(executed, &ordered, known.replier, view);
             }
-            Tag::Read(from, read) => self.reply_to_read(from, &read, outcome),
+            Tag::Read(from, read) => self.reply_to_read(from, &read, body),
         }
     }
 }

@@ -60,6 +60,9 @@
 //! this one replica out; let `?` pass it on. What an operation does is all or nothing by itself: results are
 //! given when it is done, [`Txn::rollback`] undoes.
 //!
+//! What an operation reads, all replicas read, and one of them sends. Where answers hold large values of the state byte for byte, name these in
+//! [`Service::read`]: then only who sends an answer reads them, and the others vouch for their digests, which they have already.
+//!
 //! Operations are executed one after the other. If yours wait for something, say with [`Service::uses`] what they touch and give
 //! replicas worker threads ([`Options::workers`], [`Local::start_with`]; hundreds if need be): then those that don't conflict are at work at the same time.
 //! Results and state are the same as one after the other.
@@ -134,7 +137,7 @@ pub use bytes::Bytes;
 pub use local::{Local, LocalError};
 pub use quorate_client::{InlineSession, Session, SessionLost};
 pub use quorate_execution::graph::{Scope, Uses};
-pub use quorate_execution::{Call, Ran, Rest, Service};
+pub use quorate_execution::{Call, Ran, Reading, Rest, Service};
 pub use quorate_net::group::{Durability, Files, Protocol, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, keys};
 pub use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};

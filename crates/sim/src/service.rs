@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_execution::graph::{Scope, Uses};
-use quorate_execution::{Call, Ran, Rest, Service};
+use quorate_execution::{Call, Ran, Reading, Rest, Service};
 use quorate_files::{Admission, FileService, Genesis};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{Decode, Encode, record};
@@ -90,6 +90,13 @@ impl Service for AnyService {
         }
     }
 
+    fn read(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Reading, Fault> {
+        match self {
+            AnyService::Lists => named_list(txn, op),
+            AnyService::Files(files) => files.read(txn, call, op),
+        }
+    }
+
     fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
         match self {
             AnyService::Lists => Ok(Rest::Nothing),
@@ -139,6 +146,19 @@ fn list_uses(op: &Bytes) -> Uses {
 /// Where a list is in the state.
 pub fn list_key(key: u8) -> Bytes {
     Bytes::copy_from_slice(&[1, key])
+}
+
+/// A list as it is in the state: only who sends it reads it.
+fn named_list(txn: &mut Txn<'_>, op: &Bytes) -> Result<Reading, Fault> {
+    if let Ok(op) = ListOp::from_bytes(op.clone()) {
+        let key = list_key(op.key);
+        if let Some(summary) = txn.summary(&key)? {
+            let mut reading = Reading::new();
+            reading.push_value(key, summary);
+            return Ok(reading);
+        }
+    }
+    lists(txn, op).map(Reading::from)
 }
 
 fn lists(txn: &mut Txn<'_>, op: &Bytes) -> Result<Bytes, Fault> {

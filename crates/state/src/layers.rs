@@ -8,7 +8,7 @@ use bytes::Bytes;
 use quorate_wire::Seq;
 
 use crate::levels::Levels;
-use crate::snapshot::{Fault, Snapshot};
+use crate::snapshot::{Fault, Snapshot, Summary};
 
 /// Writes over whatever is below: `None` deletes.
 pub type Layer = BTreeMap<Bytes, Option<Bytes>>;
@@ -187,6 +187,14 @@ impl State {
         self.base.get(key)
     }
 
+    /// The length and digest of a key's value.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {
+        summary(self.layers_from_top(), self.base(), key)
+    }
+
     /// The state as it is now, to be read while it goes on: from other threads, without a lock.
     pub fn view(&mut self) -> View {
         let State {
@@ -254,11 +262,30 @@ impl View {
         self.base().get(key)
     }
 
+    /// The length and digest of a key's value.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {
+        summary(self.layers_from_top(), self.base(), key)
+    }
+
     pub(crate) fn base(&self) -> &dyn Snapshot {
         &*self.0.base
     }
 
     pub(crate) fn layers_from_top(&self) -> impl Iterator<Item = &Layer> {
         self.0.layers.iter().map(|layer| &**layer)
+    }
+}
+
+fn summary<'a>(
+    mut layers: impl Iterator<Item = &'a Layer>,
+    base: &dyn Snapshot,
+    key: &[u8],
+) -> Result<Option<Summary>, Fault> {
+    match layers.find_map(|layer| layer.get(key)) {
+        Some(value) => Ok(value.as_deref().map(Summary::of)),
+        None => base.summary(key),
     }
 }

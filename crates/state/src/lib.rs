@@ -24,5 +24,5 @@ mod txn;
 
 pub use layers::{Layer, Lineage, Place, State, View};
 pub use memory::MemorySnapshot;
-pub use snapshot::{Fault, Snapshot};
+pub use snapshot::{Fault, Snapshot, Summary};
 pub use txn::Txn;

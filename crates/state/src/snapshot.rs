@@ -6,6 +6,8 @@ use core::fmt;
 use core::ops::Bound;
 
 use bytes::Bytes;
+use quorate_wire::Digest;
+use quorate_wire::digest::Content;
 
 /// The state can't be read. This is one replica's misfortune, and must never become a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,25 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
+/// What is known of a value without looking at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// How many bytes it has.
+    pub length: u32,
+    /// Its digest, as the partition tree has it.
+    pub digest: Digest,
+}
+
+impl Summary {
+    /// That of a value which is here.
+    pub fn of(value: &[u8]) -> Summary {
+        Summary {
+            length: value.len() as u32,
+            digest: Digest::of(Content::StateValue, value),
+        }
+    }
+}
+
 /// The map and its partition tree at one checkpoint. Never changes; cheap to share.
 pub trait Snapshot: Send + Sync + fmt::Debug {
     /// The value of a key.
@@ -55,6 +76,14 @@ pub trait Snapshot: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`Fault`] where the store fails.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault>;
+
+    /// The length and digest of a key's value. A store that has them beside a large value does not read it for that.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {
+        Ok(self.get(key)?.map(|value| Summary::of(&value)))
+    }
 
     /// Up to `limit` entries between two keys, in rising order.
     ///

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::layers::{Layer, Lineage, Place, State, View};
 use crate::merge;
-use crate::snapshot::Fault;
+use crate::snapshot::{Fault, Summary};
 
 /// One operation's view of the state, with its own writes on top.
 ///
@@ -56,6 +56,18 @@ impl Txn<'_> {
             (Some(value), _) => Ok(value.clone()),
             (None, Ground::State(state, _)) => state.get(key),
             (None, Ground::View(view)) => view.get(key),
+        }
+    }
+
+    /// The length and digest of a key's value: a large one need not be read for that.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {
+        match (self.writes.get(key), &self.ground) {
+            (Some(value), _) => Ok(value.as_deref().map(Summary::of)),
+            (None, Ground::State(state, _)) => state.summary(key),
+            (None, Ground::View(view)) => view.summary(key),
         }
     }
 

@@ -168,8 +168,7 @@ impl Blobs {
             if place.offset.saturating_add(u64::from(place.length)) > file.bytes()? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let mut bytes = vec![0; place.length as usize];
-            file.read_exact_at(&mut bytes, place.offset)?;
+            let bytes = file.read_new(place.length as usize, place.offset)?;
             Ok(Bytes::from(bytes))
         };
         read().map_err(|source| self.error(place.segment, source))

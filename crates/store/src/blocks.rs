@@ -38,6 +38,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use redb::StorageBackend;
+use rustix::buffer::spare_capacity;
 
 const BLOCK: u64 = 4096;
 const GROUP_BLOCKS: u64 = 1024;
@@ -52,6 +53,12 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
     fn bytes(&self) -> io::Result<u64>;
     fn resize(&self, bytes: u64) -> io::Result<()>;
     fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()>;
+    /// So many bytes, which nobody has made zero before.
+    fn read_new(&self, length: usize, at: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; length];
+        self.read_exact_at(&mut bytes, at)?;
+        Ok(bytes)
+    }
     fn write_all_at(&self, data: &[u8], at: u64) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
 }
@@ -67,6 +74,22 @@ impl Disk for File {
 
     fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
         FileExt::read_exact_at(self, out, at)
+    }
+
+    fn read_new(&self, length: usize, at: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let from = at + bytes.len() as u64;
+            match rustix::io::pread(self, spare_capacity(&mut bytes), from) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        // There may have been room for more.
+        bytes.truncate(length);
+        Ok(bytes)
     }
 
     fn write_all_at(&self, data: &[u8], at: u64) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use blake3::hazmat::HasherExt;
 use bytes::Bytes;
-use quorate_state::{Fault, Snapshot};
+use quorate_state::{Fault, Snapshot, Summary};
 use quorate_wire::digest::Content;
 use quorate_wire::{Decode, Digest, Encode};
 use redb::{ReadOnlyTable, TableDefinition};
@@ -26,10 +26,13 @@ pub(crate) const REFS: Definition = TableDefinition::new("refs");
 pub(crate) const SEGMENTS: Definition = TableDefinition::new("segments");
 
 const TAG_BYTES: usize = 16;
+const DIGEST_BYTES: usize = 32;
 /// The byte after the tag: the content follows.
 const INLINE: u8 = 0;
-/// The byte after the tag: a [`Place`] follows, where the content is.
-const ELSEWHERE: u8 = 2;
+/// The byte after the tag: the content's digest follows, and a [`Place`], where the content is.
+const ELSEWHERE: u8 = 3;
+/// The same without the digest, as stores had it once.
+const ELSEWHERE_BARE: u8 = 2;
 /// Added to the table's byte in the tag of a row whose content is elsewhere.
 const OF_DIGEST: u8 = 16;
 
@@ -55,6 +58,7 @@ pub(crate) fn seal(kind: Kind, key: &[u8], content: &[u8]) -> Vec<u8> {
 pub(crate) fn seal_elsewhere(kind: Kind, key: &[u8], digest: Digest, place: Place) -> Vec<u8> {
     let mut row = tag(kind as u8 + OF_DIGEST, key, &digest.0).to_vec();
     row.push(ELSEWHERE);
+    digest.encode(&mut row);
     place.encode(&mut row);
     row
 }
@@ -71,10 +75,22 @@ pub(crate) fn open<'a>(kind: Kind, key: &[u8], row: &'a [u8]) -> Result<&'a [u8]
 
 /// Where a row's content is, if it is elsewhere.
 pub(crate) fn place(row: &[u8]) -> Option<Place> {
-    match row.get(TAG_BYTES..)? {
-        [ELSEWHERE, place @ ..] => Place::from_slice(place).ok(),
-        _ => None,
-    }
+    let place = match row.get(TAG_BYTES..)? {
+        [ELSEWHERE, rest @ ..] => rest.get(DIGEST_BYTES..)?,
+        [ELSEWHERE_BARE, place @ ..] => place,
+        _ => return None,
+    };
+    Place::from_slice(place).ok()
+}
+
+/// The digest of a row's content that is elsewhere, if the row has it and it is what was put there.
+fn digest(kind: Kind, key: &[u8], row: &[u8]) -> Option<Digest> {
+    let (found, rest) = row.split_at_checked(TAG_BYTES)?;
+    let [ELSEWHERE, rest @ ..] = rest else {
+        return None;
+    };
+    let digest = rest.get(..DIGEST_BYTES)?;
+    (found == tag(kind as u8 + OF_DIGEST, key, digest)).then(|| Digest::from_slice(digest).ok())?
 }
 
 /// The content of a row, wherever it is, if it is what was put there.
@@ -225,6 +241,19 @@ impl Snapshot for StoreSnapshot {
         self.row(&self.entries, Kind::Entry, key)
     }
 
+    fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {
+        let Some(row) = self.entries.get(key).map_err(|e| self.fault(e))? else {
+            return Ok(None);
+        };
+        let row = row.value();
+        if let (Some(digest), Some(place)) = (digest(Kind::Entry, key, row), place(row)) {
+            let length = place.length;
+            return Ok(Some(Summary { length, digest }));
+        }
+        let content = self.read(Kind::Entry, key, row)?;
+        Ok(Some(Summary::of(&content)))
+    }
+
     fn range(
         &self,
         from: Bound<&[u8]>,
@@ -297,5 +326,33 @@ mod tests {
             assert!(open(Kind::Entry, b"key", &damaged).is_err());
             assert!(open(Kind::Entry, b"key", &row[..at]).is_err());
         }
+    }
+
+    /// A row has its content's digest beside its place, bound as content is; a row without one has its place all the same.
+    #[test]
+    fn digests_are_beside_places() {
+        let (segment, offset, length) = (7, 4096, 65_536);
+        let (content, at) = (
+            Digest([9; 32]),
+            Place {
+                segment,
+                offset,
+                length,
+            },
+        );
+        let row = seal_elsewhere(Kind::Entry, b"key", content, at);
+        assert_eq!(place(&row), Some(at));
+        assert_eq!(digest(Kind::Entry, b"key", &row), Some(content));
+        assert_eq!(digest(Kind::Entry, b"kez", &row), None);
+        for bit in 0..8 * (TAG_BYTES + 1 + DIGEST_BYTES) {
+            let mut damaged = row.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(digest(Kind::Entry, b"key", &damaged), None);
+        }
+        let mut bare = row[..TAG_BYTES].to_vec();
+        bare.push(ELSEWHERE_BARE);
+        at.encode(&mut bare);
+        assert_eq!(place(&bare), Some(at));
+        assert_eq!(digest(Kind::Entry, b"key", &bare), None);
     }
 }

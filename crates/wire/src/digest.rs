@@ -56,6 +56,8 @@ pub enum Content {
     AuditRow,
     /// A P-256 key of a replica's identity, for its name.
     Identity,
+    /// A reply's result that holds values of the state: its bytes and the values' digests.
+    PartedResult,
 }
 
 impl Content {
@@ -79,6 +81,7 @@ impl Content {
             Content::CredentialLink => "quorate v1 credential link",
             Content::AuditRow => "quorate v1 audit row",
             Content::Identity => "quorate v1 identity",
+            Content::PartedResult => "quorate v1 parted result",
         }
     }
 
@@ -96,7 +99,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 17] = [
+        const KEYS: [[u8; 32]; 18] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -114,6 +117,7 @@ impl Content {
             key("0c77db6af2da84cf40ed62023fe812e24baeb84a16f817c76c3dc7e871aeeeb2"),
             key("1b6c5a46b8ac83562dec63307deb6a6224c5a5d51bfd3e2609998949ff8b66ee"),
             key("d6e8b9bcfa542cece1db0484c57446d032814bb3c8bf93bfad1dc3b179827525"),
+            key("b75b9279d910a77ea58848162f393fa57451af4a99b510dc867c0ca9bd9eaf4f"),
         ];
         KEYS[self as usize]
     }
@@ -136,16 +140,35 @@ impl Digest {
 
     /// The digest of several pieces in a row, without joining them first.
     pub fn of_parts(content: Content, parts: &[&[u8]]) -> Digest {
-        let mut hasher = content.hasher();
-        for part in parts {
-            hasher.update(part);
-        }
-        Digest(*hasher.finalize().as_bytes())
+        let mut hashing = Digest::hashing(content);
+        parts.iter().for_each(|part| hashing.add(part));
+        hashing.end()
+    }
+
+    /// The digest of pieces that come one by one.
+    pub fn hashing(content: Content) -> Hashing {
+        Hashing(content.hasher())
     }
 
     /// The first 8 hexadecimal digits, for people.
     pub fn short(&self) -> impl fmt::Display + '_ {
         Short(self)
+    }
+}
+
+/// A digest of which not all content was there yet.
+#[derive(Debug)]
+pub struct Hashing(blake3::Hasher);
+
+impl Hashing {
+    /// Takes what comes next.
+    pub fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// All was there.
+    pub fn end(self) -> Digest {
+        Digest(*self.0.finalize().as_bytes())
     }
 }
 
@@ -206,6 +229,7 @@ mod tests {
             Content::CredentialLink,
             Content::AuditRow,
             Content::Identity,
+            Content::PartedResult,
         ];
         for content in all {
             let derived = blake3::hazmat::hash_derive_key_context(content.context());

@@ -1,10 +1,11 @@
 //! What clients and replicas say.
 //!
-//! [`client`]: requests and replies. [`agreement`]: the phases of PBFT. [`view_change`]: the signed messages that
+//! [`client`]: requests and replies; [`parted`]: results that hold values of the state. [`agreement`]: the phases of PBFT. [`view_change`]: the signed messages that
 //! carry prepared batches into the next view. [`transfer`]: the pieces of a state. [`report`]: what a replica says of itself.
 
 pub mod agreement;
 pub mod client;
+pub mod parted;
 pub mod report;
 pub mod session;
 pub mod transfer;
@@ -18,6 +19,7 @@ pub use client::{
     AuthRequest, ClientMessage, EVERYONE, Read, ReplicaMessage, Reply, ReplyBody, Request, Vouched,
     Voucher,
 };
+pub use parted::{Parted, PartedDigest, Span};
 pub use report::{KeyRenewal, LinkReport, RECOVERY_STEPS, Report, StateCheck};
 pub use session::{Control, Outcome, Recovers};
 pub use transfer::StateMessage;

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_wire::message::{Reply, ReplyBody, Voucher};
+use quorate_wire::message::{Reply, Voucher};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, View};
 
@@ -38,8 +38,8 @@ impl Answers {
             direct: true,
         };
         self.answers.insert(from, answer);
-        if let ReplyBody::Full(result) = reply.body {
-            self.full.insert(from, (digest, result));
+        if let Some(result) = reply.body.result() {
+            self.full.insert(from, (digest, result.clone()));
         }
     }
 

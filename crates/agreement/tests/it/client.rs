@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use quorate_agreement::Millis;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
-use quorate_wire::message::{AuthRequest, ClientMessage, Outcome, Read, Reply, ReplyBody};
+use quorate_wire::message::{
+    AuthRequest, ClientMessage, Outcome, Parted, Read, Reply, ReplyBody, Span,
+};
 use quorate_wire::{Authenticator, Encode, KeyPair, MacKey, Quorum, ReplicaId, SessionId, View};
 
 const NONCE: u64 = 7;
@@ -255,6 +257,51 @@ fn sees(client: &mut Client, from: u8, read: &Read, result: &[u8], now: Millis) 
         },
     };
     client.on_read(ReplicaId(from), reply, now);
+}
+
+/// A result that holds values of the state is taken by the digest that others vouch for, which is over those values' digests: and not where one
+/// of its bytes is another, in a value or beside it, or where it says that the values are elsewhere.
+#[test]
+fn values_of_the_state_are_checked() {
+    let result = Bytes::from(Outcome::Done(Bytes::from_static(b"head value tail")).to_bytes());
+    let span = |offset| vec![Span { offset, length: 5 }];
+    let parted = |result: &Bytes, at| Parted::new(result.clone(), span(at)).unwrap();
+    let other = |at: usize| {
+        let mut bytes = result.to_vec();
+        bytes[at] ^= 1;
+        bytes.into()
+    };
+    let good = parted(&result, 10);
+    let sent = [
+        (ReplyBody::Parted(good.clone()), true),
+        (ReplyBody::Parted(parted(&other(12), 10)), false),
+        (ReplyBody::Parted(parted(&other(16), 10)), false),
+        (ReplyBody::Parted(parted(&result, 9)), false),
+        (ReplyBody::Full(result.clone()), false),
+    ];
+    for (body, is_taken) in sent {
+        let mut client = in_session();
+        let read = reading(&mut client, 1_000);
+        for from in [0, 1, 2, 3].map(ReplicaId) {
+            let reply = Reply {
+                session: read.session,
+                number: read.number,
+                view: View(0),
+                tentative: false,
+                body: match read.replier == from {
+                    true => body.clone(),
+                    false => ReplyBody::Digest(good.digest()),
+                },
+            };
+            client.on_read(from, reply, 1_000);
+        }
+        assert_eq!(is_done(&mut client), is_taken, "{body:?}");
+        assert_eq!(
+            client.open_calls(),
+            usize::from(!is_taken),
+            "else it is ordered"
+        );
+    }
 }
 
 /// A read is answered by 2f+1 replicas that say the same. Where they can't any more, it is ordered at once.

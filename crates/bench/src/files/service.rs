@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_execution::graph::Uses;
-use quorate_execution::{Call, Ran, Rest, Service};
+use quorate_execution::{Call, Ran, Reading, Rest, Service};
 use quorate_files::op::Place;
 use quorate_files::{Action, Admission, FileService, Genesis, Op};
 use quorate_net::group::Files;
@@ -70,6 +70,10 @@ impl Service for ServedFiles {
     fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
         self.wait(op);
         self.files.execute(txn, call, op)
+    }
+
+    fn read(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Reading, Fault> {
+        self.files.read(txn, call, op)
     }
 
     fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {

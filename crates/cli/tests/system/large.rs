@@ -213,3 +213,19 @@ fn names_are_any_bytes() {
         std::io::ErrorKind::InvalidFilename
     );
 }
+
+/// One replica alone reads a file's content and sends it, each in its turn; one that sends other content is found out by what the others have
+/// vouched for, and nobody reads a wrong byte.
+#[test]
+fn a_liar_that_sends_the_content_is_found_out() {
+    if !require_fuse() {
+        return;
+    }
+    let group = Setup::new(4).fault(2, "lie").start();
+    let content: Vec<u8> = Random::new(7).bytes(4 << 20);
+    fs::write(group.mount().at("content"), &content).expect("it is written");
+    for _ in 0..3 {
+        let fresh = group.mount_as(1);
+        assert!(fs::read(fresh.at("content")).expect("it is read") == content);
+    }
+}

@@ -400,3 +400,26 @@ fn cost_of_an_operation() {
         }
     }
 }
+
+/// A value that is named in a read's answer is what executing the operation answers.
+#[test]
+fn what_is_named_is_what_is_answered() {
+    let mut state = State::new(Arc::new(MemorySnapshot::default()));
+    let call = Call {
+        client: CLIENT,
+        session: SessionId(1),
+        now: Time(0),
+    };
+    let counter = Bytes::from_static(&[15, 1, 0, 0, 0]);
+    for count in [None, Some(7)] {
+        let mut txn = state.begin();
+        if let Some(count) = count {
+            txn.put(Bytes::from_static(&[2]), Bytes::copy_from_slice(&[count]));
+        }
+        let answer = Arrays.execute(&mut txn, &call, &counter).unwrap();
+        let reading = Arrays.read(&mut txn, &call, &counter).unwrap();
+        assert_eq!(reading.gather(&txn).unwrap(), answer);
+        assert_eq!(reading.length(), answer.len());
+        txn.commit();
+    }
+}

@@ -23,6 +23,7 @@ mod parallel;
 mod passed_on;
 mod places;
 mod quota;
+mod reading;
 mod semantics;
 mod sharing;
 mod tree;

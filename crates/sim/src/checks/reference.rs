@@ -155,7 +155,8 @@ impl Reference {
     ) -> Result<Option<Bytes>, Failure> {
         let session = operation.session.unwrap_or_default();
         self.executor
-            .read(&mut self.state, client, session, &operation.op)
+            .read(&mut self.state, client, session, &operation.op, true)
+            .map(|body| body.and_then(|body| body.result().cloned()))
             .map_err(|fault| Failure::new("reference", fault.to_string()))
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_state::{Layer, MemorySnapshot, Snapshot};
+use quorate_state::{Layer, MemorySnapshot, Snapshot, Summary};
 use quorate_store::{Appender, Blobs, LARGE_BYTES, Options, Store};
 use quorate_wire::Seq;
 
@@ -221,4 +221,25 @@ fn damaged_segments_are_never_wrong_data() {
     assert_ne!(segments(dir.path()).remove(0), path);
     assert!(store.newest().snapshot.get(&key(3)).is_err());
     assert!(store.newest().snapshot.get(&key(23)).is_ok());
+}
+
+/// The length and digest of a large value are beside it: they are told without reading it, also when it is gone. Of a small one they are those
+/// of what is read.
+#[test]
+fn summaries_need_no_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    let mut all = layer(0..3, 1);
+    all.insert(key(9), Some(Bytes::from_static(b"small")));
+    let (_, snapshot) = store.checkpoint(Seq(1), &all, true).unwrap();
+    let told = |k| snapshot.summary(&key(k)).unwrap();
+    for segment in segments(dir.path()) {
+        fs::write(segment, b"").unwrap();
+    }
+    for k in 0..3 {
+        assert_eq!(told(k), Some(Summary::of(&value(k, 1))));
+        assert!(snapshot.get(&key(k)).is_err());
+    }
+    assert_eq!(told(9), Some(Summary::of(b"small")));
+    assert_eq!(told(77), None);
 }

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use bytes::Bytes;
 
+use super::parted::Parted;
 use super::report::Report;
 use super::{MAX_OP_BYTES, MAX_RESULT_BYTES};
 use crate::auth::{AuthError, Authenticator, Mac, MacKey};
@@ -300,14 +301,35 @@ pub enum ReplyBody {
     Full(Bytes),
     /// Its digest ([`ReplyBody::digest`]).
     Digest(Digest),
+    /// All of it, where it holds values of the state: of a read that is not ordered.
+    Parted(Parted),
 }
 
 impl ReplyBody {
+    /// A result in full, or by its digest.
+    pub fn of(result: Bytes, in_full: bool) -> ReplyBody {
+        let full = ReplyBody::Full(result);
+        match in_full {
+            true => full,
+            false => ReplyBody::Digest(full.digest()),
+        }
+    }
+
+    /// The result, where it is here in full.
+    pub fn result(&self) -> Option<&Bytes> {
+        match self {
+            ReplyBody::Full(result) => Some(result),
+            ReplyBody::Digest(_) => None,
+            ReplyBody::Parted(parted) => Some(parted.result()),
+        }
+    }
+
     /// The digest of the result.
     pub fn digest(&self) -> Digest {
         match self {
             ReplyBody::Full(result) => Digest::of(Content::Result, result),
             ReplyBody::Digest(digest) => *digest,
+            ReplyBody::Parted(parted) => parted.digest(),
         }
     }
 }
@@ -323,6 +345,10 @@ impl Encode for ReplyBody {
                 out.push(2);
                 digest.encode(out);
             }
+            ReplyBody::Parted(parted) => {
+                out.push(3);
+                parted.encode(out);
+            }
         }
     }
 
@@ -330,6 +356,7 @@ impl Encode for ReplyBody {
         match self {
             ReplyBody::Full(result) => result.len(),
             ReplyBody::Digest(_) => 0,
+            ReplyBody::Parted(parted) => parted.string_bytes(),
         }
     }
 }
@@ -345,6 +372,7 @@ impl Decode for ReplyBody {
                 Ok(ReplyBody::Full(result))
             }
             2 => Ok(ReplyBody::Digest(Digest::decode(r)?)),
+            3 => Ok(ReplyBody::Parted(Parted::decode(r)?)),
             _ => Err(DecodeError::Invalid("tag of ReplyBody")),
         }
     }

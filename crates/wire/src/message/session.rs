@@ -47,7 +47,31 @@ tagged! {
     }
 }
 
+impl Outcome {
+    /// The bytes of [`Outcome::Done`] before an answer of so many bytes.
+    pub fn before_answer(length: u32) -> [u8; 5] {
+        let length = length.to_le_bytes();
+        [1, length[0], length[1], length[2], length[3]]
+    }
+}
+
 /// How many requests a session may have in flight: number n may be sent once all up to n - WINDOW have been answered.
 pub const SESSION_WINDOW: u64 = 64;
 /// How long a session lives without a request, in agreed time.
 pub const SESSION_LEASE_MS: u64 = 45_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Encode;
+
+    /// What is put before an answer is what the encoding has there.
+    #[test]
+    fn what_is_before_an_answer() {
+        for length in [0, 1, 300, 70_000] {
+            let bytes = Outcome::Done(alloc::vec![9; length].into()).to_bytes();
+            assert_eq!(bytes[..5], Outcome::before_answer(length as u32));
+            assert_eq!(bytes.len(), 5 + length);
+        }
+    }
+}

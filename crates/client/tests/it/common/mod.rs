@@ -271,13 +271,13 @@ impl Replica {
                 self.executed.fetch_add(1, Ordering::AcqRel);
                 let (me, _) = self.clients.get(&from)?;
                 let (session, number) = (read.session, read.number);
-                let outcome = executor.read(state, *me, session, &read.op);
+                let body = executor.read(state, *me, session, &read.op, true);
                 Some(ReplicaMessage::Read(Reply {
                     session,
                     number,
                     view: View(0),
                     tentative: false,
-                    body: ReplyBody::Full(outcome.unwrap().unwrap()),
+                    body: body.unwrap().unwrap(),
                 }))
             }
             ClientMessage::Watch(_) => None,

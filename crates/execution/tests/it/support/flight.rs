@@ -12,7 +12,7 @@ use bytes::Bytes;
 use quorate_execution::graph::Conflicts;
 use quorate_execution::{Cached, Completion, Done, Executor, Flight, Job, Service, Workers};
 use quorate_state::{MemorySnapshot, State};
-use quorate_wire::message::Request;
+use quorate_wire::message::{ReplyBody, Request};
 use quorate_wire::{ClientId, Digest, Seq, SessionId, Time};
 
 /// Batches from checkpoint to checkpoint.
@@ -118,7 +118,8 @@ pub struct World<S> {
     /// By attempt, what came of it and what should.
     found: Vec<Vec<Option<Bytes>>>,
     expected: Vec<Option<Vec<Bytes>>>,
-    reads: Vec<(Bytes, Option<Bytes>)>,
+    /// What reads should come to, in full or by its digest, and what they have.
+    reads: Vec<(ReplyBody, Option<ReplyBody>)>,
     /// Requests that were at work when they came again: the first time is answered.
     pub twins: BTreeSet<(u64, usize)>,
     /// Layers on their way to the store.
@@ -303,7 +304,13 @@ impl<S: Service + Clone> World<S> {
 
     fn read(&mut self, who: (ClientId, SessionId), op: &Bytes) {
         let (executor, state) = &mut self.reference;
-        let expected = executor.read(state, who.0, who.1, op).unwrap();
+        let in_full = self.reads.len().is_multiple_of(2);
+        let expected = executor.read(state, who.0, who.1, op, true).unwrap();
+        let expected = expected.map(|body| match in_full {
+            true => body,
+            false => ReplyBody::Digest(body.digest()),
+        });
+        let who = (who.0, who.1, in_full);
         let tag = Tag::Read(self.reads.len());
         let (executor, state) = (&mut self.executor, &mut self.state);
         let entered = self.flight.enter_read(executor, state, who, op, || tag);
@@ -386,18 +393,23 @@ impl<S: Service + Clone> World<S> {
             self.flight.invariants();
             for Done {
                 tag,
-                outcome,
+                body,
                 is_tentative,
             } in self.flight.take_done()
             {
                 let found = match tag {
-                    Tag::Read(at) => &mut self.reads[at].1,
+                    Tag::Read(at) => {
+                        let found = self.reads[at].1.replace(body);
+                        assert_eq!(found, None, "{tag:?} is done twice");
+                        continue;
+                    }
                     Tag::Request(attempt, at) => {
                         let tentative = self.tentative.as_ref().map(|t| t.0);
                         assert_eq!(is_tentative, tentative == Some(attempt));
                         &mut self.found[attempt as usize][at]
                     }
                 };
+                let outcome = body.result().unwrap().clone();
                 assert!(found.replace(outcome).is_none(), "{tag:?} is done twice");
             }
             self.layers.extend(self.flight.take_layers());

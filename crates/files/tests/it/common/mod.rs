@@ -67,6 +67,11 @@ impl World {
         let call = self.call(session);
         let mut txn = self.state.begin();
         let result = self.service.execute(&mut txn, &call, bytes).unwrap();
+        if self.service.is_read_only(bytes) {
+            let reading = self.service.read(&mut txn, &call, bytes).unwrap();
+            let op = <Op as quorate_wire::Decode>::from_bytes(bytes.clone());
+            assert_eq!(reading.gather(&txn).unwrap(), result, "in parts: {op:?}");
+        }
         if Outcome::from_bytes(result.clone()).unwrap().0.is_err() {
             assert!(txn.writes().is_empty(), "a refused operation wrote");
         }

@@ -110,6 +110,9 @@ impl Volume {
         let read_only = self.service.is_read_only(&op);
         txn.commit();
         if read_only {
+            let mut txn = self.state.begin();
+            let reading = self.service.read(&mut txn, &call, &op).unwrap();
+            assert_eq!(reading.gather(&txn).unwrap(), result, "in parts");
             assert!(before == self.contents(), "a read wrote");
         }
         Outcome::from_bytes(result).unwrap().0

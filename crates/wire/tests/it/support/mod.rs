@@ -500,10 +500,26 @@ fn report() -> impl Strategy<Value = Report> {
     )
 }
 
+fn parted() -> impl Strategy<Value = Parted> {
+    let parts = prop::collection::vec((0..3_u32, 1..4_u32), 1..4);
+    parts.prop_map(|parts| {
+        let mut end = 0;
+        let spans = parts.into_iter().map(|(gap, length)| {
+            let offset = end + gap;
+            end = offset + length;
+            Span { offset, length }
+        });
+        let spans: Vec<Span> = spans.collect();
+        let result = vec![7; end as usize + 1];
+        Parted::new(result.into(), spans).unwrap()
+    })
+}
+
 pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
     let body = prop_oneof![
         bytes(40).prop_map(ReplyBody::Full),
         digest().prop_map(ReplyBody::Digest),
+        parted().prop_map(ReplyBody::Parted),
     ];
     let reply = (session(), request_number(), view(), any::<bool>(), body);
     let reply = reply.prop_map(|(session, number, view, tentative, body)| Reply {

@@ -1,0 +1,218 @@
+//! Reads that are not ordered: one replica reads the content, and the others vouch for it without.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use quorate_execution::Executor;
+use quorate_files::op::*;
+use quorate_files::{Admission, Answer, FileService, Ino, Outcome};
+use quorate_state::{Fault, MemorySnapshot, Snapshot, State, Summary};
+use quorate_wire::message::{self, Control, ReplyBody, Request};
+use quorate_wire::{Decode, Encode, PublicKey, RequestNumber, SessionId, Time};
+
+use crate::common::GENESIS;
+
+const CHUNK: usize = 64 << 10;
+const CLIENT: PublicKey = PublicKey([7; 32]);
+
+/// A snapshot that has digests beside large values, and counts how many of those it reads.
+#[derive(Debug)]
+struct Beside {
+    inner: MemorySnapshot,
+    large: Arc<AtomicUsize>,
+}
+
+impl Snapshot for Beside {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        let value = self.inner.get(key)?;
+        let is_large = value.as_ref().is_some_and(|value| value.len() >= CHUNK);
+        self.large.fetch_add(is_large.into(), Ordering::Relaxed);
+        Ok(value)
+    }
+
+    fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {
+        self.inner.summary(key)
+    }
+
+    fn range(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        self.inner.range(from, to, limit)
+    }
+
+    fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
+        self.inner.node(path)
+    }
+}
+
+struct Replica {
+    executor: Executor<FileService>,
+    state: State,
+    session: SessionId,
+    number: u64,
+    large: Arc<AtomicUsize>,
+}
+
+impl Replica {
+    fn new() -> Replica {
+        let service = FileService::new(GENESIS, Admission::members_only());
+        let mut executor = Executor::new(service);
+        let mut state = State::new(Arc::new(MemorySnapshot::default()));
+        executor.genesis(&mut state).unwrap();
+        let op = Bytes::from(Control::Open(()).to_bytes());
+        let open = Request::new(CLIENT, SessionId(0), RequestNumber(1), op);
+        let done = executor.execute(&mut state, Time(1), [&open]).unwrap();
+        let session = match message::Outcome::from_bytes(done[0].outcome.clone()) {
+            Ok(message::Outcome::Done(id)) => SessionId::from_bytes(id).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        Replica {
+            executor,
+            state,
+            session,
+            number: 0,
+            large: Arc::default(),
+        }
+    }
+
+    fn run(&mut self, action: Action) -> Answer {
+        self.number += 1;
+        let number = RequestNumber(self.number);
+        let op = Op::new(Who::root(), action).to_bytes();
+        let request = Request::new(CLIENT, self.session, number, op);
+        let time = Time(1_000 * self.number);
+        let (executor, state) = (&mut self.executor, &mut self.state);
+        let done = executor.execute(state, time, [&request]).unwrap();
+        match message::Outcome::from_bytes(done[0].outcome.clone()) {
+            Ok(message::Outcome::Done(answer)) => Outcome::from_bytes(answer).unwrap().0.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A file with this content, which is in the store.
+    fn file(&mut self, content: &[u8]) -> Ino {
+        let made = self.run(Action::Mknod(Mknod {
+            parent: Ino::ROOT,
+            name: "f".into(),
+            kind: quorate_files::Kind::Regular,
+            mode: 0o644,
+            umask: 0,
+            rdev: 0,
+        }));
+        let Answer::Attr(made) = made else {
+            panic!("{made:?}")
+        };
+        let ino = made.ino;
+        for (at, data) in content.chunks(MAX_IO_BYTES).enumerate() {
+            self.run(Action::Write(Write {
+                target: Target::Ino(ino),
+                place: Place::At((at * MAX_IO_BYTES) as u64),
+                data: Bytes::copy_from_slice(data),
+            }));
+        }
+        self.executor.flush(&mut self.state);
+        let all = self.state.begin();
+        let entries = all.range(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1);
+        let inner = MemorySnapshot {
+            entries: entries.unwrap().into_iter().collect(),
+            nodes: Default::default(),
+        };
+        drop(all);
+        let large = self.large.clone();
+        self.state = State::new(Arc::new(Beside { inner, large }));
+        self.executor.reset();
+        ino
+    }
+
+    fn read(&mut self, op: &Read, in_full: bool) -> ReplyBody {
+        let op = Op::new(Who::root(), Action::Read(op.clone())).to_bytes();
+        let (executor, state) = (&mut self.executor, &mut self.state);
+        let body = executor.read(state, CLIENT, self.session, &op, in_full);
+        body.unwrap().unwrap()
+    }
+}
+
+fn content(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| (at % 251 + at / CHUNK) as u8 | 1)
+        .collect()
+}
+
+fn range(ino: Ino, offset: usize, len: usize) -> Read {
+    Read {
+        target: Target::Ino(ino),
+        offset: offset as u64,
+        len: len as u32,
+    }
+}
+
+/// Who sends a read's result reads the file, and names each chunk that is whole in it; who vouches for it reads no chunk. Both say the same.
+#[test]
+fn who_vouches_reads_no_content() {
+    let mut replica = Replica::new();
+    let content = content(20 * CHUNK + 77);
+    let ino = replica.file(&content);
+    let reads = [
+        (0, MAX_IO_BYTES, 16),
+        (4 * CHUNK, MAX_IO_BYTES, 16),
+        (8 * CHUNK, MAX_IO_BYTES, 12),
+        (4096, MAX_IO_BYTES, 15),
+        (19 * CHUNK, CHUNK, 1),
+        (19 * CHUNK + 1, CHUNK, 0),
+        (0, CHUNK - 1, 0),
+        (21 * CHUNK, CHUNK, 0),
+    ];
+    for (offset, len, named) in reads {
+        let op = range(ino, offset, len);
+        let before = replica.large.load(Ordering::Relaxed);
+        let digest = replica.read(&op, false);
+        let vouched = replica.large.load(Ordering::Relaxed);
+        let full = replica.read(&op, true);
+        let sent = replica.large.load(Ordering::Relaxed);
+        assert_eq!(digest, ReplyBody::Digest(full.digest()));
+
+        let result = full.result().unwrap().clone();
+        let Ok(message::Outcome::Done(answer)) = message::Outcome::from_bytes(result) else {
+            panic!("{offset}: not done")
+        };
+        let Outcome(Ok(Answer::Data(data))) = Outcome::from_bytes(answer).unwrap() else {
+            panic!("{offset}: no data")
+        };
+        let end = (offset + len).min(content.len());
+        assert!(data.data[..] == content[offset.min(end)..end], "{offset}");
+
+        let values = match &full {
+            ReplyBody::Parted(parted) => parted.values().len(),
+            _ => 0,
+        };
+        assert_eq!(values, named, "{offset}");
+        assert!(sent - vouched >= named, "{offset}: it sends what it read");
+        // Chunks of which a part is read are read by all.
+        assert!(vouched - before <= 2, "{offset}: {} read", vouched - before);
+    }
+}
+
+/// What can't be read is refused as ever; and a chunk whose stored form is not the content is read by all.
+#[test]
+fn what_is_not_whole_is_read_by_all() {
+    let mut replica = Replica::new();
+    let mut bytes = content(3 * CHUNK);
+    // It ends in zeros, and so is stored in another form.
+    bytes[2 * CHUNK - 4096..2 * CHUNK].fill(0);
+    let ino = replica.file(&bytes);
+    let full = replica.read(&range(ino, 0, 3 * CHUNK), true);
+    let ReplyBody::Parted(parted) = &full else {
+        panic!("{full:?}")
+    };
+    assert_eq!(parted.values().len(), 2);
+    for refused in [range(Ino::ROOT, 0, CHUNK), range(Ino(77), 0, CHUNK)] {
+        let body = replica.read(&refused, true);
+        assert!(matches!(&body, ReplyBody::Full(_)), "{body:?}");
+        assert_eq!(replica.read(&refused, false).digest(), body.digest());
+    }
+}
