@@ -210,7 +210,7 @@ impl Client {
             pending: BTreeMap::new(),
             queue: VecDeque::new(),
             reads: Reads::default(),
-            repliers: Repliers::new(quorum.n(), nonce as u8),
+            repliers: Repliers::new(quorum.n(), nonce),
             vouched_until: 0,
             now,
             out: VecDeque::new(),

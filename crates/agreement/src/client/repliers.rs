@@ -1,4 +1,4 @@
-//! Who is asked for full results: the replicas in turn, those that failed to send one passed over for a while. Where what one
+//! Who is asked for full results: the replicas by chance, those that failed to send one passed over for a while. Where what one
 //! brings of the others is not theirs, all are asked for a while: nobody can tell then who has lied.
 
 use alloc::vec::Vec;
@@ -11,35 +11,38 @@ use crate::Millis;
 /// How long a replica that owed a full result is not asked for one again; doubles with each failure.
 const DISTRUST_MS: Millis = 2_000;
 
-/// The replicas' turns and failures.
+/// The replicas' failures, and whose turn it is.
 #[derive(Debug)]
 pub(super) struct Repliers {
     distrusted: Vec<Suspicion>,
     /// Of vouchers.
     vouchers: Suspicion,
-    turn: u8,
+    /// What the next choice comes of: never 0.
+    dice: u64,
 }
 
 impl Repliers {
-    pub fn new(n: usize, turn: u8) -> Repliers {
+    pub fn new(n: usize, nonce: u64) -> Repliers {
         Repliers {
             distrusted: alloc::vec![Suspicion::default(); n],
             vouchers: Suspicion::default(),
-            turn,
+            dice: nonce | 1,
         }
     }
 
-    /// The next replica that is linked and trusted; where there is none, any.
+    /// A replica that is linked and trusted; where there is none, any. By chance, and not in turn: programs ask for the same few things
+    /// again and again, and one replica would always have the same of them, such as the content of all files.
     pub fn next(&mut self, now: Millis, is_linked: impl Fn(ReplicaId) -> bool) -> ReplicaId {
-        let n = self.distrusted.len() as u8;
-        for _ in 0..n {
-            self.turn = (self.turn % n + 1) % n;
-            let distrust = self.distrusted[usize::from(self.turn)];
-            if is_linked(ReplicaId(self.turn)) && !distrust.holds(now) {
-                break;
-            }
-        }
-        ReplicaId(self.turn)
+        // Marsaglia, Xorshift RNGs, 2003.
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 7;
+        self.dice ^= self.dice << 17;
+        let n = self.distrusted.len();
+        let first = (self.dice >> 32) as usize % n;
+        let in_turn = (first..first + n).map(|at| at % n);
+        let mut good = in_turn
+            .filter(|at| is_linked(ReplicaId(*at as u8)) && !self.distrusted[*at].holds(now));
+        ReplicaId(good.next().unwrap_or(first) as u8)
     }
 
     /// A replica has failed.

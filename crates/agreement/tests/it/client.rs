@@ -259,6 +259,23 @@ fn sees(client: &mut Client, from: u8, read: &Read, result: &[u8], now: Millis) 
     client.on_read(ReplicaId(from), reply, now);
 }
 
+/// A program that does the same few things again and again has each of them answered in full by every replica at times, and by each about as
+/// often: else one of them might send the content of all files, and another's disk would never be looked at.
+#[test]
+fn repliers_do_not_go_with_what_is_asked() {
+    let mut client = in_session();
+    let mut asked = [[0_u32; 4]; 4];
+    for token in 0..800_u64 {
+        let request = ask(&mut client, token, 1_000);
+        asked[token as usize % 4][usize::from(request.replier.0)] += 1;
+    }
+    let counts = asked.iter().flatten();
+    assert!(
+        counts.clone().all(|count| (25..80).contains(count)),
+        "{asked:?}"
+    );
+}
+
 /// A result that holds values of the state is taken by the digest that others vouch for, which is over those values' digests: and not where one
 /// of its bytes is another, in a value or beside it, or where it says that the values are elsewhere.
 #[test]
