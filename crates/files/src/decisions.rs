@@ -26,6 +26,7 @@ use crate::fs::Fs;
 use crate::gate::Guest;
 use crate::layout::{MAX_LINKS_PER_SUBJECT, Place};
 use crate::types::Ino;
+use crate::walk::MAX_STEPS;
 
 /// How many guests are known at once. One more puts out the one that asked longest ago.
 const GUESTS: usize = 64;
@@ -48,6 +49,8 @@ pub(crate) struct Part {
 pub(crate) struct Decision {
     /// Where the object had its first name.
     pub place: Place,
+    /// How many objects its one way up to the root has, itself and the root among them; `None` where it has several, or does not end there.
+    pub steps: Option<usize>,
     /// By which credential it is reached where no right is asked for, if any is about it.
     pub reached: Option<u8>,
     /// The prefixes to which credentials limit names in it, each once. Where there are any, what there is for a name follows from which of them it
@@ -86,17 +89,38 @@ const _: () = assert!(MAX_LINKS_PER_SUBJECT as u32 <= Prefixes::BITS);
 impl Decision {
     pub fn new(
         place: Place,
+        steps: Option<usize>,
         reached: Option<u8>,
         prefixes: Box<[Bytes]>,
         unnamed: Given,
     ) -> Decision {
         Decision {
             place,
+            steps,
             reached,
             prefixes,
             unnamed,
             named: Vec::new(),
         }
+    }
+
+    /// What follows from this, which is about a directory, for an object that has its one name in it, where no link names the object. `None`
+    /// where it does not tell: the directory's own names are limited, its way is not the usual one, or the first credential that gives nothing
+    /// but the object's being in scope would have to be looked for.
+    pub fn inherited(&self, place: Place, is_directory: bool) -> Option<Decision> {
+        let steps = self.steps.filter(|_| self.prefixes.is_empty())? + 1;
+        let given = self.unnamed.below.clone();
+        let unnamed = Given {
+            below: if is_directory {
+                given.clone()
+            } else {
+                Box::default()
+            },
+            here: given,
+        };
+        let reached = Some(unnamed.content()?);
+        let near = steps < MAX_STEPS;
+        near.then(|| Decision::new(place, Some(steps), reached, Box::default(), unnamed))
     }
 
     /// Which prefixes a name has.

@@ -246,7 +246,17 @@ impl Guest {
         };
         let place = inode.place();
         let reached = unnamed.content().or_else(|| self.reached(walks));
-        Decision::new(place, reached, prefixes.into(), unnamed)
+        let steps = match walks {
+            [way]
+                if way
+                    .last()
+                    .is_some_and(|(top, _)| *top == crate::walk::object(Ino::ROOT)) =>
+            {
+                Some(way.len())
+            }
+            _ => None,
+        };
+        Decision::new(place, steps, reached, prefixes.into(), unnamed)
     }
 
     /// What the credentials give with a directory where a name in it is used, and with what has that name there.
@@ -344,28 +354,72 @@ impl Fs<'_, '_> {
         let mut decisions = guest.decisions.borrow_mut();
         let has_changed = guest.has_changed.get();
         if let Some((decision, is_held)) = decisions.about(ino, guest.operation) {
-            let holds = (is_held && !has_changed)
-                || match self.place_of(ino) {
-                    // Without a name it may be in another place for its names' sake.
-                    Ok((nlink, place)) => {
-                        nlink > 0 && (place == decision.place || is_on(Mutant::RenamesRemembered))
-                    }
-                    // It is gone. To be forgotten, or the operation would take it for held when it asks again.
-                    Err(Stop::Refused(_)) => false,
-                    Err(fault) => return Err(fault),
-                };
+            let holds = (is_held && !has_changed) || self.is_in_place(ino, decision)?;
             if holds {
                 return Ok(ask(decision));
             }
             decisions.forget(ino);
         }
         let inode = self.any_inode(ino)?;
-        let decision = guest.decide(ino, &inode, &self.walks_of(guest, ino)?);
+        let inherited = match has_changed {
+            true => None,
+            false => self.inherited(guest, &mut decisions, ino, &inode)?,
+        };
+        let decision = match inherited {
+            Some(decision) => decision,
+            None => guest.decide(ino, &inode, &self.walks_of(guest, ino)?),
+        };
         let asked = ask(&decision);
         if !has_changed && inode.nlink > 0 {
             decisions.keep(ino, guest.operation, decision);
         }
         Ok(asked)
+    }
+
+    /// Whether an object is where it was when something was decided about it.
+    fn is_in_place(&self, ino: Ino, decision: &Decision) -> Done<bool> {
+        match self.place_of(ino) {
+            // Without a name it may be in another place for its names' sake.
+            Ok((nlink, place)) => {
+                Ok(nlink > 0 && (place == decision.place || is_on(Mutant::RenamesRemembered)))
+            }
+            // It is gone. To be forgotten, or the operation would take it for held when it asks again.
+            Err(Stop::Refused(_)) => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// What the guest's credentials give with an object by what was decided about the directory that it is in: whoever searches a tree asks about
+    /// many objects once, and the way up to the root need not be gone for each. It is what [`Guest::decide`] comes to.
+    fn inherited(
+        &self,
+        guest: &Guest,
+        decisions: &mut Decisions,
+        ino: Ino,
+        inode: &Inode,
+    ) -> Done<Option<Decision>> {
+        let is_directory = inode.kind == Kind::Directory;
+        let has_one_name = inode.nlink == 1 || (is_directory && inode.nlink > 0);
+        if !has_one_name || ino == Ino::ROOT || guest.is_about(ino) {
+            return Ok(None);
+        }
+        let place = inode.place();
+        if let Some((above, is_held)) = decisions.about(place.dir, guest.operation) {
+            if is_held || self.is_in_place(place.dir, above)? {
+                return Ok(above.inherited(place, is_directory));
+            }
+            decisions.forget(place.dir);
+        }
+        let dir = match self.any_inode(place.dir) {
+            Ok(dir) if dir.nlink > 0 => dir,
+            Ok(_) | Err(Stop::Refused(_)) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        // Others in it may be asked about next.
+        let above = guest.decide(place.dir, &dir, &self.walks_of(guest, place.dir)?);
+        let inherited = above.inherited(place, is_directory);
+        decisions.keep(place.dir, guest.operation, above);
+        Ok(inherited)
     }
 
     /// What those credentials give of what a pair needs by which the guest acts as one user.

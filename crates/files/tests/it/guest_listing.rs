@@ -115,6 +115,25 @@ fn entries_are_not_walked_one_by_one() {
     }
 }
 
+/// Who looks at one file after the other of a directory deep down has the way up from it walked once: what a file's directory gives, it gives.
+#[test]
+fn files_of_a_known_directory_are_not_walked() {
+    let mut v = Volume::new();
+    let dir = deep(&mut v);
+    let name = |n: usize| format!("file {n}");
+    let files: Vec<Ino> = (0..50).map(|n| v.file(dir, name(n).as_bytes())).collect();
+    let reads = count(&mut v);
+    v.attr(BOB, files[0]).unwrap();
+    let first = reads.swap(0, Ordering::Relaxed);
+    assert!(first > 200, "{first} rows with and without memory");
+    for file in &files[1..] {
+        v.attr(BOB, *file).unwrap();
+    }
+    // Without memory as many as for the first.
+    let each = reads.load(Ordering::Relaxed) / (files.len() - 1);
+    assert!(each < first / 2 + 20, "{each} rows");
+}
+
 /// A directory's rows, with so many more names of one file in it, that come after those that there are.
 fn crowd(v: &mut Volume, dir: Ino, names: u64) {
     let before = v.contents();
