@@ -57,6 +57,10 @@ impl Reading {
 
     /// Adds the value under a key, which has this summary.
     pub fn push_value(&mut self, key: Bytes, summary: Summary) {
+        // An empty one is no part of an answer: whoever sends it could not say where it is.
+        if summary.length == 0 {
+            return;
+        }
         self.length += summary.length as usize;
         self.values += 1;
         self.parts.push(Part::Value(key, summary));

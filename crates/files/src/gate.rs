@@ -179,8 +179,12 @@ impl Guest {
 
     /// Whether a link of a credential names an object.
     pub fn is_about(&self, ino: Ino) -> bool {
+        self.names(crate::walk::object(ino))
+    }
+
+    fn names(&self, object: ObjectId) -> bool {
         let mut reaches = self.grants.iter().flat_map(|kept| &kept.grant.reaches);
-        reaches.any(|reach| reach.scope.object == crate::walk::object(ino))
+        reaches.any(|reach| reach.scope.object == object)
     }
 
     /// Whether an object that goes from some ways to others comes to where a credential gives more than the same one gave before: also one that
@@ -400,7 +404,9 @@ impl Fs<'_, '_> {
     ) -> Done<Option<Decision>> {
         let is_directory = inode.kind == Kind::Directory;
         let has_one_name = inode.nlink == 1 || (is_directory && inode.nlink > 0);
-        if !has_one_name || ino == Ino::ROOT || guest.is_about(ino) {
+        // What is given below the directory was asked with a number that stands for any object. A link that names it names none that there is.
+        let named = guest.is_about(ino) || guest.names(ANY);
+        if !has_one_name || ino == Ino::ROOT || named {
             return Ok(None);
         }
         let place = inode.place();
