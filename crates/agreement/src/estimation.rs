@@ -1,5 +1,6 @@
 //! How far a replica that has forgotten all can have come, from what the others answer. PBFT 2002, 4.3.2.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use quorate_wire::message::Estimate;
@@ -18,9 +19,9 @@ pub struct Bound {
     pub view: View,
 }
 
-/// What was answered, in the order in which it came.
+/// What was answered, in the order in which it came; and how often the number of whose keys has risen since.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answers(Vec<(ReplicaId, Estimate)>);
+pub(crate) struct Answers(Vec<(ReplicaId, Estimate)>, BTreeMap<ReplicaId, u32>);
 
 impl Answers {
     /// An answer. Of several of one replica what is least sure counts: the lowest checkpoint, the highest of the rest.
@@ -35,6 +36,20 @@ impl Answers {
 
     pub fn forget(&mut self, replica: ReplicaId) {
         self.0.retain(|(id, _)| *id != replica);
+        self.1.remove(&replica);
+    }
+
+    /// The number of a replica's keys has risen by one.
+    pub fn age(&mut self, replica: ReplicaId) {
+        *self.1.entry(replica).or_default() += 1;
+    }
+
+    /// Forgets what was answered under numbers that count no more: two do at a time.
+    pub fn forget_former(&mut self) {
+        let ages = &self.1;
+        self.0
+            .retain(|(id, _)| ages.get(id).is_none_or(|age| *age < 2));
+        self.1.retain(|_, age| *age < 2);
     }
 
     pub fn has(&self, replica: ReplicaId) -> bool {
@@ -156,6 +171,28 @@ mod tests {
             let first = (1..=order.len()).find_map(|came| bound(4, &order[..came]));
             assert_eq!(first.unwrap().seq, Seq(128 + LOG_WINDOW), "{order:?}");
         }
+    }
+
+    /// What was answered two numbers of its sender's keys ago is forgotten when others are asked again, and what it says then counts by itself: a
+    /// lie of a replica that has been sound again since does not stay beside those of others.
+    #[test]
+    fn former_answers_are_forgotten() {
+        let mut all = answers(&[(0, 100, 0), (128, 200, 0), (128, 130, 0)]);
+        all.age(ReplicaId(1));
+        all.forget_former();
+        assert!(all.has(ReplicaId(1)));
+        all.age(ReplicaId(1));
+        all.forget_former();
+        assert!(!all.has(ReplicaId(1)) && all.len() == 2);
+        let sound = Estimate {
+            nonce: 0,
+            checkpoint: Seq(256),
+            prepared: Seq(300),
+            view: View(0),
+        };
+        all.take(ReplicaId(1), sound);
+        all.forget_former();
+        assert_eq!(all.len(), 3);
     }
 
     /// 2f+1 must answer, and the bound is a window above the highest of them.

@@ -141,13 +141,18 @@ impl Recovery {
         self.spared.hear(from, status, now);
     }
 
-    /// What a replica answered counts no longer: while the bound does not stand yet, or where its key was `void` when it answered, since whoever had stolen
-    /// that may have done so. What the others have answered does: had all to be asked anew, the bound would rise each time with the places that
-    /// were filled up to the one before, and a faulty replica that skips numbers of its keys would have it run away from the one that recovers.
+    /// The number of a replica's keys has risen. What it answered counts no longer while the bound does not stand yet, or where its key was `void` when
+    /// it answered, since whoever had stolen that may have done so. What the others have answered does, as long as the numbers under which they did
+    /// still count: had all to be asked anew, the bound would rise each time with the places that were filled up to the one before, and a faulty
+    /// replica that skips numbers of its keys would have it run away from the one that recovers. But no more than f are faulty in a window, and a
+    /// bound that is made anew must not rest on the words of several.
     pub fn forget_answer(&mut self, replica: ReplicaId, void: bool) {
         if self.bound.is_none() || (void && self.answers.has(replica)) {
             self.answers.forget(replica);
+            self.answers.forget_former();
             self.bound = None;
+        } else {
+            self.answers.age(replica);
         }
     }
 
