@@ -85,8 +85,11 @@ impl Agreement {
         if here.count() >= quorum.commit() {
             return next;
         }
-        // More patience would have been of no use.
-        self.slow_views = self.slow_views.saturating_sub(1);
+        // More patience would have been of no use, as far as is known. But a faulty replica can pretend to be elsewhere each time, and who is slow
+        // is no liar: after a few such views patience grows as ever.
+        if few_failed {
+            self.slow_views = self.slow_views.saturating_sub(1);
+        }
         meeting
     }
 
