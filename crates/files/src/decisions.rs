@@ -10,6 +10,8 @@
 //! - [`Counters::moves`](crate::layout::Counters), which rises where a directory moves, or an object with several names gets, changes or loses one:
 //!   the ways up from everything that has a name;
 //! - the place of the object itself, which is read each time. So what is renamed, removed or new costs the others nothing.
+//!
+//! What follows from the decision about an object's directory follows from the same: [`Decision::inherited`].
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
