@@ -97,7 +97,7 @@ pub struct Agreement {
     pub(crate) new_view_deadline: Option<Millis>,
     /// View changes since the last progress.
     pub(crate) failed_views: u32,
-    /// Those of them from a view that had not begun, or where something waited; 1 if there were others alone. Each doubles the patience. Had the others as well,
+    /// Those of them from a view that had not begun, or where something waited, but for the first few in which too few were; 1 if there were others alone. Each doubles the patience. Had the others as well,
     /// a faulty replica that has others follow it would have them wait longest wherever nobody asks for anything.
     pub(crate) slow_views: u32,
     /// Views that did not begin in time since one last did; f+1 stand for more.

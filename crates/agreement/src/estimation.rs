@@ -1,6 +1,5 @@
 //! How far a replica that has forgotten all can have come, from what the others answer. PBFT 2002, 4.3.2.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use quorate_wire::message::Estimate;
@@ -19,15 +18,25 @@ pub struct Bound {
     pub view: View,
 }
 
-/// What was answered, in the order in which it came; and how often the number of whose keys has risen since.
+/// What was answered, in the order in which it came.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answers(Vec<(ReplicaId, Estimate)>, BTreeMap<ReplicaId, u32>);
+pub(crate) struct Answers(Vec<Answer>);
+
+#[derive(Clone, Debug)]
+struct Answer {
+    by: ReplicaId,
+    says: Estimate,
+    /// How often the number of its sender's keys has risen since.
+    age: u32,
+}
 
 impl Answers {
     /// An answer. Of several of one replica what is least sure counts: the lowest checkpoint, the highest of the rest.
     pub fn take(&mut self, from: ReplicaId, m: Estimate) {
-        let Some((_, kept)) = self.0.iter_mut().find(|(id, _)| *id == from) else {
-            return self.0.push((from, m));
+        let known = self.0.iter_mut().find(|answer| answer.by == from);
+        let Some(Answer { says: kept, .. }) = known else {
+            let (by, says, age) = (from, m, 0);
+            return self.0.push(Answer { by, says, age });
         };
         kept.checkpoint = kept.checkpoint.min(m.checkpoint);
         kept.prepared = kept.prepared.max(m.prepared);
@@ -35,25 +44,22 @@ impl Answers {
     }
 
     pub fn forget(&mut self, replica: ReplicaId) {
-        self.0.retain(|(id, _)| *id != replica);
-        self.1.remove(&replica);
+        self.0.retain(|answer| answer.by != replica);
     }
 
     /// The number of a replica's keys has risen by one.
     pub fn age(&mut self, replica: ReplicaId) {
-        *self.1.entry(replica).or_default() += 1;
+        let of_it = self.0.iter_mut().filter(|answer| answer.by == replica);
+        of_it.for_each(|answer| answer.age += 1);
     }
 
     /// Forgets what was answered under numbers that count no more: two do at a time.
     pub fn forget_former(&mut self) {
-        let ages = &self.1;
-        self.0
-            .retain(|(id, _)| ages.get(id).is_none_or(|age| *age < 2));
-        self.1.retain(|_, age| *age < 2);
+        self.0.retain(|answer| answer.age < 2);
     }
 
     pub fn has(&self, replica: ReplicaId) -> bool {
-        self.0.iter().any(|(id, _)| *id == replica)
+        self.0.iter().any(|answer| answer.by == replica)
     }
 
     pub fn len(&self) -> usize {
@@ -71,14 +77,14 @@ impl Answers {
     /// that a faulty primary has started wrongly. Of a answers, of 3f that there could be, a - 2f are of these f at least: the highest but as many
     /// is not below theirs, and so the more answer the more lies it bears.
     pub fn bound(&self, quorum: Quorum, me: ReplicaId) -> Option<Bound> {
-        let answers = self.0.iter().map(|(_, answer)| answer);
+        let answers = self.0.iter().map(|answer| &answer.says);
         let fits = |at: &usize| {
-            let c = self.0[*at].1.checkpoint;
+            let c = self.0[*at].says.checkpoint;
             answers.clone().filter(|a| a.checkpoint <= c).count() >= quorum.commit()
                 && self.prepared_as_far(*at) >= quorum.weak()
         };
         let fitting = (0..self.len()).filter(fits);
-        let checkpoint = fitting.map(|at| self.0[at].1.checkpoint).min()?;
+        let checkpoint = fitting.map(|at| self.0[at].says.checkpoint).min()?;
         let window = match is_on(Mutant::RecoveryBoundLow) {
             true => 0,
             false => LOG_WINDOW,
@@ -98,14 +104,14 @@ impl Answers {
 
     /// How many have prepared as far as the checkpoint of one of them.
     fn prepared_as_far(&self, at: usize) -> usize {
-        let of = &self.0[at].1;
+        let of = &self.0[at].says;
         let has = |a: &Estimate, as_far: &Estimate| a.prepared >= as_far.checkpoint;
-        let count = |all: &[(ReplicaId, Estimate)]| all.iter().filter(|(_, a)| has(a, of)).count();
+        let count = |all: &[Answer]| all.iter().filter(|a| has(&a.says, of)).count();
         if is_on(Mutant::EstimateMiscounts) {
             // Published bug (PBFT's library, Stable_estimator::add): what the answers before a new one have prepared was counted for them, in
             // place of for the new one.
             let later = &self.0[at + 1..];
-            let wrong = later.iter().filter(|(_, new)| has(of, new)).count();
+            let wrong = later.iter().filter(|new| has(of, &new.says)).count();
             return 1 + count(later) + wrong;
         }
         count(&self.0)
@@ -123,9 +129,9 @@ pub(crate) fn highest_but<T: Ord + Copy>(but: usize, all: impl Iterator<Item = T
 mod tests {
     use super::*;
 
-    type Answer = (u64, u64, u64);
+    type Said = (u64, u64, u64);
 
-    fn answers(all: &[Answer]) -> Answers {
+    fn answers(all: &[Said]) -> Answers {
         let mut answers = Answers::default();
         for (id, &(checkpoint, prepared, view)) in (1..).map(ReplicaId).zip(all) {
             let answer = Estimate {
@@ -139,11 +145,11 @@ mod tests {
         answers
     }
 
-    fn bound(n: usize, all: &[Answer]) -> Option<Bound> {
+    fn bound(n: usize, all: &[Said]) -> Option<Bound> {
         answers(all).bound(Quorum::new(n).unwrap(), ReplicaId(0))
     }
 
-    fn orders(all: &[Answer]) -> Vec<Vec<Answer>> {
+    fn orders(all: &[Said]) -> Vec<Vec<Said>> {
         if all.is_empty() {
             return Vec::from([Vec::new()]);
         }

@@ -16,7 +16,7 @@ use crate::selection::{Selection, select, well_formed};
 use crate::slot::{Proposal, Stage};
 
 /// From one view in which replicas meet that have come apart to the next. Not more than [`MAX_FOLLOWED`], on which the bound of views of a
-/// replica that recovers rests; and no multiple of 4 or 7, so that it is not the same replicas that lead them all.
+/// replica that recovers rests. With most n they are led by other replicas each time; where not, the f after each have others.
 const MEETING: u64 = MAX_FOLLOWED - 1;
 
 impl Agreement {

@@ -179,12 +179,10 @@ impl State {
     /// # Errors
     /// [`Fault`] where the store fails.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        for layer in self.layers_from_top() {
-            if let Some(value) = layer.get(key) {
-                return Ok(value.clone());
-            }
+        match newest(self.layers_from_top(), key) {
+            Some(value) => Ok(value.clone()),
+            None => self.base.get(key),
         }
-        self.base.get(key)
     }
 
     /// The length and digest of a key's value.
@@ -254,12 +252,10 @@ impl View {
     /// # Errors
     /// [`Fault`] where the store fails.
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        for layer in self.layers_from_top() {
-            if let Some(value) = layer.get(key) {
-                return Ok(value.clone());
-            }
+        match newest(self.layers_from_top(), key) {
+            Some(value) => Ok(value.clone()),
+            None => self.base().get(key),
         }
-        self.base().get(key)
     }
 
     /// The length and digest of a key's value.
@@ -279,12 +275,20 @@ impl View {
     }
 }
 
-fn summary<'a>(
+/// What the layers have under a key; `None` where none has it.
+fn newest<'a>(
     mut layers: impl Iterator<Item = &'a Layer>,
+    key: &[u8],
+) -> Option<&'a Option<Bytes>> {
+    layers.find_map(|layer| layer.get(key))
+}
+
+fn summary<'a>(
+    layers: impl Iterator<Item = &'a Layer>,
     base: &dyn Snapshot,
     key: &[u8],
 ) -> Result<Option<Summary>, Fault> {
-    match layers.find_map(|layer| layer.get(key)) {
+    match newest(layers, key) {
         Some(value) => Ok(value.as_deref().map(Summary::of)),
         None => base.summary(key),
     }

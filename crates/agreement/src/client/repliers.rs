@@ -11,7 +11,7 @@ use crate::Millis;
 /// How long a replica that owed a full result is not asked for one again; doubles with each failure.
 const DISTRUST_MS: Millis = 2_000;
 
-/// The replicas' failures, and whose turn it is.
+/// The replicas' failures, and chance.
 #[derive(Debug)]
 pub(super) struct Repliers {
     distrusted: Vec<Suspicion>,
