@@ -133,6 +133,7 @@ impl<S: Service> Executor<S> {
     }
 
     /// Executes an operation that only reads, outside of the agreed order. `None` where it is not such an operation.
+    /// With the reply goes how many bytes its result has, whether it is said in full or by its digest.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.
@@ -143,14 +144,14 @@ impl<S: Service> Executor<S> {
         session: SessionId,
         op: &Bytes,
         in_full: bool,
-    ) -> Result<Option<ReplyBody>, Fault> {
+    ) -> Result<Option<(ReplyBody, usize)>, Fault> {
         if op.is_empty() || !self.service.is_read_only(op) {
             return Ok(None);
         }
         let mut txn = state.begin();
         if self.table.owner(&txn, session)? != Some(client) {
             let outcome = Outcome::NoSession(()).to_bytes().into();
-            return Ok(Some(ReplyBody::of(outcome, in_full)));
+            return Ok(Some((ReplyBody::of(outcome, in_full), 0)));
         }
         let call = Call {
             client,
@@ -626,7 +627,10 @@ mod tests {
         let mut read = |client, op: &'static [u8]| {
             let op = Bytes::from_static(op);
             let (executor, state) = (&mut w.executor, &mut w.state);
-            let mut read = |in_full| executor.read(state, client, s, &op, in_full).unwrap();
+            let mut read = |in_full| {
+                let read = executor.read(state, client, s, &op, in_full).unwrap();
+                read.map(|(body, _)| body)
+            };
             let (body, digest) = (read(true), read(false));
             assert_eq!(digest, body.as_ref().map(|b| ReplyBody::Digest(b.digest())));
             body.map(|b| Outcome::from_bytes(b.result().unwrap().clone()).unwrap())

@@ -491,7 +491,8 @@ impl<T> Flight<T> {
                 }
                 (None, How::Read { in_full }) => {
                     // There was nothing to run.
-                    let body = reading::read(service, &mut state.begin(), &call, &op, in_full)?;
+                    let mut txn = state.begin();
+                    let (body, _) = reading::read(service, &mut txn, &call, &op, in_full)?;
                     self.finish(tag, body, is_tentative);
                     return Ok(());
                 }

@@ -68,9 +68,8 @@ impl Job {
             How::Ordered => service
                 .run(&mut txn, call, op)
                 .map(|ran| Came::Ran(ran, txn.into_writes())),
-            How::Read { in_full } => {
-                reading::read(service, &mut txn, call, op, in_full).map(Came::Read)
-            }
+            How::Read { in_full } => reading::read(service, &mut txn, call, op, in_full)
+                .map(|(body, _)| Came::Read(body)),
         };
         Completion {
             id: self.id,

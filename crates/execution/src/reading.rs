@@ -25,18 +25,16 @@ pub struct Reading {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    Bytes(Vec<u8>),
-    Whole(Bytes),
+    Bytes(Bytes),
+    /// Under this key.
     Value(Bytes, Summary),
 }
 
 impl From<Bytes> for Reading {
     fn from(answer: Bytes) -> Reading {
-        Reading {
-            length: answer.len(),
-            parts: [Part::Whole(answer)].into(),
-            values: 0,
-        }
+        let mut reading = Reading::new();
+        reading.push(answer);
+        reading
     }
 }
 
@@ -47,12 +45,9 @@ impl Reading {
     }
 
     /// Adds bytes.
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: Bytes) {
         self.length += bytes.len();
-        match self.parts.last_mut() {
-            Some(Part::Bytes(last)) => last.extend_from_slice(bytes),
-            _ => self.parts.push(Part::Bytes(bytes.to_vec())),
-        }
+        self.parts.push(Part::Bytes(bytes));
     }
 
     /// Adds the value under a key, which has this summary.
@@ -77,7 +72,7 @@ impl Reading {
     /// [`Fault`] where the store fails, or has another value than it says.
     pub fn gather(&self, txn: &Txn<'_>) -> Result<Bytes, Fault> {
         match &self.parts[..] {
-            [Part::Whole(answer)] => Ok(answer.clone()),
+            [Part::Bytes(answer)] => Ok(answer.clone()),
             _ => self.gathered(txn, &[]).map(|(all, _)| all),
         }
     }
@@ -90,7 +85,6 @@ impl Reading {
         for part in &self.parts {
             match part {
                 Part::Bytes(bytes) => out.extend_from_slice(bytes),
-                Part::Whole(bytes) => out.extend_from_slice(bytes),
                 Part::Value(key, summary) => {
                     let value = txn.get(key)?.unwrap_or_default();
                     if value.len() != summary.length as usize {
@@ -111,7 +105,6 @@ impl Reading {
         for part in &self.parts {
             match part {
                 Part::Bytes(more) => bytes.extend_from_slice(more),
-                Part::Whole(more) => bytes.extend_from_slice(more),
                 Part::Value(_, summary) => {
                     digest.bytes(&bytes);
                     bytes.clear();
@@ -135,22 +128,22 @@ impl Reading {
             return Ok(ReplyBody::Digest(self.digest(&head)));
         }
         let (result, spans) = self.gathered(txn, &head)?;
-        Ok(match Parted::new(result.clone(), spans) {
-            Some(parted) => ReplyBody::Parted(parted),
-            None => ReplyBody::Full(result),
-        })
+        let parted = Parted::new(result, spans);
+        Ok(ReplyBody::Parted(
+            parted.expect("values one after the other"),
+        ))
     }
 }
 
-/// Executes an operation that only reads.
+/// Executes an operation that only reads: the reply, and how many bytes its result has, in full or not.
 pub(crate) fn read<S: Service>(
     service: &S,
     txn: &mut Txn<'_>,
     call: &Call,
     op: &Bytes,
     in_full: bool,
-) -> Result<ReplyBody, Fault> {
+) -> Result<(ReplyBody, usize), Fault> {
     let reading = service.read(txn, call, op)?;
     debug_assert!(txn.writes().is_empty(), "an operation that only reads");
-    reading.reply(txn, in_full)
+    Ok((reading.reply(txn, in_full)?, reading.length))
 }

@@ -4,6 +4,7 @@
 //! A chunk is named if all of it is read and its stored form is the content itself, which a chunk's length tells ([`crate::layout`]). That
 //! follows from the state alone, so all replicas name the same chunks, whether their stores have digests beside them or not.
 
+use bytes::Bytes;
 use quorate_execution::Reading;
 use quorate_state::{Fault, Txn};
 use quorate_wire::Encode;
@@ -46,7 +47,7 @@ pub(crate) fn with_content(
         return Ok(Reading::from(outcome.to_bytes()));
     };
     let content = Fs::new(txn, caller).map_err(Stop::Failed);
-    match content.and_then(|fs| fs.named(data, wanted)) {
+    match content.and_then(|fs| fs.named(&outcome, data, wanted)) {
         Ok(content) => Ok(content),
         Err(Stop::Refused(errno)) => Ok(Reading::from(Outcome(Err(errno)).to_bytes())),
         Err(Stop::Failed(fault)) => Err(fault),
@@ -54,7 +55,8 @@ pub(crate) fn with_content(
 }
 
 impl Fs<'_, '_> {
-    fn named(&self, data: &Data, wanted: Wanted) -> Done<Reading> {
+    /// An outcome with what is wanted in the place of its data, which is empty.
+    fn named(&self, outcome: &Outcome, data: &Data, wanted: Wanted) -> Done<Reading> {
         // It may have lost its last name: whether it can be read is judged already.
         let inode = self.any_inode(data.attr.ino)?;
         let end = wanted
@@ -64,12 +66,12 @@ impl Fs<'_, '_> {
         let length = end.saturating_sub(wanted.offset) as u32;
 
         // The content's length comes right before it, and the attributes right after.
-        let around = Encode::to_bytes(&Outcome(Ok(Answer::Data(data.clone()))));
-        let attr = data.attr.to_bytes();
-        let before = around.len() - attr.len() - size_of::<u32>();
+        let mut before = outcome.to_bytes();
+        let attr = before.split_off(before.len() - data.attr.to_bytes().len());
+        before.truncate(before.len() - size_of::<u32>());
         let mut out = Reading::new();
-        out.push(&around[..before]);
-        out.push(&length.to_le_bytes());
+        out.push(before);
+        out.push(Bytes::copy_from_slice(&length.to_le_bytes()));
         for piece in pieces(wanted.offset, end) {
             let is_whole = (piece.to - piece.from) as u64 == CHUNK_BYTES;
             if is_whole {
@@ -84,9 +86,9 @@ impl Fs<'_, '_> {
             if let Some(stored) = self.stored(inode.data, piece.chunk)? {
                 stored.copy_to(piece.from, &mut bytes);
             }
-            out.push(&bytes);
+            out.push(bytes.into());
         }
-        out.push(&attr);
+        out.push(attr);
         Ok(out)
     }
 }

@@ -20,8 +20,6 @@ use crate::vouchers::{MAX_RESULT_BYTES, Ready};
 
 /// Bytes of results of reads that are made in one turn: thousands of reads may wait, and each may have a result of a MiB.
 const ANSWERED_AT_ONCE: usize = 4 << 20;
-/// What a result counts for of which only the digest is said, since up to a MiB may have been hashed for it: 64 at most in a turn.
-const VOUCHED_COST: usize = 64 << 10;
 
 /// Whether a client wants the result of a read in full from this replica.
 pub(crate) fn wants_all(me: ReplicaId, read: &Read) -> bool {
@@ -195,16 +193,13 @@ impl<S: Service> Replica<S> {
             };
             let (state, session) = (&mut self.state, read.session);
             let in_full = wants_all(self.me, &read);
-            let body = self
+            let told = self
                 .executor
                 .read(state, client, session, &read.op, in_full)?;
             // Who calls a write a read gets no answer, and has it ordered.
-            if let Some(body) = body {
-                // Who vouches for a long result has at least hashed what is not named in it, and as a rule read little.
-                bytes += match body.result() {
-                    Some(result) => result.len(),
-                    None => VOUCHED_COST,
-                };
+            if let Some((body, length)) = told {
+                // Also where it only vouches: all of it may have been hashed for that.
+                bytes += length;
                 self.reply_to_read(connection, &read, body);
             }
         }

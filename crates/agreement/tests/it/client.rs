@@ -472,6 +472,11 @@ fn repeats(client: &mut Client, token: u64, now: Millis) -> Millis {
     now
 }
 
+/// So many such requests in a row that all is signed for a while. Returns when the last was answered.
+fn unheard(client: &mut Client, token: u64, now: Millis) -> Millis {
+    (token..token + 3).fold(now, |now, token| repeats(client, token, now))
+}
+
 /// A request that is answered 5 s later, when it was repeated; and that time.
 fn late(client: &mut Client, token: u64, now: Millis) -> (AuthRequest, Millis) {
     client.call(token, Bytes::from_static(b"op"), now);
@@ -489,10 +494,7 @@ fn late(client: &mut Client, token: u64, now: Millis) -> (AuthRequest, Millis) {
 #[test]
 fn who_is_not_heard_signs() {
     let mut client = in_session();
-    let mut now = 1_000;
-    for token in 0..3 {
-        now = repeats(&mut client, token, now);
-    }
+    let now = unheard(&mut client, 0, 1_000);
     assert!(is_signed(&ask(&mut client, 10, now)));
     assert!(is_signed(&ask(&mut client, 11, now + 999)));
     assert!(!is_signed(&ask(&mut client, 12, now + 1_000)));
@@ -508,9 +510,7 @@ fn who_is_not_heard_again_signs_for_longer() {
         .into_iter()
         .enumerate()
     {
-        for token in 0..3 {
-            now = repeats(&mut client, 10 * turn as u64 + token, now);
-        }
+        now = unheard(&mut client, 10 * turn as u64, now);
         assert!(
             is_signed(&ask(&mut client, 1_000, now + long - 1)),
             "{turn}"
@@ -518,9 +518,7 @@ fn who_is_not_heard_again_signs_for_longer() {
         now += long;
     }
     now += 60_000;
-    for token in 0..3 {
-        now = repeats(&mut client, 100 + token, now);
-    }
+    now = unheard(&mut client, 100, now);
     assert!(is_signed(&ask(&mut client, 1_000, now + 999)));
     assert!(!is_signed(&ask(&mut client, 1_000, now + 1_000)));
 }
@@ -534,9 +532,7 @@ fn what_was_signed_and_is_late_does_not_count() {
         .into_iter()
         .enumerate()
     {
-        for token in 0..3 {
-            now = repeats(&mut client, 10 * turn as u64 + token, now);
-        }
+        now = unheard(&mut client, 10 * turn as u64, now);
         now += long;
     }
     let end = now;

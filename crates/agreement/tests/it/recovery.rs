@@ -3,7 +3,7 @@
 use crate::support::*;
 use bytes::Bytes;
 use quorate_agreement::durable::CommittedRecord;
-use quorate_agreement::{Agreement, Input, LOG_WINDOW, Output, Record, Rejected};
+use quorate_agreement::{Agreement, Input, LOG_WINDOW, Millis, Output, Record, Rejected};
 use quorate_wire::message::{
     Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare, Status,
 };
@@ -394,8 +394,8 @@ fn who_does_not_fill_is_left() {
 }
 
 /// The views that a replica goes through in two minutes in which one other waits in a view and the second is where this one is, so that
-/// none begins.
-fn views_beside(lone: u64) -> Vec<View> {
+/// none begins; and when it comes there.
+fn steps_beside(lone: u64) -> Vec<(Millis, View)> {
     let mut replica = fresh(1);
     let _ = from_peer(
         &mut replica,
@@ -403,19 +403,36 @@ fn views_beside(lone: u64) -> Vec<View> {
         0,
         PeerMessage::ViewChange(view_change(0, lone)),
     );
-    let mut views = vec![View(1)];
+    let mut steps = vec![(0, View(1))];
     for ms in (0..120_000).step_by(100) {
-        let view = *views.last().expect("not empty");
+        let (_, view) = steps[steps.len() - 1];
         let m = PeerMessage::ViewChange(view_change(2, view.0));
         let _ = from_peer(&mut replica, ms, 2, m);
         let _ = replica.handle(at(ms), Input::Tick);
         if let Some((index, _)) = written(&mut replica).pop() {
             let _ = replica.handle(at(ms), Input::Persisted(index));
         }
-        views.push(replica.standing().view.max(view));
+        if replica.standing().view > view {
+            steps.push((ms, replica.standing().view));
+        }
     }
-    views.dedup();
-    views
+    steps
+}
+
+fn views_beside(lone: u64) -> Vec<View> {
+    let steps = steps_beside(lone).into_iter();
+    steps.map(|(_, view)| view).collect()
+}
+
+/// A replica that pretends to be far away has the others meet, and meet again. It does not keep them impatient: if they are slow, and no liars, they
+/// have time enough at last.
+#[test]
+fn patience_grows_though_one_pretends_to_be_elsewhere() {
+    let steps = steps_beside(1 << 40);
+    let waited: Vec<Millis> = steps.windows(2).map(|two| two[1].0 - two[0].0).collect();
+    let last = *waited.last().expect("it went on");
+    assert!(last >= 8 * waited[1], "{waited:?}");
+    assert!(waited[1..].is_sorted(), "{waited:?}");
 }
 
 /// Where one replica was led to a far view alone, the others meet it when their own does not begin: in views that nobody has named, so that all

@@ -11,9 +11,9 @@ use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{self, Control, Request};
 use quorate_wire::{ClientId, Decode, Encode, PublicKey, RequestNumber, SessionId, Time};
 
-use crate::parallel::support::flight::{Agreed, World};
-use crate::parallel::{GUESTS, Known, Maker, Raw, SMALL, about_credentials, admission, owner};
+use crate::script::{GUESTS, Known, Maker, Raw, SMALL, about_credentials, admission, owner};
 use crate::sharing;
+use crate::support::flight::{Agreed, World};
 
 /// Members of a volume, each with a session; the first has two.
 const MEMBERS: [PublicKey; 3] = [PublicKey([7; 32]), PublicKey([7; 32]), PublicKey([8; 32])];

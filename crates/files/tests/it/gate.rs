@@ -3,7 +3,7 @@
 use crate::common::Result;
 use crate::sharing::{MEMBER, Volume, key, public, refused, terms};
 use bytes::Bytes;
-use quorate_credential::{Caveat, Rights};
+use quorate_credential::{Caveat, ObjectId, Rights};
 use quorate_execution::graph::{Conflicts, Graph};
 use quorate_execution::{Ran, Service};
 use quorate_files::answer::Decision;
@@ -752,6 +752,28 @@ fn guests_are_logged() -> Result<()> {
     );
     assert_eq!(log.rows[1].tag_text(), "contract 7");
     assert_eq!(log.rows[2].error(), Some(Errno::EACCES));
+    v.check();
+    Ok(())
+}
+
+/// A link about the number that the gate takes for any object is about none that there is: also where it was decided about a directory what it
+/// gives below.
+#[test]
+fn a_link_about_no_object_gives_nothing() -> Result<()> {
+    let mut v = Volume::new();
+    let dir = v.dir(Ino::ROOT, b"dir");
+    let (own, other) = (v.file(dir, b"own"), v.file(dir, b"other"));
+    v.share(BOB, own, Rights::READING);
+    let mut t = terms(BOB, 0);
+    t.scope.object = ObjectId(u128::MAX);
+    t.serial = 2;
+    let chain = v.issue(BOB, t);
+    v.put(BOB, &chain)?;
+    v.read_ino(BOB, own)?;
+    for file in [other, other] {
+        refused(v.read_ino(BOB, file), Errno::ESTALE);
+        refused(v.attr(BOB, file), Errno::ESTALE);
+    }
     v.check();
     Ok(())
 }

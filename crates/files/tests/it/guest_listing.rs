@@ -1,57 +1,28 @@
 //! What a guest sees of a directory and what is in it: true, and at a bounded cost.
 
-use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use quorate_credential::{Caveat, Rights};
 use quorate_files::layout::{DirEntry, Inode};
 use quorate_files::op::*;
 use quorate_files::{Action, Answer, Ino, Kind};
-use quorate_state::{Fault, MemorySnapshot, Snapshot, State};
+use quorate_state::{MemorySnapshot, State};
 
 use quorate_wire::{Decode, Encode};
 
 use crate::common::Result;
+use crate::common::counted::{Counted, Reads};
 use crate::sharing::{MEMBER, Volume, terms};
 
 const BOB: u8 = 1;
 
-/// A snapshot that counts how often it is asked.
-#[derive(Debug)]
-struct Counted {
-    inner: MemorySnapshot,
-    reads: Arc<AtomicUsize>,
-}
-
-impl Snapshot for Counted {
-    fn get(&self, key: &[u8]) -> std::result::Result<Option<Bytes>, Fault> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.inner.get(key)
-    }
-
-    fn range(
-        &self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-    ) -> std::result::Result<Vec<(Bytes, Bytes)>, Fault> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.inner.range(from, to, limit)
-    }
-
-    fn node(&self, path: &[u8]) -> std::result::Result<Option<Bytes>, Fault> {
-        self.inner.node(path)
-    }
-}
-
 /// Puts a volume's rows where reads of them are counted.
-fn count(v: &mut Volume) -> Arc<AtomicUsize> {
+fn count(v: &mut Volume) -> Reads {
     let entries = v.contents();
-    let reads = Arc::new(AtomicUsize::new(0));
     let nodes = Default::default();
     let inner = MemorySnapshot { entries, nodes };
+    let reads = Reads::default();
     let counted = Counted {
         inner,
         reads: reads.clone(),
@@ -106,7 +77,7 @@ fn entries_are_not_walked_one_by_one() {
     let listed = page(&mut v, dir).entries;
     assert_eq!(listed.len(), 202);
     // It is done twice, with and without memory; a name, its entry and its inode are read in each, and few ways.
-    let reads = reads.load(Ordering::Relaxed);
+    let reads = reads.take();
     assert!(reads < 2 * (4 * 200 + 10 * 100), "{reads} rows");
     for entry in listed.iter().filter(|entry| entry.cookie > 2) {
         let mode = entry.attr.as_ref().unwrap().mode;
@@ -124,13 +95,13 @@ fn files_of_a_known_directory_are_not_walked() {
     let files: Vec<Ino> = (0..50).map(|n| v.file(dir, name(n).as_bytes())).collect();
     let reads = count(&mut v);
     v.attr(BOB, files[0]).unwrap();
-    let first = reads.swap(0, Ordering::Relaxed);
+    let first = reads.take();
     assert!(first > 200, "{first} rows with and without memory");
     for file in &files[1..] {
         v.attr(BOB, *file).unwrap();
     }
     // Without memory as many as for the first.
-    let each = reads.load(Ordering::Relaxed) / (files.len() - 1);
+    let each = reads.take() / (files.len() - 1);
     assert!(each < first / 2 + 20, "{each} rows");
 }
 

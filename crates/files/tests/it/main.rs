@@ -24,7 +24,10 @@ mod passed_on;
 mod places;
 mod quota;
 mod reading;
+mod script;
 mod semantics;
 mod sharing;
+#[path = "../../../execution/tests/it/support/mod.rs"]
+mod support;
 mod tree;
 mod widening;

@@ -2,60 +2,27 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use quorate_execution::Executor;
 use quorate_files::op::*;
 use quorate_files::{Admission, Answer, FileService, Ino, Outcome};
-use quorate_state::{Fault, MemorySnapshot, Snapshot, State, Summary};
+use quorate_state::{MemorySnapshot, State};
 use quorate_wire::message::{self, Control, ReplyBody, Request};
 use quorate_wire::{Decode, Encode, PublicKey, RequestNumber, SessionId, Time};
 
 use crate::common::GENESIS;
+use crate::common::counted::{Counted, Reads};
 
 const CHUNK: usize = 64 << 10;
 const CLIENT: PublicKey = PublicKey([7; 32]);
-
-/// A snapshot that has digests beside large values, and counts how many of those it reads.
-#[derive(Debug)]
-struct Beside {
-    inner: MemorySnapshot,
-    large: Arc<AtomicUsize>,
-}
-
-impl Snapshot for Beside {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
-        let value = self.inner.get(key)?;
-        let is_large = value.as_ref().is_some_and(|value| value.len() >= CHUNK);
-        self.large.fetch_add(is_large.into(), Ordering::Relaxed);
-        Ok(value)
-    }
-
-    fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {
-        self.inner.summary(key)
-    }
-
-    fn range(
-        &self,
-        from: Bound<&[u8]>,
-        to: Bound<&[u8]>,
-        limit: usize,
-    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
-        self.inner.range(from, to, limit)
-    }
-
-    fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
-        self.inner.node(path)
-    }
-}
 
 struct Replica {
     executor: Executor<FileService>,
     state: State,
     session: SessionId,
     number: u64,
-    large: Arc<AtomicUsize>,
+    reads: Reads,
 }
 
 impl Replica {
@@ -76,7 +43,7 @@ impl Replica {
             state,
             session,
             number: 0,
-            large: Arc::default(),
+            reads: Reads::default(),
         }
     }
 
@@ -123,8 +90,8 @@ impl Replica {
             nodes: Default::default(),
         };
         drop(all);
-        let large = self.large.clone();
-        self.state = State::new(Arc::new(Beside { inner, large }));
+        let reads = self.reads.clone();
+        self.state = State::new(Arc::new(Counted { inner, reads }));
         self.executor.reset();
         ino
     }
@@ -133,7 +100,10 @@ impl Replica {
         let op = Op::new(Who::root(), Action::Read(op.clone())).to_bytes();
         let (executor, state) = (&mut self.executor, &mut self.state);
         let body = executor.read(state, CLIENT, self.session, &op, in_full);
-        body.unwrap().unwrap()
+        let (body, length) = body.unwrap().unwrap();
+        let outcome = body.result().map(|result| result.len());
+        assert!(outcome.is_none_or(|outcome| outcome == length + 5));
+        body
     }
 }
 
@@ -169,11 +139,11 @@ fn who_vouches_reads_no_content() {
     ];
     for (offset, len, named) in reads {
         let op = range(ino, offset, len);
-        let before = replica.large.load(Ordering::Relaxed);
+        replica.reads.take_large();
         let digest = replica.read(&op, false);
-        let vouched = replica.large.load(Ordering::Relaxed);
+        let to_vouch = replica.reads.take_large();
         let full = replica.read(&op, true);
-        let sent = replica.large.load(Ordering::Relaxed);
+        let to_send = replica.reads.take_large();
         assert_eq!(digest, ReplyBody::Digest(full.digest()));
 
         let result = full.result().unwrap().clone();
@@ -191,9 +161,9 @@ fn who_vouches_reads_no_content() {
             _ => 0,
         };
         assert_eq!(values, named, "{offset}");
-        assert!(sent - vouched >= named, "{offset}: it sends what it read");
+        assert!(to_send >= named, "{offset}: it sends what it read");
         // Chunks of which a part is read are read by all.
-        assert!(vouched - before <= 2, "{offset}: {} read", vouched - before);
+        assert!(to_vouch <= 2, "{offset}: {to_vouch} read");
     }
 }
 

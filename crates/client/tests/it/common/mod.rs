@@ -277,7 +277,7 @@ impl Replica {
                     number,
                     view: View(0),
                     tentative: false,
-                    body: body.unwrap().unwrap(),
+                    body: body.unwrap().unwrap().0,
                 }))
             }
             ClientMessage::Watch(_) => None,

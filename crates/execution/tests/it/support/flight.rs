@@ -306,7 +306,7 @@ impl<S: Service + Clone> World<S> {
         let (executor, state) = &mut self.reference;
         let in_full = self.reads.len().is_multiple_of(2);
         let expected = executor.read(state, who.0, who.1, op, true).unwrap();
-        let expected = expected.map(|body| match in_full {
+        let expected = expected.map(|(body, _)| match in_full {
             true => body,
             false => ReplyBody::Digest(body.digest()),
         });

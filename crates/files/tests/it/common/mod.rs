@@ -1,6 +1,8 @@
 //! A volume to test on: state, agreed time, sessions, and freezing of layers at chosen moments.
 #![allow(dead_code)] // Each test uses a part of it.
 
+pub mod counted;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
