@@ -43,6 +43,24 @@ pub(crate) struct ClientKeys {
     keys: VecDeque<(MacKey, Option<Millis>)>,
 }
 
+/// How many signatures of clients were checked here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// One by one.
+    pub alone: u64,
+    /// With others, at about half the cost; also those that were then checked one by one, since one of them was wrong.
+    pub together: u64,
+}
+
+/// What is known of a signature.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    /// Whether it is right.
+    Already(bool),
+    /// It is checked with others, at this place among them.
+    With(usize),
+}
+
 impl ClientKeys {
     /// How many there are.
     pub fn len(&self) -> usize {
@@ -51,6 +69,11 @@ impl ClientKeys {
 }
 
 impl Agreement {
+    /// How many signatures of clients were checked here, for tests.
+    pub fn checks(&self) -> Checks {
+        self.checks
+    }
+
     /// A client's link stands, with this key.
     pub(crate) fn on_client_key(&mut self, client: ClientId, key: MacKey) -> Result<(), Rejected> {
         if !self.config.clients.contains(&client) {
@@ -153,11 +176,6 @@ impl Agreement {
         }
     }
 
-    /// Whether a request that others have passed on is its client's.
-    fn is_authentic(&mut self, request: &AuthRequest) -> bool {
-        self.is_signed(request) || self.has_right_mac(request)
-    }
-
     /// Whether its MAC for this replica is right, where MACs count.
     pub(crate) fn has_right_mac(&self, request: &AuthRequest) -> bool {
         let keys = self.mac_keys.get(&request.request.client());
@@ -183,13 +201,14 @@ impl Agreement {
         if self.is_known(&client, &root, signature) {
             return true;
         }
+        self.checks.alone += 1;
         let checked = match self.identity(&client) {
             Some(identity) => identity.verify(&root, signature),
             None => client.verify(&root, signature),
         };
         let is_right = checked.is_ok();
-        if is_right && shared.is_shared() && self.is_remembered(&client) {
-            self.shared.insert(client, (root, *signature));
+        if is_right {
+            self.remember(request);
         }
         is_right
     }
@@ -253,45 +272,80 @@ impl Agreement {
 
     /// Which of some requests that others have passed on are their clients'.
     pub(crate) fn are_authentic(&mut self, requests: &[Arc<AuthRequest>]) -> Vec<bool> {
-        match self.are_signed(requests) {
-            true => alloc::vec![true; requests.len()],
-            false => requests.iter().map(|r| self.is_authentic(r)).collect(),
-        }
+        let signed = self.are_signed(requests);
+        let both = requests.iter().zip(signed);
+        both.map(|(request, signed)| signed || self.has_right_mac(request))
+            .collect()
     }
 
-    /// Whether all of them are signed, and rightly.
-    fn are_signed(&mut self, requests: &[Arc<AuthRequest>]) -> bool {
-        let (mut signatures, mut shared) = (Vec::new(), Vec::new());
-        for AuthRequest { request, auth, .. } in requests.iter().map(|r| &**r) {
-            let client = request.client();
-            let Authenticator::Signed(its) = auth else {
-                return false;
-            };
-            if !self.is_member(&client) {
-                return false;
-            }
-            let signed = (client, its.root(&request.digest()), *its.signature());
-            // A chip's signature is of another kind than those that are checked together.
-            if let Some(identity @ IdentityKey::P256(_)) = self.identity(&client) {
-                if identity.verify(&signed.1, &signed.2).is_err() {
-                    return false;
+    /// Which of them their clients have signed. Signatures are checked together, and one by one only where one of them is wrong; what
+    /// carries MACs, or is a stranger's, keeps no others from that.
+    fn are_signed(&mut self, requests: &[Arc<AuthRequest>]) -> Vec<bool> {
+        let mut open: Vec<(ClientId, Digest, Signature)> = Vec::new();
+        let known: Vec<Known> = requests
+            .iter()
+            .map(|request| self.look_at_signature(request, &mut open))
+            .collect();
+        let all_right = verify_all(&open);
+        self.checks.together += open.len() as u64;
+        if !all_right {
+            self.checks.alone += open.len() as u64;
+        }
+        let right: Vec<bool> = open
+            .iter()
+            .map(|(client, root, its)| all_right || client.verify(root, its).is_ok())
+            .collect();
+        let both = requests.iter().zip(known);
+        both.map(|(request, known)| match known {
+            Known::Already(is_right) => is_right,
+            Known::With(at) => {
+                if right[at] {
+                    self.remember(request);
                 }
-                continue;
+                right[at]
             }
-            if !self.is_known(&client, &signed.1, &signed.2) && !signatures.contains(&signed) {
-                signatures.push(signed);
-                let kept = its.is_shared() && self.is_remembered(&client);
-                shared.extend(kept.then_some(signed));
-            }
+        })
+        .collect()
+    }
+
+    /// What is known of a request's signature before it is checked; what has to be checked is added to `open`.
+    fn look_at_signature(
+        &self,
+        AuthRequest { request, auth, .. }: &AuthRequest,
+        open: &mut Vec<(ClientId, Digest, Signature)>,
+    ) -> Known {
+        let client = request.client();
+        let Authenticator::Signed(its) = auth else {
+            return Known::Already(false);
+        };
+        if !self.is_member(&client) {
+            return Known::Already(false);
         }
-        let all_right = verify_all(&signatures);
-        if all_right {
-            // Those that share it may come in several batches.
-            let shared = shared.into_iter();
-            self.shared
-                .extend(shared.map(|(client, root, its)| (client, (root, its))));
+        let signed = (client, its.root(&request.digest()), *its.signature());
+        // A chip's signature is of another kind than those that are checked together.
+        if let Some(identity @ IdentityKey::P256(_)) = self.identity(&client) {
+            return Known::Already(identity.verify(&signed.1, &signed.2).is_ok());
         }
-        all_right
+        if self.is_known(&client, &signed.1, &signed.2) {
+            return Known::Already(true);
+        }
+        let same = open.iter().position(|other| *other == signed);
+        Known::With(same.unwrap_or_else(|| {
+            open.push(signed);
+            open.len() - 1
+        }))
+    }
+
+    /// A request's signature was found right: others that share it may come in several batches.
+    fn remember(&mut self, AuthRequest { request, auth, .. }: &AuthRequest) {
+        let client = request.client();
+        if let Authenticator::Signed(its) = auth
+            && its.is_shared()
+            && self.is_remembered(&client)
+        {
+            let root = its.root(&request.digest());
+            self.shared.insert(client, (root, *its.signature()));
+        }
     }
 
     /// As primary: whether a batch may be proposed. What is not its client's is dropped, and then it may not.

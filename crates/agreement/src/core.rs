@@ -11,7 +11,7 @@ use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, ReplicaId, Seq, Signature, View};
 
 use crate::allowance::Allowance;
-use crate::authenticity::ClientKeys;
+use crate::authenticity::{Checks, ClientKeys};
 use crate::budget::Budget;
 use crate::catch_up::{Behind, Stranded};
 use crate::durable::{Entered, Record, Remembered, StableRecord};
@@ -45,6 +45,7 @@ pub struct Agreement {
     pub(crate) mac_keys: BTreeMap<ClientId, ClientKeys>,
     /// Of each client the last signature for several requests that was found right, with what it is over.
     pub(crate) shared: BTreeMap<ClientId, (Digest, Signature)>,
+    pub(crate) checks: Checks,
     /// Clients that must sign what they ask this replica as primary, and until when.
     pub(crate) suspects: BTreeMap<ClientId, Millis>,
     /// What clients have left of what they may ask for.
@@ -238,6 +239,7 @@ impl Agreement {
             judge: Judge::new(secret_seed(config.key.key()), now.mono),
             mac_keys: BTreeMap::new(),
             shared: BTreeMap::new(),
+            checks: Checks::default(),
             suspects: BTreeMap::new(),
             allowances: BTreeMap::new(),
             guests: Guests::default(),

@@ -40,6 +40,7 @@ impl Agreement {
             mac_keys: _,
             // Would only be checked again.
             shared: _,
+            checks: _,
             suspects: _,
             allowances: _,
             // Who has a link may come at any time.

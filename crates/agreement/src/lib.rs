@@ -61,6 +61,7 @@ mod view_change;
 mod watched;
 
 pub use crate::core::{Agreement, Standing};
+pub use authenticity::Checks;
 pub use budget::Budget;
 pub use durable::Record;
 pub use estimation::Bound;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::*;
 use bytes::Bytes;
-use quorate_agreement::{Agreement, Input, Millis, Output, Rejected};
+use quorate_agreement::{Agreement, Checks, Input, Millis, Output, Record, Rejected};
 use quorate_wire::message::{AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare};
 use quorate_wire::{Authenticator, LogIndex, Mac, Seq, View};
 
@@ -100,6 +100,41 @@ fn wrong_macs_put_a_client_on_signed_terms() {
         request(4, Bytes::from_static(b"op")),
     );
     assert_eq!(taken, Ok(()));
+}
+
+/// A proposal with requests of both kinds: what is signed is checked together, whatever carries MACs or is a stranger's; a wrong signature
+/// takes nothing from the others but that.
+#[test]
+fn signatures_beside_macs_are_checked_together() {
+    let accepted = |requests: &[AuthRequest]| {
+        let mut replica = fresh(1);
+        let key = Input::ClientKey(client(), link_key(1));
+        replica.handle(at(0), key).unwrap();
+        let proposal = PeerMessage::PrePrepare(pre_prepare(0, 1, requests));
+        from_peer(&mut replica, 0, 0, proposal).unwrap();
+        let voted = |o: &Output| matches!(o, Output::Persist(_, Record::PrePrepared(_)));
+        let is_accepted = outputs(&mut replica).iter().any(voted);
+        (is_accepted, replica.checks())
+    };
+    let mixed = [op(1), unsigned(2), op(3), unsigned(4), op(5)];
+    let (alone, together) = (0, 3);
+    assert_eq!(accepted(&mixed), (true, Checks { alone, together }));
+
+    let mut bad_mac = mixed.clone();
+    bad_mac[1].auth = Authenticator::Macs(vec![Mac([0xee; 16]); 4]);
+    assert_eq!(accepted(&bad_mac), (false, Checks { alone, together }));
+
+    let mut forged = mixed.clone();
+    forged[2].auth = op(4).auth;
+    let alone = 3;
+    assert_eq!(accepted(&forged), (false, Checks { alone, together }));
+
+    let mut stranger = request_of(99, 1, Bytes::from_static(b"op"));
+    let signature = key(99).sign(&stranger.request.digest());
+    stranger.auth = Authenticator::Signed(signature.into());
+    let beside = [op(1), stranger, op(3)];
+    let (alone, together) = (0, 2);
+    assert_eq!(accepted(&beside), (false, Checks { alone, together }));
 }
 
 /// Who must sign what it asks must do so rightly: a signature that is wrong would have each view's primary propose what nobody votes for.
