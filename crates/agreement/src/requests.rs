@@ -37,6 +37,11 @@ impl Agreement {
     pub(crate) fn on_watch(&mut self, request: Verified<AuthRequest>) -> Result<(), Rejected> {
         let request = request.into_inner();
         self.check_allowed(&request)?;
+        // It has come late. Who waited for it again would wait for what no primary orders a second time.
+        let known = self.pool.get(&request.request.digest());
+        if known.is_some_and(Entry::is_executed) {
+            return Err(Rejected::Duplicate);
+        }
         let is_right = self.check_linked(&request)?;
         if self.pool.has_claim(&request.request.client()) {
             return Err(Rejected::TooOften);

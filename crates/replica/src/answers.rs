@@ -73,8 +73,13 @@ impl<S: Service> Replica<S> {
             return Ok(());
         }
         let digest = request.digest();
+        // What comes to a backup may have been ordered before, also the first time.
+        let may_be_ordered = repeated || !self.agreement.is_leading();
+        if may_be_ordered && !self.execute_what_committed(now) {
+            return Ok(());
+        }
         let cached = match self.transfer.is_idle() {
-            true if repeated => self.cached_or_waiting(request)?,
+            true if may_be_ordered => self.cached_or_waiting(request)?,
             true => self.cached(request)?,
             false => Cached::Unknown,
         };
@@ -119,6 +124,13 @@ impl<S: Service> Replica<S> {
             .cached(&mut self.state, client, session, number)
     }
 
+    /// Executes what has committed in this turn so far. A request that is in it would else look as if it had never been ordered: this replica would wait
+    /// for it again, in vain, and blame the primary. False where the replica can't go on.
+    fn execute_what_committed(&mut self, now: Now) -> bool {
+        self.settle(now);
+        !self.failed
+    }
+
     /// As [`Replica::cached`], for a request that came before: it may have been ordered and wait for its execution.
     fn cached_or_waiting(&mut self, request: &Request) -> Result<Cached, Fault> {
         let (cached, digest) = (self.cached(request)?, request.digest());
@@ -141,6 +153,9 @@ impl<S: Service> Replica<S> {
         message: AuthRequest,
     ) -> Result<(), Fault> {
         let request = &message.request;
+        if self.agreement.is_leading() && !self.execute_what_committed(now) {
+            return Ok(());
+        }
         let may_look = self.agreement.is_leading() && self.transfer.is_idle();
         if may_look && !is_on(Mutant::ReplaysTaken) {
             let cached = self.cached_or_waiting(request)?;

@@ -101,7 +101,7 @@ pub struct Replica<S> {
     pub(crate) out: VecDeque<Output>,
     /// Whether the replicas have key holders: then states tell which of them have recovered.
     has_holders: bool,
-    failed: bool,
+    pub(crate) failed: bool,
 }
 
 impl<S: Service> Replica<S> {
@@ -288,7 +288,7 @@ impl<S: Service> Replica<S> {
     }
 
     /// Carries out what agreement wants, executes what can be executed, and moves a transfer on.
-    fn settle(&mut self, now: Now) {
+    pub(crate) fn settle(&mut self, now: Now) {
         while !self.failed {
             self.settle_outputs(now);
             let more = self.transfer.is_doubted() || self.tell_done(now) || self.leave_former();
