@@ -84,25 +84,42 @@ impl Default for ClientOptions {
 pub enum ClientOutput {
     /// Send to a replica.
     Send(ReplicaId, ClientMessage),
-    /// An operation is done; or its session is gone and nobody knows whether it was executed.
-    Done(Token, Result<Bytes, SessionLost>),
+    /// An operation is done, or has no result.
+    Done(Token, Result<Bytes, NoResult>),
     /// A session is open: operations go out now.
     Opened(SessionId),
 }
 
-/// The session of an operation is closed; the operation may or may not have been executed.
+/// Why an operation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionLost;
+pub enum NoResult {
+    /// Its session is closed. The operation may or may not have been executed.
+    SessionLost,
+    /// It was executed, and the service's answer is longer than a result can be
+    /// ([`MAX_RESULT_BYTES`](quorate_wire::message::MAX_RESULT_BYTES)): a defect of the service.
+    ResultTooLong,
+    /// It is longer than an operation can be ([`MAX_OP_BYTES`](quorate_wire::message::MAX_OP_BYTES)), and was not sent.
+    OpTooLong,
+    /// It is empty, and was not sent: no service sees such an operation, which only keeps a session alive.
+    OpEmpty,
+}
 
-impl core::fmt::Display for SessionLost {
+impl core::fmt::Display for NoResult {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(
-            "the group has ended the session; whether the operation was executed is not known",
-        )
+        f.write_str(match self {
+            NoResult::SessionLost => {
+                "the group has ended the session; whether the operation was executed is not known"
+            }
+            NoResult::ResultTooLong => {
+                "the operation was executed, and the service's answer is longer than a result can be"
+            }
+            NoResult::OpTooLong => "the operation is too long, and was not sent",
+            NoResult::OpEmpty => "the operation is empty, and was not sent",
+        })
     }
 }
 
-impl core::error::Error for SessionLost {}
+impl core::error::Error for NoResult {}
 
 /// A request that waits for its result.
 #[derive(Clone, Debug)]
@@ -389,14 +406,19 @@ impl Client {
             }
             (Some(token), Ok(Outcome::NoSession(())) | Ok(Outcome::TooOld(()))) => {
                 self.out
-                    .push_back(ClientOutput::Done(token, Err(SessionLost)));
+                    .push_back(ClientOutput::Done(token, Err(NoResult::SessionLost)));
                 if self.session == Some(done.request.session()) {
                     self.lose_session();
                 }
             }
-            (Some(token), Ok(Outcome::Malformed(()) | Outcome::TooLong(())) | Err(_)) => {
+            (Some(token), Ok(Outcome::TooLong(()))) => {
                 self.out
-                    .push_back(ClientOutput::Done(token, Err(SessionLost)));
+                    .push_back(ClientOutput::Done(token, Err(NoResult::ResultTooLong)));
+            }
+            // What only a group of another version answers.
+            (Some(token), Ok(Outcome::Malformed(())) | Err(_)) => {
+                self.out
+                    .push_back(ClientOutput::Done(token, Err(NoResult::SessionLost)));
             }
             (None, Ok(Outcome::Done(answer))) => match SessionId::from_bytes(answer) {
                 Ok(session) if done.request.session() == SessionId(0) => {
@@ -419,7 +441,7 @@ impl Client {
         for pending in lost {
             if let Some(token) = pending.token {
                 self.out
-                    .push_back(ClientOutput::Done(token, Err(SessionLost)));
+                    .push_back(ClientOutput::Done(token, Err(NoResult::SessionLost)));
             }
         }
         self.session = None;

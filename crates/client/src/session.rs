@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use engine::{Engine, link_bit};
 pub use inline::{InlineSession, Ticket};
-pub use quorate_agreement::client::SessionLost;
+pub use quorate_agreement::client::NoResult;
 use thread::{Ask, Driver, Waiter};
 
 /// How many calls may wait for their results; further callers wait for a place.
@@ -148,8 +148,8 @@ impl Session {
     /// Has the group execute an operation, once. Who wants to give up drops the future.
     ///
     /// # Errors
-    /// [`SessionLost`]: the group has closed the session, and whether the operation was executed is not known.
-    pub async fn call(&self, op: Bytes) -> Result<Bytes, SessionLost> {
+    /// [`NoResult`]: mostly that the group has closed the session, and whether the operation was executed is not known.
+    pub async fn call(&self, op: Bytes) -> Result<Bytes, NoResult> {
         self.ask(|waiter| Ask::Call(op, waiter)).await
     }
 
@@ -157,7 +157,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::call`].
-    pub async fn read(&self, op: Bytes) -> Result<Bytes, SessionLost> {
+    pub async fn read(&self, op: Bytes) -> Result<Bytes, NoResult> {
         self.ask(|waiter| Ask::Read(op, waiter)).await
     }
 
@@ -165,7 +165,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::call`].
-    pub fn call_blocking(&self, op: Bytes) -> Result<Bytes, SessionLost> {
+    pub fn call_blocking(&self, op: Bytes) -> Result<Bytes, NoResult> {
         block::on(self.call(op))
     }
 
@@ -173,16 +173,16 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::call`].
-    pub fn read_blocking(&self, op: Bytes) -> Result<Bytes, SessionLost> {
+    pub fn read_blocking(&self, op: Bytes) -> Result<Bytes, NoResult> {
         block::on(self.read(op))
     }
 
-    async fn ask(&self, ask: impl FnOnce(Waiter) -> Ask) -> Result<Bytes, SessionLost> {
+    async fn ask(&self, ask: impl FnOnce(Waiter) -> Ask) -> Result<Bytes, NoResult> {
         let place = self.places.clone().acquire_owned().await;
-        let place = place.map_err(|_| SessionLost)?;
+        let place = place.map_err(|_| NoResult::SessionLost)?;
         let (result, answer) = oneshot::channel();
         self.door.ask(ask(Waiter::new(result, place)));
-        answer.await.map_err(|_| SessionLost)?
+        answer.await.map_err(|_| NoResult::SessionLost)?
     }
 
     /// How a replica is, as it says itself.

@@ -23,7 +23,7 @@ use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outco
 use quorate_wire::Digest;
 
 use crate::let_in::LetIn;
-use crate::session::{Gathering, Session};
+use crate::session::{Gathering, NoResult, Session};
 
 /// How often an operation is sent again after a lost session.
 const ATTEMPTS: usize = 5;
@@ -249,7 +249,12 @@ impl Volume {
                 }),
             },
         };
-        match Outcome::from_bytes(result.map_err(|_| CallError::Lost)?) {
+        let result = result.map_err(|why| match why {
+            NoResult::SessionLost => CallError::Lost,
+            // No operation of this file service is so, nor an answer to one.
+            NoResult::OpTooLong | NoResult::OpEmpty | NoResult::ResultTooLong => CallError::Garbled,
+        });
+        match Outcome::from_bytes(result?) {
             Ok(Outcome(outcome)) => outcome.map_err(CallError::Refused),
             Err(_) => Err(CallError::Garbled),
         }

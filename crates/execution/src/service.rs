@@ -99,7 +99,7 @@ pub trait Service: Send + 'static {
     /// agreed operation, and the result should not follow from it.
     fn is_read_only(&self, op: &[u8]) -> bool;
 
-    /// Executes one operation. `op` comes from a client and may be anything.
+    /// Executes one operation. `op` comes from a client and may be anything but empty.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.

@@ -1,7 +1,7 @@
 //! Replicas and clients as processes of their own, as on servers of their own: `cargo run --example processes`.
 //!
-//! Makes keys and a group file, starts four replicas, has a client write to them, kills the primary with SIGKILL, and has
-//! another client read what the first one wrote.
+//! Makes keys and a group file, starts four replicas, has a client write to them, kills the primary with SIGKILL, has
+//! another client read what the first one wrote, and starts the killed one again, from its directory.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use quorate_service::{
     Rest, Service, Txn, keys,
 };
 
-/// Keeps the last word that was said, and answers with the one before it.
+/// Keeps the last word that was said, and answers with the one before it; `?` only asks.
 #[derive(Clone, Debug)]
 struct LastWord;
 
@@ -24,12 +24,12 @@ impl Service for LastWord {
     }
 
     fn is_read_only(&self, op: &[u8]) -> bool {
-        op.is_empty()
+        op == b"?"
     }
 
     fn execute(&self, txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
         let before = txn.get(b"word")?.unwrap_or_default();
-        if !op.is_empty() {
+        if op.as_ref() != b"?" {
             txn.put("word".into(), op.clone());
         }
         Ok(before)
@@ -59,11 +59,12 @@ fn make_group(directory: &Path) -> Result<()> {
     Ok(group.save(&directory.join("group.toml"))?)
 }
 
-fn replica(directory: &Path, id: u8) -> Result<()> {
+/// `is_new`: it has never run. One that has run and lost its directory must not be started so: it would not know what it has promised.
+fn replica(directory: &Path, id: u8, is_new: bool) -> Result<()> {
     let group = Group::load(&directory.join("group.toml"))?.into();
     let key = keys::load(&directory.join(format!("{id}.key")))?;
     let options = Options {
-        first_start: true, // nobody has made its directory
+        first_start: is_new,
         ..Options::new(group, ReplicaId(id), key, directory.join(id.to_string()))
     };
     let replica = Daemon::start(options, LastWord)?;
@@ -97,7 +98,7 @@ fn all(directory: &Path) -> Result<()> {
     make_group(directory)?;
     let mut replicas = Vec::new();
     for id in 0..4 {
-        replicas.push(spawn(directory, "replica", &id.to_string())?);
+        replicas.push(spawn(directory, "new-replica", &id.to_string())?);
     }
     let say = |word| {
         spawn(directory, "client", word)?
@@ -106,7 +107,12 @@ fn all(directory: &Path) -> Result<()> {
     };
     ensure!(say("hello")?.success(), "the first client failed");
     replicas[0].kill()?;
+    replicas[0].wait()?;
     ensure!(say("goodbye")?.success(), "the second client failed");
+    replicas[0] = spawn(directory, "replica", "0")?;
+    // Without the one that was started again there are too few.
+    replicas[1].kill()?;
+    ensure!(say("?")?.success(), "the third client failed");
     for mut replica in replicas {
         drop(replica.stdin.take());
         replica.wait()?;
@@ -117,7 +123,8 @@ fn all(directory: &Path) -> Result<()> {
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [directory, "replica", id] => replica(directory.as_ref(), id.parse()?),
+        [directory, "new-replica", id] => replica(directory.as_ref(), id.parse()?, true),
+        [directory, "replica", id] => replica(directory.as_ref(), id.parse()?, false),
         [directory, "client", word] => client(directory.as_ref(), word),
         _ => all(tempfile::tempdir()?.path()),
     }

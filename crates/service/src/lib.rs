@@ -71,7 +71,7 @@
 //!
 //! Each server runs one process. Members are listed in a group file, with their public keys; `quorate init --no-key-holders` makes one, and
 //! [`Group::new`] does. (Without that option replicas have key holders, `quorate keyholder`, processes that have the keys by which they are known: then
-//! [`Options::key_holder`] says where it listens.) A replica is started with [`Daemon::start`]; its directory is its own, and is made at the first start.
+//! [`Options::key_holder`] says where it listens.) A replica is started with [`Daemon::start`]. Its directory is its own; at the first start, and never again, [`Options::first_start`] has it made.
 //!
 //! ```no_run
 //! # use quorate_service::{Bytes, Call, Fault, Rest, Service, Txn};
@@ -87,7 +87,10 @@
 //!
 //! let group = Group::load("group.toml".as_ref())?.into();
 //! let key = keys::load("replica-0/key".as_ref())?;
-//! let options = Options::new(group, ReplicaId(0), key, "replica-0");
+//! let options = Options {
+//!     first_start: false, // true at the very first start alone
+//!     ..Options::new(group, ReplicaId(0), key, "replica-0")
+//! };
 //! let replica = Daemon::start(options, Counter)?;
 //! let stopper = replica.stopper(); // for the thread that hears SIGTERM
 //! replica.wait()?;
@@ -118,9 +121,10 @@
 //! further ones wait. They work in any executor; threads that may wait have [`Session::call_blocking`]. A program that does
 //! one thing after the other is served fastest by an [`InlineSession`], which has no thread of its own.
 //!
-//! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future. [`SessionLost`]
-//! says that the group has ended the session, after 45 seconds without a sign of life: whether the operation was executed
-//! is not known then. Make those that matter repeatable, or look first. [`Service::session_ended`] is where a service lets
+//! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future. An operation has at least one byte and at most
+//! [`MAX_OP_BYTES`]: an empty one only keeps a session alive, and no service sees it. A result has at most [`MAX_RESULT_BYTES`], less 16.
+//! Where there is no result, [`NoResult`] says why: mostly that the group has ended the session, after 45 seconds without a sign of life, and whether the
+//! operation was executed is not known then. Make those that matter repeatable, or look first. [`Service::session_ended`] is where a service lets
 //! go of what a session held, such as locks; of much of it in parts.
 //!
 //! # Examples
@@ -135,11 +139,12 @@ pub mod null;
 
 pub use bytes::Bytes;
 pub use local::{Local, LocalError};
-pub use quorate_client::{InlineSession, Session, SessionLost};
+pub use quorate_client::{InlineSession, NoResult, Session};
 pub use quorate_execution::graph::{Scope, Uses};
 pub use quorate_execution::{Call, Ran, Reading, Rest, Service};
 pub use quorate_net::group::{Durability, Files, Protocol, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, keys};
 pub use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
 pub use quorate_state::{Fault, Txn};
+pub use quorate_wire::message::{MAX_OP_BYTES, MAX_RESULT_BYTES};
 pub use quorate_wire::{Authentication, ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

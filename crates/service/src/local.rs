@@ -8,7 +8,7 @@ use quorate_client::{InlineSession, Session};
 use quorate_execution::Service;
 use quorate_net::group::{Files, Problem, Purpose};
 use quorate_net::{Group, Identity, KeyError, generate};
-use quorate_node::{Daemon, DaemonError, Options, Trust, Tuning};
+use quorate_node::{Daemon, DaemonError, Options};
 use quorate_wire::KeyPair;
 use tempfile::TempDir;
 
@@ -81,20 +81,11 @@ impl Local {
             directory,
         };
         for (me, key) in group.quorum().replicas().zip(keys) {
+            let data = local.directory.path().join(me.to_string());
             let options = Options {
-                group: group.clone(),
-                me,
-                key,
-                key_holder: None,
-                data: local.directory.path().join(me.to_string()),
                 first_start: true,
-                lost_disk: false,
-                trust: Trust::All,
-                seen: Vec::new(),
-                listen: None,
-                tuning: Tuning::default(),
                 workers,
-                fault: None,
+                ..Options::new(group.clone(), me, key, data)
             };
             let replica = Daemon::start(options, service.clone())?;
             local.replicas.push(replica);

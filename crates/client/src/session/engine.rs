@@ -5,12 +5,14 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_agreement::client::{Client, ClientOptions, ClientOutput, SessionLost, Token};
+use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, Token};
 use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity};
 use quorate_wire::digest::Content;
 use quorate_wire::message::report::Report;
 use quorate_wire::message::session::SESSION_LEASE_MS;
-use quorate_wire::message::{ClientMessage, Control, Outcome, ReplicaMessage, Reply, Request};
+use quorate_wire::message::{
+    ClientMessage, Control, MAX_OP_BYTES, Outcome, ReplicaMessage, Reply, Request,
+};
 use quorate_wire::{
     Authentication, ClientId, Digest, Encode, MacKey, Quorum, ReplicaId, RequestNumber, SessionId,
 };
@@ -26,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum Happened {
     /// An operation has its result.
-    Done(Token, Result<Bytes, SessionLost>),
+    Done(Token, Result<Bytes, NoResult>),
     /// A replica says how it is; it was asked under this number.
     Report(ReplicaId, Box<Report>),
     /// A session is open.
@@ -145,7 +147,7 @@ impl Engine {
 
     /// Starts an operation; [`Happened::Done`] comes under the token.
     pub fn call(&mut self, op: Bytes) -> Token {
-        let (token, now) = self.open_call();
+        let (token, now) = self.open_call(&op);
         if let Some(now) = now {
             if self.is_doubtful() {
                 self.held.push((token, op));
@@ -173,19 +175,24 @@ impl Engine {
 
     /// As [`Engine::call`], for an operation that only reads.
     pub fn read(&mut self, op: Bytes) -> Token {
-        let (token, now) = self.open_call();
+        let (token, now) = self.open_call(&op);
         if let Some(now) = now {
             self.client.read(token, op, now);
         }
         token
     }
 
-    /// The token of a new call, and the time; no time if the session is being closed, and takes nothing on.
-    fn open_call(&mut self) -> (Token, Option<u64>) {
+    /// The token of a new call, and the time; no time where it is not sent: its caller is told why.
+    fn open_call(&mut self, op: &Bytes) -> (Token, Option<u64>) {
         let token = self.token();
-        if self.closing.is_some() {
-            let lost = Happened::Done(token, Err(SessionLost));
-            self.happened.push_back(lost);
+        let why = match op.len() {
+            _ if self.closing.is_some() => Some(NoResult::SessionLost),
+            0 => Some(NoResult::OpEmpty),
+            length if length > MAX_OP_BYTES => Some(NoResult::OpTooLong),
+            _ => None,
+        };
+        if let Some(why) = why {
+            self.happened.push_back(Happened::Done(token, Err(why)));
             return (token, None);
         }
         let now = now();
@@ -280,7 +287,7 @@ impl Engine {
         self.held.clear();
         for token in std::mem::take(&mut self.open).into_keys() {
             self.happened
-                .push_back(Happened::Done(token, Err(SessionLost)));
+                .push_back(Happened::Done(token, Err(NoResult::SessionLost)));
         }
         let Some(session) = self.client.session() else {
             return self.happened.push_back(Happened::Closed);
@@ -364,7 +371,7 @@ impl Engine {
         }
     }
 
-    fn on_done(&mut self, token: Token, result: Result<Bytes, SessionLost>) {
+    fn on_done(&mut self, token: Token, result: Result<Bytes, NoResult>) {
         if std::mem::take(&mut self.silent) {
             tracing::info!("the group answers again");
         }

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_agreement::client::{SessionLost, Token};
+use quorate_agreement::client::{NoResult, Token};
 use quorate_net::{ClientLinks, Group, Identity};
 
 use super::CLOSING;
@@ -23,7 +23,7 @@ pub struct Ticket(Token);
 #[derive(Debug)]
 pub struct InlineSession {
     engine: Engine,
-    results: VecDeque<(Ticket, Result<Bytes, SessionLost>)>,
+    results: VecDeque<(Ticket, Result<Bytes, NoResult>)>,
     open: usize,
     generation: u64,
     closed: bool,
@@ -52,8 +52,8 @@ impl InlineSession {
     /// operations that were submitted before are kept for [`InlineSession::poll`].
     ///
     /// # Errors
-    /// [`SessionLost`]: the group has closed the session, and whether the operation was executed is not known.
-    pub fn call(&mut self, op: Bytes) -> Result<Bytes, SessionLost> {
+    /// [`NoResult`]: mostly that the group has closed the session, and whether the operation was executed is not known.
+    pub fn call(&mut self, op: Bytes) -> Result<Bytes, NoResult> {
         let ticket = self.submit(op);
         self.wait_for(ticket)
     }
@@ -63,19 +63,19 @@ impl InlineSession {
     ///
     /// # Errors
     /// As [`InlineSession::call`].
-    pub fn read(&mut self, op: Bytes) -> Result<Bytes, SessionLost> {
+    pub fn read(&mut self, op: Bytes) -> Result<Bytes, NoResult> {
         let ticket = self.submit_read(op);
         self.wait_for(ticket)
     }
 
-    fn wait_for(&mut self, ticket: Ticket) -> Result<Bytes, SessionLost> {
+    fn wait_for(&mut self, ticket: Ticket) -> Result<Bytes, NoResult> {
         loop {
             if let Some(at) = self.results.iter().position(|(t, _)| *t == ticket)
                 && let Some((_, result)) = self.results.remove(at)
             {
                 return result;
             }
-            self.turn(None).map_err(|_| SessionLost)?;
+            self.turn(None).map_err(|_| NoResult::SessionLost)?;
         }
     }
 
@@ -99,7 +99,7 @@ impl InlineSession {
     pub fn poll(
         &mut self,
         timeout: Duration,
-    ) -> io::Result<Option<(Ticket, Result<Bytes, SessionLost>)>> {
+    ) -> io::Result<Option<(Ticket, Result<Bytes, NoResult>)>> {
         let until = engine::now() + timeout;
         while self.results.is_empty() {
             let left = until.saturating_duration_since(engine::now());

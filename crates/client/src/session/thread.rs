@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Instant;
 
 use bytes::Bytes;
-use quorate_agreement::client::{SessionLost, Token};
+use quorate_agreement::client::{NoResult, Token};
 use quorate_net::{Group, Identity};
 use quorate_wire::ReplicaId;
 use quorate_wire::message::report::Report;
@@ -37,13 +37,13 @@ pub(super) enum Ask {
 /// Who waits for a result. Keeps a place until it is there.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    result: oneshot::Sender<Result<Bytes, SessionLost>>,
+    result: oneshot::Sender<Result<Bytes, NoResult>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Waiter {
     pub fn new(
-        result: oneshot::Sender<Result<Bytes, SessionLost>>,
+        result: oneshot::Sender<Result<Bytes, NoResult>>,
         place: OwnedSemaphorePermit,
     ) -> Waiter {
         Waiter {
@@ -88,7 +88,7 @@ impl Driver {
         }
     }
 
-    /// Runs until nobody has a handle any more, or the session was closed. Who still waits then gets [`SessionLost`],
+    /// Runs until nobody has a handle any more, or the session was closed. Who still waits then gets [`NoResult::SessionLost`],
     /// since their channels are dropped.
     pub fn run(mut self) {
         while !self.ended {

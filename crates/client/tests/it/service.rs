@@ -9,7 +9,7 @@ use quorate_client::{InlineSession, Session};
 use quorate_execution::{Call, Rest, Service};
 use quorate_net::group::{Files, Purpose};
 use quorate_net::{Group, Identity};
-use quorate_node::{Daemon, Options, Trust, Tuning};
+use quorate_node::{Daemon, Options};
 use quorate_state::{Fault, Txn};
 use quorate_wire::{KeyPair, ReplicaId};
 
@@ -66,20 +66,15 @@ fn start(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) 
 
 fn options(group: &Arc<Group>, id: u8, data: &std::path::Path, first_start: bool) -> Options {
     Options {
-        group: group.clone(),
-        me: ReplicaId(id),
-        key: key(id),
-        key_holder: None,
-        data: data.join(id.to_string()),
         first_start,
-        lost_disk: false,
-        trust: Trust::All,
-        seen: Vec::new(),
-        listen: None,
-        tuning: Tuning::default(),
         // Some with workers, some without: nobody can tell.
         workers: usize::from(id % 2) * 3,
-        fault: None,
+        ..Options::new(
+            group.clone(),
+            ReplicaId(id),
+            key(id),
+            data.join(id.to_string()),
+        )
     }
 }
 
