@@ -36,6 +36,8 @@ pub struct Setup {
     pub tuning: Tunings,
     /// Threads that execute operations; 0: the replica's own.
     pub workers: usize,
+    /// Whether those execute one operation after the other: BASE.
+    pub one_by_one: bool,
     /// What is replicated: files in this way, or the service that does nothing.
     pub files: Option<Serving>,
     /// Whether the volume has an owner, and so may have guests.
@@ -111,6 +113,7 @@ impl Running {
                 data: running.replica(id.0),
                 tuning: setup.tuning,
                 workers: setup.workers,
+                one_by_one: setup.one_by_one,
                 files: setup.files,
                 fault: setup
                     .fault

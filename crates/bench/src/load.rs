@@ -152,8 +152,9 @@ impl Work {
             result: load.workload.result as u32,
             wait_ms: load.wait_ms,
             conflicts: match parallelism {
-                Parallelism::Infinite => Conflicts::None,
-                Parallelism::None | Parallelism::Factor(_) => Conflicts::All,
+                // Where there is none, the replicas see to it.
+                Parallelism::None | Parallelism::Infinite => Conflicts::None,
+                Parallelism::Factor(_) => Conflicts::All,
             },
         };
         Work {

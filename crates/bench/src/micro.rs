@@ -59,6 +59,7 @@ pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Va
             unordered_reads: true,
             tuning: Tunings::default(),
             workers: 0,
+            one_by_one: false,
             owned: false,
             files: None,
             fault: None,

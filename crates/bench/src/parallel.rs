@@ -3,6 +3,8 @@
 //!
 //! BASE executes one operation after the other, which all conflict; CBASE runs what does not conflict on worker threads.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use quorate_net::group::Durability;
 
@@ -17,6 +19,7 @@ use crate::run::{self, Options, Variant, all_cases};
 
 /// How long an operation of Figure 5 waits.
 const WAIT_MS: u32 = 20;
+const ROUND: Duration = Duration::from_millis(WAIT_MS as u64);
 const CLIENTS: [usize; 8] = [1, 10, 25, 50, 75, 100, 150, 200];
 /// The threads of Figure 5 (a).
 const THREADS: [usize; 6] = [1, 2, 8, 16, 64, 128];
@@ -64,7 +67,7 @@ pub async fn scalability(options: &Options, report: &mut Report) -> Result<()> {
 /// One thread, and a graph in which all conflict.
 fn base() -> Variant {
     let mut base = variant("BASE", 4, Durability::Memory);
-    base.setup.workers = 1;
+    (base.setup.workers, base.setup.one_by_one) = (1, true);
     base
 }
 
@@ -74,7 +77,7 @@ fn cbase(name: String, workers: usize, parallelism: Parallelism) -> Variant {
         parallelism,
         ..base()
     };
-    variant.setup.workers = workers;
+    (variant.setup.workers, variant.setup.one_by_one) = (workers, false);
     variant
 }
 
@@ -100,7 +103,12 @@ async fn figure(
     let mut cases = all_cases(options, variants, &loads);
     if wait_ms > 0 {
         for case in &mut cases {
-            let ideal = ideal(&variants[case.variant], case.load.clients);
+            let (variant, clients) = (&variants[case.variant], case.load.clients);
+            // The last of those that came at the same time has its turn then.
+            let rough = ideal(variant, clients, (Duration::ZERO, 500 * ROUND));
+            case.settles_in = Duration::from_secs_f64(clients as f64 / rough);
+            let window = options.window(1, case.settles_in);
+            let ideal = ideal(variant, clients, (window.warm_up, window.measured));
             case.ideal_ops_per_s = Some(ideal);
         }
     }
@@ -108,19 +116,32 @@ async fn figure(
 }
 
 /// Operations in a second where nothing but waiting takes time: rounds of [`WAIT_MS`] in which each thread serves one
-/// operation whose bucket is free, in the order in which they came.
-fn ideal(variant: &Variant, clients: usize) -> f64 {
-    const ROUNDS: usize = 2_000;
+/// operation whose bucket is free, in the order in which they came. Counted over what is measured after the warm-up, since random buckets
+/// lose more once long queues have grown; the mean of many such runs.
+fn ideal(variant: &Variant, clients: usize, (warm_up, measured): (Duration, Duration)) -> f64 {
+    const RUNS: u64 = 40;
+    let rounds = |time: Duration| (time.as_millis() / ROUND.as_millis()) as usize;
+    let (skipped, rounds) = (rounds(warm_up), rounds(measured).max(1));
     let threads = variant.setup.workers.max(1);
     let factor = match variant.parallelism {
         Parallelism::None => 1,
         Parallelism::Factor(factor) => factor,
         Parallelism::Infinite => return per_second(threads.min(clients) as f64),
     };
-    let mut random = Random(1);
+    let served = (0..RUNS).map(|run| served(run, (threads, factor, clients), (skipped, rounds)));
+    per_second(served.sum::<usize>() as f64 / (RUNS as usize * rounds) as f64)
+}
+
+/// The operations of one run that are served after the rounds that are skipped.
+fn served(
+    run: u64,
+    (threads, factor, clients): (usize, u32, usize),
+    (skipped, rounds): (usize, usize),
+) -> usize {
+    let mut random = Random(run);
     let mut queue: Vec<u32> = (0..clients).map(|_| random.below(factor)).collect();
     let mut served = 0;
-    for _ in 0..ROUNDS {
+    for round in 0..skipped + rounds {
         let mut busy = vec![false; factor as usize];
         let (mut free, before) = (threads, queue.len());
         queue.retain(|bucket| {
@@ -132,10 +153,10 @@ fn ideal(variant: &Variant, clients: usize) -> f64 {
             !runs
         });
         let done = before - queue.len();
-        served += done;
+        served += if round < skipped { 0 } else { done };
         queue.extend((0..done).map(|_| random.below(factor)));
     }
-    per_second(served as f64 / ROUNDS as f64)
+    served
 }
 
 fn per_second(at_once: f64) -> f64 {
@@ -285,14 +306,19 @@ mod tests {
     #[test]
     fn the_ideal() {
         let of = |threads, parallelism, clients| {
-            ideal(&cbase("x".into(), threads, parallelism), clients).round()
+            let window = (50 * ROUND, 500 * ROUND);
+            ideal(&cbase("x".into(), threads, parallelism), clients, window).round()
         };
-        assert_eq!(ideal(&base(), 200), 50.0);
+        assert_eq!(ideal(&base(), 200, (ROUND, ROUND)), 50.0);
         assert_eq!(of(128, Parallelism::Infinite, 200), 6400.0);
         assert_eq!(of(128, Parallelism::Infinite, 10), 500.0);
         assert_eq!(of(100, Parallelism::Factor(1), 200), 50.0);
         let hundred = of(100, Parallelism::Factor(100), 200);
         assert!((3000.0..4900.0).contains(&hundred), "{hundred}");
         assert!(of(100, Parallelism::Factor(150), 200) > hundred);
+        // Long queues take time to grow.
+        let variant = cbase("x".into(), 100, Parallelism::Factor(20));
+        let after = |rounds| ideal(&variant, 100, (rounds * ROUND, 50 * ROUND));
+        assert!(after(500) < after(0));
     }
 }

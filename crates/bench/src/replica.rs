@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use quorate_execution::graph::Conflicts;
 use quorate_files::Admission;
 use quorate_net::{Group, keys};
 use quorate_node::{Daemon, Options, Trust, Tuning};
@@ -27,6 +28,9 @@ pub struct Spec {
     pub tuning: Tunings,
     /// Threads that execute operations beside the replica's own.
     pub workers: usize,
+    /// Whether they execute one operation after the other.
+    #[serde(default)]
+    pub one_by_one: bool,
     /// How files are served, if it is not the null service.
     #[serde(default)]
     pub files: Option<Serving>,
@@ -97,6 +101,10 @@ pub fn run(spec: &str) -> Result<()> {
         listen: None,
         tuning: spec.tuning.tuning(),
         workers: spec.workers,
+        conflicts: match spec.one_by_one {
+            true => Conflicts::All,
+            false => Conflicts::Declared,
+        },
         fault: spec.fault.map(|name| name.parse()).transpose()?,
     };
     let (volume, group) = (options.group.files(), options.group.clone());

@@ -54,6 +54,8 @@ pub struct Case {
     pub load: Load,
     /// See [`Row::ideal_ops_per_s`].
     pub ideal_ops_per_s: Option<f64>,
+    /// How long it takes until each client waits for as long as it will from then on, where that is known.
+    pub settles_in: Duration,
 }
 
 /// Each load on each variant, as far as they are wanted.
@@ -68,6 +70,7 @@ pub fn all_cases(
             variant,
             load,
             ideal_ops_per_s: None,
+            settles_in: Duration::ZERO,
         })
     };
     let wanted = |case: &Case| {
@@ -122,7 +125,7 @@ pub async fn measure(
             let Some((group, fleet)) = &mut groups[case.variant] else {
                 continue;
             };
-            let window = options.window(round);
+            let window = options.window(round, case.settles_in);
             let sample = fleet.measure(group, &case.load, window);
             let figures = Figures::of(&sample.with_context(|| name.clone())?);
             if round > 0 {
@@ -198,12 +201,17 @@ pub(crate) fn allow_many_links() {
 }
 
 impl Options {
-    fn window(&self, round: usize) -> Window {
-        let warm_up = Duration::from_secs_f64(self.seconds / 8.0);
+    /// The first round, 0, is not reported.
+    pub(crate) fn window(&self, round: usize, settles_in: Duration) -> Window {
+        let short = Duration::from_secs_f64(self.seconds / 8.0);
         Window {
-            warm_up,
+            warm_up: short.max(if self.quick {
+                Duration::ZERO
+            } else {
+                settles_in
+            }),
             measured: match round {
-                0 => warm_up,
+                0 => short,
                 _ => Duration::from_secs_f64(self.seconds),
             },
         }

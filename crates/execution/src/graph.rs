@@ -36,8 +36,8 @@ pub struct OpId(pub u64);
 pub enum Conflicts {
     /// As the service declares.
     Declared,
-    /// All operations conflict, whatever is declared, so that they run one after the other, as in BASE. No daemon is run so: the benchmark of the graph
-    /// measures what it costs, and simulations hold it to the same results.
+    /// All operations conflict, whatever is declared, so that they run one after the other, as in BASE: to be measured beside the other. Simulations
+    /// hold it to the same results.
     All,
 }
 

@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use quorate_agreement::{CHECKPOINT_BYTES, Config, Missed, Record, Tuning};
 use quorate_execution::Service;
+use quorate_execution::graph::Conflicts;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
 use quorate_net::holder::AskError;
@@ -92,6 +93,9 @@ pub struct Options {
     /// one after the other, which is best where they only compute for a few microseconds. Hundreds are right for services
     /// that wait. Replicas of a group need not have the same number.
     pub workers: usize,
+    /// Whether workers run beside each other what the service says does not conflict, or one operation after the other, as in BASE; the latter is for
+    /// measurements.
+    pub conflicts: Conflicts,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
 }
@@ -118,6 +122,7 @@ impl Options {
             listen: None,
             tuning: Tuning::default(),
             workers: 0,
+            conflicts: Conflicts::Declared,
             fault: None,
         }
     }
@@ -307,6 +312,7 @@ impl Daemon {
             listen,
             tuning,
             workers,
+            conflicts,
             fault,
         } = options;
         let begin = core_thread::clock_start();
@@ -409,7 +415,8 @@ impl Daemon {
         let pool = {
             let mailbox = mailbox.clone();
             let tell = move || mailbox.put(Wake::Ran);
-            let pool = (workers > 0).then(|| Pool::spawn(workers, &service, tell));
+            let spawn = || Pool::spawn(workers, &service, conflicts, tell);
+            let pool = (workers > 0).then(spawn);
             pool.transpose().map_err(io)?
         };
         let mode = group.protocol().authentication;

@@ -1,5 +1,4 @@
-//! The file service as a benchmark's replica runs it: the usual one, or one that takes all operations for conflicting, or
-//! whose writes wait.
+//! The file service as a benchmark's replica runs it: the usual one, or one whose writes wait.
 
 use std::time::Duration;
 
@@ -81,16 +80,10 @@ impl Service for ServedFiles {
     }
 
     fn uses(&self, call: &Call, op: &Bytes) -> Uses {
-        match self.serving.all_conflict {
-            true => Uses::everything(),
-            false => self.files.uses(call, op),
-        }
+        self.files.uses(call, op)
     }
 
     fn run(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Ran, Fault> {
-        if self.serving.all_conflict {
-            return self.execute(txn, call, op).map(Ran::Done);
-        }
         self.wait(op);
         self.files.run(txn, call, op)
     }
@@ -110,7 +103,6 @@ impl Service for ServedFiles {
 mod tests {
     use quorate_files::op::Write;
     use quorate_files::{Ino, Nothing, Target, Who};
-    use quorate_wire::{PublicKey, SessionId, Time};
 
     use super::*;
 
@@ -134,25 +126,5 @@ mod tests {
         assert!(!waits(&write(Place::End(Nothing))));
         assert!(!waits(&op(Action::Fsync(Target::Ino(Ino(2))))));
         assert!(!waits(&Bytes::from_static(b"no operation")));
-    }
-
-    /// To BASE all operations conflict; to CBASE writes of two files don't, as the file service says.
-    #[test]
-    fn what_conflicts() {
-        let call = Call {
-            client: PublicKey([7; 32]),
-            session: SessionId(1),
-            now: Time(1),
-        };
-        let uses = |all_conflict| {
-            let serving = Serving {
-                all_conflict,
-                wait_ms: 0,
-            };
-            let admission = Admission::members_only();
-            ServedFiles::new(Files::default(), serving, admission).uses(&call, &write(Place::At(0)))
-        };
-        assert_eq!(uses(true), Uses::everything());
-        assert_ne!(uses(false), Uses::everything());
     }
 }

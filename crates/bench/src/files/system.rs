@@ -373,6 +373,7 @@ async fn replicated(
     let setup = Setup {
         replicas,
         workers,
+        one_by_one: serving.all_conflict,
         files: Some(serving),
         owned: chain.is_some(),
         ..micro::variant("files", replicas, Durability::Disk).setup

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use quorate_execution::Service;
+use quorate_execution::graph::Conflicts;
 use quorate_files::{Admission, FileService, Genesis};
 use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
@@ -23,7 +24,7 @@ const KEY_REFRESH: Duration = Duration::from_secs(15);
 const MENDED_AT_MOST: u32 = 3;
 /// How often a supervisor is told how a recovery goes.
 const TELL_EVERY: Duration = Duration::from_millis(50);
-/// How long the replica may take to say how it is: its thread waits for no disk.
+/// How long the replica may take to say how it is, on a disk that is slow.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub fn run(args: &Replica) -> Result<()> {
@@ -86,6 +87,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         listen: args.listen.clone(),
         tuning: Tuning::default(),
         workers: args.workers.into(),
+        conflicts: Conflicts::Declared,
         fault: args.fault,
     };
     let runtime = commands::runtime()?;

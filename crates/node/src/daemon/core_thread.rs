@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use quorate_agreement::{Config, Millis, Now, Record};
+use quorate_execution::graph::Conflicts;
 use quorate_execution::{Service, Workers};
 use quorate_net::{Event, Group, Identity};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
@@ -155,7 +156,7 @@ impl<S: Service> Core<S> {
         let last_index = LogIndex(restored.next_index.0.saturating_sub(1));
         let workers = Workers {
             count: pool.as_ref().map_or(0, Pool::threads),
-            ..Workers::default()
+            conflicts: pool.as_ref().map_or(Conflicts::Declared, Pool::conflicts),
         };
         let now = now(started);
         let replica = Replica::new(config, service, workers, restored, now);

@@ -10,11 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use quorate_execution::graph::Conflicts;
 use quorate_execution::{Completion, Job, Service};
 
 /// The threads. How many jobs wait is bounded by the replica.
 #[derive(Debug)]
 pub(crate) struct Pool {
+    conflicts: Conflicts,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -43,9 +45,11 @@ impl Pool {
     pub fn spawn<S: Service + Clone>(
         threads: usize,
         service: &S,
+        conflicts: Conflicts,
         tell: impl Fn() + Clone + Send + 'static,
     ) -> std::io::Result<Pool> {
         let mut pool = Pool {
+            conflicts,
             shared: Arc::new(Shared {
                 woken: (0..threads).map(|_| Condvar::new()).collect(),
                 ..Shared::default()
@@ -65,6 +69,11 @@ impl Pool {
     /// How many threads there are.
     pub fn threads(&self) -> usize {
         self.threads.len()
+    }
+
+    /// Whether what runs beside each other follows from what operations use.
+    pub fn conflicts(&self) -> Conflicts {
+        self.conflicts
     }
 
     /// Has jobs run.
