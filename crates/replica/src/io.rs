@@ -95,6 +95,9 @@ pub enum Output {
     Void(ReplicaId, u64),
     /// The replica recovers, and will not come back as things stand: see [`quorate_agreement::Output::Missed`].
     Missed(Missed),
+    /// A batch that has prepared is not executed before it has committed, so that its clients wait for that: COMMITs that wait for others to go along
+    /// with are to leave.
+    Hurry,
     /// A replica has signed two statements that contradict each other; to be kept for the operators.
     Evidence(Box<Evidence>),
     /// A replica has sent a piece of state that is not in the certified one. Where messages are signed, what it was sent in proves it:

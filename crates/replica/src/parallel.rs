@@ -200,6 +200,7 @@ impl<S: Service> Replica<S> {
         };
         // Only one batch is on its way into the graph.
         if parallel.entering.is_some() {
+            self.out.push_back(Output::Hurry);
             return Ok(());
         }
         let (executor, state) = (&mut self.executor, &mut self.state);

@@ -387,11 +387,11 @@ impl<S: Service> Replica<S> {
     /// result of a read is not kept. Each would be executed tentatively once more.
     fn execute_tentatively(&mut self, ordered: Arc<Ordered>) -> Result<(), Fault> {
         let mut requests = ordered.requests.iter();
-        if !requests.all(|known| self.executor.keeps_result(&known.request)) {
-            return Ok(());
-        }
+        let keeps_all = requests.all(|known| self.executor.keeps_result(&known.request));
         let may = self.transfer.is_idle() && self.layers_ahead() < MAX_LAYERS;
-        if !may || !self.backlog.is_empty() || ordered.seq != self.entered().next() {
+        let is_next = self.backlog.is_empty() && ordered.seq == self.entered().next();
+        if !keeps_all || !may || !is_next {
+            self.out.push_back(Output::Hurry);
             return Ok(());
         }
         if self.parallel.is_some() {

@@ -486,6 +486,7 @@ impl<S: Service> Core<S> {
                 Output::Send(to, message) => self.outgoing.send(to, message, mono),
                 Output::Broadcast(message) => self.outgoing.broadcast(message, mono),
                 Output::Reply(to, message) => self.outgoing.reply(to, message, mono),
+                Output::Hurry => self.outgoing.hurry(),
                 Output::Persist(index, record) => self.record(index, &record)?,
                 Output::Truncate { stable, head } => self.truncate(stable, &head)?,
                 Output::Store {

@@ -12,7 +12,7 @@ use quorate_wire::message::{
     AuthRequest, Batch, ClientMessage, Commit, Control, PeerMessage, PrePrepare, Prepare, Request,
 };
 use quorate_wire::{
-    Authentication, Authenticator, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
+    Authentication, Authenticator, Digest, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
     RequestNumber, Seq, SessionId, Time, View,
 };
 
@@ -116,6 +116,14 @@ impl Backup {
 
     /// The others propose a request, vote for it and commit it, all in the present turn.
     fn order(&mut self, request: AuthRequest) {
+        let (view, seq, digest) = self.prepare(request);
+        for from in [0, 2, 3] {
+            self.hear(from, PeerMessage::Commit(Commit { view, seq, digest }));
+        }
+    }
+
+    /// They propose it and vote for it.
+    fn prepare(&mut self, request: AuthRequest) -> (View, Seq, Digest) {
         self.ordered += 1;
         let (view, seq) = (View(0), Seq(self.ordered));
         let batch = Batch {
@@ -134,9 +142,7 @@ impl Backup {
         for from in [0, 2, 3] {
             self.hear(from, PeerMessage::Prepare(Prepare { view, seq, digest }));
         }
-        for from in [0, 2, 3] {
-            self.hear(from, PeerMessage::Commit(Commit { view, seq, digest }));
-        }
+        (view, seq, digest)
     }
 
     fn hear(&mut self, from: u8, message: PeerMessage) {
@@ -203,6 +209,27 @@ fn a_read_that_has_committed_is_not_watched() {
         backup.ask(ClientMessage::Watch(request));
         backup.end_turn();
         assert!(backup.is_content());
+    }
+}
+
+/// COMMITs may wait for others to go along with, where clients are answered before: not where a batch has a read in it, which is not executed
+/// before it has committed.
+#[test]
+fn commits_that_clients_wait_for_leave() {
+    for workers in [0, 4] {
+        for (op, hurries) in [(&b"write"[..], false), (b"read", true)] {
+            let mut backup = Backup::new(workers);
+            let request = backup.request(1, 1, op);
+            backup.prepare(request);
+            let outputs = backup.end_turn();
+            let commit = |o: &Output| matches!(o, Output::Broadcast(PeerMessage::Commit(_)));
+            let commit = outputs.iter().position(commit).expect("it has prepared");
+            let after = outputs[commit..].iter();
+            assert_eq!(
+                after.filter(|o| matches!(o, Output::Hurry)).count() > 0,
+                hurries
+            );
+        }
     }
 }
 
