@@ -38,7 +38,15 @@ fn the_key_value_store() {
 
 #[test]
 fn the_null_service() {
-    assert!(run("null").contains("in flight"));
+    let shown = run("null");
+    let answered = shown.lines().map(|line| {
+        let (_, rest) = line.split_once(" in flight: ").expect("a line for each way");
+        let (count, _) = rest.split_once(' ').expect("how many");
+        count.parse::<u32>().expect("a number")
+    });
+    let answered: Vec<u32> = answered.collect();
+    assert_eq!(answered.len(), 2);
+    assert!(answered.iter().all(|count| *count > 0), "{shown}");
 }
 
 /// What one client has written outlives the client and the primary, which takes part again when it is started again.
