@@ -40,7 +40,9 @@ fn the_key_value_store() {
 fn the_null_service() {
     let shown = run("null");
     let answered = shown.lines().map(|line| {
-        let (_, rest) = line.split_once(" in flight: ").expect("a line for each way");
+        let (_, rest) = line
+            .split_once(" in flight: ")
+            .expect("a line for each way");
         let (count, _) = rest.split_once(' ').expect("how many");
         count.parse::<u32>().expect("a number")
     });

@@ -1,6 +1,14 @@
-//! The table of what operations touch, in docs/files.md, against the operations that there are.
+//! The table of what operations touch, in docs/files.md, against the operations that there are; and rows of it that random operations meet too seldom.
 
 use std::collections::BTreeSet;
+
+use quorate_execution::graph::{Conflicts, Graph};
+use quorate_execution::{Call, Service};
+use quorate_files::op::*;
+use quorate_files::{Admission, FileService, Handle, Ino, Nothing};
+use quorate_wire::{PublicKey, SessionId, Time};
+
+use crate::script::SMALL;
 
 const OPERATIONS: &str = include_str!("../../src/op.rs");
 const TABLE: &str = include_str!("../../../../docs/files.md");
@@ -38,4 +46,122 @@ fn each_operation_has_a_row() {
     assert!(lack.is_empty(), "without a row: {lack:?}");
     let unknown: Vec<_> = named.difference(&actions).collect();
     assert!(unknown.is_empty(), "rows about nothing: {unknown:?}");
+}
+
+/// Of the two sessions that there are.
+const MINE: u64 = 1;
+const ANOTHERS: u64 = 2;
+
+/// Whether the second of two operations, which only reads, waits until the first is done. Each is of a session, and the first has this time.
+fn waits((session, now, first): (u64, u64, &Action), (reader, second): (u64, &Action)) -> bool {
+    let service = FileService::new(SMALL, Admission::members_only());
+    let uses = |session, now, action: &Action| {
+        let call = Call {
+            client: PublicKey([7; 32]),
+            session: SessionId(session),
+            now: Time(now),
+        };
+        let op = Op::new(Who::root(), action.clone());
+        service.uses(&call, &op.to_bytes().into())
+    };
+    let mut graph = Graph::new(Conflicts::Declared, 4);
+    graph.insert(uses(session, now, first));
+    let second = graph.insert(uses(reader, now, second));
+    let ready: Vec<_> = std::iter::from_fn(|| graph.take_ready()).collect();
+    !ready.contains(&second)
+}
+
+/// A time at which changes sweep nothing beside what they are for.
+const NO_SWEEP: u64 = 65;
+const FILE: Ino = Ino(20);
+const OTHER: Ino = Ino(21);
+
+fn held(ino: Ino) -> Handle {
+    Handle {
+        ino,
+        number: (1 << 63) | (2 * ino.0),
+    }
+}
+
+fn hold(keep: &[Ino], let_go: &[Ino]) -> Action {
+    Action::Hold(Hold {
+        keep: keep.to_vec(),
+        let_go: let_go.to_vec(),
+    })
+}
+
+fn tested_lock(handle: Handle) -> Action {
+    Action::Lock(Lock {
+        handle,
+        space: LockSpace::Posix,
+        owner: 1,
+        pid: 1,
+        start: 0,
+        end: 9,
+        kind: LockKind::Write,
+        test: true,
+    })
+}
+
+fn opened(ino: Ino) -> Handle {
+    Handle { ino, number: 10 }
+}
+
+/// What is read by a handle by which a session holds a file waits for what the same session takes or lets go of, and not for what another does.
+#[test]
+fn what_is_held_is_waited_for() {
+    let keep = hold(&[OTHER], &[]);
+    // It may delete a file that lingers.
+    let look = Action::GetAttr(Target::Ino(FILE));
+    assert!(waits((MINE, NO_SWEEP, &keep), (ANOTHERS, &look)));
+    let lock = tested_lock(held(FILE));
+    assert!(waits((MINE, NO_SWEEP, &keep), (MINE, &lock)));
+    assert!(!waits((MINE, NO_SWEEP, &keep), (ANOTHERS, &lock)));
+    assert!(!waits(
+        (MINE, NO_SWEEP, &keep),
+        (MINE, &tested_lock(opened(FILE)))
+    ));
+}
+
+/// What is let go of gives its locks back, whosoever looks at them.
+#[test]
+fn locks_wait_for_what_is_let_go() {
+    let lock = tested_lock(opened(FILE));
+    for (let_go, expected) in [(&[][..], false), (&[FILE][..], true)] {
+        let hold = hold(&[], let_go);
+        assert_eq!(waits((MINE, NO_SWEEP, &hold), (ANOTHERS, &lock)), expected);
+    }
+}
+
+/// One in 64 of all changes may delete files that linger: who looks for any object waits for it, and for no other change of another object.
+#[test]
+fn whoever_sweeps_is_waited_for() {
+    let change = Action::SetAttr(crate::common::set_attr(Target::Ino(OTHER)));
+    let look = Action::GetAttr(Target::Ino(FILE));
+    assert!(waits((MINE, 64, &change), (ANOTHERS, &look)));
+    assert!(!waits((MINE, NO_SWEEP, &change), (ANOTHERS, &look)));
+    let name = bytes::Bytes::from_static(b"a");
+    let parent = Ino::ROOT;
+    for sweeps in [
+        Action::Ping(Nothing),
+        Action::Unlink(Unlink {
+            parent,
+            name: name.clone(),
+        }),
+        Action::Rmdir(Rmdir { parent, name }),
+    ] {
+        assert!(
+            waits((MINE, NO_SWEEP, &sweeps), (ANOTHERS, &look)),
+            "{sweeps:?}"
+        );
+    }
+}
+
+/// With its last handle a file may go.
+#[test]
+fn whoever_looks_for_a_file_waits_for_its_release() {
+    let release = Action::Release(opened(FILE));
+    let look = |ino| Action::GetAttr(Target::Ino(ino));
+    assert!(waits((MINE, NO_SWEEP, &release), (ANOTHERS, &look(FILE))));
+    assert!(!waits((MINE, NO_SWEEP, &release), (ANOTHERS, &look(OTHER))));
 }
