@@ -276,6 +276,12 @@ impl<S: Service> Executor<S> {
         }
     }
 
+    /// Whether a request to the executor opens a session and ends none: then it touches nothing that an operation of another session does.
+    pub(crate) fn only_opens(&self, txn: &Txn<'_>, request: &Request) -> Result<bool, Fault> {
+        let is_open = Control::from_bytes(request.op().clone()) == Ok(Control::Open(()));
+        Ok(is_open && self.table.of_client(txn, &request.client())?.len() < SESSIONS_PER_CLIENT)
+    }
+
     fn open(
         &mut self,
         txn: &mut Txn<'_>,

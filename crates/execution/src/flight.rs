@@ -174,7 +174,8 @@ impl<T> Flight<T> {
         let mut clock = executor.table.clock(&txn)?;
         let now = next_time(clock.last, proposed);
         let (session, number) = (request.session(), request.number());
-        let mut is_alone = session == SessionId(0) || clock.ending > 0;
+        let opens = session == SessionId(0) && executor.only_opens(&txn, request)?;
+        let mut is_alone = clock.ending > 0 || session == SessionId(0) && !opens;
         if is_first && is_sweep_due(clock.last, now) && !is_alone {
             let (expired, looked_at) = executor.table.expired(&txn, &clock, now)?;
             is_alone = !expired.is_empty();
@@ -187,6 +188,8 @@ impl<T> Flight<T> {
             if self.next_is_alone {
                 return Ok(false);
             }
+        }
+        if is_alone || opens {
             let outcome = executor.execute_next(state, proposed, is_first, request)?;
             self.finish(tag(), ReplyBody::Full(outcome), self.tentative.is_some());
             return Ok(true);

@@ -62,7 +62,7 @@ fn waits((session, now, first): (u64, u64, &Action), (reader, second): (u64, &Ac
             now: Time(now),
         };
         let op = Op::new(Who::root(), action.clone());
-        service.uses(&call, &op.to_bytes().into())
+        service.uses(&call, &op.to_bytes())
     };
     let mut graph = Graph::new(Conflicts::Declared, 4);
     graph.insert(uses(session, now, first));

@@ -165,6 +165,18 @@ fn what_is_at_work_is_not_ordered_again() {
     assert_eq!((alone.ordered(), alone.replies), (before + 1, replies + 3));
 }
 
+/// A session is opened beside what is at work, and what comes after waits for neither.
+#[test]
+fn a_session_is_opened_beside_what_is_at_work() {
+    let mut alone = Alone::new();
+    alone.ask(1, 1, b"slow".to_vec(), false);
+    let replies = alone.replies;
+    alone.ask(0, 2, Control::Open(()).to_bytes(), false);
+    assert_eq!(alone.replies, replies + 1, "it is open");
+    (1..=10).for_each(|number| alone.ask(2, number, b"independent".to_vec(), false));
+    assert_eq!(alone.jobs.len(), 11);
+}
+
 /// While much is at work, requests share places: the log's window lasts for as long as it takes.
 #[test]
 fn places_are_shared_while_much_is_at_work() {
