@@ -12,10 +12,11 @@ use quorate_wire::auth::verify_all;
 use quorate_wire::message::AuthRequest;
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
-    Authentication, Authenticator, ClientId, Digest, IdentityKey, MacKey, Signature,
+    Authentication, Authenticator, ClientId, Digest, IdentityKey, MacKey, SharedSignature,
 };
 
 use crate::Millis;
+use crate::checked::Signed;
 use crate::core::Agreement;
 use crate::io::Rejected;
 
@@ -131,11 +132,14 @@ impl Agreement {
         if self.config.authentication == Authentication::Mac {
             return Ok(false);
         }
-        let is_right = !self.is_primary() && self.is_signed(request);
-        let is_fine = is_right || self.is_primary() && signed;
-        is_fine
-            .then_some(is_right)
-            .ok_or(Rejected::BadAuthentication)
+        let verdict = match self.is_primary() {
+            true => self.verdict_of(request),
+            false => Some(self.is_signed(request)),
+        };
+        match verdict {
+            Some(false) => Err(Rejected::BadAuthentication),
+            _ => Ok(verdict.is_some()),
+        }
     }
 
     /// The backups will check what a suspect has signed, so its primary does. Right signatures are as many as the client likes: it pays
@@ -171,8 +175,8 @@ impl Agreement {
                 let may = is_signed && !self.pool.has_claim(&client);
                 may && (is_right || self.allows_check(&client) && self.is_signed(request))
             }
-            // A backup has checked it, and a primary will when it proposes.
-            Authentication::Signature => !self.is_primary(),
+            // A backup has checked it, and a primary will when it proposes, if nobody has.
+            Authentication::Signature => is_right,
         }
     }
 
@@ -198,8 +202,11 @@ impl Agreement {
         if !self.is_member(&client) {
             return false;
         }
-        if self.is_known(&client, &root, signature) {
-            return true;
+        if let Some(is_right) = self.verdict(&(client, root, *signature)) {
+            if is_right {
+                self.remember(shared, &(client, root, *signature));
+            }
+            return is_right;
         }
         self.checks.alone += 1;
         let checked = match self.identity(&client) {
@@ -208,19 +215,29 @@ impl Agreement {
         };
         let is_right = checked.is_ok();
         if is_right {
-            self.remember(request);
+            self.remember(shared, &(client, root, *signature));
         }
         is_right
     }
 
-    /// Whether it is the last shared signature of its client that was found right.
-    fn is_known(&self, client: &ClientId, root: &Digest, signature: &Signature) -> bool {
-        let known = self.shared.get(client);
-        known.is_some_and(|(its_root, its)| its_root == root && its == signature)
+    /// Whether a request's signature is right, as far as that is known without a check.
+    fn verdict_of(&self, AuthRequest { request, auth, .. }: &AuthRequest) -> Option<bool> {
+        let Authenticator::Signed(its) = auth else {
+            return Some(false);
+        };
+        let client = request.client();
+        // What the signature is over takes some hashing, in vain where nothing is known of it.
+        let shared = self.shared.get(&client);
+        let is_known = shared.is_some_and(|(_, known)| known == its.signature());
+        if !self.is_member(&client) || !is_known && self.checked.len() == 0 {
+            return None;
+        }
+        let root = its.root(&request.digest());
+        self.verdict(&(client, root, *its.signature()))
     }
 
     /// Whether it is one of the group's clients, a guest that is known, or a replica's identity. Links prove it; a signature alone proves that somebody has the key.
-    fn is_member(&self, client: &ClientId) -> bool {
+    pub(crate) fn is_member(&self, client: &ClientId) -> bool {
         self.config.clients.contains(client)
             || self.is_known_guest(client)
             || self.replica_of_identity(client).is_some()
@@ -281,7 +298,7 @@ impl Agreement {
     /// Which of them their clients have signed. Signatures are checked together, and one by one only where one of them is wrong; what
     /// carries MACs, or is a stranger's, keeps no others from that.
     fn are_signed(&mut self, requests: &[Arc<AuthRequest>]) -> Vec<bool> {
-        let mut open: Vec<(ClientId, Digest, Signature)> = Vec::new();
+        let mut open = Vec::new();
         let known: Vec<Known> = requests
             .iter()
             .map(|request| self.look_at_signature(request, &mut open))
@@ -299,8 +316,10 @@ impl Agreement {
         both.map(|(request, known)| match known {
             Known::Already(is_right) => is_right,
             Known::With(at) => {
-                if right[at] {
-                    self.remember(request);
+                if right[at]
+                    && let Authenticator::Signed(its) = &request.auth
+                {
+                    self.remember(its, &open[at]);
                 }
                 right[at]
             }
@@ -312,7 +331,7 @@ impl Agreement {
     fn look_at_signature(
         &self,
         AuthRequest { request, auth, .. }: &AuthRequest,
-        open: &mut Vec<(ClientId, Digest, Signature)>,
+        open: &mut Vec<Signed>,
     ) -> Known {
         let client = request.client();
         let Authenticator::Signed(its) = auth else {
@@ -326,8 +345,8 @@ impl Agreement {
         if let Some(identity @ IdentityKey::P256(_)) = self.identity(&client) {
             return Known::Already(identity.verify(&signed.1, &signed.2).is_ok());
         }
-        if self.is_known(&client, &signed.1, &signed.2) {
-            return Known::Already(true);
+        if let Some(is_right) = self.verdict(&signed) {
+            return Known::Already(is_right);
         }
         let same = open.iter().position(|other| *other == signed);
         Known::With(same.unwrap_or_else(|| {
@@ -336,15 +355,10 @@ impl Agreement {
         }))
     }
 
-    /// A request's signature was found right: others that share it may come in several batches.
-    fn remember(&mut self, AuthRequest { request, auth, .. }: &AuthRequest) {
-        let client = request.client();
-        if let Authenticator::Signed(its) = auth
-            && its.is_shared()
-            && self.is_remembered(&client)
-        {
-            let root = its.root(&request.digest());
-            self.shared.insert(client, (root, *its.signature()));
+    /// A signature was found right: others that share it may come in several batches.
+    fn remember(&mut self, shared: &SharedSignature, (client, root, its): &Signed) {
+        if shared.is_shared() && self.is_remembered(client) {
+            self.shared.insert(*client, (*root, *its));
         }
     }
 

@@ -14,6 +14,7 @@ use crate::allowance::Allowance;
 use crate::authenticity::{Checks, ClientKeys};
 use crate::budget::Budget;
 use crate::catch_up::{Behind, Stranded};
+use crate::checked::Checked;
 use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::epochs::Epochs;
 use crate::guests::Guests;
@@ -45,6 +46,8 @@ pub struct Agreement {
     pub(crate) mac_keys: BTreeMap<ClientId, ClientKeys>,
     /// Of each client the last signature for several requests that was found right, with what it is over.
     pub(crate) shared: BTreeMap<ClientId, (Digest, Signature)>,
+    /// Other signatures that the driver has checked.
+    pub(crate) checked: Checked,
     pub(crate) checks: Checks,
     /// Clients that must sign what they ask this replica as primary, and until when.
     pub(crate) suspects: BTreeMap<ClientId, Millis>,
@@ -239,6 +242,7 @@ impl Agreement {
             judge: Judge::new(secret_seed(config.key.key()), now.mono),
             mac_keys: BTreeMap::new(),
             shared: BTreeMap::new(),
+            checked: Checked::new(secret_seed(config.key.key())),
             checks: Checks::default(),
             suspects: BTreeMap::new(),
             allowances: BTreeMap::new(),
@@ -399,6 +403,10 @@ impl Agreement {
             Input::Peer(from, message) => self.on_peer(from, message),
             Input::Request(request) => self.on_request(request),
             Input::Watch(request) => self.on_watch(request),
+            Input::Checked(verdicts) => {
+                self.on_checked(verdicts);
+                Ok(())
+            }
             Input::PeerLink(replica, is_up) => {
                 self.on_peer_link(replica, is_up);
                 Ok(())

@@ -40,6 +40,7 @@ impl Agreement {
             mac_keys: _,
             // Would only be checked again.
             shared: _,
+            checked: _,
             checks: _,
             suspects: _,
             allowances: _,

@@ -15,6 +15,7 @@ use quorate_wire::{
 };
 
 use crate::Millis;
+use crate::checked::Signed;
 use crate::durable::Record;
 
 /// Who a replica is and how patient.
@@ -96,6 +97,8 @@ pub enum Input {
     Request(Verified<AuthRequest>),
     /// The same, where the client has sent it to the primary as well, for this replica to look what becomes of it.
     Watch(Verified<AuthRequest>),
+    /// The driver has checked these signatures of clients, and found them right or not: see [`Agreement::unchecked_in`](crate::Agreement::unchecked_in).
+    Checked(Vec<(Signed, bool)>),
     /// The link with another replica stands, or is gone.
     PeerLink(ReplicaId, bool),
     /// A link with a client stands, with this key for its authenticators. Whom the group does not name is a guest.

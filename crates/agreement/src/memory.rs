@@ -5,6 +5,7 @@
 use quorate_wire::Quorum;
 use quorate_wire::message::{MAX_BATCH_REQUESTS, SignedNewView, SignedViewChange};
 
+use crate::checked;
 use crate::core::Agreement;
 use crate::guests::{Guests, MAX_GUESTS};
 use crate::normal::MAX_BATCH_WEIGHT;
@@ -18,6 +19,9 @@ use crate::{LOG_BYTES, LOG_WINDOW};
 const REQUEST: usize = 512;
 /// A vote, a digest or a number with its place in a map.
 const VOTE: usize = 64;
+
+/// A signature that was checked: itself, what it is over and whose it is, in a map and in order.
+const CHECKED: usize = 5 * VOTE;
 
 /// Bytes, about: contents as they are, the rest by the number of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +63,8 @@ impl Memory {
                 * (n * (window + 1) + 2 * window + 4 * n + (clients + MAX_GUESTS) * 14 + named)
                 + VOTE * (Guests::most(n) + 3 * n)
                 + VOTE * 3 * 4096
-                + VOTE * 4 * batches * window,
+                + VOTE * 4 * batches * window
+                + CHECKED * checked::MOST,
         }
     }
 }
@@ -115,7 +120,7 @@ impl Agreement {
             places: places.sum(),
             views: changes.map(of_change).sum::<usize>()
                 + new_views.map(of_new_view).sum::<usize>(),
-            rest: VOTE * entries,
+            rest: VOTE * entries + CHECKED * self.checked.len(),
         }
     }
 }

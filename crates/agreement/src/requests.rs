@@ -23,7 +23,7 @@ impl Agreement {
         // comes here only when the client repeats it; a long one comes here anyway, so the first time is no sign.
         let relayed = self.active && !self.is_primary() && (small || repeated);
         let relayed = relayed.then(|| PeerMessage::Request(request.clone()));
-        let taken = self.take_request(request, is_claim);
+        let taken = self.take_request(request, is_claim, is_right);
         if let Some(message) =
             relayed.filter(|_| matches!(taken, Ok(()) | Err(Rejected::Duplicate)))
         {
@@ -49,7 +49,7 @@ impl Agreement {
         if !self.is_claimable(&request, is_right) {
             return Err(Rejected::BadAuthentication);
         }
-        self.take_request(request, true)
+        self.take_request(request, true, is_right)
     }
 
     /// Sessions are opened and closed seldom: whoever does so all the time is refused before it costs anybody else anything.
@@ -63,10 +63,19 @@ impl Agreement {
         }
     }
 
-    /// Takes an authentic request in. One that is known already may become a claim all the same.
-    fn take_request(&mut self, request: AuthRequest, is_claim: bool) -> Result<(), Rejected> {
+    /// Takes an authentic request in; `is_right`: its signature was found right. One that is known already may become a claim all the same.
+    fn take_request(
+        &mut self,
+        request: AuthRequest,
+        is_claim: bool,
+        is_right: bool,
+    ) -> Result<(), Rejected> {
         let digest = request.request.digest();
         let taken = self.pool.insert_authentic(Arc::new(request), self.now.mono);
+        if is_right && taken.is_ok() {
+            // What was there before may have come with another signature.
+            self.pool.mark_checked(&digest);
+        }
         if is_claim {
             self.pool.claim(&digest, self.now.mono);
         }
@@ -100,7 +109,7 @@ impl Agreement {
                 return Err(Rejected::Duplicate);
             }
             self.hurry(&request);
-            return self.take_request(request, false);
+            return self.take_request(request, false, false);
         }
         // Its MAC is right for this replica, and the backups that it is wrong for would not vote for it.
         if !signed && self.is_suspect(&client) && !is_on(Mutant::SuspectsRelayed) {
@@ -114,7 +123,7 @@ impl Agreement {
         self.check_allowed(&request)?;
         let is_claim = self.is_claimable(&request, is_right);
         let shown = is_right.then(|| request.clone());
-        self.take_request(request, is_claim)?;
+        self.take_request(request, is_claim, is_right)?;
         if let Some(request) = shown {
             self.hurry(&request);
         }

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_agreement::{Missed, Record};
+use quorate_agreement::{Missed, Record, Signed};
 use quorate_execution::{Completion, Job};
 use quorate_state::transfer::{Counts, Found, Lie, Lookup};
 use quorate_state::{Layer, Snapshot};
@@ -20,6 +20,9 @@ use crate::clients::ConnectionId;
 pub enum Input {
     /// A message over the link from another replica.
     Peer(ReplicaId, PeerMessage),
+    /// The driver has checked these signatures of clients, and found them right or not. What carries them comes next: see
+    /// [`Replica::unchecked_in`](crate::Replica::unchecked_in).
+    Checked(Vec<(Signed, bool)>),
     /// The link with another replica stands, or is gone.
     PeerLink(ReplicaId, bool),
     /// A client connected and proved its key.

@@ -28,4 +28,4 @@ pub use checkpoints::Checkpoints;
 pub use clients::ConnectionId;
 pub use io::{Input, Output};
 pub use replica::{Replica, Restored, genesis};
-pub use signing::Signing;
+pub use signing::{Sealed, Signing};

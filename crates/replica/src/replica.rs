@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 
 use quorate_agreement::{
     Agreement, Config, Input as AgreementInput, Millis, Now, Ordered, Output as AgreementOutput,
-    Record, Rejected, Seen, Standing,
+    Record, Rejected, Seen, Signed, Standing,
 };
 use quorate_execution::{Executor, Service, Workers, recoveries};
 use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as state_transfer};
-use quorate_wire::message::{PeerMessage, StateMessage};
+use quorate_wire::message::{ClientMessage, PeerMessage, StateMessage};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
     Authentication, ClientId, Digest, LogIndex, Quorum, ReplicaId, ReplicaKeys, Seq,
@@ -178,7 +178,7 @@ impl<S: Service> Replica<S> {
     pub fn take(&mut self, now: Now, input: Input) {
         let is_message = match &input {
             Input::Peer(_, message) => !matches!(message, PeerMessage::State(_)),
-            Input::Client(..) | Input::Persisted(_) => true,
+            Input::Client(..) | Input::Persisted(_) | Input::Checked(_) => true,
             _ => false,
         };
         if !is_message {
@@ -217,6 +217,7 @@ impl<S: Service> Replica<S> {
                 return self.on_forwarded(now, from, message);
             }
             Input::Peer(from, message) => self.agree(now, AgreementInput::Peer(from, message)),
+            Input::Checked(verdicts) => self.agree(now, AgreementInput::Checked(verdicts)),
             Input::PeerLink(peer, is_up) => self.agree(now, AgreementInput::PeerLink(peer, is_up)),
             Input::ClientUp(connection, client, key) => {
                 self.clients.up(connection, client, key.clone());
@@ -249,6 +250,23 @@ impl<S: Service> Replica<S> {
             Input::Tick => self.agree(now, AgreementInput::Tick),
         }
         Ok(())
+    }
+
+    /// The signatures of clients in a peer's message that would have to be checked if it came now. A driver may have that done elsewhere,
+    /// and hand the message over after [`Input::Checked`].
+    pub fn unchecked_in(&mut self, from: ReplicaId, message: &PeerMessage) -> Vec<Signed> {
+        self.agreement.unchecked_in(from, message)
+    }
+
+    /// The same of a client's message.
+    pub fn unchecked_of(&mut self, from: ConnectionId, message: &ClientMessage) -> Option<Signed> {
+        let (ClientMessage::Request(m) | ClientMessage::Repeat(m) | ClientMessage::Watch(m)) =
+            message
+        else {
+            return None;
+        };
+        let is_own = self.clients.client(from) == Some(m.request.client());
+        is_own.then(|| self.agreement.unchecked_of(m)).flatten()
     }
 
     /// Whether this replica leads the view that has started.

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_agreement::Rejected;
+use quorate_agreement::{Rejected, Signed};
 use quorate_state::transfer::Lie;
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{PeerMessage, SignedMessage};
@@ -28,6 +28,21 @@ pub struct Signing {
     /// Of each replica the last signature that was found right, with what it is over.
     known: Vec<Option<(Digest, Signature)>>,
     witness: Witness,
+}
+
+/// A message that has come, and the signature that it came in, where messages are signed.
+#[derive(Debug)]
+pub struct Sealed {
+    message: PeerMessage,
+    /// What carried it, and what the signature there is over.
+    seal: Option<(SignedMessage, Digest)>,
+}
+
+impl Sealed {
+    /// What it says, whoever does so.
+    pub fn message(&self) -> &PeerMessage {
+        &self.message
+    }
 }
 
 impl Signing {
@@ -79,16 +94,28 @@ impl Signing {
     /// # Errors
     /// The sender's fault: not signed by it, or signed where nobody signs.
     pub fn open(&mut self, from: ReplicaId, message: PeerMessage) -> Result<PeerMessage, Rejected> {
+        let sealed = self.look(from, message)?;
+        self.open_sealed(from, sealed, None)
+    }
+
+    /// What a replica has sent, taken apart. Nobody has checked yet whether the replica says so.
+    ///
+    /// # Errors
+    /// As [`Signing::open`].
+    pub fn look(&self, from: ReplicaId, message: PeerMessage) -> Result<Sealed, Rejected> {
         match (self.mode, message) {
             (Authentication::Mac, PeerMessage::Signed(_)) => Err(Rejected::NotAsked),
-            (Authentication::Mac, message) => Ok(message),
+            (Authentication::Mac, message) => Ok(Sealed {
+                message,
+                seal: None,
+            }),
             (Authentication::Signature, PeerMessage::Signed(m)) => {
-                self.check(from, &m)?;
                 match PeerMessage::from_bytes(m.content.clone()) {
                     Ok(PeerMessage::Signed(_)) | Err(_) => Err(Rejected::Malformed),
                     Ok(message) => {
-                        self.witness.hear(from, &message, m);
-                        Ok(message)
+                        let root = m.signature.root(&SignedMessage::digest(from, &m.content));
+                        let seal = Some((m, root));
+                        Ok(Sealed { message, seal })
                     }
                 }
             }
@@ -96,24 +123,48 @@ impl Signing {
         }
     }
 
+    /// The signature that [`Signing::open_sealed`] would check. What a replica has said at a time comes together, with one signature.
+    pub fn unchecked(&self, from: ReplicaId, sealed: &Sealed) -> Option<Signed> {
+        let (m, root) = sealed.seal.as_ref()?;
+        let (at, its) = (usize::from(from.0), *m.signature.signature());
+        let is_known = *self.known.get(at)? == Some((*root, its));
+        (!is_known).then_some((self.keys[at], *root, its))
+    }
+
+    /// Opens what was looked at. `is_right`: whether the signature that was to be checked is right, if somebody has done so.
+    ///
+    /// # Errors
+    /// As [`Signing::open`].
+    pub fn open_sealed(
+        &mut self,
+        from: ReplicaId,
+        sealed: Sealed,
+        is_right: Option<bool>,
+    ) -> Result<PeerMessage, Rejected> {
+        if !self.has(from) && self.signs() {
+            return Err(Rejected::UnknownSender);
+        }
+        if let Some((key, root, its)) = self.unchecked(from, &sealed) {
+            let is_right = is_right.unwrap_or_else(|| key.verify(&root, &its).is_ok());
+            if !is_right {
+                return Err(Rejected::BadAuthentication);
+            }
+            self.known[usize::from(from.0)] = Some((root, its));
+        }
+        if let Some((m, _)) = sealed.seal {
+            self.witness.hear(from, &sealed.message, m);
+        }
+        Ok(sealed.message)
+    }
+
+    fn has(&self, from: ReplicaId) -> bool {
+        usize::from(from.0) < self.keys.len()
+    }
+
     /// A replica has sent this, which is not in the certified state: there may be evidence now. The message that it came in was opened
     /// here not long ago.
     pub fn convict(&mut self, lie: &Lie) {
         self.witness.convict(lie);
-    }
-
-    /// Checks whose message it is. What a replica has said at a time comes together, with one signature.
-    fn check(&mut self, from: ReplicaId, m: &SignedMessage) -> Result<(), Rejected> {
-        let at = usize::from(from.0);
-        let key = self.keys.get(at).ok_or(Rejected::UnknownSender)?;
-        let root = m.signature.root(&SignedMessage::digest(from, &m.content));
-        let signed = Some((root, *m.signature.signature()));
-        if self.known[at] != signed {
-            key.verify(&root, m.signature.signature())
-                .map_err(|_| Rejected::BadAuthentication)?;
-            self.known[at] = signed;
-        }
-        Ok(())
     }
 
     /// Contradictions that were heard since the last time.
@@ -262,6 +313,31 @@ mod tests {
         let sealed = signing(2).seal(checkpoint(1));
         listener.open(ReplicaId(2), sealed).expect("signed");
         assert_eq!(listener.take_evidence().len(), 1);
+    }
+
+    /// What a driver has found right is not checked again, and known from then on; what it has found wrong is refused, and what it has only
+    /// looked at is not known.
+    #[test]
+    fn others_may_check() {
+        let (sender, mut me, from) = (signing(3), signing(0), ReplicaId(3));
+        let sealed = sender.seal_all(&[vote(1, 1), vote(2, 1)]);
+        let look = |me: &Signing, from, at: usize| me.look(from, sealed[at].clone()).expect("one");
+        let first = look(&me, from, 0);
+        let open = me.unchecked(from, &first).expect("unknown");
+        assert!(open.0.verify(&open.1, &open.2).is_ok());
+        let refused = me.open_sealed(from, first, Some(false));
+        assert_eq!(refused, Err(Rejected::BadAuthentication));
+        let second = look(&me, from, 1);
+        assert_eq!(me.unchecked(from, &second), Some(open), "shared");
+        assert_eq!(me.open_sealed(from, second, Some(true)), Ok(vote(2, 1)));
+        let first = look(&me, from, 0);
+        assert_eq!(me.unchecked(from, &first), None);
+        assert_eq!(me.open_sealed(from, first, None), Ok(vote(1, 1)));
+
+        let other = look(&me, ReplicaId(2), 0);
+        assert!(me.unchecked(ReplicaId(2), &other).is_some());
+        let refused = me.open_sealed(ReplicaId(2), other, None);
+        assert_eq!(refused, Err(Rejected::BadAuthentication));
     }
 
     /// What is sealed together is opened by itself, by whoever gets it, in whatever order; and it convicts its sender by itself.

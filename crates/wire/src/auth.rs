@@ -143,7 +143,7 @@ impl Decode for PublicKey {
 }
 
 /// An Ed25519 signature over a digest.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature(pub [u8; 64]);
 
 impl fmt::Debug for Signature {

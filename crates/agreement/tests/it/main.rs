@@ -2,6 +2,7 @@
 
 mod adversary;
 mod catch_up;
+mod checked;
 mod client;
 mod epochs;
 mod evidence;
