@@ -38,6 +38,8 @@ pub struct Setup {
     pub workers: usize,
     /// Whether those execute one operation after the other: BASE.
     pub one_by_one: bool,
+    /// Threads that check signatures; 0: the replica's own does.
+    pub verifiers: usize,
     /// What is replicated: files in this way, or the service that does nothing.
     pub files: Option<Serving>,
     /// Whether the volume has an owner, and so may have guests.
@@ -114,6 +116,7 @@ impl Running {
                 tuning: setup.tuning,
                 workers: setup.workers,
                 one_by_one: setup.one_by_one,
+                verifiers: setup.verifiers,
                 files: setup.files,
                 fault: setup
                     .fault

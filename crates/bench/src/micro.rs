@@ -22,12 +22,15 @@ const WINDOW: usize = 64;
 /// Separate clients, where they are what a switch is about.
 const MANY: usize = 100;
 
-/// Runs the benchmark.
+/// Runs the benchmark; where so many threads are to check signatures, also with these.
 ///
 /// # Errors
 /// Where a group does not start or answer.
-pub async fn run(options: &Options, report: &mut Report) -> Result<()> {
-    let variants = variants();
+pub async fn run(options: &Options, verifiers: Option<usize>, report: &mut Report) -> Result<()> {
+    let mut variants = variants();
+    if let Some(verifiers) = verifiers {
+        variants.extend(verifying(verifiers));
+    }
     let cases = cases(options, &variants);
     run::measure(options, &variants, &cases, report).await?;
     let switches = switches();
@@ -48,6 +51,22 @@ fn variants() -> Vec<Variant> {
     ]
 }
 
+/// Groups with signatures, with and without threads that check these. A group of one has a processor to spare for them also where four
+/// replicas have none.
+fn verifying(verifiers: usize) -> Vec<Variant> {
+    let signing = |name: &str, replicas, verifiers| {
+        let mut variant = variant(name, replicas, Durability::Memory);
+        variant.setup.authentication = Authentication::Signature;
+        variant.setup.verifiers = verifiers;
+        variant
+    };
+    vec![
+        signing("BFT-PK memory, verifiers", 4, verifiers),
+        signing("NO-REP-PK memory", 1, 0),
+        signing("NO-REP-PK memory, verifiers", 1, verifiers),
+    ]
+}
+
 /// A variant with all optimisations, whose operations are executed one after the other.
 pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Variant {
     Variant {
@@ -60,6 +79,7 @@ pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Va
             tuning: Tunings::default(),
             workers: 0,
             one_by_one: false,
+            verifiers: 0,
             owned: false,
             files: None,
             fault: None,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use quorate_execution::graph::Conflicts;
 use quorate_files::Admission;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, Options, Trust, Tuning};
+use quorate_node::{Daemon, Options, Trust, Tuning, Verification};
 use quorate_wire::ReplicaId;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,9 @@ pub struct Spec {
     /// Whether they execute one operation after the other.
     #[serde(default)]
     pub one_by_one: bool,
+    /// Threads that check signatures beside the replica's own.
+    #[serde(default)]
+    pub verifiers: usize,
     /// How files are served, if it is not the null service.
     #[serde(default)]
     pub files: Option<Serving>,
@@ -104,6 +107,10 @@ pub fn run(spec: &str) -> Result<()> {
         conflicts: match spec.one_by_one {
             true => Conflicts::All,
             false => Conflicts::Declared,
+        },
+        verification: Verification {
+            threads: spec.verifiers,
+            ..Verification::default()
         },
         fault: spec.fault.map(|name| name.parse()).transpose()?,
     };

@@ -33,6 +33,7 @@ pub struct Group {
     replicas: Vec<Replica>,
     byzantine: Option<(u8, String)>,
     workers: u16,
+    verifiers: u16,
     /// The links of its members.
     pub net: Net,
 }
@@ -94,6 +95,7 @@ impl Group {
             replicas,
             byzantine: knobs.byzantine.map(|(id, fault)| (id, fault.to_string())),
             workers: knobs.workers,
+            verifiers: knobs.verifiers,
             net,
         };
         for id in 0..knobs.replicas {
@@ -181,6 +183,8 @@ impl Group {
         // Ends with this process, however that ends: the pipe is its sign of life.
         command.args(["-v", "replica", "--with-parent", "--id", &id.to_string()]);
         command.args(["--workers", &self.workers.to_string()]);
+        command.args(["--verifiers", &self.verifiers.to_string()]);
+        command.args(["--verify-from", "1"]);
         command.arg("--group").arg(self.group_file());
         command.arg("--data").arg(data(&self.directory, id));
         self.add_routes(&mut command, Node::Replica(id));

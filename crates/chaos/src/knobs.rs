@@ -18,6 +18,8 @@ pub struct Knobs {
     pub signed: bool,
     /// Threads that execute operations.
     pub workers: u16,
+    /// Threads that check signatures, to which all are handed.
+    pub verifiers: u16,
     /// Clients of the library.
     pub clients: u8,
     /// Mounts.
@@ -56,6 +58,7 @@ impl Knobs {
             },
             rest_ms: dice.pick(&[5, 20, 60]),
             disks: means.disks,
+            verifiers: dice.pick(&[0, 1, 3]),
         }
     }
 
@@ -82,8 +85,8 @@ impl fmt::Display for Knobs {
         let signed = if self.signed { "signed" } else { "MACs" };
         write!(
             f,
-            ", {signed}, {} workers, {} clients, {} mounts, rests up to {} ms",
-            self.workers, self.clients, self.mounts, self.rest_ms
+            ", {signed}, {} workers, {} verifiers, {} clients, {} mounts, rests up to {} ms",
+            self.workers, self.verifiers, self.clients, self.mounts, self.rest_ms
         )
     }
 }
@@ -109,6 +112,7 @@ mod tests {
                 .any(|k| k.byzantine.is_none() && k.replicas == 7 && k.signed)
         );
         assert!(all.iter().any(|k| k.mounts == 2 && k.workers > 0));
+        assert!(all.iter().any(|k| k.signed && k.verifiers > 1));
         let none = Means {
             mounts: false,
             disks: false,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use quorate_fault::Fault;
 
-pub use bench::{Bench, Benchmark, Files, Measure, Recovery, Router};
+pub use bench::{Bench, Benchmark, Files, Measure, Micro, Recovery, Router};
 pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 pub use mount::{Mount, MountHelper};
 pub use protocol::ProtocolArgs;
@@ -121,6 +121,10 @@ pub struct Up {
     /// Execute operations that don't conflict on so many threads in each replica; 0: one after the other [default: 0].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=1024))]
     pub workers: Option<u16>,
+    /// Check signatures on so many threads beside the one that orders, in each replica; 0: on that one [default: by the number of
+    /// processors].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=64))]
+    pub verifiers: Option<u16>,
     /// Renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,

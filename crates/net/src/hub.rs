@@ -166,6 +166,8 @@ pub(crate) struct Hub<N> {
     turn: u64,
     /// Units that were handled in this turn, by lane.
     used: [u64; 2],
+    /// Lanes of which nothing is read.
+    rests: [bool; 2],
     limits: HubLimits,
     /// What the links of the second lane have of what is bounded.
     waiting_bytes: usize,
@@ -213,6 +215,7 @@ impl<N: Copy> Hub<N> {
             sources: Vec::new(),
             turn: 0,
             used: [0; 2],
+            rests: [false; 2],
             limits,
             waiting_bytes: 0,
             partial_bytes: 0,
@@ -294,6 +297,11 @@ impl<N: Copy> Hub<N> {
         self.hear(source);
     }
 
+    /// Nothing is read from a lane as long as it rests, and what it has does not keep [`Hub::poll`] from waiting.
+    pub fn rest(&mut self, lane: Lane, rests: bool) {
+        self.rests[lane as usize] = rests;
+    }
+
     fn hear(&mut self, source: SourceId) {
         if !self.sources[source.0].is_heard() {
             return;
@@ -365,7 +373,9 @@ impl<N: Copy> Hub<N> {
         for (ready, again) in self.ready.iter_mut().zip(&mut self.again) {
             ready.append(again);
         }
-        let busy = self.ready.iter().any(|r| !r.is_empty()) || !self.dirty.is_empty();
+        let mut lanes = self.ready.iter().zip(self.rests);
+        let busy = lanes.any(|(ready, rests)| !rests && !ready.is_empty());
+        let busy = busy || !self.dirty.is_empty();
         let later = self.later_since.map(|_| LATER);
         let timeout = match busy {
             true => Some(Duration::ZERO),
@@ -464,8 +474,10 @@ impl<N: Copy> Hub<N> {
 
     /// Whose turn it is.
     fn lane(&self) -> Option<usize> {
-        let has_turn =
-            |&lane: &usize| !self.ready[lane].is_empty() && self.used[lane] < LANE_UNITS[lane];
+        let has_turn = |&lane: &usize| {
+            let may = !self.rests[lane] && self.used[lane] < LANE_UNITS[lane];
+            may && !self.ready[lane].is_empty()
+        };
         (0..self.ready.len()).find(has_turn)
     }
 

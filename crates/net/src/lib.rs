@@ -53,5 +53,5 @@ pub use group::{Group, GroupError};
 pub use hub::Waker;
 pub use keys::{KeyError, generate};
 pub use listen::{ListenError, bind};
-pub use replica::{ConnectionId, Event, Limits, MAX_GUESTS, ReplicaLinks};
+pub use replica::{ConnectionId, Event, Limits, MAX_GUESTS, Origin, ReplicaLinks, Who};
 pub use tls::Identity;

@@ -130,11 +130,11 @@ pub struct ReplicaLinks {
     peer_costs: Ledger,
     client_costs: Ledger,
     clients_put_aside: u64,
-    /// Whose message was given out last, and its length.
-    last: Option<(Who, usize)>,
+    /// Of what was given out last.
+    last: Origin,
     door: Door,
     /// Comings and goings that were not told yet.
-    told: VecDeque<Event>,
+    told: VecDeque<(Who, Event)>,
     dropped_replies: u64,
     /// Whether an older link is heard beside a newer one.
     hears_former: bool,
@@ -144,10 +144,21 @@ pub struct ReplicaLinks {
 }
 
 /// Who is at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    /// Another replica.
     Peer(ReplicaId),
+    /// A client, on whichever of its connections.
     Client(ClientId),
+}
+
+/// Where an event comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Whose it is.
+    pub who: Who,
+    /// How long the message is; 0 where it is none.
+    pub bytes: usize,
 }
 
 #[derive(Debug)]
@@ -258,7 +269,10 @@ impl ReplicaLinks {
             peer_costs: Ledger::of_peers(quorum.n(), quorum.f(), now),
             client_costs: Ledger::of_clients(now),
             clients_put_aside: 0,
-            last: None,
+            last: Origin {
+                who: Who::Peer(me),
+                bytes: 0,
+            },
             hears_former: group.identities().is_some(),
             renewed_below: 0,
             group,
@@ -304,7 +318,8 @@ impl ReplicaLinks {
     /// What happened, until this turn has no more. Each link gives up to 128 KiB in a turn.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
-            if let Some(event) = self.told.pop_front() {
+            if let Some((who, event)) = self.told.pop_front() {
+                self.last = Origin { who, bytes: 0 };
                 return Some(event);
             }
             let (token, who, item) = self.hub.next()?;
@@ -315,7 +330,10 @@ impl ReplicaLinks {
                     continue;
                 }
             };
-            self.last = Some((who, frame.len()));
+            self.last = Origin {
+                who,
+                bytes: frame.len(),
+            };
             if frame.is_empty() {
                 self.on_notice(token, who);
                 continue;
@@ -337,13 +355,23 @@ impl ReplicaLinks {
         }
     }
 
-    /// The message that was given out last was of no use: it was refused, or asked for what had been told before. Who sends
+    /// Where the event that was given out last comes from.
+    pub fn origin(&self) -> Origin {
+        self.last
+    }
+
+    /// The message that came from there was of no use: it was refused, or asked for what had been told before. Who sends
     /// many of these is put aside for a while.
-    pub fn refused(&mut self) {
-        if let Some((who, bytes)) = self.last.take() {
-            let is_peer = matches!(who, Who::Peer(_));
-            self.charge(who, conduct::of_refused(bytes, is_peer));
-        }
+    pub fn refused(&mut self, Origin { who, bytes }: Origin) {
+        let is_peer = matches!(who, Who::Peer(_));
+        self.charge(who, conduct::of_refused(bytes, is_peer));
+    }
+
+    /// Nothing is read from other replicas, or from clients, as long as they are to rest: the owner has enough to do with what they have
+    /// sent. What they send waits on their side.
+    pub fn rest(&mut self, peers: bool, clients: bool) {
+        self.hub.rest(Lane::First, peers);
+        self.hub.rest(Lane::Second, clients);
     }
 
     fn charge(&mut self, who: Who, units: u64) {
@@ -517,9 +545,9 @@ impl ReplicaLinks {
             if let Some(ends) = ends {
                 self.hub.remove(ends);
             }
-            self.told.push_back(Event::PeerDown(id));
+            self.told.push_back((Who::Peer(id), Event::PeerDown(id)));
         }
-        self.told.push_back(Event::PeerUp(id));
+        self.told.push_back((Who::Peer(id), Event::PeerUp(id)));
         if let Some(greeting) = greeting {
             self.hub.push(token, &greeting);
         }
@@ -573,7 +601,8 @@ impl ReplicaLinks {
         if let Some(client) = self.clients.remove(&guest) {
             self.hub.hold(client.source, false);
         }
-        self.told.push_back(Event::GuestGone(guest));
+        let who = Who::Client(guest);
+        self.told.push_back((who, Event::GuestGone(guest)));
     }
 
     /// Ends the links of guests whose time is over, and forgets those who have been gone for long.
@@ -599,7 +628,8 @@ impl ReplicaLinks {
         self.hub.remove(token);
         self.guests.left(&client, util::now());
         let connection = ConnectionId(token as u64);
-        self.told.push_back(Event::ClientDown(connection));
+        self.told
+            .push_back((Who::Client(client), Event::ClientDown(connection)));
     }
 
     /// Takes the link of somebody who may have so many; whether it stands.
@@ -632,11 +662,12 @@ impl ReplicaLinks {
         let greeting = link.take_greeting().unwrap_or_else(Frame::welcome);
         let token = self.hub.insert(link, Who::Client(client), known.source)?;
         // The core knows the key before the client can send anything that it speaks for.
-        self.told.push_back(Event::ClientUp {
+        let up = Event::ClientUp {
             connection: ConnectionId(token as u64),
             client,
             mac_key,
-        });
+        };
+        self.told.push_back((Who::Client(client), up));
         self.hub.push(token, &greeting);
         Ok(true)
     }
@@ -666,7 +697,7 @@ impl ReplicaLinks {
                 if id < self.me {
                     self.door.ended(id);
                 }
-                self.told.push_back(Event::PeerDown(id));
+                self.told.push_back((Who::Peer(id), Event::PeerDown(id)));
             }
             Who::Client(client) => {
                 if end.is_misbehaviour()
@@ -676,7 +707,8 @@ impl ReplicaLinks {
                 }
                 self.guests.left(&client, util::now());
                 let connection = ConnectionId(token as u64);
-                self.told.push_back(Event::ClientDown(connection));
+                self.told
+                    .push_back((Who::Client(client), Event::ClientDown(connection)));
             }
         }
     }

@@ -4,7 +4,8 @@
 //! door thread: handshakes --> |                 | --> log thread    (group commit)
 //! log thread   -------------> | ordering thread | --> store thread  (one layer after the other)
 //! store thread -------------> |  and all links  | --> workers       (operations beside each other; none, if not asked for)
-//! workers      -------------> |                 |
+//! workers      -------------> |                 | --> verifiers     (signatures, where processors are to spare)
+//! verifiers    -------------> |                 |
 //! ```
 //!
 //! The ordering thread owns the [`Replica`](quorate_replica::Replica) and all links of the replica. In each turn it
@@ -25,7 +26,9 @@ mod packed;
 mod pool;
 mod progress;
 mod restore;
+mod staging;
 mod store_thread;
+mod verifier;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -56,6 +59,8 @@ use outgoing::Outgoing;
 use pool::Pool;
 use progress::Start;
 use store_thread::StoreThread;
+pub use verifier::Verification;
+use verifier::Verifiers;
 
 /// How long a request may wait before a replica asks for another primary.
 const TIMEOUT_MS: u64 = 2_500;
@@ -96,6 +101,8 @@ pub struct Options {
     /// Whether workers run beside each other what the service says does not conflict, or one operation after the other, as in BASE; the latter is for
     /// measurements.
     pub conflicts: Conflicts,
+    /// Where signatures are checked. Replicas of a group need not be alike in this.
+    pub verification: Verification,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
 }
@@ -123,6 +130,7 @@ impl Options {
             tuning: Tuning::default(),
             workers: 0,
             conflicts: Conflicts::Declared,
+            verification: Verification::default(),
             fault: None,
         }
     }
@@ -313,6 +321,7 @@ impl Daemon {
             tuning,
             workers,
             conflicts,
+            verification,
             fault,
         } = options;
         let begin = core_thread::clock_start();
@@ -379,7 +388,7 @@ impl Daemon {
             ReplicaLinks::start_with(group.clone(), me, &identity, epochs, listener, limits)
                 .map_err(io)?;
         // Bounded by what this thread has asked for: a completion for each record that the protocol's window lets be open, a layer for
-        // each that the store was given (`MAX_LAYERS`), a word for each job of the workers; who asks
+        // each that the store was given (`MAX_LAYERS`), a word for each job of the workers and each batch of the verifiers; who asks
         // how it is, which does so again when it has been answered; and the one that stops it.
         let (sender, woken) = mpsc::channel();
         let mailbox = Mailbox(sender, links.waker());
@@ -419,6 +428,13 @@ impl Daemon {
             let pool = (workers > 0).then(spawn);
             pool.transpose().map_err(io)?
         };
+        let verifiers = {
+            let mailbox = mailbox.clone();
+            let tell = move || mailbox.put(Wake::Checked);
+            let threads = verification.threads;
+            let verifiers = (threads > 0).then(|| Verifiers::spawn(verification, tell));
+            verifiers.transpose().map_err(io)?
+        };
         let mode = group.protocol().authentication;
         let signing = Signing::new(mode, group.quorum(), me, key.clone(), group.replica_keys());
         let outgoing = Outgoing::new(
@@ -449,7 +465,8 @@ impl Daemon {
             keyed: keyed_ms,
             began: since_begin(),
         };
-        let mut core = Core::new(config, service, restored, files, pool, outgoing, start);
+        let threads = (pool, verifiers);
+        let mut core = Core::new(config, service, restored, files, threads, outgoing, start);
         if let Some(holder) = holder.as_ref().filter(|_| core.is_recovering()) {
             core.recover(holder.recover()?);
         }

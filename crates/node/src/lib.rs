@@ -12,7 +12,7 @@ extern crate alloc;
 pub mod daemon;
 pub mod wal;
 
-pub use daemon::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust};
+pub use daemon::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Verification};
 pub use quorate_agreement::Tuning;
 pub use quorate_net::{
     Group, GroupError, Identity, KeyError, disk, generate, group, hex, keys, tls,

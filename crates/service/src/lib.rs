@@ -144,7 +144,9 @@ pub use quorate_execution::graph::{Scope, Uses};
 pub use quorate_execution::{Call, Ran, Reading, Rest, Service};
 pub use quorate_net::group::{Durability, Files, Protocol, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, keys};
-pub use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
+pub use quorate_node::{
+    Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning, Verification,
+};
 pub use quorate_state::{Fault, Txn};
 pub use quorate_wire::message::{MAX_OP_BYTES, MAX_RESULT_BYTES};
 pub use quorate_wire::{Authentication, ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

@@ -29,7 +29,7 @@ pub struct Bench {
 #[derive(Debug, Subcommand)]
 pub enum Benchmark {
     /// Latency and throughput of operations that do nothing: BFT beside a server that is not replicated.
-    Micro(Measure),
+    Micro(Micro),
     /// What parallel execution costs where it gains nothing: null operations. About 2 minutes.
     Overhead(Measure),
     /// What parallel execution gains where operations wait: 20 ms each. 128 cases: about 15 minutes.
@@ -87,6 +87,15 @@ pub struct Measure {
     /// Where the groups keep their files while they run [default: the directory for temporary files].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Micro {
+    #[command(flatten)]
+    pub measure: Measure,
+    /// Measure groups with signatures also with so many threads in each replica that check them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub verifiers: Option<u16>,
 }
 
 #[derive(Debug, Args)]

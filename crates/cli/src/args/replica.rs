@@ -126,6 +126,13 @@ pub struct Replica {
     /// that orders them.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     pub workers: u16,
+    /// Check signatures on so many threads beside the one that orders; 0: on that one [default: none on up to 3 processors, then one for
+    /// each two beyond the first two, up to 4].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=64))]
+    pub verifiers: Option<u16>,
+    /// Hand signatures to these threads when there are so many; for tests.
+    #[arg(long, value_name = "N", hide = true)]
+    pub verify_from: Option<u16>,
     /// Misbehave, for a demonstration. Refused unless the group was made by `quorate up`.
     #[arg(long, value_name = "KIND", hide = true)]
     pub fault: Option<Fault>,

@@ -12,15 +12,16 @@ use quorate_bench::{
 };
 use serde::Serialize;
 
-use crate::args::{Bench, Benchmark, Files, Measure, Recovery, Router};
+use crate::args::{Bench, Benchmark, Files, Measure, Micro, Recovery, Router};
 use crate::commands;
 
 pub fn run(args: &Bench) -> Result<()> {
     match &args.benchmark {
-        Benchmark::Micro(measure) => {
+        Benchmark::Micro(Micro { measure, verifiers }) => {
             let options = options(measure)?;
             let mut report = Report::new("micro", options.seconds);
-            let ended = to_its_end(micro::run(&options, &mut report));
+            let verifiers = verifiers.map(usize::from);
+            let ended = to_its_end(micro::run(&options, verifiers, &mut report));
             report.cut_short = why(&ended);
             let (tables, plots) = (micro::tables(&report), micro::plots(&report));
             show(measure, &report, &report, &tables, plots, ended)

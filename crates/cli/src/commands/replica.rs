@@ -9,7 +9,7 @@ use quorate_execution::graph::Conflicts;
 use quorate_files::{Admission, FileService, Genesis};
 use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning};
+use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning, Verification};
 use quorate_wire::ReplicaId;
 use quorate_wire::message::Report;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -42,6 +42,15 @@ pub fn run(args: &Replica) -> Result<()> {
             let service = file_service(&group);
             serve(args, group, service)
         }
+    }
+}
+
+/// Where signatures are checked.
+fn verification(args: &Replica) -> Verification {
+    let usual = Verification::default();
+    Verification {
+        threads: args.verifiers.map_or(usual.threads, usize::from),
+        from: args.verify_from.map_or(usual.from, usize::from),
     }
 }
 
@@ -88,6 +97,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         tuning: Tuning::default(),
         workers: args.workers.into(),
         conflicts: Conflicts::Declared,
+        verification: verification(args),
         fault: args.fault,
     };
     let runtime = commands::runtime()?;

@@ -14,7 +14,7 @@ use crate::harness::{Group, scratch_in_memory};
 /// Far longer than a busy machine takes: it is no measure of speed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn torment(seed: u64, byzantine: Option<(u8, Fault)>) {
+fn torment(seed: u64, byzantine: Option<(u8, Fault)>, signed: bool) {
     let _turn = Group::take_turn();
     let place = scratch_in_memory();
     let mut settings = Settings {
@@ -34,8 +34,9 @@ fn torment(seed: u64, byzantine: Option<(u8, Fault)>) {
     settings.knobs = Some(Knobs {
         replicas: 4,
         byzantine,
-        signed: false,
+        signed,
         workers: 0,
+        verifiers: if signed { 2 } else { 0 },
         clients: 4,
         // See docs/chaos.md: a process that has files open on a mount may wait for the group when it starts a replica.
         mounts: 0,
@@ -62,11 +63,17 @@ fn torment(seed: u64, byzantine: Option<(u8, Fault)>) {
 /// Four sound replicas.
 #[test]
 fn clients_see_one_order_under_faults() {
-    torment(1, None);
+    torment(1, None, false);
 }
 
 /// One of them says different things to different others, beside all that happens to the rest.
 #[test]
 fn clients_see_one_order_with_a_replica_that_equivocates() {
-    torment(2, Some((2, Fault::Equivocate)));
+    torment(2, Some((2, Fault::Equivocate)), false);
+}
+
+/// The same where all is signed, and all signatures are checked beside the threads that order.
+#[test]
+fn clients_see_one_order_with_signatures() {
+    torment(3, Some((0, Fault::Equivocate)), true);
 }

@@ -12,3 +12,4 @@ mod locks;
 mod options;
 mod service;
 mod sharing;
+mod verifiers;

@@ -15,7 +15,7 @@ use quorate_wire::{KeyPair, ReplicaId};
 
 /// Adds what it is told to, and says the sum.
 #[derive(Clone, Debug)]
-struct Sum;
+pub(crate) struct Sum;
 
 const KEY: &[u8] = b"sum";
 
@@ -44,7 +44,7 @@ impl Service for Sum {
     }
 }
 
-fn key(seed: u8) -> KeyPair {
+pub(crate) fn key(seed: u8) -> KeyPair {
     KeyPair::from_seed(&[seed; 32])
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Peer, ReplicaLinks, Who};
+use super::{Origin, Peer, ReplicaLinks, Who};
 use crate::frame::Frame;
 use crate::tls::Identity;
 use quorate_wire::ReplicaId;
@@ -51,7 +51,7 @@ impl ReplicaLinks {
 
     /// A replica that was dialed has a new key.
     pub(super) fn on_notice(&mut self, token: usize, who: Who) {
-        self.refused();
+        self.refused(Origin { who, bytes: 0 });
         if let Who::Peer(id) = who
             && self.peers[usize::from(id.0)].link == Some(token)
         {

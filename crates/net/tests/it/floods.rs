@@ -126,6 +126,33 @@ fn everyone_has_a_turn() {
     }
 }
 
+/// While clients rest replicas are heard and clients are not; what these have sent comes afterwards.
+#[test]
+fn who_rests_is_heard_later() {
+    let cluster = Cluster::start(4, Limits::default());
+    cluster.wait_until_linked();
+    let node = cluster.node(0);
+    let mut raw = Raw::connect(&cluster.group, &client_key());
+    cluster.next_client(0);
+    node.with(|links| links.rest(false, true));
+    raw.send(&question(1).repeat(3));
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(cluster.send(2, 0, &vote()));
+    let first = node.next(|e| matches!(e, Event::Peer(..) | Event::Client(..)));
+    assert!(matches!(first, Event::Peer(..)), "{first:?}");
+    node.with(|links| links.rest(true, false));
+    for _ in 0..3 {
+        node.next(|e| matches!(e, Event::Client(..)));
+    }
+    assert!(cluster.send(2, 0, &vote()));
+    std::thread::sleep(Duration::from_millis(200));
+    raw.send(&question(2));
+    let first = node.next(|e| matches!(e, Event::Peer(..) | Event::Client(..)));
+    assert!(matches!(first, Event::Client(..)), "{first:?}");
+    node.with(|links| links.rest(false, false));
+    node.next(|e| matches!(e, Event::Peer(..)));
+}
+
 /// A client whose messages are of no use is not read for a while, on none of its connections; nor does a new one help. Others
 /// are served meanwhile, and it is when the time is over.
 #[test]

@@ -75,7 +75,8 @@ impl Member for ReplicaLinks {
         self.next_event()
     }
     fn refused(&mut self) {
-        ReplicaLinks::refused(self);
+        let origin = self.origin();
+        ReplicaLinks::refused(self, origin);
     }
     fn flush(&mut self) {
         ReplicaLinks::flush(self);

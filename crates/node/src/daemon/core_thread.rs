@@ -1,5 +1,7 @@
 //! The thread on which the replica runs, with its links.
 
+mod arrivals;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,11 +12,11 @@ use bytes::Bytes;
 use quorate_agreement::{Config, Millis, Now, Record};
 use quorate_execution::graph::Conflicts;
 use quorate_execution::{Service, Workers};
-use quorate_net::{Event, Group, Identity};
+use quorate_net::{Group, Identity};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_state::transfer::{Counts, Found};
 use quorate_store::Damage;
-use quorate_wire::message::{ClientMessage, KeyRenewal, ReplicaMessage, Report, StateCheck};
+use quorate_wire::message::{KeyRenewal, Report, StateCheck};
 use quorate_wire::{ClientId, LogIndex, RecoveryStatement, ReplicaId, Seq, Time};
 
 use super::DaemonError;
@@ -28,7 +30,9 @@ use super::pool::Pool;
 use super::progress::{Progress, Start};
 use super::restore;
 use super::store_thread::{StoreEvent, StoreThread};
+use super::verifier::Verifiers;
 use crate::wal::{self, WalEvent, WalThread};
+use arrivals::Verifying;
 
 /// How many messages are taken in one turn.
 const INPUTS_AT_ONCE: usize = 128;
@@ -49,6 +53,8 @@ pub(crate) enum Wake {
     Store(StoreEvent),
     /// Workers have run operations.
     Ran,
+    /// Verifiers have checked signatures.
+    Checked,
     /// Links are to be made with another key.
     Keys(Box<Identity>),
     /// Pieces of the former state were looked for.
@@ -68,6 +74,8 @@ pub(crate) struct Core<S> {
     store: StoreThread,
     /// Where there are workers.
     pool: Option<Pool>,
+    /// Where there are verifiers.
+    verifying: Option<Verifying>,
     outgoing: Outgoing,
     started: Instant,
     /// The time of this turn.
@@ -135,7 +143,7 @@ impl<S: Service> Core<S> {
         service: S,
         restored: Restored,
         files: Files,
-        pool: Option<Pool>,
+        (pool, verifiers): (Option<Pool>, Option<Verifiers>),
         outgoing: Outgoing,
         start: Start,
     ) -> Core<S> {
@@ -166,6 +174,7 @@ impl<S: Service> Core<S> {
             log,
             store,
             pool,
+            verifying: verifiers.map(Verifying::new),
             outgoing,
             started,
             now,
@@ -259,31 +268,6 @@ impl<S: Service> Core<S> {
         }
     }
 
-    /// Hands over what came on links in this turn.
-    fn take_from_links(&mut self) -> Result<(), DaemonError> {
-        let mut inputs = 0;
-        while let Some(event) = self.outgoing.links().next_event() {
-            if let Some(input) = self.link_input(event) {
-                let from = match &input {
-                    Input::Client(connection, _) => Some(*connection),
-                    _ => None,
-                };
-                let before = self.replica.refusals();
-                self.replica.take(self.now, input);
-                if self.replica.refusals() > before {
-                    self.outgoing.links().refused();
-                }
-                self.hold(from);
-            }
-            inputs += 1;
-            if inputs % INPUTS_AT_ONCE == 0 {
-                self.end_turn()?;
-                self.now = now(self.started);
-            }
-        }
-        Ok(())
-    }
-
     /// Holds the client at the other end of a connection if it has enough open here.
     fn hold(&mut self, from: Option<ConnectionId>) {
         if let Some(client) = from.and_then(|from| self.replica.has_enough_from(from))
@@ -364,6 +348,10 @@ impl<S: Service> Core<S> {
                 Input::Renewed(Box::new(identity.signer()))
             }
             Wake::Found(found) => Input::Found(found),
+            Wake::Checked => {
+                self.take_checked();
+                return Ok(());
+            }
             Wake::Ran => match &self.pool {
                 Some(pool) => Input::Ran(pool.take_done()),
                 None => return Ok(()),
@@ -388,59 +376,6 @@ impl<S: Service> Core<S> {
         };
         let others_lead = self.replica.standing().active && !self.replica.is_leading();
         others_lead || self.now.mono >= end_at
-    }
-
-    fn link_input(&mut self, event: Event) -> Option<Input> {
-        let id = |connection: quorate_net::ConnectionId| ConnectionId(connection.0);
-        match event {
-            Event::PeerUp(peer) => {
-                tracing::info!(peer = peer.0, "link to a replica is up");
-                Some(Input::PeerLink(peer, true))
-            }
-            Event::PeerDown(peer) => {
-                tracing::info!(peer = peer.0, "link to a replica is down");
-                Some(Input::PeerLink(peer, false))
-            }
-            Event::Peer(from, message) => {
-                let signing = self.outgoing.signing();
-                let opened = signing.open(from, message);
-                for evidence in signing.take_evidence() {
-                    self.evidence.keep(evidence);
-                }
-                match opened {
-                    Ok(message) => Some(Input::Peer(from, message)),
-                    Err(reason) => {
-                        tracing::debug!(peer = from.0, %reason, "a message was refused");
-                        self.outgoing.links().refused();
-                        None
-                    }
-                }
-            }
-            Event::ClientUp {
-                connection,
-                client,
-                mac_key,
-            } => {
-                tracing::debug!(client = %client, "a client connected");
-                Some(Input::ClientUp(id(connection), client, mac_key))
-            }
-            Event::Client(connection, ClientMessage::ReportPlease(nonce)) => {
-                let report = ReplicaMessage::Report(Box::new(self.report(nonce)));
-                self.outgoing.reply_as_is(id(connection), &report);
-                // It is seldom that people look, and it brings the group nothing.
-                self.outgoing.links().refused();
-                None
-            }
-            Event::Client(connection, message) => {
-                // A read that is not ordered waits for the batch that is executed tentatively, here and at the others.
-                if matches!(message, ClientMessage::Read(_)) {
-                    self.outgoing.hurry();
-                }
-                Some(Input::Client(id(connection), message))
-            }
-            Event::ClientDown(connection) => Some(Input::ClientDown(id(connection))),
-            Event::GuestGone(client) => Some(Input::GuestGone(client)),
-        }
     }
 
     fn report(&mut self, nonce: u64) -> Report {
