@@ -78,8 +78,8 @@ pub type Millis = u64;
 
 /// K: the state has a root digest after every so many places. PBFT 2000, 5 (K = 128).
 pub const CHECKPOINT_INTERVAL: u64 = 128;
-/// A checkpoint is due earlier when the batches since the last one weigh this much: until then they are in memory.
-/// [`Config::checkpoint_bytes`].
+/// A checkpoint is due earlier when the batches since the last one weigh this much: until then they are in memory. Or when executing them may have
+/// written four times as much: that counts where it is executed, not here. [`Config::checkpoint_bytes`].
 pub const CHECKPOINT_BYTES: usize = 32 << 20;
 /// L: how far above the last stable checkpoint places are given. PBFT 2000, 5 (L = 2K).
 pub const LOG_WINDOW: u64 = 2 * CHECKPOINT_INTERVAL;

@@ -132,6 +132,16 @@ impl<S: Service> Executor<S> {
         request.op().is_empty() || !self.service.is_read_only(request.op())
     }
 
+    /// How many bytes the execution of this request may bring into a layer of the state, at the most.
+    pub fn weight(&self, request: &Request) -> usize {
+        let is_own = request.session() == SessionId(0) || request.op().is_empty();
+        let written = match is_own {
+            true => 0,
+            false => self.service.weight(request.op()),
+        };
+        request.weight() + written
+    }
+
     /// Executes an operation that only reads, outside of the agreed order. `None` where it is not such an operation.
     /// With the reply goes how many bytes its result has, whether it is said in full or by its digest.
     ///

@@ -129,6 +129,16 @@ pub trait Service: Send + 'static {
         Uses::everything()
     }
 
+    /// How many bytes of state an operation may write at the most, from the operation alone, beside those that it brings itself: values that are
+    /// written anew because a part of them changes, what it copies, and its result if it does not only read. What has been written since the
+    /// last checkpoint is in memory, and a checkpoint is due after so much of it; so an operation that writes more than it says
+    /// makes replicas hold more than they should. As everything, it must be the same at all replicas.
+    ///
+    /// The default is for operations that write about what they bring.
+    fn weight(&self, op: &Bytes) -> usize {
+        op.len()
+    }
+
     /// The run step. Reads and writes only what [`Service::uses`] says that it does; others may be at work. It may wait, but not for
     /// ever: what conflicts with it waits too. It may be run for an operation that is then undone, and run again.
     ///

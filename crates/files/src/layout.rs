@@ -89,6 +89,8 @@ pub const MAX_XATTR_BYTES: u64 = 1 << 20;
 pub const FIRST_COOKIE: u64 = 3;
 /// How many extents one operation deletes, allocates or looks through at most.
 pub const CHUNKS_PER_OP: usize = 256;
+/// How many of these it writes anew at most, where what is in them stays.
+pub const REWRITTEN_PER_OP: usize = 16;
 /// How many extents of dead content each change deletes.
 pub const RECLAIM_PER_OP: usize = 128;
 

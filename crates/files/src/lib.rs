@@ -48,6 +48,7 @@ mod revocations;
 mod rights;
 mod service;
 mod walk;
+mod weight;
 mod xattr;
 
 pub use admission::Admission;

@@ -14,6 +14,8 @@ use crate::types::{Handle, Ino, Kind, Nothing};
 
 /// How many handles of an ended session go with one operation. Each costs a few rows.
 const LET_GO_AT_ONCE: usize = 256;
+/// How many bytes of locks, of all sessions, the objects have after which no more handles go at once: the rest of an object's locks are written anew.
+const LOCKS_AT_ONCE: usize = 64 << 10;
 
 impl Fs<'_, '_> {
     pub fn open(&mut self, op: &Open) -> Done<Answer> {
@@ -187,10 +189,16 @@ impl Fs<'_, '_> {
         let to = layout::open_key(session, u64::MAX);
         let some = self.scan(&from, &to, LET_GO_AT_ONCE)?;
         let is_all = some.len() < LET_GO_AT_ONCE;
+        let mut locks = 0;
         for (key, value) in some {
+            if locks >= LOCKS_AT_ONCE {
+                return Ok(false);
+            }
             let open = OpenFile::from_bytes(value).map_err(|_| damaged(&key))?;
             let number = layout::number_at(&key, 1).ok_or_else(|| damaged(&key))?;
             let ino = open.ino;
+            let table = self.txn.get(&layout::locks_key(ino))?;
+            locks += table.map_or(0, |table| table.len());
             self.release(Handle { ino, number })?;
         }
         Ok(is_all)

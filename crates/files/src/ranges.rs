@@ -5,7 +5,9 @@ use crate::data::pieces;
 use crate::errno::Errno;
 use crate::extent::touched;
 use crate::fs::{Done, Fs};
-use crate::layout::{BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Inode, MAX_FILE_BYTES};
+use crate::layout::{
+    BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Inode, MAX_FILE_BYTES, REWRITTEN_PER_OP,
+};
 use crate::op::{Fallocate, FallocateMode, Seek, Whence};
 use crate::types::Ino;
 
@@ -24,14 +26,14 @@ impl Fs<'_, '_> {
             FallocateMode::PunchHole => self.punch((ino, &mut inode), op.offset, end)?,
             FallocateMode::Allocate | FallocateMode::ZeroRange => {
                 let stop = step_end(op.offset, end);
-                self.fill((ino, &mut inode), op.mode, (op.offset, stop))?;
+                let stop = self.fill((ino, &mut inode), op.mode, (op.offset, stop))?;
                 inode.size = inode.size.max(stop);
                 stop
             }
             FallocateMode::KeepSize | FallocateMode::ZeroRangeKeepSize => {
                 let within = end.min(inode.size);
                 let stop = step_end(op.offset, within);
-                self.fill((ino, &mut inode), op.mode, (op.offset, stop))?;
+                let stop = self.fill((ino, &mut inode), op.mode, (op.offset, stop))?;
                 if stop >= within { end } else { stop }
             }
         };
@@ -43,13 +45,14 @@ impl Fs<'_, '_> {
         }))
     }
 
-    /// Makes `from..to` present, and zero if the mode says so.
+    /// Makes `from..to` present, and zero if the mode says so. As far as one operation goes: says how far that was.
     fn fill(
         &mut self,
         (ino, inode): (Ino, &mut Inode),
         mode: FallocateMode,
         (from, to): (u64, u64),
-    ) -> Done<()> {
+    ) -> Done<u64> {
+        let mut rewritten = 0;
         let zero = matches!(
             mode,
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
@@ -61,14 +64,18 @@ impl Fs<'_, '_> {
             if !zero && present & wanted == wanted {
                 continue;
             }
+            rewritten += usize::from(old.is_some());
             self.edit((ino, inode), piece.chunk, old, |extent| {
                 extent.allocate(wanted);
                 if zero {
                     extent.zero(piece.from, piece.to);
                 }
             })?;
+            if rewritten == REWRITTEN_PER_OP {
+                return Ok(to.min((piece.chunk + 1) * CHUNK_BYTES));
+            }
         }
-        Ok(())
+        Ok(to)
     }
 
     /// Makes a hole of `from..to`, as far as one operation goes; says how far that was.

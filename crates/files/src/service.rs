@@ -25,6 +25,7 @@ use crate::op::{Action, MAX_GROUPS, Op, Who, WithAttrs};
 use crate::perm::MODE_BITS;
 use crate::reading;
 use crate::types::{Ino, Kind, Nothing, Stamp};
+use crate::weight;
 
 /// What a new volume is like. Part of the group's configuration: equal on all replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,6 +179,11 @@ impl Service for FileService {
             // It changes nothing, and its result is always the same.
             Err(_) => Uses::none(),
         }
+    }
+
+    fn weight(&self, op: &Bytes) -> usize {
+        let op = Op::from_bytes(op.clone());
+        op.map_or(0, |op| weight::weight(&op.action))
     }
 
     fn run(&self, txn: &mut Txn<'_>, call: &Call, bytes: &Bytes) -> Result<Ran, Fault> {

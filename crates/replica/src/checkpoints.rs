@@ -5,41 +5,59 @@
 //! store that is no checkpoint would be good for nobody else.
 
 use quorate_agreement::CHECKPOINT_INTERVAL;
+use quorate_execution::{Executor, Service};
 use quorate_wire::Seq;
 use quorate_wire::message::Request;
+
+/// What is written may come to so many times what requests may weigh. It is counted by what it may be at the most, and is mostly less; and short
+/// writes all over a large file would else have checkpoints most of the time.
+const WRITTEN: usize = 4;
 
 /// Counts what was executed since the last checkpoint.
 #[derive(Clone, Debug)]
 pub struct Checkpoints {
     most_bytes: usize,
+    /// What the requests weigh, which are in the log.
     bytes: usize,
+    /// What their execution may have written, which is in the state's open layer.
+    written: usize,
 }
 
 impl Checkpoints {
-    /// From a checkpoint on, of which the next is due when the requests weigh `most_bytes`.
+    /// From a checkpoint on, of which the next is due when the requests weigh `most_bytes`, or what they may have written four times that.
     pub fn new(most_bytes: usize) -> Checkpoints {
         Checkpoints {
             most_bytes,
             bytes: 0,
+            written: 0,
         }
     }
 
     /// The state was replaced by that of a checkpoint.
     pub(crate) fn restart(&mut self) {
-        self.bytes = 0;
+        (self.bytes, self.written) = (0, 0);
     }
 
     /// Whether a checkpoint is due after this place, at which these requests were executed. To be called for each place, in
-    /// order. PBFT 2002, 4.3, by the number; and by the weight, which bounds the memory of a layer.
-    pub fn is_due_after<'a>(
+    /// order. PBFT 2002, 4.3, by the number; and by two weights. That of the requests bounds the memory of the log: agreement
+    /// counts it as well, and waits for a checkpoint. What executing them may have written bounds the memory of a layer: a byte in a
+    /// large value writes all of it, and a copy writes what no request brought. It is what the service says of the operations alone; the layer
+    /// itself could not be asked, since with workers these may not be done yet.
+    pub fn is_due_after<'a, S: Service>(
         &mut self,
         seq: Seq,
         requests: impl Iterator<Item = &'a Request>,
+        executor: &Executor<S>,
     ) -> bool {
-        self.bytes += requests.map(Request::weight).sum::<usize>();
-        let is_due = seq.0.is_multiple_of(CHECKPOINT_INTERVAL) || self.bytes >= self.most_bytes;
+        for request in requests {
+            self.bytes += request.weight();
+            self.written += executor.weight(request);
+        }
+        let is_due = seq.0.is_multiple_of(CHECKPOINT_INTERVAL)
+            || self.bytes >= self.most_bytes
+            || self.written >= self.most_bytes.saturating_mul(WRITTEN);
         if is_due {
-            self.bytes = 0;
+            self.restart();
         }
         is_due
     }

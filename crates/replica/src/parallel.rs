@@ -187,7 +187,10 @@ impl<S: Service> Replica<S> {
         let end = parallel.flight.next_id();
         parallel.batches.push_back((ordered.seq, end));
         let requests = ordered.requests.iter().map(|known| &known.request);
-        if self.checkpoints.is_due_after(ordered.seq, requests) {
+        if self
+            .checkpoints
+            .is_due_after(ordered.seq, requests, &self.executor)
+        {
             let (executor, state) = (&mut self.executor, &mut self.state);
             parallel.flight.mark(executor, state, ordered.seq);
         }

@@ -460,7 +460,10 @@ impl<S: Service> Replica<S> {
         }
         self.applied = ordered.seq;
         let requests = ordered.requests.iter().map(|known| &known.request);
-        if self.checkpoints.is_due_after(ordered.seq, requests) {
+        if self
+            .checkpoints
+            .is_due_after(ordered.seq, requests, &self.executor)
+        {
             self.executor.flush(&mut self.state);
             let layer = self.state.freeze(ordered.seq);
             self.store(Piece {

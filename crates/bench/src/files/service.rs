@@ -83,6 +83,10 @@ impl Service for ServedFiles {
         self.files.uses(call, op)
     }
 
+    fn weight(&self, op: &Bytes) -> usize {
+        self.files.weight(op)
+    }
+
     fn run(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Ran, Fault> {
         self.wait(op);
         self.files.run(txn, call, op)

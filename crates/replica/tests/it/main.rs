@@ -3,4 +3,5 @@
 mod at_work;
 mod backup;
 mod faults;
+mod layers;
 mod unreadable;

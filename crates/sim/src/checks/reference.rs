@@ -91,7 +91,10 @@ impl Reference {
                 outcome: executed.outcome,
             });
         }
-        if self.checkpoints.is_due_after(self.at, requests.iter()) {
+        if self
+            .checkpoints
+            .is_due_after(self.at, requests.iter(), &self.executor)
+        {
             self.executor.flush(&mut self.state);
             let layer = self.state.freeze(self.at);
             let (snapshot, root) = self

@@ -77,6 +77,12 @@ impl World {
         if Outcome::from_bytes(result.clone()).unwrap().0.is_err() {
             assert!(txn.writes().is_empty(), "a refused operation wrote");
         }
+        let rows = txn.writes().iter();
+        let written: usize = rows
+            .map(|(key, value)| 64 + key.len() + value.as_ref().map_or(0, Bytes::len))
+            .sum();
+        let most = bytes.len() + self.service.weight(bytes);
+        assert!(written <= most, "{written} bytes, {most} at the most");
         txn.commit();
         self.log
             .push((session, Some((bytes.clone(), result.clone()))));

@@ -1,0 +1,142 @@
+//! How much state an operation may write, from the operation alone: by this replicas agree on when a checkpoint is due.
+//!
+//! One byte that is written to a chunk brings all of the chunk into the layer of writes since the last checkpoint, and a copy brings a megabyte that
+//! no request brought. It is counted as if each chunk were full: what there is of it only the state knows, and that may not be there yet.
+//!
+//! What an operation deletes counts by the rows that each may let go of (content that no file has any more, files that linger). The
+//! names of extended attributes of an object that goes don't count: each was written by an operation of its own, in a request no shorter.
+
+use crate::acl::MAX_ACL_BYTES;
+use crate::layout::{
+    CHUNK_BYTES, CHUNKS_PER_OP, LINGERING_PER_OP, MAX_LOCKS, RECLAIM_PER_OP, REWRITTEN_PER_OP,
+};
+use crate::op::{
+    Action, CopyRange, Fallocate, FallocateMode, MAX_IO_BYTES, MAX_QUOTA_ROWS, Place, Target, Write,
+};
+
+/// What a row takes beside its value, about.
+const ROW: usize = 96;
+/// What nearly every operation may write: rows of its own, of names, attributes, handles and counts, and those that it deletes for others.
+const ROWS: usize = (RECLAIM_PER_OP + 4 * LINGERING_PER_OP + 64) * ROW;
+const CHUNK: usize = CHUNK_BYTES as usize + ROW;
+/// All locks of an object are one row.
+const LOCKS: usize = 64 * MAX_LOCKS;
+/// A file that is held, or let go.
+const HELD: usize = 4 * ROW;
+/// An object that is made may get two, and a change of mode changes one.
+const ACLS: usize = 2 * MAX_ACL_BYTES;
+
+/// The most bytes that an action may write, beside those of its request.
+pub(crate) fn weight(action: &Action) -> usize {
+    match action {
+        Action::WithAttrs(op) => weight(&op.action),
+        action if action.is_read_only() => 0,
+        Action::Write(op) => ROWS + write(op),
+        Action::CopyRange(op) => ROWS + copy(op),
+        Action::Fallocate(op) => ROWS + fallocate(op),
+        // One chunk is cut off in its midst, and others go.
+        Action::SetAttr(op) if op.size.is_some() => ROWS + ACLS + CHUNK + CHUNKS_PER_OP * ROW,
+        Action::SetAttr(_)
+        | Action::SetXattr(_)
+        | Action::RemoveXattr(_)
+        | Action::Create(_)
+        | Action::Make(_)
+        | Action::Mkdir(_)
+        | Action::Mknod(_) => ROWS + ACLS,
+        Action::Lock(_) | Action::Release(_) => ROWS + LOCKS,
+        Action::Hold(op) => {
+            ROWS + (op.keep.len() + op.let_go.len()) * HELD + op.let_go.len() * LOCKS
+        }
+        Action::Adopt(_) => ROWS + MAX_QUOTA_ROWS as usize * 2 * ROW,
+        _ => ROWS,
+    }
+}
+
+/// Chunks that are written in part are read and written whole; others are the request's.
+fn write(op: &Write) -> usize {
+    let len = op.data.len() as u64;
+    let appends = matches!(op.target, Target::Handle(handle) if handle.appends());
+    let parts = match op.place {
+        Place::At(offset) if !appends => {
+            let is_cut = |at: u64| usize::from(!at.is_multiple_of(CHUNK_BYTES));
+            let cuts = is_cut(offset) + is_cut(offset.saturating_add(len));
+            cuts.min(touched(offset, len))
+        }
+        // Behind the end there is nothing: only the chunk with the end in it can hold more than what comes.
+        Place::At(_) | Place::End(_) => 1,
+    };
+    parts * CHUNK + len.div_ceil(CHUNK_BYTES) as usize * ROW
+}
+
+/// The content that is copied, and what else there is in the first and the last chunk.
+fn copy(op: &CopyRange) -> usize {
+    let len = op.len.min(MAX_IO_BYTES as u64);
+    let chunks = touched(op.to_offset, len);
+    len as usize + chunks.min(2) * CHUNK + chunks * ROW
+}
+
+fn fallocate(op: &Fallocate) -> usize {
+    let chunks = touched(op.offset, op.len).min(CHUNKS_PER_OP);
+    let whole = match op.mode {
+        FallocateMode::PunchHole => chunks.min(2),
+        FallocateMode::Allocate
+        | FallocateMode::KeepSize
+        | FallocateMode::ZeroRange
+        | FallocateMode::ZeroRangeKeepSize => chunks.min(REWRITTEN_PER_OP),
+    };
+    whole * CHUNK + chunks * ROW
+}
+
+/// How many chunks a range meets.
+fn touched(offset: u64, len: u64) -> usize {
+    match len {
+        0 => 0,
+        len => {
+            let last = offset.saturating_add(len - 1) / CHUNK_BYTES;
+            (last - offset / CHUNK_BYTES + 1)
+                .try_into()
+                .unwrap_or(usize::MAX)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Handle, Ino, Nothing};
+    use bytes::Bytes;
+
+    fn written(target: Target, place: Place, len: usize) -> usize {
+        let data = Bytes::from(alloc::vec![1; len]);
+        let of_chunks = write(&Write {
+            target,
+            place,
+            data,
+        });
+        of_chunks / CHUNK
+    }
+
+    /// Chunks of which a part is written count, and those that the request fills don't.
+    #[test]
+    fn parts_of_chunks_count() {
+        let chunk = CHUNK_BYTES as usize;
+        let at = |offset, len| written(Target::Ino(Ino(2)), Place::At(offset), len);
+        assert_eq!([at(0, 0), at(0, 1), at(0, chunk), at(5, 1)], [0, 1, 0, 1]);
+        assert_eq!(
+            [at(5, chunk), at(0, chunk + 1), at(7, 5 * chunk)],
+            [2, 1, 2]
+        );
+        assert_eq!(at(5, chunk - 5), 1);
+        assert_eq!(at(u64::MAX - 1, 9), 1, "it is refused");
+        let handle = |number| {
+            Target::Handle(Handle {
+                ino: Ino(2),
+                number,
+            })
+        };
+        let at = |number| written(handle(number), Place::At(0), chunk);
+        assert_eq!([at(2), at(3)], [0, 1], "the second appends");
+        let end = Place::End(Nothing);
+        assert_eq!(written(Target::Ino(Ino(2)), end, 9), 1);
+    }
+}

@@ -1,0 +1,259 @@
+//! What is in memory until the store has it: a group of one that serves files, with a client that has much written by short requests.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_agreement::{CHECKPOINT_INTERVAL, Config, Now, Tuning};
+use quorate_execution::Workers;
+use quorate_execution::graph::Conflicts;
+use quorate_files::op::{CopyRange, Fallocate, FallocateMode, Make, Place, Write};
+use quorate_files::{
+    Action, Admission, Answer, FileService, Genesis, Ino, Op, Outcome, Target, Who,
+};
+use quorate_replica::{ConnectionId, Input, Output, Replica, Restored, genesis};
+use quorate_state::MemorySnapshot;
+use quorate_wire::message::Outcome as Executed;
+use quorate_wire::message::{
+    AuthRequest, ClientMessage, Control, ReplicaMessage, ReplyBody, Request,
+};
+use quorate_wire::{
+    Authentication, Authenticator, Decode, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
+    RequestNumber, Seq, SessionId, Time,
+};
+
+const CONNECTION: ConnectionId = ConnectionId(1);
+const CHUNK: u64 = 64 << 10;
+const MIB: u64 = 1 << 20;
+/// Requests may weigh so much between two checkpoints, and what they write four times that.
+const MOST: usize = 1 << 20;
+
+struct Files {
+    replica: Replica<FileService>,
+    service: FileService,
+    client: KeyPair,
+    now_ms: u64,
+    asked: u64,
+    store: MemorySnapshot,
+    /// After which places there were checkpoints, and how many bytes were in each layer.
+    layers: Vec<(Seq, usize)>,
+    results: Vec<Bytes>,
+}
+
+fn at(ms: u64) -> Now {
+    Now {
+        mono: ms,
+        wall: Time(1_000_000_000_000 + ms * 1_000_000),
+    }
+}
+
+impl Files {
+    fn new(workers: usize) -> Files {
+        let (key, client) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
+        let config = Config {
+            quorum: Quorum::new(1).unwrap(),
+            me: ReplicaId(0),
+            keys: vec![key.public()].into(),
+            key: key.into(),
+            clients: [client.public()].into(),
+            timeout_ms: 1_000,
+            guests: false,
+            clock_bound_ms: 60_000,
+            authentication: Authentication::Mac,
+            durable: false,
+            checkpoint_bytes: MOST,
+            tuning: Tuning::default(),
+        };
+        let service = FileService::new(Genesis::for_all(1 << 30, 100), Admission::members_only());
+        let layer = genesis(service.clone()).unwrap();
+        let (store, root) = MemorySnapshot::default().apply(&layer).unwrap();
+        let restored = Restored {
+            seq: Seq(0),
+            complete: true,
+            root,
+            snapshot: Arc::new(store.clone()),
+            records: Vec::new(),
+            next_index: LogIndex(0),
+            former: false,
+        };
+        let workers = Workers {
+            count: workers,
+            conflicts: Conflicts::Declared,
+        };
+        let mut files = Files {
+            replica: Replica::new(config, service.clone(), workers, restored, at(0)),
+            service,
+            client,
+            now_ms: 0,
+            asked: 0,
+            store,
+            layers: Vec::new(),
+            results: Vec::new(),
+        };
+        let key = MacKey([3; 32]);
+        files.take(Input::ClientUp(CONNECTION, files.client.public(), key));
+        files.ask(0, Control::Open(()).to_bytes().into());
+        files
+    }
+
+    fn take(&mut self, input: Input) {
+        self.now_ms += 1;
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.replica.take(at(self.now_ms), input);
+            self.replica.end_turn(at(self.now_ms));
+            for output in self.replica.take_outputs() {
+                inputs.extend(self.carry_out(output));
+            }
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) -> Option<Input> {
+        match output {
+            Output::Run(jobs) => {
+                let ran = jobs.into_iter().map(|job| job.run(&self.service));
+                Some(Input::Ran(ran.collect()))
+            }
+            Output::Store {
+                seq,
+                complete,
+                layer,
+            } => {
+                let rows = layer.iter();
+                let bytes = rows.map(|(k, v)| k.len() + v.as_ref().map_or(0, Bytes::len));
+                self.layers.push((seq, bytes.sum()));
+                let (snapshot, root) = self.store.apply(&layer).unwrap();
+                self.store = snapshot.clone();
+                Some(Input::Stored {
+                    seq,
+                    complete,
+                    root,
+                    snapshot: Arc::new(snapshot),
+                })
+            }
+            Output::Reply(_, reply) => {
+                if let ReplicaMessage::Reply(reply) = reply
+                    && let ReplyBody::Full(result) = reply.body
+                {
+                    self.results.push(result);
+                }
+                None
+            }
+            Output::Fatal(reason) => panic!("{reason}"),
+            _ => None,
+        }
+    }
+
+    fn ask(&mut self, session: u64, op: Bytes) {
+        self.asked += 1;
+        let (session, number) = (SessionId(session), RequestNumber(self.asked));
+        let request = Request::new(self.client.public(), session, number, op);
+        let message = AuthRequest {
+            request,
+            auth: Authenticator::Macs(Vec::new()),
+            replier: ReplicaId(0),
+        };
+        let message = ClientMessage::Request(message);
+        self.take(Input::Client(CONNECTION, message));
+    }
+
+    /// Has an operation executed.
+    fn run(&mut self, action: Action) -> Answer {
+        self.ask(1, Op::new(Who::root(), action).to_bytes());
+        let result = self.results.pop().expect("it is answered at once");
+        let Executed::Done(result) = Executed::from_bytes(result).unwrap() else {
+            panic!("it was not executed");
+        };
+        Outcome::from_bytes(result).unwrap().0.unwrap()
+    }
+
+    fn make(&mut self, name: &'static [u8]) -> Ino {
+        let make = Make {
+            parent: Ino::ROOT,
+            name: Bytes::from_static(name),
+            mode: 0o644,
+            umask: 0,
+            verifier: None,
+        };
+        match self.run(Action::Make(make)) {
+            Answer::Made(made) => made.attr.ino,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(&mut self, ino: Ino, offset: u64, data: Bytes) {
+        let (target, place) = (Target::Ino(ino), Place::At(offset));
+        self.run(Action::Write(Write {
+            target,
+            place,
+            data,
+        }));
+    }
+}
+
+/// A byte in each of many chunks, copies, and space that is made present where there is content: no layer has more in it than is agreed on, and one
+/// operation; and it is agreed on without a look at what operations have come to, so that replicas with workers and without have checkpoints
+/// after the same places.
+#[test]
+fn short_requests_make_no_long_layers() {
+    let mut all = Vec::new();
+    for workers in [0, 2] {
+        let mut files = Files::new(workers);
+        let (a, b) = (files.make(b"a"), files.make(b"b"));
+        for at in 0..8 {
+            let data = vec![at as u8 + 1; MIB as usize];
+            files.write(a, at * MIB, data.into());
+        }
+        let mut from = files.layers.len();
+        let mut is_bounded = |files: &Files, what| {
+            let layers = &files.layers[from..];
+            let longest = layers.iter().map(|(_, bytes)| *bytes).max();
+            let most = 4 * MOST + 18 * CHUNK as usize;
+            assert!(layers.len() >= 2, "{what}: {layers:?}");
+            assert!(
+                longest.is_some_and(|longest| longest <= most),
+                "{what}: {layers:?}"
+            );
+            from = files.layers.len();
+        };
+        for chunk in 0..8 * 16 {
+            files.write(a, chunk * CHUNK + 5, Bytes::from_static(b"x"));
+        }
+        is_bounded(&files, "bytes");
+        for at in 0..16 {
+            let copy = CopyRange {
+                from: Target::Ino(a),
+                offset: at % 8 * MIB,
+                to: Target::Ino(b),
+                to_offset: at * MIB + 1,
+                len: MIB,
+            };
+            files.run(Action::CopyRange(copy));
+        }
+        is_bounded(&files, "copies");
+        // Each chunk has a hole, and 60 KiB of content behind it.
+        let c = files.make(b"c");
+        for chunk in 0..128 {
+            files.write(c, chunk * CHUNK + 4096, vec![7; 60 << 10].into());
+        }
+        is_bounded(&files, "writes");
+        let (mut offset, end) = (0, 128 * CHUNK);
+        while offset < end {
+            let fallocate = Fallocate {
+                target: Target::Ino(c),
+                mode: FallocateMode::Allocate,
+                offset,
+                len: end - offset,
+            };
+            match files.run(Action::Fallocate(fallocate)) {
+                Answer::Progress(progress) => offset = progress.done,
+                other => panic!("{other:?}"),
+            }
+        }
+        is_bounded(&files, "space");
+        all.push(files.layers);
+    }
+    assert_eq!(all[0], all[1], "with workers and without");
+    let in_time = |(seq, _): &&(Seq, usize)| seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
+    assert!(all[0].iter().filter(in_time).count() < all[0].len());
+}
