@@ -40,10 +40,12 @@ pub(crate) struct Bundles {
     enough: usize,
     pub now: Millis,
     held: BTreeMap<Key, Held>,
+    /// How many results were held so far: the number of the newest.
+    attempts: u64,
     /// When those that are held go out, complete or not; some have gone since.
-    due: VecDeque<(Millis, Key)>,
+    due: VecDeque<(Millis, Key, u64)>,
     /// When those that went out incomplete are forgotten.
-    late: VecDeque<(Millis, Key)>,
+    late: VecDeque<(Millis, Key, u64)>,
     /// What other replicas have sent before the result was here.
     early: BTreeMap<ReplicaId, BTreeMap<Key, Voucher>>,
     /// Words for others to pass on: by receiver, place, view, and whether they are tentative.
@@ -53,34 +55,66 @@ pub(crate) struct Bundles {
 /// A reply of this replica's own.
 #[derive(Debug)]
 struct Held {
+    /// After a view change a request may be executed again, and have another reply under the same key.
+    attempt: u64,
     to: Vec<ConnectionId>,
     /// Once it has gone out, with the result's digest in place of the result.
     reply: Reply,
+    /// The best word of each replica.
     vouchers: Vec<Voucher>,
-    /// A bit for each replica that has vouched.
-    heard: u64,
+    /// A bit for each replica whose word has not gone out.
+    unsent: u64,
     has_left: bool,
 }
 
+/// What a word is worth for a reply.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// It is for a batch that prepared in another view, and does not count together with the reply.
+    Other,
+    Tentative,
+    Final,
+}
+
 impl Held {
-    /// Takes a replica's word; whether it is a new one.
-    fn add(&mut self, voucher: Voucher) -> bool {
-        let bit = 1u64.checked_shl(voucher.replica.0.into()).unwrap_or(0);
-        let is_new = self.heard & bit == 0;
-        self.heard |= bit;
-        if is_new {
-            self.vouchers.push(voucher);
+    fn worth(&self, voucher: &Voucher) -> Worth {
+        match voucher.tentative {
+            false => Worth::Final,
+            true if voucher.view == self.reply.view => Worth::Tentative,
+            true => Worth::Other,
         }
-        is_new
     }
 
+    /// Takes a replica's word; whether it is worth more than what the replica said before.
+    fn add(&mut self, voucher: Voucher) -> bool {
+        let mut vouchers = self.vouchers.iter();
+        let before = vouchers.position(|v| v.replica == voucher.replica);
+        match before {
+            Some(at) if self.worth(&self.vouchers[at]) >= self.worth(&voucher) => return false,
+            Some(at) => drop(self.vouchers.remove(at)),
+            None => {}
+        }
+        self.unsent |= bit(voucher.replica);
+        self.vouchers.push(voucher);
+        true
+    }
+
+    /// Whether the client can count it together with so many words. Those of a former view may have been for a batch that was dropped.
     fn is_complete(&self, enough: usize) -> bool {
-        self.heard.count_ones() as usize >= enough
+        let counts = |voucher: &&Voucher| self.worth(voucher) > Worth::Other;
+        self.vouchers.iter().filter(counts).count() >= enough
+    }
+
+    fn take_unsent(&mut self) -> Vec<Voucher> {
+        let unsent = core::mem::take(&mut self.unsent);
+        let vouchers = self.vouchers.iter();
+        let vouchers = vouchers.filter(|voucher| unsent & bit(voucher.replica) != 0);
+        vouchers.cloned().collect()
     }
 
     /// What goes out before all of it is here; of the result its digest is kept.
     fn part(&mut self) -> Ready {
-        let vouchers = core::mem::take(&mut self.vouchers);
+        let vouchers = self.take_unsent();
         let digest = ReplyBody::Digest(self.reply.body.digest());
         let rest = Reply {
             body: digest,
@@ -91,15 +125,15 @@ impl Held {
         (self.to.clone(), Vouched { reply, vouchers })
     }
 
-    fn rest(self) -> Ready {
-        let Held {
-            to,
-            reply,
-            vouchers,
-            ..
-        } = self;
+    fn rest(mut self) -> Ready {
+        let vouchers = self.take_unsent();
+        let Held { to, reply, .. } = self;
         (to, Vouched { reply, vouchers })
     }
+}
+
+fn bit(replica: ReplicaId) -> u64 {
+    1u64.checked_shl(replica.0.into()).unwrap_or(0)
 }
 
 impl Bundles {
@@ -108,6 +142,7 @@ impl Bundles {
             enough: quorum.commit() - 1,
             now: 0,
             held: BTreeMap::new(),
+            attempts: 0,
             due: VecDeque::new(),
             late: VecDeque::new(),
             early: quorum.others(me).map(|r| (r, BTreeMap::new())).collect(),
@@ -149,26 +184,31 @@ impl Bundles {
     /// A result of this replica's own, for which others vouch. Gives what is ready to leave.
     pub fn hold(&mut self, seq: Seq, to: Vec<ConnectionId>, reply: Reply) -> Option<Ready> {
         let key = (seq, reply.session, reply.number);
+        self.attempts += 1;
         let mut held = Held {
+            attempt: self.attempts,
             to,
             reply,
             vouchers: Vec::with_capacity(self.enough),
-            heard: 0,
+            unsent: 0,
             has_left: false,
         };
+        // Executed again after a view change. Others may have been faster, and their words have come.
+        let before = self.held.remove(&key);
+        for voucher in before.iter().flat_map(|before| &before.vouchers) {
+            held.add(voucher.clone());
+        }
         for vouchers in self.early.values_mut() {
-            if let Some(voucher) = vouchers.remove(&key)
-                && !held.is_complete(self.enough)
-            {
+            if let Some(voucher) = vouchers.remove(&key) {
                 held.add(voucher);
             }
         }
         if held.is_complete(self.enough) {
             return Some(held.rest());
         }
-        self.due.push_back((self.now + HOLD_MS, key));
-        // Executed again after a view change: what came before goes to the client as well.
-        let before = self.held.insert(key, held);
+        self.due.push_back((self.now + HOLD_MS, key, held.attempt));
+        self.held.insert(key, held);
+        // What came before goes to the client as well.
         let before = before.filter(|held| !held.has_left).map(Held::rest);
         before.or_else(|| self.make_room())
     }
@@ -229,30 +269,39 @@ impl Bundles {
                 first.remove();
             }
         }
-        while let Some((at, key)) = self.late.front()
-            && *at <= self.now
+        while let Some((at, key, attempt)) = self.late.front().copied()
+            && at <= self.now
         {
-            self.held.remove(key);
+            if self.is_held(&key, attempt) {
+                self.held.remove(&key);
+            }
             self.late.pop_front();
         }
         let mut ready = Vec::new();
-        while let Some((at, key)) = self.due.front().copied() {
-            if let Some(held) = self.held.get_mut(&key).filter(|held| !held.has_left) {
+        while let Some((at, key, attempt)) = self.due.front().copied() {
+            let held = self.held.get_mut(&key);
+            if let Some(held) = held.filter(|held| held.attempt == attempt && !held.has_left) {
                 if at > self.now {
                     break;
                 }
                 ready.push(held.part());
-                self.late.push_back((self.now + LATE_MS, key));
+                self.late.push_back((self.now + LATE_MS, key, attempt));
             }
             self.due.pop_front();
         }
         ready
     }
 
+    /// Whether this very reply is still here.
+    fn is_held(&self, key: &Key, attempt: u64) -> bool {
+        let held = self.held.get(key);
+        held.is_some_and(|held| held.attempt == attempt)
+    }
+
     /// When [`Bundles::clean`] has something to do.
     pub fn next_timeout(&self) -> Option<Millis> {
         let (due, late) = (self.due.front(), self.late.front());
-        due.into_iter().chain(late).map(|(at, _)| *at).min()
+        due.into_iter().chain(late).map(|(at, ..)| *at).min()
     }
 }
 
@@ -351,6 +400,95 @@ mod tests {
         b.now = 1_110;
         assert!(b.clean(Seq(5)).is_empty());
         assert!(b.held.is_empty() && b.next_timeout().is_none());
+    }
+
+    fn reply_in(view: u64, tentative: bool) -> Reply {
+        Reply {
+            view: View(view),
+            tentative,
+            ..reply(1)
+        }
+    }
+
+    fn hold_in(bundles: &mut Bundles, view: u64) -> Option<Ready> {
+        bundles.hold(Seq(5), vec![ConnectionId(7)], reply_in(view, true))
+    }
+
+    fn hear_in(bundles: &mut Bundles, from: u8, view: u64, tentative: bool) -> Vec<Ready> {
+        let word = Vouchers {
+            view: View(view),
+            tentative,
+            ..word(5, 1..2)
+        };
+        bundles.hear(ReplicaId(from), word, Seq(5))
+    }
+
+    /// What was executed again in a later view is held for as long as any other reply, whatever became of the one before it.
+    #[test]
+    fn an_old_reply_takes_no_new_one_with_it() {
+        let mut b = bundles();
+        assert!(hold_in(&mut b, 0).is_none());
+        b.now = 10;
+        assert_eq!(
+            b.clean(Seq(5)).len(),
+            1,
+            "it leaves, and is forgotten at 1010"
+        );
+        b.now = 1_005;
+        assert!(hold_in(&mut b, 1).is_none());
+        b.now = 1_010;
+        assert!(b.clean(Seq(5)).is_empty());
+        assert!(hear_in(&mut b, 1, 1, true).is_empty());
+        let ready = hear_in(&mut b, 2, 1, true);
+        assert_eq!(vouching(&ready[0]), [1, 2]);
+        assert_eq!(ready[0].1.reply, reply_in(1, true));
+        // Nor does it leave when the one before it was due.
+        let mut b = bundles();
+        assert!(hold_in(&mut b, 0).is_none());
+        b.now = 5;
+        assert!(hold_in(&mut b, 1).is_some(), "the first one");
+        b.now = 10;
+        assert!(b.clean(Seq(5)).is_empty());
+        assert_eq!(b.next_timeout(), Some(15));
+    }
+
+    /// A replica's word for what prepared in another view completes nothing, and its word for what the reply is for takes that one's place; so
+    /// does a final one, which counts in any view.
+    #[test]
+    fn words_of_another_view_do_not_complete_a_reply() {
+        let mut b = bundles();
+        assert!(hold_in(&mut b, 1).is_none());
+        assert!(hear_in(&mut b, 1, 0, true).is_empty());
+        assert!(hear_in(&mut b, 2, 0, true).is_empty(), "not with these");
+        assert!(hear_in(&mut b, 1, 1, true).is_empty());
+        assert!(hear_in(&mut b, 1, 0, true).is_empty(), "an old one");
+        let ready = hear_in(&mut b, 2, 2, false);
+        let words = ready[0].1.vouchers.iter();
+        let words: Vec<_> = words
+            .map(|v| (v.replica.0, v.view.0, v.tentative))
+            .collect();
+        assert_eq!(words, [(1, 1, true), (2, 2, false)]);
+        // Also where the reply has left.
+        assert!(hold_in(&mut b, 1).is_none());
+        hear_in(&mut b, 1, 0, true);
+        b.now = 10;
+        assert_eq!(vouching(&b.clean(Seq(5))[0]), [1]);
+        assert_eq!(vouching(&hear_in(&mut b, 1, 1, true)[0]), [1]);
+        assert!(hear_in(&mut b, 1, 1, true).is_empty(), "the same once more");
+        assert_eq!(vouching(&hear_in(&mut b, 2, 1, true)[0]), [2]);
+        assert!(b.held.is_empty());
+    }
+
+    /// Others may have been faster in the new view: their words are here before the reply that they are for, and under the one before it.
+    #[test]
+    fn words_for_the_next_reply_are_kept() {
+        let mut b = bundles();
+        assert!(hold_in(&mut b, 0).is_none());
+        hear_in(&mut b, 1, 1, true);
+        hear_in(&mut b, 3, 1, true);
+        let ready = hold_in(&mut b, 1).expect("with both of them");
+        assert_eq!(vouching(&ready), [1, 3]);
+        assert_eq!(ready.1.reply, reply_in(1, true));
     }
 
     /// What one replica says of requests that nobody has heard of takes a bounded place, no other's, and goes when its place was
