@@ -1,7 +1,9 @@
 //! Locks against an array in which each owner marks each byte.
 
 use crate::common::World;
+use bytes::Bytes;
 use proptest::prelude::*;
+use quorate_execution::{Rest, Service};
 use quorate_files::answer::Answer;
 use quorate_files::op::*;
 use quorate_files::{Errno, Handle, Ino};
@@ -162,5 +164,44 @@ fn locks_are_checked_and_bounded() {
         .run(1, &root, lock(both, 1, 0, u64::MAX, LockKind::Write, false))
         .unwrap();
     world.run(1, &root, single(1024)).unwrap();
+    world.check();
+}
+
+/// An object's locks are one value, which is written anew when a session lets go of its own: many of them go with several operations, not with one.
+#[test]
+fn a_session_with_many_locks_ends_in_steps() {
+    let mut world = World::new();
+    let mut files = Vec::new();
+    for name in [b"a", b"b", b"c", b"d"] {
+        let (ino, _) = world.create(Ino::ROOT, name);
+        let (own, other) = (open(&mut world, 2, ino, 3), open(&mut world, 3, ino, 3));
+        let one = lock(own, 1, 5_000, 5_000, LockKind::Write, false);
+        world.run(2, &Who::root(), one).unwrap();
+        for at in 0..700 {
+            let one = lock(other, 1, 2 * at, 2 * at, LockKind::Write, false);
+            world.run(3, &Who::root(), one).unwrap();
+        }
+        files.push(other);
+    }
+    let mut steps = 0;
+    loop {
+        steps += 1;
+        world.now += 1_000;
+        let call = world.call(2);
+        let mut txn = world.state.begin();
+        let rest = world.service.session_ended(&mut txn, &call).unwrap();
+        let values = txn.writes().values().flatten();
+        let written: usize = values.map(Bytes::len).sum();
+        assert!(written <= 2 * (64 << 10), "{written} bytes in a step");
+        txn.commit();
+        if rest == Rest::Nothing {
+            break;
+        }
+    }
+    assert_eq!(steps, 2);
+    for other in files {
+        let all = lock(other, 1, 0, u64::MAX, LockKind::Write, false);
+        assert_eq!(world.run(3, &Who::root(), all), Ok(Answer::Lock(None)));
+    }
     world.check();
 }
