@@ -127,7 +127,7 @@ impl<S: Service> Replica<S> {
     /// Executes what has committed in this turn so far. A request that is in it would else look as if it had never been ordered: this replica would wait
     /// for it again, in vain, and blame the primary. False where the replica can't go on.
     fn execute_what_committed(&mut self, now: Now) -> bool {
-        self.settle(now);
+        self.carry_out_all(now);
         !self.failed
     }
 

@@ -306,7 +306,7 @@ impl<S: Service> Replica<S> {
     }
 
     /// Carries out what agreement wants, executes what can be executed, and moves a transfer on.
-    pub(crate) fn settle(&mut self, now: Now) {
+    fn settle(&mut self, now: Now) {
         while !self.failed {
             self.settle_outputs(now);
             let more = self.transfer.is_doubted() || self.tell_done(now) || self.leave_former();
@@ -317,6 +317,20 @@ impl<S: Service> Replica<S> {
     }
 
     fn settle_outputs(&mut self, now: Now) {
+        self.carry_out_all(now);
+        if self.failed {
+            return;
+        }
+        let result = self
+            .execute_backlog()
+            .and_then(|()| self.move_transfer(now))
+            .and_then(|()| self.answer_asks(now))
+            .and_then(|()| self.answer_reads());
+        self.absorb(now, result);
+    }
+
+    /// Carries out what agreement wants so far, and executes what can be executed. Nobody's reads are answered: what they come to in a turn is bounded.
+    pub(crate) fn carry_out_all(&mut self, now: Now) {
         loop {
             let outputs: Vec<AgreementOutput> = self.agreement.drain().collect();
             if outputs.is_empty() {
@@ -338,12 +352,6 @@ impl<S: Service> Replica<S> {
                 return;
             }
         }
-        let result = self
-            .execute_backlog()
-            .and_then(|()| self.move_transfer(now))
-            .and_then(|()| self.answer_asks(now))
-            .and_then(|()| self.answer_reads());
-        self.absorb(now, result);
     }
 
     fn carry_out(&mut self, output: AgreementOutput) -> Result<(), Fault> {

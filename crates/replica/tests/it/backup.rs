@@ -9,7 +9,8 @@ use quorate_execution::{Call, Rest, Service, Workers};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored, genesis};
 use quorate_state::{Fault, MemorySnapshot, Txn};
 use quorate_wire::message::{
-    AuthRequest, Batch, ClientMessage, Commit, Control, PeerMessage, PrePrepare, Prepare, Request,
+    AuthRequest, Batch, ClientMessage, Commit, Control, PeerMessage, PrePrepare, Prepare, Read,
+    ReplicaMessage, Request,
 };
 use quorate_wire::{
     Authentication, Authenticator, Digest, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
@@ -210,6 +211,28 @@ fn a_read_that_has_committed_is_not_watched() {
         backup.end_turn();
         assert!(backup.is_content());
     }
+}
+
+/// Repetitions don't have reads answered before the turn ends: what those come to in a turn is bounded.
+#[test]
+fn reads_wait_for_the_end_of_the_turn() {
+    let mut backup = Backup::new(0);
+    backup.ask(ClientMessage::Read(Read {
+        session: SessionId(1),
+        number: RequestNumber(1),
+        op: Bytes::from_static(b"read"),
+        replier: ME,
+    }));
+    let request = backup.request(1, 1, b"write");
+    backup.order(request.clone());
+    backup.ask(ClientMessage::Repeat(request));
+    let answers = |outputs: &[Output]| {
+        let read = |o: &&Output| matches!(o, Output::Reply(_, ReplicaMessage::Read(_)));
+        outputs.iter().filter(read).count()
+    };
+    let early: Vec<Output> = backup.replica.take_outputs().into();
+    assert!(!early.is_empty() && answers(&early) == 0, "{early:?}");
+    assert_eq!(answers(&backup.end_turn()), 1);
 }
 
 /// COMMITs may wait for others to go along with, where clients are answered before: not where a batch has a read in it, which is not executed
