@@ -142,6 +142,12 @@ pub struct Knobs {
     pub heal_within: u64,
 }
 
+/// Where few bytes are to make a checkpoint due: each change of files counts for tens of thousands, and one for each of them is more than a slow
+/// store can take.
+fn for_files(checkpoint_bytes: usize) -> usize {
+    (20 * checkpoint_bytes).min(CHECKPOINT_BYTES)
+}
+
 impl Knobs {
     /// How many clients the group file names; the others are guests.
     pub fn named(&self) -> usize {
@@ -153,9 +159,14 @@ impl Knobs {
 
     /// The same with an owner and guests.
     pub fn with_guests(self) -> Knobs {
+        let checkpoint_bytes = match self.workload {
+            Workload::KeyValue => for_files(self.checkpoint_bytes),
+            Workload::Files | Workload::Shared => self.checkpoint_bytes,
+        };
         Knobs {
             workload: Workload::Shared,
             clients: self.clients.max(3),
+            checkpoint_bytes,
             ..self
         }
     }
@@ -287,6 +298,9 @@ impl Knobs {
         k.turn = [0, 0, 200, 2_000][d.below(4) as usize];
         let few = [CHECKPOINT_BYTES, CHECKPOINT_BYTES, 1_000, 5_000];
         k.checkpoint_bytes = few[d.below(4) as usize];
+        if k.workload == Workload::Files {
+            k.checkpoint_bytes = for_files(k.checkpoint_bytes);
+        }
         let mut d = Dice::new(seed, 7);
         if d.per_mille(200) {
             let aim = d.pick(&[Aim::Vote, Aim::Execute, Aim::ViewChange]);
