@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{Group, can_mount, noise};
-use bytes::Bytes;
 use quorate_client::Volume;
 use quorate_client::fuse::{MountError, MountOptions, UnmountError, mount, unmount_at};
 use quorate_files::op::Mkdir;
-use quorate_files::{Ino, Who};
+use quorate_files::{Action, Ino, Nothing, Op, Outcome, Who};
 use quorate_wire::ReplicaId;
 use rustix::fs::FlockOperation;
 
@@ -319,8 +318,9 @@ fn a_silent_group_is_waited_for() {
 fn a_session_by_itself() {
     let group = Group::start();
     let session = group.session(9);
-    let done = session.call_blocking(Bytes::new()).unwrap();
-    assert!(done.is_empty());
+    let ping = Op::new(Who::root(), Action::Ping(Nothing)).to_bytes();
+    let done = session.call_blocking(ping.clone()).unwrap();
+    assert!(Outcome::from_bytes(done).unwrap().0.is_ok());
     assert_eq!(session.generation(), 1);
     let patience = Duration::from_secs(5);
     let report = group
@@ -330,15 +330,15 @@ fn a_session_by_itself() {
     group.runtime.block_on(async {
         let calls: Vec<_> = (0..1000)
             .map(|_| {
-                let session = session.clone();
-                tokio::spawn(async move { session.call(Bytes::new()).await })
+                let (session, ping) = (session.clone(), ping.clone());
+                tokio::spawn(async move { session.call(ping).await })
             })
             .collect();
         for call in calls {
             call.await.unwrap().unwrap();
         }
         session.close().await;
-        assert!(session.call(Bytes::new()).await.is_err());
+        assert!(session.call(ping).await.is_err());
     });
     assert_eq!(group.closed.load(Ordering::Acquire), 1);
 }
