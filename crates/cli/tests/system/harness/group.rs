@@ -519,7 +519,9 @@ pub fn free_ports(count: usize) -> Vec<u16> {
     let mut ports = Vec::new();
     while ports.len() < count {
         let port = 12_000 + random.below(18_000) as u16;
-        if !ports.contains(&port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        // A group that is given one port takes the next ones as well.
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if !ports.contains(&port) && (port..port + 4).all(is_free) {
             ports.push(port);
         }
     }
