@@ -1,51 +1,17 @@
 //! Agreement while operations are at work: a group of one, whose worker takes its time.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use bytes::Bytes;
-use quorate_agreement::{Config, Now, Tuning};
-use quorate_execution::graph::{Conflicts, Uses};
-use quorate_execution::{Call, Job, Rest, Service, Workers};
-use quorate_replica::{ConnectionId, Input, Output, Replica, Restored, genesis};
-use quorate_state::{Fault, MemorySnapshot, Txn};
-use quorate_wire::message::{AuthRequest, ClientMessage, Control, Request};
-use quorate_wire::{
-    Authentication, Authenticator, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
-    RequestNumber, Seq, SessionId, Time,
-};
+use quorate_execution::graph::Conflicts;
+use quorate_execution::{Job, Workers};
+use quorate_replica::{Input, Output, Replica};
+use quorate_wire::message::{ClientMessage, Control};
+use quorate_wire::{Encode, MacKey, ReplicaId};
 
-/// Operations that have nothing to do with each other.
-#[derive(Clone, Debug)]
-struct Echo;
-
-impl Service for Echo {
-    fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn is_read_only(&self, _: &[u8]) -> bool {
-        false
-    }
-
-    fn execute(&self, _: &mut Txn<'_>, _: &Call, op: &Bytes) -> Result<Bytes, Fault> {
-        Ok(op.clone())
-    }
-
-    fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> {
-        Ok(Rest::Nothing)
-    }
-
-    fn uses(&self, _: &Call, _: &Bytes) -> Uses {
-        Uses::none()
-    }
-}
-
-const CONNECTION: ConnectionId = ConnectionId(1);
+use crate::support::{CONNECTION, Echo, at, beginning, client, config, request};
 
 struct Alone {
     replica: Replica<Echo>,
-    client: KeyPair,
     now_ms: u64,
     jobs: Vec<Job>,
     replies: usize,
@@ -53,45 +19,19 @@ struct Alone {
 
 impl Alone {
     fn new() -> Alone {
-        let (key, client) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
-        let config = Config {
-            quorum: Quorum::new(1).unwrap(),
-            me: ReplicaId(0),
-            keys: vec![key.public()].into(),
-            key: key.into(),
-            clients: [client.public()].into(),
-            timeout_ms: 1_000,
-            guests: false,
-            clock_bound_ms: 60_000,
-            authentication: Authentication::Mac,
-            durable: false,
-            checkpoint_bytes: usize::MAX,
-            tuning: Tuning::default(),
-        };
-        let layer = genesis(Echo).unwrap();
-        let (snapshot, root) = MemorySnapshot::default().apply(&layer).unwrap();
-        let restored = Restored {
-            seq: Seq(0),
-            complete: true,
-            root,
-            snapshot: Arc::new(snapshot),
-            records: Vec::new(),
-            next_index: LogIndex(0),
-            former: false,
-        };
+        let (restored, _) = beginning(Echo);
         let workers = Workers {
             count: 1,
             conflicts: Conflicts::Declared,
         };
         let mut alone = Alone {
-            replica: Replica::new(config, Echo, workers, restored, at(0)),
-            client,
+            replica: Replica::new(config(1, ReplicaId(0)), Echo, workers, restored, at(0)),
             now_ms: 0,
             jobs: Vec::new(),
             replies: 0,
         };
         let key = MacKey([3; 32]);
-        alone.take(Input::ClientUp(CONNECTION, alone.client.public(), key));
+        alone.take(Input::ClientUp(CONNECTION, client().public(), key));
         alone.ask(0, 1, Control::Open(()).to_bytes(), false);
         alone
     }
@@ -114,17 +54,7 @@ impl Alone {
     }
 
     fn ask(&mut self, session: u64, number: u64, op: Vec<u8>, again: bool) {
-        let request = Request::new(
-            self.client.public(),
-            SessionId(session),
-            RequestNumber(number),
-            op.into(),
-        );
-        let message = AuthRequest {
-            request,
-            auth: Authenticator::Macs(Vec::new()),
-            replier: ReplicaId(0),
-        };
+        let message = request(session, number, op.into());
         self.take(Input::Client(
             CONNECTION,
             match again {
@@ -136,13 +66,6 @@ impl Alone {
 
     fn ordered(&self) -> u64 {
         self.replica.standing().committed.0
-    }
-}
-
-fn at(ms: u64) -> Now {
-    Now {
-        mono: ms,
-        wall: Time(1_000_000_000_000 + ms * 1_000_000),
     }
 }
 

@@ -3,116 +3,55 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_agreement::{Config, Now, Tuning};
+use quorate_execution::Workers;
 use quorate_execution::graph::Conflicts;
-use quorate_execution::{Call, Rest, Service, Workers};
-use quorate_replica::{ConnectionId, Input, Output, Replica, Restored, genesis};
-use quorate_state::{Fault, MemorySnapshot, Txn};
+use quorate_replica::{Input, Output, Replica};
 use quorate_wire::message::{
     AuthRequest, Batch, ClientMessage, Commit, Control, PeerMessage, PrePrepare, Prepare, Read,
-    ReplicaMessage, Request,
+    ReplicaMessage,
 };
 use quorate_wire::{
-    Authentication, Authenticator, Digest, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
-    RequestNumber, Seq, SessionId, Time, View,
+    Authenticator, Digest, Encode, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
 };
 
-/// Gives back what it is given. What begins with `r` only reads.
-#[derive(Clone, Debug)]
-struct Echo;
-
-impl Service for Echo {
-    fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn is_read_only(&self, op: &[u8]) -> bool {
-        op.starts_with(b"r")
-    }
-
-    fn execute(&self, _: &mut Txn<'_>, _: &Call, op: &Bytes) -> Result<Bytes, Fault> {
-        Ok(op.clone())
-    }
-
-    fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> {
-        Ok(Rest::Nothing)
-    }
-}
+use crate::support::{CONNECTION, Echo, at, beginning, client, config, request};
 
 const ME: ReplicaId = ReplicaId(1);
-const CONNECTION: ConnectionId = ConnectionId(1);
 
 /// A backup in view 0 of a group of four, whose client has a session.
 struct Backup {
     replica: Replica<Echo>,
-    client: KeyPair,
     ordered: u64,
 }
 
-fn at(ms: u64) -> Now {
-    Now {
-        mono: ms,
-        wall: Time(1_000_000_000_000 + ms * 1_000_000),
+/// A request that its client has signed.
+fn signed(session: u64, number: u64, op: &[u8]) -> AuthRequest {
+    let request = request(session, number, Bytes::copy_from_slice(op));
+    AuthRequest {
+        auth: Authenticator::Signed(client().sign(&request.request.digest()).into()),
+        replier: ME,
+        ..request
     }
 }
 
 impl Backup {
     fn new(workers: usize) -> Backup {
-        let keys: Vec<KeyPair> = (1..=4).map(|i| KeyPair::from_seed(&[i; 32])).collect();
-        let client = KeyPair::from_seed(&[9; 32]);
-        let config = Config {
-            quorum: Quorum::new(4).unwrap(),
-            me: ME,
-            keys: keys.iter().map(KeyPair::public).collect::<Vec<_>>().into(),
-            key: keys[1].clone().into(),
-            clients: [client.public()].into(),
-            timeout_ms: 1_000,
-            guests: false,
-            clock_bound_ms: 60_000,
-            authentication: Authentication::Mac,
-            durable: false,
-            checkpoint_bytes: usize::MAX,
-            tuning: Tuning::default(),
-        };
-        let layer = genesis(Echo).unwrap();
-        let (snapshot, root) = MemorySnapshot::default().apply(&layer).unwrap();
-        let restored = Restored {
-            seq: Seq(0),
-            complete: true,
-            root,
-            snapshot: Arc::new(snapshot),
-            records: Vec::new(),
-            next_index: LogIndex(0),
-            former: false,
-        };
+        let (restored, _) = beginning(Echo);
         let workers = Workers {
             count: workers,
             conflicts: Conflicts::Declared,
         };
         let mut backup = Backup {
-            replica: Replica::new(config, Echo, workers, restored, at(0)),
-            client,
+            replica: Replica::new(config(4, ME), Echo, workers, restored, at(0)),
             ordered: 0,
         };
-        let (client, key) = (backup.client.public(), MacKey([3; 32]));
+        let (client, key) = (client().public(), MacKey([3; 32]));
         let replica = &mut backup.replica;
         replica.take(at(0), Input::ClientUp(CONNECTION, client, key));
-        let open = backup.request(0, 1, &Control::Open(()).to_bytes());
+        let open = signed(0, 1, &Control::Open(()).to_bytes());
         backup.order(open);
         backup.end_turn();
         backup
-    }
-
-    /// A request that its client has signed.
-    fn request(&self, session: u64, number: u64, op: &[u8]) -> AuthRequest {
-        let (session, number) = (SessionId(session), RequestNumber(number));
-        let op = Bytes::copy_from_slice(op);
-        let request = Request::new(self.client.public(), session, number, op);
-        AuthRequest {
-            auth: Authenticator::Signed(self.client.sign(&request.digest()).into()),
-            request,
-            replier: ME,
-        }
     }
 
     /// The others propose a request, vote for it and commit it, all in the present turn.
@@ -183,7 +122,7 @@ fn what_has_committed_is_not_waited_for_again() {
         variants.map(|(workers, later)| (asks, workers, later, b"write"))
     }) {
         let mut backup = Backup::new(workers);
-        let request = backup.request(1, 1, op);
+        let request = signed(1, 1, op);
         backup.order(request.clone());
         if later {
             backup.end_turn();
@@ -202,7 +141,7 @@ fn what_has_committed_is_not_waited_for_again() {
 fn a_read_that_has_committed_is_not_watched() {
     for later in [false, true] {
         let mut backup = Backup::new(0);
-        let request = backup.request(1, 1, b"read");
+        let request = signed(1, 1, b"read");
         backup.order(request.clone());
         if later {
             backup.end_turn();
@@ -223,7 +162,7 @@ fn reads_wait_for_the_end_of_the_turn() {
         op: Bytes::from_static(b"read"),
         replier: ME,
     }));
-    let request = backup.request(1, 1, b"write");
+    let request = signed(1, 1, b"write");
     backup.order(request.clone());
     backup.ask(ClientMessage::Repeat(request));
     let answers = |outputs: &[Output]| {
@@ -242,7 +181,7 @@ fn commits_that_clients_wait_for_leave() {
     for workers in [0, 4] {
         for (op, hurries) in [(&b"write"[..], false), (b"read", true)] {
             let mut backup = Backup::new(workers);
-            let request = backup.request(1, 1, op);
+            let request = signed(1, 1, op);
             backup.prepare(request);
             let outputs = backup.end_turn();
             let commit = |o: &Output| matches!(o, Output::Broadcast(PeerMessage::Commit(_)));
@@ -260,7 +199,7 @@ fn commits_that_clients_wait_for_leave() {
 #[test]
 fn what_has_not_committed_is_waited_for() {
     let mut backup = Backup::new(0);
-    let request = backup.request(1, 1, b"write");
+    let request = signed(1, 1, b"write");
     backup.ask(ClientMessage::Watch(request));
     backup.end_turn();
     assert!(!backup.is_content());

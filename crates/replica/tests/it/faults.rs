@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_agreement::{Config, Now, Tuning};
+use quorate_agreement::Config;
 use quorate_execution::{Call, Rest, Service, Workers};
-use quorate_replica::{ConnectionId, Input, Output, Replica, Restored, genesis};
+use quorate_replica::{Input, Output, Replica};
 use quorate_state::{Fault, Layer, MemorySnapshot, Txn};
-use quorate_wire::message::{AuthRequest, ClientMessage, Control, Request};
-use quorate_wire::{
-    Authentication, Authenticator, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
-    RequestNumber, Seq, SessionId, Time,
-};
+use quorate_wire::message::{ClientMessage, Control};
+use quorate_wire::{Encode, MacKey, ReplicaId, Seq};
+
+use crate::support::{CONNECTION, at, beginning, client, config, request};
 
 const UNREADABLE: &[u8] = b"unreadable";
 
@@ -40,12 +39,9 @@ impl Service for Reader {
     }
 }
 
-const CONNECTION: ConnectionId = ConnectionId(1);
-
 /// A group of one that writes a checkpoint after each batch, into a store that takes its time.
 struct Alone {
     replica: Replica<Reader>,
-    client: KeyPair,
     store: MemorySnapshot,
     layers: Vec<(Seq, Arc<Layer>)>,
     reasons: Vec<String>,
@@ -53,48 +49,26 @@ struct Alone {
 
 impl Alone {
     fn new() -> Alone {
-        let (key, client) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
         let config = Config {
-            quorum: Quorum::new(1).unwrap(),
-            me: ReplicaId(0),
-            keys: vec![key.public()].into(),
-            key: key.into(),
-            clients: [client.public()].into(),
-            timeout_ms: 1_000,
-            guests: false,
-            clock_bound_ms: 60_000,
-            authentication: Authentication::Mac,
-            durable: false,
             checkpoint_bytes: 1,
-            tuning: Tuning::default(),
+            ..config(1, ReplicaId(0))
         };
-        let layer = genesis(Reader).unwrap();
-        let (store, root) = MemorySnapshot::default().apply(&layer).unwrap();
-        let restored = Restored {
-            seq: Seq(0),
-            complete: true,
-            root,
-            snapshot: Arc::new(store.clone()),
-            records: Vec::new(),
-            next_index: LogIndex(0),
-            former: false,
-        };
+        let (restored, store) = beginning(Reader);
         let mut alone = Alone {
-            replica: Replica::new(config, Reader, Workers::default(), restored, now()),
-            client,
+            replica: Replica::new(config, Reader, Workers::default(), restored, at(1)),
             store,
             layers: Vec::new(),
             reasons: Vec::new(),
         };
         let key = MacKey([3; 32]);
-        alone.take(Input::ClientUp(CONNECTION, alone.client.public(), key));
+        alone.take(Input::ClientUp(CONNECTION, client().public(), key));
         alone.ask(0, 1, &Control::Open(()).to_bytes());
         alone
     }
 
     fn take(&mut self, input: Input) {
-        self.replica.take(now(), input);
-        self.replica.end_turn(now());
+        self.replica.take(at(1), input);
+        self.replica.end_turn(at(1));
         for output in self.replica.take_outputs() {
             match output {
                 Output::Store { seq, layer, .. } => self.layers.push((seq, layer)),
@@ -105,17 +79,7 @@ impl Alone {
     }
 
     fn ask(&mut self, session: u64, number: u64, op: &[u8]) {
-        let request = Request::new(
-            self.client.public(),
-            SessionId(session),
-            RequestNumber(number),
-            Bytes::copy_from_slice(op),
-        );
-        let message = AuthRequest {
-            request,
-            auth: Authenticator::Macs(Vec::new()),
-            replier: ReplicaId(0),
-        };
+        let message = request(session, number, Bytes::copy_from_slice(op));
         self.take(Input::Client(CONNECTION, ClientMessage::Request(message)));
     }
 
@@ -131,13 +95,6 @@ impl Alone {
             root,
             snapshot,
         });
-    }
-}
-
-fn now() -> Now {
-    Now {
-        mono: 1,
-        wall: Time(1_000_000_000_000),
     }
 }
 

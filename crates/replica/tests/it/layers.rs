@@ -4,25 +4,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_agreement::{CHECKPOINT_INTERVAL, Config, Now, Tuning};
+use quorate_agreement::{CHECKPOINT_INTERVAL, Config};
 use quorate_execution::Workers;
 use quorate_execution::graph::Conflicts;
 use quorate_files::op::{CopyRange, Fallocate, FallocateMode, Make, Place, Write};
 use quorate_files::{
     Action, Admission, Answer, FileService, Genesis, Ino, Op, Outcome, Target, Who,
 };
-use quorate_replica::{ConnectionId, Input, Output, Replica, Restored, genesis};
+use quorate_replica::{Input, Output, Replica};
 use quorate_state::MemorySnapshot;
 use quorate_wire::message::Outcome as Executed;
-use quorate_wire::message::{
-    AuthRequest, ClientMessage, Control, ReplicaMessage, ReplyBody, Request,
-};
-use quorate_wire::{
-    Authentication, Authenticator, Decode, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
-    RequestNumber, Seq, SessionId, Time,
-};
+use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, ReplyBody};
+use quorate_wire::{Decode, Encode, MacKey, ReplicaId, Seq};
 
-const CONNECTION: ConnectionId = ConnectionId(1);
+use crate::support::{CONNECTION, at, beginning, client, config, request};
+
 const CHUNK: u64 = 64 << 10;
 const MIB: u64 = 1 << 20;
 /// Requests may weigh so much between two checkpoints, and what they write four times that.
@@ -31,7 +27,6 @@ const MOST: usize = 1 << 20;
 struct Files {
     replica: Replica<FileService>,
     service: FileService,
-    client: KeyPair,
     now_ms: u64,
     asked: u64,
     store: MemorySnapshot,
@@ -40,42 +35,14 @@ struct Files {
     results: Vec<Bytes>,
 }
 
-fn at(ms: u64) -> Now {
-    Now {
-        mono: ms,
-        wall: Time(1_000_000_000_000 + ms * 1_000_000),
-    }
-}
-
 impl Files {
     fn new(workers: usize) -> Files {
-        let (key, client) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
         let config = Config {
-            quorum: Quorum::new(1).unwrap(),
-            me: ReplicaId(0),
-            keys: vec![key.public()].into(),
-            key: key.into(),
-            clients: [client.public()].into(),
-            timeout_ms: 1_000,
-            guests: false,
-            clock_bound_ms: 60_000,
-            authentication: Authentication::Mac,
-            durable: false,
             checkpoint_bytes: MOST,
-            tuning: Tuning::default(),
+            ..config(1, ReplicaId(0))
         };
         let service = FileService::new(Genesis::for_all(1 << 30, 100), Admission::members_only());
-        let layer = genesis(service.clone()).unwrap();
-        let (store, root) = MemorySnapshot::default().apply(&layer).unwrap();
-        let restored = Restored {
-            seq: Seq(0),
-            complete: true,
-            root,
-            snapshot: Arc::new(store.clone()),
-            records: Vec::new(),
-            next_index: LogIndex(0),
-            former: false,
-        };
+        let (restored, store) = beginning(service.clone());
         let workers = Workers {
             count: workers,
             conflicts: Conflicts::Declared,
@@ -83,7 +50,6 @@ impl Files {
         let mut files = Files {
             replica: Replica::new(config, service.clone(), workers, restored, at(0)),
             service,
-            client,
             now_ms: 0,
             asked: 0,
             store,
@@ -91,7 +57,7 @@ impl Files {
             results: Vec::new(),
         };
         let key = MacKey([3; 32]);
-        files.take(Input::ClientUp(CONNECTION, files.client.public(), key));
+        files.take(Input::ClientUp(CONNECTION, client().public(), key));
         files.ask(0, Control::Open(()).to_bytes().into());
         files
     }
@@ -146,13 +112,7 @@ impl Files {
 
     fn ask(&mut self, session: u64, op: Bytes) {
         self.asked += 1;
-        let (session, number) = (SessionId(session), RequestNumber(self.asked));
-        let request = Request::new(self.client.public(), session, number, op);
-        let message = AuthRequest {
-            request,
-            auth: Authenticator::Macs(Vec::new()),
-            replier: ReplicaId(0),
-        };
+        let message = request(session, self.asked, op);
         let message = ClientMessage::Request(message);
         self.take(Input::Client(CONNECTION, message));
     }

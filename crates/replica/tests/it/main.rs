@@ -4,4 +4,5 @@ mod at_work;
 mod backup;
 mod faults;
 mod layers;
+mod support;
 mod unreadable;

@@ -5,17 +5,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use quorate_agreement::{Config, Now, Tuning};
+use quorate_agreement::Config;
 use quorate_execution::{Call, Rest, Service, Workers};
-use quorate_replica::{ConnectionId, Input, Output, Replica, Restored, genesis};
+use quorate_replica::{Input, Output, Replica};
 use quorate_state::{Fault, MemorySnapshot, Txn};
-use quorate_wire::message::{AuthRequest, ClientMessage, Control, Request};
-use quorate_wire::{
-    Authentication, Authenticator, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
-    RequestNumber, Seq, SessionId, Time,
-};
+use quorate_wire::message::{AuthRequest, ClientMessage, Control};
+use quorate_wire::{Authenticator, Encode, MacKey, ReplicaId, Seq};
 
-const CONNECTION: ConnectionId = ConnectionId(1);
+use crate::support::{CONNECTION, at, beginning, client, config, request};
+
 const KEY: &[u8] = b"\x01value";
 
 /// An operation is the value from now on; one that is empty reads it, and takes no question mark for a value.
@@ -50,7 +48,6 @@ impl Service for Value {
 struct Group {
     replicas: Vec<Replica<Value>>,
     stores: Vec<(Seq, Arc<MemorySnapshot>)>,
-    client: KeyPair,
     now_ms: u64,
     next: u64,
     /// What each gave up with.
@@ -59,43 +56,18 @@ struct Group {
 
 impl Group {
     fn new(n: usize) -> Group {
-        let keys: Vec<KeyPair> = (0..n as u8)
-            .map(|i| KeyPair::from_seed(&[i + 1; 32]))
-            .collect();
-        let client = KeyPair::from_seed(&[99; 32]);
-        let layer = genesis(Value).unwrap();
-        let (snapshot, root) = MemorySnapshot::default().apply(&layer).unwrap();
-        let snapshot = Arc::new(snapshot);
+        let (_, store) = beginning(Value);
         let replica = |me: usize| {
             let config = Config {
-                quorum: Quorum::new(n).unwrap(),
-                me: ReplicaId(me as u8),
-                keys: keys.iter().map(KeyPair::public).collect(),
-                key: keys[me].clone().into(),
-                clients: [client.public()].into(),
                 timeout_ms: 100_000,
-                guests: false,
-                clock_bound_ms: 60_000,
-                authentication: Authentication::Mac,
-                durable: false,
-                checkpoint_bytes: usize::MAX,
-                tuning: Tuning::default(),
+                ..config(n as u8, ReplicaId(me as u8))
             };
-            let restored = Restored {
-                seq: Seq(0),
-                complete: true,
-                root,
-                snapshot: snapshot.clone(),
-                records: Vec::new(),
-                next_index: LogIndex(0),
-                former: false,
-            };
+            let (restored, _) = beginning(Value);
             Replica::new(config, Value, Workers::default(), restored, at(0))
         };
         let mut group = Group {
             replicas: (0..n).map(replica).collect(),
-            stores: vec![(Seq(0), snapshot.clone()); n],
-            client,
+            stores: vec![(Seq(0), Arc::new(store)); n],
             now_ms: 0,
             next: 1,
             told: vec![None; n],
@@ -106,7 +78,7 @@ impl Group {
                 inputs.push_back((me, Input::PeerLink(ReplicaId(other as u8), true)));
             }
             let key = MacKey([3; 32]);
-            let client = group.client.public();
+            let client = client().public();
             inputs.push_back((me, Input::ClientUp(CONNECTION, client, key)));
             group.take(inputs);
         }
@@ -165,26 +137,17 @@ impl Group {
     }
 
     fn ask(&mut self, session: u64, op: Vec<u8>) {
-        let number = RequestNumber(self.next);
+        let request = request(session, self.next, op.into());
         self.next += u64::from(session > 0);
-        let request = Request::new(self.client.public(), SessionId(session), number, op.into());
-        let mac = MacKey([3; 32]).mac(&request.digest());
+        let mac = MacKey([3; 32]).mac(&request.request.digest());
         let message = AuthRequest {
-            request,
             auth: Authenticator::Macs(vec![mac; self.replicas.len()]),
-            replier: ReplicaId(0),
+            ..request
         };
         let input = Input::Client(CONNECTION, ClientMessage::Request(message));
         let all = 0..self.replicas.len();
         self.take(all.map(|i| (i, input.clone())).collect());
         self.run(40);
-    }
-}
-
-fn at(ms: u64) -> Now {
-    Now {
-        mono: ms,
-        wall: Time(1_000_000_000_000 + ms * 1_000_000),
     }
 }
 
