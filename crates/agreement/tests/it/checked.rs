@@ -1,12 +1,10 @@
 //! Signatures that the driver has checked: they cost no check, and nothing else is taken for right.
 
-use std::sync::Arc;
-
 use crate::support::*;
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Checks, Input, Memory, Output, Record, Rejected, Signed};
-use quorate_wire::message::{AuthRequest, Batch, PeerMessage, PrePrepare};
-use quorate_wire::{Authenticator, ReplicaId, Seq, Verified, View};
+use quorate_wire::message::{AuthRequest, PeerMessage};
+use quorate_wire::{Authenticator, ReplicaId, Verified};
 
 fn op(number: u64) -> AuthRequest {
     signed_request(number, Bytes::from_static(b"op"))
@@ -28,15 +26,7 @@ fn strangers(number: u64) -> AuthRequest {
 }
 
 fn proposal(seq: u64, requests: &[AuthRequest]) -> PeerMessage {
-    PeerMessage::PrePrepare(PrePrepare {
-        view: View(0),
-        seq: Seq(seq),
-        batch: Batch {
-            time: at(0).wall,
-            requests: requests.iter().map(|r| r.request.digest()).collect(),
-        },
-        bodies: requests.iter().cloned().map(Arc::new).collect(),
-    })
+    PeerMessage::PrePrepare(pre_prepare(0, seq, requests))
 }
 
 fn is_right((key, digest, signature): &Signed) -> bool {

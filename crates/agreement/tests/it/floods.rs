@@ -1,13 +1,11 @@
 //! Peers and clients that want too much: what they get, and what it leaves for the others.
 
-use std::sync::Arc;
-
 use crate::support::*;
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Input, LOG_BYTES, Memory, Output, Rejected};
 use quorate_wire::message::{
-    AuthRequest, Batch, Checkpoint, Commit, Committed, Control, Fetch, PeerMessage, PrePrepare,
-    Prepare, Request,
+    AuthRequest, Checkpoint, Commit, Committed, Control, Fetch, PeerMessage, PrePrepare, Prepare,
+    Request,
 };
 use quorate_wire::{
     Authenticator, Digest, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
@@ -34,12 +32,7 @@ fn sync(replica: &mut Agreement, ms: u64) {
 fn proposal(view: u64, seq: u64, ms: u64, requests: &[AuthRequest]) -> PrePrepare {
     PrePrepare {
         view: View(view),
-        seq: Seq(seq),
-        batch: Batch {
-            time: at(ms).wall,
-            requests: requests.iter().map(|r| r.request.digest()).collect(),
-        },
-        bodies: requests.iter().cloned().map(Arc::new).collect(),
+        ..pre_prepare(ms, seq, requests)
     }
 }
 

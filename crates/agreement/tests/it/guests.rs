@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Input, MAX_GUESTS, Memory, Output, Record, Rejected};
-use quorate_wire::message::{AuthRequest, Batch, PeerMessage, PrePrepare, Request};
+use quorate_wire::message::{AuthRequest, PeerMessage, Request};
 use quorate_wire::{
-    Authenticator, KeyPair, LogIndex, Mac, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
+    Authenticator, KeyPair, LogIndex, Mac, MacKey, ReplicaId, RequestNumber, Seq, SessionId,
 };
 
 use crate::support::*;
@@ -26,16 +26,8 @@ fn asked(guest: u32, number: u64) -> AuthRequest {
     }
 }
 
-fn pre_prepare(seq: u64, requests: &[AuthRequest]) -> PeerMessage {
-    PeerMessage::PrePrepare(PrePrepare {
-        view: View(0),
-        seq: Seq(seq),
-        batch: Batch {
-            time: at(0).wall,
-            requests: requests.iter().map(|r| r.request.digest()).collect(),
-        },
-        bodies: requests.iter().cloned().map(Into::into).collect(),
-    })
+fn proposal_of(seq: u64, requests: &[AuthRequest]) -> PeerMessage {
+    PeerMessage::PrePrepare(pre_prepare(0, seq, requests))
 }
 
 /// How many requests a primary has proposed since the last look.
@@ -88,7 +80,7 @@ fn a_guest_signs_what_it_asks() {
 fn without_an_owner_there_are_none() {
     let mut replica = fresh(0);
     assert_eq!(come(&mut replica, 1), Err(Rejected::BadAuthentication));
-    let proposal = pre_prepare(1, &[asked(1, 1)]);
+    let proposal = proposal_of(1, &[asked(1, 1)]);
     let mut backup = fresh(1);
     from_peer(&mut backup, 0, 0, proposal).unwrap();
     assert!(!accepts(&mut backup));
@@ -98,14 +90,14 @@ fn without_an_owner_there_are_none() {
 #[test]
 fn a_proposal_introduces_a_guest() {
     let mut backup = fresh_for_guests(1);
-    let proposal = pre_prepare(1, &[asked(1, 1)]);
+    let proposal = proposal_of(1, &[asked(1, 1)]);
     from_peer(&mut backup, 0, 0, proposal).unwrap();
     assert!(accepts(&mut backup));
 
     let mut backup = fresh_for_guests(1);
     let mut wrong = asked(1, 1);
     wrong.auth = asked(2, 1).auth;
-    let proposal = pre_prepare(1, &[wrong]);
+    let proposal = proposal_of(1, &[wrong]);
     from_peer(&mut backup, 0, 0, proposal).unwrap();
     assert!(!accepts(&mut backup));
 }
@@ -119,12 +111,12 @@ fn made_up_guests_are_bounded() {
     let mut accepted = 0;
     for place in 0..100 {
         let batch: Vec<AuthRequest> = (0..8).map(|at| asked(1_000 + 8 * place + at, 1)).collect();
-        let proposal = pre_prepare(u64::from(place) + 1, &batch);
+        let proposal = proposal_of(u64::from(place) + 1, &batch);
         from_peer(&mut backup, 0, 0, proposal).unwrap();
         accepted += usize::from(accepts(&mut backup));
     }
     assert_eq!(accepted, 2 * MAX_GUESTS / 8);
-    from_peer(&mut backup, 0, 0, pre_prepare(101, &[asked(7, 1)])).unwrap();
+    from_peer(&mut backup, 0, 0, proposal_of(101, &[asked(7, 1)])).unwrap();
     assert!(accepts(&mut backup));
     let bound = Memory::bound(quorum(), CLIENTS.len());
     assert!(backup.memory().rest <= bound.rest);

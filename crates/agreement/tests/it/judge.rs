@@ -1,14 +1,10 @@
 //! What makes a backup leave its primary, and what does not.
 
-use std::sync::Arc;
-
 use crate::support::*;
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Input, Millis, Output, Rejected};
 use quorate_wire::message::session::SESSION_WINDOW;
-use quorate_wire::message::{
-    AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare, Request, Status,
-};
+use quorate_wire::message::{AuthRequest, Commit, PeerMessage, Prepare, Request, Status};
 use quorate_wire::{
     Authenticator, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
 };
@@ -17,18 +13,6 @@ use quorate_wire::{
 fn sync(replica: &mut Agreement, ms: Millis) {
     let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
     replica.invariants();
-}
-
-fn pre_prepare(ms: Millis, seq: u64, requests: &[AuthRequest]) -> PrePrepare {
-    PrePrepare {
-        view: View(0),
-        seq: Seq(seq),
-        batch: Batch {
-            time: at(ms).wall,
-            requests: requests.iter().map(|r| r.request.digest()).collect(),
-        },
-        bodies: requests.iter().cloned().map(Arc::new).collect(),
-    }
 }
 
 /// The primary of view 0 proposes, and the batch commits so much later.

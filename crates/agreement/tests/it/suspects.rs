@@ -1,11 +1,9 @@
 //! Clients whose MACs are wrong for some replicas, or were made to look so, and replicas that help them.
 
-use std::sync::Arc;
-
 use crate::support::*;
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Checks, Input, Millis, Output, Record, Rejected};
-use quorate_wire::message::{AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare};
+use quorate_wire::message::{AuthRequest, Commit, PeerMessage, PrePrepare, Prepare};
 use quorate_wire::{Authenticator, LogIndex, Mac, Seq, View};
 
 /// The time at which a replica knows whose fault a wrong MAC is.
@@ -14,18 +12,6 @@ const LATE: Millis = 40_000;
 fn sync(replica: &mut Agreement, ms: Millis) {
     let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
     replica.invariants();
-}
-
-fn pre_prepare(ms: Millis, seq: u64, requests: &[AuthRequest]) -> PrePrepare {
-    PrePrepare {
-        view: View(0),
-        seq: Seq(seq),
-        batch: Batch {
-            time: at(ms).wall,
-            requests: requests.iter().map(|r| r.request.digest()).collect(),
-        },
-        bodies: requests.iter().cloned().map(Arc::new).collect(),
-    }
 }
 
 fn op(number: u64) -> AuthRequest {

@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test needs a part of it")]
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Config, Input, Millis, Now, Output, Record, Rejected, Tuning};
 use quorate_wire::message::{
-    AuthRequest, NewView, PeerMessage, Request, SignedNewView, SignedViewChange, Status,
-    ViewChange, Vote,
+    AuthRequest, Batch, NewView, PeerMessage, PrePrepare, Request, SignedNewView, SignedViewChange,
+    Status, ViewChange, Vote,
 };
 use quorate_wire::{
     Authentication, Authenticator, ClientId, Digest, KeyPair, LogIndex, MacKey, Quorum, ReplicaId,
@@ -269,5 +271,18 @@ pub fn request_of(client: u8, number: u64, op: Bytes) -> AuthRequest {
         request,
         auth,
         replier: ReplicaId(0),
+    }
+}
+
+/// The primary's proposal in view 0.
+pub fn pre_prepare(ms: Millis, seq: u64, requests: &[AuthRequest]) -> PrePrepare {
+    PrePrepare {
+        view: View(0),
+        seq: Seq(seq),
+        batch: Batch {
+            time: at(ms).wall,
+            requests: requests.iter().map(|r| r.request.digest()).collect(),
+        },
+        bodies: requests.iter().cloned().map(Arc::new).collect(),
     }
 }
