@@ -65,6 +65,7 @@ fn groups(way: Way) -> Vec<System> {
             way,
             replicas: 4,
             workers: 1,
+            one_by_one: false,
             serving: Serving::default(),
             chain: Some(links),
         },

@@ -153,11 +153,11 @@ impl<S: Service> Replica<S> {
         message: AuthRequest,
     ) -> Result<(), Fault> {
         let request = &message.request;
-        if self.agreement.is_leading() && !self.execute_what_committed(now) {
+        let leads = self.agreement.is_leading();
+        if leads && !self.execute_what_committed(now) {
             return Ok(());
         }
-        let may_look = self.agreement.is_leading() && self.transfer.is_idle();
-        if may_look && !is_on(Mutant::ReplaysTaken) {
+        if leads && self.transfer.is_idle() && !is_on(Mutant::ReplaysTaken) {
             let cached = self.cached_or_waiting(request)?;
             if !matches!(cached, Cached::Unknown) {
                 self.refuse(Rejected::Duplicate);

@@ -15,8 +15,6 @@ use serde::{Deserialize, Serialize};
 /// How files are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Serving {
-    /// Whether each operation waits for the one before: BASE.
-    pub all_conflict: bool,
     /// How long each write waits, as for a slow disk. The CBASE paper (DSN 2004), Figure 6.
     pub wait_ms: u32,
 }

@@ -57,6 +57,8 @@ pub enum Kind {
         replicas: usize,
         /// Threads that execute.
         workers: usize,
+        /// Whether those execute one operation after the other: BASE.
+        one_by_one: bool,
         /// What each does with an operation.
         serving: Serving,
         /// Of how many links the credential is by which it is mounted; 0: none, but the group has an owner. Without a word the group has none.
@@ -110,6 +112,7 @@ fn group(name: &str, replicas: usize, workers: usize, serving: Serving) -> Syste
             way: Way::Mount,
             replicas,
             workers,
+            one_by_one: false,
             serving,
             chain: None,
         },
@@ -144,7 +147,7 @@ pub fn all(given: &[(String, PathBuf)]) -> (Vec<System>, Vec<LeftOut>) {
     let cbase = Serving::default();
     systems.extend([
         group("NO-REP", 1, WORKERS, cbase),
-        group(BASE, 4, 1, base(0)),
+        base(0),
         group(CBASE, 4, WORKERS, cbase),
     ]);
     (systems, left_out)
@@ -180,21 +183,16 @@ pub fn over_nfs() -> Vec<System> {
 
 /// The two of which the papers tell how they do where each write waits.
 pub fn waiting(wait_ms: u32) -> Vec<System> {
-    let cbase = Serving {
-        wait_ms,
-        ..Serving::default()
-    };
-    vec![
-        group(BASE, 4, 1, base(wait_ms)),
-        group(CBASE, 4, WAITING_WORKERS, cbase),
-    ]
+    let cbase = Serving { wait_ms };
+    vec![base(wait_ms), group(CBASE, 4, WAITING_WORKERS, cbase)]
 }
 
-fn base(wait_ms: u32) -> Serving {
-    Serving {
-        all_conflict: true,
-        wait_ms,
+fn base(wait_ms: u32) -> System {
+    let mut base = group(BASE, 4, 1, Serving { wait_ms });
+    if let Kind::Group { one_by_one, .. } = &mut base.kind {
+        *one_by_one = true;
     }
+    base
 }
 
 pub(super) fn is_installed(program: &str) -> bool {
@@ -244,9 +242,13 @@ impl Started {
                 way,
                 replicas,
                 workers,
+                one_by_one,
                 serving,
                 chain,
-            } => replicated(*way, (*replicas, *workers, *serving), *chain, options).await,
+            } => {
+                let kind = (*replicas, *workers, *one_by_one, *serving);
+                replicated(*way, kind, *chain, options).await
+            }
         };
         started.with_context(|| system.name.clone())
     }
@@ -366,14 +368,14 @@ async fn served(options: &Options) -> Result<Started> {
 
 async fn replicated(
     way: Way,
-    (replicas, workers, serving): (usize, usize, Serving),
+    (replicas, workers, one_by_one, serving): (usize, usize, bool, Serving),
     chain: Option<usize>,
     options: &Options,
 ) -> Result<Started> {
     let setup = Setup {
         replicas,
         workers,
-        one_by_one: serving.all_conflict,
+        one_by_one,
         files: Some(serving),
         owned: chain.is_some(),
         ..micro::variant("files", replicas, Durability::Disk).setup
@@ -436,5 +438,31 @@ fn site(directory: PathBuf, beneath: &Path, processes: Processes) -> Site {
         beneath: vec![beneath.to_owned()],
         processes,
         stop: Arc::new(AtomicBool::new(false)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// To BASE all operations conflict, on its one thread; to CBASE what the file service says.
+    #[test]
+    fn what_conflicts() {
+        let (systems, _) = all(&[]);
+        for systems in [systems, over_nfs(), waiting(20)] {
+            let kind = |name: &str| {
+                let found = systems.iter().find(|system| system.name == name);
+                match &found.expect("it is there").kind {
+                    Kind::Group {
+                        workers,
+                        one_by_one,
+                        ..
+                    } => (*workers, *one_by_one),
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(kind(BASE), (1, true));
+            assert!(matches!(kind(CBASE), (2.., false)));
+        }
     }
 }
