@@ -1,11 +1,12 @@
 //! A service of one's own, replicated: real replicas and a client in this process.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_client::{InlineSession, Session};
+use quorate_execution::graph::{Conflicts, Uses};
 use quorate_execution::{Call, Rest, Service};
 use quorate_net::group::{Files, Purpose};
 use quorate_net::{Group, Identity};
@@ -159,4 +160,68 @@ fn operations_in_the_callers_thread() {
     session.close();
     replicas.iter().for_each(|r| r.stopper().stop());
     replicas.into_iter().for_each(|r| r.wait().unwrap());
+}
+
+/// Sees how many of its operations are at work at a time, now and at the most. None conflicts with another; `two` waits until another is at work.
+#[derive(Clone, Debug, Default)]
+struct Gauge(Arc<(Mutex<(usize, usize)>, Condvar)>);
+
+impl Service for Gauge {
+    fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn is_read_only(&self, _op: &[u8]) -> bool {
+        false
+    }
+
+    fn execute(&self, _txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        let (gauge, changed) = &*self.0;
+        let mut at_work = gauge.lock().unwrap();
+        at_work.0 += 1;
+        at_work.1 = at_work.1.max(at_work.0);
+        changed.notify_all();
+        if op == "two" {
+            let mut at_work = changed.wait_while(at_work, |g| g.1 < 2).unwrap();
+            at_work.0 -= 1;
+            return Ok(Bytes::new());
+        }
+        drop(at_work);
+        std::thread::sleep(Duration::from_millis(2));
+        gauge.lock().unwrap().0 -= 1;
+        Ok(Bytes::new())
+    }
+
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
+    }
+
+    fn uses(&self, _call: &Call, _op: &Bytes) -> Uses {
+        Uses::none()
+    }
+}
+
+/// What does not conflict is at work at the same time, and in BASE nothing is.
+#[test]
+fn in_base_all_conflict() {
+    for (conflicts, op) in [(Conflicts::Declared, "two"), (Conflicts::All, "one")] {
+        let (group, data, gauge) = (group(1), tempfile::tempdir().unwrap(), Gauge::default());
+        let options = Options {
+            workers: 4,
+            conflicts,
+            ..options(&group, 0, data.path(), true)
+        };
+        let replica = Daemon::start(options, gauge.clone()).unwrap();
+        let mut session = InlineSession::connect(&group, &Identity::new(&key(100))).unwrap();
+        for _ in 0..32 {
+            session.submit(op.into());
+        }
+        while session.in_flight() > 0 {
+            session.poll(Duration::from_secs(1)).unwrap();
+        }
+        let most = gauge.0.0.lock().unwrap().1;
+        assert_eq!(most > 1, conflicts == Conflicts::Declared, "{most} at work");
+        replica.stopper().stop();
+        replica.wait().unwrap();
+    }
 }
