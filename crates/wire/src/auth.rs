@@ -12,6 +12,8 @@ use crate::digest::Digest;
 use crate::ids::ReplicaId;
 use crate::shared::SharedSignature;
 
+mod alike;
+
 #[cfg(feature = "remember")]
 pub(crate) mod remember;
 
@@ -101,15 +103,29 @@ impl core::error::Error for AuthError {}
 pub struct PublicKey(pub [u8; 32]);
 
 impl PublicKey {
-    /// Checks a signature over a digest. Strict verification, so that all replicas judge odd signatures alike.
+    /// Checks a signature over a digest. What it says [`verify_all`] says, however odd its author has made the signature
+    /// (`auth/alike.rs`), so that it does not matter which replica checks what beside what.
     ///
     /// # Errors
     /// [`AuthError::BadKey`] or [`AuthError::BadSignature`].
     pub fn verify(&self, digest: &Digest, signature: &Signature) -> Result<(), AuthError> {
-        remember::verify(self, digest, signature, || self.check(digest, signature))
+        remember::verify(self, digest, signature, || {
+            alike::verify(self, digest, signature)
+        })
     }
 
-    fn check(&self, digest: &Digest, signature: &Signature) -> Result<(), AuthError> {
+    /// Checks a signature that is never checked together with others, and also by other programs than these: by the strict rule, which is
+    /// the narrowest, so that whoever checks it by another one takes it too. It refuses some odd signatures that [`PublicKey::verify`] takes.
+    ///
+    /// # Errors
+    /// [`AuthError::BadKey`] or [`AuthError::BadSignature`].
+    pub fn verify_strict(&self, digest: &Digest, signature: &Signature) -> Result<(), AuthError> {
+        remember::verify(self, digest, signature, || {
+            self.check_strict(digest, signature)
+        })
+    }
+
+    fn check_strict(&self, digest: &Digest, signature: &Signature) -> Result<(), AuthError> {
         let key = VerifyingKey::from_bytes(&self.0).map_err(|_| AuthError::BadKey)?;
         let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
         key.verify_strict(&digest.0, &signature)
@@ -256,30 +272,13 @@ impl fmt::Debug for MacKey {
 }
 
 /// Checks many signatures together, at about half the cost of one after the other. `false` where at least one is wrong; which,
-/// [`PublicKey::verify`] tells.
-///
-/// What passes here and not there are signatures that their own author has made odd: nobody else can.
+/// [`PublicKey::verify`] tells: the two judge each alike.
 pub fn verify_all(signatures: &[(PublicKey, Digest, Signature)]) -> bool {
-    // The check of none costs as much as that of one, and most batches bring no request that is not known.
+    // Most batches bring no request that is not known.
     if signatures.is_empty() {
         return true;
     }
-    remember::verify_all(signatures, || check_all(signatures))
-}
-
-fn check_all(signatures: &[(PublicKey, Digest, Signature)]) -> bool {
-    let keys = signatures
-        .iter()
-        .map(|(key, ..)| VerifyingKey::from_bytes(&key.0));
-    let Ok(keys) = keys.collect::<Result<Vec<_>, _>>() else {
-        return false;
-    };
-    let texts: Vec<&[u8]> = signatures.iter().map(|(_, d, _)| &d.0[..]).collect();
-    let own: Vec<_> = signatures
-        .iter()
-        .map(|(.., s)| ed25519_dalek::Signature::from_bytes(&s.0))
-        .collect();
-    ed25519_dalek::verify_batch(&texts, &own, &keys).is_ok()
+    remember::verify_all(signatures, || alike::verify_all(signatures))
 }
 
 /// How the members of a group vouch for what they say.
