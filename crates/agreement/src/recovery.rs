@@ -323,7 +323,8 @@ impl Agreement {
     /// A view has started in which this replica may vote.
     pub(crate) fn end_recovery(&mut self) {
         self.ending = self.recovering();
-        if let Some(bound) = self.recovery.take().and_then(|r| r.bound) {
+        if let Some(recovery) = self.recovery.take() {
+            let bound = recovery.bound.expect("no view begins without a bound");
             // A client may have been told what a batch up to there gave.
             self.certified = self.certified.max(bound.seq);
         }

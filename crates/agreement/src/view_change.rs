@@ -395,6 +395,11 @@ impl Agreement {
 
     /// Checks each NEW-VIEW of which all VIEW-CHANGEs are here: the same function over the same messages.
     fn try_waiting_new_views(&mut self) {
+        // The bound that was passed when they came may be gone: it was given up, or a certificate that came since made an answer void, their
+        // own perhaps. They come again in answer to STATUS, once there is another one.
+        if self.is_recovering() && !self.has_passed_bound() {
+            self.waiting_new_views.clear();
+        }
         let waiting: Vec<SignedNewView> = self.waiting_new_views.values().cloned().collect();
         for new_view in waiting {
             // An earlier one may have brought this replica further.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use quorate_agreement::durable::CommittedRecord;
 use quorate_agreement::{Agreement, Input, LOG_WINDOW, Millis, Output, Record, Rejected};
 use quorate_wire::message::{
-    Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare, Status,
+    Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare, SignedViewChange, Status,
 };
 use quorate_wire::{LogIndex, ReplicaId, Seq, Time, View};
 
@@ -162,56 +162,55 @@ fn it_is_silent() {
     assert!(all.iter().any(recovers));
 }
 
+/// How a view begins from a checkpoint that the three others have, and what says so.
+fn beginning(view: View, from: Seq) -> (PeerMessage, Vec<SignedViewChange>) {
+    let at_bound = |r: u8| {
+        let mut body = view_change_body(r, view.0);
+        (body.stable, body.checkpoints) = (from, vec![(from, ROOT)]);
+        signed(body)
+    };
+    let proofs: Vec<_> = [0, 1, 3].into_iter().map(at_bound).collect();
+    let begins = new_view(view.0, named(&proofs), (from, ROOT), vec![]);
+    (PeerMessage::NewView(begins), proofs)
+}
+
+/// The others have a checkpoint there, and their state comes.
+fn come_to(replica: &mut Agreement, ms: Millis, seq: Seq) {
+    for from in [0, 1, 3] {
+        let message = PeerMessage::Checkpoint(Checkpoint { seq, root: ROOT });
+        from_peer(replica, ms, from, message).unwrap();
+    }
+    let fetched = Input::StateFetched(seq, ROOT);
+    replica.handle(at(ms), fetched).unwrap();
+    assert_eq!(replica.standing().stable.0, seq);
+}
+
+fn prove(replica: &mut Agreement, ms: Millis, proofs: &[SignedViewChange]) {
+    for proof in proofs {
+        let from = proof.body.replica.0;
+        let _ = from_peer(replica, ms, from, PeerMessage::ViewChange(proof.clone()));
+    }
+}
+
 /// A NEW-VIEW makes it speak again: not before it has a stable checkpoint at its bound, and not one of an earlier view.
 #[test]
 fn a_view_above_its_bound_ends_it() {
     let mut replica = estimated(2);
     let bound = replica.standing().recovering.unwrap().bound.unwrap();
-    let begin = |view: u64| {
-        let at_bound = |r: u8| {
-            let mut body = view_change_body(r, view);
-            (body.stable, body.checkpoints) = (bound.seq, vec![(bound.seq, ROOT)]);
-            signed(body)
-        };
-        let proofs: Vec<_> = [0, 1, 3].into_iter().map(at_bound).collect();
-        let message = new_view(view, named(&proofs), (bound.seq, ROOT), vec![]);
-        (message, proofs)
-    };
-    let primary = |view: u64| (view % 4) as u8;
-    let (first, proofs) = begin(bound.view.0);
-    let told = PeerMessage::NewView(first.clone());
-    let early = from_peer(&mut replica, 1, primary(bound.view.0), told);
+    let primary = |view: View| quorum().primary(view).0;
+    let (first, proofs) = beginning(bound.view, bound.seq);
+    let early = from_peer(&mut replica, 1, primary(bound.view), first.clone());
     assert_eq!(early, Err(Rejected::NotActive));
 
-    // The others have a checkpoint there, and their state comes.
-    for from in [0, 1, 3] {
-        let message = PeerMessage::Checkpoint(Checkpoint {
-            seq: bound.seq,
-            root: ROOT,
-        });
-        from_peer(&mut replica, 2, from, message).unwrap();
-    }
-    let fetched = Input::StateFetched(bound.seq, ROOT);
-    replica.handle(at(3), fetched).unwrap();
-    assert_eq!(replica.standing().stable.0, bound.seq);
+    come_to(&mut replica, 2, bound.seq);
     assert!(!outputs(&mut replica).iter().any(says_what_counts));
 
-    let below = bound.view.0 - 1;
-    let (too_low, _) = begin(below);
-    let told = PeerMessage::NewView(too_low);
-    let refused = from_peer(&mut replica, 4, primary(below).max(1), told);
+    let below = View(bound.view.0 - 1);
+    let (too_low, _) = beginning(below, bound.seq);
+    let refused = from_peer(&mut replica, 4, primary(below).max(1), too_low);
     assert_eq!(refused, Err(Rejected::OtherView));
-    from_peer(
-        &mut replica,
-        4,
-        primary(bound.view.0),
-        PeerMessage::NewView(first),
-    )
-    .unwrap();
-    for proof in proofs {
-        let from = proof.body.replica.0;
-        let _ = from_peer(&mut replica, 4, from, PeerMessage::ViewChange(proof));
-    }
+    from_peer(&mut replica, 4, primary(bound.view), first).unwrap();
+    prove(&mut replica, 4, &proofs);
     let standing = replica.standing();
     assert!(standing.active && standing.view == bound.view);
     // A crash before that is on disk would have it begin again.
@@ -221,6 +220,38 @@ fn a_view_above_its_bound_ends_it() {
     let (index, _) = entered.expect("so that a restart does not begin again");
     replica.handle(at(5), Input::Persisted(index)).unwrap();
     assert!(replica.standing().recovering.is_none());
+    assert!(replica.reads_from() >= bound.seq);
+}
+
+/// A NEW-VIEW has come while the bound stood, and one of its VIEW-CHANGEs has not. The bound is given up meanwhile, since the view was long in coming: then
+/// no view begins before there is another one, and the same NEW-VIEW is taken again once there is.
+#[test]
+fn a_view_does_not_begin_without_a_bound() {
+    let mut replica = estimated(2);
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    let (begins, proofs) = beginning(bound.view, bound.seq);
+    come_to(&mut replica, 2, bound.seq);
+    let from = quorum().primary(bound.view).0;
+    from_peer(&mut replica, 3, from, begins.clone()).unwrap();
+    prove(&mut replica, 4, &proofs[..2]);
+    assert!(!replica.standing().active);
+
+    outputs(&mut replica);
+    wait(&mut replica, 5, 25_000);
+    let asked = nonce(&mut replica);
+    prove(&mut replica, 25_001, &proofs);
+    let standing = replica.standing();
+    assert!(!standing.active && standing.recovering.is_some_and(|r| r.bound.is_none()));
+    let early = from_peer(&mut replica, 25_001, from, begins.clone());
+    assert_eq!(early, Err(Rejected::NotActive));
+
+    for from in [0, 1, 3] {
+        from_peer(&mut replica, 25_002, from, estimate(asked, 128, 5)).unwrap();
+    }
+    from_peer(&mut replica, 25_003, from, begins).unwrap();
+    prove(&mut replica, 25_003, &proofs);
+    let standing = replica.standing();
+    assert!(standing.active && standing.view == bound.view);
     assert!(replica.reads_from() >= bound.seq);
 }
 

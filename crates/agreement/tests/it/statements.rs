@@ -367,3 +367,74 @@ fn it_is_back_when_a_stable_state_tells_of_it() {
     );
     assert!(!asks && stable == Seq(bound.seq.0 + 4 * LOG_WINDOW) && up_to == bound.seq);
 }
+
+/// The NEW-VIEW that would end a recovery comes with a certificate that makes void what its sender has answered: the bound is gone with
+/// that very message, and the view does not begin.
+#[test]
+fn a_view_that_makes_the_bound_void_does_not_begin() {
+    let mut replica = without_log();
+    let nonce = outputs(&mut replica).into_iter().find_map(|o| match o {
+        Output::Broadcast(PeerMessage::EstimatePlease(nonce)) => Some(nonce),
+        _ => None,
+    });
+    let nonce = nonce.expect("it asks");
+    let own = Box::new(statement(0, 2));
+    replica.handle(at(1), Input::Recover(own)).unwrap();
+    for from in 1..4 {
+        let certificate = signer(from, 1).certificate().cloned();
+        let certificate = certificate.expect("it has one");
+        let own = EpochStatus {
+            certificate,
+            began: None,
+        };
+        from_peer(&mut replica, 1, from, PeerMessage::Epoch(own)).unwrap();
+    }
+    for from in 1..4 {
+        let answer = Estimate {
+            nonce,
+            checkpoint: Seq(128),
+            prepared: Seq(130),
+            view: View(0),
+        };
+        from_peer(&mut replica, 2, from, PeerMessage::Estimate(answer)).unwrap();
+    }
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    let seq = bound.seq;
+    for from in 1..4 {
+        let message = Checkpoint { seq, root: ROOT };
+        from_peer(&mut replica, 3, from, PeerMessage::Checkpoint(message)).unwrap();
+    }
+    let told = Input::Recoveries(seq, vec![2, 0, 0, 0]);
+    replica.handle(at(3), told).unwrap();
+    let fetched = Input::StateFetched(seq, ROOT);
+    replica.handle(at(3), fetched).unwrap();
+
+    // The primary of the view has this number by then.
+    let primary = quorum().primary(bound.view).0;
+    let offer = |to: &mut Agreement, number: u64| {
+        let change = |r: u8| {
+            let mut body = view_change_body(r, bound.view.0);
+            (body.stable, body.checkpoints) = (seq, vec![(seq, ROOT)]);
+            let by = signer(r, if r == primary { number } else { 1 });
+            SignedViewChange::sign(body, &by).into_inner()
+        };
+        let proofs: Vec<_> = (1..4).map(change).collect();
+        let body = quorate_wire::message::NewView {
+            view: bound.view,
+            proofs: named(&proofs),
+            start: (seq, ROOT),
+            selection: vec![],
+        };
+        let by = signer(primary, number);
+        let begins = quorate_wire::message::SignedNewView::sign(body, &by).into_inner();
+        let _ = from_peer(to, 4, primary, PeerMessage::NewView(begins));
+        for proof in proofs {
+            let from = proof.body.replica.0;
+            let _ = from_peer(to, 4, from, PeerMessage::ViewChange(proof));
+        }
+        to.standing()
+    };
+    assert!(offer(&mut replica.clone(), 2).active);
+    let standing = offer(&mut replica, 4);
+    assert!(!standing.active && standing.recovering.is_some_and(|r| r.bound.is_none()));
+}
