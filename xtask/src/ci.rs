@@ -175,9 +175,11 @@ fn revocations() -> Result<(), String> {
     ])
 }
 
-/// A few bugs are put into the code, to see that the simulator finds them, and the model; and all of those about credentials, which tests find.
+/// A few bugs are put into the code, to see that the simulator finds them, and the model; and all of those that tests of crates find.
 fn mutants() -> Result<(), String> {
     lab::run(&["mutants", "--quick"])?;
+    lab::run(&["mutants", "--rules"])?;
+    lab::run(&["mutants", "--execution"])?;
     lab::run(&["mutants", "--credentials"])?;
     lab::run(&["model", "--mutants", "--quick"])
 }

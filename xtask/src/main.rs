@@ -28,7 +28,7 @@ cargo xtask sim --seed N [--trace]             runs one seed, printing each even
 cargo xtask recoveries --seeds A..B            an intruder, or all replicas recover in turn; --help for all
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
 cargo xtask model [--quick] [--only NAME]      explores the agreement core exhaustively; --help for all
-cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick, --credentials
+cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick, --rules, --execution, --credentials
 cargo xtask chaos [--seed N] [--minutes M]     torments real groups and checks what clients see; --help, --release
 cargo xtask chaos check FILE                   checks a history that was kept
 cargo xtask figures [--rounds N] [--json FILE] measures a mount beside a plain passthrough, on a quiet machine";

@@ -23,7 +23,7 @@ pub struct Selection {
 ///
 /// `changes` are of distinct senders, for one view, and well formed ([`well_formed`]).
 pub fn select(quorum: Quorum, changes: &[&ViewChange]) -> Option<Selection> {
-    if changes.len() < quorum.commit() {
+    if changes.len() < commit(quorum, Mutant::SelectsFrom2f) {
         return None;
     }
     let start = select_start(quorum, changes)?;
@@ -45,7 +45,11 @@ pub fn select(quorum: Quorum, changes: &[&ViewChange]) -> Option<Selection> {
     let mut seq = start.0;
     while seq < last {
         seq = seq.next();
-        batches.push(select_batch(quorum, changes, seq)?);
+        let batch = select_batch(quorum, changes, seq)?;
+        if batch == Batch::null().digest() && is_on(Mutant::GapsClosed) {
+            continue;
+        }
+        batches.push(batch);
     }
     Some(Selection { start, batches })
 }
@@ -58,20 +62,25 @@ fn select_start(quorum: Quorum, changes: &[&ViewChange]) -> Option<(Seq, Digest)
             .iter()
             .filter(|c| c.checkpoints.contains(candidate))
             .count();
-        not_passed >= quorum.commit() && holders >= quorum.weak()
+        not_passed >= commit(quorum, Mutant::CheckpointPassed)
+            && holders >= one_less(quorum.weak(), Mutant::CheckpointOfF)
     };
-    changes
-        .iter()
-        .flat_map(|c| c.checkpoints.iter().copied())
-        .filter(vouched)
-        .max()
+    let all = changes.iter().flat_map(|c| c.checkpoints.iter().copied());
+    let fit = all.filter(vouched);
+    match is_on(Mutant::LowestCheckpoint) {
+        true => fit.min(),
+        false => fit.max(),
+    }
 }
 
 /// The batch for one place: the one that may have committed (A), or null where none can have (B). Published bugs: what had committed in an
 /// earlier round did not bind a later one (IBFT, arXiv 1901.07160); a certificate that was no good spoilt others (concord-bft pull 50).
 fn select_batch(quorum: Quorum, changes: &[&ViewChange], seq: Seq) -> Option<Digest> {
     let at = |votes: &[Vote]| -> Option<Vote> { votes.iter().find(|v| v.seq == seq).cloned() };
-    let below = || changes.iter().filter(|c| c.stable < seq);
+    let below = |passed| {
+        let all = changes.iter();
+        all.filter(move |c| c.stable < seq || is_on(passed))
+    };
 
     if is_on(Mutant::CertificatesIgnored) {
         return Some(Batch::null().digest());
@@ -83,22 +92,27 @@ fn select_batch(quorum: Quorum, changes: &[&ViewChange], seq: Seq) -> Option<Dig
     }
     let mut candidates: Vec<Vote> = changes.iter().filter_map(|c| at(&c.prepared)).collect();
     candidates.sort_by_key(|v| (v.view, v.digest));
+    if is_on(Mutant::LowestViewWins) {
+        candidates.reverse();
+    }
     // PBFT 2002, 4.4: the certificate of the highest view wins, so look from there.
     for candidate in candidates.iter().rev() {
         let allows = |c: &&&ViewChange| {
             at(&c.prepared).is_none_or(|p| {
-                p.view < candidate.view
-                    || (p.view == candidate.view && p.digest == candidate.digest)
+                let same = p.digest == candidate.digest || is_on(Mutant::A1AnyDigest);
+                p.view < candidate.view || (p.view == candidate.view && same)
             })
         };
         let vouches = |c: &&&ViewChange| {
-            c.preprepared
-                .iter()
-                .any(|q| q.seq == seq && q.digest == candidate.digest && q.view >= candidate.view)
+            c.preprepared.iter().any(|q| {
+                let late = q.view >= candidate.view || is_on(Mutant::A2AnyView);
+                q.seq == seq && q.digest == candidate.digest && late
+            })
         };
-        let a1 = below().filter(allows).count() >= quorum.commit() || is_on(Mutant::WithoutA1);
-        let a2 =
-            changes.iter().filter(vouches).count() >= quorum.weak() || is_on(Mutant::WithoutA2);
+        let allow = below(Mutant::A1Passed).filter(allows).count();
+        let vouch = changes.iter().filter(vouches).count();
+        let a1 = allow >= commit(quorum, Mutant::A1With2f) || is_on(Mutant::WithoutA1);
+        let a2 = vouch >= one_less(quorum.weak(), Mutant::A2WithF) || is_on(Mutant::WithoutA2);
         if a1 && a2 {
             return Some(candidate.digest);
         }
@@ -106,8 +120,22 @@ fn select_batch(quorum: Quorum, changes: &[&ViewChange], seq: Seq) -> Option<Dig
             return Some(Batch::null().digest());
         }
     }
-    let b = below().filter(|c| at(&c.prepared).is_none()).count() >= quorum.commit();
+    let none = below(Mutant::NullPassed).filter(|c| at(&c.prepared).is_none());
+    let b = none.count() >= commit(quorum, Mutant::NullWith2f);
     b.then(|| Batch::null().digest())
+}
+
+/// 2f+1; one less in a mutant, or where a view begins with fewer.
+fn commit(quorum: Quorum, mutant: Mutant) -> usize {
+    match is_on(Mutant::SelectsFrom2f) {
+        true => one_less(quorum.commit(), Mutant::SelectsFrom2f),
+        false => one_less(quorum.commit(), mutant),
+    }
+}
+
+/// How many are needed: one less in a mutant.
+pub(crate) fn one_less(needed: usize, mutant: Mutant) -> usize {
+    needed - usize::from(is_on(mutant) && needed > 1)
 }
 
 /// Whether a VIEW-CHANGE keeps the rules that every correct sender keeps: bounded, in order, inside its own window and
@@ -123,7 +151,8 @@ pub fn well_formed(quorum: Quorum, change: &ViewChange) -> bool {
     } = change;
     let in_window = |v: &Vote| {
         let near = v.seq.0.saturating_sub(stable.0) <= LOG_WINDOW || is_on(Mutant::HugeNumber);
-        v.seq > *stable && near && v.view < *view
+        let earlier = v.view < *view || (v.view == *view && is_on(Mutant::LaterViewsTaken));
+        v.seq > *stable && near && earlier
     };
     quorum.contains(*replica)
         && checkpoints.first().is_some_and(|(seq, _)| seq == stable)
@@ -216,6 +245,95 @@ mod tests {
             honest[2].clone(),
         ];
         assert_eq!(run(&with_three), Some(vec![Batch::null().digest()]));
+    }
+
+    /// The same, of one that has made a checkpoint at 128 its stable one.
+    fn passed(replica: u8) -> ViewChange {
+        let mut change = change(replica, vec![], vec![]);
+        change.stable = Seq(128);
+        change.checkpoints = vec![(Seq(128), digest("made"))];
+        change
+    }
+
+    fn null() -> Option<Vec<Digest>> {
+        Some(vec![Batch::null().digest()])
+    }
+
+    /// Of two certificates that could both be selected the higher view's is.
+    #[test]
+    fn of_two_that_could_be_selected_the_highest_view_wins() {
+        let changes = [
+            change(0, vec![vote(1, 2, "old")], vec![vote(1, 2, "old")]),
+            change(1, vec![vote(1, 5, "new")], vec![vote(1, 5, "new")]),
+            change(2, vec![], vec![vote(1, 2, "old"), vote(1, 5, "new")]),
+            change(3, vec![], vec![]),
+        ];
+        assert_eq!(run(&changes), Some(vec![digest("new")]));
+        assert_eq!(
+            run(&[changes[0].clone(), changes[2].clone(), changes[3].clone()]),
+            Some(vec![digest("old")])
+        );
+    }
+
+    /// A1: 2f+1 must allow a certificate. One of a later view does not, though too few vouch for that one; nor does another of the same view.
+    #[test]
+    fn what_others_hold_keeps_a_certificate_back() {
+        for other in [vote(1, 5, "other"), vote(1, 2, "other")] {
+            let mut changes = vec![
+                change(0, vec![vote(1, 2, "it")], vec![vote(1, 2, "it")]),
+                change(1, vec![other.clone()], vec![other]),
+                change(2, vec![], vec![vote(1, 2, "it")]),
+            ];
+            assert_eq!(run(&changes), None);
+            // Who has passed the place has dropped what it knew of it, and allows nothing.
+            changes.push(passed(3));
+            assert_eq!(run(&changes), None);
+            changes[3] = change(3, vec![], vec![]);
+            assert_eq!(run(&changes), Some(vec![digest("it")]));
+        }
+    }
+
+    /// A2: who pre-prepared the batch in an earlier view than the certificate's may have done so for a primary that nobody followed.
+    #[test]
+    fn earlier_votes_do_not_vouch() {
+        let earlier = || vec![vote(1, 2, "it")];
+        let late = || vec![vote(1, 5, "it")];
+        let mut changes = vec![
+            change(0, vec![], earlier()),
+            change(1, vec![], earlier()),
+            change(2, vec![], vec![]),
+            change(3, late(), late()),
+        ];
+        assert_eq!(run(&changes), null());
+        changes[1] = change(1, vec![], late());
+        assert_eq!(run(&changes), Some(vec![digest("it")]));
+    }
+
+    /// B: for a null batch 2f+1 must hold no certificate there, and who has passed the place may have held one.
+    #[test]
+    fn who_has_passed_a_place_makes_it_not_null() {
+        let mut changes = vec![
+            change(0, vec![], vec![]),
+            change(1, vec![], vec![]),
+            change(2, vec![vote(1, 3, "it")], vec![vote(1, 3, "it")]),
+            passed(3),
+        ];
+        assert_eq!(run(&changes), None);
+        changes[3] = change(3, vec![], vec![]);
+        assert_eq!(run(&changes), null());
+    }
+
+    /// A view does not start from a checkpoint that one of 2f+1 has passed: something may have committed after it that nobody else knows of.
+    #[test]
+    fn a_checkpoint_that_was_passed_is_no_start() {
+        let mut changes = vec![
+            change(0, vec![], vec![]),
+            change(1, vec![], vec![]),
+            passed(2),
+        ];
+        assert_eq!(run(&changes), None);
+        changes.push(change(3, vec![], vec![]));
+        assert_eq!(run(&changes), Some(vec![]));
     }
 
     /// A place below a prepared one, at which nothing prepared, becomes null.

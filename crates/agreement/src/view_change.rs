@@ -12,7 +12,7 @@ use crate::catch_up::MAX_FOLLOWED;
 use crate::core::Agreement;
 use crate::durable::{Entered, Record};
 use crate::io::{Output, Rejected};
-use crate::selection::{Selection, select, well_formed};
+use crate::selection::{Selection, one_less, select, well_formed};
 use crate::slot::{Proposal, Stage};
 
 /// From one view in which replicas meet that have come apart to the next. Not more than [`MAX_FOLLOWED`], on which the bound of views of a
@@ -23,7 +23,9 @@ impl Agreement {
     /// Leaves the present view for `view`.
     pub(crate) fn start_view_change(&mut self, view: View) {
         assert!(view > self.view);
-        self.roll_back();
+        if !is_on(Mutant::TentativeKept) {
+            self.roll_back();
+        }
         self.failed_views += 1;
         // A view that has begun, and had nothing to do when it was left, was not too slow for anybody. One counts all the same: who joins others has as
         // much patience with the next view as those for whom the one before was too slow.
@@ -328,7 +330,8 @@ impl Agreement {
         let rising = m.body.proofs.windows(2).all(|w| w[0].0 < w[1].0);
         let senders_rise = rising || is_on(Mutant::SenderIgnored);
         let senders_known = m.body.proofs.iter().all(|(r, _)| quorum.contains(*r));
-        let enough = m.body.proofs.len() >= quorum.commit() && m.body.proofs.len() <= quorum.n();
+        let enough = one_less(quorum.commit(), Mutant::SelectsFrom2f)..=quorum.n();
+        let enough = enough.contains(&m.body.proofs.len());
         if !senders_rise
             || !senders_known
             || !enough
@@ -397,7 +400,8 @@ impl Agreement {
     fn try_waiting_new_views(&mut self) {
         // The bound that was passed when they came may be gone: it was given up, or a certificate that came since made an answer void, their
         // own perhaps. They come again in answer to STATUS, once there is another one.
-        if self.is_recovering() && !self.has_passed_bound() {
+        let is_late = self.is_recovering() && !self.has_passed_bound();
+        if is_late && !is_on(Mutant::ViewWithoutBound) {
             self.waiting_new_views.clear();
         }
         let waiting: Vec<SignedNewView> = self.waiting_new_views.values().cloned().collect();

@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_state::{Fault, Layer, Place, State};
 use quorate_wire::message::{Outcome, ReplyBody, Request};
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{ClientId, Encode, RequestNumber, Seq, SessionId, Time};
 
 use crate::executor::{Executor, done, is_sweep_due, next_time};
@@ -184,7 +185,7 @@ impl<T> Flight<T> {
             }
         }
         if is_alone {
-            self.next_is_alone = !self.is_empty();
+            self.next_is_alone = !self.is_empty() && !is_on(Mutant::SessionsBeside);
             if self.next_is_alone {
                 return Ok(false);
             }
@@ -199,14 +200,18 @@ impl<T> Flight<T> {
             session,
             now,
         };
+        let table = &executor.table;
+        let is_busy = table.is_busy(session, number)
+            && !is_on(Mutant::PlacesShared)
+            && !is_on(Mutant::TwinsExecuted);
         let early = if executor.table.owner(&txn, session)? != Some(call.client) {
             Some(Outcome::NoSession(()).to_bytes().into())
-        } else if executor.table.is_at_work(session, number) {
+        } else if executor.table.is_at_work(session, number) && !is_on(Mutant::TwinsExecuted) {
             // It was ordered twice. The first is answered, and nothing has to wait for that.
             clock.last = now;
             executor.table.set_clock(clock);
             return Ok(true);
-        } else if executor.table.is_busy(session, number) || !self.has_room(request.op()) {
+        } else if is_busy || !self.has_room(request.op()) {
             return Ok(false);
         } else {
             match executor.table.lookup(&txn, session, number)? {
@@ -315,7 +320,8 @@ impl<T> Flight<T> {
             let Some(keeps) = &mut work.keeps else {
                 continue;
             };
-            if !keeps.is_answered && keeps.number <= table.answered(work.call.session) {
+            let answered = table.answered(work.call.session);
+            if !keeps.is_answered && keeps.number <= answered && !is_on(Mutant::AnsweredKept) {
                 keeps.is_answered = true;
                 sessions::forget(&mut txn, work.call.session, keeps.number);
             }
@@ -326,7 +332,8 @@ impl<T> Flight<T> {
             sessions::keep(&mut oldest, session, &reply);
         }
         oldest.commit();
-        let end = self.next_id();
+        let short = is_on(Mutant::CheckpointsShort) && !self.entries.is_empty();
+        let end = OpId(self.next_id().0 - u64::from(short));
         self.marks.push_back(Mark { seq, end, rows });
         state.close();
     }
@@ -361,18 +368,22 @@ impl<T> Flight<T> {
             .entries
             .range_mut((from.0.max(self.first.0) - self.first.0) as usize..)
         {
-            if let Some(work) = entry.work.take()
-                && let Some(keeps) = work.keeps
-            {
+            let undone = match is_on(Mutant::UndoneSettles) {
+                true => entry.work.as_ref().map(|work| (work.call, work.keeps)),
+                false => entry.work.take().map(|work| (work.call, work.keeps)),
+            };
+            if let Some((call, Some(keeps))) = undone {
                 let table = &mut executor.table;
-                table.set_busy(work.call.session, keeps.number, false);
+                table.set_busy(call.session, keeps.number, false);
             }
         }
     }
 
     /// The state is given up, and with it all that is at work on it.
     pub fn give_up<S: Service>(&mut self, executor: &mut Executor<S>) {
-        self.entries.iter_mut().for_each(|entry| entry.work = None);
+        if !is_on(Mutant::GivenUpSettles) {
+            self.entries.iter_mut().for_each(|entry| entry.work = None);
+        }
         self.marks.clear();
         self.done.clear();
         self.layers.clear();
@@ -414,7 +425,7 @@ impl<T> Flight<T> {
             while self
                 .marks
                 .front()
-                .is_some_and(|m| self.is_done_before(m.end))
+                .is_some_and(|m| self.is_done_before(m.end) || is_on(Mutant::CheckpointsHurry))
             {
                 self.freeze(executor, state);
                 has_moved = true;
@@ -502,7 +513,7 @@ impl<T> Flight<T> {
                 (Some(Came::Ran(ran, writes)), _) => (Some(ran), writes),
                 (None, How::Ordered) => (None, Layer::new()),
             };
-            let is_oldest = epoch == self.epoch;
+            let is_oldest = epoch == self.epoch || is_on(Mutant::RepliesInOldest);
             if let Some(keeps) = keeps.filter(|_| !is_oldest)
                 && let Some(before) = table.take_unwritten(call.session, keeps.number)
             {
@@ -513,6 +524,7 @@ impl<T> Flight<T> {
             }
             let place = match is_tentative {
                 true => Place::Tentative,
+                false if is_on(Mutant::SettlesInNewest) => Place::Open(self.marks.len()),
                 false => Place::Open((epoch - self.epoch) as usize),
             };
             let mut txn = state.begin_at(place, writes);

@@ -24,6 +24,8 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
+use quorate_wire::mutants::{Mutant, is_on};
+
 use index::Index;
 pub use uses::{Mode, Scope, Use, Uses};
 
@@ -119,6 +121,7 @@ impl Graph {
         assert!(self.has_room(), "the graph is full");
         let uses = match self.conflicts {
             Conflicts::Declared => uses,
+            Conflicts::All if is_on(Mutant::BaseBeside) => uses,
             Conflicts::All => Uses::everything(),
         };
         let id = OpId(self.first.0 + self.nodes.len() as u64);
@@ -131,7 +134,9 @@ impl Graph {
                 match (followers.last_mut(), after) {
                     // What is there already may have to become the stronger of the two.
                     (Some((follower, known)), After::Run)
-                        if *follower == id && *known == After::Settle =>
+                        if *follower == id
+                            && *known == After::Settle
+                            && !is_on(Mutant::WeakerStays) =>
                     {
                         *known = After::Run;
                         settle_after -= 1;
@@ -148,9 +153,14 @@ impl Graph {
                     }
                 }
             });
+            if is_on(Mutant::OwnUsesHide) {
+                self.index.add(new, id);
+            }
         }
-        for new in uses.all() {
-            self.index.add(new, id);
+        if !is_on(Mutant::OwnUsesHide) {
+            for new in uses.all() {
+                self.index.add(new, id);
+            }
         }
         let phase = match uses.only_settles() {
             true => Phase::Ran,

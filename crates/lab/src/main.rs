@@ -7,6 +7,8 @@ mod mutants;
 mod recoveries;
 mod runs;
 mod sim;
+#[cfg(feature = "mutants")]
+mod suites;
 mod twins;
 
 use std::process::ExitCode;
@@ -24,7 +26,7 @@ cargo xtask sim --seed N [--trace]             runs one seed, printing each even
 cargo xtask recoveries --seeds A..B            an intruder, or all replicas recover in turn; --help for all
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
 cargo xtask model [--quick] [--only NAME]      explores the agreement core exhaustively; --help for all
-cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick, --credentials";
+cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick, --rules, --execution, --credentials";
 
 /// There is nothing to be switched on in this build.
 #[cfg(not(feature = "mutants"))]

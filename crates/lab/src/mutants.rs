@@ -1,16 +1,16 @@
 //! The hunt for one mutant after the other.
 
 use std::panic::catch_unwind;
-use std::process::Command;
 use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate_sim::intrusion::intrude;
 use quorate_sim::twins::Plan;
 use quorate_sim::{Failure, Options, histories, scenarios};
-use quorate_wire::mutants::{Mutant, switch};
+use quorate_wire::mutants::{Hunt, Mutant, switch};
 
 use crate::runs;
+use crate::suites::{self, Built};
 
 /// Seeds of each mutant, unless told otherwise.
 const SEEDS: u64 = 1_000;
@@ -40,23 +40,6 @@ const QUICK: &[&str] = &[
     "one-bad-taints",
 ];
 
-/// What is run of the tests of crates for a bug about credentials, in this order: package, and which of its tests. What takes longest comes last, and none
-/// that shrink what they have found.
-const SUITES: &[(&str, &[&str])] = &[
-    ("quorate-credential", &["hard_cases", "two_verifiers"]),
-    (
-        "quorate-files",
-        &[
-            "credentials",
-            "gate::",
-            "giving_back",
-            "passed_on",
-            "widening",
-        ],
-    ),
-    ("quorate-files", &["gate_model"]),
-];
-
 struct Arguments {
     seeds: u64,
     only: Option<String>,
@@ -67,19 +50,23 @@ struct Arguments {
     trace: bool,
     json: bool,
     quick: bool,
-    credentials: bool,
+    /// Only what tests of crates look for, of this kind.
+    tests: Option<Hunt>,
     threads: usize,
 }
 
-type Run = Box<dyn Fn(u64) -> Result<(), Failure> + Sync>;
+type Run<'a> = Box<dyn Fn(u64) -> Result<(), Failure> + Sync + 'a>;
 
 /// One way to find a defect.
-struct Hunter {
+struct Hunter<'a> {
     name: &'static str,
     /// How many runs there are, at most.
     runs: u64,
-    run: Run,
+    run: Run<'a>,
 }
+
+/// The tests that look for defects of each kind.
+type Tests = Vec<(Hunt, Vec<Built>)>;
 
 /// How a mutant was found.
 struct Catch {
@@ -97,7 +84,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
         trace: false,
         json: false,
         quick: false,
-        credentials: false,
+        tests: None,
         threads: runs::threads(),
     };
     let mut args = args.iter();
@@ -113,7 +100,9 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
             "--by" => out.by = Some(value()?.clone()),
             "--json" => out.json = true,
             "--quick" => out.quick = true,
-            "--credentials" => out.credentials = true,
+            "--rules" => out.tests = Some(Hunt::Rules),
+            "--execution" => out.tests = Some(Hunt::Execution),
+            "--credentials" => out.tests = Some(Hunt::Credentials),
             other => {
                 return Err(format!(
                     "{other} is not an option of mutants\n{}",
@@ -125,12 +114,14 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
     Ok(out)
 }
 
-fn hunters(args: &Arguments, mutant: Mutant) -> Vec<Hunter> {
-    if mutant.is_of_credentials() {
+fn hunters<'a>(args: &Arguments, mutant: Mutant, tests: &'a Tests) -> Vec<Hunter<'a>> {
+    if mutant.hunt() != Hunt::Group {
+        let of_it = tests.iter().filter(|(hunt, _)| *hunt == mutant.hunt());
+        let all: Vec<&Built> = of_it.flat_map(|(_, built)| built).collect();
         return vec![Hunter {
             name: "test",
-            runs: SUITES.len() as u64,
-            run: Box::new(move |number| suite(number, mutant)),
+            runs: all.len() as u64,
+            run: Box::new(move |number| all[number as usize].run(Some(mutant))),
         }];
     }
     vec![
@@ -169,62 +160,11 @@ fn scenario(number: u64) -> Result<(), Failure> {
     result.map_err(|f| Failure::new(f.property, format!("{}: {}", scenario.name, f.what)))
 }
 
-/// Tests of a crate, in a process that is told which defect is on.
-fn suite(number: u64, mutant: Mutant) -> Result<(), Failure> {
-    let (package, tests) = SUITES[number as usize];
-    let output = cargo_test(package)
-        .arg("--")
-        .args(tests)
-        .env("QUORATE_MUTANT", mutant.name())
-        .env("PROPTEST_MAX_SHRINK_ITERS", "0")
-        .output()
-        .unwrap_or_else(|e| broken(package, &e.to_string()));
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stdout);
-    // What is listed at the end, each by its name, indented.
-    let mut failed = said.lines().filter_map(|line| line.strip_prefix("    "));
-    match failed.find(|name| name.contains("::") && !name.contains(' ')) {
-        Some(name) => Err(Failure::new("tests", name)),
-        // A crate that does not build finds nothing.
-        None => broken(package, &String::from_utf8_lossy(&output.stderr)),
-    }
-}
-
-/// What does not even run says nothing of any bug.
-fn broken(package: &str, why: &str) -> ! {
-    eprintln!("cargo test -p {package}: {why}");
-    std::process::exit(2)
-}
-
-fn cargo_test(package: &str) -> Command {
-    let mut command = Command::new("cargo");
-    command.args(["test", "-q", "-p", package, "--test", "it"]);
-    command.args(["--features", "quorate-wire/mutants"]);
-    command
-}
-
-/// Builds those tests, and runs them without any defect: where they fail then, they find nothing.
-fn prepare_suites() -> Result<(), String> {
-    for (package, tests) in SUITES {
-        let mut command = cargo_test(package);
-        let status = command.arg("--").args(*tests).status();
-        let status = status.map_err(|e| format!("cargo can't be started: {e}"))?;
-        if !status.success() {
-            return Err(format!(
-                "the tests of {package} fail without a bug in the code"
-            ));
-        }
-    }
-    Ok(())
-}
-
 pub fn main(args: &[String]) -> Result<(), String> {
     let args = parse(args)?;
     let wanted = |m: &&Mutant| match &args.only {
         Some(name) => m.name() == name,
-        None if args.credentials => m.is_of_credentials(),
+        None if args.tests.is_some() => args.tests == Some(m.hunt()),
         None => !args.quick || QUICK.contains(&m.name()),
     };
     let mutants: Vec<Mutant> = Mutant::ALL.iter().filter(wanted).copied().collect();
@@ -250,10 +190,11 @@ pub fn main(args: &[String]) -> Result<(), String> {
             Err(_) => Err(report.to_string()),
         };
     }
-    if mutants.iter().any(|m| m.is_of_credentials()) {
-        prepare_suites()?;
-    }
-    let survivors = runs::quietly(|| hunt_all(&mutants, &args))?;
+    let kinds = [Hunt::Rules, Hunt::Execution, Hunt::Credentials].into_iter();
+    let kinds = kinds.filter(|kind| mutants.iter().any(|m| m.hunt() == *kind));
+    let tests = kinds.map(|kind| Ok((kind, suites::build(kind)?)));
+    let tests = tests.collect::<Result<Tests, String>>()?;
+    let survivors = runs::quietly(|| hunt_all(&mutants, &args, &tests))?;
     match survivors.as_slice() {
         [] => Ok(()),
         alive => Err(format!(
@@ -265,7 +206,11 @@ pub fn main(args: &[String]) -> Result<(), String> {
 
 /// Gives the names of those that were not found.
 #[allow(clippy::disallowed_methods)] // For people, who want to know what takes long.
-fn hunt_all(mutants: &[Mutant], args: &Arguments) -> Result<Vec<&'static str>, String> {
+fn hunt_all(
+    mutants: &[Mutant],
+    args: &Arguments,
+    tests: &Tests,
+) -> Result<Vec<&'static str>, String> {
     let style = ProgressStyle::with_template("[{elapsed_precise}] {pos}/{len} {msg}");
     let bar = ProgressBar::new(mutants.len() as u64).with_style(style.map_err(|e| e.to_string())?);
     let mut survivors = Vec::new();
@@ -277,12 +222,16 @@ fn hunt_all(mutants: &[Mutant], args: &Arguments) -> Result<Vec<&'static str>, S
         bar.set_message(mutant.name());
         let started = Instant::now();
         switch(Some(mutant));
-        let hunters = hunters(args, mutant);
+        let hunters = hunters(args, mutant, tests);
         let wanted = |h: &&Hunter| args.by.as_deref().is_none_or(|by| by == h.name);
-        let found = hunters
-            .iter()
-            .filter(wanted)
-            .find_map(|hunter| hunt(hunter, args.threads, &bar, mutant));
+        let found = hunters.iter().filter(wanted).find_map(|hunter| {
+            // Tests of a crate use all cores by themselves, and those that come first are the quick ones.
+            let threads = match mutant.hunt() {
+                Hunt::Group => args.threads,
+                Hunt::Rules | Hunt::Execution | Hunt::Credentials => 1,
+            };
+            hunt(hunter, threads, &bar, mutant)
+        });
         switch(None);
         let seconds = started.elapsed().as_secs_f64();
         bar.suspend(|| report(mutant, found.as_ref(), seconds, args.json));
@@ -296,7 +245,7 @@ fn hunt_all(mutants: &[Mutant], args: &Arguments) -> Result<Vec<&'static str>, S
 }
 
 /// Runs until one fails; gives the first that does.
-fn hunt(hunter: &Hunter, threads: usize, bar: &ProgressBar, mutant: Mutant) -> Option<Catch> {
+fn hunt(hunter: &Hunter<'_>, threads: usize, bar: &ProgressBar, mutant: Mutant) -> Option<Catch> {
     let begun = |run| bar.set_message(format!("{}: {} {run}", mutant.name(), hunter.name));
     let (run, failure) = runs::first_failure(0..hunter.runs, threads, &hunter.run, begun)?;
     let hunter = hunter.name;

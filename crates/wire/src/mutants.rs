@@ -23,9 +23,14 @@ macro_rules! mutants {
             /// All of them.
             pub const ALL: &[Mutant] = &[$(Mutant::$mutant),*];
 
-            /// Whether it is about credentials: what tests of crates find, and not the simulator.
-            pub fn is_of_credentials(self) -> bool {
-                self >= Mutant::HolderUnchecked
+            /// What looks for it.
+            pub fn hunt(self) -> Hunt {
+                match self {
+                    it if it >= Mutant::HolderUnchecked => Hunt::Credentials,
+                    it if it >= Mutant::ReadsBesideChanges => Hunt::Execution,
+                    it if it >= Mutant::SelectsFrom2f => Hunt::Rules,
+                    _ => Hunt::Group,
+                }
             }
 
             /// Its name on the command line and in reports.
@@ -50,6 +55,20 @@ macro_rules! mutants {
             }
         }
     };
+}
+
+/// What looks for a defect.
+#[cfg(feature = "mutants")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hunt {
+    /// The simulator.
+    Group,
+    /// Tests of crates: rules of the agreement one by one.
+    Rules,
+    /// Tests of crates: what runs beside what.
+    Execution,
+    /// Tests of crates: credentials.
+    Credentials,
 }
 
 mutants! {
@@ -249,7 +268,101 @@ mutants! {
         "a read that is not ordered is taken from f+1" ""
     RecoveringLeadsFar "recovering-leads-far"
         "where a replica that recovers waits counts as a word for that view, however far it is" ""
-    // Credentials, their verifier. All from here on are looked for by tests of crates and not by the simulator.
+    // Rules of view changes, one by one. All from here on are looked for by tests of crates and not by the simulator; see [`Hunt`].
+    SelectsFrom2f "selects-from-2f"
+        "2f VIEW-CHANGEs begin a view" ""
+    CheckpointOfF "checkpoint-of-f"
+        "a view starts from a checkpoint that f replicas vouch for" ""
+    CheckpointPassed "checkpoint-passed"
+        "a view starts from a checkpoint that only 2f replicas have not passed" ""
+    LowestCheckpoint "lowest-checkpoint"
+        "a view starts from the lowest checkpoint that could do" ""
+    LowestViewWins "lowest-view-wins"
+        "of the certificates that could be selected that of the lowest view is" ""
+    A1With2f "a1-with-2f"
+        "2f VIEW-CHANGEs that allow it suffice for a certificate (A1)" ""
+    A1AnyDigest "a1-any-digest"
+        "certificates of one view for different batches allow each other (A1)" ""
+    A1Passed "a1-passed"
+        "who has passed a place counts as one that allows what is selected there (A1)" ""
+    A2WithF "a2-with-f"
+        "f vouchers suffice for a certificate (A2)" ""
+    A2AnyView "a2-any-view"
+        "who pre-prepared a batch in an earlier view than the certificate's vouches for it (A2)" ""
+    NullWith2f "null-with-2f"
+        "2f VIEW-CHANGEs without a certificate make a place null (B)" ""
+    NullPassed "null-passed"
+        "who has passed a place counts as one without a certificate there (B)" ""
+    GapsClosed "gaps-closed"
+        "places that come to be null are left out, and what follows moves up" ""
+    LaterViewsTaken "later-views-taken"
+        "a VIEW-CHANGE may have certificates of the view that it is for" ""
+    TentativeKept "tentative-kept"
+        "who leaves a view does not undo what it has executed tentatively" ""
+    ViewWithoutBound "view-without-bound"
+        "a NEW-VIEW ends a recovery whose bound has gone since it came" ""
+    // Execution beside each other: what waits for what.
+    ReadsBesideChanges "reads-beside-changes"
+        "who reads does not wait for who changes before it" ""
+    WritesBesideChanges "writes-beside-changes"
+        "who writes runs beside who changes the same before it, and only settles after it" ""
+    WritesOverReads "writes-over-reads"
+        "a write is in the state before who reads before it has run" ""
+    SettlesOverReads "settles-over-reads"
+        "who settles does not wait for who reads before it" ""
+    SettlesOverChanges "settles-over-changes"
+        "who settles does not wait for who changes before it" ""
+    EverythingOverlooked "everything-overlooked"
+        "nobody waits for who touches everything" ""
+    ClassesOverlooked "classes-overlooked"
+        "who touches everything does not wait for who touches a class or less" ""
+    ClassOverlooked "class-overlooked"
+        "who touches an object does not wait for who touches its class" ""
+    ObjectsOverlooked "objects-overlooked"
+        "who touches a class does not wait for who touches its objects" ""
+    ObjectOverlooked "object-overlooked"
+        "who touches a range does not wait for who touches its object" ""
+    RangesOverlooked "ranges-overlooked"
+        "who touches an object does not wait for who touches ranges of it" ""
+    RangeEndsLeftOut "range-ends-left-out"
+        "ranges of which one begins with the other's last number do not meet" ""
+    PartsHidden "parts-hidden"
+        "who changes a range stands for all whose ranges meet it, also where they reach beyond it" ""
+    ReadersHide "readers-hide"
+        "who reads a scope stands for those who touch what lies in it" ""
+    ReadersHideChanger "readers-hide-changer"
+        "who reads a scope stands for who changed it before" ""
+    OwnUsesHide "own-uses-hide"
+        "an operation's use stands for others before its other uses have looked for them" ""
+    WeakerStays "weaker-stays"
+        "who settles after another for one use, and would run after it for the next, runs beside it" ""
+    LaterForgotten "later-forgotten"
+        "who is done takes a later one that changes the same out of sight" ""
+    UsesCut "uses-cut"
+        "of many uses the last ones are left out" ""
+    BaseBeside "base-beside"
+        "where all conflict, what is declared counts" ""
+    CheckpointsHurry "checkpoints-hurry"
+        "a checkpoint does not wait for the operations before it" ""
+    CheckpointsShort "checkpoints-short"
+        "a checkpoint does not wait for the last operation before it" ""
+    SettlesInNewest "settles-in-newest"
+        "what an operation wrote goes into the newest layer, not that of its own checkpoint" ""
+    RepliesInOldest "replies-in-oldest"
+        "the reply of an operation goes into the oldest layer, not that of its own checkpoint" ""
+    AnsweredKept "answered-kept"
+        "a checkpoint keeps the reply of an operation that was at work, though its client said that it has it" ""
+    TwinsExecuted "twins-executed"
+        "a request that is ordered again while it is at work is executed twice" ""
+    PlacesShared "places-shared"
+        "an operation enters while one is at work whose reply has the same place" ""
+    SessionsBeside "sessions-beside"
+        "what ends or outlives a session does not wait until it is alone" ""
+    UndoneSettles "undone-settles"
+        "what was undone while it was at work settles all the same" ""
+    GivenUpSettles "given-up-settles"
+        "what was at work on a state that was given up settles in the next one" ""
+    // Credentials, their verifier.
     HolderUnchecked "holder-unchecked"
         "who uses a credential need not be its subject" "a stolen capability"
     ForgeriesTaken "forgeries-taken"

@@ -570,3 +570,58 @@ fn a_view_that_begins_with_a_checkpoint_of_two_moves_no_water_mark() {
     }
     assert_eq!(replica.standing().stable, (seq, root));
 }
+
+/// PBFT 2002, 5.1.2: who leaves a view undoes what it has executed tentatively, at once, and executes it anew in the next one. Else its
+/// word for the result would be of a view that is over, and that of the others of the next: they would not count together.
+#[test]
+fn who_leaves_a_view_undoes_what_is_tentative() {
+    let mut replica = linked(2);
+    let m = proposal(1, at(1).wall, request(1, op()));
+    from_peer(&mut replica, 1, 0, PeerMessage::PrePrepare(m.clone())).unwrap();
+    for from in [0, 1, 3] {
+        prepare(&mut replica, from, &m).unwrap();
+    }
+    sync(&mut replica, 1);
+    let tentative = |outputs: &[Output]| {
+        let is_it = |o: &&Output| matches!(o, Output::Tentative(_));
+        outputs.iter().filter(is_it).count()
+    };
+    let undone = |outputs: &[Output]| {
+        let is_it = |o: &&Output| matches!(o, Output::Rollback);
+        outputs.iter().filter(is_it).count()
+    };
+    let out = outputs(&mut replica);
+    assert_eq!((tentative(&out), undone(&out)), (1, 0));
+
+    let digest = m.batch.digest();
+    let certificate = quorate_wire::message::Vote {
+        seq: Seq(1),
+        view: View(0),
+        digest,
+    };
+    let changes = [0, 1, 3].map(|r| {
+        signed(ViewChange {
+            prepared: vec![certificate.clone()],
+            preprepared: vec![certificate.clone()],
+            ..view_change_body(r, 1)
+        })
+    });
+    for change in &changes {
+        let m = PeerMessage::ViewChange(change.clone());
+        let _ = from_peer(&mut replica, 2, change.body.replica.0, m);
+    }
+    assert!(!replica.standing().active);
+    let out = outputs(&mut replica);
+    assert_eq!((tentative(&out), undone(&out)), (0, 1));
+
+    let m = new_view(1, named(&changes), (Seq(0), GENESIS), vec![digest]);
+    from_peer(&mut replica, 2, 1, PeerMessage::NewView(m)).unwrap();
+    for from in [0, 1, 3] {
+        let (view, seq) = (View(1), Seq(1));
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        from_peer(&mut replica, 2, from, vote).unwrap();
+    }
+    sync(&mut replica, 2);
+    let out = outputs(&mut replica);
+    assert_eq!((tentative(&out), undone(&out)), (1, 0));
+}

@@ -7,6 +7,8 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use quorate_wire::mutants::{Mutant, is_on};
+
 use super::uses::{Mode, Scope, Use};
 use super::{After, OpId};
 
@@ -47,6 +49,13 @@ struct Part {
 /// until their operation is done, so a later run step may well write beside an earlier one that reads.
 fn after(earlier: Mode, later: Mode) -> Option<After> {
     match (earlier, later) {
+        (Mode::Read, Mode::Write) if is_on(Mutant::WritesOverReads) => None,
+        (Mode::Read, Mode::Settle) if is_on(Mutant::SettlesOverReads) => None,
+        (Mode::Write | Mode::Settle, Mode::Read) if is_on(Mutant::ReadsBesideChanges) => None,
+        (Mode::Write | Mode::Settle, Mode::Settle) if is_on(Mutant::SettlesOverChanges) => None,
+        (Mode::Write | Mode::Settle, Mode::Write) if is_on(Mutant::WritesBesideChanges) => {
+            Some(After::Settle)
+        }
         (Mode::Read, Mode::Read) => None,
         (_, Mode::Settle) | (Mode::Read, Mode::Write) => Some(After::Settle),
         (Mode::Write | Mode::Settle, Mode::Read | Mode::Write) => Some(After::Run),
@@ -56,8 +65,11 @@ fn after(earlier: Mode, later: Mode) -> Option<After> {
 impl Index {
     /// Calls `found` with each operation in the index that this use has to wait for; with some more than once.
     pub fn conflicts(&self, new: &Use, found: &mut impl FnMut(OpId, After)) {
-        self.everything.conflicts(new.mode, found);
+        if !is_on(Mutant::EverythingOverlooked) {
+            self.everything.conflicts(new.mode, found);
+        }
         match new.scope {
+            Scope::Everything if is_on(Mutant::ClassesOverlooked) => {}
             Scope::Everything => {
                 for class in self.classes.values() {
                     class.conflicts_below(new, found);
@@ -72,7 +84,9 @@ impl Index {
                 let Some(class) = self.classes.get(&class) else {
                     return;
                 };
-                class.slot.conflicts(new.mode, found);
+                if !is_on(Mutant::ClassOverlooked) {
+                    class.slot.conflicts(new.mode, found);
+                }
                 if let Some(object) = class.objects.get(&object) {
                     object.conflicts(new, found);
                 }
@@ -82,7 +96,7 @@ impl Index {
 
     /// Notes a use of an operation that waits for all that it conflicts with.
     pub fn add(&mut self, new: &Use, id: OpId) {
-        let changes = new.mode != Mode::Read;
+        let changes = new.mode != Mode::Read || is_on(Mutant::ReadersHide);
         match new.scope {
             Scope::Everything => {
                 if changes {
@@ -107,7 +121,11 @@ impl Index {
             Scope::Range(class, object, from, to) => {
                 let ranges = &mut self.object(class, object).ranges;
                 if changes {
-                    ranges.retain(|part| !part.lies_in(from, to));
+                    let meets = |part: &Part| part.scope.overlaps(new.scope);
+                    let is_hidden = |part: &Part| {
+                        part.lies_in(from, to) || (is_on(Mutant::PartsHidden) && meets(part))
+                    };
+                    ranges.retain(|part| !is_hidden(part));
                 }
                 ranges.push(Part {
                     scope: new.scope,
@@ -166,6 +184,9 @@ impl Index {
 impl Class {
     fn conflicts_below(&self, new: &Use, found: &mut impl FnMut(OpId, After)) {
         self.slot.conflicts(new.mode, found);
+        if is_on(Mutant::ObjectsOverlooked) {
+            return;
+        }
         for object in self.objects.values() {
             object.conflicts(new, found);
         }
@@ -174,7 +195,13 @@ impl Class {
 
 impl Object {
     fn conflicts(&self, new: &Use, found: &mut impl FnMut(OpId, After)) {
-        self.slot.conflicts(new.mode, found);
+        let is_range = matches!(new.scope, Scope::Range(..));
+        if !is_range || !is_on(Mutant::ObjectOverlooked) {
+            self.slot.conflicts(new.mode, found);
+        }
+        if !is_range && is_on(Mutant::RangesOverlooked) {
+            return;
+        }
         for part in &self.ranges {
             if part.scope.overlaps(new.scope)
                 && let Some(after) = after(part.mode, new.mode)
@@ -197,7 +224,12 @@ impl Slot {
 
     fn add(&mut self, mode: Mode, id: OpId) {
         match mode {
-            Mode::Read => self.readers.push_back(id),
+            Mode::Read => {
+                self.readers.push_back(id);
+                if is_on(Mutant::ReadersHideChanger) {
+                    self.changer = None;
+                }
+            }
             Mode::Write | Mode::Settle => {
                 self.changer = Some(id);
                 self.readers.clear();
@@ -206,7 +238,7 @@ impl Slot {
     }
 
     fn remove(&mut self, id: OpId) {
-        if self.changer == Some(id) {
+        if self.changer == Some(id) || is_on(Mutant::LaterForgotten) {
             self.changer = None;
         }
         if let Some(at) = self.readers.iter().position(|&reader| reader == id) {

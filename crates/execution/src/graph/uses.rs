@@ -3,6 +3,8 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use quorate_wire::mutants::{Mutant, is_on};
+
 /// A part of the state, in a hierarchy of the service's own making: everything, classes, objects, ranges of an object.
 ///
 /// Two scopes overlap where one lies in the other, or where two ranges of one object have a number in common. What
@@ -40,7 +42,11 @@ impl Scope {
                 (a, x) == (b, y)
             }
             (Range(a, x, from, to), Range(b, y, start, end)) => {
-                (a, x) == (b, y) && from <= end && start <= to
+                let meet = match is_on(Mutant::RangeEndsLeftOut) {
+                    true => from < end && start < to,
+                    false => from <= end && start <= to,
+                };
+                (a, x) == (b, y) && meet
             }
         }
     }
@@ -116,6 +122,9 @@ impl Uses {
 
     fn with(mut self, scope: Scope, mode: Mode) -> Uses {
         if self.0.len() >= Uses::MAX {
+            if is_on(Mutant::UsesCut) {
+                return self;
+            }
             return Uses::everything();
         }
         self.0.push(Use { scope, mode });
