@@ -77,7 +77,7 @@ pub fn log(data: &[u8]) {
         return;
     };
     let record = Record {
-        bodies: vec![Bytes::from_static(b"body")],
+        bodies: vec![Bytes::from_static(b"body").into()],
         ..Record::new(LogIndex(next), Seq(1), Bytes::from_static(b"next"))
     };
     log.append(std::slice::from_ref(&record))

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use quorate_store::Blobs;
 use quorate_wire::message::MAX_FRAME_BYTES;
-use quorate_wire::{LogIndex, Seq};
+use quorate_wire::{Body, LogIndex, Seq};
 
 use bodies::Bodies;
 use current::Current;
@@ -88,7 +88,7 @@ pub struct Record {
     /// Its bytes.
     pub bytes: Bytes,
     /// Large parts of it, which rows of the state may share; as many as a batch has requests. None in a head.
-    pub bodies: Vec<Bytes>,
+    pub bodies: Vec<Body>,
     /// The bodies are gone or changed, and none is here.
     pub damaged: bool,
 }
@@ -108,7 +108,12 @@ impl Record {
 
     /// How many bytes it has, with its bodies.
     pub fn weight(&self) -> usize {
-        self.bytes.len() + self.bodies.iter().map(Bytes::len).sum::<usize>()
+        self.bytes.len()
+            + self
+                .bodies
+                .iter()
+                .map(|body| body.bytes().len())
+                .sum::<usize>()
     }
 }
 

@@ -28,7 +28,7 @@ impl MemorySnapshot {
     /// # Errors
     /// [`Fault`] where this snapshot's tree does not fit its entries.
     pub fn apply(&self, delta: &Layer) -> Result<(MemorySnapshot, Digest), Fault> {
-        let update = tree::update(self, delta)?;
+        let update = tree::update(self, delta, |_| None)?;
         let mut after = self.clone();
         write(&mut after.entries, delta);
         write(&mut after.nodes, &update.nodes);

@@ -77,6 +77,18 @@ pub trait Snapshot: Send + Sync + fmt::Debug {
     /// [`Fault`] where the store fails.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault>;
 
+    /// The value of a key with its digest, for which a store that checks what it reads does not hash it once more.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    fn get_hashed(&self, key: &[u8]) -> Result<Option<(Bytes, Digest)>, Fault> {
+        let hashed = |value: Bytes| {
+            let digest = Digest::of(Content::StateValue, &value);
+            (value, digest)
+        };
+        Ok(self.get(key)?.map(hashed))
+    }
+
     /// The length and digest of a key's value. A store that has them beside a large value does not read it for that.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use quorate_wire::{Seq, record};
+use quorate_wire::{Body, Digest, Seq, record};
 
 use crate::blocks::Disk;
 pub(crate) use directory::Directory;
@@ -74,7 +74,7 @@ struct Inner {
     /// Bytes that the log wrote and rows may come to refer to, by their address.
     recent: BTreeMap<usize, Recent>,
     /// Bytes that a former store has, which rows may come to refer to.
-    offered: VecDeque<(Bytes, Place)>,
+    offered: VecDeque<Offered>,
     offered_bytes: usize,
     /// Whether a former store is read, which nobody else knows to refer to anything.
     held: bool,
@@ -88,9 +88,33 @@ struct Segment {
 
 #[derive(Debug)]
 struct Recent {
-    bytes: Bytes,
+    body: Body,
     place: Place,
     seq: Seq,
+}
+
+#[derive(Debug)]
+struct Offered {
+    bytes: Bytes,
+    digest: Digest,
+    place: Place,
+}
+
+impl Offered {
+    /// Whether it is these bytes in memory. Both are alive, so the addresses are those of the same bytes.
+    fn is(&self, value: &Bytes) -> bool {
+        self.bytes.as_ptr().addr() == value.as_ptr().addr() && self.bytes.len() == value.len()
+    }
+}
+
+impl Inner {
+    /// What was written lately of which a value is a part, and where in it that begins. Both are alive, as above.
+    fn recent(&self, value: &Bytes) -> Option<(&Recent, usize)> {
+        let address = value.as_ptr().addr();
+        let (start, recent) = self.recent.range(..=address).next_back()?;
+        let from = address - start;
+        (from + value.len() <= recent.body.bytes().len()).then_some((recent, from))
+    }
 }
 
 impl Blobs {
@@ -181,9 +205,9 @@ impl Blobs {
 
     /// Says that the log has written these bytes, for the place `seq` in the agreed order, and that they are durable.
     /// Rows that are slices of them need not be written again, up to the checkpoint that `seq` belongs to.
-    pub fn remember(&self, bytes: Bytes, place: Place, seq: Seq) {
-        let address = bytes.as_ptr().addr();
-        let recent = Recent { bytes, place, seq };
+    pub fn remember(&self, body: Body, place: Place, seq: Seq) {
+        let address = body.bytes().as_ptr().addr();
+        let recent = Recent { body, place, seq };
         self.lock().recent.insert(address, recent);
     }
 
@@ -202,37 +226,49 @@ impl Blobs {
 
     /// Where the log wrote these bytes: they are found if they are a part of what it was given, and not a copy.
     pub(crate) fn find(&self, value: &Bytes) -> Option<Place> {
-        let address = value.as_ptr().addr();
         let mut inner = self.lock();
-        let same = |(bytes, _): &(Bytes, Place)| {
-            bytes.as_ptr().addr() == address && bytes.len() == value.len()
-        };
-        if let Some(at) = inner.offered.iter().position(same) {
-            let (bytes, place) = inner.offered.remove(at)?;
-            inner.offered_bytes -= bytes.len();
-            return Some(place);
+        if let Some(at) = inner.offered.iter().position(|offered| offered.is(value)) {
+            let offered = inner.offered.remove(at)?;
+            inner.offered_bytes -= offered.bytes.len();
+            return Some(offered.place);
         }
-        let (start, recent) = inner.recent.range(..=address).next_back()?;
-        // Both are alive, so the addresses are those of the same bytes.
-        let from = address - start;
-        let within = from + value.len() <= recent.bytes.len();
-        within.then(|| Place {
+        let (recent, from) = inner.recent(value)?;
+        Some(Place {
             segment: recent.place.segment,
             offset: recent.place.offset + from as u64,
             length: value.len() as u32,
         })
     }
 
-    /// Says where a former store has these bytes: rows with them need not be written again. What is not used soon is forgotten.
-    pub(crate) fn offer(&self, bytes: Bytes, place: Place) {
+    /// The digest of a value, if it was taken of these very bytes when they came: of a piece of an operation, or of what a former
+    /// store has.
+    pub(crate) fn digest(&self, value: &Bytes) -> Option<Digest> {
+        if value.len() < LARGE_BYTES {
+            return None;
+        }
+        let inner = self.lock();
+        let offered = inner.offered.iter().find(|offered| offered.is(value));
+        offered.map(|offered| offered.digest).or_else(|| {
+            let (recent, from) = inner.recent(value)?;
+            recent.body.piece(from, value.len())
+        })
+    }
+
+    /// Says where a former store has these bytes: rows with them need not be written again, nor hashed. What is not used soon is
+    /// forgotten.
+    pub(crate) fn offer(&self, bytes: Bytes, digest: Digest, place: Place) {
         let mut inner = self.lock();
         inner.offered_bytes += bytes.len();
-        inner.offered.push_back((bytes, place));
+        inner.offered.push_back(Offered {
+            bytes,
+            digest,
+            place,
+        });
         while inner.offered_bytes > MAX_OFFERED_BYTES {
-            let Some((oldest, _)) = inner.offered.pop_front() else {
+            let Some(oldest) = inner.offered.pop_front() else {
                 break;
             };
-            inner.offered_bytes -= oldest.len();
+            inner.offered_bytes -= oldest.bytes.len();
         }
     }
 
@@ -401,5 +437,45 @@ impl Appender {
         synced.map_err(|source| self.blobs.error(growing.number, source))?;
         growing.unsynced = false;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_wire::body::PIECE_BYTES;
+    use quorate_wire::digest::Content;
+
+    /// What was hashed on its way here is not hashed again: the same bytes in memory, that is, and no others.
+    #[test]
+    fn digests_are_known_of_the_same_bytes_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let blobs = Blobs::open(dir.path()).unwrap();
+        let bytes = Bytes::from(vec![7; 3 * PIECE_BYTES + 10]);
+        let piece = bytes.slice(10..10 + PIECE_BYTES);
+        let digest = Some(Digest::of(Content::StateValue, &piece));
+        assert_eq!(blobs.digest(&piece), None);
+        let place = Place {
+            segment: 1,
+            offset: 0,
+            length: bytes.len() as u32,
+        };
+        blobs.remember(bytes.clone().into(), place, Seq(1));
+        assert_eq!(blobs.digest(&piece), digest);
+        assert_eq!(blobs.digest(&bytes.slice(9..9 + PIECE_BYTES)), None);
+        assert_eq!(blobs.digest(&bytes.slice(10..9 + PIECE_BYTES)), None);
+        let copy = Bytes::copy_from_slice(&piece);
+        assert_eq!(blobs.digest(&copy), None);
+        blobs.forget(Seq(1));
+        assert_eq!(blobs.digest(&piece), None);
+
+        // What a former store was read for is known until it is stored, whatever its length.
+        let odd = bytes.slice(1..LARGE_BYTES + 1);
+        let given = Digest::of(Content::StateValue, &odd);
+        blobs.offer(odd.clone(), given, place);
+        assert_eq!(blobs.digest(&odd), Some(given));
+        assert_eq!(blobs.digest(&bytes.slice(..LARGE_BYTES)), None);
+        assert_eq!(blobs.find(&odd), Some(place));
+        assert_eq!(blobs.digest(&odd), None);
     }
 }

@@ -193,7 +193,7 @@ fn power_cuts_leave_a_whole_checkpoint() {
         {
             let place = log.append(value).unwrap();
             log.sync().unwrap();
-            blobs.remember(value.clone(), place, Seq(seq));
+            blobs.remember(value.clone().into(), place, Seq(seq));
         }
         store.checkpoint(Seq(seq), &delta, true).unwrap();
         blobs.unpin_below(log.current().unwrap());

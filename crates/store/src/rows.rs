@@ -93,22 +93,6 @@ fn digest(kind: Kind, key: &[u8], row: &[u8]) -> Option<Digest> {
     (found == tag(kind as u8 + OF_DIGEST, key, digest)).then(|| Digest::from_slice(digest).ok())?
 }
 
-/// The content of a row, wherever it is, if it is what was put there.
-pub(crate) fn read(
-    kind: Kind,
-    key: &[u8],
-    row: &[u8],
-    blobs: &Blobs,
-    path: &Path,
-) -> Result<Bytes, StoreError> {
-    let Some(place) = place(row) else {
-        let content = open(kind, key, row).map_err(|fault| StoreError::fault(path, fault))?;
-        return Ok(Bytes::copy_from_slice(content));
-    };
-    let (content, _) = read_elsewhere(kind, key, row, place, blobs)?;
-    Ok(content)
-}
-
 /// The content of a row that has it elsewhere, if it is what was put there, and its digest.
 pub(crate) fn read_elsewhere(
     kind: Kind,
@@ -221,14 +205,29 @@ impl StoreSnapshot {
     }
 
     fn read(&self, kind: Kind, key: &[u8], row: &[u8]) -> Result<Bytes, Fault> {
-        let content = read(kind, key, row, &self.blobs, &self.path);
-        let content = content.map_err(|e| self.damage.note(e))?;
-        if self.offers
-            && let Some(place) = place(row)
-        {
-            self.blobs.offer(content.clone(), place);
-        }
+        let (content, _) = self.read_hashed(kind, key, row)?;
         Ok(content)
+    }
+
+    /// The content of a row, and its digest where that had to be taken.
+    fn read_hashed(
+        &self,
+        kind: Kind,
+        key: &[u8],
+        row: &[u8],
+    ) -> Result<(Bytes, Option<Digest>), Fault> {
+        let Some(place) = place(row) else {
+            let content = open(kind, key, row);
+            let content =
+                content.map_err(|fault| self.damage.note(StoreError::fault(&self.path, fault)))?;
+            return Ok((Bytes::copy_from_slice(content), None));
+        };
+        let found = read_elsewhere(kind, key, row, place, &self.blobs);
+        let (content, digest) = found.map_err(|e| self.damage.note(e))?;
+        if self.offers {
+            self.blobs.offer(content.clone(), digest, place);
+        }
+        Ok((content, Some(digest)))
     }
 
     fn fault(&self, error: redb::StorageError) -> Fault {
@@ -239,6 +238,15 @@ impl StoreSnapshot {
 impl Snapshot for StoreSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
         self.row(&self.entries, Kind::Entry, key)
+    }
+
+    fn get_hashed(&self, key: &[u8]) -> Result<Option<(Bytes, Digest)>, Fault> {
+        let Some(row) = self.entries.get(key).map_err(|e| self.fault(e))? else {
+            return Ok(None);
+        };
+        let (content, digest) = self.read_hashed(Kind::Entry, key, row.value())?;
+        let digest = digest.unwrap_or_else(|| Digest::of(Content::StateValue, &content));
+        Ok(Some((content, digest)))
     }
 
     fn summary(&self, key: &[u8]) -> Result<Option<Summary>, Fault> {

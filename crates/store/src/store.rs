@@ -139,7 +139,8 @@ impl Store {
         delta: &Layer,
         complete: bool,
     ) -> Result<(Digest, Arc<dyn Snapshot>), StoreError> {
-        let update = tree::update(&*self.newest.snapshot, delta)
+        let blobs = &self.space.blobs;
+        let update = tree::update(&*self.newest.snapshot, delta, |value| blobs.digest(value))
             .map_err(|fault| self.damage.judge(&self.path, fault))?;
         let write = begin(&self.database, &self.path)?;
         Entries::open(&write, &mut self.space, &self.path)?.write(delta, &update.values)?;

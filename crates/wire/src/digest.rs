@@ -58,6 +58,8 @@ pub enum Content {
     Identity,
     /// A reply's result that holds values of the state: its bytes and the values' digests.
     PartedResult,
+    /// A client request whose operation is hashed in pieces.
+    LongRequest,
 }
 
 impl Content {
@@ -82,6 +84,7 @@ impl Content {
             Content::AuditRow => "quorate v1 audit row",
             Content::Identity => "quorate v1 identity",
             Content::PartedResult => "quorate v1 parted result",
+            Content::LongRequest => "quorate v1 long request",
         }
     }
 
@@ -99,7 +102,7 @@ impl Content {
         const fn digit(c: u8) -> u8 {
             if c <= b'9' { c - b'0' } else { c - b'a' + 10 }
         }
-        const KEYS: [[u8; 32]; 18] = [
+        const KEYS: [[u8; 32]; 19] = [
             key("cf9b25cc9c736526730adcc7c545cb377361470b1c78b5fed7a74dbc735be731"),
             key("38bb3bcec03df8ccf4bed6668cf07a62090006608b6c05b910380c8a0657fbb2"),
             key("67e041f9adbdabcdffa09e129c269cc65fe6dac6a8980fd014a9fd0df2df2dce"),
@@ -118,6 +121,7 @@ impl Content {
             key("1b6c5a46b8ac83562dec63307deb6a6224c5a5d51bfd3e2609998949ff8b66ee"),
             key("d6e8b9bcfa542cece1db0484c57446d032814bb3c8bf93bfad1dc3b179827525"),
             key("b75b9279d910a77ea58848162f393fa57451af4a99b510dc867c0ca9bd9eaf4f"),
+            key("e89f736dd5064666617bd24da0322e12c91f3883516c861fbd269e539ab4c9e6"),
         ];
         KEYS[self as usize]
     }
@@ -230,6 +234,7 @@ mod tests {
             Content::AuditRow,
             Content::Identity,
             Content::PartedResult,
+            Content::LongRequest,
         ];
         for content in all {
             let derived = blake3::hazmat::hash_derive_key_context(content.context());

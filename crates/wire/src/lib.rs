@@ -22,6 +22,7 @@
 extern crate alloc;
 
 pub mod auth;
+pub mod body;
 pub mod codec;
 pub mod digest;
 pub mod epoch;
@@ -38,6 +39,7 @@ pub mod tree;
 pub use auth::{
     Authentication, Authenticator, KeyPair, Mac, MacKey, PublicKey, Signature, Verified,
 };
+pub use body::Body;
 pub use codec::{Decode, DecodeError, Encode, Reader};
 pub use digest::Digest;
 pub use epoch::{EpochStatus, ReplicaKeys, ReplicaSignature, Signer, Signs};

@@ -14,7 +14,7 @@ pub(super) fn pack(index: LogIndex, record: &Record) -> wal::Record {
     for (position, request) in (0..).zip(record.requests()) {
         if request.op().len() >= LARGE_BYTES {
             positions.push(position);
-            bodies.push(request.op().clone());
+            bodies.push(request.body().clone());
         }
     }
     let mut bytes = Vec::new();
@@ -107,7 +107,7 @@ mod tests {
             assert!(packed.bytes.len() < LARGE + 1000);
             let first = record.requests().iter().find(|r| r.op().len() >= LARGE);
             if let Some(first) = first {
-                assert_eq!(packed.bodies[0].as_ptr(), first.op().as_ptr());
+                assert_eq!(packed.bodies[0].bytes().as_ptr(), first.op().as_ptr());
             }
             assert_eq!(unpack(packed.clone()), Ok(record.clone()));
             if let Some(one_less) = packed.bodies.len().checked_sub(1) {

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use quorate_store::{Appender, Blobs};
+use quorate_wire::Body;
 
 use super::error::blob_error;
 use super::segment::{BodyRef, Found};
@@ -42,8 +43,8 @@ impl Bodies {
         for record in records {
             let mut bodies = Vec::with_capacity(record.bodies.len());
             for body in &record.bodies {
-                let place = self.appender.append(body).map_err(blob_error)?;
-                let sum = crc32fast::hash(body);
+                let place = self.appender.append(body.bytes()).map_err(blob_error)?;
+                let sum = crc32fast::hash(body.bytes());
                 bodies.push(BodyRef { place, sum });
             }
             written.push(bodies);
@@ -65,7 +66,7 @@ impl Bodies {
         let mut damaged = false;
         for BodyRef { place, sum } in found.bodies {
             let body = match blobs.read(place) {
-                Ok(body) if crc32fast::hash(&body) == sum => body,
+                Ok(body) if crc32fast::hash(&body) == sum => Body::new(body),
                 Err(e) if !is_loss(&e.source) => return Err(blob_error(e)),
                 Ok(_) | Err(_) => {
                     if self.told.replace(Some(place.segment)) != Some(place.segment) {

@@ -29,7 +29,7 @@ fn bytes(salt: u64, length: u64) -> Bytes {
 
 /// A record whose bytes and bodies follow from its index.
 fn record(index: u64, bodies: u64) -> Record {
-    let bodies = (0..bodies).map(|b| bytes(index * 64 + b, 20_000 + 7 * index + b));
+    let bodies = (0..bodies).map(|b| bytes(index * 64 + b, 20_000 + 7 * index + b).into());
     Record {
         bodies: bodies.collect(),
         ..Record::new(LogIndex(index), Seq(index), bytes(index, 200))

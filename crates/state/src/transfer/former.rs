@@ -9,7 +9,6 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use quorate_wire::Digest;
-use quorate_wire::digest::Content;
 
 use super::diff::{Above, NodeWant, ValueWant};
 use super::fetcher::{Fetcher, check_node};
@@ -52,8 +51,10 @@ pub struct Found {
 /// One piece of the former state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// As it is there. It keeps no other bytes alive: it is held until it is stored.
-    Here(Bytes),
+    /// A node of the tree as it is there. It keeps no other bytes alive: it is held until it is stored.
+    Node(Bytes),
+    /// A value, likewise, with its digest: taken where it was read, from the bytes themselves.
+    Value(Bytes, Digest),
     /// There is none of that name.
     None,
     /// The store says itself that it is damaged.
@@ -76,21 +77,25 @@ pub struct Counts {
 /// Looks for pieces: what the driver does with a [`Lookup`], on a thread of its own. A store that fails is one that is damaged.
 pub fn look(snapshot: &dyn Snapshot, lookup: &Lookup) -> Found {
     let (number, mut pieces, mut bytes) = (lookup.number, Vec::new(), 0);
-    let mut keep = |found: Result<Option<Bytes>, Fault>| {
+    let mut keep = |found: Result<Option<Piece>, Fault>| {
         let piece = match found {
-            Ok(Some(piece)) => Piece::Here(piece),
-            Ok(None) => Piece::None,
+            Ok(piece) => piece.unwrap_or(Piece::None),
             Err(_) => Piece::Damaged,
         };
-        if let Piece::Here(piece) = &piece {
+        if let Piece::Node(piece) | Piece::Value(piece, _) = &piece {
             bytes += piece.len();
         }
         pieces.push(piece);
         bytes < REPLY_BYTES
     };
+    let node = |path| Ok(snapshot.node(path)?.map(Piece::Node));
+    let value = |key| {
+        let found = snapshot.get_hashed(key)?;
+        Ok(found.map(|(value, digest)| Piece::Value(value, digest)))
+    };
     match &lookup.names {
-        Names::Nodes(paths) => paths.iter().all(|path| keep(snapshot.node(path))),
-        Names::Values(keys) => keys.iter().all(|key| keep(snapshot.get(key))),
+        Names::Nodes(paths) => paths.iter().all(|path| keep(node(path))),
+        Names::Values(keys) => keys.iter().all(|key| keep(value(key))),
     };
     Found { number, pieces }
 }
@@ -240,9 +245,12 @@ impl Fetcher {
         for want in wants {
             let piece = pieces.next();
             let looked = piece.is_some();
-            let bytes = self.here(piece);
-            let node =
-                bytes.and_then(|bytes| check_node(&want, bytes.clone()).map(|node| (bytes, node)));
+            let node = match self.here(piece) {
+                Some(Piece::Node(bytes)) => {
+                    check_node(&want, bytes.clone()).map(|node| (bytes, node))
+                }
+                _ => None,
+            };
             match (node, &mut self.diff.near) {
                 (Some((bytes, node)), _) => {
                     self.count_right(bytes.len());
@@ -261,8 +269,10 @@ impl Fetcher {
         for want in wants {
             let piece = pieces.next();
             let looked = piece.is_some();
-            let value = self.here(piece);
-            let value = value.filter(|v| Digest::of(Content::StateValue, v) == want.digest);
+            let value = match self.here(piece) {
+                Some(Piece::Value(value, digest)) if digest == want.digest => Some(value),
+                _ => None,
+            };
             match (value, &mut self.diff.near) {
                 (Some(value), _) => {
                     self.count_right(value.len());
@@ -274,18 +284,14 @@ impl Fetcher {
         }
     }
 
-    /// The bytes of a piece of the former state, which is counted as differing until it is known to be right.
-    fn here(&mut self, piece: Option<Piece>) -> Option<Bytes> {
-        let counts = &mut self.counts;
-        match piece? {
-            Piece::Here(bytes) => {
-                counts.differing += 1;
-                return Some(bytes);
-            }
-            Piece::None => counts.differing += 1,
-            Piece::Damaged => counts.damaged += 1,
+    /// A piece of the former state, which is counted as differing until it is known to be right.
+    fn here(&mut self, piece: Option<Piece>) -> Option<Piece> {
+        match &piece {
+            Some(Piece::Node(_) | Piece::Value(..) | Piece::None) => self.counts.differing += 1,
+            Some(Piece::Damaged) => self.counts.damaged += 1,
+            None => {}
         }
-        None
+        piece
     }
 
     fn count_right(&mut self, bytes: usize) {

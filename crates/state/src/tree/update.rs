@@ -27,12 +27,20 @@ pub struct Update {
     pub values: Vec<Option<Digest>>,
 }
 
-/// The changes that `delta` makes to the tree of `base`.
+/// The changes that `delta` makes to the tree of `base`. `known` says the digest of a value for which it was taken already: the
+/// caller's own, of the same bytes in memory.
 ///
 /// # Errors
 /// [`Fault`] where the store fails or its tree is damaged.
-pub fn update(base: &dyn Snapshot, delta: &Layer) -> Result<Update, Fault> {
-    let digest = |value: &Bytes| Digest::of(Content::StateValue, value);
+pub fn update(
+    base: &dyn Snapshot,
+    delta: &Layer,
+    known: impl Fn(&Bytes) -> Option<Digest>,
+) -> Result<Update, Fault> {
+    let digest = |value: &Bytes| {
+        let known = known(value);
+        known.unwrap_or_else(|| Digest::of(Content::StateValue, value))
+    };
     let values: Vec<_> = delta.values().map(|v| v.as_ref().map(digest)).collect();
     let keys = delta.keys().zip(&values);
     let mut changes: Vec<Change> = keys

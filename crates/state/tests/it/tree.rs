@@ -121,7 +121,7 @@ proptest! {
         let snapshot = apply(&MemorySnapshot::default(), &delta);
         let mut same = as_layer(&snapshot.entries);
         same.extend((1000..1100).map(|k| (key(k), None)));
-        let update = tree::update(&snapshot, &same).unwrap();
+        let update = tree::update(&snapshot, &same, |_| None).unwrap();
         prop_assert_eq!(update.nodes.len(), 0);
         prop_assert_eq!(update.root, tree::root(&snapshot).unwrap());
     }

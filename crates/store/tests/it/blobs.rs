@@ -78,7 +78,7 @@ fn large_values_are_written_once() {
     let body: Bytes = (0..6).flat_map(|k| value(k, 0)).collect();
     let place = log.append(&body).unwrap();
     log.sync().unwrap();
-    blobs.remember(body.clone(), place, Seq(1));
+    blobs.remember(body.clone().into(), place, Seq(1));
     let before = segment_bytes(dir.path());
     assert_eq!(before, body.len() as u64);
     let piece = |k: usize| Some(body.slice(k * VALUE + 100..(k + 1) * VALUE + 100));
@@ -100,6 +100,49 @@ fn large_values_are_written_once() {
     let model = model.apply(&later).unwrap().0;
     drop(store);
     assert_same(&*open(dir.path()).newest().snapshot, &model);
+}
+
+/// A piece of an operation that goes into the state whole has the digest that it had in the operation; where a value is another
+/// part of the same bytes, that of a piece is not taken for its own.
+#[test]
+fn pieces_of_operations_have_their_own_digests() {
+    let dir = tempfile::tempdir().unwrap();
+    let blobs = blobs(dir.path());
+    let mut store = Store::open(&dir.path().join("state"), blobs.clone(), Options::default());
+    let store = store.as_mut().unwrap();
+    let mut log = Appender::pinning(blobs.clone());
+    let mut model = MemorySnapshot::default();
+    for (seq, head) in (1..).zip([0, 57, VALUE - 1]) {
+        let body: Bytes = (0..5).flat_map(|k| value(k, seq)).collect();
+        let body = body.slice(VALUE - head..);
+        let place = log.append(&body).unwrap();
+        log.sync().unwrap();
+        blobs.remember(body.clone().into(), place, Seq(seq));
+        let starts = [
+            head,
+            head + VALUE,
+            head + VALUE / 2,
+            head + 3 * VALUE,
+            head + 1,
+            0,
+        ];
+        let part = |(k, from): (u64, usize)| (key(k), Some(body.slice(from..from + VALUE)));
+        let mut delta: Layer = (0..).zip(starts).map(part).collect();
+        for (k, length) in (10..).zip([LARGE_BYTES, VALUE - 1, VALUE + 1, 2 * VALUE]) {
+            delta.insert(key(k), Some(body.slice(head..head + length)));
+        }
+        let (root, snapshot) = store.checkpoint(Seq(seq), &delta, true).unwrap();
+        let hashed = model.apply(&delta).unwrap();
+        assert_eq!(root, hashed.1);
+        model = hashed.0;
+        assert_same(&*snapshot, &model);
+        for (key, value) in &model.entries {
+            let hashed = snapshot.get_hashed(key).unwrap().unwrap();
+            let digest = Summary::of(value).digest;
+            assert_eq!(hashed, (value.clone(), digest));
+        }
+        assert_eq!(snapshot.get_hashed(b"no key").unwrap(), None);
+    }
 }
 
 /// What is overwritten and deleted gives its room back, while what is alive is moved away; snapshots go on reading what

@@ -7,6 +7,7 @@ use super::parted::Parted;
 use super::report::Report;
 use super::{MAX_OP_BYTES, MAX_RESULT_BYTES};
 use crate::auth::{AuthError, Authenticator, Mac, MacKey};
+use crate::body::Body;
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::digest::{Content, Digest};
 use crate::ids::{ClientId, Quorum, ReplicaId, RequestNumber, SessionId, View};
@@ -14,14 +15,15 @@ use crate::{record, tagged};
 
 /// An operation that a client wants executed once.
 ///
-/// The digest is computed when the request is made or decoded: one pass over the body, and none later.
+/// The digest is computed when the request is made or decoded: one pass over the body, and none later, also where
+/// pieces of a long one go into the state ([`Body`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     client: ClientId,
     session: SessionId,
     number: RequestNumber,
     answered: RequestNumber,
-    op: Bytes,
+    body: Body,
     digest: Digest,
 }
 
@@ -37,12 +39,13 @@ impl Request {
         session: SessionId,
         number: RequestNumber,
         answered: RequestNumber,
-        op: Bytes,
+        op: impl Into<Body>,
     ) -> Request {
+        let body: Body = op.into();
         assert!(
-            op.len() <= MAX_OP_BYTES,
+            body.bytes().len() <= MAX_OP_BYTES,
             "an operation of {} bytes is too long",
-            op.len()
+            body.bytes().len()
         );
         // Their encodings, one after the other; behind the operation, so that the hash takes that in whole chunks, several at
         // once.
@@ -51,20 +54,26 @@ impl Request {
         tail[32..40].copy_from_slice(&session.0.to_le_bytes());
         tail[40..48].copy_from_slice(&number.0.to_le_bytes());
         tail[48..].copy_from_slice(&answered.0.to_le_bytes());
-        let digest = Digest::of_parts(Content::Request, &[&op, &tail]);
+        let kind = match body.is_long() {
+            true => Content::LongRequest,
+            false => Content::Request,
+        };
+        let mut hashing = Digest::hashing(kind);
+        body.add_to(&mut hashing);
+        hashing.add(&tail);
         Request {
             client,
             session,
             number,
             answered,
-            op,
-            digest,
+            body,
+            digest: hashing.end(),
         }
     }
 
     /// The same request with another operation.
     #[must_use]
-    pub fn with_op(&self, op: Bytes) -> Request {
+    pub fn with_op(&self, op: impl Into<Body>) -> Request {
         Request::after(self.client, self.session, self.number, self.answered, op)
     }
 
@@ -90,7 +99,12 @@ impl Request {
 
     /// What is to be done, in the service's own encoding.
     pub fn op(&self) -> &Bytes {
-        &self.op
+        self.body.bytes()
+    }
+
+    /// The same with the digests of its pieces.
+    pub fn body(&self) -> &Body {
+        &self.body
     }
 
     /// The digest over all of the above.
@@ -100,7 +114,7 @@ impl Request {
 
     /// How many bytes the request takes up in a message or in memory, about.
     pub fn weight(&self) -> usize {
-        self.op.len() + 128
+        self.op().len() + 128
     }
 }
 
@@ -110,11 +124,11 @@ impl Encode for Request {
         self.session.encode(out);
         self.number.encode(out);
         self.answered.encode(out);
-        self.op.encode(out);
+        self.op().encode(out);
     }
 
     fn string_bytes(&self) -> usize {
-        self.op.len()
+        self.op().len()
     }
 }
 
