@@ -222,13 +222,9 @@ impl Fs<'_, '_> {
             self.txn.put(key, extent::pack_full(data));
             return Ok(u64::from(before.count_zeros()));
         }
-        let mut extent = old.as_ref().map_or_else(Extent::empty, Extent::unpack);
-        extent.write(piece.from, data);
-        let added = extent.present & !before;
-        match extent.pack() {
-            Some(value) => self.txn.put(key, value),
-            None => self.txn.delete(key),
-        }
+        let (present, value) = extent::write_over(old.as_ref(), piece.from, data);
+        self.txn.put(key, value);
+        let added = present & !before;
         Ok(u64::from(added.count_ones()))
     }
 

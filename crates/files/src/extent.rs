@@ -87,6 +87,49 @@ impl Stored {
     }
 }
 
+/// The bitmap and the stored form of a chunk after `data` was written to it from `from` on. The content is copied once: whoever
+/// overwrites blocks of large files pays for the chunk around each.
+pub(crate) fn write_over(old: Option<&Stored>, from: usize, data: &[u8]) -> (u16, Bytes) {
+    let to = from + data.len();
+    let present = old.map_or(0, |old| old.present) | touched(from, to);
+    let head = if present == u16::MAX { 0 } else { 2 };
+    let mut value = Vec::with_capacity(head + present.count_ones() as usize * BLOCK);
+    value.extend_from_slice(&present.to_le_bytes()[..head]);
+    let mut rest = old.map_or(&[][..], |old| &old.packed);
+    for block in (0..BLOCKS).filter(|block| present & (1 << block) != 0) {
+        let was_present = old.is_some_and(|old| old.present & (1 << block) != 0);
+        let kept;
+        (kept, rest) = rest.split_at(if was_present {
+            rest.len().min(BLOCK)
+        } else {
+            0
+        });
+        let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
+        let (low, high) = (from.max(start), to.min(end));
+        if low == start && high == end {
+            value.extend_from_slice(&data[low - from..high - from]);
+            continue;
+        }
+        let at = value.len();
+        value.extend_from_slice(kept);
+        value.resize(at + BLOCK, 0);
+        if low < high {
+            value[at + low - start..at + high - start]
+                .copy_from_slice(&data[low - from..high - from]);
+        }
+    }
+    if present == u16::MAX && is_bare(&value) {
+        return (present, Bytes::from(value));
+    }
+    let len = head + trimmed_len(&value[head..]);
+    value.truncate(len);
+    if present == u16::MAX {
+        value.splice(..0, present.to_le_bytes());
+    }
+    value.shrink_to_fit();
+    (present, Bytes::from(value))
+}
+
 /// Copies what `packed` has from `from` on; what was trimmed is zero.
 fn copy_part(packed: &[u8], from: usize, out: &mut [u8]) {
     let rest = packed.get(from..).unwrap_or(&[]);
@@ -111,6 +154,7 @@ impl Extent {
     }
 
     /// Writes bytes; the blocks that they touch are present then.
+    #[cfg(test)]
     pub fn write(&mut self, from: usize, data: &[u8]) {
         self.bytes[from..from + data.len()].copy_from_slice(data);
         self.present |= touched(from, from + data.len());
@@ -237,6 +281,44 @@ mod tests {
                 _ => bytes.to_vec(),
             };
             assert!(Stored::parse(&Bytes::from(other)).is_none(), "{zeros}");
+        }
+    }
+
+    /// Writing over what is stored comes to the same as laying it out, writing and storing it.
+    #[test]
+    fn writing_over_is_writing() {
+        let mut rng = 7_u64;
+        let mut random = |below: usize| {
+            rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (rng >> 33) as usize % below
+        };
+        for _ in 0..40 {
+            let mut old: Option<Stored> = None;
+            for _ in 0..20 {
+                let from = match random(3) {
+                    0 => random(BLOCKS) * BLOCK,
+                    1 => CHUNK - 1 - random(5000),
+                    _ => random(CHUNK),
+                };
+                let most = CHUNK - from;
+                let length = match random(3) {
+                    0 => BLOCK.min(most),
+                    1 => most,
+                    _ => 1 + random(most),
+                };
+                // Ends in zeros now and then, or is nothing but zeros.
+                let zeros = [0, 1, 3, length].get(random(8)).copied().unwrap_or(0);
+                let mut data = vec![1 + random(255) as u8; length];
+                data[length - zeros.min(length)..].fill(0);
+                let mut extent = old.as_ref().map_or_else(Extent::empty, Extent::unpack);
+                extent.write(from, &data);
+                let (present, value) = write_over(old.as_ref(), from, &data);
+                assert_eq!(
+                    (present, Some(&value)),
+                    (extent.present, extent.pack().as_ref())
+                );
+                old = Some(Stored::parse(&value).unwrap());
+            }
         }
     }
 
