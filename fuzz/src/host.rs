@@ -165,6 +165,7 @@ fn config(me: ReplicaId) -> Config {
         authentication: Authentication::Mac,
         durable: true,
         checkpoint_bytes: usize::MAX,
+        kept_bytes: quorate_wire::message::session::KEPT_BYTES,
         tuning: Tuning::default(),
     }
 }

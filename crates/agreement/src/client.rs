@@ -12,7 +12,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::message::session::{KEPT_BYTES, SESSION_WINDOW};
 use quorate_wire::message::{
     AuthRequest, ClientMessage, Control, EVERYONE, Outcome, Reply, Request,
 };
@@ -68,7 +68,20 @@ pub struct ClientOptions {
     pub digest_replies: bool,
     /// Operations longer than this go to all replicas; shorter ones travel by way of the primary.
     pub inline_bytes: usize,
+    /// Number n goes out when all up to n less so many have been answered, from 1 to [`SESSION_WINDOW`]: see [`window_for`].
+    pub window: u64,
 }
+
+/// How many requests a client may have in flight whose operations, those that do not only read, have results of up to so many bytes: so many
+/// that the group keeps the results of all of them, whatever is lost on the way. With more a request that has to be repeated may end with
+/// [`NoResult::ResultGone`].
+pub fn window_for(longest_result: usize) -> u64 {
+    let fit = KEPT_BYTES / longest_result.saturating_add(OUTCOME_BYTES);
+    (fit as u64).clamp(1, SESSION_WINDOW)
+}
+
+/// The bytes of an [`Outcome`] beside the service's answer.
+const OUTCOME_BYTES: usize = 5;
 
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
@@ -76,6 +89,7 @@ impl Default for ClientOptions {
             unordered_reads: true,
             digest_replies: true,
             inline_bytes: INLINE_BYTES,
+            window: SESSION_WINDOW,
         }
     }
 }
@@ -98,6 +112,9 @@ pub enum NoResult {
     /// It was executed, and the service's answer is longer than a result can be
     /// ([`MAX_RESULT_BYTES`](quorate_wire::message::MAX_RESULT_BYTES)): a defect of the service.
     ResultTooLong,
+    /// It was executed, and its result is not kept any more: the answer was lost, and later operations in flight beside it have had longer
+    /// results than the group keeps of a session ([`KEPT_BYTES`]). It can't be with [`ClientOptions::window`] as [`window_for`] has it.
+    ResultGone,
     /// It is longer than an operation can be ([`MAX_OP_BYTES`](quorate_wire::message::MAX_OP_BYTES)), and was not sent.
     OpTooLong,
     /// It is empty, and was not sent: no service sees such an operation, which only keeps a session alive.
@@ -112,6 +129,9 @@ impl core::fmt::Display for NoResult {
             }
             NoResult::ResultTooLong => {
                 "the operation was executed, and the service's answer is longer than a result can be"
+            }
+            NoResult::ResultGone => {
+                "the operation was executed, and its result was lost on the way and is not kept any more"
             }
             NoResult::OpTooLong => "the operation is too long, and was not sent",
             NoResult::OpEmpty => "the operation is empty, and was not sent",
@@ -284,7 +304,7 @@ impl Client {
         }
     }
 
-    /// Asks for an operation. At most [`SESSION_WINDOW`] are in flight; the rest waits here, so bound the number of calls.
+    /// Asks for an operation. At most [`ClientOptions::window`] are in flight; the rest waits here, so bound the number of calls.
     pub fn call(&mut self, token: Token, op: Bytes, now: Millis) {
         self.now = now;
         self.queue.push_back((token, op));
@@ -415,6 +435,10 @@ impl Client {
                 self.out
                     .push_back(ClientOutput::Done(token, Err(NoResult::ResultTooLong)));
             }
+            (Some(token), Ok(Outcome::Gone(()))) => {
+                self.out
+                    .push_back(ClientOutput::Done(token, Err(NoResult::ResultGone)));
+            }
             // What only a group of another version answers.
             (Some(token), Ok(Outcome::Malformed(())) | Err(_)) => {
                 self.out
@@ -480,7 +504,8 @@ impl Client {
         let Some(session) = self.session else { return };
         while !self.queue.is_empty() {
             let oldest = self.pending.range((session, RequestNumber(0))..).next();
-            if oldest.is_some_and(|((_, n), _)| self.next_number >= n.0 + SESSION_WINDOW) {
+            let window = self.options.window;
+            if oldest.is_some_and(|((_, n), _)| self.next_number >= n.0 + window) {
                 return;
             }
             let Some((token, op)) = self.queue.pop_front() else {

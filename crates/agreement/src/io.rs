@@ -46,6 +46,9 @@ pub struct Config {
     /// The batches after a checkpoint may weigh this much before the next is due. The same at all replicas of a group:
     /// [`CHECKPOINT_BYTES`](crate::CHECKPOINT_BYTES) in all but tests.
     pub checkpoint_bytes: usize,
+    /// The results that are kept of a session, for requests that are repeated, may have this many bytes together. The same at all replicas of a
+    /// group: [`KEPT_BYTES`](quorate_wire::message::session::KEPT_BYTES) in all but tests.
+    pub kept_bytes: usize,
     /// Which optimisations are used.
     pub tuning: Tuning,
 }

@@ -28,6 +28,8 @@ pub use inline::{InlineSession, Ticket};
 pub use quorate_agreement::client::NoResult;
 use thread::{Ask, Driver, Waiter};
 
+/// Up to this length of results, in bytes, a session has as many operations in flight as it may have.
+pub const SHORT_RESULT: usize = 17_000;
 /// How many calls may wait for their results; further callers wait for a place.
 pub const MAX_CALLS: usize = 256;
 /// How long closing a session may take.
@@ -105,11 +107,25 @@ impl Session {
     /// # Errors
     /// If the system gives no more threads or file descriptors.
     pub fn connect(group: &Group, identity: &Identity) -> io::Result<Session> {
+        Session::connect_for_results(group, identity, SHORT_RESULT)
+    }
+
+    /// The same where operations that do not only read may have results of so many bytes. The longer they are, the fewer operations are in flight
+    /// at a time, so that the group keeps the results of all of them until they have come here: [`KEPT_BYTES`](quorate_wire::message::session::KEPT_BYTES) in a session. Of one that has longer
+    /// results than it said, an operation whose answer was lost may end as [`NoResult::ResultGone`].
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
+    pub fn connect_for_results(
+        group: &Group,
+        identity: &Identity,
+        longest_result: usize,
+    ) -> io::Result<Session> {
         let links = ClientLinks::connect(group, identity)?;
         // Bounded by `places`: a call waits for one of them before it asks.
         let (asks, receiver) = mpsc::channel();
         let (waker, shared) = (links.waker(), Arc::<Shared>::default());
-        let engine = Engine::new(group, identity, links);
+        let engine = Engine::new(group, identity, links, longest_result);
         let driver = Driver::new(engine, receiver, shared.clone());
         std::thread::Builder::new()
             .name("session".into())

@@ -253,6 +253,8 @@ impl Volume {
             NoResult::SessionLost => CallError::Lost,
             // No operation of this file service is so, nor an answer to one.
             NoResult::OpTooLong | NoResult::OpEmpty | NoResult::ResultTooLong => CallError::Garbled,
+            // Nor is it of this one: the results of all that a session has in flight are kept, a change's being short.
+            NoResult::ResultGone => CallError::Garbled,
         });
         match Outcome::from_bytes(result?) {
             Ok(Outcome(outcome)) => outcome.map_err(CallError::Refused),

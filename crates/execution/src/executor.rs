@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_state::{Fault, State, Txn};
-use quorate_wire::message::session::SESSION_LEASE_MS;
+use quorate_wire::message::session::{KEPT_BYTES, SESSION_LEASE_MS};
 use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, ReplyBody, Request};
 use quorate_wire::{ClientId, Decode, Encode, ReplicaKeys, RequestNumber, SessionId, Time};
 
@@ -47,9 +47,17 @@ impl<S: Service> Executor<S> {
     pub fn new(service: S) -> Executor<S> {
         Executor {
             service,
-            table: Table::new(),
+            table: Table::new(KEPT_BYTES),
             identities: None,
         }
+    }
+
+    /// The same where the results that are kept of a session, for requests that are repeated, may have so many bytes together, and not
+    /// [`KEPT_BYTES`]. To be the same at all replicas of a group.
+    #[must_use]
+    pub fn keeping(self, kept_bytes: usize) -> Executor<S> {
+        let table = Table::new(kept_bytes);
+        Executor { table, ..self }
     }
 
     /// The same for a group whose replicas have these keys: where they have key holders, it is kept which recoveries were ordered.
@@ -61,7 +69,7 @@ impl<S: Service> Executor<S> {
 
     /// The state was replaced.
     pub fn reset(&mut self) {
-        self.table = Table::new();
+        self.table = Table::new(self.table.kept_bytes());
     }
 
     /// From here on what is executed can be undone, together with the state's overlay.
@@ -124,7 +132,14 @@ impl<S: Service> Executor<S> {
         if self.table.is_at_work(session, number) {
             return Ok(Cached::AtWork);
         }
-        self.table.lookup(&txn, session, number)
+        Ok(match self.table.lookup(&txn, session, number)? {
+            // It is told to one client now, and what made it go may be undone.
+            Cached::Reply(outcome) if outcome == Outcome::GONE => {
+                let kept = self.table.not_gone_for_good(session, number);
+                Cached::Reply(kept.unwrap_or(outcome))
+            }
+            cached => cached,
+        })
     }
 
     /// Whether the result of this request is kept for when it is asked again: not that of a read.
@@ -439,17 +454,43 @@ mod tests {
         }
     }
 
-    struct World {
-        executor: Executor<Counter>,
+    /// Answers with so many bytes as an operation says.
+    struct Lengths;
+
+    impl Service for Lengths {
+        fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn is_read_only(&self, _: &[u8]) -> bool {
+            false
+        }
+
+        fn execute(&self, _: &mut Txn<'_>, _: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+            Ok(alloc::vec![0; op[0].into()].into())
+        }
+
+        fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> {
+            Ok(Rest::Nothing)
+        }
+    }
+
+    struct World<S> {
+        executor: Executor<S>,
         state: State,
         time: u64,
     }
 
     const CLIENT: ClientId = PublicKey([7; 32]);
 
-    impl World {
-        fn new() -> World {
-            let executor = Executor::new(Counter);
+    impl World<Counter> {
+        fn new() -> World<Counter> {
+            World::of(Executor::new(Counter))
+        }
+    }
+
+    impl<S: Service> World<S> {
+        fn of(executor: Executor<S>) -> World<S> {
             let mut state = State::new(Arc::new(MemorySnapshot::default()));
             executor.genesis(&mut state).unwrap();
             World {
@@ -548,7 +589,7 @@ mod tests {
     fn answered_replies_are_forgotten() {
         let mut w = World::new();
         let s = w.open(1);
-        let rows = |w: &mut World| {
+        let rows = |w: &mut World<Counter>| {
             w.executor.flush(&mut w.state);
             sessions::replies(&w.state.begin(), SessionId(s))
                 .unwrap()
@@ -571,6 +612,114 @@ mod tests {
         assert_eq!(w.run(s, 8, &[1]), done(8));
         assert_eq!(w.run(s, 9, &[1]), done(9));
         assert_eq!(rows(&mut w), [8, 9]);
+    }
+
+    /// Where results have too many bytes together, those of the lowest numbers go, whatever the order in which they were executed. What is gone is
+    /// not executed again, and its client is told; also by an executor that begins with that state.
+    #[test]
+    fn the_lowest_results_go() {
+        // A result has six bytes.
+        let mut w = World::of(Executor::new(Counter).keeping(20));
+        let s = w.open(1);
+        for number in [5, 2, 4] {
+            w.run(s, number, &[1]);
+        }
+        assert_eq!([2, 4, 5].map(|n| w.run(s, n, &[1])), [2, 3, 1].map(done));
+        w.run(s, 6, &[1]);
+        let told = |w: &mut World<Counter>| [2, 4, 5, 6].map(|n| w.run(s, n, &[1]));
+        let expected = [Outcome::Gone(()), done(3), done(1), done(4)];
+        assert_eq!(told(&mut w), expected);
+        // What is lower than one that is gone is so at once.
+        assert_eq!(w.run(s, 1, &[1]), done(5));
+        assert_eq!(w.run(s, 1, &[1]), Outcome::Gone(()));
+        w.executor.flush(&mut w.state);
+        w.executor.reset();
+        assert_eq!(told(&mut w), expected);
+        assert_eq!(w.run(s, 1, &[1]), Outcome::Gone(()));
+        assert_eq!(w.run(s, 3, &[1]), done(6));
+        assert_eq!(w.run(s, 3, &[1]), Outcome::Gone(()));
+        assert_eq!(w.run(s, 7, &[0]), done(6), "each was executed once");
+    }
+
+    /// Below a result that is gone none is kept, also where there would be room: what is gone does not follow from the order of execution.
+    #[test]
+    fn none_is_kept_below_one_that_is_gone() {
+        for numbers in [[3, 1, 2], [1, 2, 3], [2, 3, 1]] {
+            let mut w = World::of(Executor::new(Counter).keeping(6));
+            let s = w.open(1);
+            for n in numbers {
+                w.run(s, n, &[1]);
+            }
+            w.executor.flush(&mut w.state);
+            let rows = sessions::replies(&w.state.begin(), SessionId(s)).unwrap();
+            let kept = rows.iter().filter(|row| !row.is_gone());
+            assert_eq!(kept.map(|row| row.number.0).collect::<Vec<_>>(), [3]);
+        }
+        let mut w = World::of(Executor::new(Lengths).keeping(20));
+        let s = w.open(1);
+        // Of twelve bytes, eleven, and six: the second makes itself go, and the third would have room.
+        for (n, bytes) in [(5, 7), (4, 6), (3, 1)] {
+            w.run(s, n, &[bytes]);
+        }
+        assert_eq!(w.run(s, 3, &[1]), Outcome::Gone(()));
+    }
+
+    /// A result that no others fit beside is kept; one that does not fit at all is told, and gone when it is asked for again.
+    #[test]
+    fn the_longest_result_is_kept() {
+        for (room, kept) in [(6, true), (5, false)] {
+            let mut w = World::of(Executor::new(Counter).keeping(room));
+            let s = w.open(1);
+            assert_eq!([1, 2].map(|n| w.run(s, n, &[1])), [1, 2].map(done));
+            let told = if kept { done(2) } else { Outcome::Gone(()) };
+            assert_eq!(w.run(s, 2, &[1]), told);
+            assert_eq!(w.run(s, 1, &[1]), Outcome::Gone(()));
+        }
+    }
+
+    /// What goes by what is undone is there again. Meanwhile it is gone for what is ordered, and told to who asks.
+    #[test]
+    fn what_is_undone_makes_nothing_go() {
+        let mut w = World::of(Executor::new(Counter).keeping(12));
+        let s = w.open(1);
+        for n in [1, 2] {
+            w.run(s, n, &[1]);
+        }
+        w.executor.begin_tentative(&mut w.state).unwrap();
+        assert_eq!(w.run(s, 3, &[1]), done(3));
+        assert_eq!(w.run(s, 1, &[1]), Outcome::Gone(()));
+        let (session, number) = (SessionId(s), RequestNumber(1));
+        let ask = |w: &mut World<Counter>| {
+            let (executor, state) = (&mut w.executor, &mut w.state);
+            executor.cached(state, CLIENT, session, number).unwrap()
+        };
+        assert_eq!(ask(&mut w), Cached::Reply(done(1).to_bytes().into()));
+        w.executor.drop_tentative(&mut w.state);
+        assert_eq!([1, 2].map(|n| w.run(s, n, &[1])), [1, 2].map(done));
+        assert_eq!(w.run(s, 3, &[1]), done(3));
+        assert_eq!(
+            ask(&mut w),
+            Cached::Reply(Outcome::Gone(()).to_bytes().into())
+        );
+        assert_eq!(w.executor.table.kept_in_memory(), 12);
+    }
+
+    /// Results take no more memory than they may have, whether clients say that they have had them or not.
+    #[test]
+    fn results_in_memory_are_bounded() {
+        for says in [false, true] {
+            let mut w = World::of(Executor::new(Counter).keeping(60));
+            let s = w.open(1);
+            for number in 1..=200 {
+                let answered = if says { number - 1 } else { 0 };
+                w.run_after(s, number, answered, &[1]);
+                assert!(w.executor.table.kept_in_memory() <= 60);
+            }
+            w.executor.flush(&mut w.state);
+            let rows = sessions::replies(&w.state.begin(), SessionId(s)).unwrap();
+            let bytes: usize = rows.iter().map(KeptReply::bytes).sum();
+            assert_eq!((rows.len(), bytes), if says { (1, 6) } else { (64, 60) });
+        }
     }
 
     /// Repeating an opening gives the same session; a new run of the client (another nonce) gets another one.

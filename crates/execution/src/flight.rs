@@ -7,7 +7,8 @@
 //! writes become part of the state and its reply is kept. Whose settling comes first is up to the graph.
 //!
 //! What concerns sessions themselves (opening, ending, expiry) is done when nothing else is at work, since it touches
-//! everything; so is an operation kept from entering while another is at work whose reply has the same place.
+//! everything; so is an operation kept from entering while another is at work whose reply has the same place, and one that comes again while it depends on
+//! others at work whether its result is still kept.
 //!
 //! A checkpoint's layer must hold the operations up to its place and no others. So each checkpoint begins a new open layer, and
 //! an operation writes to the layer of its own checkpoint, whenever it settles. When all before a checkpoint are done, its
@@ -211,11 +212,14 @@ impl<T> Flight<T> {
             clock.last = now;
             executor.table.set_clock(clock);
             return Ok(true);
-        } else if is_busy || !self.has_room(request.op()) {
+        } else if is_busy
+            || executor.table.is_undecided(session, number)
+            || !self.has_room(request.op())
+        {
             return Ok(false);
         } else {
             match executor.table.lookup(&txn, session, number)? {
-                Cached::Reply(outcome) => Some(outcome),
+                Cached::Reply(outcome) => Some(executor.table.as_agreed(session, number, outcome)),
                 Cached::TooOld => Some(Outcome::TooOld(()).to_bytes().into()),
                 Cached::AtWork | Cached::Unknown => {
                     executor.table.touch(session, now);
@@ -377,6 +381,10 @@ impl<T> Flight<T> {
                 table.set_busy(call.session, keeps.number, false);
             }
         }
+        if self.marks.is_empty() {
+            // What others have made go, which are not undone.
+            executor.table.bound_all();
+        }
     }
 
     /// The state is given up, and with it all that is at work on it.
@@ -427,7 +435,7 @@ impl<T> Flight<T> {
                 .front()
                 .is_some_and(|m| self.is_done_before(m.end) || is_on(Mutant::CheckpointsHurry))
             {
-                self.freeze(executor, state);
+                self.freeze(executor, state)?;
                 has_moved = true;
             }
             if !self.hand_out(state) {
@@ -555,10 +563,13 @@ impl<T> Flight<T> {
                     sessions::keep(&mut txn, call.session, &reply);
                 }
                 match is_answered {
-                    true => table.forget(call.session, number),
+                    true => table.pass_over(call.session, &reply),
                     false => table.replace(call.session, reply, is_tentative, is_oldest),
                 }
                 table.set_busy(call.session, number, false);
+                if self.marks.is_empty() {
+                    table.bound(call.session);
+                }
             } else {
                 debug_assert!(txn.writes().is_empty(), "an operation that only reads");
             }
@@ -569,18 +580,27 @@ impl<T> Flight<T> {
     }
 
     /// All that belong to the oldest mark are done.
-    fn freeze<S: Service>(&mut self, executor: &mut Executor<S>, state: &mut State) {
+    fn freeze<S: Service>(
+        &mut self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+    ) -> Result<(), Fault> {
         let Some(Mark { seq, rows, .. }) = self.marks.pop_front() else {
-            return;
+            return Ok(());
         };
         let mut txn = state.begin_at(Place::Open(0), rows);
         executor.table.flush_replies(&mut txn);
+        executor.table.bound_rows(&mut txn)?;
         txn.commit();
         self.layers.push((seq, state.freeze(seq)));
         self.epoch += 1;
-        if self.marks.is_empty() && self.tentative.is_none() {
-            executor.table.forget_some();
+        if self.marks.is_empty() {
+            executor.table.bound_all();
+            if self.tentative.is_none() {
+                executor.table.forget_some();
+            }
         }
+        Ok(())
     }
 
     fn finish(&mut self, tag: T, body: ReplyBody, is_tentative: bool) {

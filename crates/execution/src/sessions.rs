@@ -12,8 +12,8 @@
 //! for replies; request n uses slot n mod the window, since a client sends n only after n - window was answered.
 //!
 //! A request says up to which number its client has been answered, and what nobody will ask for again is in no checkpoint. The
-//! highest number that a session's executed requests have said is its **answered** mark; a request at or below it is not
-//! executed. Each row has the mark as it was when its request was, so the mark is the highest in the rows: a row is gone
+//! highest number that a session's executed requests have said is its **answered** mark, and request n says n - window at least; a request at
+//! or below it is not executed. Each row has the mark as it was when its request was, so the mark is the highest in the rows: a row is gone
 //! only when a later request has raised the mark or has taken the slot, and that one's row has the mark then.
 
 use alloc::vec::Vec;
@@ -21,6 +21,7 @@ use core::ops::Bound;
 
 use bytes::Bytes;
 use quorate_state::{Fault, Txn};
+use quorate_wire::message::Outcome;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time, record};
 
@@ -62,8 +63,31 @@ record! {
         pub number: RequestNumber,
         /// The session's answered mark after this request; below its number.
         pub answered: RequestNumber,
-        /// What.
+        /// What; [`Outcome::GONE`] where the session had too many bytes of results: see [`Table::bound`](crate::table::Table::bound).
         pub outcome: Bytes,
+    }
+}
+
+impl KeptReply {
+    /// Whether the result is gone.
+    pub fn is_gone(&self) -> bool {
+        self.outcome == Outcome::GONE
+    }
+
+    /// How many bytes of results it counts as.
+    pub fn bytes(&self) -> usize {
+        match self.is_gone() {
+            true => 0,
+            false => self.outcome.len(),
+        }
+    }
+
+    /// What is left of it when its result is gone.
+    pub fn without_outcome(&self) -> KeptReply {
+        KeptReply {
+            outcome: Bytes::from_static(Outcome::GONE),
+            ..*self
+        }
     }
 }
 
@@ -235,11 +259,18 @@ fn id_at_end(key: &[u8]) -> Result<SessionId, Fault> {
 /// Reads all replies kept in a session.
 pub fn replies(txn: &Txn<'_>, id: SessionId) -> Result<Vec<KeptReply>, Fault> {
     let (from, to) = (reply_key(id, 0), reply_key(id, u8::MAX));
-    let rows = txn.range(
-        Bound::Included(&from),
-        Bound::Included(&to),
-        SESSION_WINDOW as usize,
-    )?;
+    let (from, to) = (Bound::Included(&from[..]), Bound::Included(&to[..]));
+    decoded(txn.range(from, to, SESSION_WINDOW as usize)?)
+}
+
+/// The same as the layer has them that is written to, whatever there is in later ones.
+pub fn replies_in_place(txn: &Txn<'_>, id: SessionId) -> Result<Vec<KeptReply>, Fault> {
+    let (from, to) = (reply_key(id, 0), reply_key(id, u8::MAX));
+    let (from, to) = (Bound::Included(&from[..]), Bound::Included(&to[..]));
+    decoded(txn.range_in_place(from, to, SESSION_WINDOW as usize)?)
+}
+
+fn decoded(rows: Vec<(Bytes, Bytes)>) -> Result<Vec<KeptReply>, Fault> {
     let decode =
         |(key, b): (Bytes, Bytes)| KeptReply::from_bytes(b).map_err(|e| Fault::value(&key, e));
     rows.into_iter().map(decode).collect()

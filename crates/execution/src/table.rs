@@ -3,6 +3,8 @@
 //!
 //! What tentative execution changes is noted in a journal, so that it can be undone together with the state's overlay.
 
+mod budget;
+
 use alloc::vec::Vec;
 
 use bytes::Bytes;
@@ -25,7 +27,7 @@ const _: () = assert!(SESSION_WINDOW as u32 == Slots::BITS);
 /// What the reply cache says of a request that comes from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cached {
-    /// It was executed, with this outcome.
+    /// It was executed, with this outcome; [`Outcome::GONE`](quorate_wire::message::Outcome::GONE) where that is not kept any more.
     Reply(Bytes),
     /// Its client has had the reply, or later requests have taken its place.
     TooOld,
@@ -43,6 +45,10 @@ struct Live {
     /// See [`sessions`].
     answered: RequestNumber,
     replies: Vec<Option<KeptReply>>,
+    /// The bytes of these results at the most.
+    bytes: usize,
+    /// Whether one of them may be gone.
+    has_gone: bool,
     /// Slots that the state has not got yet.
     changed: Slots,
     /// Slots that may have a row in the state.
@@ -71,15 +77,23 @@ pub(crate) struct Table {
     /// By number, which the group gives: no client can aim at a bucket.
     live: HashMap<SessionId, Live, FixedState>,
     journal: Option<Vec<Undo>>,
+    /// What the results that are kept of a session may have together.
+    kept_bytes: usize,
 }
 
 impl Table {
-    pub fn new() -> Table {
+    pub fn new(kept_bytes: usize) -> Table {
         Table {
+            kept_bytes,
             clock: None,
             live: HashMap::with_hasher(FixedState::with_seed(0)),
             journal: None,
         }
+    }
+
+    /// How many bytes the results that are kept of a session may have together.
+    pub fn kept_bytes(&self) -> usize {
+        self.kept_bytes
     }
 
     /// From here on changes can be taken back.
@@ -115,6 +129,7 @@ impl Table {
                 }
                 Undo::Reply(id, slot, before) => {
                     if let Some(live) = self.live.get_mut(&id) {
+                        live.bytes += before.as_ref().map_or(0, KeptReply::bytes);
                         live.replies[slot] = before;
                     }
                 }
@@ -220,6 +235,8 @@ impl Table {
                 let slot = sessions::slot(reply.number);
                 live.answered = live.answered.max(reply.answered);
                 live.stored |= bit(slot);
+                live.bytes += reply.bytes();
+                live.has_gone |= reply.is_gone();
                 live.replies[slot] = Some(reply);
             }
             self.live.insert(id, live);
@@ -266,8 +283,10 @@ impl Table {
             return RequestNumber(0);
         };
         let before = live.answered;
-        // Nobody has the answer to what is being asked.
-        let said = RequestNumber(answered.0.min(number.0.saturating_sub(1)));
+        // Nobody has the answer to what is being asked, and nobody asks who has not those of all that share no window with it.
+        let before_window = number.0.saturating_sub(SESSION_WINDOW);
+        let said = answered.0.min(number.0.saturating_sub(1));
+        let said = RequestNumber(said.max(before_window));
         if said > before {
             live.answered = said;
             if let Some(journal) = &mut self.journal {
@@ -284,9 +303,11 @@ impl Table {
             .map_or(RequestNumber(0), |live| live.answered)
     }
 
-    /// Keeps a reply. The session must exist. If there is a journal, this is noted in it.
+    /// Keeps a reply, and lets go of results for which there is no room any more. The session must exist. If there is a journal, this
+    /// is noted in it.
     pub fn keep(&mut self, id: SessionId, reply: KeptReply) {
         self.replace(id, reply, true, true);
+        self.bound(id);
     }
 
     /// Keeps the reply of an operation that was executed beside others. `is_tentative`: whether it may be undone.
@@ -302,6 +323,7 @@ impl Table {
             return;
         };
         let slot = sessions::slot(reply.number);
+        live.bytes += reply.bytes();
         let before = live.replies[slot].replace(reply);
         match in_memory {
             true => live.changed |= bit(slot),
@@ -312,10 +334,12 @@ impl Table {
         }
     }
 
-    /// Nothing is kept in a request's slot any more; a row that the state has is taken from it elsewhere.
-    pub fn forget(&mut self, id: SessionId, number: RequestNumber) {
+    /// A reply is not kept, nor what is in its slot; a row that the state has is taken from it elsewhere. A checkpoint that waits may still
+    /// have this one.
+    pub fn pass_over(&mut self, id: SessionId, reply: &KeptReply) {
         if let Some(live) = self.live.get_mut(&id) {
-            let slot = sessions::slot(number);
+            let slot = sessions::slot(reply.number);
+            live.bytes += reply.bytes();
             live.replies[slot] = None;
             live.changed &= !bit(slot);
             live.stored &= !bit(slot);
@@ -441,6 +465,8 @@ impl Live {
             is_changed: false,
             answered: RequestNumber(0),
             replies: alloc::vec![None; SESSION_WINDOW as usize],
+            bytes: 0,
+            has_gone: false,
             changed: 0,
             stored: 0,
             busy: 0,

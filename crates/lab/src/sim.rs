@@ -132,11 +132,12 @@ pub fn many(
     failures.sort_by_key(|r| r.seed);
     let total = total.into_inner().expect("no panics here");
     println!(
-        "{} seeds in {:.1} s: {} operations at {} places, {} crashes, {} state transfers, {} recoveries ({} pieces of state right, {} not), {} proofs of contradictions, {} operations run by workers, {:.0} s of virtual time, {} events, digest {:016x}",
+        "{} seeds in {:.1} s: {} operations at {} places ({} whose results were gone), {} crashes, {} state transfers, {} recoveries ({} pieces of state right, {} not), {} proofs of contradictions, {} operations run by workers, {:.0} s of virtual time, {} events, digest {:016x}",
         done.load(Ordering::Relaxed),
         started.elapsed().as_secs_f64(),
         total.operations,
         total.places,
+        total.gone,
         total.crashes,
         total.transfers,
         total.recoveries,
@@ -175,6 +176,7 @@ fn add(total: &mut Stats, one: &Stats) {
     total.events += one.events;
     total.places += one.places;
     total.operations += one.operations;
+    total.gone += one.gone;
     total.crashes += one.crashes;
     total.transfers += one.transfers;
     total.recoveries += one.recoveries;

@@ -118,6 +118,7 @@ impl Cast {
             authentication: Authentication::Mac,
             durable: false,
             checkpoint_bytes: usize::MAX,
+            kept_bytes: quorate_wire::message::session::KEPT_BYTES,
             tuning: Tuning {
                 tentative: self.scenario.tentative,
                 batch_requests: 1,

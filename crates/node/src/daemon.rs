@@ -411,6 +411,7 @@ impl Daemon {
             timeout_ms: TIMEOUT_MS,
             clock_bound_ms: CLOCK_BOUND_MS,
             checkpoint_bytes: CHECKPOINT_BYTES,
+            kept_bytes: quorate_wire::message::session::KEPT_BYTES,
             authentication: group.protocol().authentication,
             durable,
             tuning,

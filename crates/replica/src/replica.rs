@@ -130,7 +130,8 @@ impl<S: Service> Replica<S> {
             false => usize::MAX,
         };
         let checkpoints = Checkpoints::new(config.checkpoint_bytes);
-        let executor = Executor::new(service).of_group(&config.keys);
+        let executor = Executor::new(service).keeping(config.kept_bytes);
+        let executor = executor.of_group(&config.keys);
         let has_holders = matches!(config.keys, ReplicaKeys::Certified { .. });
         let agreement = Agreement::new(config, (seq, root), complete, records, next_index, now);
         let mut snapshots = BTreeMap::new();

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use quorate_agreement::client::{Client, ClientOptions};
 use quorate_replica::ConnectionId;
 use quorate_wire::message::{AuthRequest, ClientMessage};
-use quorate_wire::{Authenticator, ClientId, KeyPair, Mac, Quorum, ReplicaId};
+use quorate_wire::{
+    Authenticator, ClientId, KeyPair, Mac, Quorum, ReplicaId, RequestNumber, SessionId,
+};
 
 use crate::keys::key_pair;
 use crate::workload::Asker;
@@ -37,6 +39,10 @@ pub struct ClientNode {
     pub stubborn: bool,
     /// The last request that it sent to the primary.
     pub last_sent: Option<AuthRequest>,
+    /// In which session it sent an operation last.
+    pub last_session: SessionId,
+    /// The highest number that it has sent there.
+    pub last_number: RequestNumber,
 }
 
 /// The key of a client.
@@ -60,6 +66,8 @@ impl ClientNode {
             bad_macs: BTreeSet::new(),
             stubborn: false,
             last_sent: None,
+            last_session: SessionId(0),
+            last_number: RequestNumber(0),
         }
     }
 

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use bytes::Bytes;
-use quorate_wire::{Digest, Seq, SessionId};
+use quorate_wire::{Digest, RequestNumber, Seq, SessionId};
+
+use crate::checks::kept::Gone;
 
 /// An operation of a client.
 #[derive(Clone, Debug)]
@@ -22,10 +24,14 @@ pub struct Operation {
     pub session: Option<SessionId>,
     /// The request that carried it; none for a read that was not ordered.
     pub request: Option<Digest>,
+    /// That request's session and number.
+    pub sent_as: Option<(SessionId, RequestNumber)>,
     /// When it ended, and the encoded outcome.
     pub done: Option<(u64, Bytes)>,
     /// Up to where a correct replica had executed when it ended.
     pub agreed_at_end: Seq,
+    /// It was executed, and its client was told that its result is not kept.
+    pub gone: Option<Gone>,
     /// Its client crashed or lost its session: nobody knows whether it was executed.
     pub lost: bool,
 }

@@ -3,6 +3,7 @@
 
 use quorate_agreement::CHECKPOINT_BYTES;
 use quorate_fault::Fault;
+use quorate_wire::message::session::KEPT_BYTES;
 use quorate_wire::{Authentication, Quorum, ReplicaId};
 
 use crate::dice::Dice;
@@ -130,6 +131,8 @@ pub struct Knobs {
     pub run: (u64, u64),
     /// How long it takes to look into a state that was set aside.
     pub look: u64,
+    /// How many bytes of results are kept of a session.
+    pub kept_bytes: usize,
     /// The weight after which a checkpoint is due.
     pub checkpoint_bytes: usize,
     /// How long a replica gathers inputs at most before it acts on them; 0: it acts on each.
@@ -217,6 +220,7 @@ impl Knobs {
             look: 200,
             turn: 0,
             checkpoint_bytes: CHECKPOINT_BYTES,
+            kept_bytes: KEPT_BYTES,
             timeout_ms: 500,
             storm: 0,
             heal_within: 60_000_000,
@@ -361,6 +365,9 @@ impl Knobs {
                 *adversary = Adversary::Fault(d.pick(&[Fault::Mislead, Fault::Shirk]));
             }
         }
+        let mut d = Dice::new(seed, 23);
+        // Where results are long beside that, some are gone when they are asked for again.
+        k.kept_bytes = d.pick(&[KEPT_BYTES, KEPT_BYTES, KEPT_BYTES, 60, 200, 1_000]);
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

@@ -120,6 +120,7 @@ impl Server {
                 authentication: knobs.authentication,
                 durable: true,
                 checkpoint_bytes: knobs.checkpoint_bytes,
+                kept_bytes: knobs.kept_bytes,
                 tuning: Tuning {
                     tentative: knobs.tentative,
                     vouched_from: knobs.vouched_from,

@@ -294,6 +294,8 @@ mod tests {
             begun,
             session: None,
             request: None,
+            sent_as: None,
+            gone: None,
             done: Some((end, outcome.to_bytes().into())),
             agreed_at_end: Seq(0),
             lost: false,

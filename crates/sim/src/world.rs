@@ -78,6 +78,8 @@ pub struct Stats {
     pub places: u64,
     /// Operations that ended with a result.
     pub operations: u64,
+    /// Operations that ended without their result, since it was not kept any more.
+    pub gone: u64,
     /// Crashes of replicas.
     pub crashes: u64,
     /// The highest view of a correct replica at the end.
@@ -195,7 +197,7 @@ impl World {
             operations: Vec::new(),
             agreement: Agreement::default(),
             validity: Validity::default(),
-            reference: Reference::new(service, &keys, &layer, checkpoints),
+            reference: Reference::new(service, &keys, &layer, checkpoints, knobs.kept_bytes),
             announced: Vec::new(),
             announcers: BTreeMap::new(),
             forgetful: BTreeSet::new(),
@@ -433,10 +435,14 @@ impl World {
             return Err(Failure::new("durability", what));
         }
         order::check(&self.operations, &self.reference)?;
+        self.reference.kept().check(&self.operations)?;
+        let gone = self.operations.iter().filter(|o| o.gone.is_some());
+        self.stats.gone = gone.count() as u64;
         let layer = genesis(self.service.clone()).expect("the initial state can be written");
         let checkpoints = Checkpoints::new(self.knobs.checkpoint_bytes);
         let keys = replica_keys(self.quorum, self.knobs.epochs > 0);
-        let again = Reference::new(self.service.clone(), &keys, &layer, checkpoints);
+        let kept_bytes = self.knobs.kept_bytes;
+        let again = Reference::new(self.service.clone(), &keys, &layer, checkpoints, kept_bytes);
         let key = |client: usize| self.clients[client].key;
         let (all, agreed) = (&self.operations, &self.agreement);
         reads::check(all, key, agreed, &self.reference, again)?;

@@ -222,6 +222,18 @@ impl State {
         &*self.base
     }
 
+    /// The layers from one that is still written to downwards.
+    pub(crate) fn layers_from(&self, place: Place) -> impl Iterator<Item = &Layer> {
+        let above = match place {
+            Place::Tentative => 0,
+            Place::Open(at) => {
+                let above = self.open.range(at + 1..);
+                above.chain(&self.tentative).map(|l| l.iter().count()).sum()
+            }
+        };
+        self.layers_from_top().skip(above)
+    }
+
     pub(crate) fn layers_from_top(&self) -> impl Iterator<Item = &Layer> {
         let growing = self.tentative.iter().chain(self.open.iter().rev());
         let frozen = self.frozen.iter().rev().map(|(_, layer)| &**layer);

@@ -102,6 +102,26 @@ impl Txn<'_> {
         }
     }
 
+    /// The same as the layer has it that the writes belong into, without what lies above that.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn range_in_place(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        match &self.ground {
+            Ground::State(state, place) => {
+                let top = core::iter::once(&self.writes);
+                let layers = top.chain(state.layers_from(*place));
+                merge::range(layers, state.base(), from, to, limit)
+            }
+            Ground::View(_) => self.range(from, to, limit),
+        }
+    }
+
     /// Sets the value of a key.
     pub fn put(&mut self, key: Bytes, value: Bytes) {
         self.writes.insert(key, Some(value));

@@ -2,11 +2,14 @@
 
 use bytes::Bytes;
 use quorate_agreement::Millis;
-use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
+use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, window_for};
+use quorate_wire::message::session::KEPT_BYTES;
 use quorate_wire::message::{
-    AuthRequest, ClientMessage, Outcome, Parted, Read, Reply, ReplyBody, Span,
+    AuthRequest, ClientMessage, MAX_RESULT_BYTES, Outcome, Parted, Read, Reply, ReplyBody, Span,
 };
-use quorate_wire::{Authenticator, Encode, KeyPair, MacKey, Quorum, ReplicaId, SessionId, View};
+use quorate_wire::{
+    Authenticator, Encode, KeyPair, MacKey, Quorum, ReplicaId, RequestNumber, SessionId, View,
+};
 
 const NONCE: u64 = 7;
 
@@ -227,6 +230,59 @@ fn how_many_replies_a_result_needs() {
     says(&mut client, 1, &request, b"x", None);
     says(&mut client, 0, &request, b"x", None);
     assert!(is_done(&mut client));
+}
+
+/// A client is told that an operation was executed whose result is not kept any more, and its session goes on.
+#[test]
+fn what_is_gone_has_a_name() {
+    let mut client = in_session();
+    let request = called(&mut client, 1_000);
+    for from in [0, 1, 2] {
+        let reply = Reply {
+            session: request.request.session(),
+            number: request.request.number(),
+            view: View(0),
+            tentative: false,
+            body: ReplyBody::Full(Outcome::Gone(()).to_bytes().into()),
+        };
+        client.on_reply(ReplicaId(from), reply, 1_000);
+    }
+    let gone = ClientOutput::Done(1_000, Err(NoResult::ResultGone));
+    assert!(client.drain().any(|o| o == gone));
+    assert_eq!(client.session(), Some(SessionId(1)));
+    let request = called(&mut client, 2_000);
+    assert_eq!(request.request.answered(), RequestNumber(1));
+}
+
+/// As many are in flight as the group keeps results for, counted from the oldest: with the longest ones that is one.
+#[test]
+fn what_is_in_flight_is_kept() {
+    for (longest, window) in [
+        (0, 64),
+        (17_000, 64),
+        (17_500, 63),
+        (100_000, 11),
+        (MAX_RESULT_BYTES, 1),
+        (usize::MAX, 1),
+    ] {
+        assert_eq!(window_for(longest), window, "{longest}");
+        assert!(window == 1 || window as usize * (longest + 5) <= KEPT_BYTES);
+        let mut client = linked(ClientOptions {
+            window,
+            ..ClientOptions::default()
+        });
+        (0..100).for_each(|token| client.call(token, Bytes::from_static(b"op"), 1_000));
+        let sent = requests(&mut client);
+        assert_eq!(sent.len() as u64, window);
+        if window < 3 {
+            continue;
+        }
+        // The second is answered: the first still needs the room.
+        (0..3).for_each(|from| says(&mut client, from, &sent[1].1, b"x", None));
+        assert_eq!(requests(&mut client), vec![]);
+        (0..3).for_each(|from| says(&mut client, from, &sent[0].1, b"x", None));
+        assert_eq!(requests(&mut client).len(), 2);
+    }
 }
 
 /// A read that has gone to all replicas.

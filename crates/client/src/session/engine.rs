@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, Token};
+use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, Token, window_for};
 use quorate_net::{ClientEvent, ClientLinks, Frame, Group, Identity};
 use quorate_wire::digest::Content;
 use quorate_wire::message::report::Report;
@@ -109,10 +109,17 @@ struct Closing {
 }
 
 impl Engine {
-    pub fn new(group: &Group, identity: &Identity, links: ClientLinks) -> Engine {
+    /// `longest_result`: of operations that do not only read, in bytes.
+    pub fn new(
+        group: &Group,
+        identity: &Identity,
+        links: ClientLinks,
+        longest_result: usize,
+    ) -> Engine {
         let (quorum, started, me) = (group.quorum(), now(), identity.public());
         let options = ClientOptions {
             unordered_reads: group.protocol().unordered_reads,
+            window: window_for(longest_result),
             ..ClientOptions::default()
         };
         let key = identity.key().clone();

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use quorate_agreement::client::{NoResult, Token};
 use quorate_net::{ClientLinks, Group, Identity};
 
-use super::CLOSING;
 use super::engine::{self, Engine, Happened};
+use super::{CLOSING, SHORT_RESULT};
 
 /// Which of several operations a result belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +30,8 @@ pub struct InlineSession {
 }
 
 impl InlineSession {
-    /// How many operations are in flight at a time; what is submitted beyond waits here.
+    /// How many operations are in flight at a time, or fewer where their results may be longer than [`SHORT_RESULT`]; what is submitted beyond
+    /// waits here.
     pub const WINDOW: usize = quorate_wire::message::session::SESSION_WINDOW as usize;
 
     /// Connects to all replicas of a group. Returns at once; links are made while operations wait for them.
@@ -38,9 +39,23 @@ impl InlineSession {
     /// # Errors
     /// If the system gives no more file descriptors.
     pub fn connect(group: &Group, identity: &Identity) -> io::Result<InlineSession> {
+        InlineSession::connect_for_results(group, identity, SHORT_RESULT)
+    }
+
+    /// The same where operations that do not only read may have results of so many bytes: see [`Session::connect_for_results`].
+    ///
+    /// # Errors
+    /// As [`InlineSession::connect`].
+    ///
+    /// [`Session::connect_for_results`]: super::Session::connect_for_results
+    pub fn connect_for_results(
+        group: &Group,
+        identity: &Identity,
+        longest_result: usize,
+    ) -> io::Result<InlineSession> {
         let links = ClientLinks::connect(group, identity)?;
         Ok(InlineSession {
-            engine: Engine::new(group, identity, links),
+            engine: Engine::new(group, identity, links, longest_result),
             results: VecDeque::new(),
             open: 0,
             generation: 0,

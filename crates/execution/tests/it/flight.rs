@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use crate::arrays::{Arrays, Op, op};
-use crate::support::flight::{Agreed, World};
+use crate::support::flight::{Agreed, Played, World};
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_execution::graph::{Conflicts, Scope, Uses};
 use quorate_execution::{Broken, Call, Executor, Flight, Ran, Rest, Service, Workers};
 use quorate_state::{Fault, MemorySnapshot, State, Txn};
+use quorate_wire::message::session::KEPT_BYTES;
 use quorate_wire::message::{Control, Request};
 use quorate_wire::{Encode, PublicKey, RequestNumber, SessionId, Time};
 
@@ -84,7 +85,13 @@ impl Numbers {
 }
 
 /// Takes the batches in under a schedule.
-fn play(batches: &[Batch], schedule: &[(u8, u8)], conflicts: Conflicts, threads: usize) -> usize {
+fn play(
+    batches: &[Batch],
+    schedule: &[(u8, u8)],
+    conflicts: Conflicts,
+    threads: usize,
+    kept_bytes: usize,
+) -> Played {
     let mut numbers = Numbers {
         next: [0; 8],
         time: 1_000_000_000_000,
@@ -97,7 +104,13 @@ fn play(batches: &[Batch], schedule: &[(u8, u8)], conflicts: Conflicts, threads:
         let op = Bytes::copy_from_slice(&[what, 1 + which % 3, 0, 7, 0]);
         Some((CLIENT, SessionId(1), op))
     };
-    World::new(Arrays, Arrays, conflicts, threads).play(batches, schedule, reads)
+    let world = World::new(Arrays, Arrays, conflicts, threads).keeping(kept_bytes);
+    world.play(batches, schedule, reads)
+}
+
+/// How many bytes of a session's results are kept: a result has six or seven here, and of some there is room for few.
+fn kept_bytes() -> impl Strategy<Value = usize> {
+    prop_oneof![1 => Just(KEPT_BYTES), 1 => 0..100_usize, 1 => 10..40_usize]
 }
 
 proptest! {
@@ -109,9 +122,10 @@ proptest! {
         batches in prop::collection::vec(batch(), 1..30),
         schedule in prop::collection::vec(any::<(u8, u8)>(), 20..300),
         all_conflict in prop::bool::weighted(0.1),
+        kept_bytes in kept_bytes(),
     ) {
         let conflicts = if all_conflict { Conflicts::All } else { Conflicts::Declared };
-        play(&batches, &schedule, conflicts, 0);
+        play(&batches, &schedule, conflicts, 0, kept_bytes);
     }
 }
 
@@ -123,8 +137,9 @@ proptest! {
     fn so_it_is_on_threads(
         batches in prop::collection::vec(batch(), 1..30),
         schedule in prop::collection::vec(any::<(u8, u8)>(), 20..300),
+        kept_bytes in kept_bytes(),
     ) {
-        play(&batches, &schedule, Conflicts::Declared, 4);
+        play(&batches, &schedule, Conflicts::Declared, 4, kept_bytes);
     }
 }
 
@@ -135,8 +150,62 @@ fn much_is_at_work_at_once() {
         |at: u8| (0..10).map(move |i| Ask::Op(1 + u64::from(i % 3), 0, [2, 10 * at + i, 0, 1, i]));
     let batches: Vec<Batch> = (0..20).map(|at| (10, asks(at).collect())).collect();
     let schedule: Vec<(u8, u8)> = (0..97_u8).map(|i| (i.wrapping_mul(83) % 80, i)).collect();
-    let most = play(&batches, &schedule, Conflicts::Declared, 0);
+    let most = play(&batches, &schedule, Conflicts::Declared, 0, KEPT_BYTES).most;
     assert!(most >= 40, "{most}");
+}
+
+/// And only if results go: of 20 operations in a batch each second one asks again for what was asked a while ago.
+#[test]
+fn some_results_are_gone_when_they_are_asked_for() {
+    let asks = |at: u8| {
+        (0..10).flat_map(move |i| {
+            let op = [2, 10 * at + i, 0, 1, 255];
+            [Ask::Op(1, 0, op), Ask::Op(1, -4, op)]
+        })
+    };
+    let batches: Vec<Batch> = (0..20).map(|at| (10, asks(at).collect())).collect();
+    let schedule: Vec<(u8, u8)> = (0..97_u8).map(|i| (i.wrapping_mul(83) % 230, i)).collect();
+    let played = play(&batches, &schedule, Conflicts::Declared, 0, 24);
+    assert!(played.gone >= 100 && played.most >= 2, "{played:?}");
+}
+
+/// An operation beyond a checkpoint that still waits comes to its end first. By its result others are gone for who asks, and none is in that
+/// checkpoint.
+#[test]
+fn a_result_goes_beyond_a_checkpoint() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0).keeping(14);
+    let mut numbers = Numbers {
+        next: [0; 8],
+        time: 1_000_000_000_000,
+    };
+    // Nothing is said of what was answered.
+    let write = |array| Ask::Op(1, 0, [2, array, 0, 1, 255]);
+    for (asks, which) in [
+        (vec![Ask::Open(1)], 0),
+        (vec![write(1), write(2)], 0),
+        (vec![write(3)], 1),
+    ] {
+        let batch = numbers.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+        // The second operation stays at work.
+        world.run(which);
+        world.proceed();
+    }
+    assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    let batch = numbers.agreed(&(1, vec![write(4), write(5)]));
+    world.begin(batch, false);
+    world.proceed();
+    world.run(1);
+    world.run(1);
+    world.proceed();
+    // Whether the first is gone depends on the second.
+    let batch = numbers.agreed(&(1, vec![Ask::Op(1, -4, [2, 1, 0, 1, 255])]));
+    world.begin(batch, false);
+    world.proceed();
+    assert!(world.is_entering());
+    assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    assert_eq!(world.finish().gone, 1);
 }
 
 /// A reply takes another's place after a checkpoint that still waits: the checkpoint has the one before.

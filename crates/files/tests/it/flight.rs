@@ -240,7 +240,7 @@ fn play(
     // In order, each decision about a guest is made anew.
     let plain = service.clone().without_memory();
     let world = World::new(service, plain, Conflicts::Declared, threads);
-    let most = world.play(agreed, schedule, read);
+    let most = world.play(agreed, schedule, read).most;
     (most, script.done, script.refused)
 }
 

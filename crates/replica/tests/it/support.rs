@@ -70,6 +70,7 @@ pub fn config(n: u8, me: ReplicaId) -> Config {
         authentication: Authentication::Mac,
         durable: false,
         checkpoint_bytes: usize::MAX,
+        kept_bytes: quorate_wire::message::session::KEPT_BYTES,
         tuning: Tuning::default(),
     }
 }

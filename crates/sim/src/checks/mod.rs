@@ -5,6 +5,7 @@
 //! | [`agreement`] | what correct replicas execute at each place, also after a restart |
 //! | [`validity`] | what is executed, with what clients really sent |
 //! | [`reference`] | results and roots, with those of one more executor that runs the agreed batches by itself |
+//! | [`kept`] | which results are kept for requests that are repeated, with the bytes of all results |
 //! | [`order`] | the agreed order, with the order in which clients saw their operations begin and end |
 //! | [`reads`] | reads that were not ordered, with the states of the same executor between their begin and end |
 //! | [`lists`] | what clients read, with itself: no look at the replicas |
@@ -14,6 +15,7 @@
 //! and all correct replicas meet is looked at by the world itself once the storm is over.
 
 pub mod agreement;
+pub mod kept;
 pub mod lists;
 pub mod order;
 pub mod reads;

@@ -10,9 +10,10 @@ use quorate_execution::{Executor, recoveries};
 use quorate_replica::Checkpoints;
 use quorate_state::{Layer, MemorySnapshot, State};
 use quorate_wire::message::{Batch, Request};
-use quorate_wire::{ClientId, Digest, ReplicaId, ReplicaKeys, Seq};
+use quorate_wire::{ClientId, Digest, ReplicaId, ReplicaKeys, Seq, SessionId};
 
 use super::Failure;
+use super::kept::Kept;
 use crate::history::Operation;
 use crate::service::AnyService;
 
@@ -36,6 +37,7 @@ pub struct Reference {
     /// By request: each execution and its outcome.
     outcomes: BTreeMap<Digest, Vec<Execution>>,
     executions: u64,
+    kept: Kept,
     roots: BTreeMap<Seq, Digest>,
     /// Of each replica the number of its last recovery, as the last checkpoint tells it.
     recoveries: Vec<u64>,
@@ -43,18 +45,20 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// In the initial state.
+    /// In the initial state. `kept_bytes`: what is kept of a session's results.
     pub fn new(
         service: AnyService,
         keys: &ReplicaKeys,
         genesis: &Layer,
         checkpoints: Checkpoints,
+        kept_bytes: usize,
     ) -> Reference {
         let (snapshot, _) = MemorySnapshot::default()
             .apply(genesis)
             .expect("an empty tree takes any layer");
         Reference {
-            executor: Executor::new(service).of_group(keys),
+            executor: Executor::new(service).keeping(kept_bytes).of_group(keys),
+            kept: Kept::new(kept_bytes),
             state: State::new(Arc::new(snapshot.clone())),
             snapshot,
             at: Seq(0),
@@ -68,6 +72,11 @@ impl Reference {
                 ReplicaKeys::Certified { identities, .. } => identities.len(),
             },
         }
+    }
+
+    /// Which results should have been kept.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// The last place executed here.
@@ -84,6 +93,10 @@ impl Reference {
             .map_err(|fault| Failure::new("reference", fault.to_string()))?;
         for (request, executed) in requests.iter().zip(done) {
             self.executions += 1;
+            let is_own = request.session() == SessionId(0) || request.op().is_empty();
+            if !is_own && self.executor.keeps_result(request) {
+                self.kept.on_executed(request, &executed.outcome)?;
+            }
             let outcomes = self.outcomes.entry(request.digest()).or_default();
             outcomes.push(Execution {
                 place: self.executions,

@@ -39,6 +39,7 @@ fn core(replicas: usize, me: u8) -> Agreement {
         authentication: Authentication::Mac,
         durable: false,
         checkpoint_bytes: usize::MAX,
+        kept_bytes: quorate_wire::message::session::KEPT_BYTES,
         tuning: Tuning::default(),
     };
     Agreement::new(config, (Seq(0), GENESIS), true, vec![], LogIndex(0), at(0))

@@ -73,6 +73,7 @@ impl Group<'_> {
                 authentication: Authentication::Mac,
                 durable: false,
                 checkpoint_bytes: usize::MAX,
+                kept_bytes: quorate_wire::message::session::KEPT_BYTES,
                 tuning: Tuning::default(),
             };
             let root = Digest([9; 32]);

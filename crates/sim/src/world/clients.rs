@@ -1,10 +1,11 @@
 //! What happens to clients and their connections.
 
-use quorate_agreement::client::{ClientOptions, ClientOutput};
-use quorate_wire::Authentication;
+use quorate_agreement::client::{ClientOptions, ClientOutput, NoResult};
 use quorate_wire::message::{Outcome, Request};
+use quorate_wire::{Authentication, RequestNumber};
 
 use super::*;
+use crate::checks::kept::Gone;
 use crate::client::client_key;
 
 /// How long until a client tries again to connect.
@@ -127,7 +128,7 @@ impl World {
         for output in outputs {
             match output {
                 ClientOutput::Send(to, message) => self.send_to_replica(client, to, message),
-                ClientOutput::Done(token, result) => self.done(client, token, result.ok()),
+                ClientOutput::Done(token, result) => self.done(client, token, result),
                 ClientOutput::Opened(session) => {
                     self.note(&[23, client as u64, session.0], || {
                         format!("client {client} has session {session:?}")
@@ -138,22 +139,31 @@ impl World {
         self.schedule_client_tick(client);
     }
 
-    fn done(&mut self, client: usize, token: u64, answer: Option<bytes::Bytes>) {
+    fn done(&mut self, client: usize, token: u64, answer: Result<bytes::Bytes, NoResult>) {
         let index = token as usize;
-        self.note(&[24, client as u64, token], || match answer.is_some() {
-            true => format!("client {client} has the result of operation {token}"),
-            false => format!("client {client} has lost operation {token}"),
+        self.note(&[24, client as u64, token], || match &answer {
+            Ok(_) => format!("client {client} has the result of operation {token}"),
+            Err(why) => format!("client {client} has lost operation {token}: {why}"),
         });
         let operation = &mut self.operations[index];
         match answer {
-            Some(answer) => {
+            Ok(answer) => {
                 let outcome = Outcome::Done(answer);
                 operation.done = Some((self.now, outcome.to_bytes().into()));
                 operation.agreed_at_end = self.agreement.last();
                 let op = operation.op.clone();
                 self.clients[client].asker.learn(&self.knobs, &op, &outcome);
             }
-            None => operation.lost = true,
+            Err(why) => {
+                operation.lost = true;
+                let is_gone = why == NoResult::ResultGone;
+                let sent_as = operation.sent_as.filter(|_| is_gone);
+                operation.gone = sent_as.map(|(session, number)| Gone {
+                    session,
+                    number,
+                    last: self.clients[client].last_number,
+                });
+            }
         }
         self.clients[client].open.remove(&index);
         self.think(client);
@@ -167,7 +177,16 @@ impl World {
             let core = self.clients[client].core.as_ref();
             let token = core.and_then(|c| c.token(m.request.session(), m.request.number()));
             if let Some(operation) = token {
-                self.operations[operation as usize].request = Some(m.request.digest());
+                let operation = &mut self.operations[operation as usize];
+                let sent_as = (m.request.session(), m.request.number());
+                operation.request = Some(m.request.digest());
+                operation.sent_as = Some(sent_as);
+                let it = &mut self.clients[client];
+                let before = match it.last_session == sent_as.0 {
+                    true => it.last_number,
+                    false => RequestNumber(0),
+                };
+                (it.last_session, it.last_number) = (sent_as.0, before.max(sent_as.1));
             }
         }
         let it = &self.clients[client];
@@ -325,7 +344,9 @@ impl World {
             begun: self.now,
             session: self.clients[client].core.as_ref().and_then(|c| c.session()),
             request: None,
+            sent_as: None,
             done: None,
+            gone: None,
             agreed_at_end: Seq(0),
             lost: false,
         });

@@ -76,6 +76,15 @@ fn each_checkpoint_has_its_own_writes() {
         let writes = [(bytes(key), Some(bytes(key)))].into();
         state.begin_at(place, writes).commit();
     }
+    let mut in_place = |place| {
+        let txn = state.begin_at(place, [(bytes(0), Some(bytes(0)))].into());
+        let (all, most) = ((Bound::Unbounded, Bound::Unbounded), 10);
+        let rows = txn.range_in_place(all.0, all.1, most).unwrap();
+        rows.into_iter().map(|(key, _)| key[0]).collect::<Vec<_>>()
+    };
+    assert_eq!(in_place(Place::Open(0)), [0, 2]);
+    assert_eq!(in_place(Place::Open(1)), [0, 1, 2]);
+    assert_eq!(in_place(Place::Tentative), [0, 1, 2, 3]);
     let view = state.view();
     let keys = |layer: &Layer| layer.keys().map(|k| k[0]).collect::<Vec<_>>();
     assert_eq!(keys(&state.freeze(Seq(1))), [2]);

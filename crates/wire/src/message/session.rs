@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::MAX_RESULT_BYTES;
 use crate::digest::Digest;
 use crate::ids::{ReplicaId, SessionId};
 use crate::{record, tagged};
@@ -44,10 +45,15 @@ tagged! {
         4 => Malformed(()),
         /// The service's answer is longer than a result can be: a defect of the service.
         5 => TooLong(()),
+        /// The request was executed, and its result is not kept any more: see [`KEPT_BYTES`].
+        6 => Gone(()),
     }
 }
 
 impl Outcome {
+    /// The bytes of [`Outcome::Gone`].
+    pub const GONE: &[u8] = &[6];
+
     /// The bytes of [`Outcome::Done`] before an answer of so many bytes.
     pub fn before_answer(length: u32) -> [u8; 5] {
         let length = length.to_le_bytes();
@@ -57,6 +63,9 @@ impl Outcome {
 
 /// How many requests a session may have in flight: number n may be sent once all up to n - WINDOW have been answered.
 pub const SESSION_WINDOW: u64 = 64;
+/// How many bytes the results may have together that a group keeps of a session, for requests that are repeated: one of any length is
+/// kept. Where they would have more, those of the lowest numbers go.
+pub const KEPT_BYTES: usize = MAX_RESULT_BYTES;
 /// How long a session lives without a request, in agreed time.
 pub const SESSION_LEASE_MS: u64 = 45_000;
 
@@ -73,5 +82,6 @@ mod tests {
             assert_eq!(bytes[..5], Outcome::before_answer(length as u32));
             assert_eq!(bytes.len(), 5 + length);
         }
+        assert_eq!(Outcome::Gone(()).to_bytes(), Outcome::GONE);
     }
 }

@@ -75,6 +75,7 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
         authentication,
         durable: true,
         checkpoint_bytes: usize::MAX,
+        kept_bytes: quorate_wire::message::session::KEPT_BYTES,
         tuning: Tuning::default(),
     }
 }

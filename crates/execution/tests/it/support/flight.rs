@@ -12,7 +12,8 @@ use bytes::Bytes;
 use quorate_execution::graph::Conflicts;
 use quorate_execution::{Cached, Completion, Done, Executor, Flight, Job, Service, Workers};
 use quorate_state::{MemorySnapshot, State};
-use quorate_wire::message::{ReplyBody, Request};
+use quorate_wire::message::session::KEPT_BYTES;
+use quorate_wire::message::{Outcome, ReplyBody, Request};
 use quorate_wire::{ClientId, Digest, Seq, SessionId, Time};
 
 /// Batches from checkpoint to checkpoint.
@@ -101,6 +102,7 @@ fn ordered_anew(mut batch: Agreed, which: u8) -> Agreed {
 pub struct World<S> {
     /// Each that is used is a clone of this one.
     service: S,
+    kept_bytes: usize,
     executor: Executor<S>,
     state: State,
     conflicts: Conflicts,
@@ -134,8 +136,16 @@ pub struct World<S> {
     /// The same in order.
     reference: (Executor<S>, State),
     roots: Vec<(Seq, Digest)>,
-    /// The most jobs at once.
-    most: usize,
+    played: Played,
+}
+
+/// What a schedule came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Played {
+    /// The most jobs that were at work at once.
+    pub most: usize,
+    /// How many agreed requests were told that their results are gone.
+    pub gone: usize,
 }
 
 fn snapshot_of(state: &mut State) -> MemorySnapshot {
@@ -182,9 +192,18 @@ impl<S: Service + Clone> World<S> {
             at: 0,
             reference: begin(&plain),
             roots: Vec::new(),
-            most: 0,
+            played: Played::default(),
+            kept_bytes: KEPT_BYTES,
             service,
         }
+    }
+
+    /// The same where of a session's results so many bytes are kept.
+    pub fn keeping(mut self, kept_bytes: usize) -> World<S> {
+        self.kept_bytes = kept_bytes;
+        self.executor = self.executor.keeping(kept_bytes);
+        self.reference.0 = self.reference.0.keeping(kept_bytes);
+        self
     }
 
     pub fn begin(&mut self, batch: Agreed, is_tentative: bool) {
@@ -352,7 +371,7 @@ impl<S: Service + Clone> World<S> {
             count: 1,
             conflicts: self.conflicts,
         };
-        let executor = Executor::new(self.service.clone());
+        let executor = Executor::new(self.service.clone()).keeping(self.kept_bytes);
         (self.executor, self.flight) = (executor, Flight::new(workers));
         self.state = State::new(Arc::new(self.snapshot.clone()));
         self.entering = None;
@@ -422,7 +441,7 @@ impl<S: Service + Clone> World<S> {
             Some(threads) => jobs.into_iter().for_each(|job| threads.give(job)),
             None => self.running.extend(jobs),
         }
-        self.most = self.most.max(self.at_work());
+        self.played.most = self.played.most.max(self.at_work());
     }
 
     fn at_work(&self) -> usize {
@@ -466,7 +485,7 @@ impl<S: Service + Clone> World<S> {
         mut waiting: Vec<Agreed>,
         schedule: &[(u8, u8)],
         reads: impl Fn(u8) -> Option<(ClientId, SessionId, Bytes)>,
-    ) -> usize {
+    ) -> Played {
         // Taken from the end.
         waiting.reverse();
         let mut choices = schedule.iter().copied().cycle();
@@ -505,8 +524,8 @@ impl<S: Service + Clone> World<S> {
         self.finish()
     }
 
-    /// All comes to its end, and is as it should be. How many jobs were at work at once at most.
-    pub fn finish(mut self) -> usize {
+    /// All comes to its end, and is as it should be.
+    pub fn finish(mut self) -> Played {
         self.keep();
         self.proceed();
         while self.at_work() > 0 {
@@ -530,6 +549,8 @@ impl<S: Service + Clone> World<S> {
         self.reference.0.flush(&mut self.reference.1);
         let [ours, theirs] = [&mut self.state, &mut self.reference.1].map(snapshot_of);
         assert_eq!(ours.entries, theirs.entries);
-        self.most
+        let all = self.expected.iter().flatten().flatten();
+        self.played.gone = all.filter(|outcome| **outcome == Outcome::GONE).count();
+        self.played
     }
 }

@@ -554,6 +554,7 @@ pub fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::TooOld(())),
         Just(Outcome::Malformed(())),
         Just(Outcome::TooLong(())),
+        Just(Outcome::Gone(())),
     ]
 }
 
