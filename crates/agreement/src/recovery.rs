@@ -405,8 +405,8 @@ impl Agreement {
             return false;
         }
         let given = self.given_to(of);
-        let may = given.views < HELPS;
-        given.views += u32::from(may);
+        let may = given.views < HELPS || is_on(Mutant::HelpedWithoutEnd);
+        given.views = given.views.saturating_add(u32::from(may));
         may
     }
 
@@ -463,9 +463,10 @@ impl Agreement {
             return;
         }
         let given = self.help.given.get_mut(&from).expect("just made");
-        if target > given.target && given.fills < HELPS {
+        let may = given.fills < HELPS || is_on(Mutant::HelpedWithoutEnd);
+        if target > given.target && may {
             given.target = target;
-            given.fills += 1;
+            given.fills = given.fills.saturating_add(1);
             self.help.fill = self.help.fill.max(target);
         }
     }

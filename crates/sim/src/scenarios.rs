@@ -5,6 +5,7 @@
 mod adversaries;
 mod client;
 mod cores;
+mod liars;
 mod recovery;
 mod state;
 mod views;
@@ -90,6 +91,8 @@ scenarios! {
     recovery::two_words_lead_nobody_far
     recovery::claims_that_go_with_their_keys_lead_to_a_state
     recovery::who_skips_numbers_keeps_nobody_away
+    liars::who_recovers_without_end_is_kept_at_bay
+    liars::two_liars_of_ten_move_no_bound
     adversaries::leaping_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered

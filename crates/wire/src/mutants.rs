@@ -220,6 +220,8 @@ mutants! {
         "a replica that has lost its log votes again from the others' last checkpoint on" ""
     RecoveryAnyView "recovery-any-view"
         "a replica that has lost its log votes in the view that it finds" ""
+    HelpedWithoutEnd "helped-without-end"
+        "a replica that says that it recovers is helped as often as it says so" ""
     // Keys of epochs.
     AgeUnchecked "age-unchecked"
         "the number of the certificate of a VIEW-CHANGE or NEW-VIEW is not looked at" ""

@@ -27,6 +27,8 @@ tests! {
     a_state_transfer_is_cut_short
     a_damaged_state_is_mended
     an_unreadable_value_is_mended
+    who_recovers_without_end_is_kept_at_bay
+    two_liars_of_ten_move_no_bound
     equivocating_primary
     equivocation_leaves_evidence
     slow_primary
