@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
 use quorate_wire::digest::Content;
 use quorate_wire::evidence::Kind;
 use quorate_wire::message::{Batch, PeerMessage, SignedNewView, SignedViewChange, Status};
@@ -462,6 +463,12 @@ impl Agreement {
             }
             Input::Tick => Ok(()),
         }
+    }
+
+    /// From here on clients' turns and the size of batches follow also from how many bytes the execution of an operation reads and writes beside
+    /// its own, which only the service knows. This replica's own affair: others may know nothing of it.
+    pub fn charge_work(&mut self, work: fn(&Bytes) -> usize) {
+        self.pool.charge_work(work);
     }
 
     /// Does what the inputs taken since the last time call for. A turn is what a driver has at once: the requests in it travel

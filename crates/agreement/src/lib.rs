@@ -91,3 +91,6 @@ pub const LOG_BYTES: usize = 256 << 20;
 pub const INLINE_BYTES: usize = 16 << 10;
 /// A batch closes when its requests weigh this much.
 pub const BATCH_BYTES: usize = 2 << 20;
+/// Nor is a request put into it with which the execution of all in it would read and write more than so many bytes beside theirs, unless it is
+/// alone: see [`Agreement::charge_work`].
+pub const BATCH_WORK: usize = 8 << 20;

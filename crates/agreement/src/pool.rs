@@ -6,15 +6,16 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use quorate_wire::message::{AuthRequest, EVERYONE, MAX_BATCH_REQUESTS, Request};
-use quorate_wire::{Authenticator, ClientId, Digest, Encode};
+use quorate_wire::{Authenticator, ClientId, Digest, Encode, SessionId};
 
 use crate::Millis;
 use crate::fingerprint::list;
 use crate::io::Rejected;
-use crate::turns::{Next, Turns, charge};
+use crate::turns::{Next, Size, Turns, charge};
 
 use claims::Claim;
 pub use claims::WaitingClaim;
@@ -120,6 +121,15 @@ impl Closed {
     }
 }
 
+/// How large a request is, where the service says how much it reads and writes for an operation.
+fn size(request: &Request, work: fn(&Bytes) -> usize) -> Size {
+    let is_control = request.session() == SessionId(0);
+    Size {
+        weight: request.weight(),
+        work: if is_control { 0 } else { work(request.op()) },
+    }
+}
+
 /// Digests, hashed as in the pool.
 pub type DigestSet = HashSet<Digest, FixedState>;
 
@@ -143,6 +153,8 @@ pub struct Pool {
     urgent: VecDeque<Digest>,
     /// Charges of open requests by client.
     in_flight: HashMap<ClientId, usize, FixedState>,
+    /// The bytes that the execution of an operation reads and writes beside its own.
+    work: fn(&Bytes) -> usize,
     /// The weight of what batches in the log name.
     log_weight: usize,
     arrivals: u64,
@@ -161,9 +173,15 @@ impl Pool {
             waiting: Turns::new(state.clone()),
             urgent: VecDeque::new(),
             in_flight: HashMap::with_hasher(state),
+            work: |_| 0,
             log_weight: 0,
             arrivals: 0,
         }
+    }
+
+    /// From here on it is taken into account what requests have the service read and write.
+    pub fn charge_work(&mut self, work: fn(&Bytes) -> usize) {
+        self.work = work;
     }
 
     /// A set of digests with the pool's secret.
@@ -245,10 +263,11 @@ impl Pool {
         }
         self.arrivals += 1;
         let arrival = self.arrivals;
+        let size = size(&request.request, self.work);
         match place {
             _ if was_ordered => place = Place::Ordered,
-            Place::Ordered => self.waiting.pass(client, weight),
-            _ => self.waiting.push(client, arrival, digest, weight),
+            Place::Ordered => self.waiting.pass(client, size),
+            _ => self.waiting.push(client, arrival, digest, size),
         }
         if place == Place::Ordered && !core::mem::replace(&mut in_log, true) {
             self.log_weight += weight;
@@ -446,8 +465,8 @@ impl Pool {
                 false => Place::Waiting,
             };
             if entry.authentic && entry.place == Place::Waiting {
-                let (client, weight) = (entry.request().client(), entry.request().weight());
-                self.waiting.push(client, entry.arrival, *digest, weight);
+                let (client, size) = (entry.request().client(), size(entry.request(), self.work));
+                self.waiting.push(client, entry.arrival, *digest, size);
             }
         }
     }

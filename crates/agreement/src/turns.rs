@@ -2,8 +2,8 @@
 //!
 //! A primary that orders by arrival serves whoever asks most, and who fills its queue keeps the others out (Aardvark, NSDI 2009,
 //! section 4). So clients take turns, by start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996): each has a *turn*, a point in
-//! virtual time; the smallest is served next, and moves on by what it cost: a request and its bytes, about in the measure in which they
-//! take processor time. Who comes back after a pause begins at the present time, so that nobody saves up.
+//! virtual time; the smallest is served next, and moves on by what it cost: a request, its bytes and those that the service reads and
+//! writes for it beside them, about in the measure in which they take processor time. Who comes back after a pause begins at the present time, so that nobody saves up.
 //!
 //! And each has a *share*: what all have cost, divided by how many clients have something open, on the average of late.
 //! Who is ahead of it waits, also where nobody else does right now. A client with one request in flight is there again
@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 use quorate_wire::message::MAX_BATCH_REQUESTS;
 use quorate_wire::{ClientId, Digest};
 
-use crate::{BATCH_BYTES, Millis};
+use crate::{BATCH_BYTES, BATCH_WORK, Millis};
 
 /// What the smallest request is charged where requests are bounded, so that their number is bounded as well.
 pub(crate) const LEAST_CHARGE: usize = 16 << 10;
@@ -40,8 +40,26 @@ const GIVEN: u64 = MAX_BATCH_REQUESTS as u64 * REQUEST_COST;
 /// The number of clients is kept in parts of one, and is the average of about so many milliseconds.
 const PARTS: u64 = 16;
 
-fn cost(weight: usize) -> u64 {
-    REQUEST_COST + weight as u64
+/// How large a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// The bytes that it takes up itself.
+    pub weight: usize,
+    /// Those that its execution reads and writes beside them, as the service says. Only turns and batches follow from it, and those are this
+    /// replica's own affair.
+    pub work: usize,
+}
+
+impl From<usize> for Size {
+    /// Of a request for which nothing else is read or written.
+    fn from(weight: usize) -> Size {
+        Size { weight, work: 0 }
+    }
+}
+
+fn cost(size: impl Into<Size>) -> u64 {
+    let Size { weight, work } = size.into();
+    REQUEST_COST + weight as u64 + work as u64
 }
 
 /// One client's requests, in the order of their arrival.
@@ -51,8 +69,7 @@ struct Line {
     /// Up to where it has used its share.
     used: u64,
     charged: usize,
-    /// Digests and weights.
-    requests: BTreeMap<u64, (Digest, usize)>,
+    requests: BTreeMap<u64, (Digest, Size)>,
 }
 
 /// What is to be ordered next.
@@ -97,53 +114,55 @@ impl Turns {
     }
 
     /// A request waits.
-    pub fn push(&mut self, client: ClientId, arrival: u64, digest: Digest, weight: usize) {
+    pub fn push(&mut self, client: ClientId, arrival: u64, digest: Digest, size: impl Into<Size>) {
+        let size = size.into();
         let line = self.lines.entry(client).or_default();
         if line.requests.is_empty() {
             line.turn = line.turn.max(self.now);
             self.order.insert((line.turn, client));
         }
-        line.requests.insert(arrival, (digest, weight));
-        line.charged += charge(weight);
-        self.charged += charge(weight);
+        line.requests.insert(arrival, (digest, size));
+        line.charged += charge(size.weight);
+        self.charged += charge(size.weight);
         self.count += 1;
-        self.weight += weight;
+        self.weight += size.weight;
     }
 
     /// The request waits no more, and it was not its turn.
-    pub fn remove(&mut self, client: &ClientId, arrival: u64) -> Option<usize> {
+    pub fn remove(&mut self, client: &ClientId, arrival: u64) -> Option<Size> {
         let line = self.lines.get_mut(client)?;
-        let (_, weight) = line.requests.remove(&arrival)?;
-        line.charged -= charge(weight);
-        self.charged -= charge(weight);
+        let (_, size) = line.requests.remove(&arrival)?;
+        line.charged -= charge(size.weight);
+        self.charged -= charge(size.weight);
         self.count -= 1;
-        self.weight -= weight;
+        self.weight -= size.weight;
         if line.requests.is_empty() {
             self.order.remove(&(line.turn, *client));
         }
-        Some(weight)
+        Some(size)
     }
 
     /// The request was ordered.
     pub fn serve(&mut self, client: &ClientId, arrival: u64) {
-        let Some(weight) = self.remove(client, arrival) else {
+        let Some(size) = self.remove(client, arrival) else {
             return;
         };
         let Some(line) = self.lines.get_mut(client) else {
             return;
         };
         let turn = line.turn;
-        line.turn += cost(weight);
-        line.used = line.used.max(self.share) + cost(weight);
+        line.turn += cost(size);
+        line.used = line.used.max(self.share) + cost(size);
         self.now = self.now.max(turn);
-        self.share += cost(weight) * PARTS / self.rivals;
+        self.share += cost(size) * PARTS / self.rivals;
         if self.order.remove(&(turn, *client)) {
             self.order.insert((line.turn, *client));
         }
     }
 
     /// A request was ordered that did not wait here.
-    pub fn pass(&mut self, client: ClientId, weight: usize) {
+    pub fn pass(&mut self, client: ClientId, size: impl Into<Size>) {
+        let size = size.into();
         let line = self.lines.entry(client).or_default();
         let waits = !line.requests.is_empty();
         let before = line.turn;
@@ -151,10 +170,10 @@ impl Turns {
             true => before,
             false => before.max(self.now),
         };
-        line.turn = turn + cost(weight);
-        line.used = line.used.max(self.share) + cost(weight);
+        line.turn = turn + cost(size);
+        line.used = line.used.max(self.share) + cost(size);
         let after = line.turn;
-        self.share += cost(weight) * PARTS / self.rivals;
+        self.share += cost(size) * PARTS / self.rivals;
         self.now = self.now.max(turn);
         if waits {
             self.order.remove(&(before, client));
@@ -186,21 +205,30 @@ impl Turns {
         }
     }
 
-    /// Those whose turns are next, of those that are not ahead of their shares: up to `most`, of up to `bytes` unless it is one alone.
+    /// Those whose turns are next, of those that are not ahead of their shares: up to `most`, of up to `bytes` and [`BATCH_WORK`] unless it is
+    /// one alone. Who has what is too much work waits for the next batch, and others go on.
     pub fn next(&self, most: usize, bytes: usize) -> Next {
-        self.choose(most, bytes, self.share + AHEAD)
+        let room = Size {
+            weight: bytes,
+            work: BATCH_WORK,
+        };
+        self.choose(most, room, self.share + AHEAD)
     }
 
     /// All that wait, in the order of their turns.
     pub fn all(&self) -> Vec<Digest> {
-        let all = self.choose(usize::MAX, usize::MAX, u64::MAX);
+        let room = Size {
+            weight: usize::MAX,
+            work: usize::MAX,
+        };
+        let all = self.choose(usize::MAX, room, u64::MAX);
         all.requests
     }
 
-    fn choose(&self, most: usize, bytes: usize, until: u64) -> Next {
+    fn choose(&self, most: usize, room: Size, until: u64) -> Next {
         let lines = self.order.iter().filter_map(|(_, c)| self.lines.get(c));
         let first = lines.filter(|line| line.used <= until).take(most);
-        type Rest<'a> = (btree_map::Values<'a, u64, (Digest, usize)>, u64);
+        type Rest<'a> = (btree_map::Values<'a, u64, (Digest, Size)>, u64);
         let mut heads: BTreeMap<(u64, usize), Rest<'_>> = first
             .enumerate()
             .map(|(i, line)| {
@@ -208,23 +236,27 @@ impl Turns {
                 ((line.turn, i), (line.requests.values(), used))
             })
             .collect();
-        let (mut chosen, mut weight, mut is_due) = (Vec::new(), 0, false);
+        let (mut chosen, mut weight, mut work, mut is_due) = (Vec::new(), 0, 0, false);
         while chosen.len() < most
             && let Some(((turn, i), (mut rest, used))) = heads.pop_first()
         {
             if used > until {
                 continue;
             }
-            let Some(&(digest, its_weight)) = rest.next() else {
+            let Some(&(digest, size)) = rest.next() else {
                 continue;
             };
-            weight += its_weight;
-            if !chosen.is_empty() && weight > bytes {
+            if !chosen.is_empty() && size.work > 0 && size.work.saturating_add(work) > room.work {
+                continue;
+            }
+            weight += size.weight;
+            if !chosen.is_empty() && weight > room.weight {
                 break;
             }
+            work = size.work.saturating_add(work);
             chosen.push(digest);
             is_due |= used <= self.share;
-            let cost = cost(its_weight);
+            let cost = cost(size);
             heads.insert((turn + cost, i), (rest, used.saturating_add(cost)));
         }
         Next {
@@ -274,15 +306,15 @@ impl Turns {
     pub fn invariants(&self, known: impl Fn(&Digest) -> Option<(ClientId, u64, usize)>) {
         let (mut count, mut weight, mut charged) = (0, 0, 0);
         for (client, line) in &self.lines {
-            let own = line.requests.values().map(|(_, weight)| charge(*weight));
+            let own = line.requests.values().map(|(_, size)| charge(size.weight));
             assert_eq!(own.sum::<usize>(), line.charged);
             charged += line.charged;
             let is_in_order = self.order.contains(&(line.turn, *client));
             assert_eq!(is_in_order, !line.requests.is_empty(), "{line:?}");
-            for (arrival, (digest, its_weight)) in &line.requests {
-                assert_eq!(known(digest), Some((*client, *arrival, *its_weight)));
+            for (arrival, (digest, size)) in &line.requests {
+                assert_eq!(known(digest), Some((*client, *arrival, size.weight)));
                 count += 1;
-                weight += its_weight;
+                weight += size.weight;
             }
         }
         assert_eq!((count, weight), (self.count, self.weight));
@@ -423,9 +455,9 @@ mod tests {
     /// Requests by name.
     type Named = BTreeMap<Digest, (ClientId, u64)>;
 
-    fn push(turns: &mut Turns, named: &mut Named, client: u8, arrival: u64, weight: usize) {
+    fn push(turns: &mut Turns, named: &mut Named, client: u8, arrival: u64, size: impl Into<Size>) {
         let (client, digest) = (quorate_wire::PublicKey([client; 32]), name(arrival));
-        turns.push(client, arrival, digest, weight);
+        turns.push(client, arrival, digest, size);
         named.insert(digest, (client, arrival));
     }
 
@@ -473,6 +505,78 @@ mod tests {
                 "{weight}: {others}, {share}"
             );
         }
+    }
+
+    /// The dearest copies: short requests, each of which reads and writes a MiB.
+    const COPY: Size = Size {
+        weight: 200,
+        work: 2 << 20,
+    };
+
+    /// Copies of many clients are spread over batches, each of bounded work, and what others ask goes on in the first of them.
+    #[test]
+    fn copies_are_spread_over_batches() {
+        let (mut turns, mut named) = (turns(), Named::new());
+        for n in 0..64 {
+            push(&mut turns, &mut named, n as u8 % 8, n, COPY);
+        }
+        for n in 100..140 {
+            push(&mut turns, &mut named, 9, n, 100);
+        }
+        let at_once = BATCH_WORK / COPY.work;
+        let first = serve_named(&mut turns, &named);
+        let copies = first.iter().filter(|n| **n < 64).count();
+        assert_eq!((copies, first.len()), (at_once, at_once + 40));
+        let mut left = 64 - copies;
+        for _ in 0..200 {
+            let next = serve_named(&mut turns, &named).len();
+            assert!(next <= at_once);
+            left -= next;
+            if next == 0 {
+                turns.go_on();
+            }
+        }
+        assert_eq!(left, 0, "each has its turn");
+    }
+
+    /// What is too much for any batch goes alone.
+    #[test]
+    fn too_much_work_goes_alone() {
+        let mut turns = turns();
+        let work = 2 * BATCH_WORK;
+        turns.push(A, 1, name(1), Size { weight: 1, work });
+        turns.push(B, 2, name(2), COPY);
+        assert_eq!(turns.next(64, BATCH_BYTES).requests, [name(1)]);
+    }
+
+    /// Who copies gets as much as who writes, by the bytes that are read and written.
+    #[test]
+    fn copies_are_paid_for() {
+        let mut turns = turns();
+        compete(&mut turns, 2);
+        let copies: Vec<(ClientId, u64)> = (0..100).map(|n| (A, n)).collect();
+        let small: Vec<(ClientId, u64)> = (100..20_000).map(|n| (B, n)).collect();
+        copies
+            .iter()
+            .for_each(|(c, n)| turns.push(*c, *n, name(*n), COPY));
+        small
+            .iter()
+            .for_each(|(c, n)| turns.push(*c, *n, name(*n), 100));
+        let mut named = Named::new();
+        for (client, n) in copies.iter().chain(&small) {
+            named.insert(name(*n), (*client, *n));
+        }
+        let mut served = Vec::new();
+        while served.len() < 10_000 {
+            served.extend(serve_named(&mut turns, &named));
+        }
+        let of_a = served.iter().filter(|n| **n < 100).count() as u64;
+        let of_b = served.len() as u64 - of_a;
+        let (of_a, of_b) = (of_a * cost(COPY), of_b * cost(100));
+        assert!(
+            of_a.abs_diff(of_b) <= 2 * (AHEAD + cost(COPY)),
+            "{of_a} and {of_b}"
+        );
     }
 
     /// A client that is alone, or with others of its kind, has whole batches all the time.

@@ -139,6 +139,18 @@ pub trait Service: Send + 'static {
         op.len()
     }
 
+    /// How many bytes an operation reads and writes, at the most and about, beside those that it brings; of one that is ordered. A primary counts them
+    /// like those of requests where clients take turns and where it closes a batch, so that short operations that copy much take no more than their
+    /// client's share, and hold up nobody for long. From the operation alone; replicas need not agree on it. Small change is counted with each request.
+    ///
+    /// The default is for operations that touch about what they bring.
+    fn work(_op: &Bytes) -> usize
+    where
+        Self: Sized,
+    {
+        0
+    }
+
     /// The run step. Reads and writes only what [`Service::uses`] says that it does; others may be at work. It may wait, but not for
     /// ever: what conflicts with it waits too. It may be run for an operation that is then undone, and run again.
     ///

@@ -186,6 +186,11 @@ impl Service for FileService {
         op.map_or(0, |op| weight::weight(&op.action))
     }
 
+    fn work(op: &Bytes) -> usize {
+        let op = Op::from_bytes(op.clone());
+        op.map_or(0, |op| weight::work(&op.action))
+    }
+
     fn run(&self, txn: &mut Txn<'_>, call: &Call, bytes: &Bytes) -> Result<Ran, Fault> {
         if !self.admission.is_member(&call.client) {
             return self.execute(txn, call, bytes).map(Ran::Done);

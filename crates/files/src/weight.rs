@@ -5,6 +5,8 @@
 //!
 //! What an operation deletes counts by the rows that each may let go of (content that no file has any more, files that linger). The
 //! names of extended attributes of an object that goes don't count: each was written by an operation of its own, in a request no shorter.
+//!
+//! Beside that: how much it works, by which clients take turns.
 
 use crate::acl::MAX_ACL_BYTES;
 use crate::layout::{
@@ -49,6 +51,19 @@ pub(crate) fn weight(action: &Action) -> usize {
         }
         Action::Adopt(_) => ROWS + MAX_QUOTA_ROWS as usize * 2 * ROW,
         _ => ROWS,
+    }
+}
+
+/// About how many bytes an action reads and writes beside those of its request, where that is far more than the request has. Nobody
+/// needs to agree on it: by this a primary has clients take turns.
+pub(crate) fn work(action: &Action) -> usize {
+    match action {
+        Action::WithAttrs(op) => work(&op.action),
+        Action::CopyRange(op) => op.len.min(MAX_IO_BYTES as u64) as usize + copy(op),
+        Action::Fallocate(op) => fallocate(op),
+        // Of one that is ordered, as where replicas could not answer it alike.
+        Action::Read(op) => (op.len as usize).min(MAX_IO_BYTES),
+        _ => 0,
     }
 }
 
@@ -105,6 +120,36 @@ mod tests {
     use super::*;
     use crate::types::{Handle, Ino, Nothing};
     use bytes::Bytes;
+
+    /// A copy works as much as a read and a write of what it copies, however short it is to ask for; a short write as much as it brings.
+    #[test]
+    fn copies_are_work() {
+        let target = || Target::Ino(Ino(2));
+        let copy = |len| {
+            let op = CopyRange {
+                from: target(),
+                offset: 0,
+                to: target(),
+                to_offset: 0,
+                len,
+            };
+            work(&Action::CopyRange(op))
+        };
+        let mib = MAX_IO_BYTES;
+        assert!((2 * mib..5 * mib / 2).contains(&copy(mib as u64)));
+        assert_eq!(
+            copy(u64::MAX),
+            copy(mib as u64),
+            "no more is copied at once"
+        );
+        assert!(copy(4096) < 3 * CHUNK);
+        let write = Action::Write(Write {
+            target: target(),
+            place: Place::At(0),
+            data: Bytes::from_static(b"x"),
+        });
+        assert_eq!(work(&write), 0);
+    }
 
     fn written(target: Target, place: Place, len: usize) -> usize {
         let data = Bytes::from(alloc::vec![1; len]);

@@ -133,7 +133,8 @@ impl<S: Service> Replica<S> {
         let executor = Executor::new(service).keeping(config.kept_bytes);
         let executor = executor.of_group(&config.keys);
         let has_holders = matches!(config.keys, ReplicaKeys::Certified { .. });
-        let agreement = Agreement::new(config, (seq, root), complete, records, next_index, now);
+        let mut agreement = Agreement::new(config, (seq, root), complete, records, next_index, now);
+        agreement.charge_work(S::work);
         let mut snapshots = BTreeMap::new();
         if complete {
             snapshots.insert(seq, snapshot.clone());

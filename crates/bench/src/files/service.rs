@@ -85,6 +85,10 @@ impl Service for ServedFiles {
         self.files.weight(op)
     }
 
+    fn work(op: &Bytes) -> usize {
+        FileService::work(op)
+    }
+
     fn run(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Ran, Fault> {
         self.wait(op);
         self.files.run(txn, call, op)
