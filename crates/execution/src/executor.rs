@@ -147,7 +147,22 @@ impl<S: Service> Executor<S> {
         request.op().is_empty() || !self.service.is_read_only(request.op())
     }
 
-    /// How many bytes the execution of this request may bring into a layer of the state, at the most.
+    /// How many bytes of results are kept of a session.
+    pub fn kept_bytes(&self) -> usize {
+        self.table.kept_bytes()
+    }
+
+    /// How many bytes the result of this request may bring into a layer of the state, at the most: those of a session together no more than
+    /// [`Executor::kept_bytes`].
+    pub fn result_bytes(&self, request: &Request) -> usize {
+        let is_own = request.session() == SessionId(0) || request.op().is_empty();
+        match is_own || !self.keeps_result(request) {
+            true => 0,
+            false => self.service.result_bytes(request.op()),
+        }
+    }
+
+    /// How many bytes the execution of this request may bring into a layer of the state, at the most, beside its result.
     pub fn weight(&self, request: &Request) -> usize {
         let is_own = request.session() == SessionId(0) || request.op().is_empty();
         let written = match is_own {

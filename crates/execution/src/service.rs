@@ -130,12 +130,20 @@ pub trait Service: Send + 'static {
     }
 
     /// How many bytes of state an operation may write at the most, from the operation alone, beside those that it brings itself: values that are
-    /// written anew because a part of them changes, what it copies, and its result if it does not only read. What has been written since the
+    /// written anew because a part of them changes, and what it copies. What has been written since the
     /// last checkpoint is in memory, and a checkpoint is due after so much of it; so an operation that writes more than it says
     /// makes replicas hold more than they should. As everything, it must be the same at all replicas.
     ///
     /// The default is for operations that write about what they bring.
     fn weight(&self, op: &Bytes) -> usize {
+        op.len()
+    }
+
+    /// How many bytes the result of an operation may have at the most, of one that does not only read: it is kept in the state for a while, and counts
+    /// there as [`Service::weight`] does, up to what is kept of a session. As everything, it must be the same at all replicas.
+    ///
+    /// The default is for operations that answer with about as much as they bring.
+    fn result_bytes(&self, op: &Bytes) -> usize {
         op.len()
     }
 

@@ -186,6 +186,10 @@ impl Service for FileService {
         op.map_or(0, |op| weight::weight(&op.action))
     }
 
+    fn result_bytes(&self, _: &Bytes) -> usize {
+        weight::RESULT
+    }
+
     fn work(op: &Bytes) -> usize {
         let op = Op::from_bytes(op.clone());
         op.map_or(0, |op| weight::work(&op.action))

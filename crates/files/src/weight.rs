@@ -28,6 +28,9 @@ const HELD: usize = 4 * ROW;
 /// An object that is made may get two, and a change of mode changes one.
 const ACLS: usize = 2 * MAX_ACL_BYTES;
 
+/// The longest result of a change, with its row: of one that holds many files, or names the attributes of several objects.
+pub(crate) const RESULT: usize = (3 << 10) + ROW;
+
 /// The most bytes that an action may write, beside those of its request.
 pub(crate) fn weight(action: &Action) -> usize {
     match action {
@@ -120,6 +123,17 @@ mod tests {
     use super::*;
     use crate::types::{Handle, Ino, Nothing};
     use bytes::Bytes;
+
+    /// The longest results of changes are no longer than they count.
+    #[test]
+    fn results_are_no_longer_than_they_count() {
+        use crate::answer::{Answer, Held, Outcome};
+        use crate::op::MAX_HELD_AT_ONCE;
+
+        let gone = alloc::vec![Ino(u64::MAX); MAX_HELD_AT_ONCE];
+        let held = Outcome(Ok(Answer::Held(Held { gone })));
+        assert!(held.to_bytes().len() + ROW <= RESULT);
+    }
 
     /// A copy works as much as a read and a write of what it copies, however short it is to ask for; a short write as much as it brings.
     #[test]

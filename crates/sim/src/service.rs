@@ -118,6 +118,13 @@ impl Service for AnyService {
         }
     }
 
+    fn result_bytes(&self, op: &Bytes) -> usize {
+        match self {
+            AnyService::Lists => op.len(),
+            AnyService::Files(files) => files.result_bytes(op),
+        }
+    }
+
     fn run(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Ran, Fault> {
         match self {
             AnyService::Lists => lists(txn, op).map(Ran::Done),

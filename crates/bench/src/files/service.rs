@@ -85,6 +85,10 @@ impl Service for ServedFiles {
         self.files.weight(op)
     }
 
+    fn result_bytes(&self, op: &Bytes) -> usize {
+        self.files.result_bytes(op)
+    }
+
     fn work(op: &Bytes) -> usize {
         FileService::work(op)
     }

@@ -4,5 +4,6 @@ mod at_work;
 mod backup;
 mod faults;
 mod layers;
+mod results;
 mod support;
 mod unreadable;
