@@ -6,8 +6,14 @@ use std::process::Command;
 
 /// Where C and objects are.
 const PLACE: &str = "crates/router/bpf";
-/// Each program's name, and the section with its instructions.
-const PROGRAMS: [(&str, &str); 1] = [("udp_switch", "classifier")];
+/// The name of each object, and the sections with its instructions.
+const PROGRAMS: [(&str, &[&str]); 2] = [
+    ("udp_switch", &["classifier"]),
+    (
+        "tcp_switch",
+        &["sk_skb/stream_parser", "sk_skb/stream_verdict"],
+    ),
+];
 /// By which compiler the objects were made.
 const COMPILER: &str = "compiler";
 
@@ -43,12 +49,12 @@ pub fn check() -> Result<(), String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
     let place = target.join("bpf");
     fs::create_dir_all(&place).map_err(|e| format!("{}: {e}", place.display()))?;
-    for (name, section) in PROGRAMS {
+    for (name, sections) in PROGRAMS {
         let new = place.join(format!("{name}.bpf.o"));
         build(name, &new)?;
         let old = Path::new(PLACE).join(format!("{name}.bpf.o"));
         // Types of the system's headers are in the object too, and differ from one release to the next.
-        for section in [section, ".maps"] {
+        for section in sections.iter().copied().chain([".maps"]) {
             if part(&old, section)? != part(&new, section)? {
                 return Err(format!(
                     "{}: {section} is not what comes of the C: run `cargo xtask bpf`",

@@ -251,7 +251,7 @@ pub struct Nfs {
 /// A configuration:
 ///   listen = "127.0.0.1:2049"
 ///   udp = false                          # also over UDP, which lets in who can send from an address: docs/router.md
-///   transport = "user"                   # or kernel, auto: with udp, most calls are passed on by the kernel, where it can
+///   transport = "user"                   # or kernel: calls are passed on by the kernel, where it can; auto: those over UDP
 ///   log = "route.log"                    # what is under way on two servers; keep it, on a disk
 ///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048&udp=yes"]
 ///   policy = "hash"                      # or round_robin, least_full, stay
@@ -293,7 +293,7 @@ pub struct Route {
     pub threads: u8,
     /// Print one JSON object a line: "event" is "ready" (with "address" and how many "volumes"), or "status" every 5 seconds with what
     /// `quorate volume list --json` prints, and with `udp` in "udp_dropped" how many datagrams were dropped, by reason, and
-    /// where the kernel passes calls on, in "udp_switch" how many.
+    /// where the kernel passes calls on, in "udp_switch" and "tcp_switch" how many.
     #[arg(long)]
     pub json: bool,
 }

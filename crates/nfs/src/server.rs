@@ -1,5 +1,6 @@
 //! Connections: records in, replies out, as they are ready. Everything that a client can make it keep has a bound.
 
+pub mod carrier;
 pub mod client;
 pub mod datagrams;
 pub mod listen;
@@ -18,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::records::{CALL_BYTES, REPLY_BYTES, Records};
+use carrier::{Carried, Carrier};
 use client::{Client, Peer, Ticket};
 use datagrams::Drops;
 
@@ -38,6 +40,15 @@ pub trait Answers: Send + Sync + 'static {
 
     /// Whether calls are taken from an address.
     fn admits(&self, address: IpAddr) -> bool;
+
+    /// What is served of a connection that was taken: itself, or another in its place.
+    fn carry(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        _peer: SocketAddr,
+    ) -> impl Future<Output = Carried> + Send {
+        async { Carried::from(stream) }
+    }
 
     /// Sends a call on without waiting for anything, if that can be done: who gets its answer gives it to a ticket of the client. False: the call
     /// is read and answered as others are.
@@ -118,7 +129,8 @@ async fn connections(
         let front = front.clone();
         connections.spawn(async move {
             tracing::debug!(%peer, "a client connected");
-            let why = connection(stream, Arc::new(client), front).await;
+            let carried = front.carry(stream, peer).await;
+            let why = connection(carried, Arc::new(client), front).await;
             tracing::debug!(%peer, "its connection ended: {why}");
             drop(place);
         });
@@ -147,19 +159,35 @@ impl Drop for Ends {
 }
 
 /// Serves a connection, and says why it ended.
-async fn connection(stream: TcpStream, client: Arc<Client>, front: Arc<impl Answers>) -> String {
+async fn connection(carried: Carried, client: Arc<Client>, front: Arc<impl Answers>) -> String {
+    let Carried { stream, carrier } = carried;
     // Replies are small and waited for.
     let _ = stream.set_nodelay(true);
     let (from, to) = stream.into_split();
     let ends = Ends(client);
+    let carrier = carrier.as_deref();
+    // A carrier knows itself how long its client is silent: of most calls nothing is seen here.
+    let idle = carrier.is_none().then_some(IDLE_TIME);
+    let carried = async {
+        match carrier {
+            Some(carrier) => carrier.ended().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
-        why = take(from, &ends.0, &front) => why,
-        why = give(to, &ends.0) => why,
+        why = take(from, &ends.0, &front, idle) => why,
+        why = give(to, &ends.0, carrier) => why,
+        why = carried => why,
     }
 }
 
 /// Takes calls: those that can't be passed on are answered by a task of their own.
-async fn take(mut from: OwnedReadHalf, client: &Arc<Client>, front: &Arc<impl Answers>) -> String {
+async fn take(
+    mut from: OwnedReadHalf,
+    client: &Arc<Client>,
+    front: &Arc<impl Answers>,
+    idle: Option<Duration>,
+) -> String {
     let mut records = Records::new(CALL_BYTES);
     let mut held = None;
     // When the record began of which a part is there.
@@ -192,7 +220,10 @@ async fn take(mut from: OwnedReadHalf, client: &Arc<Client>, front: &Arc<impl An
             held = Some(client.record(records.coming()).await);
         }
         let read = match has_part {
-            false => timeout(IDLE_TIME, records.fill(&mut from)).await,
+            false => match idle {
+                Some(idle) => timeout(idle, records.fill(&mut from)).await,
+                None => Ok(records.fill(&mut from).await),
+            },
             true => {
                 let began = *began.get_or_insert_with(Instant::now);
                 timeout_at(began + TRANSFER_TIME, records.fill(&mut from)).await
@@ -230,11 +261,16 @@ pub fn take_back<F: Answers>(ticket: Ticket, front: &Arc<F>, record: Bytes) {
 }
 
 /// Sends replies; those that are ready at the same time, together.
-async fn give(mut to: OwnedWriteHalf, client: &Client) -> String {
+async fn give(mut to: OwnedWriteHalf, client: &Client, carrier: Option<&dyn Carrier>) -> String {
     let mut going = Vec::new();
     loop {
         let sent = client.outgoing(&mut going).await;
         for part in going.chunks(MEGABYTE) {
+            if let Some(carrier) = carrier
+                && timeout(TRANSFER_TIME, carrier.room()).await.is_err()
+            {
+                return "it takes no replies".into();
+            }
             match timeout(TRANSFER_TIME, to.write_all(part)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => return e.to_string(),

@@ -14,13 +14,16 @@
 #define AUTH_SYS 1
 #define MAX_GROUPS 16
 #define MAX_NAME 255
+#define MAX_CREDENTIAL 400
 
 #define GETATTR 1
 #define LOOKUP 3
 #define ACCESS 4
 #define READLINK 5
 #define READ 6
+#define WRITE 7
 #define PATHCONF 20
+#define COMMIT 21
 
 /* The owner of stubs (attrs.rs). */
 #define STUB_OWNER 0x51524f55
@@ -56,12 +59,15 @@
 /* What a call is about, if it is one that a switch can pass on. Offsets are of its bytes. */
 struct call {
 	__u32 procedure;
+	/* The lengths of the credential, and of the machine's name in it. */
+	__u32 credential;
+	__u32 machine;
 	__u32 volume;
 	__u32 bucket;
 	/* The word that tells the length of the handle, and that length. */
 	__u32 handle;
 	__u32 handle_len;
-	/* Of a READ. */
+	/* Of a READ or WRITE. */
 	__u32 count;
 };
 
@@ -84,15 +90,15 @@ static __always_inline __u32 short_word(const struct bytes *bytes, __u32 at)
 	return bpf_ntohs(*(const __u16 *)(bytes->at + at));
 }
 
-/* Whether these are a call of one of the procedures above, of nobody who is to become somebody else on the way, with arguments that are
- * just the procedure's. The same is asked in proxy/straight.rs, which takes all that is refused here. */
-static __always_inline int read_call(const struct bytes *in, __u32 len, int squash_root, __u32 most, struct call *call)
+/* Whether these are a call about an object, of nobody who is to become somebody else on the way: all of it up to its arguments after the
+ * handle, whose place is given; 0: it is not. `here`: how many of its bytes are there. */
+static __always_inline __u32 read_head(const struct bytes *in, __u32 here, int squash_root, struct call *call)
 {
 	if (word(in, 4) != 0 || word(in, 8) != 2 || word(in, 12) != NFS_PROGRAM || word(in, 16) != NFS_VERSION)
 		return 0;
-	__u32 procedure = word(in, 20);
+	call->procedure = word(in, 20);
 	__u32 credential = word(in, 28);
-	if (word(in, 24) != AUTH_SYS || credential > 400 || credential & 3)
+	if (word(in, 24) != AUTH_SYS || credential > MAX_CREDENTIAL || credential & 3)
 		return 0;
 	__u32 machine = word(in, 36);
 	if (machine > MAX_NAME)
@@ -112,7 +118,7 @@ static __always_inline int read_call(const struct bytes *in, __u32 len, int squa
 		}
 	}
 	__u32 verifier = 32 + credential;
-	if (verifier + 20 + HANDLE_HEAD > len || word(in, verifier + 4) != 0)
+	if (verifier + 20 + HANDLE_HEAD > here || word(in, verifier + 4) != 0)
 		return 0;
 	__u32 handle = verifier + 8;
 	__u32 handle_len = word(in, handle);
@@ -121,38 +127,16 @@ static __always_inline int read_call(const struct bytes *in, __u32 len, int squa
 	if (short_word(in, handle + 4) != HANDLE_FORMAT)
 		return 0;
 	__u32 rest = handle + 4 + ROUND(handle_len);
-	if (rest > len)
+	if (rest > here)
 		return 0;
-	__u32 end = rest;
-	call->count = 0;
-	if (procedure == LOOKUP) {
-		if (rest + 4 > len)
-			return 0;
-		__u32 name = word(in, rest);
-		/* What is above a placed directory is looked for where it was placed. */
-		if (name > MAX_NAME || (name == 2 && short_word(in, rest + 4) == 0x2e2e))
-			return 0;
-		end += 4 + ROUND(name);
-	} else if (procedure == ACCESS) {
-		end += 4;
-	} else if (procedure == READ) {
-		end += 12;
-		if (end > len)
-			return 0;
-		call->count = word(in, rest + 8);
-		if (call->count > most)
-			return 0;
-	} else if (procedure != GETATTR && procedure != READLINK && procedure != PATHCONF) {
-		return 0;
-	}
-	if (end != len)
-		return 0;
-	call->procedure = procedure;
+	call->credential = credential;
+	call->machine = machine;
 	call->volume = short_word(in, handle + 6);
 	call->bucket = word(in, handle + 8);
 	call->handle = handle;
 	call->handle_len = handle_len;
-	return 1;
+	call->count = 0;
+	return rest;
 }
 
 #endif

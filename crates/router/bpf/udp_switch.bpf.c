@@ -224,6 +224,38 @@ static __always_inline int send(const struct config *c, __u32 interface)
 	return bpf_redirect_neigh(interface, 0, 0, 0);
 }
 
+/* Whether these are a call that can go over UDP, with arguments that are just the procedure's. The same is asked in proxy/straight.rs,
+ * which takes all that is refused here. */
+static __always_inline int read_call(const struct bytes *in, __u32 len, int squash_root, struct call *call)
+{
+	__u32 rest = read_head(in, len, squash_root, call);
+	if (!rest)
+		return 0;
+	__u32 procedure = call->procedure;
+	__u32 end = rest;
+	if (procedure == LOOKUP) {
+		if (rest + 4 > len)
+			return 0;
+		__u32 name = word(in, rest);
+		/* What is above a placed directory is looked for where it was placed. */
+		if (name > MAX_NAME || (name == 2 && short_word(in, rest + 4) == 0x2e2e))
+			return 0;
+		end += 4 + ROUND(name);
+	} else if (procedure == ACCESS) {
+		end += 4;
+	} else if (procedure == READ) {
+		end += 12;
+		if (end > len)
+			return 0;
+		call->count = word(in, rest + 8);
+		if (call->count > MAX_READ)
+			return 0;
+	} else if (procedure != GETATTR && procedure != READLINK && procedure != PATHCONF) {
+		return 0;
+	}
+	return end == len;
+}
+
 /* A call to the router. */
 static __always_inline int on_call(struct __sk_buff *skb, const struct config *c, struct heads *heads)
 {
@@ -251,7 +283,7 @@ static __always_inline int on_call(struct __sk_buff *skb, const struct config *c
 	if (bpf_skb_load_bytes(skb, AT_RPC, &slot->call, len))
 		return NEXT;
 	struct call call;
-	if (!read_call(&slot->call, len, c->squash_root, MAX_READ, &call))
+	if (!read_call(&slot->call, len, c->squash_root, &call))
 		return NEXT;
 	__u32 *bucket = bpf_map_lookup_elem(&buckets, &call.bucket);
 	if (!bucket || *bucket != call.volume + 1)

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
 use quorate_files::Who;
@@ -96,6 +96,7 @@ impl Changes {
     }
 
     fn add(&mut self, more: Changes) {
+        self.too_many |= more.too_many;
         if self.len() + more.len() > MAX_CHANGES {
             self.too_many = true;
             return;
@@ -127,6 +128,14 @@ impl Changes {
         let chunks = offset / CHUNK..=last;
         self.chunks
             .extend(chunks.map(|chunk| (file.clone(), chunk)));
+    }
+
+    /// Nobody knows which: a move that sees them is given up.
+    pub fn unknown() -> Changes {
+        Changes {
+            too_many: true,
+            ..Changes::default()
+        }
     }
 
     /// What a WRITE of so many bytes may change.
@@ -210,7 +219,7 @@ pub struct Buckets<S> {
     watched: AtomicU64,
     changes: Mutex<Changes>,
     /// Who passes calls on beside the proxy, if anybody does.
-    shortcut: OnceLock<Arc<dyn Shortcut>>,
+    shortcuts: RwLock<Vec<Arc<dyn Shortcut>>>,
 }
 
 /// Writes down what may have changed, once the call has ended one way or the other.
@@ -264,7 +273,7 @@ impl<S> Buckets<S> {
             changing: Gate::default(),
             watched: AtomicU64::new(NONE),
             changes: Mutex::default(),
-            shortcut: OnceLock::new(),
+            shortcuts: RwLock::default(),
         }
     }
 
@@ -346,22 +355,35 @@ impl<S> Buckets<S> {
         let number = bucket.map_or(NONE, |bucket| bucket.0.into());
         self.watched.store(number, Ordering::SeqCst);
         *lock(&self.changes) = Changes::default();
-        self.tell_shortcut();
+        self.tell_shortcuts();
     }
 
-    /// Who passes calls on beside the proxy is told from here on where it may. There is one at most.
-    pub(crate) fn set_shortcut(&self, shortcut: Arc<dyn Shortcut>) {
-        if self.shortcut.set(shortcut).is_ok() {
-            self.tell_shortcut();
+    /// Who passes calls on beside the proxy is told from here on where it may.
+    pub(crate) fn add_shortcut(&self, shortcut: Arc<dyn Shortcut>) {
+        let mut shortcuts = self
+            .shortcuts
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        shortcuts.push(shortcut);
+        drop(shortcuts);
+        self.tell_shortcuts();
+    }
+
+    fn tell_shortcuts(&self) {
+        let shortcuts = get(&self.shortcuts);
+        if shortcuts.is_empty() {
+            return;
+        }
+        for bucket in (0..self.places.len() as u32).map(Bucket) {
+            let volume = self.plain(bucket);
+            shortcuts.iter().for_each(|to| to.set(bucket, volume));
         }
     }
 
-    fn tell_shortcut(&self) {
-        if let Some(shortcut) = self.shortcut.get() {
-            for bucket in (0..self.places.len() as u32).map(Bucket) {
-                shortcut.set(bucket, self.plain(bucket));
-            }
-        }
+    /// Whether nobody who passes calls on beside the proxy has one under way to a bucket, of which he was told that it is not for him.
+    pub(crate) fn is_clear(&self, bucket: Bucket, patience: bool) -> bool {
+        let shortcuts = get(&self.shortcuts);
+        shortcuts.iter().all(|of| of.is_clear(bucket, patience))
     }
 
     /// The volume of a bucket that does not move and never has, if numbers there are what they were when it was new.
@@ -403,7 +425,7 @@ impl<S> Buckets<S> {
             put(place, located.into());
         }
         self.set_map(map);
-        self.tell_shortcut();
+        self.tell_shortcuts();
     }
 }
 

@@ -78,7 +78,7 @@ pub enum Transport {
     User,
     /// The system, by programs that the router gives to it; where that can't be, the process.
     Kernel,
-    /// The better of the two.
+    /// Over UDP the system, where it can; else the process.
     Auto,
 }
 

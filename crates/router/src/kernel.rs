@@ -5,12 +5,20 @@
 
 mod datagrams;
 mod net;
+mod session;
+mod streams;
 
 use std::fmt::Debug;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aya::Ebpf;
+use aya::maps::{Array, Map, MapData};
 
 use crate::layout::{Bucket, Volume};
 
 pub use datagrams::{Passed, UdpSwitch};
+pub use streams::{Streamed, TcpSwitch};
 
 /// Why calls are not passed on there.
 #[derive(Debug, thiserror::Error)]
@@ -33,4 +41,51 @@ pub enum Unavailable {
 pub trait Shortcut: Debug + Send + Sync {
     /// From now on calls to a bucket go to the server of a volume, whose handles and numbers are as that server says; or to the proxy.
     fn set(&self, bucket: Bucket, volume: Option<Volume>);
+
+    /// Whether no call to a bucket is under way that may change something there. `patience`: none is left; what is under way is to be ended.
+    fn is_clear(&self, _bucket: Bucket, _patience: bool) -> bool {
+        true
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A table of a program, by name.
+fn table(programs: &mut Ebpf, name: &str) -> Result<Map, Unavailable> {
+    let map = programs.take_map(name);
+    map.ok_or_else(|| Unavailable::Program(format!("no table {name}")))
+}
+
+fn array<V: aya::Pod>(map: Map) -> Result<Array<MapData, V>, Unavailable> {
+    Array::try_from(map).map_err(|e| refused(&e))
+}
+
+/// With all that led to an error.
+fn refused(error: &(dyn std::error::Error + 'static)) -> Unavailable {
+    let mut causes = vec![error.to_string()];
+    let mut at = error;
+    while let Some(cause) = at.source() {
+        let system = cause.downcast_ref::<io::Error>();
+        if system.is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
+            return Unavailable::Rights;
+        }
+        causes.push(cause.to_string());
+        at = cause;
+    }
+    Unavailable::Program(causes.join(": "))
+}
+
+/// A file system's number as programs have it.
+fn fsid_words(fsid: u64) -> [u32; 2] {
+    let fsid = fsid.to_be_bytes();
+    let word = |at: usize| u32::from_ne_bytes([fsid[at], fsid[at + 1], fsid[at + 2], fsid[at + 3]]);
+    [word(0), word(4)]
+}
+
+/// What the first word of numbers of a volume's files differs by.
+fn turn(volume: Volume) -> u32 {
+    let turn = u64::from(volume.0).reverse_bits().to_be_bytes();
+    u32::from_ne_bytes([turn[0], turn[1], turn[2], turn[3]])
 }

@@ -10,7 +10,7 @@
 //! - [`rewrite`]: replies that go straight through. [`proxy`]: which call goes where.
 //! - [`upstream`], [`journal`], [`setup`], [`config`], [`volumes`]: sockets, the log's file, the volumes' first use, the operator's file
 //!   and the operator's orders.
-//! - [`kernel`]: most calls over UDP, passed on by the system itself.
+//! - [`kernel`]: calls that the system itself passes on, over UDP and over TCP.
 //! - [`span`]: the same for a mount, which has the groups' own operations in place of NFS.
 //!
 //! docs/router.md is the design, and says what of it is not built.

@@ -29,6 +29,8 @@ const FEW: usize = 64;
 const ROUNDS: usize = 12;
 /// How often it is tried to have all calls wait, where one of them does not end.
 const ATTEMPTS: usize = 60;
+/// How often it is waited for calls that the system has passed on, before they are ended.
+const PASSED_ON: u32 = 8;
 
 /// Why a bucket did not move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -168,6 +170,13 @@ impl<S: Servers, L: Log> Mover<S, L> {
         self.progress.objects.store(0, Ordering::Relaxed);
         self.progress.bytes.store(0, Ordering::Relaxed);
         self.buckets.watch(Some(bucket));
+        // What the system has passed on itself is written down nowhere, so it has to be over before the first look.
+        for attempt in 0u32.. {
+            if self.buckets.is_clear(bucket, attempt >= PASSED_ON) {
+                break;
+            }
+            self.buckets.servers.pause().await;
+        }
         let new = Place {
             volume: to,
             moved: number,

@@ -7,7 +7,7 @@ mod space;
 mod straight;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,13 +19,15 @@ use quorate_nfs::replays::{Begun, Replays, checksum};
 use quorate_nfs::rpc::{Accepted, Credential, Head, accepted, denied, read_head};
 use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
-use quorate_nfs::{Answers, Client, Exports, Peer};
+use quorate_nfs::{Answers, Carried, Client, Exports, Peer};
+use tokio::net::TcpStream;
 
 use crate::attrs::STUB_OWNER;
 use crate::buckets::{Buckets, Changes, Located, Mark};
 use crate::coordinator::Coordinator;
 use crate::handle::Handle;
 use crate::intent::{Log, Name};
+use crate::kernel::TcpSwitch;
 use crate::layout::{Bucket, Layout, Volume};
 use crate::rewrite::{Rewrite, limit};
 use crate::shelf::Shelves;
@@ -57,6 +59,8 @@ pub struct Proxy<L> {
     /// Of WRITE and SETATTR over UDP, which are many.
     writes: Replays,
     names: Names,
+    /// Who carries connections, if anybody does.
+    streams: Option<Arc<TcpSwitch>>,
 }
 
 /// A call that was read.
@@ -78,6 +82,13 @@ impl<L: Log + std::fmt::Debug + 'static> Answers for Proxy<L> {
 
     fn admits(&self, address: IpAddr) -> bool {
         self.exports.admit(address)
+    }
+
+    async fn carry(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> Carried {
+        match &self.streams {
+            Some(streams) => streams.carry(stream, peer).await,
+            None => Carried::from(stream),
+        }
     }
 
     fn pass(self: &Arc<Self>, record: &[u8], client: &Arc<Client>) -> bool {
@@ -155,7 +166,13 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             replays: Replays::default(),
             writes: Replays::default(),
             names: Names::default(),
+            streams: None,
         }
+    }
+
+    /// From here on connections are carried by the system, where that can be.
+    pub fn set_streams(&mut self, streams: Arc<TcpSwitch>) {
+        self.streams = Some(streams);
     }
 
     /// The one number of all file systems that clients see.

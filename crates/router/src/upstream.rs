@@ -6,6 +6,7 @@ mod member;
 mod server;
 
 pub(crate) use datagrams::{bind_low, random_number};
+pub(crate) use line::connect;
 pub use line::{Line, Passed, Unsent, Waiter};
 pub(crate) use member::Opened;
 pub use member::{MemberError, check as check_group};
@@ -32,7 +33,7 @@ const MAX_CALLS: usize = 256;
 /// How long no server is tried that could not be reached.
 const DOWN_TIME: Duration = Duration::from_millis(500);
 /// How long a server may take to answer.
-const ANSWER_TIME: Duration = Duration::from_secs(20);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// How long calls wait for the end of a move.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Before something is tried again.

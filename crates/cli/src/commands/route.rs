@@ -14,7 +14,7 @@ use quorate_router::config::{Config, Keeper, Transport};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
 use quorate_router::journal::kept_map;
-use quorate_router::kernel::UdpSwitch;
+use quorate_router::kernel::{TcpSwitch, UdpSwitch};
 use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::{set_up, survey};
@@ -137,7 +137,11 @@ async fn offer<L: Log + Debug + Clone + 'static>(
     let keeper = Arc::new(volumes::Keeper::new(mover, shelves.clone(), set, alone));
     let layout = Arc::new(config.layout());
     let exports = config.exports.clone();
-    let proxy = Proxy::new(coordinator, layout.clone(), exports, shelves, set);
+    let mut proxy = Proxy::new(coordinator, layout.clone(), exports, shelves, set);
+    let streams = tcp_switch(config, proxy.fsid(), &buckets);
+    if let Some(streams) = &streams {
+        proxy.set_streams(streams.clone());
+    }
     proxy.look_at_space().await;
     let listeners = Listeners::bind(config.listen, args.threads.into(), config.udp);
     let mut listeners = listeners.with_context(|| format!("can't listen on {}", config.listen))?;
@@ -172,6 +176,9 @@ async fn offer<L: Log + Debug + Clone + 'static>(
             if let Some(switch) = &switch {
                 told["udp_switch"] = json!(switch.passed());
             }
+            if let Some(streams) = &streams {
+                told["tcp_switch"] = json!(streams.streamed());
+            }
             println!("{told}");
         }
     };
@@ -181,10 +188,17 @@ async fn offer<L: Log + Debug + Clone + 'static>(
             None => std::future::pending().await,
         }
     };
+    let carried = async {
+        match &streams {
+            Some(streams) => streams.serve().await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         served = listeners.serve(Arc::new(proxy)) => served.context("serving"),
         () = told => Ok(()),
         () = switched => Ok(()),
+        () = carried => Ok(()),
         () = keeper.run() => Ok(()),
         () = control.obey(&keeper, overview) => Ok(()),
     }
@@ -204,6 +218,20 @@ async fn udp_switch(
         Ok(switch) => Some(switch),
         Err(why) => {
             eprintln!("calls over UDP are passed on in user space, not by the system: {why}");
+            None
+        }
+    }
+}
+
+/// The system's own way for calls over TCP, if it is wanted and can be.
+fn tcp_switch(config: &Config, fsid: u64, buckets: &Buckets) -> Option<Arc<TcpSwitch>> {
+    if config.transport != Transport::Kernel {
+        return None;
+    }
+    match TcpSwitch::start(&config.exports, fsid, buckets.clone()) {
+        Ok(switch) => Some(Arc::new(switch)),
+        Err(why) => {
+            eprintln!("calls over TCP are passed on in user space, not by the system: {why}");
             None
         }
     }

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aya::maps::{Array, Map, MapData, PerCpuArray};
+use aya::maps::{Array, MapData, PerCpuArray};
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader, include_bytes_aligned};
@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::net::{LOOPBACK, index, interface_to, interfaces};
-use super::{Shortcut, Unavailable};
+use super::{Shortcut, Unavailable, array, fsid_words, lock, refused, table, turn};
 use crate::buckets::Buckets;
 use crate::layout::{Bucket, Volume};
 use crate::upstream::{Upstreams, bind_low, head, results};
@@ -101,10 +101,6 @@ impl fmt::Debug for Tables {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// As it lies on the network.
 fn raw(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
@@ -138,10 +134,7 @@ impl UdpSwitch {
         widen(&back);
         let config = config(listen, back.local_addr()?.port(), loopback, exports, fsid)?;
         let mut program = EbpfLoader::new().load(OBJECT).map_err(|e| refused(&e))?;
-        let mut table = |name: &str| {
-            let map = program.take_map(name);
-            map.ok_or_else(|| Unavailable::Program(format!("no table {name}")))
-        };
+        let mut table = |name: &str| table(&mut program, name);
         let mut first = |name: &str| array::<u32>(table(name)?);
         let (mut numbers, open) = (first("numbers")?, first("buckets")?);
         let mut configs: Array<_, Config> = array(table("config")?)?;
@@ -170,7 +163,7 @@ impl UdpSwitch {
             loopback,
         };
         switch.attach()?;
-        buckets.set_shortcut(switch.tables.clone());
+        buckets.add_shortcut(switch.tables.clone());
         Ok(switch)
     }
 
@@ -284,25 +277,6 @@ fn classifier(program: &mut Ebpf) -> Result<&mut SchedClassifier, Unavailable> {
     found.ok_or_else(|| Unavailable::Program("it is not in the object".into()))
 }
 
-fn array<V: aya::Pod>(map: Map) -> Result<Array<MapData, V>, Unavailable> {
-    Array::try_from(map).map_err(|e| refused(&e))
-}
-
-/// With all that led to an error.
-fn refused(error: &(dyn std::error::Error + 'static)) -> Unavailable {
-    let mut causes = vec![error.to_string()];
-    let mut at = error;
-    while let Some(cause) = at.source() {
-        let system = cause.downcast_ref::<io::Error>();
-        if system.is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
-            return Unavailable::Rights;
-        }
-        causes.push(cause.to_string());
-        at = cause;
-    }
-    Unavailable::Program(causes.join(": "))
-}
-
 fn config(
     listen: SocketAddrV4,
     port_back: u16,
@@ -321,8 +295,7 @@ fn config(
     if export.squash == Squash::AllSquash {
         return no("it changes nobody's ids, and the export squashes all");
     }
-    let fsid = fsid.to_be_bytes();
-    let word = |at: usize| u32::from_ne_bytes([fsid[at], fsid[at + 1], fsid[at + 2], fsid[at + 3]]);
+    let fsid = fsid_words(fsid);
     let mut config = [0; CONFIG_WORDS];
     let heads = [
         raw(*listen.ip()),
@@ -330,8 +303,8 @@ fn config(
         raw_port(port_back),
         u32::from(export.squash == Squash::RootSquash),
         u32::from(export.secure),
-        word(0),
-        word(4),
+        fsid[0],
+        fsid[1],
         loopback,
         networks.len() as u32,
     ];
@@ -428,14 +401,13 @@ async fn attend(tables: &Tables, volume: Volume, address: &str, loopback: u32) -
     let interface = interface_to(*server.ip(), *own.ip())?;
     let interface = interface.ok_or(io::ErrorKind::NetworkUnreachable)?;
     debug_assert_ne!(loopback, 0);
-    let turn = u64::from(volume.0).reverse_bits().to_be_bytes();
     let entry = [
         1,
         raw(*server.ip()),
         raw_port(server.port()),
         raw(*own.ip()),
         interface,
-        u32::from_ne_bytes([turn[0], turn[1], turn[2], turn[3]]),
+        turn(volume),
     ];
     let mut xid = crate::upstream::random_number();
     let mut buffer = [0; 1024];

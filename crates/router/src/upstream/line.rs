@@ -375,7 +375,8 @@ async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-async fn connect(address: &str) -> io::Result<TcpStream> {
+/// To `host:port`, from a port that only the superuser can send from, if that is possible.
+pub(crate) async fn connect(address: &str) -> io::Result<TcpStream> {
     connect_to_one(within(lookup_host(address)).await?).await
 }
 

@@ -75,6 +75,11 @@ impl Server {
         self.ways().datagrams.as_ref().map(|(socket, _)| &**socket)
     }
 
+    /// Where it is, as `host:port`.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     /// Where it takes datagrams, if it does.
     pub(crate) fn udp_address(&self) -> Option<&str> {
         self.speaks_udp.then_some(&*self.address)

@@ -18,7 +18,7 @@ use super::told::Manner;
 use super::{Serving, at, eventually};
 
 /// Whether programs can be loaded here.
-fn can_load(test: &str) -> bool {
+pub fn can_load(test: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     let has_types = std::path::Path::new("/sys/kernel/btf/vmlinux").exists();
     if !is_root || !has_types {

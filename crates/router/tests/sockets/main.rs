@@ -9,6 +9,7 @@ mod load;
 mod model;
 mod responder;
 mod straight;
+mod streams;
 mod told;
 mod udp_servers;
 
@@ -22,16 +23,17 @@ use quorate_nfs::status::Status;
 use quorate_nfs::xdr::{Reader, Writer};
 use quorate_nfs::{Drops, Listeners, serve};
 use quorate_router::ask::{Ask, Given};
+use quorate_router::buckets::Buckets;
 use quorate_router::config::{self, Config};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
 use quorate_router::journal::Journal;
-use quorate_router::kernel::UdpSwitch;
+use quorate_router::kernel::{TcpSwitch, UdpSwitch};
 use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::{set_up, survey};
 use quorate_router::shelf::Shelves;
-use quorate_router::upstream::Upstream;
+use quorate_router::upstream::{Upstream, Upstreams};
 use quorate_router::volumes::Keeper;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -75,6 +77,8 @@ fn lock_is_free(place: &Path) -> bool {
 struct Ends {
     tasks: Vec<AbortHandle>,
     switch: Option<Arc<UdpSwitch>>,
+    streams: Option<Arc<TcpSwitch>>,
+    buckets: Arc<Buckets<Upstreams>>,
 }
 
 impl Drop for Ends {
@@ -90,21 +94,7 @@ async fn route(
     new: [u8; 16],
     policy: &str,
 ) -> (Ends, u16, Arc<Keeper<Journal>>) {
-    route_as(place, ports, new, policy, "no_root_squash").await
-}
-
-/// The same, with some callers as others.
-async fn route_as(
-    place: &Path,
-    ports: &[u16],
-    new: [u8; 16],
-    policy: &str,
-    squash: &str,
-) -> (Ends, u16, Arc<Keeper<Journal>>) {
-    let serving = Serving {
-        squash,
-        ..Serving::default()
-    };
+    let serving = Serving::default();
     let (ends, port, keeper, _) = route_with(place, ports, new, policy, serving).await;
     (ends, port, keeper)
 }
@@ -120,6 +110,8 @@ struct Serving<'a> {
     clients: &'a str,
     /// Whether the system passes calls on, where it can.
     switch: bool,
+    /// The same over TCP.
+    streams: bool,
 }
 
 impl Default for Serving<'_> {
@@ -131,6 +123,7 @@ impl Default for Serving<'_> {
             servers_speak_udp: false,
             clients: "127.0.0.0/8",
             switch: false,
+            streams: false,
         }
     }
 }
@@ -187,16 +180,26 @@ async fn route_with(
     let layout = Arc::new(config.layout());
     let exports = config.exports.clone();
     let buckets = coordinator.servers.clone();
-    let proxy = Proxy::new(coordinator, layout, config.exports, shelves, set);
+    let mut proxy = Proxy::new(coordinator, layout, config.exports, shelves, set);
     let background = keeper.clone();
     let moving = tokio::spawn(async move { background.run().await });
     let address = ([127, 0, 0, 1], 0).into();
     let mut listeners = Listeners::bind(address, serving.threads, serving.udp).unwrap();
     let (port, drops) = (listeners.address().port(), listeners.drops());
     let mut tasks = vec![moving.abort_handle()];
+    let streams = serving.streams.then(|| {
+        let streams = TcpSwitch::start(&exports, proxy.fsid(), buckets.clone()).unwrap();
+        Arc::new(streams)
+    });
+    if let Some(streams) = &streams {
+        proxy.set_streams(streams.clone());
+        let served = streams.clone();
+        tasks.push(tokio::spawn(async move { served.serve().await }).abort_handle());
+    }
     let mut switch = None;
     if serving.switch {
-        let started = UdpSwitch::start(listeners.address(), &exports, proxy.fsid(), buckets).await;
+        let started =
+            UdpSwitch::start(listeners.address(), &exports, proxy.fsid(), buckets.clone()).await;
         let started = Arc::new(started.unwrap());
         switch = Some(started.clone());
         let again = listeners.again();
@@ -204,7 +207,12 @@ async fn route_with(
     }
     let task = tokio::spawn(async move { listeners.serve(Arc::new(proxy)).await.unwrap() });
     tasks.push(task.abort_handle());
-    let ends = Ends { tasks, switch };
+    let ends = Ends {
+        tasks,
+        switch,
+        streams,
+        buckets,
+    };
     (ends, port, keeper, drops)
 }
 

@@ -21,7 +21,7 @@ use super::calls::{
 };
 use super::responder::SPACE;
 use super::told::{Manner, Teller, Told};
-use super::{Client, at, eventually, listen, route_as, servers};
+use super::{Client, at, eventually, listen, servers};
 
 /// A server of this kind on a port: a free one, or that which it had.
 async fn told(told: &Arc<Told>, port: u16) -> (AbortHandle, u16) {
@@ -40,14 +40,15 @@ async fn told(told: &Arc<Told>, port: u16) -> (AbortHandle, u16) {
 }
 
 /// A router before two servers: one that is told how to answer, and one that answers. A file is on each.
-struct Site {
-    told: Arc<Told>,
-    server: AbortHandle,
+pub struct Site {
+    pub told: Arc<Told>,
+    pub server: AbortHandle,
     server_port: u16,
-    port: u16,
-    root: Fh,
-    files: [Fh; 2],
-    _router: super::Ends,
+    pub port: u16,
+    pub root: Fh,
+    pub files: [Fh; 2],
+    pub router: super::Ends,
+    pub keeper: Arc<super::Keeper<super::Journal>>,
     _place: tempfile::TempDir,
 }
 
@@ -55,11 +56,20 @@ pub const TEXT: &[u8] = b"what is in the file";
 
 impl Site {
     async fn start(squash: &str) -> Site {
+        Site::with(super::Serving {
+            squash,
+            ..super::Serving::default()
+        })
+        .await
+    }
+
+    pub async fn with(serving: super::Serving<'_>) -> Site {
         let told_server = Told::new();
         let (server, server_port) = told(&told_server, 0).await;
         let ports = [server_port, servers(1).await[0]];
         let place = tempfile::tempdir().unwrap();
-        let (router, port, _) = route_as(place.path(), &ports, [1; 16], "stay", squash).await;
+        let (router, port, keeper, _) =
+            super::route_with(place.path(), &ports, [1; 16], "stay", serving).await;
         let (client, root) = Client::connect(port).await;
         let mut files = Vec::new();
         for dir in ["a", "b"] {
@@ -83,16 +93,17 @@ impl Site {
             port,
             root,
             files: files.try_into().unwrap(),
-            _router: router,
+            router,
+            keeper,
             _place: place,
         }
     }
 
-    fn manner(&self, manner: Manner) {
+    pub fn manner(&self, manner: Manner) {
         self.told.manner(manner);
     }
 
-    async fn connect(&self) -> TcpStream {
+    pub async fn connect(&self) -> TcpStream {
         TcpStream::connect(("127.0.0.1", self.port)).await.unwrap()
     }
 }

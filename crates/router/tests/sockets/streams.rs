@@ -1,0 +1,632 @@
+//! Connections that the system carries: told the same, and what becomes of them when a side fails. Where programs can't be loaded, these say
+//! so and pass.
+
+use std::time::Duration;
+
+use quorate_files::Who;
+use quorate_nfs::rpc::LAST;
+use quorate_router::ask::Ask;
+use quorate_router::kernel::Streamed;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::calls::{
+    ACCESS, COMMIT, GETATTR, LOOKUP, READ, READDIR, READLINK, WRITE, call, fragment, of, reply,
+    send, status,
+};
+use super::datagrams::{name, written};
+use super::kernel::can_load;
+use super::straight::{Site, TEXT};
+use super::told::Manner;
+use super::{Client, Serving, at, eventually};
+
+const MEGABYTE: u32 = 1 << 20;
+
+fn streamed(site: &Site) -> Streamed {
+    site.router.streams.as_ref().unwrap().streamed()
+}
+
+async fn start(streams: bool, squash: &str) -> Site {
+    Site::with(Serving {
+        streams,
+        squash,
+        ..Serving::default()
+    })
+    .await
+}
+
+/// A connection by which calls go to both servers already.
+async fn carried(site: &Site) -> TcpStream {
+    let mut stream = site.connect().await;
+    let who = Who::new(5, 6);
+    for xid in 0..1_000 {
+        let before = streamed(site).answered;
+        for file in &site.files {
+            let asked = call(1 << 30 | xid, GETATTR, &who, &of(file, &[]));
+            send(&mut stream, &asked).await;
+            reply(&mut stream).await.unwrap();
+        }
+        if streamed(site).answered == before + 2 {
+            return stream;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nothing is passed on: {:?}", streamed(site));
+}
+
+/// A reply with its head, as it came.
+async fn raw(stream: &mut TcpStream) -> Vec<u8> {
+    let read = async {
+        let head = stream.read_u32().await.unwrap();
+        assert!(head & LAST != 0, "a reply in parts");
+        let mut record = vec![0; (head & !LAST) as usize];
+        stream.read_exact(&mut record).await.unwrap();
+        record
+    };
+    timeout(Duration::from_secs(60), read)
+        .await
+        .expect("in time")
+}
+
+/// The bytes are those of the way through user space, whichever way a call goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_say_the_same() {
+    if !can_load("streams_say_the_same") {
+        return;
+    }
+    let mut told = Vec::new();
+    for streams in [false, true] {
+        let site = start(streams, "no_root_squash").await;
+        let client = Client::connect(site.port).await.0;
+        let link = Ask::Symlink(at(&site.root, "link"), "target".into());
+        let link = client.object(link).await.unwrap();
+        let mut stream = match streams {
+            true => carried(&site).await,
+            false => site.connect().await,
+        };
+        let before = streams.then(|| streamed(&site));
+        let mut replies = Vec::new();
+        let mut xid = 0;
+        for file in &site.files {
+            let mut bad = file.to_vec();
+            bad[0] = 9;
+            let mut nowhere = file.to_vec();
+            nowhere[4] = 0xff;
+            let mut unknown = file.to_vec();
+            unknown.push(1);
+            for (procedure, arguments) in [
+                (GETATTR, of(file, &[])),
+                (ACCESS, of(file, &[0x3f])),
+                (READ, of(file, &[0, 2, 9])),
+                (READ, of(file, &[0, 999, 9])),
+                (READ, of(file, &[0, 2, 2 << 20])),
+                (WRITE, written(file, 3, b"odd")),
+                (COMMIT, of(file, &[0, 0, 0])),
+                (READLINK, of(&link, &[])),
+                (READLINK, of(file, &[])),
+                (GETATTR, of(&unknown.into(), &[])),
+                (GETATTR, of(&bad.into(), &[])),
+                (GETATTR, of(&nowhere.into(), &[])),
+                (LOOKUP, name(&site.root, "b")),
+                (LOOKUP, name(&site.root, "link")),
+                (READDIR, of(&site.root, &[0, 0, 0, 0, 1 << 15])),
+                (0, Vec::new()),
+            ] {
+                xid += 1;
+                send(
+                    &mut stream,
+                    &call(xid, procedure, &Who::new(5, 6), &arguments),
+                )
+                .await;
+                replies.push(raw(&mut stream).await);
+            }
+        }
+        if let Some(before) = before {
+            let after = streamed(&site);
+            // Of the first ten but READ of 2 MiB, and the handle that is not known: nine of a file.
+            let passed = after.passed - before.passed;
+            assert_eq!(
+                (passed, after.answered - before.answered),
+                (18, 18),
+                "{after:?}"
+            );
+            assert_eq!(after.left - before.left, 14);
+        }
+        told.push(replies);
+    }
+    let [user, kernel] = &told[..] else {
+        unreachable!("two");
+    };
+    for (n, (user, kernel)) in user.iter().zip(kernel).enumerate() {
+        assert_eq!(user, kernel, "{n}");
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize
+    }
+}
+
+/// Any bytes: each call is answered, or its connection ended, as in user space.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_take_any_bytes() {
+    if !can_load("streams_take_any_bytes") {
+        return;
+    }
+    let sites = [
+        start(false, "root_squash").await,
+        start(true, "root_squash").await,
+    ];
+    let mut random = Random(7);
+    let mut streams = [sites[0].connect().await, carried(&sites[1]).await];
+    let (mut answered, mut ended) = (0, 0);
+    for n in 0..3_000 {
+        let mut told = Vec::new();
+        let (kind, at, bits, cut) = (random.next(), random.next(), random.next(), random.next());
+        for (site, stream) in sites.iter().zip(&mut streams) {
+            let file = &site.files[kind % 2];
+            let who = Who {
+                uid: 5,
+                gid: 6,
+                groups: vec![7; kind % 5],
+            };
+            let mut bytes = match kind / 2 % 4 {
+                0 => call(n, GETATTR, &who, &of(file, &[])),
+                1 => call(n, READ, &who, &of(file, &[0, 3, 9])),
+                2 => call(n, WRITE, &who, &written(file, 3, b"some bytes")),
+                _ => call(n, ACCESS, &who, &of(file, &[0x3f])),
+            };
+            let at = at % bytes.len();
+            // The server of the tests has few procedures, and files in memory: no others are asked for, nor places far out.
+            let far = bytes.len() - 32..bytes.len() - 24;
+            match cut % 4 {
+                0 | 1 if !(12..24).contains(&at) && !far.contains(&at) => bytes[at] ^= bits as u8,
+                2 => bytes.truncate(at),
+                _ => bytes.extend_from_slice(&bits.to_be_bytes()),
+            }
+            send(stream, &bytes).await;
+            // Where it stays silent, what follows is answered.
+            let mut reply = [0; 4];
+            let came = timeout(Duration::from_secs(30), stream.read_exact(&mut reply)).await;
+            told.push(match came.expect("an answer, or an end") {
+                Err(_) => None,
+                Ok(_) => {
+                    let len = (u32::from_be_bytes(reply) & !LAST) as usize;
+                    let mut record = vec![0; len];
+                    stream.read_exact(&mut record).await.unwrap();
+                    Some(record)
+                }
+            });
+        }
+        assert_eq!(told[0], told[1], "{n}: {kind} {at} {bits:x} {cut}");
+        match &told[0] {
+            Some(_) => answered += 1,
+            None => {
+                ended += 1;
+                streams = [sites[0].connect().await, carried(&sites[1]).await];
+            }
+        }
+    }
+    let all = streamed(&sites[1]);
+    assert!(answered > 1_000 && ended > 10, "{answered} {ended}");
+    assert!(
+        all.passed > 500 && all.left > 500 && all.ended == 0,
+        "{all:?}"
+    );
+}
+
+/// Large reads and writes of many connections at once, in any order and over both servers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_carry_large_records() {
+    if !can_load("streams_carry_large_records") {
+        return;
+    }
+    let site = start(true, "no_root_squash").await;
+    let who = Who::new(0, 0);
+    let data = |seed: usize, len: usize| -> Vec<u8> {
+        (0..len)
+            .map(|n| ((n * 31 + seed * 7) % 251) as u8)
+            .collect()
+    };
+    let mut random = Random(3);
+    for round in 0..6 {
+        let mut stream = carried(&site).await;
+        let before = streamed(&site);
+        for file in &site.files {
+            let content = data(round, MEGABYTE as usize);
+            send(
+                &mut stream,
+                &call(1, WRITE, &who, &written(file, 0, &content)),
+            )
+            .await;
+            assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+        }
+        let content = data(round, MEGABYTE as usize);
+        let (mut from, mut to) = stream.into_split();
+        let mut asked = Vec::new();
+        let mut out = Vec::new();
+        for xid in 0..40u32 {
+            let file = &site.files[random.next() % 2];
+            let len = [1, 100, 70_000, MEGABYTE as usize - 7][random.next() % 4];
+            let at = random.next() % (MEGABYTE as usize - len);
+            asked.push((at, len));
+            match random.next() % 3 {
+                // The same bytes again.
+                0 => {
+                    let bytes = &content[at..at + len];
+                    fragment(
+                        &mut out,
+                        &call(xid, WRITE, &who, &written(file, at as u32, bytes)),
+                        true,
+                    );
+                }
+                _ => fragment(
+                    &mut out,
+                    &call(xid, READ, &who, &of(file, &[0, at as u32, len as u32])),
+                    true,
+                ),
+            }
+        }
+        let sent = tokio::spawn(async move {
+            for part in out.chunks(100_003) {
+                to.write_all(part).await.unwrap();
+            }
+            to
+        });
+        let mut seen = 0u64;
+        for _ in 0..40 {
+            let head = timeout(Duration::from_secs(30), from.read_u32()).await;
+            let mut record = vec![0; (head.expect("in time").unwrap() & !LAST) as usize];
+            from.read_exact(&mut record).await.unwrap();
+            let xid = u32::from_be_bytes(*record.first_chunk().unwrap());
+            assert_eq!(status(&record[24..]), 0);
+            assert_eq!(seen & 1 << xid, 0, "twice");
+            seen |= 1 << xid;
+            let (at, len) = asked[xid as usize];
+            // A READ has its data, a WRITE some words.
+            if record.len() > 64 + len.min(40) || len > 64 && record.len() > len {
+                assert!(record[44..44 + len] == content[at..at + len], "{xid}");
+            }
+        }
+        drop(sent.await.unwrap());
+        let after = streamed(&site);
+        assert!(after.passed >= before.passed + 22, "{after:?}");
+    }
+    assert_eq!(streamed(&site).ended, 0);
+}
+
+/// Who reads no replies is asked for no more than there is room for, and holds up nobody; when it reads at last it gets all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_stalls_is_held_back() {
+    if !can_load("a_client_that_stalls_is_held_back") {
+        return;
+    }
+    let site = start(true, "no_root_squash").await;
+    let who = Who::new(5, 6);
+    let mut stalled = carried(&site).await;
+    let content = vec![7; MEGABYTE as usize];
+    send(
+        &mut stalled,
+        &call(1, WRITE, &who, &written(&site.files[0], 0, &content)),
+    )
+    .await;
+    assert_eq!(status(&reply(&mut stalled).await.unwrap().1), 0);
+    let before = site.told.count(READ);
+    for xid in 0..64 {
+        let words = [0, 0, MEGABYTE];
+        send(
+            &mut stalled,
+            &call(xid, READ, &who, &of(&site.files[0], &words)),
+        )
+        .await;
+    }
+    let reads = || site.told.count(READ) - before;
+    eventually(|| reads() >= 15).await;
+    let mut other = carried(&site).await;
+    for xid in 0..500 {
+        let words = [0, 0, 9];
+        send(
+            &mut other,
+            &call(xid, READ, &who, &of(&site.files[0], &words)),
+        )
+        .await;
+        assert_eq!(status(&reply(&mut other).await.unwrap().1), 0);
+    }
+    sleep(Duration::from_secs(2)).await;
+    let taken_up = reads() - 500;
+    assert!((15..=48).contains(&taken_up), "{taken_up}");
+    for _ in 0..64 {
+        let (_, results) = reply(&mut stalled).await.unwrap();
+        assert_eq!(
+            (status(&results), results.len()),
+            (0, 20 + MEGABYTE as usize)
+        );
+    }
+    assert_eq!(reads(), 564);
+    assert_eq!(streamed(&site).ended, 0);
+}
+
+/// Who sends on and on what a silent server has not taken is ended, and served in user space from then on, where it is held back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_sends_too_much_is_set_apart() {
+    if !can_load("a_client_that_sends_too_much_is_set_apart") {
+        return;
+    }
+    let site = start(true, "no_root_squash").await;
+    let who = Who::new(5, 6);
+    let mut stream = carried(&site).await;
+    site.manner(Manner::Held);
+    let content = vec![7; MEGABYTE as usize];
+    let asked = call(1, WRITE, &who, &written(&site.files[0], 0, &content));
+    let mut out = Vec::new();
+    fragment(&mut out, &asked, true);
+    let mut sent = 0u32;
+    let flood = async {
+        while stream.write_all(&out).await.is_ok() {
+            sent += 1;
+            // Its number, after the head of the record.
+            out[4..8].copy_from_slice(&u32::to_be_bytes(1 + sent));
+        }
+    };
+    timeout(Duration::from_secs(60), flood)
+        .await
+        .expect("it ends");
+    assert!((40..160).contains(&sent), "{sent}");
+    let is_over = || streamed(&site).ended == 1 && streamed(&site).connections == 0;
+    eventually(is_over).await;
+    site.manner(Manner::Well);
+    let before = streamed(&site);
+    let mut stream = site.connect().await;
+    send(
+        &mut stream,
+        &call(2, GETATTR, &who, &of(&site.files[1], &[])),
+    )
+    .await;
+    assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    let after = streamed(&site);
+    assert_eq!((after.connections, after.left), (0, before.left));
+}
+
+/// A server that ends, lies or says too much ends the connections of its clients, which come back; they are told nothing that is not so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_fails_ends_sessions() {
+    if !can_load("a_server_that_fails_ends_sessions") {
+        return;
+    }
+    let who = Who::new(5, 6);
+    for manner in [Manner::Refusing, Manner::Garbled, Manner::Long] {
+        let site = start(true, "no_root_squash").await;
+        let mut stream = carried(&site).await;
+        site.manner(manner);
+        send(
+            &mut stream,
+            &call(1, READ, &who, &of(&site.files[0], &[0, 0, 9])),
+        )
+        .await;
+        assert!(reply(&mut stream).await.is_none(), "{manner:?}");
+        // In user space each such call is answered.
+        let mut stream = site.connect().await;
+        send(
+            &mut stream,
+            &call(2, READ, &who, &of(&site.files[0], &[0, 0, 9])),
+        )
+        .await;
+        assert_ne!(
+            status(&reply(&mut stream).await.unwrap().1),
+            0,
+            "{manner:?}"
+        );
+        send(
+            &mut stream,
+            &call(3, READ, &who, &of(&site.files[1], &[0, 0, 9])),
+        )
+        .await;
+        assert_eq!(
+            status(&reply(&mut stream).await.unwrap().1),
+            0,
+            "{manner:?}"
+        );
+    }
+    let site = start(true, "no_root_squash").await;
+    let mut stream = carried(&site).await;
+    site.manner(Manner::Never);
+    for xid in 0..8 {
+        send(
+            &mut stream,
+            &call(xid, READ, &who, &of(&site.files[0], &[0, 0, 9])),
+        )
+        .await;
+    }
+    sleep(Duration::from_millis(100)).await;
+    site.server.abort();
+    assert!(reply(&mut stream).await.is_none());
+    eventually(|| streamed(&site).connections == 0).await;
+    // It is not set apart for that: what can be passed on is.
+    let mut stream = site.connect().await;
+    for xid in 0..200 {
+        send(
+            &mut stream,
+            &call(xid, READ, &who, &of(&site.files[1], &[0, 0, 9])),
+        )
+        .await;
+        let (_, results) = reply(&mut stream).await.unwrap();
+        assert_eq!(results[20..29], TEXT[..9]);
+    }
+    assert_eq!(streamed(&site).ended, 0);
+}
+
+/// One that stays silent is found out, and the client asks again by user space.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_falls_silent_ends_sessions() {
+    if !can_load("a_server_that_falls_silent_ends_sessions") {
+        return;
+    }
+    let site = start(true, "no_root_squash").await;
+    let who = Who::new(5, 6);
+    let mut stream = carried(&site).await;
+    site.manner(Manner::Never);
+    let begun = Instant::now();
+    send(
+        &mut stream,
+        &call(1, READ, &who, &of(&site.files[0], &[0, 0, 9])),
+    )
+    .await;
+    assert!(reply(&mut stream).await.is_none());
+    assert!((18..40).contains(&begun.elapsed().as_secs()));
+    assert_eq!(streamed(&site).ended, 1);
+}
+
+/// A bucket that moves while files in it are read and written: no call fails or is lost, and then all goes by user space.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buckets_leave_streams_before_they_move() {
+    if !can_load("buckets_leave_streams_before_they_move") {
+        return;
+    }
+    let site = start(true, "no_root_squash").await;
+    let who = Who::new(0, 0);
+    let mut stream = carried(&site).await;
+    let keeper = site.keeper.clone();
+    let draining = tokio::spawn(async move { keeper.drain(0, false).await });
+    let file = &site.files[0];
+    let (mut xid, end) = (0u32, Instant::now() + Duration::from_secs(60));
+    let mut content = TEXT.to_vec();
+    loop {
+        // Several at once, so that some are under way at any time.
+        let first = xid;
+        for _ in 0..4 {
+            xid += 1;
+            let at = xid as usize % (TEXT.len() - 4);
+            content[at..at + 4].copy_from_slice(&xid.to_be_bytes());
+            let bytes = xid.to_be_bytes();
+            send(
+                &mut stream,
+                &call(xid, WRITE, &who, &written(file, at as u32, &bytes)),
+            )
+            .await;
+            let (told, results) = reply(&mut stream).await.unwrap();
+            assert_eq!((told, status(&results)), (xid, 0));
+        }
+        xid += 1;
+        send(&mut stream, &call(xid, READ, &who, &of(file, &[0, 0, 99]))).await;
+        let (_, results) = reply(&mut stream).await.unwrap();
+        assert_eq!(
+            results[20..20 + content.len()],
+            content[..],
+            "after {first}"
+        );
+        let all = site.keeper.overview(|_| 0);
+        if all.moving.is_none() && all.to_move == 0 && all.moved > 0 {
+            break;
+        }
+        assert!(Instant::now() < end, "it does not end: {all:?}");
+    }
+    draining.await.unwrap().unwrap();
+    let before = streamed(&site);
+    for n in 1..=20 {
+        send(
+            &mut stream,
+            &call(xid + n, READ, &who, &of(file, &[0, 0, 99])),
+        )
+        .await;
+        let (_, results) = reply(&mut stream).await.unwrap();
+        assert_eq!(results[20..20 + content.len()], content[..]);
+    }
+    let after = streamed(&site);
+    assert_eq!(
+        (after.passed, after.left),
+        (before.passed, before.left + 20)
+    );
+    assert_eq!(after.ended, 0);
+}
+
+/// What a session has is free when it ends, with calls under way or without: more follow than there are places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ends_leaves_nothing() {
+    if !can_load("a_session_that_ends_leaves_nothing") {
+        return;
+    }
+    let site = start(true, "no_root_squash").await;
+    let who = Who::new(5, 6);
+    let mut stream = carried(&site).await;
+    site.manner(Manner::Never);
+    for xid in 0..40 {
+        let words = [0, 0, MEGABYTE / 4];
+        send(
+            &mut stream,
+            &call(xid, READ, &who, &of(&site.files[0], &words)),
+        )
+        .await;
+    }
+    sleep(Duration::from_millis(200)).await;
+    drop(stream);
+    site.manner(Manner::Well);
+    for n in 0..560 {
+        let mut stream = site.connect().await;
+        send(
+            &mut stream,
+            &call(n, GETATTR, &who, &of(&site.files[0], &[])),
+        )
+        .await;
+        assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    }
+    let is_empty = || streamed(&site).connections == 0;
+    timeout(Duration::from_secs(40), eventually(is_empty))
+        .await
+        .expect("all have ended");
+    let mut stream = carried(&site).await;
+    let before = streamed(&site).passed;
+    for xid in 0..30 {
+        let words = [0, 0, MEGABYTE];
+        send(
+            &mut stream,
+            &call(xid, READ, &who, &of(&site.files[1], &words)),
+        )
+        .await;
+        assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    }
+    assert_eq!(streamed(&site).passed, before + 30);
+    // A bucket of which calls were given up moves.
+    site.keeper.drain(0, false).await.unwrap();
+    eventually(|| {
+        let all = site.keeper.overview(|_| 0);
+        all.moving.is_none() && all.to_move == 0
+    })
+    .await;
+}
+
+/// Without rights there is no switch, and that is said.
+#[test]
+fn without_rights_there_is_no_switch() {
+    if !can_load("without_rights_there_is_no_switch") {
+        return;
+    }
+    let without = std::thread::spawn(|| {
+        let none = rustix::thread::CapabilitySet::empty();
+        let sets = rustix::thread::CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        };
+        // Of this thread alone.
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let site = start(false, "no_root_squash").await;
+            let buckets = site.router.buckets.clone();
+            let exports = quorate_nfs::Exports::default();
+            let refused = quorate_router::kernel::TcpSwitch::start(&exports, 1, buckets);
+            refused.unwrap_err().to_string()
+        })
+    });
+    let why = without.join().unwrap();
+    assert!(why.contains("rights"), "{why}");
+}
