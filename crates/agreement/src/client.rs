@@ -1,6 +1,7 @@
 //! The client's half of the protocol: sends requests, repeats them, and takes a result that enough replicas vouch for.
 //! PBFT 2002, 4.1 and 5.1.
 
+mod readers;
 mod reads;
 mod repliers;
 mod signed;
@@ -24,6 +25,7 @@ use quorate_wire::{
 
 use crate::judge::RELAY_MS;
 use crate::{INLINE_BYTES, Millis};
+use readers::Readers;
 use reads::Reads;
 use repliers::Repliers;
 use suspicion::Suspicion;
@@ -62,7 +64,7 @@ const MORE_LINKS_MS: Millis = 300;
 /// many replicas another has asked before it took a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// Reads go to all replicas and are not ordered; then every result needs 2f+1 replicas. Else f+1 final ones do.
+    /// Reads are not ordered, and 2f+1 replicas must answer them alike; then every result needs 2f+1 replicas. Else f+1 final ones do.
     pub unordered_reads: bool,
     /// One replica sends the result and the others its digest. Else all send the result.
     pub digest_replies: bool,
@@ -201,6 +203,7 @@ pub struct Client {
     pending: BTreeMap<(SessionId, RequestNumber), Pending>,
     queue: VecDeque<(Token, Bytes)>,
     reads: Reads,
+    readers: Readers,
     repliers: Repliers,
     /// Until when silence is taken for that of the replier, who lately has brought others' answers with its own.
     vouched_until: Millis,
@@ -247,6 +250,7 @@ impl Client {
             pending: BTreeMap::new(),
             queue: VecDeque::new(),
             reads: Reads::default(),
+            readers: Readers::new(quorum.n()),
             repliers: Repliers::new(quorum.n(), nonce),
             vouched_until: 0,
             now,

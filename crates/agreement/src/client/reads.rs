@@ -1,16 +1,21 @@
-//! Reads that are not ordered: all replicas answer at once, and 2f+1 must say the same. PBFT 2002, 5.1.3.
+//! Reads that are not ordered: replicas answer at once, and 2f+1 must say the same. PBFT 2002, 5.1.3.
+//!
+//! The paper's client asks all, and so does this one if it has nothing else to read: the first 2f+1 of 3f+1 answers are there sooner than
+//! those of a certain 2f+1. Of reads beside others each goes to 2f+1 replicas, which is less work for everybody by f in 3f+1, and to the
+//! rest when it is to be seen that these will not do: two of them differ, or one is late.
 //!
 //! What a client has been told stands in the states of f+1 correct replicas, since it takes results from 2f+1; so one of any
 //! 2f+1 that answer a later read has it. Where 2f+1 can't say the same, because writes are under way, or do not answer in
 //! time, the read is ordered like any other operation: nothing waits for the optimisation to succeed.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::message::{ClientMessage, Outcome, Read, Reply};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Decode, ReplicaId, RequestNumber};
+use quorate_wire::{Decode, Digest, ReplicaId, RequestNumber};
 
 use super::votes::Answers;
 use super::{Client, ClientOutput, LATE_RESULT_MS, Token};
@@ -18,6 +23,8 @@ use crate::Millis;
 
 /// How long a read may take before it is ordered.
 const PATIENCE_MS: Millis = 50;
+/// How long 2f+1 replicas may take before the others are asked as well.
+const REST_MS: Millis = 2;
 /// After a read that nobody or too few answered in time, reads are ordered for so long; doubles with each such read in turn.
 const PAUSE_MS: Millis = 100;
 /// How often the pause doubles.
@@ -37,6 +44,9 @@ struct Pending {
     token: Token,
     op: Bytes,
     replier: ReplicaId,
+    /// Who was not asked at first, and whether there is nobody left who could be.
+    rest: Vec<ReplicaId>,
+    asked_rest: bool,
     answers: Answers,
     until: Millis,
 }
@@ -72,7 +82,17 @@ impl Client {
             replier,
             op: op.clone(),
         });
-        for replica in self.quorum.replicas() {
+        let start = match self.quorum.contains(replier) {
+            true => replier,
+            false => ReplicaId((number.0 % self.quorum.n() as u64) as u8),
+        };
+        let is_linked = |r: ReplicaId| self.keys[usize::from(r.0)].is_some();
+        let rest = match self.reads.open.is_empty() {
+            true => Vec::new(),
+            false => self.readers.rest(self.quorum, start, now, is_linked),
+        };
+        let asked_rest = !rest.iter().any(|r| is_linked(*r));
+        for replica in self.quorum.replicas().filter(|r| !rest.contains(r)) {
             self.out
                 .push_back(ClientOutput::Send(replica, message.clone()));
         }
@@ -80,8 +100,10 @@ impl Client {
             token,
             op,
             replier,
+            until: now + if asked_rest { PATIENCE_MS } else { REST_MS },
+            rest,
+            asked_rest,
             answers: Answers::default(),
-            until: now + PATIENCE_MS,
         };
         self.reads.open.insert(number, pending);
     }
@@ -103,11 +125,15 @@ impl Client {
             false => self.quorum.commit(),
         };
         let Some(digest) = pending.answers.agreed(enough, enough) else {
-            let silent = self.quorum.replicas();
-            let silent = silent.filter(|r| is_linked(*r) && !pending.answers.has(*r));
+            let asked = self.quorum.replicas();
+            let asked = asked.filter(|r| pending.asked_rest || !pending.rest.contains(r));
+            let silent = asked.filter(|r| is_linked(*r) && !pending.answers.has(*r));
             if pending.answers.most_alike() + silent.count() < enough {
-                // Writes are under way.
-                self.order(number);
+                match pending.asked_rest {
+                    false => self.ask_rest(number),
+                    // Writes are under way.
+                    true => self.order(number),
+                }
             }
             return;
         };
@@ -123,6 +149,7 @@ impl Client {
                 Ok(Outcome::Done(answer)) => {
                     self.reads.pause = (0, 0);
                     if let Some(done) = self.reads.open.remove(&number) {
+                        self.pass_over(&done, digest);
                         self.out
                             .push_back(ClientOutput::Done(done.token, Ok(answer)));
                     }
@@ -133,6 +160,38 @@ impl Client {
         }
     }
 
+    /// Asks the replicas that were not asked at first.
+    fn ask_rest(&mut self, number: RequestNumber) {
+        let (Some(session), Some(pending)) = (self.session, self.reads.open.get_mut(&number))
+        else {
+            return;
+        };
+        pending.asked_rest = true;
+        pending.until = self.now + PATIENCE_MS;
+        let message = ClientMessage::Read(Read {
+            session,
+            number,
+            replier: pending.replier,
+            op: pending.op.clone(),
+        });
+        for replica in &pending.rest {
+            self.out
+                .push_back(ClientOutput::Send(*replica, message.clone()));
+        }
+    }
+
+    /// Those for whom others had to be asked are not asked first for a while.
+    fn pass_over(&mut self, done: &Pending, agreed: Digest) {
+        if !done.asked_rest || done.rest.is_empty() {
+            return;
+        }
+        for replica in self.quorum.replicas() {
+            if !done.rest.contains(&replica) && !done.answers.says(replica, agreed) {
+                self.readers.pass_over(replica, self.now);
+            }
+        }
+    }
+
     /// Has a read ordered.
     fn order(&mut self, number: RequestNumber) {
         if let Some(pending) = self.reads.open.remove(&number) {
@@ -140,12 +199,16 @@ impl Client {
         }
     }
 
-    /// Orders the reads that have taken too long.
+    /// Asks more replicas about reads that are late, and orders those that have taken too long.
     pub(super) fn order_late_reads(&mut self) {
         let late = self.reads.open.iter().filter(|(_, p)| p.until <= self.now);
-        let late: alloc::vec::Vec<RequestNumber> = late.map(|(number, _)| *number).collect();
+        let late: Vec<RequestNumber> = late.map(|(number, _)| *number).collect();
         for number in late {
             let pending = &self.reads.open[&number];
+            if !pending.asked_rest {
+                self.ask_rest(number);
+                continue;
+            }
             if pending.answers.most_alike() >= self.quorum.commit() {
                 self.repliers.distrust(pending.replier, self.now);
             } else if self.reads.pause.0 <= self.now {
@@ -159,7 +222,7 @@ impl Client {
 
     /// The session is gone: nobody answers its reads any more.
     pub(super) fn order_all_reads(&mut self) {
-        let all: alloc::vec::Vec<RequestNumber> = self.reads.open.keys().copied().collect();
+        let all: Vec<RequestNumber> = self.reads.open.keys().copied().collect();
         all.into_iter().for_each(|number| self.order(number));
     }
 }

@@ -72,6 +72,12 @@ impl Answers {
         self.answers.contains_key(&replica)
     }
 
+    /// Whether a replica has given this result.
+    pub fn says(&self, replica: ReplicaId, digest: Digest) -> bool {
+        let answer = self.answers.get(&replica);
+        answer.is_some_and(|answer| answer.digest == digest)
+    }
+
     /// The result that `finals` replicas give as final; or `all` give, those that gave it tentatively in one view.
     ///
     /// One view: a batch that prepared in two views may have been dropped between them, and then neither certificate is one

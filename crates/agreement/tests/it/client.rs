@@ -285,18 +285,31 @@ fn what_is_in_flight_is_kept() {
     }
 }
 
-/// A read that has gone to all replicas.
+/// To whom reads have gone since the last look.
+fn reads(client: &mut Client) -> Vec<(ReplicaId, Read)> {
+    let sent = client.drain().filter_map(|o| match o {
+        ClientOutput::Send(to, ClientMessage::Read(m)) => Some((to, m)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+/// A read that has gone to all replicas, since there is no other.
 fn reading(client: &mut Client, now: Millis) -> Read {
     client.read(now, Bytes::from_static(b"read"), now);
-    let sent: Vec<(ReplicaId, Read)> = client
-        .drain()
-        .filter_map(|o| match o {
-            ClientOutput::Send(to, ClientMessage::Read(m)) => Some((to, m)),
-            _ => None,
-        })
-        .collect();
+    let sent = reads(client);
     assert_eq!(sent.len(), 4, "to all replicas");
     sent[0].1.clone()
+}
+
+/// A read beside another one, which has gone to 2f+1 replicas, and these.
+fn reading_from(client: &mut Client, now: Millis) -> (Read, Vec<ReplicaId>) {
+    client.read(now, Bytes::from_static(b"read"), now);
+    let sent = reads(client);
+    let asked: Vec<ReplicaId> = sent.iter().map(|(to, _)| *to).collect();
+    assert_eq!(asked.len(), 3);
+    assert!(asked.contains(&sent[0].1.replier));
+    (sent[0].1.clone(), asked)
 }
 
 fn sees(client: &mut Client, from: u8, read: &Read, result: &[u8], now: Millis) {
@@ -423,6 +436,62 @@ fn silence_has_reads_ordered() {
     reading(&mut client, 1_200);
 }
 
+/// A read beside others goes to 2f+1 replicas, to each as often as to the others, and that is enough.
+#[test]
+fn a_read_goes_to_as_many_as_have_to_answer() {
+    let mut client = in_session();
+    reading(&mut client, 1_000);
+    let mut asked = [0_u32; 4];
+    for token in 1..400 {
+        let (read, from) = reading_from(&mut client, 1_000 + token / 10);
+        for replica in from {
+            asked[usize::from(replica.0)] += 1;
+            sees(&mut client, replica.0, &read, b"x", 1_000);
+        }
+        assert!(is_done(&mut client));
+    }
+    assert!(asked.iter().all(|n| (260..340).contains(n)), "{asked:?}");
+}
+
+/// Where those asked first differ, the others are asked at once, and who has said otherwise is not asked first for a while. So it is with
+/// one that is silent, after 2 ms. One without a link is never asked first.
+#[test]
+fn who_differs_or_is_late_is_passed_over() {
+    for is_silent in [false, true] {
+        let mut client = in_session();
+        let other = reading(&mut client, 1_000);
+        let (read, asked) = reading_from(&mut client, 1_000);
+        let bad = asked.iter().copied().find(|r| *r != read.replier).unwrap();
+        let last = (0..4).map(ReplicaId).find(|r| !asked.contains(r)).unwrap();
+        let others = asked.iter().filter(|r| **r != bad);
+        others.for_each(|r| sees(&mut client, r.0, &read, b"x", 1_001));
+        client.on_tick(1_001);
+        assert_eq!(reads(&mut client), vec![]);
+        match is_silent {
+            true => client.on_tick(1_002),
+            false => sees(&mut client, bad.0, &read, b"z", 1_001),
+        }
+        assert_eq!(reads(&mut client), vec![(last, read.clone())]);
+        sees(&mut client, last.0, &read, b"x", 1_006);
+        assert!(is_done(&mut client));
+        for now in 1_010..1_040 {
+            let (read, asked) = reading_from(&mut client, now);
+            // It may still be the one that owes a result, in its turn: with that it may prove itself.
+            assert!(!asked.contains(&bad) || read.replier == bad);
+            asked
+                .iter()
+                .for_each(|r| sees(&mut client, r.0, &read, b"x", now));
+            assert!(is_done(&mut client));
+        }
+        client.on_link(last, None);
+        client.drain().for_each(drop);
+        let (_, asked) = reading_from(&mut client, 1_041);
+        assert!(!asked.contains(&last));
+        (0..4).for_each(|r| sees(&mut client, r, &other, b"x", 1_041));
+        assert!(is_done(&mut client));
+    }
+}
+
 /// The replica that owes a read's full result and lies about it costs one ordered operation, and is not asked for a while.
 #[test]
 fn a_lying_replier_of_a_read_is_found_out() {
@@ -435,7 +504,10 @@ fn a_lying_replier_of_a_read_is_found_out() {
     sees(&mut client, liar.0, &read, b"z", 1_000);
     assert_eq!(requests(&mut client)[0].1.request.op(), &read.op);
     for i in 0..8 {
-        assert_ne!(reading(&mut client, 1_100 + i).replier, liar);
+        let read = reading(&mut client, 1_100 + i);
+        assert_ne!(read.replier, liar);
+        (0..4).for_each(|r| sees(&mut client, r, &read, b"x", 1_100 + i));
+        assert!(is_done(&mut client));
     }
 }
 
