@@ -1,5 +1,5 @@
 //! What a storage router costs: the load of a web server's files on servers, straight and through the router. After Slite on Anypoint
-//! (Yocum, 2003), Figure 9, of which this has direct access and the proxies over TCP and UDP, and the one over TCP with several threads.
+//! (Yocum, 2003), Figure 9, of which this has direct access, the proxies over TCP and UDP, that over TCP with several threads, and the kernel's ways over both.
 //!
 //! The servers keep their files in memory and do as little as they can ([`memory`]), so that the router's own limit shows. Each answer is looked at:
 //! it must be of the very file that was asked for.
@@ -67,19 +67,22 @@ pub enum Way {
     Router,
     /// The same with a thread for each processor.
     RouterThreads,
+    /// Over TCP, passed on by the kernel.
+    KernelTcp,
     /// As direct, by datagrams.
     DirectUdp,
     /// Through the router in user space, by datagrams on both sides.
     RouterUdp,
-    /// The same, passed on by the kernel.
+    /// By datagrams, passed on by the kernel.
     KernelUdp,
 }
 
 impl Way {
-    const ALL: [Way; 6] = [
+    const ALL: [Way; 7] = [
         Way::Direct,
         Way::Router,
         Way::RouterThreads,
+        Way::KernelTcp,
         Way::DirectUdp,
         Way::RouterUdp,
         Way::KernelUdp,
@@ -90,6 +93,7 @@ impl Way {
             Way::Direct => "direct",
             Way::Router => "router, TCP",
             Way::RouterThreads => "router, TCP, a thread a processor",
+            Way::KernelTcp => "router, TCP, by the kernel",
             Way::DirectUdp => "direct, UDP",
             Way::RouterUdp => "router, UDP",
             Way::KernelUdp => "router, UDP, by the kernel",
@@ -104,12 +108,16 @@ impl Way {
         matches!(self, Way::DirectUdp | Way::RouterUdp | Way::KernelUdp)
     }
 
+    fn is_by_kernel(self) -> bool {
+        matches!(self, Way::KernelTcp | Way::KernelUdp)
+    }
+
     fn manner(self) -> Manner {
         let threads = match self {
             Way::RouterThreads => std::thread::available_parallelism().map_or(1, usize::from),
             _ => 1,
         };
-        let kernel = self == Way::KernelUdp;
+        let kernel = self.is_by_kernel();
         Manner { threads, kernel }
     }
 }
@@ -446,7 +454,7 @@ pub fn tables(report: &Routed) -> Vec<Table> {
         };
         let f = &row.median;
         // Of the kernel's work for a router nobody knows but a processor that does nothing else.
-        let is_unknown = row.way.is_direct() || row.way == Way::KernelUdp;
+        let is_unknown = row.way.is_direct() || row.way.is_by_kernel();
         let router = match is_unknown && !report.network {
             true => String::new(),
             false => show(f.router_cpu_us),
