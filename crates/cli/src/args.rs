@@ -251,7 +251,7 @@ pub struct Nfs {
 /// A configuration:
 ///   listen = "127.0.0.1:2049"
 ///   udp = false                          # also over UDP, which lets in who can send from an address: docs/router.md
-///   transport = "user"                   # or kernel: calls are passed on by the kernel, where it can; auto: those over UDP
+///   transport = "user"                   # or kernel: calls are passed on by the kernel, where it can; auto: where that is better
 ///   log = "route.log"                    # what is under way on two servers; keep it, on a disk
 ///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048&udp=yes"]
 ///   policy = "hash"                      # or round_robin, least_full, stay

@@ -27,7 +27,7 @@ pub mod xdr;
 pub use exports::Exports;
 pub use front::{Front, Parsed, Settings, parse};
 pub use handle::Secrets;
-pub use server::carrier::{Carried, Carrier, Doing};
+pub use server::carrier::{Carried, Carrier, Doing, Tally};
 pub use server::client::{Client, Peer, Ticket};
 pub use server::datagrams::{Drops, UDP_IO_BYTES, widen};
 pub use server::listen::{Listeners, MAX_THREADS, thread};

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::records::{CALL_BYTES, REPLY_BYTES, Records};
-use carrier::{Carried, Carrier};
+use carrier::{Carried, Carrier, Tally};
 use client::{Client, Peer, Ticket};
 use datagrams::Drops;
 
@@ -160,7 +160,11 @@ impl Drop for Ends {
 
 /// Serves a connection, and says why it ended.
 async fn connection(carried: Carried, client: Arc<Client>, front: Arc<impl Answers>) -> String {
-    let Carried { stream, carrier } = carried;
+    let Carried {
+        stream,
+        carrier,
+        tally,
+    } = carried;
     // Replies are small and waited for.
     let _ = stream.set_nodelay(true);
     let (from, to) = stream.into_split();
@@ -175,8 +179,8 @@ async fn connection(carried: Carried, client: Arc<Client>, front: Arc<impl Answe
         }
     };
     tokio::select! {
-        why = take(from, &ends.0, &front, idle) => why,
-        why = give(to, &ends.0, carrier) => why,
+        why = take(from, &ends.0, &front, idle, tally.as_deref()) => why,
+        why = give(to, &ends.0, carrier, tally.as_deref()) => why,
         why = carried => why,
     }
 }
@@ -187,6 +191,7 @@ async fn take(
     client: &Arc<Client>,
     front: &Arc<impl Answers>,
     idle: Option<Duration>,
+    tally: Option<&Tally>,
 ) -> String {
     let mut records = Records::new(CALL_BYTES);
     let mut held = None;
@@ -200,6 +205,9 @@ async fn take(
                 Err(e) => return e.to_string(),
             };
             began = None;
+            if let Some(tally) = tally {
+                tally.add(1, record.len() as u64);
+            }
             let held = held.take();
             if front.pass(record, client) {
                 continue;
@@ -261,7 +269,12 @@ pub fn take_back<F: Answers>(ticket: Ticket, front: &Arc<F>, record: Bytes) {
 }
 
 /// Sends replies; those that are ready at the same time, together.
-async fn give(mut to: OwnedWriteHalf, client: &Client, carrier: Option<&dyn Carrier>) -> String {
+async fn give(
+    mut to: OwnedWriteHalf,
+    client: &Client,
+    carrier: Option<&dyn Carrier>,
+    tally: Option<&Tally>,
+) -> String {
     let mut going = Vec::new();
     loop {
         let sent = client.outgoing(&mut going).await;
@@ -276,6 +289,9 @@ async fn give(mut to: OwnedWriteHalf, client: &Client, carrier: Option<&dyn Carr
                 Ok(Err(e)) => return e.to_string(),
                 Err(_) => return "it takes no replies".into(),
             }
+        }
+        if let Some(tally) = tally {
+            tally.add(0, going.len() as u64);
         }
         client.were_sent(sent);
         going.clear();

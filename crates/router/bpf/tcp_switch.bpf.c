@@ -78,8 +78,7 @@ struct session {
 	__u64 user_replies;
 	__u64 passed;
 	__u64 answered;
-	/* READ and WRITE of 64 KiB and more. */
-	__u64 large;
+	__u64 to_servers;
 };
 
 /* Of a session with the server of a volume. */
@@ -388,8 +387,7 @@ static __always_inline int on_call(struct __sk_buff *skb, struct session *sessio
 	__sync_fetch_and_add(everywhere, counts);
 	__sync_fetch_and_add(&session->passed, 1);
 	__sync_fetch_and_add(&link->passed, 1);
-	if (call.count >= 64 << 10)
-		__sync_fetch_and_add(&session->large, 1);
+	__sync_fetch_and_add(&session->to_servers, all);
 
 	/* All from the credential's length to the handle's, 8 bytes further on. */
 	__u8 *out = scratch->room;

@@ -78,7 +78,7 @@ pub enum Transport {
     User,
     /// The system, by programs that the router gives to it; where that can't be, the process.
     Kernel,
-    /// Over UDP the system, where it can; else the process.
+    /// The system where it can and is the better: over UDP, and for clients over TCP that mostly read and write much at a time.
     Auto,
 }
 

@@ -18,7 +18,7 @@ use aya::maps::{Array, Map, MapData};
 use crate::layout::{Bucket, Volume};
 
 pub use datagrams::{Passed, UdpSwitch};
-pub use streams::{Streamed, TcpSwitch};
+pub use streams::{Choice, Streamed, TcpSwitch};
 
 /// Why calls are not passed on there.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use quorate_router::config::{Config, Keeper, Transport};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
 use quorate_router::journal::kept_map;
-use quorate_router::kernel::{TcpSwitch, UdpSwitch};
+use quorate_router::kernel::{Choice, TcpSwitch, UdpSwitch};
 use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::{set_up, survey};
@@ -225,10 +225,12 @@ async fn udp_switch(
 
 /// The system's own way for calls over TCP, if it is wanted and can be.
 fn tcp_switch(config: &Config, fsid: u64, buckets: &Buckets) -> Option<Arc<TcpSwitch>> {
-    if config.transport != Transport::Kernel {
-        return None;
-    }
-    match TcpSwitch::start(&config.exports, fsid, buckets.clone()) {
+    let choice = match config.transport {
+        Transport::User => return None,
+        Transport::Kernel => Choice::All,
+        Transport::Auto => Choice::ByUse,
+    };
+    match TcpSwitch::start(&config.exports, fsid, buckets.clone(), choice) {
         Ok(switch) => Some(Arc::new(switch)),
         Err(why) => {
             eprintln!("calls over TCP are passed on in user space, not by the system: {why}");

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quorate_nfs::{Carried, Carrier, Doing};
+use quorate_nfs::{Carried, Carrier, Doing, Tally};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_timeout};
 use rustix::net::{RecvFlags, recv};
@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::streams::{CLIENT, TcpSwitch, USER};
+use super::streams::{CLIENT, State, TcpSwitch, USER};
 use super::{lock, turn};
 use crate::layout::Volume;
 use crate::upstream::{self, ANSWER_TIME};
@@ -57,6 +57,8 @@ pub(super) struct Session {
     /// This end of the connection with itself.
     user: TcpStream,
     broken: Arc<Notify>,
+    /// Where it is counted what the client does, if that decides about its next connections.
+    tally: Option<Arc<Tally>>,
     /// All that are in the switch's tables: what they are, and their cookies.
     ends: Mutex<Vec<(u32, u64)>>,
     /// Whether it has ended for a reason of the switch.
@@ -81,19 +83,24 @@ impl Session {
         switch: Arc<TcpSwitch>,
         stream: TcpStream,
         peer: SocketAddr,
+        tally: Option<Arc<Tally>>,
     ) -> Carried {
+        let own = |stream| Carried {
+            tally: tally.clone(),
+            ..Carried::from(stream)
+        };
         let (served, user) = match timeout(PAIR_TIME, pair()).await {
             Ok(Ok(pair)) => pair,
             failed => {
                 tracing::warn!(%peer, ?failed, "a client is served in user space");
-                return Carried::from(stream);
+                return own(stream);
             }
         };
         let (number, broken) = match switch.tables.place() {
             Ok(place) => place,
             Err(error) => {
                 tracing::warn!(%peer, %error, "a client is served in user space");
-                return Carried::from(stream);
+                return own(stream);
             }
         };
         let mut ends = Vec::new();
@@ -106,7 +113,7 @@ impl Session {
         if let Err(error) = put(USER, &user).and_then(|()| put(CLIENT, &stream)) {
             tracing::debug!(%peer, %error, "a client is served in user space");
             switch.end(number, &ends, false);
-            return Carried::from(stream);
+            return own(stream);
         }
         poke(&stream);
         let session = Session {
@@ -116,12 +123,15 @@ impl Session {
             client: stream,
             user,
             broken,
+            tally,
             ends: Mutex::new(ends),
             early: AtomicBool::new(false),
         };
         Carried {
             stream: served,
             carrier: Some(Box::new(session)),
+            // The session counts itself: most does not come to who is served.
+            tally: None,
         }
     }
 
@@ -168,6 +178,17 @@ impl Session {
                         return self.apart(why);
                     }
                     let state = self.switch.tables.state(self.number);
+                    if let Some(tally) = &self.tally {
+                        let calls = |of: &State| of.passed + of.user_calls;
+                        let (more, bytes) = (calls(&state), state.carried);
+                        tally.add(
+                            more.saturating_sub(calls(&last)),
+                            bytes.saturating_sub(last.carried),
+                        );
+                        if TcpSwitch::is_small(tally) {
+                            return "its calls are small by now, for which user space is better".into();
+                        }
+                    }
                     if state != last {
                         (last, active) = (state, Instant::now());
                     }

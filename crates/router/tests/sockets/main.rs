@@ -28,7 +28,7 @@ use quorate_router::config::{self, Config};
 use quorate_router::coordinator::Coordinator;
 use quorate_router::intent::Log;
 use quorate_router::journal::Journal;
-use quorate_router::kernel::{TcpSwitch, UdpSwitch};
+use quorate_router::kernel::{Choice, TcpSwitch, UdpSwitch};
 use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
 use quorate_router::setup::{set_up, survey};
@@ -110,8 +110,8 @@ struct Serving<'a> {
     clients: &'a str,
     /// Whether the system passes calls on, where it can.
     switch: bool,
-    /// The same over TCP.
-    streams: bool,
+    /// The same over TCP: for which connections.
+    streams: Option<Choice>,
 }
 
 impl Default for Serving<'_> {
@@ -123,7 +123,7 @@ impl Default for Serving<'_> {
             servers_speak_udp: false,
             clients: "127.0.0.0/8",
             switch: false,
-            streams: false,
+            streams: None,
         }
     }
 }
@@ -187,9 +187,9 @@ async fn route_with(
     let mut listeners = Listeners::bind(address, serving.threads, serving.udp).unwrap();
     let (port, drops) = (listeners.address().port(), listeners.drops());
     let mut tasks = vec![moving.abort_handle()];
-    let streams = serving.streams.then(|| {
-        let streams = TcpSwitch::start(&exports, proxy.fsid(), buckets.clone()).unwrap();
-        Arc::new(streams)
+    let streams = serving.streams.map(|choice| {
+        let streams = TcpSwitch::start(&exports, proxy.fsid(), buckets.clone(), choice);
+        Arc::new(streams.unwrap())
     });
     if let Some(streams) = &streams {
         proxy.set_streams(streams.clone());

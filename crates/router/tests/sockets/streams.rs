@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorate_files::Who;
 use quorate_nfs::rpc::LAST;
 use quorate_router::ask::Ask;
-use quorate_router::kernel::Streamed;
+use quorate_router::kernel::{Choice, Streamed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -29,7 +29,7 @@ fn streamed(site: &Site) -> Streamed {
 
 async fn start(streams: bool, squash: &str) -> Site {
     Site::with(Serving {
-        streams,
+        streams: streams.then_some(Choice::All),
         squash,
         ..Serving::default()
     })
@@ -567,6 +567,8 @@ async fn a_session_that_ends_leaves_nothing() {
     drop(stream);
     site.manner(Manner::Well);
     for n in 0..560 {
+        // One that is closed is looked after for a moment yet, and there are 256 at most.
+        eventually(|| streamed(&site).connections < 200).await;
         let mut stream = site.connect().await;
         send(
             &mut stream,
@@ -600,6 +602,75 @@ async fn a_session_that_ends_leaves_nothing() {
     .await;
 }
 
+/// Where it is chosen by use, a client begins in user space; after large reads its next connection is carried, and that is ended once its
+/// calls are small.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_chosen_by_their_use() {
+    if !can_load("connections_are_chosen_by_their_use") {
+        return;
+    }
+    let site = Site::with(Serving {
+        streams: Some(Choice::ByUse),
+        ..Serving::default()
+    })
+    .await;
+    let who = Who::new(5, 6);
+    let file = &site.files[0];
+    let mut stream = site.connect().await;
+    let content = vec![7; MEGABYTE as usize];
+    send(
+        &mut stream,
+        &call(1, WRITE, &who, &written(file, 0, &content)),
+    )
+    .await;
+    assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    let small = call(2, GETATTR, &who, &of(file, &[]));
+    let large = call(3, READ, &who, &of(file, &[0, 0, 64 << 10]));
+    for (asked, times) in [(&small, 300), (&large, 100)] {
+        for _ in 0..times {
+            send(&mut stream, asked).await;
+            assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+        }
+        // A call of four is large: not yet.
+        stream = site.connect().await;
+        send(&mut stream, &small).await;
+        reply(&mut stream).await.unwrap();
+        assert_eq!(streamed(&site).connections, 0);
+    }
+    for _ in 0..600 {
+        send(&mut stream, &large).await;
+        assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    }
+    assert_eq!(
+        streamed(&site),
+        Streamed::default(),
+        "a connection stays where it began"
+    );
+    let mut stream = carried(&site).await;
+    for _ in 0..100 {
+        send(&mut stream, &large).await;
+        assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    }
+    assert!(streamed(&site).passed > 90);
+    // Small ones, until it ends.
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < end, "it goes on");
+        let mut out = Vec::new();
+        fragment(&mut out, &small, true);
+        if stream.write_all(&out).await.is_err() || reply(&mut stream).await.is_none() {
+            break;
+        }
+    }
+    let before = streamed(&site);
+    assert_eq!(before.ended, 0, "it is not set apart for that");
+    let mut stream = site.connect().await;
+    send(&mut stream, &small).await;
+    assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    eventually(|| streamed(&site).connections == 0).await;
+    assert_eq!(streamed(&site).passed, before.passed);
+}
+
 /// Without rights there is no switch, and that is said.
 #[test]
 fn without_rights_there_is_no_switch() {
@@ -623,7 +694,8 @@ fn without_rights_there_is_no_switch() {
             let site = start(false, "no_root_squash").await;
             let buckets = site.router.buckets.clone();
             let exports = quorate_nfs::Exports::default();
-            let refused = quorate_router::kernel::TcpSwitch::start(&exports, 1, buckets);
+            let refused =
+                quorate_router::kernel::TcpSwitch::start(&exports, 1, buckets, Choice::All);
             refused.unwrap_err().to_string()
         })
     });
