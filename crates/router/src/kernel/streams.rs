@@ -49,7 +49,8 @@ type Call = [u32; 5];
 type Way = [u64; 2];
 
 /// From so many bytes a call on a client's next connections are carried where that is chosen by what they were used for, and below
-/// which they are not any more. By measurements a READ of 64 KiB costs less so, and one of 8 KiB with many in flight more.
+/// which they are not any more. Each record costs the system a wakeup of its own, so that it pays for large ones alone; where exactly
+/// was not measured.
 const LARGE: u64 = 32 << 10;
 const SMALL: u64 = 16 << 10;
 /// Of fewer calls nothing is concluded.
