@@ -65,7 +65,8 @@
 //!
 //! Operations are executed one after the other. If yours wait for something, say with [`Service::uses`] what they touch and give
 //! replicas worker threads ([`Options::workers`], [`Local::start_with`]; hundreds if need be): then those that don't conflict are at work at the same time.
-//! Results and state are the same as one after the other.
+//! Results and state are the same as one after the other, if the declaration is right: let [`check::uses`] try it in a test.
+//! Where it is wrong, replicas differ, and at last the group stands still.
 //!
 //! # A replica
 //!
@@ -134,6 +135,7 @@
 //! as processes of their own, with keys and a group file. The service of `null`, which is that of the benchmarks
 //! and can be told to wait, to conflict and to say much, is in [`mod@null`].
 
+pub mod check;
 mod local;
 pub mod null;
 
