@@ -15,6 +15,7 @@ mod recovery;
 mod statements;
 mod support;
 mod suspects;
+mod switches;
 mod traps;
 mod turns;
 mod two_new_views;

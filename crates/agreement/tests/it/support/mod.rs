@@ -112,8 +112,13 @@ pub fn fresh(me: u8) -> Agreement {
 
 /// The same in a group that lets in others by credentials.
 pub fn fresh_for_guests(me: u8) -> Agreement {
+    fresh_with(me, |config| config.guests = true)
+}
+
+/// A replica that starts for the first time, with something else in its configuration.
+pub fn fresh_with(me: u8, change: impl FnOnce(&mut Config)) -> Agreement {
     let mut config = config(me, Authentication::Mac);
-    config.guests = true;
+    change(&mut config);
     let start = (Seq(0), GENESIS);
     let mut replica = Agreement::new(config, start, true, vec![], LogIndex(0), at(0));
     let _ = replica.handle(at(0), Input::Persisted(LogIndex(0)));
