@@ -116,7 +116,8 @@ impl Uses {
         !self.0.is_empty() && self.0.iter().all(|a| a.mode == Mode::Settle)
     }
 
-    pub(super) fn all(&self) -> &[Use] {
+    /// What is touched, in the order in which it was named; some of it perhaps twice.
+    pub fn all(&self) -> &[Use] {
         &self.0
     }
 

@@ -5,6 +5,7 @@ mod audit;
 mod canonical;
 mod codec;
 mod common;
+mod conflicts_cells;
 mod conflicts_table;
 mod content;
 mod copy;
