@@ -8,15 +8,19 @@ use quorate_service::{Bytes, Call, Fault, InlineSession, Local, Rest, Scope, Ser
 const GET: u8 = b'g';
 const PUT: u8 = b'p';
 
+/// The longest value, in bytes. A put answers with the value from before, so it has to be known how long that can be.
+const MAX_VALUE: usize = 16 << 10;
+
 /// An operation is one byte for what to do, one for the length of the key, the key, and for a put the value. Answers with
-/// the value from before, or with nothing.
+/// the value from before, or with nothing; so it does to what is no operation, as a put of too long a value.
 #[derive(Clone, Debug)]
 struct Store;
 
 fn decode(op: &Bytes) -> Option<(u8, Bytes, Bytes)> {
     let (&[kind, length], rest) = op.split_first_chunk()?;
     let (length, rest) = (usize::from(length), op.slice_ref(rest));
-    (length <= rest.len()).then(|| (kind, rest.slice(..length), rest.slice(length..)))
+    let is_one = (length..=length + MAX_VALUE).contains(&rest.len());
+    is_one.then(|| (kind, rest.slice(..length), rest.slice(length..)))
 }
 
 fn encode(kind: u8, key: &str, value: &str) -> Bytes {
@@ -56,6 +60,11 @@ impl Service for Store {
             Some((_, key, _)) => Uses::none().read(Scope::named(0, &key)),
             None => Uses::none(),
         }
+    }
+
+    // It writes what it brings, as the default of `weight` has it; but a short put may answer with a long value.
+    fn result_bytes(&self, _op: &Bytes) -> usize {
+        MAX_VALUE
     }
 }
 
