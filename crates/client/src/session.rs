@@ -46,6 +46,17 @@ pub enum ReportError {
     NoAnswer,
 }
 
+/// Why a call with a time limit has no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimedCallError {
+    /// The time is over. The operation may have been executed, or may still be.
+    #[error("no result in time; the operation may have been executed, or may still be")]
+    TimedOut,
+    /// See [`NoResult`].
+    #[error(transparent)]
+    NoResult(#[from] NoResult),
+}
+
 /// A handle of a session; clones share it. The session's thread ends when the last one is dropped.
 #[derive(Clone, Debug)]
 pub struct Session {
@@ -193,6 +204,33 @@ impl Session {
         block::on(self.read(op))
     }
 
+    /// As [`Session::call_blocking`], for so long at the most. An operation that is given up keeps its place among the
+    /// [`MAX_CALLS`] until the group has answered it.
+    ///
+    /// # Errors
+    /// [`TimedCallError`].
+    pub fn call_blocking_for(
+        &self,
+        op: Bytes,
+        patience: Duration,
+    ) -> Result<Bytes, TimedCallError> {
+        let result = block::on_for(patience, self.call(op));
+        Ok(result.ok_or(TimedCallError::TimedOut)??)
+    }
+
+    /// As [`Session::read_blocking`], for so long at the most.
+    ///
+    /// # Errors
+    /// As [`Session::call_blocking_for`].
+    pub fn read_blocking_for(
+        &self,
+        op: Bytes,
+        patience: Duration,
+    ) -> Result<Bytes, TimedCallError> {
+        let result = block::on_for(patience, self.read(op));
+        Ok(result.ok_or(TimedCallError::TimedOut)??)
+    }
+
     async fn ask(&self, ask: impl FnOnce(Waiter) -> Ask) -> Result<Bytes, NoResult> {
         let place = self.places.clone().acquire_owned().await;
         let place = place.map_err(|_| NoResult::SessionLost)?;
@@ -233,5 +271,10 @@ impl Session {
         self.door.ask(Ask::Close(engine::now() + CLOSING, sender));
         // If it has ended already, it is closed.
         let _ = done.await;
+    }
+
+    /// As [`Session::close`], for a thread that may wait.
+    pub fn close_blocking(&self) {
+        block::on(self.close());
     }
 }

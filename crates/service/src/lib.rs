@@ -122,7 +122,8 @@
 //! further ones wait. They work in any executor; threads that may wait have [`Session::call_blocking`]. A program that does
 //! one thing after the other is served fastest by an [`InlineSession`], which has no thread of its own.
 //!
-//! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future. An operation has at least one byte and at most
+//! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future, or have a
+//! thread wait with [`Session::call_blocking_for`]. An operation has at least one byte and at most
 //! [`MAX_OP_BYTES`]: an empty one only keeps a session alive, and no service sees it. A result has at most [`MAX_RESULT_BYTES`], less 16.
 //! Where there is no result, [`NoResult`] says why: mostly that the group has ended the session, after 45 seconds without a sign of life, and whether the
 //! operation was executed is not known then. Make those that matter repeatable, or look first. [`Service::session_ended`] is where a service lets
@@ -141,7 +142,7 @@ pub mod null;
 
 pub use bytes::Bytes;
 pub use local::{Local, LocalError};
-pub use quorate_client::{InlineSession, NoResult, Session};
+pub use quorate_client::{InlineSession, NoResult, Session, TimedCallError};
 pub use quorate_execution::graph::{Scope, Uses};
 pub use quorate_execution::{Call, Ran, Reading, Rest, Service};
 pub use quorate_net::group::{Durability, Files, Protocol, Purpose};
