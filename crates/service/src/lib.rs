@@ -5,6 +5,13 @@
 //! service is one such service; yours is another. Three things are to be written: the service, what a replica's process does,
 //! and what a client does.
 //!
+//! The crates are not on a registry. All that is used here comes from this one, beside a program's own choice of executor, if it has one:
+//!
+//! ```toml
+//! [dependencies]
+//! quorate-service = { git = "https://github.com/quorate/quorate" } # or { path = "quorate/crates/service" }
+//! ```
+//!
 //! # The service
 //!
 //! A [`Service`] is a function of an ordered map of bytes (the replicated state) and an operation (bytes, in an encoding of your
@@ -65,6 +72,16 @@
 //!
 //! Operations are executed one after the other. If yours wait for something, say with [`Service::uses`] what they touch and give
 //! replicas worker threads ([`Options::workers`], [`Local::start_with`]; hundreds if need be): then those that don't conflict are at work at the same time.
+//! Things are known by numbers of the service's own choice ([`Scope::Object`]: a class, and a number in it) or by their names:
+//!
+//! ```
+//! # use quorate_service::{Scope, Uses};
+//! # let (from, to) = (b"alice", b"bob");
+//! const ACCOUNTS: u32 = 0; // what differs by class never conflicts
+//! let transfer = Uses::none().write(Scope::named(ACCOUNTS, from)).write(Scope::named(ACCOUNTS, to));
+//! let balance = Uses::none().read(Scope::named(ACCOUNTS, from));
+//! ```
+//!
 //! Results and state are the same as one after the other, if the declaration is right: let [`check::uses`] try it in a test.
 //! Where it is wrong, replicas differ, and at last the group stands still.
 //!
@@ -72,7 +89,9 @@
 //!
 //! Each server runs one process. Members are listed in a group file, with their public keys; `quorate init --no-key-holders` makes one, and
 //! [`Group::new`] does. (Without that option replicas have key holders, `quorate keyholder`, processes that have the keys by which they are known: then
-//! [`Options::key_holder`] says where it listens.) A replica is started with [`Daemon::start`]. Its directory is its own; at the first start, and never again, [`Options::first_start`] has it made.
+//! [`Options::key_holder`] says where it listens.) A replica is started with [`Daemon::start`]. Its directory is its own. [`Options::first_start`]
+//! is true when the replica starts for the first time, and never again: whether it has run is what matters, not whether the directory is there.
+//! `quorate init` makes the directory too, with the key in it, and the first start is still one.
 //!
 //! ```no_run
 //! # use quorate_service::{Bytes, Call, Fault, Rest, Service, Txn};
@@ -89,7 +108,7 @@
 //! let group = Group::load("group.toml".as_ref())?.into();
 //! let key = keys::load("replica-0/key".as_ref())?;
 //! let options = Options {
-//!     first_start: false, // true at the very first start alone
+//!     first_start: false, // true at the very first start alone, also where `quorate init` has made the directory
 //!     ..Options::new(group, ReplicaId(0), key, "replica-0")
 //! };
 //! let replica = Daemon::start(options, Counter)?;
