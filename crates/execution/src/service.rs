@@ -77,12 +77,13 @@ pub enum Rest {
 /// # fn is_read_only(&self, op: &[u8]) -> bool { op.len() == 1 }
 /// # fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
 /// # fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
-/// // 256 registers; an operation is the register's number, and what to write to it if it does not only read.
+/// // 256 registers; an operation is the register's number, and what to write to it if it does not only read. `Object` has the number of a
+/// // class, here the only one, and that of a thing in it; what has a name and no number is `Scope::named(0, name)`.
 /// fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
 ///     match op[..] {
 ///         [] => Uses::none(),
-///         [register] => Uses::none().read(Scope::Object(0, register.into())),
-///         [register, ..] => Uses::none().write(Scope::Object(0, register.into())),
+///         [register] => Uses::none().read(Scope::Object(0, u64::from(register))),
+///         [register, ..] => Uses::none().write(Scope::Object(0, u64::from(register))),
 ///     }
 /// }
 /// # }
