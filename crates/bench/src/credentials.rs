@@ -39,9 +39,10 @@ pub fn report(options: &Options) -> Files {
 /// As of [`files::run`].
 pub async fn run(options: &Options, files: &mut Files) -> Result<()> {
     let over_nfs = files::over_nfs(groups(Way::Nfs), files);
-    files::measure(options, &over_nfs, &[OVER_NFS], files).await?;
     let cases = [Work::Bonnie, Work::Search].map(|work| Case { work, wait_ms: 0 });
-    files::measure(options, &mounted(&options.beside), &cases, files).await
+    let mounted = mounted(&options.beside);
+    let parts = [(over_nfs, vec![OVER_NFS]), (mounted, cases.to_vec())];
+    files::measure(options, &parts, files).await
 }
 
 fn mounted(given: &[(String, PathBuf)]) -> Vec<System> {

@@ -144,15 +144,13 @@ pub async fn run(options: &Options, files: &mut Files) -> Result<()> {
     left_out.into_iter().for_each(|one| files.leave_out(one));
     let cases = cases(options);
     let (quick, slow): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.wait_ms == 0);
-    measure(options, &systems, &quick, files).await?;
-    measure(
-        options,
-        &over_nfs(system::over_nfs(), files),
-        &[OVER_NFS],
-        files,
-    )
-    .await?;
-    measure(options, &system::waiting(WAIT_MS), &slow, files).await
+    let over_nfs = over_nfs(system::over_nfs(), files);
+    let parts = [
+        (systems, quick),
+        (over_nfs, vec![OVER_NFS]),
+        (system::waiting(WAIT_MS), slow),
+    ];
+    measure(options, &parts, files).await
 }
 
 /// What is served over NFS, with nfs-ganesha in front where that can run.
@@ -212,37 +210,66 @@ fn cases(options: &Options) -> Vec<Case> {
     at_once.chain(waiting).collect()
 }
 
+/// Measures all parts, one after the other: in each the same cases on systems that are up at once.
 pub(crate) async fn measure(
+    options: &Options,
+    parts: &[(Vec<System>, Vec<Case>)],
+    files: &mut Files,
+) -> Result<()> {
+    let of_part = |(systems, cases): &(Vec<System>, Vec<Case>)| -> usize {
+        let of = |system| wanted(options, cases, system).count();
+        systems.iter().map(of).sum()
+    };
+    let all: usize = parts.iter().map(of_part).sum();
+    let mut progress = Progress::new(all * options.run.rounds);
+    for (systems, cases) in parts {
+        measure_part(options, systems, cases, &mut progress, files).await?;
+    }
+    Ok(())
+}
+
+/// The cases that are to be measured on a system.
+fn wanted<'a>(
+    options: &'a Options,
+    cases: &'a [Case],
+    system: &'a System,
+) -> impl Iterator<Item = Case> + 'a {
+    cases.iter().copied().filter(|case| {
+        let name = case.name(system);
+        case.suits(system) && options.run.only.iter().all(|word| name.contains(word))
+    })
+}
+
+async fn measure_part(
     options: &Options,
     systems: &[System],
     cases: &[Case],
+    progress: &mut Progress,
     files: &mut Files,
 ) -> Result<()> {
-    let wanted = |case: Case, system: &System| {
-        let name = case.name(system);
-        case.suits(system) && options.run.only.iter().all(|word| name.contains(word))
-    };
     let mut started = Vec::new();
     for system in systems {
-        if !cases.iter().any(|case| wanted(*case, system)) {
+        let wanted = wanted(options, cases, system).count();
+        if wanted == 0 {
             continue;
         }
         match Started::start(system, options).await {
             Ok(running) => started.push((system, running)),
-            Err(why) if system.can_be_missed() => files.leave_out(LeftOut {
-                system: system.name.clone(),
-                reason: format!("{why:#}"),
-            }),
+            Err(why) if system.can_be_missed() => {
+                progress.skip(wanted * options.run.rounds);
+                files.leave_out(LeftOut {
+                    system: system.name.clone(),
+                    reason: format!("{why:#}"),
+                });
+            }
             Err(why) => return Err(why),
         }
     }
     let turns = |case: Case| {
         started
             .iter()
-            .filter(move |(system, _)| wanted(case, system))
+            .filter(move |(system, _)| wanted(options, &[case], system).next().is_some())
     };
-    let all: usize = cases.iter().map(|case| turns(*case).count()).sum();
-    let mut progress = Progress::new(all * options.run.rounds);
     let scale = Scale {
         quick: options.run.quick,
         seconds: options.run.seconds,

@@ -10,6 +10,7 @@ use crate::group::Setup;
 use crate::load::{Load, Parallelism};
 use crate::paper;
 use crate::plot::{Mark, Plot};
+use crate::progress::Progress;
 use crate::replica::Tunings;
 use crate::report::{Figures, Report, Row, Table, show};
 use crate::run::{self, Case, Options, Variant, all_cases};
@@ -32,10 +33,11 @@ pub async fn run(options: &Options, verifiers: Option<usize>, report: &mut Repor
         variants.extend(verifying(verifiers));
     }
     let cases = cases(options, &variants);
-    run::measure(options, &variants, &cases, report).await?;
     let switches = switches();
-    let cases = switch_cases(options, &switches);
-    run::measure(options, &switches, &cases, report).await
+    let switched = switch_cases(options, &switches);
+    let mut progress = Progress::new((cases.len() + switched.len()) * options.rounds);
+    run::measure(options, &variants, &cases, &mut progress, report).await?;
+    run::measure(options, &switches, &switched, &mut progress, report).await
 }
 
 /// The systems that the paper compares.

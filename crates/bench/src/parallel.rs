@@ -14,8 +14,9 @@ use crate::load::{Load, Parallelism, Random};
 use crate::micro::variant;
 use crate::paper;
 use crate::plot::{Mark, Plot};
+use crate::progress::Progress;
 use crate::report::{Figures, Report, Row, Table, show};
-use crate::run::{self, Options, Variant, all_cases};
+use crate::run::{self, Case, Options, Variant, all_cases};
 
 /// How long an operation of Figure 5 waits.
 const WAIT_MS: u32 = 20;
@@ -34,12 +35,13 @@ const DISKS: usize = 100;
 pub async fn overhead(options: &Options, report: &mut Report) -> Result<()> {
     graph::measure(options, report);
     let inline = variant("inline", 4, Durability::Memory);
-    let variants = [
+    let variants = vec![
         base(),
         cbase("CBASE".into(), 16, Parallelism::Infinite),
         inline,
     ];
-    figure(options, "figure-4", 0, &variants, report).await
+    let figure = figure(options, "figure-4", 0, variants);
+    measure(options, &[figure], report).await
 }
 
 /// Figure 5, (a) and (b): operations of 20 ms.
@@ -51,8 +53,8 @@ pub async fn scalability(options: &Options, report: &mut Report) -> Result<()> {
         let name = format!("CBASE, {n} threads");
         cbase(name, n, Parallelism::Infinite)
     });
-    let variants = [base()].into_iter().chain(threads).collect::<Vec<_>>();
-    figure(options, "figure-5a", WAIT_MS, &variants, report).await?;
+    let variants = [base()].into_iter().chain(threads).collect();
+    let by_threads = figure(options, "figure-5a", WAIT_MS, variants);
 
     let factors = FACTORS.map(|p| {
         let name = format!("CBASE, factor {p}");
@@ -60,8 +62,8 @@ pub async fn scalability(options: &Options, report: &mut Report) -> Result<()> {
     });
     let infinite = cbase("CBASE, factor inf".into(), DISKS, Parallelism::Infinite);
     let variants = [base()].into_iter().chain(factors).chain([infinite]);
-    let variants: Vec<_> = variants.collect();
-    figure(options, "figure-5b", WAIT_MS, &variants, report).await
+    let by_factor = figure(options, "figure-5b", WAIT_MS, variants.collect());
+    measure(options, &[by_threads, by_factor], report).await
 }
 
 /// One thread, and a graph in which all conflict.
@@ -81,17 +83,23 @@ fn cbase(name: String, workers: usize, parallelism: Parallelism) -> Variant {
     variant
 }
 
-async fn figure(
+/// A figure's systems and cases.
+struct Figure {
+    variants: Vec<Variant>,
+    cases: Vec<Case>,
+}
+
+fn figure(
     options: &Options,
     part: &'static str,
     wait_ms: u32,
-    variants: &[Variant],
-    report: &mut Report,
-) -> Result<()> {
-    // The fewest, some, and the most at the same time.
-    let some = [0, variants.len() / 2, variants.len() - 1];
-    let some: Vec<Variant> = some.iter().map(|at| variants[*at].clone()).collect();
-    let variants = if options.quick { &some } else { variants };
+    mut variants: Vec<Variant>,
+) -> Figure {
+    if options.quick {
+        // The fewest, some, and the most at the same time.
+        let some = [0, variants.len() / 2, variants.len() - 1];
+        variants = some.iter().map(|at| variants[*at].clone()).collect();
+    }
     let clients: &[usize] = if options.quick { &[4] } else { &CLIENTS };
     let load = |clients: &usize| Load {
         workload: Workload::of(0, 0),
@@ -100,7 +108,7 @@ async fn figure(
         in_flight: 1,
     };
     let loads: Vec<_> = clients.iter().map(|c| (part, load(c))).collect();
-    let mut cases = all_cases(options, variants, &loads);
+    let mut cases = all_cases(options, &variants, &loads);
     if wait_ms > 0 {
         for case in &mut cases {
             let (variant, clients) = (&variants[case.variant], case.load.clients);
@@ -112,7 +120,16 @@ async fn figure(
             case.ideal_ops_per_s = Some(ideal);
         }
     }
-    run::measure(options, variants, &cases, report).await
+    Figure { variants, cases }
+}
+
+async fn measure(options: &Options, figures: &[Figure], report: &mut Report) -> Result<()> {
+    let cases: usize = figures.iter().map(|figure| figure.cases.len()).sum();
+    let mut progress = Progress::new(cases * options.rounds);
+    for Figure { variants, cases } in figures {
+        run::measure(options, variants, cases, &mut progress, report).await?;
+    }
+    Ok(())
 }
 
 /// Operations in a second where nothing but waiting takes time: rounds of [`WAIT_MS`] in which each thread serves one

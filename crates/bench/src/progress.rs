@@ -21,6 +21,11 @@ impl Progress {
         }
     }
 
+    /// So many will not be measured after all.
+    pub fn skip(&mut self, measurements: usize) {
+        self.all -= measurements;
+    }
+
     /// One more is done: `name`, with these figures.
     pub fn tell(&mut self, name: &str, figures: &str) {
         self.done += 1;

@@ -95,14 +95,16 @@ impl Case {
 
 /// Measures all cases, with all their groups up at once. The variants of one load take turns within each round, so that what
 /// else happens on the machine hits them alike; each round begins with another of them, and a short one that is not reported
-/// comes first, so that none is always the cold one. What is done is in the report after each measurement.
+/// comes first, so that none is always the cold one. What is done is in the report after each measurement, and counted in `progress`, which
+/// may be that of several calls.
 ///
 /// # Errors
 /// Where a group does not start or answer.
-pub async fn measure(
+pub(crate) async fn measure(
     options: &Options,
     variants: &[Variant],
     cases: &[Case],
+    progress: &mut Progress,
     report: &mut Report,
 ) -> Result<()> {
     allow_many_links();
@@ -114,7 +116,6 @@ pub async fn measure(
             None => None,
         });
     }
-    let mut progress = Progress::new(cases.len() * options.rounds);
     // Runs of cases under the same load.
     for turn in cases.chunk_by(|a, b| a.part == b.part && a.load == b.load) {
         let first = report.rows.len();

@@ -287,7 +287,8 @@ pub enum Authentication {
     /// By their links, and by MACs for what is passed on; only what third parties must believe is signed. BFT in PBFT 2000.
     #[default]
     Mac,
-    /// Every request and every message between replicas is signed. BFT-PK in PBFT 2000.
+    /// Every ordered request and every message between replicas is signed. BFT-PK in PBFT 2000. Replies, and reads that are not ordered,
+    /// have the links for it.
     Signature,
 }
 

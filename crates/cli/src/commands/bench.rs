@@ -1,5 +1,6 @@
 //! `quorate bench`.
 
+use std::fs::OpenOptions;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -147,6 +148,7 @@ fn why(ended: &Result<()>) -> Option<String> {
 }
 
 fn options(args: &Measure) -> Result<run::Options> {
+    can_save(args)?;
     let program = std::env::current_exe().context("can't find this program's own file")?;
     let (rounds, seconds) = match args.quick {
         true => (1, 0.1),
@@ -251,7 +253,6 @@ fn show(
             plot.title.push_str(" - incomplete");
         }
     }
-    save(args, report, &plots)?;
     println!(
         "{} processors, Linux {}, load average before {}, {} s each\n",
         machine.processors, machine.kernel, machine.load_before, machine.seconds
@@ -260,7 +261,23 @@ fn show(
         println!("INCOMPLETE: {why}. Medians are over the rounds that were measured.\n");
     }
     tables.iter().for_each(|table| println!("{table}"));
-    ended
+    // The figures are shown by now, whatever becomes of the files.
+    save(args, report, &plots).and(ended)
+}
+
+/// Finds out before anything is measured whether the files that are wanted can be written.
+fn can_save(args: &Measure) -> Result<()> {
+    if let Some(path) = &args.json {
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        opened.with_context(|| format!("can't write {}", path.display()))?;
+    }
+    if let Some(directory) = &args.out {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("can't make {}", directory.display()))?;
+        let may = rustix::fs::access(directory, rustix::fs::Access::WRITE_OK);
+        may.with_context(|| format!("can't write files in {}", directory.display()))?;
+    }
+    Ok(())
 }
 
 /// Writes what is wanted as files.

@@ -35,6 +35,39 @@ fn the_micro_benchmark_runs() {
     assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
 }
 
+/// Files that can't be written are found out before anything is measured. What is measured is counted to the end: there is no "0 s left"
+/// before the last.
+#[test]
+fn a_benchmark_knows_what_is_to_come() {
+    let _turn = Group::take_turn();
+    let directory = scratch();
+    let no_directory = directory.path().join("none").join("r.json");
+    for option in ["--json", "--out"] {
+        let mut command = quorate();
+        command.args(["bench", "micro", "--quick", option]);
+        let path = match option {
+            "--json" => no_directory.as_path(),
+            _ => std::path::Path::new("/proc/none"),
+        };
+        let output = command.arg(path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(said.contains(path.to_str().unwrap()), "{said}");
+        assert!(!said.contains("replicas are processes"), "{said}");
+    }
+
+    let mut command = quorate();
+    command.args(["bench", "parallel", "--quick"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let counted: Vec<_> = said.lines().filter_map(|l| l.strip_prefix('[')).collect();
+    assert!(output.status.success() && counted.len() > 2, "{said}");
+    for (at, line) in (1..).zip(&counted) {
+        let expected = format!("{at}/{}, ", counted.len());
+        assert!(line.starts_with(&expected), "{said}");
+    }
+}
+
 /// Under each attack that a new group bears, all correct clients are answered; and each has a row.
 #[test]
 fn the_attacks_run() {

@@ -250,7 +250,7 @@ fn write_protocol(protocol: Protocol, f: &mut fmt::Formatter<'_>) -> fmt::Result
     if protocol.authentication == Authentication::Signature {
         writeln!(
             f,
-            "# Every request and every message between replicas is signed."
+            "# Every ordered request and every message between replicas is signed."
         )?;
         writeln!(f, "authentication = \"signature\"")?;
     }
