@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use quorate_agreement::{Config, Tuning};
 use quorate_execution::Workers;
 use quorate_execution::graph::Conflicts;
 use quorate_replica::{Input, Output, Replica};
 use quorate_wire::message::{
-    AuthRequest, Batch, ClientMessage, Commit, Control, PeerMessage, PrePrepare, Prepare, Read,
-    ReplicaMessage,
+    AuthRequest, Batch, ClientMessage, Commit, Control, EVERYONE, PeerMessage, PrePrepare, Prepare,
+    Read, ReplicaMessage, ReplyBody,
 };
 use quorate_wire::{
     Authenticator, Digest, Encode, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
@@ -36,13 +37,21 @@ fn signed(session: u64, number: u64, op: &[u8]) -> AuthRequest {
 
 impl Backup {
     fn new(workers: usize) -> Backup {
+        Backup::tuned(workers, Tuning::default())
+    }
+
+    fn tuned(workers: usize, tuning: Tuning) -> Backup {
         let (restored, _) = beginning(Echo);
+        let config = Config {
+            tuning,
+            ..config(4, ME)
+        };
         let workers = Workers {
             count: workers,
             conflicts: Conflicts::Declared,
         };
         let mut backup = Backup {
-            replica: Replica::new(config(4, ME), Echo, workers, restored, at(0)),
+            replica: Replica::new(config, Echo, workers, restored, at(0)),
             ordered: 0,
         };
         let (client, key) = (client().public(), MacKey([3; 32]));
@@ -203,4 +212,52 @@ fn what_has_not_committed_is_waited_for() {
     backup.ask(ClientMessage::Watch(request));
     backup.end_turn();
     assert!(!backup.is_content());
+}
+
+/// What a client gets from a backup, when its request names a replica for the result.
+#[derive(Debug, PartialEq, Eq)]
+enum Gets {
+    Result,
+    Digest,
+    /// Nothing from this one, which gives its word to the one that is named.
+    Word(ReplicaId),
+    /// Nothing before others have given their word.
+    Nothing,
+}
+
+fn gets(vouched_from: usize, replier: ReplicaId) -> Gets {
+    let tuning = Tuning {
+        vouched_from,
+        ..Tuning::default()
+    };
+    let mut backup = Backup::tuned(0, tuning);
+    backup.order(AuthRequest {
+        replier,
+        ..signed(1, 1, b"write")
+    });
+    let outputs = backup.end_turn();
+    let got = outputs.iter().find_map(|output| match output {
+        Output::Reply(_, ReplicaMessage::Reply(reply)) => match reply.body {
+            ReplyBody::Digest(_) => Some(Gets::Digest),
+            _ => Some(Gets::Result),
+        },
+        Output::Send(to, PeerMessage::Vouchers(_)) => Some(Gets::Word(*to)),
+        _ => None,
+    });
+    got.unwrap_or(Gets::Nothing)
+}
+
+/// Who is named sends the result, and the others its digest; where all are named, all send the result. With replies that go together the
+/// others' word goes to the one that is named.
+#[test]
+fn what_a_client_gets() {
+    let other = ReplicaId(2);
+    assert_eq!(gets(usize::MAX, ME), Gets::Result);
+    assert_eq!(gets(usize::MAX, other), Gets::Digest);
+    assert_eq!(gets(usize::MAX, EVERYONE), Gets::Result);
+    assert_eq!(gets(1, ME), Gets::Nothing);
+    assert_eq!(gets(1, other), Gets::Word(other));
+    assert_eq!(gets(1, EVERYONE), Gets::Result);
+    // Its batch is of one session.
+    assert_eq!(gets(2, other), Gets::Digest);
 }
