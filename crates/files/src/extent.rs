@@ -118,14 +118,11 @@ pub(crate) fn write_over(old: Option<&Stored>, from: usize, data: &[u8]) -> (u16
                 .copy_from_slice(&data[low - from..high - from]);
         }
     }
-    if present == u16::MAX && is_bare(&value) {
-        return (present, Bytes::from(value));
+    if present == u16::MAX {
+        return (present, pack_full(&Bytes::from(value)));
     }
     let len = head + trimmed_len(&value[head..]);
     value.truncate(len);
-    if present == u16::MAX {
-        value.splice(..0, present.to_le_bytes());
-    }
     value.shrink_to_fit();
     (present, Bytes::from(value))
 }

@@ -83,7 +83,7 @@ pub trait Snapshot: Send + Sync + fmt::Debug {
     /// [`Fault`] where the store fails.
     fn get_hashed(&self, key: &[u8]) -> Result<Option<(Bytes, Digest)>, Fault> {
         let hashed = |value: Bytes| {
-            let digest = Digest::of(Content::StateValue, &value);
+            let digest = Summary::of(&value).digest;
             (value, digest)
         };
         Ok(self.get(key)?.map(hashed))

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::message::{ClientMessage, Outcome, Read, Reply};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Decode, Digest, ReplicaId, RequestNumber};
+use quorate_wire::{Decode, Digest, ReplicaId, RequestNumber, SessionId};
 
 use super::votes::Answers;
 use super::{Client, ClientOutput, LATE_RESULT_MS, Token};
@@ -41,6 +41,7 @@ pub(super) struct Reads {
 
 #[derive(Debug)]
 struct Pending {
+    session: SessionId,
     token: Token,
     op: Bytes,
     replier: ReplicaId,
@@ -49,6 +50,24 @@ struct Pending {
     asked_rest: bool,
     answers: Answers,
     until: Millis,
+}
+
+impl Pending {
+    /// What asks these replicas.
+    fn ask<'a>(
+        &self,
+        number: RequestNumber,
+        replicas: &'a [ReplicaId],
+    ) -> impl Iterator<Item = ClientOutput> + use<'a> {
+        let message = ClientMessage::Read(Read {
+            session: self.session,
+            number,
+            replier: self.replier,
+            op: self.op.clone(),
+        });
+        let send = move |replica: &ReplicaId| ClientOutput::Send(*replica, message.clone());
+        replicas.iter().map(send)
+    }
 }
 
 impl Reads {
@@ -76,12 +95,6 @@ impl Client {
         self.reads.last_number += 1;
         let number = RequestNumber(self.reads.last_number);
         let replier = self.next_replier();
-        let message = ClientMessage::Read(Read {
-            session,
-            number,
-            replier,
-            op: op.clone(),
-        });
         let start = match self.quorum.contains(replier) {
             true => replier,
             false => ReplicaId((number.0 % self.quorum.n() as u64) as u8),
@@ -92,11 +105,10 @@ impl Client {
             false => self.readers.rest(self.quorum, start, now, is_linked),
         };
         let asked_rest = !rest.iter().any(|r| is_linked(*r));
-        for replica in self.quorum.replicas().filter(|r| !rest.contains(r)) {
-            self.out
-                .push_back(ClientOutput::Send(replica, message.clone()));
-        }
+        let first = self.quorum.replicas().filter(|r| !rest.contains(r));
+        let first: Vec<ReplicaId> = first.collect();
         let pending = Pending {
+            session,
             token,
             op,
             replier,
@@ -105,6 +117,7 @@ impl Client {
             asked_rest,
             answers: Answers::default(),
         };
+        self.out.extend(pending.ask(number, &first));
         self.reads.open.insert(number, pending);
     }
 
@@ -162,21 +175,10 @@ impl Client {
 
     /// Asks the replicas that were not asked at first.
     fn ask_rest(&mut self, number: RequestNumber) {
-        let (Some(session), Some(pending)) = (self.session, self.reads.open.get_mut(&number))
-        else {
-            return;
-        };
-        pending.asked_rest = true;
-        pending.until = self.now + PATIENCE_MS;
-        let message = ClientMessage::Read(Read {
-            session,
-            number,
-            replier: pending.replier,
-            op: pending.op.clone(),
-        });
-        for replica in &pending.rest {
-            self.out
-                .push_back(ClientOutput::Send(*replica, message.clone()));
+        if let Some(pending) = self.reads.open.get_mut(&number) {
+            pending.asked_rest = true;
+            pending.until = self.now + PATIENCE_MS;
+            self.out.extend(pending.ask(number, &pending.rest));
         }
     }
 
