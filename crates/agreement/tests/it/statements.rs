@@ -300,6 +300,19 @@ fn answers_under_void_keys_do_not_count() {
     assert_eq!(refused, Err(quorate_agreement::Rejected::NotAsked));
 }
 
+/// The others answer alike when it asks for estimates.
+fn estimates(replica: &mut Agreement, nonce: u64) {
+    for from in 1..4 {
+        let answer = Estimate {
+            nonce,
+            checkpoint: Seq(128),
+            prepared: Seq(130),
+            view: View(0),
+        };
+        from_peer(replica, 2, from, PeerMessage::Estimate(answer)).unwrap();
+    }
+}
+
 /// A replica that comes back asks until a state tells of it, and does not take part before.
 #[test]
 fn it_is_back_when_a_stable_state_tells_of_it() {
@@ -318,15 +331,7 @@ fn it_is_back_when_a_stable_state_tells_of_it() {
     let nonce = nonce.expect("it asks");
     replica.handle(at(1), Input::Recover(own)).unwrap();
     assert_eq!(too_early(&mut replica), 1);
-    for from in 1..4 {
-        let answer = Estimate {
-            nonce,
-            checkpoint: Seq(128),
-            prepared: Seq(130),
-            view: View(0),
-        };
-        from_peer(&mut replica, 2, from, PeerMessage::Estimate(answer)).unwrap();
-    }
+    estimates(&mut replica, nonce);
     let bound = replica.standing().recovering.unwrap().bound.unwrap();
     let mut come = |seq: Seq, numbers: Option<Vec<u64>>, t: u64| {
         for from in 1..4 {
@@ -389,15 +394,7 @@ fn a_view_that_makes_the_bound_void_does_not_begin() {
         };
         from_peer(&mut replica, 1, from, PeerMessage::Epoch(own)).unwrap();
     }
-    for from in 1..4 {
-        let answer = Estimate {
-            nonce,
-            checkpoint: Seq(128),
-            prepared: Seq(130),
-            view: View(0),
-        };
-        from_peer(&mut replica, 2, from, PeerMessage::Estimate(answer)).unwrap();
-    }
+    estimates(&mut replica, nonce);
     let bound = replica.standing().recovering.unwrap().bound.unwrap();
     let seq = bound.seq;
     for from in 1..4 {

@@ -11,7 +11,8 @@ use quorate_agreement::{
     Agreement, CHECKPOINT_INTERVAL, Input, LOG_WINDOW, Output, Record, Rejected,
 };
 use quorate_wire::message::{
-    AuthRequest, Batch, Checkpoint, Commit, PeerMessage, PrePrepare, Prepare, Request, ViewChange,
+    AuthRequest, Batch, Checkpoint, Commit, PeerMessage, PrePrepare, Prepare, Request,
+    SignedViewChange, ViewChange,
 };
 use quorate_wire::{
     Authenticator, Digest, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Time, View,
@@ -209,6 +210,22 @@ fn what_is_announced_is_what_was_selected_from() {
     );
 }
 
+/// VIEW-CHANGEs to view 1 of replicas that have prepared this batch at place 1 in view 0.
+fn changes_with(digest: Digest) -> [SignedViewChange; 3] {
+    let certificate = quorate_wire::message::Vote {
+        seq: Seq(1),
+        view: View(0),
+        digest,
+    };
+    [0, 1, 3].map(|r| {
+        signed(ViewChange {
+            prepared: vec![certificate.clone()],
+            preprepared: vec![certificate.clone()],
+            ..view_change_body(r, 1)
+        })
+    })
+}
+
 /// fabric pull 1174: what was executed before a view change, and is selected again, is not executed again.
 #[test]
 fn a_view_change_executes_nothing_again() {
@@ -224,18 +241,7 @@ fn a_view_change_executes_nothing_again() {
     }
     assert_eq!(executes(&mut replica), [Seq(1)]);
     let digest = m.batch.digest();
-    let certificate = quorate_wire::message::Vote {
-        seq: Seq(1),
-        view: View(0),
-        digest,
-    };
-    let changes = [0, 1, 3].map(|r| {
-        signed(ViewChange {
-            prepared: vec![certificate.clone()],
-            preprepared: vec![certificate.clone()],
-            ..view_change_body(r, 1)
-        })
-    });
+    let changes = changes_with(digest);
     for change in &changes {
         let from = change.body.replica.0;
         let _ = from_peer(
@@ -492,18 +498,7 @@ fn what_was_executed_and_asked_again_is_kept() {
     from_client(&mut replica, 1, body).unwrap();
     wait(&mut replica, 50, 20_000);
     let digest = m.batch.digest();
-    let certificate = quorate_wire::message::Vote {
-        seq: Seq(1),
-        view: View(0),
-        digest,
-    };
-    let changes = [0, 1, 3].map(|r| {
-        signed(ViewChange {
-            prepared: vec![certificate.clone()],
-            preprepared: vec![certificate.clone()],
-            ..view_change_body(r, 1)
-        })
-    });
+    let changes = changes_with(digest);
     for change in &changes {
         let from = change.body.replica.0;
         let change = PeerMessage::ViewChange(change.clone());
@@ -594,18 +589,7 @@ fn who_leaves_a_view_undoes_what_is_tentative() {
     assert_eq!((tentative(&out), undone(&out)), (1, 0));
 
     let digest = m.batch.digest();
-    let certificate = quorate_wire::message::Vote {
-        seq: Seq(1),
-        view: View(0),
-        digest,
-    };
-    let changes = [0, 1, 3].map(|r| {
-        signed(ViewChange {
-            prepared: vec![certificate.clone()],
-            preprepared: vec![certificate.clone()],
-            ..view_change_body(r, 1)
-        })
-    });
+    let changes = changes_with(digest);
     for change in &changes {
         let m = PeerMessage::ViewChange(change.clone());
         let _ = from_peer(&mut replica, 2, change.body.replica.0, m);

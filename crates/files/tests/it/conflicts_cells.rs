@@ -246,7 +246,7 @@ fn list(target: Target, plus: bool) -> Action {
     })
 }
 
-fn lock(handle: Handle, test: bool) -> Action {
+pub fn lock(handle: Handle, test: bool) -> Action {
     Action::Lock(Lock {
         handle,
         space: LockSpace::Posix,

@@ -8,6 +8,7 @@ use quorate_files::op::*;
 use quorate_files::{Admission, FileService, Handle, Ino, Nothing};
 use quorate_wire::{PublicKey, SessionId, Time};
 
+use crate::conflicts_cells::lock;
 use crate::script::SMALL;
 
 const OPERATIONS: &str = include_str!("../../src/op.rs");
@@ -93,19 +94,6 @@ fn hold(keep: &[Ino], let_go: &[Ino]) -> Action {
     })
 }
 
-fn tested_lock(handle: Handle) -> Action {
-    Action::Lock(Lock {
-        handle,
-        space: LockSpace::Posix,
-        owner: 1,
-        pid: 1,
-        start: 0,
-        end: 9,
-        kind: LockKind::Write,
-        test: true,
-    })
-}
-
 fn opened(ino: Ino) -> Handle {
     Handle { ino, number: 10 }
 }
@@ -117,19 +105,19 @@ fn what_is_held_is_waited_for() {
     // It may delete a file that lingers.
     let look = Action::GetAttr(Target::Ino(FILE));
     assert!(waits((MINE, NO_SWEEP, &keep), (ANOTHERS, &look)));
-    let lock = tested_lock(held(FILE));
-    assert!(waits((MINE, NO_SWEEP, &keep), (MINE, &lock)));
-    assert!(!waits((MINE, NO_SWEEP, &keep), (ANOTHERS, &lock)));
+    let held = lock(held(FILE), true);
+    assert!(waits((MINE, NO_SWEEP, &keep), (MINE, &held)));
+    assert!(!waits((MINE, NO_SWEEP, &keep), (ANOTHERS, &held)));
     assert!(!waits(
         (MINE, NO_SWEEP, &keep),
-        (MINE, &tested_lock(opened(FILE)))
+        (MINE, &lock(opened(FILE), true))
     ));
 }
 
 /// What is let go of gives its locks back, whosoever looks at them.
 #[test]
 fn locks_wait_for_what_is_let_go() {
-    let lock = tested_lock(opened(FILE));
+    let lock = lock(opened(FILE), true);
     for (let_go, expected) in [(&[][..], false), (&[FILE][..], true)] {
         let hold = hold(&[], let_go);
         assert_eq!(waits((MINE, NO_SWEEP, &hold), (ANOTHERS, &lock)), expected);
