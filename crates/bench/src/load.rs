@@ -450,7 +450,8 @@ impl Machine {
             ClientEvent::Message(from, ReplicaMessage::Vouched(vouched)) => {
                 self.client.on_vouched(from, vouched, now);
             }
-            ClientEvent::Message(_, ReplicaMessage::Report(_)) => {}
+            ClientEvent::Message(_, ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_)) => {
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mio::Token;
 use quorate_wire::message::{MAX_RESULT_BYTES, ReplicaMessage};
-use quorate_wire::{Decode, MacKey, ReplicaId};
+use quorate_wire::{Decode, EpochCertificate, MacKey, ReplicaId};
 
 use crate::dial::Dialer;
 use crate::epochs::Epochs;
@@ -63,6 +63,8 @@ struct Slot {
     link: Option<usize>,
     /// The link before it, while it is heard, and until when.
     former: Option<(usize, Instant)>,
+    /// How many certificates it has passed on over the newest link.
+    passed_on: usize,
     log: LogLimit,
 }
 
@@ -108,6 +110,7 @@ impl ClientLinks {
             ),
             link: None,
             former: None,
+            passed_on: 0,
             log: LogLimit::default(),
         };
         Ok(ClientLinks {
@@ -190,6 +193,7 @@ impl ClientLinks {
                     }
                 }
                 Item::Frame(frame) => match ReplicaMessage::from_bytes(frame) {
+                    Ok(ReplicaMessage::Certificate(it)) => self.on_certificate(token, id, &it),
                     Ok(message) => return Some(ClientEvent::Message(id, message)),
                     Err(e) => self.hub.fail(token, LinkEnd::Malformed(e)),
                 },
@@ -220,6 +224,7 @@ impl ClientLinks {
                         self.hub.remove(oldest);
                     }
                 }
+                slot.passed_on = 0;
                 self.told.push_back(ClientEvent::Up(id, key));
             }
             Err(e) => {
@@ -228,6 +233,43 @@ impl ClientLinks {
             }
         }
         Ok(())
+    }
+
+    /// A replica passes on the newest certificate of another one that it has seen. A link that rests on one that is void by that is a thief's: whoever has a
+    /// stolen key, and stands between a replica and this client, would else be that replica to it as long as nobody else says better.
+    fn on_certificate(&mut self, token: usize, from: ReplicaId, certificate: &EpochCertificate) {
+        let most = self.slots.len();
+        let passed_on = &mut self.slots[usize::from(from.0)].passed_on;
+        *passed_on += 1;
+        // One of each replica: more have somebody check signatures for nothing.
+        if *passed_on > most {
+            return;
+        }
+        let Some(epochs) = &mut self.epochs else {
+            return;
+        };
+        match epochs.learn(certificate) {
+            Ok(true) => self.end_void(certificate.replica),
+            Ok(false) => {}
+            Err(e) => self.hub.fail(token, LinkEnd::Certificate(e)),
+        }
+    }
+
+    /// Ends what rests on a certificate of this replica that counts no more.
+    fn end_void(&mut self, id: ReplicaId) {
+        let slot = &self.slots[usize::from(id.0)];
+        let former = slot.former.map(|(token, _)| token);
+        for token in [slot.link, former].into_iter().flatten() {
+            let number = self.hub.certified(token);
+            if self
+                .epochs
+                .as_ref()
+                .is_some_and(|it| it.is_void(id, number))
+            {
+                tracing::warn!(replica = %id, "a link ends: the replica has certified newer keys, as others show");
+                self.hub.close(token);
+            }
+        }
     }
 
     /// Ends older links whose time is over.

@@ -211,7 +211,8 @@ impl Dialer {
                         let key = link.peer_key().ok_or(LinkEnd::AnotherProtocol)?;
                         let shown = link.inbox.pop_front().unwrap_or_default();
                         let judged = epochs.judge_called(self.replica, &key, shown);
-                        link.certified = judged.map_err(LinkEnd::Certificate)?;
+                        let judged = judged.map_err(LinkEnd::Certificate)?;
+                        link.certificate = Some(Box::new(judged));
                     }
                     registry.deregister(link.stream()).map_err(LinkEnd::Io)?;
                     self.reported = None;

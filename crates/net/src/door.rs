@@ -572,8 +572,9 @@ fn identify(
             None => Ok(None),
             Some(shown) => {
                 let judged = epochs.judge(&key, shown);
-                let (replica, number) = judged.map_err(LinkEnd::Certificate)?;
-                link.certified = number;
+                let certificate = judged.map_err(LinkEnd::Certificate)?;
+                let replica = certificate.replica;
+                link.certificate = Some(Box::new(certificate));
                 member(Who::Peer(replica))
             }
         },

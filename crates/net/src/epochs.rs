@@ -153,28 +153,49 @@ impl Epochs {
         }
     }
 
-    /// Whose key `key` is, by the certificate in `bytes`, and that one's number.
+    /// The certificate in `bytes`, if it says whose key `key` is.
     pub(crate) fn judge(
         &mut self,
         key: &PublicKey,
         bytes: Bytes,
-    ) -> Result<(ReplicaId, u64), CertificateError> {
+    ) -> Result<EpochCertificate, CertificateError> {
         let certificate = EpochCertificate::from_bytes(bytes).map_err(CertificateError::NotOne)?;
-        let (replica, counter) = (certificate.replica, certificate.counter);
         if certificate.epoch != *key {
             return Err(CertificateError::AnotherKey);
         }
         // The signature comes last: it costs most, and strangers can ask for it.
-        let is_new = self.seen.check(replica, counter);
+        let is_new = self.seen.check(certificate.replica, certificate.counter);
         is_new.map_err(CertificateError::Statement)?;
+        self.verify(&certificate)?;
+        Ok(certificate)
+    }
+
+    /// A certificate that somebody passes on: whether it is newer than all that were seen of its replica. Others cost nothing.
+    pub(crate) fn learn(
+        &mut self,
+        certificate: &EpochCertificate,
+    ) -> Result<bool, CertificateError> {
+        if certificate.counter <= self.seen.of(certificate.replica) {
+            return Ok(false);
+        }
+        self.verify(certificate)?;
+        Ok(true)
+    }
+
+    /// Whether a link that rests on a replica's certificate of this number is to end.
+    pub(crate) fn is_void(&self, replica: ReplicaId, number: u64) -> bool {
+        self.seen.check(replica, number).is_err()
+    }
+
+    fn verify(&mut self, certificate: &EpochCertificate) -> Result<(), CertificateError> {
         let signed = certificate.verify(&self.group, &self.identities);
         signed.map_err(CertificateError::Statement)?;
         let mut seen = self.seen.clone();
-        if seen.saw(replica, counter) {
+        if seen.saw(certificate.replica, certificate.counter) {
             self.keep(&seen).map_err(CertificateError::NotKept)?;
             self.seen = seen;
         }
-        Ok((replica, counter))
+        Ok(())
     }
 
     /// What a replica certified before the one before this number is void, from now on also where that can't be written down.
@@ -198,16 +219,17 @@ impl Epochs {
         }
     }
 
-    /// As [`Epochs::judge`], of the replica that was called: the certificate's number.
+    /// As [`Epochs::judge`], of the replica that was called.
     pub(crate) fn judge_called(
         &mut self,
         called: ReplicaId,
         key: &PublicKey,
         bytes: Bytes,
-    ) -> Result<u64, CertificateError> {
-        match self.judge(key, bytes)? {
-            (id, counter) if id == called => Ok(counter),
-            (id, _) => Err(CertificateError::AnotherReplica(id)),
+    ) -> Result<EpochCertificate, CertificateError> {
+        let certificate = self.judge(key, bytes)?;
+        match certificate.replica == called {
+            true => Ok(certificate),
+            false => Err(CertificateError::AnotherReplica(certificate.replica)),
         }
     }
 
@@ -278,7 +300,7 @@ mod tests {
         let mut epochs = Epochs::of(&group()).unwrap();
         let mut judge = |key_of: u8, bytes| {
             let judged = epochs.judge(&key(key_of).public(), bytes);
-            judged.map(|(id, _)| id).map_err(|e| e.to_string())
+            judged.map(|it| it.replica).map_err(|e| e.to_string())
         };
         assert_eq!(judge(100, certificate(1, 5, 100)), Ok(ReplicaId(1)));
         let another = CertificateError::AnotherKey.to_string();
@@ -293,6 +315,30 @@ mod tests {
             called,
             Err(CertificateError::AnotherReplica(ReplicaId(1)))
         ));
+    }
+
+    /// What somebody passes on counts as what was shown, and nothing that is older or that nobody signed.
+    #[test]
+    fn a_certificate_is_passed_on() {
+        let mut epochs = Epochs::of(&group()).unwrap();
+        let at = |counter| {
+            let (id, epoch) = (group().id(), key(100).public());
+            EpochCertificate::sign(&key(51), id, ReplicaId(1), counter, epoch)
+        };
+        let is_void = |epochs: &Epochs, number| epochs.is_void(ReplicaId(1), number);
+        assert!(epochs.learn(&at(5)).unwrap());
+        assert!(!is_void(&epochs, 4) && is_void(&epochs, 3));
+        assert!(!epochs.learn(&at(4)).unwrap());
+        let forged = EpochCertificate {
+            counter: 9,
+            ..at(6)
+        };
+        let of_nobody = EpochCertificate {
+            replica: ReplicaId(9),
+            ..at(6)
+        };
+        assert!(epochs.learn(&forged).is_err() && epochs.learn(&of_nobody).is_err());
+        assert_eq!(epochs.highest(), [0, 5, 0, 0]);
     }
 
     /// What nobody signed raises no number: else a stranger could shut a replica out.

@@ -251,7 +251,7 @@ impl<N: Copy> Hub<N> {
     pub fn certified(&self, token: usize) -> u64 {
         self.links
             .get(&token)
-            .map_or(0, |entry| entry.link.certified)
+            .map_or(0, |entry| entry.link.certified())
     }
 
     /// The links' notes.

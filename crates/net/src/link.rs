@@ -113,8 +113,8 @@ pub(crate) struct Link {
     hung_up: bool,
     /// Whether the socket takes no more bytes.
     blocked: bool,
-    /// The number of the certificate that the other side has shown; 0 where there was none to show.
-    pub certified: u64,
+    /// The certificate that the other side has shown, where there was one to show.
+    pub certificate: Option<Box<EpochCertificate>>,
     /// Why it is over. Frames in the inbox came before.
     pub end: Option<LinkEnd>,
 }
@@ -181,7 +181,7 @@ impl Link {
             readable: true,
             hung_up: false,
             blocked: false,
-            certified: 0,
+            certificate: None,
             end: None,
         })
     }
@@ -193,6 +193,11 @@ impl Link {
     /// Whose key the other side has proved to have.
     pub fn peer_key(&self) -> Option<PublicKey> {
         tls::peer_key(&self.tls)
+    }
+
+    /// The number of the certificate that the other side has shown; 0 where there was none to show.
+    pub fn certified(&self) -> u64 {
+        self.certificate.as_ref().map_or(0, |it| it.counter)
     }
 
     /// Whether the dialing side comes as a guest.

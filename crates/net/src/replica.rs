@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quorate_wire::message::{
-    ClientMessage, LinkReport, MAX_FRAME_BYTES, MAX_OP_BYTES, PeerMessage,
+    ClientMessage, LinkReport, MAX_FRAME_BYTES, MAX_OP_BYTES, PeerMessage, ReplicaMessage,
 };
-use quorate_wire::{ClientId, Decode, MacKey, ReplicaId};
+use quorate_wire::{ClientId, Decode, EpochCertificate, MacKey, ReplicaId};
 
 use crate::conduct::{self, Ledger, Verdict};
 use crate::dial::Dialer;
@@ -170,9 +170,29 @@ struct Peer {
     former: Option<(usize, Instant)>,
     /// Certificates with lower numbers are void: it has recovered.
     void_below: u64,
+    /// The number of its newest certificate, and what clients are told of it.
+    newest: Option<(u64, Frame)>,
     dropped: u64,
     put_aside: u64,
     log: LogLimit,
+}
+
+impl Peer {
+    /// A link stands that rests on this certificate.
+    fn saw(&mut self, certificate: Option<&EpochCertificate>) {
+        let Some(certificate) = certificate else {
+            return;
+        };
+        let number = certificate.counter;
+        if self
+            .newest
+            .as_ref()
+            .is_none_or(|(known, _)| *known < number)
+        {
+            let told = ReplicaMessage::Certificate(Box::new(certificate.clone()));
+            self.newest = Some((number, Frame::encode(&told)));
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -256,6 +276,7 @@ impl ReplicaLinks {
             link: None,
             former: None,
             void_below: 0,
+            newest: None,
             dropped: 0,
             put_aside: 0,
             log: LogLimit::default(),
@@ -524,13 +545,14 @@ impl ReplicaLinks {
 
     fn on_peer(&mut self, id: ReplicaId, mut link: Box<Link>) -> io::Result<()> {
         let peer = &mut self.peers[usize::from(id.0)];
-        if link.certified < peer.void_below {
+        if link.certified() < peer.void_below {
             // It was judged before the door was told that the replica has recovered.
             if id < self.me {
                 self.door.ended(id);
             }
             return Ok(());
         }
+        peer.saw(link.certificate.as_deref());
         let greeting = link.take_greeting();
         let token = self.hub.insert(link, Who::Peer(id), peer.source)?;
         if let Some(older) = peer.link.replace(token) {
@@ -669,6 +691,10 @@ impl ReplicaLinks {
         };
         self.told.push_back((Who::Client(client), up));
         self.hub.push(token, &greeting);
+        // What others certified last, so that somebody with an older key of theirs does not stay between them and the client.
+        for (_, newest) in self.peers.iter().filter_map(|peer| peer.newest.as_ref()) {
+            self.hub.push(token, newest);
+        }
         Ok(true)
     }
 

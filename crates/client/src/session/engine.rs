@@ -324,6 +324,8 @@ impl Engine {
             ClientEvent::Message(from, ReplicaMessage::Report(report)) => {
                 self.happened.push_back(Happened::Report(from, report));
             }
+            // The links go by it, and keep it to themselves.
+            ClientEvent::Message(_, ReplicaMessage::Certificate(_)) => {}
         }
     }
 

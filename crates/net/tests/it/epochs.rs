@@ -125,6 +125,42 @@ fn a_stolen_key_ends_with_the_second_renewal() {
     eventually(|| !steal());
 }
 
+/// Who has a replica's stolen key, and stands between that replica and a client, is that replica to the client until its owner has renewed twice: then any other
+/// one shows the client a newer certificate, the thief's link ends, and none is made with that key any more.
+#[test]
+fn a_client_is_shown_what_others_certified() {
+    let cluster = Cluster::start_with_epochs(4);
+    cluster.wait_until_linked();
+    let (thief, client) = cluster.client_of_a_thief(&client_key(), 2);
+    linked(&client, 4);
+    assert_eq!(thief.with(|links| links.client_connections()), 1);
+    let renew_and_tell = || {
+        while cluster.node(0).events.try_recv().is_ok() {}
+        cluster.renew(2);
+        cluster
+            .node(0)
+            .next(|e| matches!(e, Event::PeerUp(ReplicaId(2))));
+        // It tells with each new link what it has seen.
+        cluster.renew(0);
+        client.next(|e| matches!(e, ClientEvent::Up(ReplicaId(0), _)));
+    };
+    let is_about_thief = |e: &ClientEvent| {
+        matches!(
+            e,
+            ClientEvent::Up(ReplicaId(2), _) | ClientEvent::Down(ReplicaId(2))
+        )
+    };
+    let waits = Duration::from_millis(500);
+    renew_and_tell();
+    std::thread::sleep(waits);
+    assert!(!client.events.try_iter().any(|e| is_about_thief(&e)));
+    renew_and_tell();
+    let end = client.next(is_about_thief);
+    assert!(matches!(end, ClientEvent::Down(_)));
+    std::thread::sleep(waits);
+    assert!(!client.events.try_iter().any(|e| is_about_thief(&e)));
+}
+
 /// What a replica certified before its last recovery is refused at once, and the links that rest on it end; its present ones stand.
 #[test]
 fn a_stolen_key_ends_with_a_recovery() {

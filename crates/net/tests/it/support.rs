@@ -335,6 +335,29 @@ impl Cluster {
         Driven::new(ClientLinks::connect(&self.group, &Identity::new(key)).unwrap())
     }
 
+    /// Somebody who has the present key of a replica, and listens with it at an address of his own; and a client that is led there when it calls that
+    /// replica.
+    pub fn client_of_a_thief(
+        &self,
+        key: &KeyPair,
+        id: u8,
+    ) -> (Driven<ReplicaLinks>, Driven<ClientLinks>) {
+        let id = ReplicaId(id);
+        let led = |group: Group, id, address: &str| group.with_route(id, address).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap().to_string();
+        // The thief calls nobody.
+        let others = (0..id.0).map(ReplicaId);
+        let nowhere = others.fold((*self.group).clone(), |g, id| led(g, id, "127.0.0.1:1"));
+        let counter = self.epoch(id.0);
+        let certificate = certificate(&self.group, id.0, counter);
+        let identity = Identity::of_epoch(&epoch_key(id.0, counter), certificate);
+        let thief = ReplicaLinks::start(nowhere.into(), id, &identity, listener, self.limits);
+        let group = led((*self.group).clone(), id, &there);
+        let client = ClientLinks::connect(&group, &Identity::new(key));
+        (Driven::new(thief.unwrap()), Driven::new(client.unwrap()))
+    }
+
     /// Somebody who comes by a credential.
     pub fn guest(&self, key: &KeyPair, credential: Chain) -> Driven<ClientLinks> {
         let identity = Identity::of_guest(key, credential);

@@ -262,7 +262,7 @@ impl World {
         let reply = match &message {
             ReplicaMessage::Reply(reply) | ReplicaMessage::Read(reply) => reply,
             ReplicaMessage::Vouched(vouched) => &vouched.reply,
-            ReplicaMessage::Report(_) => return,
+            ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_) => return,
         };
         self.note(&[26, client as u64, server as u64, reply.number.0], || {
             format!(
@@ -278,7 +278,7 @@ impl World {
                 ReplicaMessage::Reply(reply) => core.on_reply(id, reply, now_ms),
                 ReplicaMessage::Read(reply) => core.on_read(id, reply, now_ms),
                 ReplicaMessage::Vouched(vouched) => core.on_vouched(id, vouched, now_ms),
-                ReplicaMessage::Report(_) => {}
+                ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_) => {}
             }
         }
         self.carry_out_client(client);

@@ -11,6 +11,7 @@ use crate::body::Body;
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::digest::{Content, Digest};
 use crate::ids::{ClientId, Quorum, ReplicaId, RequestNumber, SessionId, View};
+use crate::statement::EpochCertificate;
 use crate::{record, tagged};
 
 /// An operation that a client wants executed once.
@@ -239,6 +240,9 @@ tagged! {
         3 => Read(Reply),
         /// The outcome of an operation, with other replicas' word for it.
         4 => Vouched(Vouched),
+        /// The newest certificate of another replica that the sender has seen: with a newer one than its own link's a client knows that
+        /// link for one that a stolen key has made.
+        5 => Certificate(alloc::boxed::Box<EpochCertificate>),
     }
 }
 

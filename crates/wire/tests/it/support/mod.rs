@@ -544,6 +544,9 @@ pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
     prop_oneof![
         reply,
         report().prop_map(Box::new).prop_map(ReplicaMessage::Report),
+        certificate()
+            .prop_map(Box::new)
+            .prop_map(ReplicaMessage::Certificate),
     ]
 }
 
