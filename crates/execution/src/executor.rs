@@ -4,22 +4,16 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_state::{Fault, State, Txn};
-use quorate_wire::message::session::{KEPT_BYTES, SESSION_LEASE_MS};
+use quorate_wire::message::session::KEPT_BYTES;
 use quorate_wire::message::{Control, MAX_RESULT_BYTES, Outcome, ReplyBody, Request};
 use quorate_wire::{ClientId, Decode, Encode, ReplicaKeys, RequestNumber, SessionId, Time};
 
+use crate::ends::{Sweep, makes_room};
 use crate::reading;
 use crate::recoveries::Identities;
-use crate::service::{Call, Rest, Service};
-use crate::sessions::{self, Clock, KeptReply, SESSIONS_PER_CLIENT, Session};
+use crate::service::{Call, Service};
+use crate::sessions::{self, Clock, KeptReply, Session};
 use crate::table::{Cached, Table};
-
-/// Leases are looked at once in this much agreed time.
-const SWEEP_NS: u64 = 1_000_000_000;
-/// How many leases are looked at then.
-const LOOKED_AT_ONCE: usize = 1024;
-/// For how many ended sessions the service lets go of all with one operation.
-const ENDED_AT_ONCE: u64 = 4;
 
 /// A request that was executed, with its outcome in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,21 +219,31 @@ impl<S: Service> Executor<S> {
     }
 
     /// Executes the next request of a batch; `is_first`: whether none of the batch came before.
-    pub(crate) fn execute_next(
+    fn execute_next(
         &mut self,
         state: &mut State,
         proposed: Time,
         is_first: bool,
         request: &Request,
     ) -> Result<Bytes, Fault> {
+        let txn = state.begin();
+        let clock = self.table.clock(&txn)?;
+        let now = next_time(clock.last, proposed);
+        let sweep = self.sweep(&txn, &clock, now, is_first)?;
+        self.execute_at(state, now, sweep, request)
+    }
+
+    /// Executes a request at its time, after what ends before it.
+    pub(crate) fn execute_at(
+        &mut self,
+        state: &mut State,
+        now: Time,
+        sweep: Option<Sweep>,
+        request: &Request,
+    ) -> Result<Bytes, Fault> {
         let mut txn = state.begin();
         let mut clock = self.table.clock(&txn)?;
-        let before = clock.last;
-        clock.last = next_time(before, proposed);
-        if is_first && is_sweep_due(before, clock.last) {
-            self.end_expired(&mut txn, &mut clock)?;
-        }
-        self.let_go(&mut txn, &mut clock)?;
+        self.end_some(&mut txn, &mut clock, now, sweep)?;
         let outcome = self.execute_one(&mut txn, &mut clock, request)?;
         txn.commit();
         self.table.set_clock(clock);
@@ -316,12 +320,6 @@ impl<S: Service> Executor<S> {
         }
     }
 
-    /// Whether a request to the executor opens a session and ends none: then it touches nothing that an operation of another session does.
-    pub(crate) fn only_opens(&self, txn: &Txn<'_>, request: &Request) -> Result<bool, Fault> {
-        let is_open = Control::from_bytes(request.op().clone()) == Ok(Control::Open(()));
-        Ok(is_open && self.table.of_client(txn, &request.client())?.len() < SESSIONS_PER_CLIENT)
-    }
-
     fn open(
         &mut self,
         txn: &mut Txn<'_>,
@@ -333,10 +331,8 @@ impl<S: Service> Executor<S> {
         if let Some((id, _)) = open.iter().find(|(_, s)| s.nonce == nonce) {
             return Ok(*id);
         }
-        if open.len() >= SESSIONS_PER_CLIENT
-            && let Some((id, _)) = open.iter().min_by_key(|(id, s)| (s.active, *id))
-        {
-            self.end(txn, clock, *id, &call.client)?;
+        if let Some(id) = makes_room(&open) {
+            self.end(txn, clock, id, &call.client)?;
         }
         let id = clock.next_session;
         clock.next_session = SessionId(id.0 + 1);
@@ -348,81 +344,11 @@ impl<S: Service> Executor<S> {
         self.table.create(txn, id, session);
         Ok(id)
     }
-
-    /// Ends a session: nobody can use it any more. What the service holds for it goes with the operations that follow, a part
-    /// with each: there may be much of it, and many sessions may end at once.
-    fn end(
-        &mut self,
-        txn: &mut Txn<'_>,
-        clock: &mut Clock,
-        id: SessionId,
-        client: &ClientId,
-    ) -> Result<(), Fault> {
-        self.table.remove(txn, id, client)?;
-        sessions::add_ending(txn, id, client);
-        clock.ending += 1;
-        Ok(())
-    }
-
-    /// Lets go of some of what ended sessions held.
-    fn let_go(&mut self, txn: &mut Txn<'_>, clock: &mut Clock) -> Result<(), Fault> {
-        for _ in 0..ENDED_AT_ONCE.min(clock.ending) {
-            let (session, client) =
-                sessions::first_ending(txn)?.ok_or_else(sessions::none_is_ending)?;
-            let call = Call {
-                client,
-                session,
-                now: clock.last,
-            };
-            if self.service.session_ended(txn, &call)? == Rest::More {
-                break;
-            }
-            sessions::remove_ending(txn, session);
-            clock.ending -= 1;
-        }
-        Ok(())
-    }
-
-    fn end_expired(&mut self, txn: &mut Txn<'_>, clock: &mut Clock) -> Result<(), Fault> {
-        let (expired, looked_at) = self.table.expired(txn, clock, clock.last)?;
-        clock.looked_at = looked_at;
-        for (id, client) in expired {
-            self.end(txn, clock, id, &client)?;
-        }
-        Ok(())
-    }
 }
 
 /// files.md: two changes never share a time, and a faulty primary can't turn time back.
 pub(crate) fn next_time(last: Time, proposed: Time) -> Time {
     Time(proposed.0.max(last.0 + 1))
-}
-
-/// Whether leases are looked at between two times.
-pub(crate) fn is_sweep_due(before: Time, now: Time) -> bool {
-    before.0 / SWEEP_NS != now.0 / SWEEP_NS
-}
-
-fn is_expired(session: &Session, now: Time) -> bool {
-    now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000
-}
-
-impl Table {
-    /// Those of the next sessions whose leases are over, and up to where was looked: a round over all of them takes as many sweeps
-    /// as it must.
-    pub(crate) fn expired(
-        &self,
-        txn: &Txn<'_>,
-        clock: &Clock,
-        now: Time,
-    ) -> Result<(Vec<(SessionId, ClientId)>, SessionId), Fault> {
-        let some = self.after(txn, clock.looked_at, LOOKED_AT_ONCE)?;
-        let last = some.last().filter(|_| some.len() == LOOKED_AT_ONCE);
-        let looked_at = last.map_or(SessionId(0), |(id, _)| *id);
-        let expired = some.into_iter().filter(|(_, s)| is_expired(s, now));
-        let expired = expired.map(|(id, session)| (id, session.client));
-        Ok((expired.collect(), looked_at))
-    }
 }
 
 /// A service's answer as an outcome. One that is too long for a result is a defect of the service, and all replicas have it: they say so
@@ -437,9 +363,12 @@ pub(crate) fn done(answer: Bytes) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::Rest;
+    use crate::sessions::SESSIONS_PER_CLIENT;
     use alloc::sync::Arc;
     use quorate_state::MemorySnapshot;
     use quorate_wire::PublicKey;
+    use quorate_wire::message::session::SESSION_LEASE_MS;
 
     /// A counter: an operation adds its first byte and answers with the sum.
     struct Counter;

@@ -6,8 +6,9 @@
 //! likes, on a view of the state; what it wrote comes back. It **settles** here: the rest of it is done, its
 //! writes become part of the state and its reply is kept. Whose settling comes first is up to the graph.
 //!
-//! What concerns sessions themselves (opening, ending, expiry) is done when nothing else is at work, since it touches
-//! everything; so is an operation kept from entering while another is at work whose reply has the same place, and one that comes again while it depends on
+//! What concerns sessions themselves (opening, ending, expiry) is done as it enters. A session ends when nothing of its own is at work any more, and the
+//! service lets go of what it held when nothing is that conflicts with that ([`Service::uses_at_end`]); what comes after it waits so long. So is an
+//! operation kept from entering while another is at work whose reply has the same place, and one that comes again while it depends on
 //! others at work whether its result is still kept.
 //!
 //! A checkpoint's layer must hold the operations up to its place and no others. So each checkpoint begins a new open layer, and
@@ -23,18 +24,19 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_state::{Fault, Layer, Place, State};
+use quorate_state::{Fault, Layer, Place, State, Txn};
 use quorate_wire::message::{Outcome, ReplyBody, Request};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{ClientId, Encode, RequestNumber, Seq, SessionId, Time};
 
-use crate::executor::{Executor, done, is_sweep_due, next_time};
+use crate::ends::Ends;
+use crate::executor::{Executor, done, next_time};
 use crate::graph::{Conflicts, Graph, OpId};
 use crate::job::{Broken, Came, Completion, How, Job};
 use crate::reading;
 use crate::service::{Call, Ran, Service};
-use crate::sessions::{self, KeptReply};
-use crate::table::Cached;
+use crate::sessions::{self, Clock, KeptReply};
+use crate::table::{Cached, Table};
 
 /// The most operations from the oldest that is not done to the newest.
 const CAPACITY: usize = 4096;
@@ -90,8 +92,6 @@ pub struct Flight<T> {
     running: usize,
     at_once: usize,
     bytes: usize,
-    /// The next operation has to wait until it is alone.
-    next_is_alone: bool,
     jobs: Vec<Job>,
     done: Vec<Done<T>>,
     layers: Vec<(Seq, Arc<Layer>)>,
@@ -149,7 +149,6 @@ impl<T> Flight<T> {
             running: 0,
             at_once: workers.count + AHEAD,
             bytes: 0,
-            next_is_alone: false,
             jobs: Vec::new(),
             done: Vec::new(),
             layers: Vec::new(),
@@ -169,30 +168,17 @@ impl<T> Flight<T> {
         request: &Request,
         tag: impl FnOnce() -> T,
     ) -> Result<bool, Fault> {
-        if self.next_is_alone && !self.is_empty() {
+        let txn = state.begin();
+        let clock = executor.table.clock(&txn)?;
+        let now = next_time(clock.last, proposed);
+        let ends = executor.ends(&txn, &clock, now, (is_first, request))?;
+        if self.keeps_from_ending(executor, &txn, &clock, (now, &ends))? {
             return Ok(false);
         }
-        let txn = state.begin();
-        let mut clock = executor.table.clock(&txn)?;
-        let now = next_time(clock.last, proposed);
         let (session, number) = (request.session(), request.number());
-        let opens = session == SessionId(0) && executor.only_opens(&txn, request)?;
-        let mut is_alone = clock.ending > 0 || session == SessionId(0) && !opens;
-        if is_first && is_sweep_due(clock.last, now) && !is_alone {
-            let (expired, looked_at) = executor.table.expired(&txn, &clock, now)?;
-            is_alone = !expired.is_empty();
-            if !is_alone {
-                clock.looked_at = looked_at;
-            }
-        }
-        if is_alone {
-            self.next_is_alone = !self.is_empty() && !is_on(Mutant::SessionsBeside);
-            if self.next_is_alone {
-                return Ok(false);
-            }
-        }
-        if is_alone || opens {
-            let outcome = executor.execute_next(state, proposed, is_first, request)?;
+        if session == SessionId(0) {
+            self.write_out(executor, state, &ends)?;
+            let outcome = executor.execute_at(state, now, ends.sweep, request)?;
             self.finish(tag(), ReplyBody::Full(outcome), self.tentative.is_some());
             return Ok(true);
         }
@@ -201,22 +187,29 @@ impl<T> Flight<T> {
             session,
             now,
         };
+        let is_own = executor.table.owner(&txn, session)? == Some(call.client);
         let table = &executor.table;
-        let is_busy = table.is_busy(session, number)
-            && !is_on(Mutant::PlacesShared)
-            && !is_on(Mutant::TwinsExecuted);
-        let early = if executor.table.owner(&txn, session)? != Some(call.client) {
-            Some(Outcome::NoSession(()).to_bytes().into())
-        } else if executor.table.is_at_work(session, number) && !is_on(Mutant::TwinsExecuted) {
-            // It was ordered twice. The first is answered, and nothing has to wait for that.
-            clock.last = now;
-            executor.table.set_clock(clock);
-            return Ok(true);
-        } else if is_busy
-            || executor.table.is_undecided(session, number)
-            || !self.has_room(request.op())
-        {
+        let is_twin = table.is_at_work(session, number) && !is_on(Mutant::TwinsExecuted);
+        if is_own && !is_twin && self.has_to_wait(table, request) {
             return Ok(false);
+        }
+        // From here on nothing waits.
+        if ends.sweep.is_some() || clock.ending > 0 {
+            self.write_out(executor, state, &ends)?;
+            executor.end_before(state, now, ends.sweep)?;
+        }
+        let txn = state.begin();
+        let mut clock = executor.table.clock(&txn)?;
+        clock.last = now;
+        executor.table.set_clock(clock);
+        // It may just have ended.
+        let is_own = executor.table.owner(&txn, session)? == Some(call.client);
+        if is_own && is_twin {
+            // It was ordered twice. The first is answered, and nothing has to wait for that.
+            return Ok(true);
+        }
+        let early = if !is_own {
+            Some(Outcome::NoSession(()).to_bytes().into())
         } else {
             match executor.table.lookup(&txn, session, number)? {
                 Cached::Reply(outcome) => Some(executor.table.as_agreed(session, number, outcome)),
@@ -228,8 +221,6 @@ impl<T> Flight<T> {
                 }
             }
         };
-        clock.last = now;
-        executor.table.set_clock(clock);
         if let Some(outcome) = early {
             self.finish(tag(), ReplyBody::Full(outcome), self.tentative.is_some());
             return Ok(true);
@@ -245,6 +236,57 @@ impl<T> Flight<T> {
         });
         self.insert(executor, tag(), call, request.op(), (How::Ordered, keeps));
         Ok(true)
+    }
+
+    /// Whether a request of a session must not enter yet.
+    fn has_to_wait(&self, table: &Table, request: &Request) -> bool {
+        let (session, number) = (request.session(), request.number());
+        let is_busy = table.is_busy(session, number)
+            && !is_on(Mutant::PlacesShared)
+            && !is_on(Mutant::TwinsExecuted);
+        is_busy || table.is_undecided(session, number) || !self.has_room(request.op())
+    }
+
+    /// Whether something at work must be done before sessions end, or before the service lets go of what ended ones hold. All that is at work
+    /// in a session belongs before its end; by then it is known what it holds. Of others, what the service says.
+    fn keeps_from_ending<S: Service>(
+        &self,
+        executor: &Executor<S>,
+        txn: &Txn<'_>,
+        clock: &Clock,
+        (now, ends): (Time, &Ends),
+    ) -> Result<bool, Fault> {
+        let table = &executor.table;
+        if ends.sessions().any(|id| table.has_work(id)) && !is_on(Mutant::SessionsBeside) {
+            return Ok(true);
+        }
+        if is_on(Mutant::EndsBeside) {
+            return Ok(false);
+        }
+        let touched = executor.touched(txn, clock, now, ends.sweep.as_ref())?;
+        Ok(touched.iter().any(|uses| !self.graph.is_free_for(uses)))
+    }
+
+    /// Checkpoints that wait have the replies of sessions that end now: they get what is nowhere but in memory, which forgets it.
+    fn write_out<S: Service>(
+        &self,
+        executor: &mut Executor<S>,
+        state: &mut State,
+        ends: &Ends,
+    ) -> Result<(), Fault> {
+        if is_on(Mutant::EndsTakeReplies) {
+            return Ok(());
+        }
+        for id in ends.sessions() {
+            for place in 0..self.marks.len() {
+                let mut txn = state.begin_at(Place::Open(place), Layer::new());
+                // What is in memory belongs to the oldest.
+                executor.table.flush_replies_of(id, &mut txn);
+                executor.table.bound_rows_of(id, &mut txn)?;
+                txn.commit();
+            }
+        }
+        Ok(())
     }
 
     /// Lets an operation in that only reads and is not ordered: it finds the state as it is after all that have entered.
@@ -366,7 +408,6 @@ impl<T> Flight<T> {
         let Some(from) = self.tentative.take() else {
             return;
         };
-        self.next_is_alone = false;
         executor.drop_tentative(state);
         for entry in self
             .entries
@@ -395,7 +436,7 @@ impl<T> Flight<T> {
         self.marks.clear();
         self.done.clear();
         self.layers.clear();
-        (self.tentative, self.epoch, self.next_is_alone) = (None, 0, false);
+        (self.tentative, self.epoch) = (None, 0);
         executor.reset();
     }
 
@@ -623,10 +664,6 @@ impl<T> Flight<T> {
     /// Whether all operations before this one are done.
     pub fn is_done_before(&self, id: OpId) -> bool {
         self.graph.oldest().is_none_or(|oldest| oldest >= id)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.graph.is_empty() && self.marks.is_empty()
     }
 
     /// How many checkpoints wait for operations before them.

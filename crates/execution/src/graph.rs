@@ -116,6 +116,19 @@ impl Graph {
         (!self.nodes.is_empty()).then_some(self.first)
     }
 
+    /// Whether no operation in the graph conflicts with these uses: what touches nothing else need not wait, and can be done
+    /// without being put in.
+    pub fn is_free_for(&self, uses: &Uses) -> bool {
+        if self.conflicts == Conflicts::All {
+            return self.is_empty();
+        }
+        let mut is_free = true;
+        for new in uses.all() {
+            self.index.conflicts(new, &mut |_, _| is_free = false);
+        }
+        is_free
+    }
+
     /// Puts the next operation of the agreed order in. There must be room.
     pub fn insert(&mut self, uses: Uses) -> OpId {
         assert!(self.has_room(), "the graph is full");

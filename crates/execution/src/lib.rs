@@ -6,6 +6,7 @@
 
 extern crate alloc;
 
+mod ends;
 mod executor;
 mod flight;
 pub mod graph;

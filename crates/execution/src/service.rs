@@ -116,16 +116,33 @@ pub trait Service: Send + 'static {
     }
 
     /// A session was closed or its lease ran out: what it held is let go. Nobody can use it any more. A session that may hold
-    /// much lets go of a part and answers [`Rest::More`]: it is called again with the next operation, so that none takes long.
+    /// much lets go of a part and answers [`Rest::More`]: it is called again with the next operation, so that none takes long. What it
+    /// touches is named by [`Service::uses_at_end`].
     ///
     /// # Errors
     /// [`Fault`] where the store fails.
     fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault>;
 
+    /// What [`Service::session_ended`] touches of a session that ends, or has ended and still holds something: `None` where it holds nothing,
+    /// and then `session_ended` is not called. Before that is done, all at work that conflicts with it must be done, and what comes after it waits
+    /// so long. So who answers `None`, or names little, spares others that wait; as of [`Service::uses`], what is not named must not be touched.
+    ///
+    /// It may look at the state, but only at what operations of the session itself change, and what `session_ended` does of it. As everything, it must be
+    /// the same at all replicas. `call.session` is the session, and `call.client` whose it was.
+    ///
+    /// The default says that it holds something, and that this conflicts with everything. A service that holds nothing for sessions answers
+    /// `Ok(None)`.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    fn uses_at_end(&self, _txn: &Txn<'_>, _call: &Call) -> Result<Option<Uses>, Fault> {
+        Ok(Some(Uses::everything()))
+    }
+
     /// What an operation touches, from the call and the operation alone: no look at the state, which may not be there yet.
     /// Called once an operation on the ordering thread, so it should cost little.
     ///
-    /// What `session_ended` does is not asked about: it conflicts with everything.
+    /// What `session_ended` touches is asked of [`Service::uses_at_end`].
     fn uses(&self, _call: &Call, _op: &Bytes) -> Uses {
         Uses::everything()
     }

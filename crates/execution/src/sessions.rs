@@ -233,15 +233,15 @@ pub fn add_ending(txn: &mut Txn<'_>, id: SessionId, client: &ClientId) {
     txn.put(ending_key(id), client.to_bytes().into());
 }
 
-/// The first of the sessions that are ending, and whose it was.
-pub fn first_ending(txn: &Txn<'_>) -> Result<Option<(SessionId, ClientId)>, Fault> {
+/// The first of the sessions that are ending, up to so many, and whose they were.
+pub fn ending(txn: &Txn<'_>, most: usize) -> Result<Vec<(SessionId, ClientId)>, Fault> {
     let (from, to) = (ending_key(SessionId(0)), ending_key(SessionId(u64::MAX)));
-    let first = txn.range(Bound::Included(&from), Bound::Included(&to), 1)?;
-    let Some((key, value)) = first.into_iter().next() else {
-        return Ok(None);
-    };
-    let client = ClientId::from_bytes(value).map_err(|e| Fault::value(&key, e))?;
-    Ok(Some((id_at_end(&key)?, client)))
+    let mut out = Vec::new();
+    for (key, value) in txn.range(Bound::Included(&from), Bound::Included(&to), most)? {
+        let client = ClientId::from_bytes(value).map_err(|e| Fault::value(&key, e))?;
+        out.push((id_at_end(&key)?, client));
+    }
+    Ok(out)
 }
 
 /// The service holds nothing for a session any more.

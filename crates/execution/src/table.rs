@@ -195,13 +195,14 @@ impl Table {
     /// Of what the state has not got, the replies.
     pub fn flush_replies(&mut self, txn: &mut Txn<'_>) {
         for (id, live) in &mut self.live {
-            let changed = core::mem::take(&mut live.changed);
-            live.stored |= changed;
-            for (slot, reply) in live.replies.iter().enumerate() {
-                if let Some(reply) = reply.as_ref().filter(|_| changed & bit(slot) != 0) {
-                    sessions::keep(txn, *id, reply);
-                }
-            }
+            live.flush_replies(*id, txn);
+        }
+    }
+
+    /// The same of one session.
+    pub fn flush_replies_of(&mut self, id: SessionId, txn: &mut Txn<'_>) {
+        if let Some(live) = self.live.get_mut(&id) {
+            live.flush_replies(id, txn);
         }
     }
 
@@ -370,6 +371,12 @@ impl Table {
         live.is_some_and(|live| live.at_work.contains(&number))
     }
 
+    /// Whether operations of a session are at work whose replies will be kept.
+    pub fn has_work(&self, id: SessionId) -> bool {
+        let live = self.live.get(&id);
+        live.is_some_and(|live| !live.at_work.is_empty())
+    }
+
     /// See [`Table::is_busy`].
     pub fn set_busy(&mut self, id: SessionId, number: RequestNumber, is_busy: bool) {
         if let Some(live) = self.live.get_mut(&id) {
@@ -471,6 +478,16 @@ impl Live {
             stored: 0,
             busy: 0,
             at_work: Vec::new(),
+        }
+    }
+
+    fn flush_replies(&mut self, id: SessionId, txn: &mut Txn<'_>) {
+        let changed = core::mem::take(&mut self.changed);
+        self.stored |= changed;
+        for (slot, reply) in self.replies.iter().enumerate() {
+            if let Some(reply) = reply.as_ref().filter(|_| changed & bit(slot) != 0) {
+                sessions::keep(txn, id, reply);
+            }
         }
     }
 }

@@ -130,6 +130,16 @@ pub(crate) fn uses(call: &Call, action: &Action) -> Uses {
     }
 }
 
+/// What is touched where handles of a session that has ended are released: as where it does so itself, of any object that it may have had
+/// open, and what lingers is swept. Which objects these are is in the state, but a session may have thousands.
+pub(crate) fn uses_at_end(call: &Call) -> Uses {
+    Uses::none()
+        .settle(VOLUME)
+        .settle(Scope::Class(EXISTS))
+        .settle(Scope::Object(HANDLES, call.session.0))
+        .settle(Scope::Class(LOCKS))
+}
+
 /// Whether an operation may delete files that linger, beside what it is for: any of them, so all who look for an object wait for
 /// it. Those do it that have to be waited for anyway; and, for a volume in which nothing else is done, a few of the others.
 pub(crate) fn sweeps(call: &Call, action: &Action) -> bool {

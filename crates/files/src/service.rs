@@ -247,6 +247,12 @@ impl Service for FileService {
         Ok(Outcome(outcome).to_bytes())
     }
 
+    /// Handles are all that a session has: locks are taken through them.
+    fn uses_at_end(&self, txn: &Txn<'_>, call: &Call) -> Result<Option<Uses>, Fault> {
+        let count = txn.get(&layout::open_count_key(call.session.0))?;
+        Ok(count.map(|_| conflicts::uses_at_end(call)))
+    }
+
     fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
         let who = Who::root();
         let mut fs = Fs::new(txn, &self.caller(call, &who))?;

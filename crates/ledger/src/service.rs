@@ -4,6 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
+use quorate_execution::graph::Uses;
 use quorate_execution::{Call, Rest, Service};
 use quorate_state::{Fault, Txn};
 use quorate_wire::codec::{Decode, Encode};
@@ -95,6 +96,10 @@ impl Service for Ledger {
     /// Epochs go by their leases, not by sessions: a router that has lost its session may still be at work.
     fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
         Ok(Rest::Nothing)
+    }
+
+    fn uses_at_end(&self, _txn: &Txn<'_>, _call: &Call) -> Result<Option<Uses>, Fault> {
+        Ok(None)
     }
 }
 

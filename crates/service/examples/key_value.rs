@@ -54,6 +54,10 @@ impl Service for Store {
         Ok(Rest::Nothing)
     }
 
+    fn uses_at_end(&self, _txn: &Txn<'_>, _call: &Call) -> Result<Option<Uses>, Fault> {
+        Ok(None)
+    }
+
     fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
         match decode(op) {
             Some((PUT, key, _)) => Uses::none().write(Scope::named(0, &key)),

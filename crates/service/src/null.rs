@@ -106,6 +106,10 @@ impl Service for NullService {
         Ok(Rest::Nothing)
     }
 
+    fn uses_at_end(&self, _txn: &Txn<'_>, _call: &Call) -> Result<Option<Uses>, Fault> {
+        Ok(None)
+    }
+
     fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
         match NullOp::decode(op).conflicts {
             Conflicts::All => Uses::everything(),

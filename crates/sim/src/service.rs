@@ -104,6 +104,13 @@ impl Service for AnyService {
         }
     }
 
+    fn uses_at_end(&self, txn: &Txn<'_>, call: &Call) -> Result<Option<Uses>, Fault> {
+        match self {
+            AnyService::Lists => Ok(None),
+            AnyService::Files(files) => files.uses_at_end(txn, call),
+        }
+    }
+
     fn uses(&self, call: &Call, op: &Bytes) -> Uses {
         match self {
             AnyService::Lists => list_uses(op),

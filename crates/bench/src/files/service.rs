@@ -77,6 +77,10 @@ impl Service for ServedFiles {
         self.files.session_ended(txn, call)
     }
 
+    fn uses_at_end(&self, txn: &Txn<'_>, call: &Call) -> Result<Option<Uses>, Fault> {
+        self.files.uses_at_end(txn, call)
+    }
+
     fn uses(&self, call: &Call, op: &Bytes) -> Uses {
         self.files.uses(call, op)
     }

@@ -90,15 +90,24 @@ impl Table {
 
     /// Lets go of results in the rows of a checkpoint whose operations are all done, when later ones may be done as well.
     pub fn bound_rows(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
+        self.live
+            .keys()
+            .try_for_each(|id| self.bound_rows_of(*id, txn))
+    }
+
+    /// The same of one session.
+    pub fn bound_rows_of(&self, id: SessionId, txn: &mut Txn<'_>) -> Result<(), Fault> {
         let most = self.kept_bytes;
-        for (id, _) in self.live.iter().filter(|(_, live)| live.may_exceed(most)) {
-            let rows = sessions::replies_in_place(txn, *id)?;
-            let answered = rows.iter().map(|row| row.answered).max();
-            let gone = gone_up_to(rows.iter(), answered.unwrap_or_default(), most);
-            let is_due = |row: &&KeptReply| Some(row.number) <= gone && !row.is_gone();
-            for row in rows.iter().filter(is_due) {
-                sessions::keep(txn, *id, &row.without_outcome());
-            }
+        let live = self.live.get(&id);
+        if !live.is_some_and(|live| live.may_exceed(most)) {
+            return Ok(());
+        }
+        let rows = sessions::replies_in_place(txn, id)?;
+        let answered = rows.iter().map(|row| row.answered).max();
+        let gone = gone_up_to(rows.iter(), answered.unwrap_or_default(), most);
+        let is_due = |row: &&KeptReply| Some(row.number) <= gone && !row.is_gone();
+        for row in rows.iter().filter(is_due) {
+            sessions::keep(txn, id, &row.without_outcome());
         }
         Ok(())
     }

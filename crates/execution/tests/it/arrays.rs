@@ -7,13 +7,17 @@ use proptest::prelude::*;
 use quorate_execution::graph::{Scope, Uses};
 use quorate_execution::{Call, Ran, Reading, Rest, Service};
 use quorate_state::{Fault, Txn};
+use quorate_wire::SessionId;
 
-/// Arrays of numbers, and a counter that is only touched in settle steps and by those who read it.
+/// Arrays of numbers, and a counter that is only touched in settle steps and by those who read it. A session may hold arrays: their
+/// numbers are changed when it has ended, those of one array at a time.
 #[derive(Clone, Debug)]
 pub struct Arrays;
 
 const CELLS: u32 = 1;
 const COUNTER: Scope = Scope::Object(2, 0);
+/// What sessions hold. By session.
+const HELD: u32 = 3;
 const LIMIT: u8 = 200;
 
 /// An operation: what, which array, from, to, value.
@@ -21,6 +25,20 @@ pub type Op = [u8; 5];
 
 fn cell(array: u8, at: u8) -> Bytes {
     Bytes::copy_from_slice(&[1, array, at])
+}
+
+/// A session holds an array, with a number.
+fn held_key(session: SessionId, array: u8) -> Bytes {
+    [&[3][..], &session.0.to_be_bytes(), &[array]]
+        .concat()
+        .into()
+}
+
+/// The arrays that a session holds, the first ones.
+fn held(txn: &Txn<'_>, session: SessionId, most: usize) -> Result<Vec<(u8, u8)>, Fault> {
+    let (from, to) = (held_key(session, 0), held_key(session, u8::MAX));
+    let found = txn.range(Bound::Included(&from), Bound::Included(&to), most)?;
+    Ok(found.into_iter().map(|(key, v)| (key[9], v[0])).collect())
 }
 
 fn cells(txn: &Txn<'_>, from: &[u8], to: &[u8]) -> Result<Vec<(Bytes, u8)>, Fault> {
@@ -104,12 +122,28 @@ impl Service for Arrays {
     }
 
     fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
-        let value = call.session.0 as u8;
-        Arrays::change(txn, &[1], &[1, 255, 255], value)?;
-        Ok(Rest::Nothing)
+        let Some((array, value)) = held(txn, call.session, 1)?.pop() else {
+            return Ok(Rest::Nothing);
+        };
+        Arrays::change(txn, &[1, array], &[1, array, 255], value)?;
+        txn.delete(held_key(call.session, array));
+        Ok(Rest::More)
     }
 
-    fn uses(&self, _: &Call, op: &Bytes) -> Uses {
+    fn uses_at_end(&self, txn: &Txn<'_>, call: &Call) -> Result<Option<Uses>, Fault> {
+        let all = held(txn, call.session, 256)?;
+        let arrays = all.iter().map(|(array, _)| u64::from(*array));
+        let scopes = arrays.map(|array| Scope::Object(CELLS, array));
+        let scopes = scopes.chain([Scope::Object(HELD, call.session.0)]);
+        // In either of the two ways.
+        let uses = match call.session.0 % 2 {
+            0 => scopes.fold(Uses::none(), Uses::settle),
+            _ => scopes.fold(Uses::none(), Uses::write),
+        };
+        Ok((!all.is_empty()).then_some(uses))
+    }
+
+    fn uses(&self, call: &Call, op: &Bytes) -> Uses {
         let (array, from, to) = (u64::from(op[1]), u64::from(op[2]), u64::from(op[3]));
         let part = Scope::Range(CELLS, array, from, to);
         let whole = Scope::Object(CELLS, array);
@@ -127,11 +161,13 @@ impl Service for Arrays {
             13 => Uses::everything(),
             14 => Uses::none().settle(COUNTER).read(part).settle(whole),
             15 => Uses::none().read(COUNTER),
+            17 => Uses::none().write(Scope::Object(HELD, call.session.0)),
+            18 => Uses::none().settle(Scope::Object(HELD, call.session.0)),
             _ => Uses::none(),
         }
     }
 
-    fn run(&self, txn: &mut Txn<'_>, _: &Call, op: &Bytes) -> Result<Ran, Fault> {
+    fn run(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Ran, Fault> {
         let (array, value) = (op[1], op[4]);
         let part = ([1, array, op[2]], [1, array, op[3]]);
         let (first, last): (&[u8], &[u8]) = (&[1, array], &[1, array, 255]);
@@ -142,7 +178,7 @@ impl Service for Arrays {
             2 | 3 => done(Arrays::change(txn, &part.0, &part.1, value)?),
             4 | 5 => rest(Arrays::change(txn, &part.0, &part.1, value)?),
             14 => rest(digest(&cells(txn, &part.0, &part.1)?)),
-            6 | 11 => rest(0),
+            6 | 11 | 18 => rest(0),
             7 => done(digest(&cells(txn, first, last)?)),
             8 => done(Arrays::change(txn, first, last, value)?),
             9 => done(digest(&cells(txn, &[1], &[1, 255, 255])?)),
@@ -153,11 +189,24 @@ impl Service for Arrays {
                 done(Arrays::change(txn, &[1], &[1, 255, 255], value)?)
             }
             15 => done(counter(txn)?),
+            17 => {
+                txn.put(
+                    held_key(call.session, array),
+                    Bytes::copy_from_slice(&[value]),
+                );
+                done(held(txn, call.session, 256)?.len() as u8)
+            }
             other => done(other),
         }
     }
 
-    fn settle(&self, txn: &mut Txn<'_>, _: &Call, op: &Bytes, ran: Bytes) -> Result<Bytes, Fault> {
+    fn settle(
+        &self,
+        txn: &mut Txn<'_>,
+        call: &Call,
+        op: &Bytes,
+        ran: Bytes,
+    ) -> Result<Bytes, Fault> {
         let (first, last): (&[u8], &[u8]) = (&[1, op[1]], &[1, op[1], 255]);
         let mut answer = ran.to_vec();
         match op[0] {
@@ -171,6 +220,10 @@ impl Service for Arrays {
                 answer.push(Arrays::change(txn, first, last, op[4])?);
                 answer.extend(Arrays::count(txn, 1)?);
             }
+            18 => {
+                txn.delete(held_key(call.session, op[1]));
+                answer.push(held(txn, call.session, 256)?.len() as u8);
+            }
             other => panic!("{other} does not settle"),
         }
         Ok(answer.into())
@@ -179,7 +232,7 @@ impl Service for Arrays {
 
 /// Any operation.
 pub fn op() -> impl Strategy<Value = Op> {
-    let what = prop_oneof![12 => 0..9_u8, 3 => Just(14), 2 => 9..17_u8];
+    let what = prop_oneof![12 => 0..9_u8, 3 => Just(14), 2 => 9..17_u8, 2 => 17..19_u8];
     (what, 1..4_u8, 0..8_u8, 0..4_u8, any::<u8>())
         .prop_map(|(what, array, from, more, value)| [what, array, from, from + more, value])
 }

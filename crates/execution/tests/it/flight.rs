@@ -16,14 +16,15 @@ use quorate_wire::{Encode, PublicKey, RequestNumber, SessionId, Time};
 
 const CLIENT: PublicKey = PublicKey([7; 32]);
 
-/// A request, before its number is known.
+/// A request, before its number is known. Sessions are named by seats, each of which has the session that was opened last for it.
 #[derive(Clone, Debug)]
 enum Ask {
     /// In one of a few sessions, under a new number plus so much.
     Op(u64, i64, Op),
     /// Nothing but a sign of life.
     Empty(u64),
-    Open(u64),
+    /// Under a number of its own, or one that another session was opened with.
+    Open(u64, bool),
     Close(u64),
 }
 
@@ -35,7 +36,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         4 => (1..4_u64, prop_oneof![Just(64_i64), Just(-64)], op())
             .prop_map(|(s, back, op)| Ask::Op(s, back, op)),
         1 => (1..5_u64).prop_map(Ask::Empty),
-        1 => (0..20_u64).prop_map(Ask::Open),
+        2 => (1..5_u64, prop::bool::weighted(0.2)).prop_map(|(s, again)| Ask::Open(s, again)),
         1 => (1..5_u64).prop_map(Ask::Close),
     ]
 }
@@ -50,8 +51,20 @@ fn batch() -> impl Strategy<Value = Batch> {
 
 /// Gives requests their numbers.
 struct Numbers {
-    next: [u64; 8],
+    /// By seat, its session and the number of the next request there.
+    seats: [(u64, u64); 8],
+    opened: u64,
     time: u64,
+}
+
+impl Default for Numbers {
+    fn default() -> Numbers {
+        Numbers {
+            seats: std::array::from_fn(|seat| (seat as u64, 0)),
+            opened: 0,
+            time: 1_000_000_000_000,
+        }
+    }
 }
 
 impl Numbers {
@@ -59,16 +72,26 @@ impl Numbers {
         self.time += passed_ms * 1_000_000;
         let mut request = |ask: &Ask| {
             let op = |op: &[u8]| Bytes::copy_from_slice(op);
-            let mut number = |session: u64, back: i64| {
-                let next = &mut self.next[session as usize];
+            let mut number = |seat: u64, back: i64| {
+                let (session, next) = &mut self.seats[seat as usize];
                 *next += u64::from(back == 0);
-                (*next).saturating_add_signed(back).max(1)
+                (*session, (*next).saturating_add_signed(back).max(1))
             };
-            let (session, number, op) = match ask {
-                Ask::Op(session, back, body) => (*session, number(*session, *back), op(body)),
-                Ask::Empty(session) => (*session, number(*session, 0), Bytes::new()),
-                Ask::Open(nonce) => (0, *nonce, op(&Control::Open(()).to_bytes())),
-                Ask::Close(id) => (0, 1, op(&Control::Close(SessionId(*id)).to_bytes())),
+            let ((session, number), op) = match ask {
+                Ask::Op(seat, back, body) => (number(*seat, *back), op(body)),
+                Ask::Empty(seat) => (number(*seat, 0), Bytes::new()),
+                Ask::Open(seat, again) => {
+                    // The group counts the same, unless the order is changed by an undone batch.
+                    if !again {
+                        self.opened += 1;
+                        self.seats[*seat as usize] = (self.opened, 0);
+                    }
+                    ((0, self.opened), op(&Control::Open(()).to_bytes()))
+                }
+                Ask::Close(seat) => {
+                    let id = SessionId(self.seats[*seat as usize].0);
+                    ((0, 1), op(&Control::Close(id).to_bytes()))
+                }
             };
             // What the client says it has had the answers to: mostly nearly all before, sometimes too much, sometimes nothing.
             let answered = match op.last() {
@@ -90,13 +113,13 @@ fn play(
     schedule: &[(u8, u8)],
     conflicts: Conflicts,
     threads: usize,
-    kept_bytes: usize,
+    (kept_bytes, is_crowded): (usize, bool),
 ) -> Played {
-    let mut numbers = Numbers {
-        next: [0; 8],
-        time: 1_000_000_000_000,
-    };
-    let opens = (0, (101..104).map(Ask::Open).collect());
+    let mut numbers = Numbers::default();
+    // Where a client has as many sessions as it can have, the ones that are used make room for others.
+    let seats = [1, 2, 3].into_iter().chain([7; 13]);
+    let opens = seats.map(|seat| Ask::Open(seat, false));
+    let opens = (0, opens.take(if is_crowded { 16 } else { 3 }).collect());
     let batches = [&opens].into_iter().chain(batches);
     let batches = batches.map(|batch| numbers.agreed(batch)).collect();
     let reads = |which: u8| {
@@ -123,9 +146,10 @@ proptest! {
         schedule in prop::collection::vec(any::<(u8, u8)>(), 20..300),
         all_conflict in prop::bool::weighted(0.1),
         kept_bytes in kept_bytes(),
+        is_crowded in prop::bool::weighted(0.3),
     ) {
         let conflicts = if all_conflict { Conflicts::All } else { Conflicts::Declared };
-        play(&batches, &schedule, conflicts, 0, kept_bytes);
+        play(&batches, &schedule, conflicts, 0, (kept_bytes, is_crowded));
     }
 }
 
@@ -138,8 +162,9 @@ proptest! {
         batches in prop::collection::vec(batch(), 1..30),
         schedule in prop::collection::vec(any::<(u8, u8)>(), 20..300),
         kept_bytes in kept_bytes(),
+        is_crowded in prop::bool::weighted(0.3),
     ) {
-        play(&batches, &schedule, Conflicts::Declared, 4, kept_bytes);
+        play(&batches, &schedule, Conflicts::Declared, 4, (kept_bytes, is_crowded));
     }
 }
 
@@ -150,7 +175,14 @@ fn much_is_at_work_at_once() {
         |at: u8| (0..10).map(move |i| Ask::Op(1 + u64::from(i % 3), 0, [2, 10 * at + i, 0, 1, i]));
     let batches: Vec<Batch> = (0..20).map(|at| (10, asks(at).collect())).collect();
     let schedule: Vec<(u8, u8)> = (0..97_u8).map(|i| (i.wrapping_mul(83) % 80, i)).collect();
-    let most = play(&batches, &schedule, Conflicts::Declared, 0, KEPT_BYTES).most;
+    let most = play(
+        &batches,
+        &schedule,
+        Conflicts::Declared,
+        0,
+        (KEPT_BYTES, false),
+    )
+    .most;
     assert!(most >= 40, "{most}");
 }
 
@@ -165,7 +197,7 @@ fn some_results_are_gone_when_they_are_asked_for() {
     };
     let batches: Vec<Batch> = (0..20).map(|at| (10, asks(at).collect())).collect();
     let schedule: Vec<(u8, u8)> = (0..97_u8).map(|i| (i.wrapping_mul(83) % 230, i)).collect();
-    let played = play(&batches, &schedule, Conflicts::Declared, 0, 24);
+    let played = play(&batches, &schedule, Conflicts::Declared, 0, (24, false));
     assert!(played.gone >= 100 && played.most >= 2, "{played:?}");
 }
 
@@ -174,14 +206,11 @@ fn some_results_are_gone_when_they_are_asked_for() {
 #[test]
 fn a_result_goes_beyond_a_checkpoint() {
     let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0).keeping(14);
-    let mut numbers = Numbers {
-        next: [0; 8],
-        time: 1_000_000_000_000,
-    };
+    let mut numbers = Numbers::default();
     // Nothing is said of what was answered.
     let write = |array| Ask::Op(1, 0, [2, array, 0, 1, 255]);
     for (asks, which) in [
-        (vec![Ask::Open(1)], 0),
+        (vec![Ask::Open(1, false)], 0),
         (vec![write(1), write(2)], 0),
         (vec![write(3)], 1),
     ] {
@@ -212,13 +241,10 @@ fn a_result_goes_beyond_a_checkpoint() {
 #[test]
 fn a_reply_is_replaced_beyond_a_checkpoint() {
     let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
-    let mut numbers = Numbers {
-        next: [0; 8],
-        time: 1_000_000_000_000,
-    };
+    let mut numbers = Numbers::default();
     let write = |array, back| Ask::Op(1, back, [2, array, 0, 1, 9]);
     for (asks, which) in [
-        (vec![Ask::Open(1)], 0),
+        (vec![Ask::Open(1, false)], 0),
         (vec![write(1, 0), write(2, 0)], 0),
         (vec![write(3, 0)], 1),
     ] {
@@ -240,17 +266,136 @@ fn a_reply_is_replaced_beyond_a_checkpoint() {
     world.finish();
 }
 
+/// A session of which nothing is at work ends beside operations of others, and what comes after it is at work with these, if it held nothing.
+#[test]
+fn a_session_that_holds_nothing_ends_beside_others() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
+    let mut numbers = Numbers::default();
+    let write = |seat, array| Ask::Op(seat, 0, [2, array, 0, 1, 9]);
+    for asks in [
+        (1..4).map(|seat| Ask::Open(seat, false)).collect(),
+        // One is at work.
+        vec![write(2, 2)],
+        vec![Ask::Close(1), write(1, 1), write(3, 3)],
+    ] {
+        let batch = numbers.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+    }
+    assert!(!world.is_entering());
+    assert_eq!(world.running.len(), 2);
+    world.finish();
+}
+
+/// What a session held waits for who uses it, and for nobody else; what comes after that waits as long.
+#[test]
+fn what_is_let_go_of_waits_for_who_uses_it() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
+    let mut numbers = Numbers::default();
+    let write = |seat, array| Ask::Op(seat, 0, [2, array, 0, 1, 9]);
+    let hold = |seat, array| Ask::Op(seat, 0, [17, array, 0, 0, 5]);
+    for asks in [
+        vec![
+            Ask::Open(1, false),
+            Ask::Open(2, false),
+            Ask::Open(3, false),
+        ],
+        vec![hold(1, 1), hold(1, 2)],
+    ] {
+        let batch = numbers.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+    }
+    while !world.running.is_empty() {
+        world.run(0);
+        world.proceed();
+    }
+    // Of what it holds the second is in use, and something that it does not hold.
+    for asks in [
+        vec![write(2, 3), write(2, 2)],
+        vec![Ask::Close(1), write(3, 4), write(3, 5)],
+    ] {
+        let batch = numbers.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+    }
+    assert!(world.is_entering());
+    assert_eq!(world.running.len(), 2);
+    world.run(1);
+    world.proceed();
+    assert!(!world.is_entering());
+    assert_eq!(world.running.len(), 3);
+    world.finish();
+}
+
+/// A session ends when what is at work in it is done.
+#[test]
+fn a_session_ends_after_its_own_operations() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
+    let mut numbers = Numbers::default();
+    let write = |seat, array| Ask::Op(seat, 0, [2, array, 0, 1, 9]);
+    for asks in [
+        vec![Ask::Open(1, false), Ask::Open(2, false)],
+        vec![write(2, 2), write(1, 1)],
+        vec![Ask::Close(1), write(2, 3)],
+    ] {
+        let batch = numbers.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+    }
+    assert!(world.is_entering());
+    assert_eq!(world.running.len(), 2);
+    world.run(1);
+    world.proceed();
+    assert!(!world.is_entering());
+    assert_eq!(world.running.len(), 2);
+    world.finish();
+}
+
+/// A session ends beyond a checkpoint that still waits: the checkpoint has the session with its replies, of which some are gone.
+#[test]
+fn a_session_ends_beyond_a_checkpoint() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0).keeping(14);
+    let mut numbers = Numbers::default();
+    // Nothing is said of what was answered.
+    let write = |seat, array| Ask::Op(seat, 0, [2, array, 0, 1, 255]);
+    for asks in [
+        vec![Ask::Open(1, false), Ask::Open(2, false)],
+        // This one stays at work.
+        vec![write(2, 2)],
+        (3..8).map(|array| write(1, array)).collect(),
+    ] {
+        let batch = numbers.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+    }
+    while world.running.len() > 1 {
+        world.run(1);
+        world.proceed();
+    }
+    assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    let batch = numbers.agreed(&(1, vec![write(1, 3), write(1, 4)]));
+    world.begin(batch, false);
+    world.proceed();
+    world.run(1);
+    world.run(1);
+    world.proceed();
+    let batch = numbers.agreed(&(1, vec![Ask::Close(1)]));
+    world.begin(batch, false);
+    world.proceed();
+    assert!(!world.is_entering());
+    assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    world.finish();
+}
+
 /// An operation that was ordered twice has its end once, and what comes after it need not wait for that.
 #[test]
 fn nothing_waits_for_a_twin() {
     let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
-    let mut numbers = Numbers {
-        next: [0; 8],
-        time: 1_000_000_000_000,
-    };
+    let mut numbers = Numbers::default();
     let write = |session, array, back| Ask::Op(session, back, [2, array, 0, 1, 9]);
     for asks in [
-        vec![Ask::Open(1), Ask::Open(2)],
+        vec![Ask::Open(1, false), Ask::Open(2, false)],
         vec![write(1, 1, 0)],
         vec![write(1, 1, -1), write(1, 1, -1), write(2, 2, 0)],
     ] {
@@ -267,11 +412,11 @@ fn nothing_waits_for_a_twin() {
 #[test]
 fn a_failure_is_told() {
     let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0);
-    let mut numbers = Numbers {
-        next: [0; 8],
-        time: 1_000_000_000_000,
-    };
-    for asks in [vec![Ask::Open(1)], vec![Ask::Op(1, 0, [2, 1, 0, 1, 1])]] {
+    let mut numbers = Numbers::default();
+    for asks in [
+        vec![Ask::Open(1, false)],
+        vec![Ask::Op(1, 0, [2, 1, 0, 1, 1])],
+    ] {
         let batch = numbers.agreed(&(1, asks));
         world.begin(batch, false);
         world.proceed();

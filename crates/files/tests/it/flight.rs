@@ -94,7 +94,7 @@ impl Script {
                 true => self.seat_of(sharing::public(guest)),
                 false => usize::from(raw[9]) % MEMBERS.len(),
             };
-            if raw[1] < 3 {
+            if raw[1] < 6 {
                 self.close(seat);
                 continue;
             }

@@ -436,7 +436,7 @@ pub fn script(raws: &[Raw]) -> Vec<Step> {
     let mut steps = Vec::new();
     for raw in raws {
         let mut session = 1 + u64::from(raw[9]) % 2;
-        let op = if raw[1] < 3 {
+        let op = if raw[1] < 6 {
             world.end_session(session);
             None
         } else {

@@ -4,7 +4,7 @@
 
 pub mod flight;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use quorate_execution::{Call, Ran, Service};
 use quorate_state::{Layer, MemorySnapshot, State};
 use quorate_wire::{Digest, Seq};
 
-/// An operation, or the end of a session.
+/// An operation, or the end of a session, which comes when nothing of that is at work any more.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub call: Call,
@@ -45,7 +45,9 @@ pub fn in_order<S: Service>(service: &S, script: &[Step]) -> End {
         let result = match &step.op {
             Some(op) => service.execute(&mut txn, &step.call, op).unwrap(),
             None => {
-                service.session_ended(&mut txn, &step.call).unwrap();
+                if service.uses_at_end(&txn, &step.call).unwrap().is_some() {
+                    service.session_ended(&mut txn, &step.call).unwrap();
+                }
                 Bytes::new()
             }
         };
@@ -95,6 +97,7 @@ pub fn as_allowed<S: Service>(
         settleable: Vec::new(),
         ran: BTreeMap::new(),
         results: vec![None; script.len()],
+        hold_something: BTreeSet::new(),
         inserted: 0,
     };
     let mut picks = schedule.iter().copied().cycle();
@@ -118,6 +121,8 @@ struct Run<'a, S> {
     /// What the run steps came to.
     ran: BTreeMap<OpId, (Ran, Layer)>,
     results: Vec<Option<Bytes>>,
+    /// The ends of sessions that do.
+    hold_something: BTreeSet<OpId>,
     inserted: usize,
 }
 
@@ -132,7 +137,8 @@ impl<S: Service> Run<'_, S> {
         while let Some(id) = self.graph.take_settleable() {
             self.settleable.push(id);
         }
-        let can_insert = self.inserted < self.script.len() && self.graph.has_room();
+        let can_insert =
+            self.inserted < self.script.len() && self.graph.has_room() && !self.keeps_from_ending();
         // Mostly more of them, so that they meet.
         let choices = [
             can_insert,
@@ -166,11 +172,26 @@ impl<S: Service> Run<'_, S> {
         }
     }
 
+    /// Whether the next step is the end of a session of which something is at work.
+    fn keeps_from_ending(&self) -> bool {
+        let next = &self.script[self.inserted];
+        let before = self.script.iter().zip(&self.results).take(self.inserted);
+        let mut at_work = before.filter(|(_, result)| result.is_none());
+        next.op.is_none() && at_work.any(|(step, _)| step.call.session == next.call.session)
+    }
+
     fn insert(&mut self) {
         let step = &self.script[self.inserted];
         let uses = match &step.op {
             Some(op) => self.service.uses(&step.call, op),
-            None => Uses::everything(),
+            None => {
+                let uses = self.service.uses_at_end(&self.state.begin(), &step.call);
+                let uses = uses.unwrap();
+                if uses.is_some() {
+                    self.hold_something.insert(OpId(self.inserted as u64));
+                }
+                uses.unwrap_or_else(Uses::none)
+            }
         };
         assert_eq!(self.graph.insert(uses), OpId(self.inserted as u64));
         self.inserted += 1;
@@ -183,8 +204,10 @@ impl<S: Service> Run<'_, S> {
         let ran = match &step.op {
             Some(op) => self.service.run(&mut txn, &step.call, op).unwrap(),
             None => {
-                let ended = self.service.session_ended(&mut txn, &step.call);
-                ended.unwrap();
+                if self.hold_something.contains(&id) {
+                    let ended = self.service.session_ended(&mut txn, &step.call);
+                    ended.unwrap();
+                }
                 Ran::Done(Bytes::new())
             }
         };
@@ -220,7 +243,11 @@ impl<S: Service> Run<'_, S> {
                 }
             }
             (None, Some(op)) => self.service.execute(&mut txn, &step.call, op).unwrap(),
-            (None, None) => panic!("the end of a session did not run"),
+            (None, None) => {
+                let ended = self.service.session_ended(&mut txn, &step.call);
+                ended.unwrap();
+                Bytes::new()
+            }
         };
         txn.commit();
         self.results[id.0 as usize] = Some(result);
