@@ -184,10 +184,10 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// A number with as many digits as are worth reading.
+/// A number with as many digits as are worth reading; a dash where there is none, such as for what an operation took of which there were none.
 pub fn show(value: f64) -> String {
     match value.abs() {
-        v if v.is_nan() => "-".into(),
+        v if !v.is_finite() => "-".into(),
         v if v < 10.0 => format!("{value:.2}"),
         v if v < 100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
@@ -218,5 +218,15 @@ mod tests {
         assert_eq!(median(vec![3.0, 900.0, 1.0]), 3.0);
         assert_eq!(median(vec![1.0, 2.0]), 1.5);
         assert!(median(Vec::new()).is_nan());
+    }
+
+    /// Processor time of operations of which there were none.
+    #[test]
+    fn what_is_no_number_is_a_dash() {
+        assert_eq!(
+            (show(f64::INFINITY), show(f64::NAN)),
+            ("-".into(), "-".into())
+        );
+        assert_eq!((show(1234.5), show(0.125)), ("1234".into(), "0.12".into()));
     }
 }

@@ -8,26 +8,28 @@ mod link;
 mod load;
 pub mod memory;
 mod network;
+mod shown;
 mod site;
 mod tree;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::sleep_until;
 
 use crate::group::Launcher;
-use crate::plot::Plot;
 use crate::progress::Progress;
-use crate::report::{Report, Table, median, percentile_us, show};
+use crate::report::{Report, median, percentile_us};
 use crate::{clock, cpu, run};
 use link::Link;
-use load::{Lane, Names, Pace, Window, drive};
+use load::{Asks, Lane, Names, Pace, Window, drive};
 use network::Network;
+pub use shown::{plots, tables};
 use site::{Manner, Site};
 use tree::Tree;
 
@@ -36,13 +38,11 @@ const SERVERS: usize = 4;
 const OFFERED: [f64; 6] = [0.1, 0.2, 0.4, 0.6, 0.8, 1.0];
 /// Connections over which calls come at a rate.
 const CONNECTIONS: usize = 4;
-/// What is aimed at, of the router: processor time of a call, and what it adds to the median.
-const MOST_CPU_US: f64 = 5.0;
-const MOST_ADDED_US: f64 = 9.5;
-const MOST_ADDED_BY_KERNEL_US: f64 = 6.5;
-/// And of calls a second: through the router to forwarded, and by the kernel to user space.
-const LEAST_OF_FORWARDING: f64 = 0.75;
-const LEAST_BY_KERNEL: f64 = 1.5;
+/// Bytes of long READs, and how many each connection has in flight.
+const LONG_READS: [u32; 2] = [64 << 10, 1 << 20];
+const LONG_READS_IN_FLIGHT: usize = 4;
+/// How often a measurement is tried in which nothing is answered.
+const TRIES: usize = 5;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -126,7 +126,24 @@ impl Way {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Load {
     connections: usize,
-    pace: Pace,
+    asks: Asks,
+}
+
+impl Load {
+    fn in_flight(connections: usize, calls: usize, reads: Option<u32>) -> Load {
+        Load {
+            connections,
+            asks: Asks {
+                pace: Pace::InFlight(calls),
+                reads,
+            },
+        }
+    }
+
+    /// Over datagrams no call asks for as much as a long READ does.
+    fn is_for(&self, way: Way) -> bool {
+        self.asks.reads.is_none() || !way.is_udp()
+    }
 }
 
 /// The figures of one measurement, or the medians of several.
@@ -157,6 +174,8 @@ pub struct Row {
     pub in_flight: Option<usize>,
     /// At which rate they came.
     pub offered_per_s: Option<f64>,
+    /// How many bytes each READ asked for, if nothing else was asked.
+    pub reads_bytes: Option<u32>,
     /// Each figure's median over the rounds.
     pub median: Figures,
     /// Each round.
@@ -188,7 +207,13 @@ impl Routed {
     fn find(&self, way: Way, connections: usize, in_flight: usize) -> Option<&Row> {
         let is_it = |row: &&Row| {
             (row.way, row.connections, row.in_flight) == (way, connections, Some(in_flight))
+                && row.reads_bytes.is_none()
         };
+        self.router.iter().find(is_it)
+    }
+
+    fn find_long(&self, way: Way, bytes: u32) -> Option<&Row> {
+        let is_it = |row: &&Row| (row.way, row.reads_bytes) == (way, Some(bytes));
         self.router.iter().find(is_it)
     }
 }
@@ -225,10 +250,12 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
     site.fill(&mut tree).await?;
     let (direct, volumes) = site.direct(&tree).await?;
     let routed = site.routed(&tree).await?;
-    ensure!(
-        (0..SERVERS).all(|server| volumes.contains(&server)),
-        "a server has no files"
-    );
+    for is_large in [false, true] {
+        let files = volumes.iter().enumerate();
+        let files = files.filter(|(file, _)| tree.is_large(*file) == is_large);
+        let have: BTreeSet<usize> = files.map(|(_, volume)| *volume).collect();
+        ensure!(have.len() == SERVERS, "a server has no files");
+    }
     // Lanes ask for the files of one server each, on both ways: so they are the same calls, and the same servers have them.
     let has = |server| volumes.iter().map(|at| *at == server).collect();
     let has: Vec<Vec<bool>> = (0..SERVERS).map(has).collect();
@@ -242,12 +269,14 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
         has: has.clone(),
     });
     let tree = Arc::new(tree);
-    let closed = [(1, 1), (CONNECTIONS, 16), (64, 1)].map(|(connections, calls)| Load {
-        connections,
-        pace: Pace::InFlight(calls),
-    });
-    let loads = (closed.len() + OFFERED.len()) * sides.len();
-    let mut progress = Progress::new(loads * options.run.rounds);
+    let web = [(1, 1), (CONNECTIONS, 16), (64, 1)];
+    let web = web.map(|(connections, calls)| Load::in_flight(connections, calls, None));
+    let long = LONG_READS;
+    let long = long.map(|bytes| Load::in_flight(CONNECTIONS, LONG_READS_IN_FLIGHT, Some(bytes)));
+    let closed = [&web[..], &long].concat();
+    let takers = |load: &Load| sides.iter().filter(|side| load.is_for(side.way)).count();
+    let cases = closed.iter().map(takers).sum::<usize>() + OFFERED.len() * sides.len();
+    let mut progress = Progress::new(cases * options.run.rounds);
     let sides = &sides;
     for load in closed {
         measure(
@@ -273,7 +302,10 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
     for part in OFFERED {
         let load = Load {
             connections: CONNECTIONS,
-            pace: Pace::PerSecond(((part * peak / 100.0).round() * 100.0).max(100.0)),
+            asks: Asks {
+                pace: Pace::PerSecond(((part * peak / 100.0).round() * 100.0).max(100.0)),
+                reads: None,
+            },
         };
         measure(
             options,
@@ -307,7 +339,8 @@ async fn measure(
             let at = (turn + round) % sides.len();
             let side = &sides[at];
             let name = name(side.way, load);
-            if !options.run.only.iter().all(|word| name.contains(word)) {
+            let is_wanted = options.run.only.iter().all(|word| name.contains(word));
+            if !load.is_for(side.way) || !is_wanted {
                 continue;
             }
             if !side.way.is_direct() {
@@ -341,7 +374,7 @@ async fn measure(
 
 /// What is known of a load, on each way that was measured.
 fn rows(sides: &[Side], load: Load, rounds: &[Vec<Figures>]) -> Vec<Row> {
-    let (in_flight, offered_per_s) = match load.pace {
+    let (in_flight, offered_per_s) = match load.asks.pace {
         Pace::InFlight(calls) => (Some(calls), None),
         Pace::PerSecond(rate) => (None, Some(rate)),
     };
@@ -352,6 +385,7 @@ fn rows(sides: &[Side], load: Load, rounds: &[Vec<Figures>]) -> Vec<Row> {
         connections: load.connections,
         in_flight,
         offered_per_s,
+        reads_bytes: load.asks.reads,
         median: medians(rounds),
         rounds: rounds.clone(),
     };
@@ -360,12 +394,25 @@ fn rows(sides: &[Side], load: Load, rounds: &[Vec<Figures>]) -> Vec<Row> {
 
 fn name(way: Way, load: Load) -> String {
     let way = way.name();
-    match load.pace {
-        Pace::InFlight(calls) => format!("{way}, {} connections x {calls}", load.connections),
+    match load.asks.pace {
+        Pace::InFlight(calls) => {
+            let reads = load
+                .asks
+                .reads
+                .map(|bytes| format!(", {}", of_bytes(bytes)));
+            let reads = reads.unwrap_or_default();
+            format!("{way}, {} connections x {calls}{reads}", load.connections)
+        }
         Pace::PerSecond(rate) => format!("{way}, {rate} calls/s offered"),
     }
 }
 
+fn of_bytes(bytes: u32) -> String {
+    format!("READs of {} KiB", bytes >> 10)
+}
+
+/// Measures once. Where not one call was answered within it, as may be where others have the machine for longer than a short
+/// measurement takes, it is measured anew, each time twice as long.
 async fn once(
     site: &Site,
     tree: &Arc<Tree>,
@@ -373,26 +420,57 @@ async fn once(
     load: Load,
     seconds: f64,
 ) -> Result<Figures> {
+    let mut seconds = seconds;
+    for _ in 0..TRIES {
+        if let Some(figures) = attempt(site, tree, side, load, seconds).await? {
+            return Ok(figures);
+        }
+        seconds *= 2.0;
+    }
+    bail!("nothing was answered within {:.1} s", seconds / 2.0)
+}
+
+/// The figures of so many seconds; none where nothing was answered in them.
+async fn attempt(
+    site: &Site,
+    tree: &Arc<Tree>,
+    side: &Side,
+    load: Load,
+    seconds: f64,
+) -> Result<Option<Figures>> {
+    let mut asks = load.asks;
+    if let Pace::PerSecond(rate) = &mut asks.pace {
+        *rate /= load.connections as f64;
+    }
+    // What it takes to connect is no part of what is measured, and the router may take its time over it.
+    let mut connecting = JoinSet::new();
+    for number in 0..load.connections {
+        let at = number % side.has.len();
+        let (address, has) = (side.end(site, at), side.has[at].clone());
+        let (names, is_udp) = (side.names.clone(), side.way.is_udp());
+        connecting.spawn(async move {
+            let link = Link::connect(address, is_udp).await?;
+            let mut lane = Lane { link, has };
+            lane.greet(&names).await?;
+            Ok::<_, anyhow::Error>((number, lane))
+        });
+    }
+    let mut connected = Vec::new();
+    while let Some(lane) = connecting.join_next().await {
+        connected.push(lane.context("a connection's task")??);
+    }
     let start = clock();
     let from = start + Duration::from_secs_f64(seconds / 8.0);
     let window = Window {
         from,
         to: from + Duration::from_secs_f64(seconds),
     };
-    let pace = match load.pace {
-        Pace::PerSecond(rate) => Pace::PerSecond(rate / load.connections as f64),
-        in_flight @ Pace::InFlight(_) => in_flight,
-    };
     let mut lanes = JoinSet::new();
-    for number in 0..load.connections {
-        let at = number % side.has.len();
-        let (address, has) = (side.end(site, at), side.has[at].clone());
-        let (tree, names, is_udp) = (tree.clone(), side.names.clone(), side.way.is_udp());
-        lanes.spawn(async move {
-            let link = Link::connect(address, is_udp).await?;
-            let mut lane = Lane { link, has };
-            drive(&mut lane, &tree, &names, pace, number as u64, window).await
-        });
+    for (number, mut lane) in connected {
+        let (tree, names) = (tree.clone(), side.names.clone());
+        lanes.spawn(
+            async move { drive(&mut lane, &tree, &names, asks, number as u64, window).await },
+        );
     }
     let (_, servers) = site.pids()?;
     let used = || -> Result<[f64; 3]> {
@@ -407,18 +485,20 @@ async fn once(
     while let Some(lane) = lanes.join_next().await {
         took.extend(lane.context("a connection's task")??);
     }
-    ensure!(!took.is_empty(), "nothing was answered in time");
+    if took.is_empty() {
+        return Ok(None);
+    }
     took.sort_unstable();
     let calls = took.len() as f64;
     let each = |part: usize| (after[part] - before[part]) * 1e6 / calls;
-    Ok(Figures {
+    Ok(Some(Figures {
         p50_us: percentile_us(&took, 0.5),
         p99_us: percentile_us(&took, 0.99),
         calls_per_s: calls / ended.duration_since(began).as_secs_f64(),
         router_cpu_us: each(0),
         servers_cpu_us: each(1),
         client_cpu_us: each(2),
-    })
+    }))
 }
 
 fn medians(rounds: &[Figures]) -> Figures {
@@ -431,134 +511,4 @@ fn medians(rounds: &[Figures]) -> Figures {
         servers_cpu_us: of(|f| f.servers_cpu_us),
         client_cpu_us: of(|f| f.client_cpu_us),
     }
-}
-
-/// All rows, and what is aimed at.
-pub fn tables(report: &Routed) -> Vec<Table> {
-    let heads = [
-        "load",
-        "way",
-        "calls/s",
-        "p50 us",
-        "p99 us",
-        "router us/call",
-        "servers us/call",
-        "load us/call",
-    ];
-    let mut closed = Table::new("Connections x calls in flight, medians", &heads);
-    let mut open = Table::new("Calls at a rate, medians (Figure 9)", &heads);
-    for row in &report.router {
-        let (table, load) = match (row.in_flight, row.offered_per_s) {
-            (Some(calls), _) => (&mut closed, format!("{} x {calls}", row.connections)),
-            (None, rate) => (&mut open, format!("{}/s", show(rate.unwrap_or_default()))),
-        };
-        let f = &row.median;
-        // Of the kernel's work for a router nobody knows but a processor that does nothing else.
-        let is_unknown = row.way.is_direct() || row.way.is_by_kernel();
-        let router = match is_unknown && !report.network {
-            true => String::new(),
-            false => show(f.router_cpu_us),
-        };
-        table.row(vec![
-            load,
-            row.way.name().into(),
-            show(f.calls_per_s),
-            show(f.p50_us),
-            show(f.p99_us),
-            router,
-            show(f.servers_cpu_us),
-            show(f.client_cpu_us),
-        ]);
-    }
-    let mut tables = vec![closed, open, goals(report)];
-    tables.retain(|table| !table.is_empty());
-    tables
-}
-
-/// What was wanted and what it came to; whether it is reached says the reader, who knows what else the machine did.
-fn goals(report: &Routed) -> Table {
-    let mut table = Table::new("Goals", &["figure", "goal", "measured"]);
-    if let Some(row) = report.find(Way::Router, CONNECTIONS, 16) {
-        table.row(vec![
-            "the router's processor time for a call, 4 x 16".into(),
-            format!("at most {MOST_CPU_US} us"),
-            format!("{} us", show(row.median.router_cpu_us)),
-        ]);
-    }
-    for (direct, routed, most) in [
-        (Way::Direct, Way::Router, MOST_ADDED_US),
-        (Way::DirectUdp, Way::KernelUdp, MOST_ADDED_BY_KERNEL_US),
-    ] {
-        let [direct, found] = [direct, routed].map(|way| report.find(way, 1, 1));
-        if let (Some(direct), Some(found)) = (direct, found) {
-            table.row(vec![
-                format!("what {:?} adds to the median, 1 x 1", routed.name()),
-                format!("at most {most} us"),
-                format!("{} us", show(found.median.p50_us - direct.median.p50_us)),
-            ]);
-        }
-    }
-    if !report.network {
-        return table;
-    }
-    let mut ratio = |what: &str, goal: String, [of, to]: [Way; 2], figure: fn(&Figures) -> f64| {
-        let found = [of, to].map(|way| report.find(way, CONNECTIONS, 16));
-        if let [Some(of), Some(to)] = found {
-            let ratio = figure(&of.median) / figure(&to.median);
-            table.row(vec![
-                format!(
-                    "{what} of {:?} to {:?}, 4 x 16",
-                    of.way.name(),
-                    to.way.name()
-                ),
-                goal,
-                format!("{ratio:.2}"),
-            ]);
-        }
-    };
-    let calls = |f: &Figures| f.calls_per_s;
-    let at_least = |what| format!("at least {what}");
-    let tcp = [Way::Router, Way::Direct];
-    ratio("calls/s", at_least(LEAST_OF_FORWARDING), tcp, calls);
-    let udp = [Way::KernelUdp, Way::RouterUdp];
-    ratio("calls/s", at_least(LEAST_BY_KERNEL), udp, calls);
-    ratio("p50", "below 1".into(), udp, |f| f.p50_us);
-    let cpu = |f: &Figures| f.router_cpu_us;
-    ratio("router us/call", "below 1".into(), udp, cpu);
-    table
-}
-
-/// Response time, and the router's processor time, over the offered load.
-pub fn plots(report: &Routed) -> Vec<(String, Plot)> {
-    let lines = |ways: &[Way], y: fn(&Figures) -> f64| {
-        let line = |way: &Way| {
-            let rows = report.router.iter().filter(|row| row.way == *way);
-            let points = rows.filter_map(|row| Some((row.offered_per_s?, y(&row.median))));
-            (way.name().to_string(), points.collect())
-        };
-        ways.iter().map(line).collect()
-    };
-    let x = "calls offered in a second";
-    let response = Plot {
-        title: "Response time (Anypoint, Figure 9)".into(),
-        x,
-        y: "median, us",
-        lines: lines(&Way::ALL, |f| f.p50_us),
-        paper: Vec::new(),
-    };
-    let with_cpu: &[Way] = match report.network {
-        true => &Way::ALL,
-        false => &[Way::Router, Way::RouterThreads, Way::RouterUdp],
-    };
-    let cpu = Plot {
-        title: "The router's processor (Anypoint, Figure 9)".into(),
-        x,
-        y: "parts of one processor",
-        lines: lines(with_cpu, |f| f.router_cpu_us * f.calls_per_s / 1e6),
-        paper: Vec::new(),
-    };
-    vec![
-        ("router-response".into(), response),
-        ("router-cpu".into(), cpu),
-    ]
 }

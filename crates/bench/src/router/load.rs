@@ -7,9 +7,10 @@ use anyhow::{Context, Result, bail, ensure};
 use quorate_nfs::call::{self, Fh};
 use quorate_nfs::xdr::{Malformed, Reader, Writer};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::link::Link;
-use super::tree::{self, Kind, Tree};
+use super::tree::{self, Kind, LARGE_BYTES, Tree};
 use crate::clock;
 use crate::load::Random;
 use crate::rpc::{read_reply, write_call};
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MOST_IN_FLIGHT: usize = 64;
 /// Enough for each directory in one answer.
 const LISTING_BYTES: u32 = 32 << 10;
+/// The number of a connection's first call. The others count from one, so that an answer to it that comes twice is none of theirs.
+const GREETING: u32 = u32::MAX;
 /// READ, LOOKUP, MODIFY, EXTEND, DELETE and EXECUTE (RFC 1813, 3.3.4).
 const ALL_ACCESS: u32 = 0x3f;
 
@@ -30,6 +33,14 @@ pub enum Pace {
     InFlight(usize),
     /// So many a second on all connections together, at random times.
     PerSecond(f64),
+}
+
+/// What is asked, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Asks {
+    pub pace: Pace,
+    /// How many bytes each READ of the large files asks for, if nothing else is asked; none: what a web server asks.
+    pub reads: Option<u32>,
 }
 
 /// What a server calls the files: by numbers in the tree.
@@ -47,6 +58,35 @@ pub struct Lane {
     pub link: Link,
     /// For each file, whether it is.
     pub has: Vec<bool>,
+}
+
+impl Lane {
+    /// Waits until the other end has answered a call, so that all that comes before the first answer is done.
+    ///
+    /// # Errors
+    /// Where the answer is an error or does not come.
+    pub async fn greet(&mut self, names: &Names) -> Result<()> {
+        let file = self.has.iter().position(|has| *has);
+        let mut w = Writer::default();
+        w.opaque(&names.files[file.context("a connection without files")?]);
+        let mut call = Vec::new();
+        write_call(&mut call, GREETING, (call::PROGRAM, 1), &w.out);
+        let answered = async {
+            self.link.send(&call, clock()).await?;
+            loop {
+                self.link.fill().await?;
+                if let Some(record) = self.link.next()? {
+                    let (xid, mut results) = read_reply(record)?;
+                    ensure!(xid == GREETING, "an answer to nothing");
+                    let status = results.u32()?;
+                    ensure!(status == 0, "status {status}");
+                    return Ok(());
+                }
+            }
+        };
+        let answered = timeout(PATIENCE, answered).await;
+        answered.context("the first call is not answered")?
+    }
 }
 
 /// When counting begins and ends.
@@ -76,7 +116,7 @@ pub async fn drive(
     lane: &mut Lane,
     tree: &Tree,
     names: &Names,
-    pace: Pace,
+    Asks { pace, reads }: Asks,
     seed: u64,
     window: Window,
 ) -> Result<Vec<u32>> {
@@ -85,6 +125,7 @@ pub async fn drive(
         names,
         has: &lane.has,
         most: lane.link.io_bytes(),
+        reads,
         random: Random(seed),
         reading: None,
         xid: 0,
@@ -198,6 +239,8 @@ struct Asking<'a> {
     has: &'a [bool],
     /// The most bytes of one READ.
     most: u32,
+    /// See [`Asks`].
+    reads: Option<u32>,
     random: Random,
     /// A file that is read in order: where it goes on, and how many bytes at once.
     reading: Option<(usize, u64, u32)>,
@@ -214,12 +257,29 @@ impl Asking<'_> {
         }
     }
 
+    fn choose_large(&mut self) -> usize {
+        loop {
+            let file = self.tree.choose_large(&mut self.random);
+            if self.has[file] {
+                return file;
+            }
+        }
+    }
+
     /// Writes the next call.
     fn next(&mut self, due: Instant, out: &mut Vec<u8>) -> (u32, Asked) {
-        let kind = tree::call(&mut self.random);
-        let (file, offset, count) = match (kind, self.reading) {
-            (Kind::Read, Some((file, offset, count))) => (file, offset, count),
-            (Kind::Read, None) => {
+        let kind = match self.reads {
+            Some(_) => Kind::Read,
+            None => tree::call(&mut self.random),
+        };
+        let (file, offset, count) = match (kind, self.reads, self.reading) {
+            (Kind::Read, Some(count), _) => {
+                let places = (LARGE_BYTES / u64::from(count)).max(1) as u32;
+                let offset = u64::from(self.random.below(places)) * u64::from(count);
+                (self.choose_large(), offset, count)
+            }
+            (Kind::Read, None, Some((file, offset, count))) => (file, offset, count),
+            (Kind::Read, None, None) => {
                 let count = tree::read_bytes(&mut self.random);
                 (self.choose(), 0, count.min(self.most))
             }
@@ -244,7 +304,7 @@ impl Asking<'_> {
             }
             Kind::Read => {
                 let next = offset + u64::from(count);
-                let goes_on = next < self.tree.files[file].bytes;
+                let goes_on = self.reads.is_none() && next < self.tree.files[file].bytes;
                 self.reading = goes_on.then_some((file, next, count));
                 w.opaque(handle);
                 w.u64(offset);

@@ -14,6 +14,9 @@ const DEPTH: usize = 3;
 const CLASSES: u32 = 100;
 /// Files of each class of popularity; their sizes are drawn.
 const FILES_OF_A_CLASS: u32 = 10;
+/// Files for long READs, and the bytes of each; each is in a directory of its own, so that all servers have some.
+const LARGE_FILES: usize = 16;
+pub const LARGE_BYTES: u64 = 1 << 20;
 /// The exponent of popularity.
 const ZIPF: f64 = 0.6;
 /// Bytes that a READ asks for, and how often, of a hundred.
@@ -72,8 +75,10 @@ pub struct File {
 pub struct Tree {
     /// Parents come before what is in them.
     pub dirs: Vec<Dir>,
-    /// By their classes of popularity, equally many in each.
+    /// By their classes of popularity, equally many in each; and those for long READs after them.
     pub files: Vec<File>,
+    /// How many there are before those.
+    small: usize,
     /// How many of 2^32 choices come to a class or to one before it.
     popularity: Vec<u32>,
 }
@@ -101,20 +106,27 @@ impl Tree {
         }
         let mut random = Random(1);
         let mut files = Vec::new();
-        for number in 0..CLASSES * of_a_class {
-            let within = random.below(dirs.len() as u32) as usize;
-            let name = Bytes::from(format!("f{number}"));
+        let number_of_dirs = dirs.len();
+        let mut add = |within: usize, bytes| {
+            let name = Bytes::from(format!("f{}", files.len()));
             dirs[within].names.insert(name.clone());
             files.push(File {
                 dir: within,
                 name,
-                bytes: size(random.below(CLASSES) + 1),
+                bytes,
                 handle: Fh::new(),
             });
+        };
+        let small = (CLASSES * of_a_class) as usize;
+        for _ in 0..small {
+            let within = random.below(number_of_dirs as u32) as usize;
+            add(within, size(random.below(CLASSES) + 1));
         }
+        (0..number_of_dirs.min(LARGE_FILES)).for_each(|within| add(within, LARGE_BYTES));
         Tree {
             dirs,
             files,
+            small,
             popularity: popularity(),
         }
     }
@@ -124,8 +136,19 @@ impl Tree {
         let at = random.below(u32::MAX);
         let class = self.popularity.partition_point(|&up_to| up_to <= at);
         let class = class.min(CLASSES as usize - 1);
-        let of_a_class = self.files.len() / CLASSES as usize;
+        let of_a_class = self.small / CLASSES as usize;
         class * of_a_class + random.below(of_a_class as u32) as usize
+    }
+
+    /// One of the files for long READs.
+    pub fn choose_large(&self, random: &mut Random) -> usize {
+        let large = self.files.len() - self.small;
+        self.small + random.below(large as u32) as usize
+    }
+
+    /// Whether a file is for long READs.
+    pub fn is_large(&self, file: usize) -> bool {
+        file >= self.small
     }
 }
 
@@ -212,7 +235,7 @@ mod tests {
     fn the_load_is_as_described() {
         let tree = Tree::new(false);
         assert_eq!(tree.dirs.len(), 1 + 5 + 25 + 125);
-        assert_eq!(tree.files.len(), 1000);
+        assert_eq!(tree.files.len(), 1000 + LARGE_FILES);
         assert_eq!((size(1), size(100)), (419_430, 664));
         let mut random = Random(7);
         let mut counts = [0u32; 6];
@@ -220,7 +243,9 @@ mod tests {
         for _ in 0..100_000 {
             let kind = call(&mut random);
             counts[CALLS.iter().position(|(k, _)| *k == kind).unwrap()] += 1;
-            first_class += u32::from(tree.choose(&mut random) < 10);
+            let file = tree.choose(&mut random);
+            first_class += u32::from(file < 10);
+            assert!(!tree.is_large(file));
         }
         for ((_, share), count) in CALLS.iter().zip(counts) {
             assert!(

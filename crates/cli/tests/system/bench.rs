@@ -352,14 +352,15 @@ fn the_router_is_measured() {
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let rows = report["router"].as_array().unwrap();
     let of = |way: &str| rows.iter().filter(|row| row["way"] == way).count();
-    for way in [
-        "direct",
-        "router",
-        "router_threads",
-        "direct_udp",
-        "router_udp",
+    for (way, loads) in [
+        ("direct", 11),
+        ("router", 11),
+        ("router_threads", 11),
+        // Without the long READs.
+        ("direct_udp", 9),
+        ("router_udp", 9),
     ] {
-        assert_eq!(of(way), 9, "{way}: {rows:?}");
+        assert_eq!(of(way), loads, "{way}: {rows:?}");
     }
     for row in rows {
         assert!(row["median"]["calls_per_s"].as_f64() > Some(0.0), "{row:?}");
