@@ -479,7 +479,7 @@ impl Machine {
                     ClientOutput::Send(replica, message) => {
                         let same = last.take().filter(|(known, _)| *known == message);
                         let (message, frame) = same.unwrap_or_else(|| {
-                            let frame = Frame::encode(&message);
+                            let frame = Frame::encode_shared(&message);
                             (message, frame)
                         });
                         self.links.send(replica, &frame);

@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_state::{Fault, Summary, Txn};
-use quorate_wire::Digest;
 use quorate_wire::message::parted::MAX_VALUES;
 use quorate_wire::message::{MAX_RESULT_BYTES, Outcome, Parted, PartedDigest, ReplyBody, Span};
+use quorate_wire::{Digest, SegmentWriter, Segments};
 
 use crate::executor::done;
 use crate::service::{Call, Service};
@@ -73,28 +73,29 @@ impl Reading {
     pub fn gather(&self, txn: &Txn<'_>) -> Result<Bytes, Fault> {
         match &self.parts[..] {
             [Part::Bytes(answer)] => Ok(answer.clone()),
-            _ => self.gathered(txn, &[]).map(|(all, _)| all),
+            _ => self.segments(txn, &[]).map(|(all, _)| all.joined()),
         }
     }
 
-    /// All of it after a head, and where values are in that.
-    fn gathered(&self, txn: &Txn<'_>, head: &[u8]) -> Result<(Bytes, Vec<Span>), Fault> {
-        let mut out = Vec::with_capacity(head.len() + self.length);
-        out.extend_from_slice(head);
-        let mut spans = Vec::with_capacity(self.values);
+    /// All of it after a head, and where values are in that. Long values are not copied: the segments share the memory of the state's.
+    fn segments(&self, txn: &Txn<'_>, head: &[u8]) -> Result<(Segments, Vec<Span>), Fault> {
+        let mut out = SegmentWriter::after(head.to_vec());
+        let (mut length, mut spans) = (head.len(), Vec::with_capacity(self.values));
         for part in &self.parts {
-            match part {
-                Part::Bytes(bytes) => out.extend_from_slice(bytes),
+            let bytes = match part {
+                Part::Bytes(bytes) => bytes.clone(),
                 Part::Value(key, summary) => {
                     let value = txn.get(key)?.unwrap_or_default();
                     if value.len() != summary.length as usize {
                         return Err(Fault::value(key, "it has another length than its row says"));
                     }
-                    let (offset, length) = (out.len() as u32, summary.length);
+                    let (offset, length) = (length as u32, summary.length);
                     spans.push(Span { offset, length });
-                    out.extend_from_slice(&value);
+                    value
                 }
-            }
+            };
+            length += bytes.len();
+            out.put(&bytes);
         }
         Ok((out.into(), spans))
     }
@@ -127,7 +128,7 @@ impl Reading {
         if !in_full {
             return Ok(ReplyBody::Digest(self.digest(&head)));
         }
-        let (result, spans) = self.gathered(txn, &head)?;
+        let (result, spans) = self.segments(txn, &head)?;
         let parted = Parted::new(result, spans);
         Ok(ReplyBody::Parted(
             parted.expect("values one after the other"),

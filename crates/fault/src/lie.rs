@@ -35,7 +35,7 @@ fn other_result(result: Bytes) -> Bytes {
 
 /// The same values at the same places, one of which is another.
 fn other_parted(parted: &Parted) -> ReplyBody {
-    let mut result = parted.result().to_vec();
+    let mut result = parted.result().joined().to_vec();
     let changed = parted.values().first().map(|span| span.offset as usize);
     if let Some(byte) = changed.and_then(|at| result.get_mut(at)) {
         *byte ^= 1;

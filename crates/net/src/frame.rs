@@ -15,7 +15,8 @@ use std::io;
 use bytes::{Bytes, BytesMut};
 use quorate_credential::Refusal;
 use quorate_wire::message::MAX_FRAME_BYTES;
-use quorate_wire::{DecodeError, Encode};
+use quorate_wire::segments::SHARED_FROM;
+use quorate_wire::{DecodeError, Encode, SegmentWriter};
 
 use crate::epochs::CertificateError;
 
@@ -25,8 +26,13 @@ const LENGTH_BYTES: usize = 4;
 const SMALL_BYTES: usize = 160;
 
 /// A message in the form in which links carry it: encoded once, however many peers it goes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame(Bytes);
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// With the length before it.
+    first: Bytes,
+    /// What comes after that, where long strings are not copied into the frame.
+    rest: Vec<Bytes>,
+}
 
 impl Frame {
     /// Encodes a message of at most [`MAX_FRAME_BYTES`].
@@ -34,27 +40,47 @@ impl Frame {
         let mut out = Vec::with_capacity(SMALL_BYTES + message.string_bytes());
         out.extend_from_slice(&[0; LENGTH_BYTES]);
         message.encode(&mut out);
-        Frame::finish(out)
+        Frame::finish(out, Vec::new())
+    }
+
+    /// The same frame, which shares the memory of the message's long strings: it is not copied, and not given back before the frame is written.
+    pub fn encode_shared(message: &impl Encode) -> Frame {
+        if message.string_bytes() < SHARED_FROM {
+            return Frame::encode(message);
+        }
+        let mut first = Vec::with_capacity(SMALL_BYTES);
+        first.extend_from_slice(&[0; LENGTH_BYTES]);
+        let mut out = SegmentWriter::after(first);
+        message.encode_shared(&mut out);
+        let (first, rest) = out.end();
+        Frame::finish(first, rest)
     }
 
     /// A message that is encoded already.
     pub(crate) fn of_bytes(message: &[u8]) -> Frame {
-        Frame::finish([&[0; LENGTH_BYTES][..], message].concat())
+        let out = [&[0; LENGTH_BYTES][..], message].concat();
+        Frame::finish(out, Vec::new())
     }
 
-    fn finish(mut out: Vec<u8>) -> Frame {
-        let length = out.len() - LENGTH_BYTES;
+    fn finish(mut first: Vec<u8>, rest: Vec<Bytes>) -> Frame {
+        let length = first.len() - LENGTH_BYTES + rest.iter().map(Bytes::len).sum::<usize>();
         assert!(
             (1..=MAX_FRAME_BYTES).contains(&length),
             "a message of {length} bytes fits no frame"
         );
-        out[..LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
-        Frame(Bytes::from(out))
+        first[..LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
+        Frame {
+            first: Bytes::from(first),
+            rest,
+        }
     }
 
     /// What tells a dialer that it is let in.
     pub(crate) fn welcome() -> Frame {
-        Frame(Bytes::from_static(&[0; LENGTH_BYTES]))
+        Frame {
+            first: Bytes::from_static(&[0; LENGTH_BYTES]),
+            rest: Vec::new(),
+        }
     }
 
     /// What asks the dialer to make the link anew.
@@ -64,11 +90,31 @@ impl Frame {
 
     /// Bytes on the link, its length included.
     pub fn wire_bytes(&self) -> usize {
-        self.0.len()
+        self.first.len() + self.rest.iter().map(Bytes::len).sum::<usize>()
     }
 
-    pub(crate) fn bytes(&self) -> &Bytes {
-        &self.0
+    /// Its bytes, piece by piece.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Bytes> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// How many pieces these are.
+    pub(crate) fn count(&self) -> usize {
+        1 + self.rest.len()
+    }
+
+    /// Whether it shares memory with the message that it is made of.
+    pub(crate) fn is_shared(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// The same with memory of its own.
+    pub(crate) fn unshared(&self) -> Frame {
+        let parts: Vec<&[u8]> = self.segments().map(|part| &part[..]).collect();
+        Frame {
+            first: parts.concat().into(),
+            rest: Vec::new(),
+        }
     }
 }
 
@@ -264,6 +310,31 @@ mod tests {
         let mut out = (payload.len() as u32).to_le_bytes().to_vec();
         out.extend_from_slice(payload);
         out
+    }
+
+    /// A frame that shares long strings has the bytes of the one that copies them, and so has what is made of it where that may not be.
+    #[test]
+    fn a_shared_frame_has_the_same_bytes() {
+        let bytes = |frame: &Frame| {
+            frame
+                .segments()
+                .flat_map(|s| s.to_vec())
+                .collect::<Vec<u8>>()
+        };
+        for length in [0, 1, SHARED_FROM - 1, SHARED_FROM, 1 << 20] {
+            let long = Bytes::from(vec![7_u8; length]);
+            let message = (
+                (9_u32, long.clone()),
+                (long.clone(), vec![long.clone(), long.clone()]),
+            );
+            let (copied, shared) = (Frame::encode(&message), Frame::encode_shared(&message));
+            assert_eq!(bytes(&copied), framed(&message.to_bytes()));
+            assert_eq!(bytes(&shared), bytes(&copied));
+            assert_eq!(shared.wire_bytes(), copied.wire_bytes());
+            assert!(!copied.is_shared() && shared.is_shared() == (length >= SHARED_FROM));
+            let own = shared.unshared();
+            assert!(!own.is_shared() && bytes(&own) == bytes(&copied));
+        }
     }
 
     /// However the bytes are cut, the messages that come out are those that went in.

@@ -38,6 +38,9 @@ const SOURCE_UNITS: [u64; 2] = [256, 64];
 const LANE_UNITS: [u64; 2] = [u64::MAX, 512];
 /// A link of the second lane for which so many bytes wait is not read: who does not take its answers is asked for no more questions.
 const UNTAKEN_BYTES: usize = 2 << 20;
+/// As long as less waits for all links of the second lane together, frames for them share memory with what they were made of. That may keep more than what
+/// is sent: a value of 64 KiB is perhaps a slice of a request of a MiB. So what more waits, for peers that do not take it, has memory of its own.
+const SHARED_BYTES: usize = 4 << 20;
 /// Links of which one poll tells.
 const EVENTS: usize = 256;
 /// How long a frame may wait for others to go along with.
@@ -534,7 +537,12 @@ impl<N: Copy> Hub<N> {
             source.begin(self.turn);
             source.charge(units(frame.wire_bytes()) - 1);
         }
-        if entry.link.end.is_some() || !entry.link.push(frame) {
+        if entry.link.end.is_some() {
+            return false;
+        }
+        let may_share = entry.lane == Lane::First || self.waiting_bytes < SHARED_BYTES;
+        let own = (frame.is_shared() && !may_share).then(|| frame.unshared());
+        if !entry.link.push(own.as_ref().unwrap_or(frame)) {
             return false;
         }
         if entry.lane == Lane::Second {

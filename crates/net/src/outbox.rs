@@ -24,7 +24,8 @@ pub(crate) struct OutboxLimits {
 #[derive(Debug)]
 pub(crate) struct Outbox {
     limits: OutboxLimits,
-    frames: VecDeque<Bytes>,
+    /// The segments of frames: of most it is one, and each counts as a frame.
+    segments: VecDeque<Bytes>,
     bytes: usize,
 }
 
@@ -32,13 +33,13 @@ impl Outbox {
     pub fn new(limits: OutboxLimits) -> Outbox {
         Outbox {
             limits,
-            frames: VecDeque::new(),
+            segments: VecDeque::new(),
             bytes: 0,
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
+        self.segments.is_empty()
     }
 
     /// Bytes that wait.
@@ -49,11 +50,12 @@ impl Outbox {
     /// Queues a frame; false if it was dropped.
     pub fn push(&mut self, frame: &Frame) -> bool {
         let bytes = frame.wire_bytes();
-        if self.frames.len() >= self.limits.frames || self.bytes + bytes > self.limits.bytes {
+        let count = self.segments.len() + frame.count();
+        if count > self.limits.frames || self.bytes + bytes > self.limits.bytes {
             return false;
         }
         self.bytes += bytes;
-        self.frames.push_back(frame.bytes().clone());
+        self.segments.extend(frame.segments().cloned());
         true
     }
 
@@ -65,11 +67,11 @@ impl Outbox {
     ) -> Result<usize, E> {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let (mut count, mut left) = (0, most);
-        for (piece, frame) in pieces.iter_mut().zip(&self.frames) {
+        for (piece, segment) in pieces.iter_mut().zip(&self.segments) {
             if left == 0 {
                 break;
             }
-            let part = &frame[..frame.len().min(left)];
+            let part = &segment[..segment.len().min(left)];
             *piece = IoSlice::new(part);
             left -= part.len();
             count += 1;
@@ -81,16 +83,16 @@ impl Outbox {
 
     fn advance(&mut self, mut taken: usize) {
         self.bytes -= taken;
-        while let Some(first) = self.frames.front_mut() {
+        while let Some(first) = self.segments.front_mut() {
             if taken < first.len() {
                 first.advance(taken);
                 return;
             }
             taken -= first.len();
-            self.frames.pop_front();
+            self.segments.pop_front();
         }
-        if self.frames.capacity() > 4 * PIECES {
-            self.frames = VecDeque::new();
+        if self.segments.capacity() > 4 * PIECES {
+            self.segments = VecDeque::new();
         }
     }
 }
@@ -142,7 +144,11 @@ mod tests {
             while !outbox.is_empty() {
                 got.extend(take(&mut outbox, most));
             }
-            let sent: Vec<u8> = frames.iter().flat_map(|f| f.bytes().to_vec()).collect();
+            let sent: Vec<u8> = frames
+                .iter()
+                .flat_map(Frame::segments)
+                .flat_map(|s| s.to_vec())
+                .collect();
             assert_eq!(got, sent);
         }
     }

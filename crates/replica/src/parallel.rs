@@ -297,7 +297,7 @@ impl<S: Service> Replica<S> {
                     client: known.request.client(),
                     session: known.request.session(),
                     number: known.request.number(),
-                    outcome: outcome.clone(),
+                    outcome,
                 };
                 let view = is_tentative.then_some(ordered.view);
                 self.reply(executed, &ordered, known.replier, view);

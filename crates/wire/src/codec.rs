@@ -13,6 +13,8 @@ use alloc::vec::Vec;
 use bytes::{Buf, Bytes};
 use core::fmt;
 
+use crate::segments::SegmentWriter;
+
 /// Items of a sequence for which there is room before the first was read: most sequences are no longer.
 const ITEMS_AT_ONCE: usize = 64;
 
@@ -46,6 +48,11 @@ impl core::error::Error for DecodeError {}
 pub trait Encode {
     /// Appends the value's bytes.
     fn encode(&self, out: &mut Vec<u8>);
+
+    /// Appends the same bytes; long strings among them are shared with the value, not copied.
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        self.encode(out.tail());
+    }
 
     /// How many of them are in byte strings of any length: what to make room for beforehand.
     fn string_bytes(&self) -> usize {
@@ -217,6 +224,11 @@ impl Encode for Bytes {
         out.extend_from_slice(self);
     }
 
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        (self.len() as u32).encode(out.tail());
+        out.put(self);
+    }
+
     fn string_bytes(&self) -> usize {
         self.len()
     }
@@ -234,6 +246,13 @@ impl<T: Encode> Encode for Option<T> {
         self.is_some().encode(out);
         if let Some(value) = self {
             value.encode(out);
+        }
+    }
+
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        self.is_some().encode(out.tail());
+        if let Some(value) = self {
+            value.encode_shared(out);
         }
     }
 
@@ -260,6 +279,13 @@ impl<T: Encode> Encode for [T] {
         }
     }
 
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        (self.len() as u32).encode(out.tail());
+        for item in self {
+            item.encode_shared(out);
+        }
+    }
+
     fn string_bytes(&self) -> usize {
         self.iter().map(T::string_bytes).sum()
     }
@@ -268,6 +294,10 @@ impl<T: Encode> Encode for [T] {
 impl<T: Encode> Encode for Vec<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         self.as_slice().encode(out);
+    }
+
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        self.as_slice().encode_shared(out);
     }
 
     fn string_bytes(&self) -> usize {
@@ -287,6 +317,10 @@ impl<T: Decode> Decode for Vec<T> {
 impl<T: Encode> Encode for Arc<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         (**self).encode(out);
+    }
+
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        (**self).encode_shared(out);
     }
 
     fn string_bytes(&self) -> usize {
@@ -330,6 +364,11 @@ impl<A: Encode, B: Encode> Encode for (A, B) {
         self.1.encode(out);
     }
 
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        self.0.encode_shared(out);
+        self.1.encode_shared(out);
+    }
+
     fn string_bytes(&self) -> usize {
         self.0.string_bytes() + self.1.string_bytes()
     }
@@ -345,6 +384,10 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
 impl<T: Encode> Encode for Box<T> {
     fn encode(&self, out: &mut Vec<u8>) {
         (**self).encode(out);
+    }
+
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        (**self).encode_shared(out);
     }
 
     fn string_bytes(&self) -> usize {
@@ -376,6 +419,10 @@ macro_rules! record {
                 $($crate::codec::Encode::encode(&self.$field, out);)*
             }
 
+            fn encode_shared(&self, out: &mut $crate::SegmentWriter) {
+                $($crate::codec::Encode::encode_shared(&self.$field, out);)*
+            }
+
             fn string_bytes(&self) -> usize {
                 0 $(+ $crate::codec::Encode::string_bytes(&self.$field))*
             }
@@ -401,6 +448,12 @@ macro_rules! tagged {
             fn encode(&self, out: &mut alloc::vec::Vec<u8>) {
                 match self {
                     $($name::$variant(value) => { out.push($tag); $crate::codec::Encode::encode(value, out); })*
+                }
+            }
+
+            fn encode_shared(&self, out: &mut $crate::SegmentWriter) {
+                match self {
+                    $($name::$variant(value) => { out.tail().push($tag); $crate::codec::Encode::encode_shared(value, out); })*
                 }
             }
 

@@ -3,6 +3,7 @@
 //! - [`ids`]: views, sequence numbers, replicas, sessions; [`Quorum`] is the one source of quorum sizes.
 //! - [`codec`]: one canonical encoding. A value has exactly one byte form, and bytes that are not that
 //!   form are refused, because digests and signatures are taken over bytes.
+//! - [`segments`]: bytes that lie in several places, so that long strings need not be copied into a message.
 //! - [`digest`]: BLAKE3 with a context for each kind of content.
 //! - [`auth`]: keys, signatures, authenticators (one MAC a replica), and [`Verified`], the proof that a
 //!   check was made.
@@ -32,6 +33,7 @@ pub mod identity;
 pub mod ids;
 pub mod message;
 pub mod mutants;
+pub mod segments;
 pub mod shared;
 pub mod statement;
 pub mod tree;
@@ -45,5 +47,6 @@ pub use digest::Digest;
 pub use epoch::{EpochStatus, ReplicaKeys, ReplicaSignature, Signer, Signs};
 pub use identity::{Certifies, IdentityKey, P256Pair};
 pub use ids::{ClientId, LogIndex, Quorum, ReplicaId, RequestNumber, Seq, SessionId, Time, View};
+pub use segments::{SegmentWriter, Segments};
 pub use shared::SharedSignature;
 pub use statement::{Counters, EpochCertificate, RecoveryStatement, StatementError};

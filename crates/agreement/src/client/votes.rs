@@ -39,7 +39,7 @@ impl Answers {
         };
         self.answers.insert(from, answer);
         if let Some(result) = reply.body.result() {
-            self.full.insert(from, (digest, result.clone()));
+            self.full.insert(from, (digest, result));
         }
     }
 

@@ -365,7 +365,7 @@ impl Engine {
                         Some(ClientOutput::Send(_, next)) if is_same(&message, next)
                     );
                     if !again {
-                        let frame = Frame::encode(&message);
+                        let frame = Frame::encode_shared(&message);
                         for replica in to.drain(..) {
                             self.links.send(replica, &frame);
                         }

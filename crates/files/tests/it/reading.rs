@@ -146,7 +146,7 @@ fn who_vouches_reads_no_content() {
         let to_send = replica.reads.take_large();
         assert_eq!(digest, ReplyBody::Digest(full.digest()));
 
-        let result = full.result().unwrap().clone();
+        let result = full.result().unwrap();
         let Ok(message::Outcome::Done(answer)) = message::Outcome::from_bytes(result) else {
             panic!("{offset}: not done")
         };

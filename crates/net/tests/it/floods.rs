@@ -2,7 +2,8 @@
 
 use std::io::Read as _;
 use std::net::TcpStream;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::{Cluster, Raw, client_key, eventually, other_client_key};
@@ -24,13 +25,18 @@ fn question(number: u64) -> Vec<u8> {
 
 /// An answer that is so long.
 pub fn reply(bytes: usize) -> Frame {
-    Frame::encode(&ReplicaMessage::Reply(Reply {
+    let reply = reply_of(vec![9; bytes].into());
+    Frame::encode(&ReplicaMessage::Reply(reply))
+}
+
+fn reply_of(result: Bytes) -> Reply {
+    Reply {
         session: SessionId(1),
         number: RequestNumber(1),
         view: View(0),
         tentative: false,
-        body: ReplyBody::Full(Bytes::from(vec![9; bytes])),
-    }))
+        body: ReplyBody::Full(result),
+    }
 }
 
 fn put_aside(cluster: &Cluster, at: u8, peer: u8) -> u64 {
@@ -209,6 +215,52 @@ fn who_does_not_read_makes_room() {
     modest.send(&question(1));
     let heard = cluster.node(0).next(|e| matches!(e, Event::Client(..)));
     assert!(matches!(heard, Event::Client(from, _) if from == id));
+}
+
+/// Bytes in memory of which it is counted how many there are.
+struct Counted(Vec<u8>, Arc<AtomicUsize>);
+
+impl Counted {
+    fn bytes(length: usize, count: &Arc<AtomicUsize>) -> Bytes {
+        count.fetch_add(length, Ordering::AcqRel);
+        Bytes::from_owner(Counted(vec![7; length], count.clone()))
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(self.0.len(), Ordering::AcqRel);
+    }
+}
+
+/// An answer that waits for whoever does not read it is perhaps a part of something longer: all of these together keep no more than
+/// a few MiB of answers have in common with that, and what comes is right either way.
+#[test]
+fn unread_answers_keep_little_beside_themselves() {
+    let cluster = Cluster::start(1, Limits::default());
+    let mut deaf = Raw::connect(&cluster.group, &client_key());
+    let id = cluster.next_client(0);
+    let (kept, count, length) = (Arc::new(AtomicUsize::new(0)), 200, 1 << 16);
+    for _ in 0..count {
+        let part = Counted::bytes(1 << 20, &kept).slice(..length);
+        let message = ReplicaMessage::Reply(reply_of(part));
+        assert!(cluster.reply(0, id, &Frame::encode_shared(&message)));
+    }
+    let kept_bytes = kept.load(Ordering::Acquire);
+    assert!(
+        kept_bytes <= 16 * (4 << 20) + (1 << 20),
+        "{kept_bytes} bytes"
+    );
+    assert!(kept_bytes > 0, "nothing was shared");
+    let frame = Frame::encode(&ReplicaMessage::Reply(reply_of(vec![7; length].into())));
+    deaf.take(count * frame.wire_bytes());
+    eventually(|| kept.load(Ordering::Acquire) == 0);
 }
 
 /// Who does not take its answers is asked for no more questions, and is when it has taken them; others are served all the while.

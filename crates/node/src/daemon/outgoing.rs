@@ -220,7 +220,7 @@ impl Outgoing {
 
     /// Replies without any fault: a demonstration's status stays readable.
     pub fn reply_as_is(&mut self, to: ConnectionId, message: &ReplicaMessage) {
-        self.deliver(Destination::Client(to), &Frame::encode(message));
+        self.deliver(Destination::Client(to), &Frame::encode_shared(message));
     }
 
     fn send_faulty<M: Encode>(&mut self, to: Destination, sent: Vec<(M, u64)>, now: u64) {

@@ -172,7 +172,7 @@ impl Reference {
         let session = operation.session.unwrap_or_default();
         self.executor
             .read(&mut self.state, client, session, &operation.op, true)
-            .map(|told| told.and_then(|(body, _)| body.result().cloned()))
+            .map(|told| told.and_then(|(body, _)| body.result()))
             .map_err(|fault| Failure::new("reference", fault.to_string()))
     }
 

@@ -11,6 +11,7 @@ use crate::body::Body;
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::digest::{Content, Digest};
 use crate::ids::{ClientId, Quorum, ReplicaId, RequestNumber, SessionId, View};
+use crate::segments::SegmentWriter;
 use crate::statement::EpochCertificate;
 use crate::{record, tagged};
 
@@ -128,6 +129,14 @@ impl Encode for Request {
         self.op().encode(out);
     }
 
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        self.client.encode(out.tail());
+        self.session.encode(out.tail());
+        self.number.encode(out.tail());
+        self.answered.encode(out.tail());
+        self.op().encode_shared(out);
+    }
+
     fn string_bytes(&self) -> usize {
         self.op().len()
     }
@@ -199,6 +208,13 @@ impl Encode for Read {
         self.number.encode(out);
         self.replier.encode(out);
         self.op.encode(out);
+    }
+
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        self.session.encode(out.tail());
+        self.number.encode(out.tail());
+        self.replier.encode(out.tail());
+        self.op.encode_shared(out);
     }
 
     fn string_bytes(&self) -> usize {
@@ -333,12 +349,12 @@ impl ReplyBody {
         }
     }
 
-    /// The result, where it is here in full.
-    pub fn result(&self) -> Option<&Bytes> {
+    /// The result, where it is here in full; put together, where it is in several places.
+    pub fn result(&self) -> Option<Bytes> {
         match self {
-            ReplyBody::Full(result) => Some(result),
+            ReplyBody::Full(result) => Some(result.clone()),
             ReplyBody::Digest(_) => None,
-            ReplyBody::Parted(parted) => Some(parted.result()),
+            ReplyBody::Parted(parted) => Some(parted.result().joined()),
         }
     }
 
@@ -366,6 +382,20 @@ impl Encode for ReplyBody {
             ReplyBody::Parted(parted) => {
                 out.push(3);
                 parted.encode(out);
+            }
+        }
+    }
+
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        match self {
+            ReplyBody::Full(result) => {
+                out.tail().push(1);
+                result.encode_shared(out);
+            }
+            ReplyBody::Digest(_) => self.encode(out.tail()),
+            ReplyBody::Parted(parted) => {
+                out.tail().push(3);
+                parted.encode_shared(out);
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Results that hold values of the state whole.
 
 use alloc::vec::Vec;
-use bytes::Bytes;
 
 use super::MAX_RESULT_BYTES;
 use crate::codec::{Decode, DecodeError, Encode, Reader, bounded};
 use crate::digest::{Content, Digest, Hashing};
 use crate::record;
+use crate::segments::{SegmentWriter, Segments};
 
 /// The most values in one result: a read of 1 MiB has 16 chunks of a file.
 pub const MAX_VALUES: usize = 64;
@@ -31,7 +31,7 @@ record! {
 /// in their partition trees already: so who only vouches for it need not read them, and who sends it need not hash them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parted {
-    result: Bytes,
+    result: Segments,
     values: Vec<Span>,
 }
 
@@ -42,8 +42,8 @@ pub struct PartedDigest(Hashing);
 impl Parted {
     /// A result with the values that are in it, in rising order. `None` if they overlap, are empty, reach beyond it or are more than
     /// [`MAX_VALUES`]; or if there are none, since then it is no other than a full one.
-    pub fn new(result: Bytes, values: Vec<Span>) -> Option<Parted> {
-        let mut end = 0;
+    pub fn new(result: impl Into<Segments>, values: Vec<Span>) -> Option<Parted> {
+        let (result, mut end) = (result.into(), 0);
         let fits = values.iter().all(|span| {
             let from =
                 core::mem::replace(&mut end, u64::from(span.offset) + u64::from(span.length));
@@ -57,7 +57,7 @@ impl Parted {
     }
 
     /// All of it.
-    pub fn result(&self) -> &Bytes {
+    pub fn result(&self) -> &Segments {
         &self.result
     }
 
@@ -72,12 +72,13 @@ impl Parted {
         let mut at = 0;
         for span in &self.values {
             let (from, to) = (span.offset as usize, (span.offset + span.length) as usize);
-            digest.bytes(&self.result[at..from]);
-            let value = Digest::of(Content::StateValue, &self.result[from..to]);
-            digest.value(span.length, value);
+            digest.range(&self.result, at, from);
+            let mut value = Digest::hashing(Content::StateValue);
+            self.result.slices(from, to).for_each(|s| value.add(s));
+            digest.value(span.length, value.end());
             at = to;
         }
-        digest.bytes(&self.result[at..]);
+        digest.range(&self.result, at, self.result.len());
         digest.end()
     }
 }
@@ -99,6 +100,14 @@ impl PartedDigest {
         if !bytes.is_empty() {
             self.head(BYTES, bytes.len() as u32);
             self.0.add(bytes);
+        }
+    }
+
+    /// As [`PartedDigest::bytes`], of those from `from` to `to`.
+    fn range(&mut self, result: &Segments, from: usize, to: usize) {
+        if from < to {
+            self.head(BYTES, (to - from) as u32);
+            result.slices(from, to).for_each(|s| self.0.add(s));
         }
     }
 
@@ -126,6 +135,11 @@ impl Encode for Parted {
         self.values.encode(out);
     }
 
+    fn encode_shared(&self, out: &mut SegmentWriter) {
+        self.result.encode_shared(out);
+        self.values.encode_shared(out);
+    }
+
     /// The spans too: a frame that grows for their sake would be copied.
     fn string_bytes(&self) -> usize {
         self.result.len() + self.values.len() * size_of::<Span>()
@@ -134,7 +148,7 @@ impl Encode for Parted {
 
 impl Decode for Parted {
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
-        let result = Bytes::decode(r)?;
+        let result = Segments::decode(r)?;
         if result.len() > MAX_RESULT_BYTES {
             return Err(DecodeError::TooLong("result bytes"));
         }
@@ -147,6 +161,7 @@ impl Decode for Parted {
 mod tests {
     use super::*;
     use alloc::vec;
+    use bytes::Bytes;
 
     fn span(offset: u32, length: u32) -> Span {
         Span { offset, length }

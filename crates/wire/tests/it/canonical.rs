@@ -38,6 +38,68 @@ fn every_peer_message_is_tried() {
     assert_eq!(seen, (1..=18).collect());
 }
 
+/// The long strings of what clients and replicas say to each other are not copied into a message, nor are the values in a result.
+#[test]
+fn long_strings_are_shared() {
+    let string = |n: u8| Bytes::from(vec![n; 1 << 16]);
+    let (client, session, number) = (PublicKey([1; 32]), SessionId(2), RequestNumber(3));
+    let request = AuthRequest {
+        request: Request::new(client, session, number, string(1)),
+        auth: Authenticator::Macs(vec![Mac([4; 16]); 4]),
+        replier: EVERYONE,
+    };
+    let read = Read {
+        session,
+        number,
+        replier: EVERYONE,
+        op: string(2),
+    };
+    let mut result = SegmentWriter::after(vec![0; 9]);
+    for part in [string(3), Bytes::from_static(b"between"), string(4)] {
+        result.put(&part);
+    }
+    let span = |offset| Span {
+        offset,
+        length: 1 << 16,
+    };
+    let values = vec![span(9), span(9 + (1 << 16) + 7)];
+    let parted = Parted::new(Segments::from(result), values).expect("values in order");
+    assert_eq!(
+        parted.digest(),
+        Parted::from_slice(&parted.to_bytes()).unwrap().digest()
+    );
+    let reply = |body| Reply {
+        session,
+        number,
+        view: View(5),
+        tentative: false,
+        body,
+    };
+    let vouched = Vouched {
+        reply: reply(ReplyBody::Full(string(5))),
+        vouchers: Vec::new(),
+    };
+    share(&ClientMessage::Request(request), 1);
+    share(&ClientMessage::Read(read), 1);
+    share(&ReplicaMessage::Reply(reply(ReplyBody::Full(string(6)))), 1);
+    share(&ReplicaMessage::Read(reply(ReplyBody::Parted(parted))), 2);
+    share(&ReplicaMessage::Vouched(vouched), 1);
+}
+
+/// A message is its bytes, and has so many long strings, which are the same memory in each of two encodings.
+fn share(message: &impl Encode, count: usize) {
+    let encode = || {
+        let mut out = SegmentWriter::after(Vec::new());
+        message.encode_shared(&mut out);
+        out.end()
+    };
+    let ((first, rest), (_, again)) = (encode(), encode());
+    assert_eq!([&first[..], &rest.concat()].concat(), message.to_bytes());
+    let same = rest.iter().zip(&again);
+    let same = same.filter(|(a, b)| a.as_ptr() == b.as_ptr());
+    assert_eq!(same.count(), count);
+}
+
 thread_local!(static READ: Cell<usize> = const { Cell::new(0) });
 
 /// An item of one byte that counts how often it is read.

@@ -428,7 +428,7 @@ impl<S: Service + Clone> World<S> {
                         &mut self.found[attempt as usize][at]
                     }
                 };
-                let outcome = body.result().unwrap().clone();
+                let outcome = body.result().unwrap();
                 assert!(found.replace(outcome).is_none(), "{tag:?} is done twice");
             }
             self.layers.extend(self.flight.take_layers());

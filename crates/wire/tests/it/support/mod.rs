@@ -27,9 +27,21 @@ pub struct Codec<T> {
 /// The way of a type that has one form wherever it stands.
 pub fn codec<T: Encode + Decode>() -> Codec<T> {
     Codec {
-        encode: T::to_bytes,
+        encode: encoded,
         decode: T::from_bytes,
     }
+}
+
+/// A value's bytes, which are the same where strings are shared with it.
+fn encoded<T: Encode>(value: &T) -> Vec<u8> {
+    let bytes = value.to_bytes();
+    for shared_from in [1, 20] {
+        let mut out = SegmentWriter::after(Vec::new()).sharing_from(shared_from);
+        value.encode_shared(&mut out);
+        let shared = Segments::from(out).joined();
+        assert_eq!(shared, bytes, "from {shared_from} bytes on");
+    }
+    bytes
 }
 
 impl<T: PartialEq + Debug> Codec<T> {
@@ -510,8 +522,10 @@ fn parted() -> impl Strategy<Value = Parted> {
             Span { offset, length }
         });
         let spans: Vec<Span> = spans.collect();
-        let result = vec![7; end as usize + 1];
-        Parted::new(result.into(), spans).unwrap()
+        // In two places, wherever values are.
+        let mut result = SegmentWriter::after(vec![7; end as usize / 2]).sharing_from(1);
+        result.put(&vec![8; end as usize + 1 - end as usize / 2].into());
+        Parted::new(result, spans).unwrap()
     })
 }
 
