@@ -11,7 +11,9 @@ use quorate_state::transfer::{Counts, Found, Lie, Lookup};
 use quorate_state::{Layer, Snapshot};
 use quorate_wire::evidence::Evidence;
 use quorate_wire::message::{ClientMessage, PeerMessage, ReplicaMessage};
-use quorate_wire::{ClientId, Digest, LogIndex, MacKey, RecoveryStatement, ReplicaId, Seq, Signer};
+use quorate_wire::{
+    Body, ClientId, Digest, LogIndex, MacKey, RecoveryStatement, ReplicaId, Seq, Signer,
+};
 
 use crate::clients::ConnectionId;
 
@@ -86,6 +88,9 @@ pub enum Output {
         complete: bool,
         /// The writes.
         layer: Arc<Layer>,
+        /// Long operations of which values in it may be parts, with the digests of their pieces: where there is no log, which says so of all
+        /// that it holds.
+        bodies: Vec<Body>,
     },
     /// Operations that can run, each on a worker of its own; [`Input::Ran`] comes back, in any order. Only where there are workers.
     Run(Vec<Job>),

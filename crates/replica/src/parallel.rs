@@ -181,6 +181,7 @@ impl<S: Service> Replica<S> {
 
     /// A batch that has committed has entered.
     fn on_entered(&mut self, ordered: &Ordered) {
+        self.note_bodies(ordered);
         let Some(parallel) = &mut self.parallel else {
             return;
         };

@@ -15,7 +15,7 @@ use quorate_state::{Fault, Layer, MemorySnapshot, Snapshot, State, transfer as s
 use quorate_wire::message::{ClientMessage, PeerMessage, StateMessage};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
-    Authentication, ClientId, Digest, LogIndex, Quorum, ReplicaId, ReplicaKeys, Seq,
+    Authentication, Body, ClientId, Digest, LogIndex, Quorum, ReplicaId, ReplicaKeys, Seq,
 };
 
 use crate::asks::Asks;
@@ -86,6 +86,10 @@ pub struct Replica<S> {
     pub(crate) parallel: Option<Parallel>,
     pub(crate) reads: WaitingReads,
     pub(crate) checkpoints: Checkpoints,
+    /// Whether there is a log, or none (durability `memory`).
+    has_log: bool,
+    /// Long operations whose writes are not on their way to the store yet, with their places.
+    bodies: VecDeque<(Seq, Body)>,
     pub(crate) transfer: Transfer,
     pub(crate) former: Option<Former>,
     pub(crate) doubts: Doubts,
@@ -130,6 +134,7 @@ impl<S: Service> Replica<S> {
             false => usize::MAX,
         };
         let checkpoints = Checkpoints::new(config.checkpoint_bytes);
+        let has_log = config.durable;
         let executor = Executor::new(service).keeping(config.kept_bytes);
         let executor = executor.of_group(&config.keys);
         let has_holders = matches!(config.keys, ReplicaKeys::Certified { .. });
@@ -154,6 +159,8 @@ impl<S: Service> Replica<S> {
             parallel: (workers.count > 0).then(|| Parallel::new(workers)),
             reads: WaitingReads::default(),
             checkpoints,
+            has_log,
+            bodies: VecDeque::new(),
             transfer: Transfer::Idle,
             former: former.then(Former::default),
             doubts: Doubts::default(),
@@ -469,6 +476,7 @@ impl<S: Service> Replica<S> {
             None => self.run(&ordered, false)?,
         }
         self.applied = ordered.seq;
+        self.note_bodies(&ordered);
         let requests = ordered.requests.iter().map(|known| &known.request);
         if self
             .checkpoints
@@ -492,11 +500,26 @@ impl<S: Service> Replica<S> {
             layer,
         } = piece;
         self.in_store += 1;
+        let of_layer = self.bodies.partition_point(|(at, _)| *at <= seq);
+        let bodies = self.bodies.drain(..of_layer).map(|(_, body)| body);
         self.out.push_back(Output::Store {
             seq,
             complete,
             layer,
+            bodies: bodies.collect(),
         });
+    }
+
+    /// A batch is executed for good: what is known of its long operations goes to the store with what they write. The log keeps as much in memory of
+    /// what comes after the last checkpoint.
+    pub(crate) fn note_bodies(&mut self, ordered: &Ordered) {
+        if self.has_log {
+            return;
+        }
+        let bodies = ordered.requests.iter().map(|known| known.request.body());
+        let long = bodies.filter(|body| body.is_long());
+        let noted = long.map(|body| (ordered.seq, body.clone()));
+        self.bodies.extend(noted);
     }
 
     fn on_stored(
@@ -524,6 +547,7 @@ impl<S: Service> Replica<S> {
             self.snapshots = [(seq, snapshot)].into();
             self.applied = seq;
             self.checkpoints.restart();
+            self.bodies.clear();
             self.tell_recoveries(now, seq)?;
             self.agree(now, AgreementInput::StateFetched(seq, root));
             return self.note_vouched();

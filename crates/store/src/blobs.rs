@@ -71,7 +71,7 @@ struct Inner {
     next: u64,
     /// Files that are open for reading.
     open: BTreeMap<u64, Arc<dyn Disk>>,
-    /// Bytes that the log wrote and rows may come to refer to, by their address.
+    /// Bytes that were hashed in pieces, and that rows may come to refer to where the log wrote them; by their address.
     recent: BTreeMap<usize, Recent>,
     /// Bytes that a former store has, which rows may come to refer to.
     offered: VecDeque<Offered>,
@@ -89,7 +89,8 @@ struct Segment {
 #[derive(Debug)]
 struct Recent {
     body: Body,
-    place: Place,
+    /// Where the log has them.
+    place: Option<Place>,
     seq: Seq,
 }
 
@@ -206,6 +207,15 @@ impl Blobs {
     /// Says that the log has written these bytes, for the place `seq` in the agreed order, and that they are durable.
     /// Rows that are slices of them need not be written again, up to the checkpoint that `seq` belongs to.
     pub fn remember(&self, body: Body, place: Place, seq: Seq) {
+        self.note(body, Some(place), seq);
+    }
+
+    /// The same of bytes that no log has: only their digests are known.
+    pub(crate) fn know(&self, body: Body, seq: Seq) {
+        self.note(body, None, seq);
+    }
+
+    fn note(&self, body: Body, place: Option<Place>, seq: Seq) {
         let address = body.bytes().as_ptr().addr();
         let recent = Recent { body, place, seq };
         self.lock().recent.insert(address, recent);
@@ -233,9 +243,10 @@ impl Blobs {
             return Some(offered.place);
         }
         let (recent, from) = inner.recent(value)?;
+        let place = recent.place?;
         Some(Place {
-            segment: recent.place.segment,
-            offset: recent.place.offset + from as u64,
+            segment: place.segment,
+            offset: place.offset + from as u64,
             length: value.len() as u32,
         })
     }
@@ -302,7 +313,8 @@ impl Blobs {
             let mut inner = self.lock();
             inner.segments.remove(&number);
             inner.open.remove(&number);
-            inner.recent.retain(|_, r| r.place.segment != number);
+            let is_in = |place: Place| place.segment == number;
+            inner.recent.retain(|_, r| !r.place.is_some_and(is_in));
         }
         let removed = self.directory.remove(number);
         removed.map_err(|source| self.error(number, source))
@@ -467,6 +479,12 @@ mod tests {
         let copy = Bytes::copy_from_slice(&piece);
         assert_eq!(blobs.digest(&copy), None);
         blobs.forget(Seq(1));
+        assert_eq!(blobs.digest(&piece), None);
+
+        // Where no log has them, only the digest is known.
+        blobs.know(bytes.clone().into(), Seq(2));
+        assert_eq!((blobs.digest(&piece), blobs.find(&piece)), (digest, None));
+        blobs.forget(Seq(2));
         assert_eq!(blobs.digest(&piece), None);
 
         // What a former store was read for is known until it is stored, whatever its length.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quorate_state::{Layer, Snapshot, tree};
-use quorate_wire::{Decode, Digest, Encode, Reader, Seq};
+use quorate_wire::{Body, Decode, Digest, Encode, Reader, Seq};
 use redb::{Builder, Database, Durability, WriteTransaction};
 
 use crate::blobs::Blobs;
@@ -123,6 +123,12 @@ impl Store {
     /// Where the store stands.
     pub fn newest(&self) -> Position {
         self.newest.clone()
+    }
+
+    /// Takes note of the digests of a long operation's pieces: values that are these very bytes, and are written up to the checkpoint `seq`, are not
+    /// hashed again.
+    pub fn know(&self, body: Body, seq: Seq) {
+        self.space.blobs.know(body, seq);
     }
 
     /// Writes `delta` over the newest contents, durably and as a whole, and returns the new root and a snapshot of the new

@@ -428,7 +428,8 @@ impl<S: Service> Core<S> {
                     seq,
                     complete,
                     layer,
-                } => self.store.write(seq, complete, layer),
+                    bodies,
+                } => self.store.write(seq, complete, layer, bodies),
                 Output::Run(jobs) => {
                     if let Some(pool) = &self.pool {
                         pool.run(jobs);

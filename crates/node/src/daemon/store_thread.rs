@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use quorate_state::{Layer, Snapshot};
 use quorate_store::{Store, StoreError};
-use quorate_wire::{Digest, Seq};
+use quorate_wire::{Body, Digest, Seq};
 
 /// What the store's thread says.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ struct Job {
     seq: Seq,
     complete: bool,
     layer: Arc<Layer>,
+    bodies: Vec<Body>,
 }
 
 /// The store's thread.
@@ -53,8 +54,12 @@ impl StoreThread {
                 seq,
                 complete,
                 layer,
+                bodies,
             }) = receiver.recv()
             {
+                for body in bodies {
+                    store.know(body, seq);
+                }
                 match store.checkpoint(seq, &layer, complete) {
                     Ok((root, snapshot)) => {
                         tell(StoreEvent::Stored {
@@ -74,14 +79,15 @@ impl StoreThread {
         }
     }
 
-    /// Writes a layer over the newest content. How many wait is bounded by the replica.
-    pub fn write(&self, seq: Seq, complete: bool, layer: Arc<Layer>) {
+    /// Writes a layer over the newest content, of which the digests of some parts are known. How many wait is bounded by the replica.
+    pub fn write(&self, seq: Seq, complete: bool, layer: Arc<Layer>, bodies: Vec<Body>) {
         if let Some(jobs) = &self.jobs {
             // Fails only after `Failed` was told.
             let _ = jobs.send(Job {
                 seq,
                 complete,
                 layer,
+                bodies,
             });
         }
     }

@@ -12,7 +12,7 @@ use quorate_files::{
     Action, Admission, Answer, FileService, Genesis, Ino, Op, Outcome, Target, Who,
 };
 use quorate_replica::{Input, Output, Replica};
-use quorate_state::MemorySnapshot;
+use quorate_state::{MemorySnapshot, Summary};
 use quorate_wire::message::Outcome as Executed;
 use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, ReplyBody};
 use quorate_wire::{Decode, Encode, MacKey, ReplicaId, Seq};
@@ -32,13 +32,16 @@ struct Files {
     store: MemorySnapshot,
     /// After which places there were checkpoints, and how many bytes were in each layer.
     layers: Vec<(Seq, usize)>,
+    /// How many long operations came with each layer, and how many of its values these have the digests of.
+    known: Vec<(usize, usize)>,
     results: Vec<Bytes>,
 }
 
 impl Files {
-    fn new(workers: usize) -> Files {
+    fn new(workers: usize, durable: bool) -> Files {
         let config = Config {
             checkpoint_bytes: MOST,
+            durable,
             ..config(1, ReplicaId(0))
         };
         let service = FileService::new(Genesis::for_all(1 << 30, 100), Admission::members_only());
@@ -54,6 +57,7 @@ impl Files {
             asked: 0,
             store,
             layers: Vec::new(),
+            known: Vec::new(),
             results: Vec::new(),
         };
         let key = MacKey([3; 32]);
@@ -84,7 +88,19 @@ impl Files {
                 seq,
                 complete,
                 layer,
+                bodies,
             } => {
+                let is_known = |value: &&Bytes| {
+                    let digest = Summary::of(value).digest;
+                    let address = value.as_ptr().addr();
+                    bodies.iter().any(|body| {
+                        let from = address.wrapping_sub(body.bytes().as_ptr().addr());
+                        body.piece(from, value.len()) == Some(digest)
+                    })
+                };
+                let values = layer.values().flatten();
+                let known = values.filter(is_known).count();
+                self.known.push((bodies.len(), known));
                 let rows = layer.iter();
                 let bytes = rows.map(|(k, v)| k.len() + v.as_ref().map_or(0, Bytes::len));
                 self.layers.push((seq, bytes.sum()));
@@ -97,6 +113,7 @@ impl Files {
                     snapshot: Arc::new(snapshot),
                 })
             }
+            Output::Persist(index, _) => Some(Input::Persisted(index)),
             Output::Reply(_, reply) => {
                 if let ReplicaMessage::Reply(reply) = reply
                     && let ReplyBody::Full(result) = reply.body
@@ -158,7 +175,7 @@ impl Files {
 fn short_requests_make_no_long_layers() {
     let mut all = Vec::new();
     for workers in [0, 2] {
-        let mut files = Files::new(workers);
+        let mut files = Files::new(workers, false);
         let (a, b) = (files.make(b"a"), files.make(b"b"));
         for at in 0..8 {
             let data = vec![at as u8 + 1; MIB as usize];
@@ -216,4 +233,28 @@ fn short_requests_make_no_long_layers() {
     assert_eq!(all[0], all[1], "with workers and without");
     let in_time = |(seq, _): &&(Seq, usize)| seq.0.is_multiple_of(CHECKPOINT_INTERVAL);
     assert!(all[0].iter().filter(in_time).count() < all[0].len());
+}
+
+/// What a long write brings is hashed once, also where no log says what is known of it: it goes to the store with the layer that has its
+/// chunks, and with no other. Where there is a log it does not.
+#[test]
+fn long_operations_go_with_their_layers() {
+    for (workers, durable) in [(0, false), (2, false), (0, true), (2, true)] {
+        let mut files = Files::new(workers, durable);
+        let ino = files.make(b"a");
+        for at in 0..8 {
+            let data = vec![at as u8 + 1; MIB as usize];
+            files.write(ino, at * MIB, data.into());
+        }
+        // Each is as much as there is between two checkpoints, and short ones bring nothing.
+        (0..20).for_each(|at| files.write(ino, at * CHUNK, Bytes::from_static(b"x")));
+        let with_any = files.known.iter().filter(|known| **known != (0, 0));
+        let expected = if durable { 0 } else { 8 };
+        assert_eq!(with_any.clone().count(), expected, "{:?}", files.known);
+        assert!(
+            with_any.clone().all(|known| *known == (1, 16)),
+            "{:?}",
+            files.known
+        );
+    }
 }

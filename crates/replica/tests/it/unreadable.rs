@@ -109,6 +109,7 @@ impl Group {
                         seq,
                         complete,
                         layer,
+                        ..
                     } => {
                         let (after, root) = self.stores[to].1.apply(&layer).unwrap();
                         let after = Arc::new(after);

@@ -272,6 +272,7 @@ impl World {
                 seq,
                 complete,
                 layer,
+                ..
             } => {
                 let disk = &mut self.servers[server].disk;
                 disk.writes.push_back(Write {

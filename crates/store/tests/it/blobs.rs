@@ -67,6 +67,22 @@ fn assert_same(snapshot: &dyn Snapshot, model: &MemorySnapshot) {
     assert!(all(snapshot).into_iter().eq(model.entries.clone()));
 }
 
+/// What is known of bytes that no log has is their digest alone: they are written, and the state is the same.
+#[test]
+fn what_only_its_digest_is_known_of_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    let body: Bytes = (0..3).flat_map(|k| value(k, 0)).collect();
+    store.know(body.clone().into(), Seq(1));
+    let piece = |k: usize| Some(body.slice(k * VALUE..(k + 1) * VALUE));
+    let delta: Layer = (0..3).map(|k| (key(k as u64), piece(k))).collect();
+    let (model, root) = MemorySnapshot::default().apply(&delta).unwrap();
+    assert_eq!(store.checkpoint(Seq(1), &delta, true).unwrap().0, root);
+    assert_eq!(segment_bytes(dir.path()), body.len() as u64);
+    drop((store, body, delta));
+    assert_same(&*open(dir.path()).newest().snapshot, &model);
+}
+
 /// Bytes that the log has written are not written again; others are, once; and small ones lie in the store's file.
 #[test]
 fn large_values_are_written_once() {
