@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,9 +53,26 @@ pub struct WalThread {
 
 #[derive(Debug)]
 struct Shared {
-    wal: Mutex<Wal>,
+    /// Who works on the log takes it and gives it back, so that nobody holds a lock while the disk does something. It is here when it is
+    /// wanted: the thread takes it where there are commands, and whoever gives commands only where there are none, and
+    /// gives it back before the next one.
+    wal: Mutex<Option<Box<Wal>>>,
     /// Commands that the thread has not done yet.
     waiting: AtomicUsize,
+}
+
+impl Shared {
+    fn take(&self) -> Option<Box<Wal>> {
+        self.slot().take()
+    }
+
+    fn give_back(&self, wal: Box<Wal>) {
+        *self.slot() = Some(wal);
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Box<Wal>>> {
+        self.wal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl WalThread {
@@ -63,7 +80,7 @@ impl WalThread {
     pub fn spawn(wal: Wal, tell: impl FnMut(WalEvent) + Send + 'static) -> WalThread {
         let (sender, receiver) = mpsc::channel();
         let shared = Arc::new(Shared {
-            wal: Mutex::new(wal),
+            wal: Mutex::new(Some(Box::new(wal))),
             waiting: AtomicUsize::new(0),
         });
         let thread = {
@@ -89,18 +106,15 @@ impl WalThread {
         let has_bodies = records.iter().any(|record| !record.bodies.is_empty());
         let is_idle = self.shared.waiting.load(Ordering::Acquire) == 0;
         self.left_to_thread = self.left_to_thread.saturating_sub(1);
-        if !is_small || has_bodies || !is_idle || self.left_to_thread > 0 {
+        let is_quick = is_small && !has_bodies && is_idle && self.left_to_thread == 0;
+        let Some(mut wal) = is_quick.then(|| self.shared.take()).flatten() else {
             self.append(records);
             return Ok(None);
-        }
+        };
         let began = now();
-        let mut wal = self
-            .shared
-            .wal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        wal.append(&records)?;
-        wal.sync()?;
+        let done = wal.append(&records).and_then(|()| wal.sync());
+        self.shared.give_back(wal);
+        done?;
         if began.elapsed() > SLOW {
             self.left_to_thread = AFTER_SLOW;
         }
@@ -142,16 +156,22 @@ impl Drop for WalThread {
 }
 
 fn run(shared: &Shared, commands: &Receiver<Command>, mut tell: impl FnMut(WalEvent)) {
-    let lock = || shared.wal.lock().unwrap_or_else(PoisonError::into_inner);
     while let Ok(first) = commands.recv() {
         let mut taken = 0;
-        let done = group(&mut lock(), first, commands, &mut taken, &mut tell);
+        let mut wal = shared
+            .take()
+            .expect("who gives a command has given the log back");
+        let done = group(&mut wal, first, commands, &mut taken, &mut tell);
+        shared.give_back(wal);
         if let Err(e) = done {
             return tell(WalEvent::Failed(e));
         }
         shared.waiting.fetch_sub(taken, Ordering::AcqRel);
     }
-    if let Err(e) = lock().close() {
+    // It is gone where whoever had it has died of a defect: then nothing is noted.
+    if let Some(mut wal) = shared.take()
+        && let Err(e) = wal.close()
+    {
         // All that was asked for is durable; only the note is missing.
         tracing::warn!("the write-ahead log could not be closed: {e}");
     }
