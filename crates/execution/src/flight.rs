@@ -608,7 +608,7 @@ impl<T> Flight<T> {
                     false => table.replace(call.session, reply, is_tentative, is_oldest),
                 }
                 table.set_busy(call.session, number, false);
-                if self.marks.is_empty() {
+                if self.marks.is_empty() || is_on(Mutant::BoundWhileWaiting) {
                     table.bound(call.session);
                 }
             } else {

@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_state::{Fault, Txn};
 use quorate_wire::message::Outcome;
+use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{RequestNumber, SessionId};
 
 use super::{Live, Table, Undo, bit};
@@ -34,7 +35,7 @@ fn gone_up_to<'a>(
     let mut bytes = 0;
     let over = counted.into_iter().rev().find(|reply| {
         bytes += reply.bytes();
-        bytes > most || reply.is_gone()
+        bytes > most || reply.is_gone() && !is_on(Mutant::GoneEndsNothing)
     });
     over.map(|reply| reply.number)
 }
@@ -42,7 +43,7 @@ fn gone_up_to<'a>(
 impl Live {
     /// Whether some result may be gone: it costs nothing to ask. Below one that is, none is kept, whatever room there is.
     fn may_exceed(&self, most: usize) -> bool {
-        self.bytes > most || self.has_gone
+        self.bytes > most || self.has_gone && !is_on(Mutant::HasGoneIgnored)
     }
 
     fn gone_up_to(&self, most: usize) -> Option<RequestNumber> {
@@ -74,7 +75,11 @@ impl Table {
             let without = reply.without_outcome();
             let before = core::mem::replace(reply, without);
             live.changed |= bit(slot);
-            if let Some(journal) = &mut self.journal {
+            if let Some(journal) = self
+                .journal
+                .as_mut()
+                .filter(|_| !is_on(Mutant::GoneForGood))
+            {
                 journal.push(Undo::Reply(id, slot, Some(before)));
             }
         }
@@ -99,7 +104,7 @@ impl Table {
     pub fn bound_rows_of(&self, id: SessionId, txn: &mut Txn<'_>) -> Result<(), Fault> {
         let most = self.kept_bytes;
         let live = self.live.get(&id);
-        if !live.is_some_and(|live| live.may_exceed(most)) {
+        if !live.is_some_and(|live| live.may_exceed(most)) || is_on(Mutant::RowsUnbounded) {
             return Ok(());
         }
         let rows = sessions::replies_in_place(txn, id)?;
@@ -119,13 +124,16 @@ impl Table {
         };
         let kept = live.replies[sessions::slot(number)].as_ref();
         let is_kept = kept.is_some_and(|reply| reply.number == number && !reply.is_gone());
-        is_kept && live.at_work.iter().any(|at_work| *at_work > number)
+        is_kept
+            && !is_on(Mutant::UndecidedNever)
+            && live.at_work.iter().any(|at_work| *at_work > number)
     }
 
     /// The outcome of a request whose result is kept here, where it is asked for again in the agreed order. It must not be undecided.
     pub fn as_agreed(&self, id: SessionId, number: RequestNumber, outcome: Bytes) -> Bytes {
         let most = self.kept_bytes;
         let exceeds = self.live.get(&id).filter(|live| live.may_exceed(most));
+        let exceeds = exceeds.filter(|_| !is_on(Mutant::AgreedAsKept));
         match exceeds.is_some_and(|live| live.gone_up_to(most) >= Some(number)) {
             true => Bytes::from_static(Outcome::GONE),
             false => outcome,

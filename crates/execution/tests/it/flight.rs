@@ -201,6 +201,19 @@ fn some_results_are_gone_when_they_are_asked_for() {
     assert!(played.gone >= 100 && played.most >= 2, "{played:?}");
 }
 
+/// Below a result that is gone nothing is kept, also where it comes later and there would be room: what counts is which requests were executed.
+#[test]
+fn below_a_result_that_is_gone_nothing_is_kept() {
+    // By their numbers; the results of 3 and 5 have seven bytes, the others six.
+    let op = |number, what| Ask::Op(1, number, [what, 1, 0, 1, 255]);
+    let asks = vec![op(3, 4), op(4, 2), op(5, 4), op(2, 2)];
+    // Asked again, one is gone and one is not.
+    let batches = [(1, asks), (1, vec![op(2, 2), op(4, 2)])];
+    let schedule: Vec<(u8, u8)> = (0..97_u8).map(|i| (i.wrapping_mul(83) % 80, i)).collect();
+    let played = play(&batches, &schedule, Conflicts::Declared, 0, (19, false));
+    assert_eq!(played.gone, 1);
+}
+
 /// An operation beyond a checkpoint that still waits comes to its end first. By its result others are gone for who asks, and none is in that
 /// checkpoint.
 #[test]
