@@ -16,6 +16,7 @@ use quorate_wire::{Authentication, Digest, ReplicaId, Seq, View};
 use crate::Millis;
 use crate::budget::Budget;
 use crate::core::Agreement;
+use crate::durable::Content;
 use crate::io::{Output, Rejected};
 use crate::slot::Stage;
 
@@ -401,6 +402,20 @@ impl Agreement {
             let ask = PeerMessage::Fetch(fetch);
             self.out.push_back(Output::Send(to, ask));
         }
+    }
+
+    /// What was executed at a place: the batch's digest, and its content, as far as it is here. Until a checkpoint at that place or beyond is stable.
+    pub fn executed_at(&self, seq: Seq) -> Option<(Digest, Option<Content>)> {
+        let slot = self.slots.get(&seq).filter(|_| seq <= self.executed)?;
+        let digest = slot.committed?;
+        let content = slot.batches.get(&digest).and_then(|batch| {
+            let request = |digest: &Digest| Some(self.pool.get(digest)?.request().clone());
+            Some(Content {
+                batch: (**batch).clone(),
+                requests: batch.requests.iter().map(request).collect::<Option<_>>()?,
+            })
+        });
+        Some((digest, content))
     }
 
     /// Another replica asks for content.

@@ -6,6 +6,7 @@ use alloc::string::ToString;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use quorate_agreement::durable::Content;
 use quorate_agreement::{
     Agreement, Config, Input as AgreementInput, Millis, Now, Ordered, Output as AgreementOutput,
     Record, Rejected, Seen, Signed, Standing,
@@ -669,6 +670,11 @@ impl<S: Service> Replica<S> {
     /// The last place whose effects are in the state.
     pub fn applied(&self) -> Seq {
         self.applied
+    }
+
+    /// What was agreed on at a place, see [`Agreement::executed_at`].
+    pub fn executed_at(&self, seq: Seq) -> Option<(Digest, Option<Content>)> {
+        self.agreement.executed_at(seq)
     }
 
     /// Brings the state's rows about sessions up to date, which otherwise happens before a layer is frozen; for comparisons.

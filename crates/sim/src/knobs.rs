@@ -113,6 +113,10 @@ pub struct Knobs {
     pub bad_mac_clients: usize,
     /// How far replicas' clocks are off, in milliseconds.
     pub skew_ms: u64,
+    /// Whether votes are in memory alone: then replicas have no logs, and one that crashes is dead for ever. No more crash than may be faulty.
+    pub memory: bool,
+    /// Operations on lists that are said to be much work, in a thousand.
+    pub heavy: u64,
     /// Whether everything is signed.
     pub authentication: Authentication,
     /// After how long replicas take another key, certified by their key holders; 0: they have none.
@@ -209,6 +213,8 @@ impl Knobs {
             exile: None,
             bad_mac_clients: 0,
             skew_ms: 0,
+            memory: false,
+            heavy: 0,
             authentication: Authentication::Mac,
             epochs: 0,
             tentative: true,
@@ -368,6 +374,16 @@ impl Knobs {
         let mut d = Dice::new(seed, 23);
         // Where results are long beside that, some are gone when they are asked for again.
         k.kept_bytes = d.pick(&[KEPT_BYTES, KEPT_BYTES, KEPT_BYTES, 60, 200, 1_000]);
+        let mut d = Dice::new(seed, 24);
+        if d.per_mille(200) {
+            k.heavy = d.pick(&[50, 300, 1_000]);
+        }
+        let mut d = Dice::new(seed, 25);
+        if d.per_mille(150) {
+            k.memory = true;
+            // Nobody comes back, with or without a log.
+            (k.forgets, k.recovers, k.crash_all) = (0, 0, 0);
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));
@@ -375,6 +391,10 @@ impl Knobs {
             k.think = (0, 0);
             k.loss = k.loss.min(10);
             k.rounds = 0;
+            if k.memory {
+                // It is only cut off, and all others are needed meanwhile.
+                (k.crash_every, k.aimed) = (0, None);
+            }
         }
         k
     }

@@ -14,6 +14,8 @@ pub struct Net {
     dice: Dice,
     calm: bool,
     blocked: BTreeSet<(Node, Node)>,
+    /// Cut off from all others, for long.
+    exile: Option<Node>,
     last_arrival: BTreeMap<(Node, Node), u64>,
 }
 
@@ -24,13 +26,14 @@ impl Net {
             dice: Dice::new(seed, 1),
             calm: false,
             blocked: BTreeSet::new(),
+            exile: None,
             last_arrival: BTreeMap::new(),
         }
     }
 
     /// When a message that leaves now arrives, and its second copy; neither if it is lost.
     pub fn arrivals(&mut self, knobs: &Knobs, now: u64, from: Node, to: Node) -> [Option<u64>; 2] {
-        if self.blocked.contains(&(from, to)) {
+        if self.is_blocked(from, to) {
             return [None, None];
         }
         if !self.calm && self.dice.per_mille(knobs.loss) {
@@ -75,7 +78,13 @@ impl Net {
 
     /// Whether nothing gets from one node to another.
     pub fn is_blocked(&self, from: Node, to: Node) -> bool {
-        self.blocked.contains(&(from, to))
+        let is_exiled = |node| self.exile == Some(node);
+        self.blocked.contains(&(from, to)) || is_exiled(from) || is_exiled(to)
+    }
+
+    /// Cuts a node off until another is named or none, whatever else is cut.
+    pub fn exile(&mut self, node: Option<Node>) {
+        self.exile = node;
     }
 
     /// All can talk to all again.
@@ -86,7 +95,7 @@ impl Net {
     /// From now on nothing is lost or late.
     pub fn heal(&mut self) {
         self.join();
-        self.calm = true;
+        (self.exile, self.calm) = (None, true);
     }
 
     /// A random set of nodes that is cut off.

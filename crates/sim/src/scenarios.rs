@@ -97,6 +97,7 @@ scenarios! {
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered
     adversaries::who_is_led_away_alone_is_met
+    views::without_logs_who_crashes_is_gone
     views::a_primary_hands_over
     views::service_is_back_within_two_timeouts
     views::a_view_begins_above_its_primarys_window
@@ -118,6 +119,7 @@ fn ask(w: &mut World, client: usize, token: u64) -> usize {
         key: (token % 3) as u8,
         token,
         expected: 0,
+        work: 0,
         padding: Bytes::from_static(&[7; 60]),
     };
     w.call(client, op.to_bytes().into(), false)

@@ -7,7 +7,7 @@ use quorate_fault::{Fault, Faulty};
 use quorate_replica::{Replica, Signing};
 use quorate_state::Layer;
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
-use quorate_wire::{LogIndex, Quorum, ReplicaId, ReplicaKeys, Signer, Time};
+use quorate_wire::{LogIndex, Quorum, ReplicaId, ReplicaKeys, Seq, Signer, Time};
 
 use crate::client::client_key;
 use crate::dice::Dice;
@@ -47,6 +47,8 @@ pub struct Server {
     pub entered: Option<LogIndex>,
     /// Up to where its log is on disk.
     pub durable: LogIndex,
+    /// Where it has no log: up to where it was looked at what it has executed.
+    pub shown: Seq,
     faulty: Option<Faulty>,
     by_round: Option<ByRound>,
     /// Whether it never starts again.
@@ -97,6 +99,7 @@ impl Server {
             seen: Seen::default(),
             entered: None,
             durable: LogIndex(0),
+            shown: Seq(0),
             faulty,
             by_round,
             dead: false,
@@ -118,7 +121,7 @@ impl Server {
                 guests: knobs.named() < knobs.clients,
                 clock_bound_ms: CLOCK_BOUND_MS,
                 authentication: knobs.authentication,
-                durable: true,
+                durable: !knobs.memory,
                 checkpoint_bytes: knobs.checkpoint_bytes,
                 kept_bytes: knobs.kept_bytes,
                 tuning: Tuning {

@@ -20,7 +20,9 @@ record! {
         /// A number that no other operation has.
         pub token: u64,
         /// The length that the list must have for [`CAS`].
-        pub expected: u64,
+        pub expected: u32,
+        /// How much work it is said to be, in KiB.
+        pub work: u32,
         /// Makes the operation long.
         pub padding: Bytes,
     }
@@ -132,6 +134,14 @@ impl Service for AnyService {
         }
     }
 
+    // It is asked for the service that a group has, and not for what it is told: an operation on files is no canonical one on lists.
+    fn work(op: &Bytes) -> usize {
+        match ListOp::from_bytes(op.clone()) {
+            Ok(op) => op.work as usize * 1024,
+            Err(_) => FileService::work(op),
+        }
+    }
+
     fn run(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Ran, Fault> {
         match self {
             AnyService::Lists => lists(txn, op).map(Ran::Done),
@@ -195,7 +205,8 @@ fn lists(txn: &mut Txn<'_>, op: &Bytes) -> Result<Bytes, Fault> {
         }
         None => Vec::new(),
     };
-    let appends = op.kind == APPEND || (op.kind == CAS && tokens.len() as u64 == op.expected);
+    let appends =
+        op.kind == APPEND || (op.kind == CAS && tokens.len() as u64 == u64::from(op.expected));
     if appends {
         tokens.push(op.token);
         let list = List { tokens };

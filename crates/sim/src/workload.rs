@@ -66,7 +66,12 @@ impl Asker {
             kind,
             key,
             token,
-            expected: self.lengths[usize::from(key)],
+            expected: self.lengths[usize::from(key)] as u32,
+            work: match knobs.heavy > 0 && self.dice.per_mille(knobs.heavy) {
+                // Of some a batch has several, of some one.
+                true => self.dice.pick(&[100, 1_000, 3_000, 8_193, 20_000]),
+                false => 0,
+            },
             padding: vec![token as u8; large.max(self.dice.below(80) as usize)].into(),
         };
         (op.to_bytes().into(), reads)

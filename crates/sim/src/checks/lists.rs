@@ -39,7 +39,7 @@ pub fn check(operations: &[Operation], last: impl Fn(u8) -> Vec<u64>) -> Result<
             operation,
             kind: op.kind,
             token: op.token,
-            expected: op.expected,
+            expected: op.expected.into(),
             tokens,
             end: *end,
         });

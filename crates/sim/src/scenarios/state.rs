@@ -54,6 +54,7 @@ pub(super) fn a_state_transfer_is_cut_short() -> Outcome {
             key: BULKY,
             token: 1000 + token,
             expected: 0,
+            work: 0,
             padding: vec![token as u8; 220_000].into(),
         };
         let operation = w.call(0, op.to_bytes().into(), false);

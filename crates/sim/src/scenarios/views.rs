@@ -25,6 +25,25 @@ pub(super) fn primary_crash() -> Outcome {
     w.finish().map(|_| ())
 }
 
+/// Votes are in memory alone. The primary's power goes, and it never comes back; the others go on, and none of them can go as well. What was
+/// promised before holds.
+pub(super) fn without_logs_who_crashes_is_gone() -> Outcome {
+    let mut w = group(2, |k| k.memory = true);
+    append(&mut w, 0, 0..5, 1000)?;
+    let open: Vec<usize> = (5..9).map(|token| ask(&mut w, 1, token)).collect();
+    w.run_for(1)?;
+    w.crash(0);
+    w.run_until("answered", 5_000, |w| {
+        open.iter().all(|&o| w.operation(o).done.is_some())
+    })?;
+    w.start(0)?;
+    w.crash(1);
+    assert!(w.server(0).replica.is_none() && w.server(1).replica.is_some());
+    append(&mut w, 0, 9..12, 5000)?;
+    assert_eq!(w.server(1).disk.wal.bytes(), 0);
+    w.finish().map(|_| ())
+}
+
 /// A primary that is to end hands its view over, and is gone when another leads: nobody's patience has to run out. One that does not
 /// lead says nothing.
 pub(super) fn a_primary_hands_over() -> Outcome {
@@ -255,6 +274,7 @@ pub(super) fn undone_results_are_not_missed() -> Outcome {
         key: 50 % 3,
         token: 51,
         expected: 0,
+        work: 0,
         padding: Bytes::new(),
     };
     let read = w.call(0, op.to_bytes().into(), true);

@@ -98,6 +98,9 @@ impl World {
                 self.check_recovery(server, standing.stable.0)?;
             }
         }
+        if self.knobs.memory && self.servers[server].is_correct() {
+            self.look_at_executed(server)?;
+        }
         self.carry_out(server)?;
         match before {
             Some(before) if self.servers[server].is_correct() => {
@@ -253,6 +256,12 @@ impl World {
                     });
                     self.after(0, Event::TakeBack(server, incarnation));
                 }
+            }
+            // There is nothing to be cut.
+            Output::Truncate { .. } if self.knobs.memory => {}
+            Output::Persist(..) if self.knobs.memory && correct => {
+                let what = format!("server {server} writes to a log, and has none");
+                return Err(Failure::new("memory alone", what));
             }
             Output::Persist(index, record) => {
                 if matches!(record, Record::Entered(_)) {

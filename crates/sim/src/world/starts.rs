@@ -207,11 +207,21 @@ impl World {
         }
     }
 
-    /// Takes the power from a server.
+    /// Whether the power of a server may go: where nobody comes back, no more than f replicas are faulty or gone.
+    fn may_crash(&self, server: usize) -> bool {
+        let gone = self.servers.iter().filter(|s| s.dead || !s.is_correct());
+        let mut gone: BTreeSet<ReplicaId> = gone.map(|s| s.id).collect();
+        gone.insert(self.servers[server].id);
+        !self.knobs.memory || gone.len() <= self.quorum.f()
+    }
+
+    /// Takes the power from a server, where it may go.
     pub fn crash(&mut self, server: usize) {
-        if self.servers[server].replica.is_none() {
+        if self.servers[server].replica.is_none() || !self.may_crash(server) {
             return;
         }
+        // What it has promised it knew in memory alone.
+        self.servers[server].dead |= self.knobs.memory;
         self.note(&[3, server as u64], || format!("server {server} crashes"));
         self.stats.crashes += 1;
         self.servers[server].crash(&mut self.dice);

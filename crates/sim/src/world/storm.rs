@@ -11,6 +11,7 @@ pub(super) enum Blow {
     ClientCrash,
     Twins,
     Exile(usize),
+    Return,
     End(usize),
     Strike,
     Turn,
@@ -97,6 +98,19 @@ impl World {
                 let delay = self.dice.below(500_000);
                 self.after(delay, Event::StartClient(client));
                 self.again(self.knobs.client_crash_every, blow);
+            }
+            // It would not come back.
+            Blow::Exile(server) if self.knobs.memory => {
+                self.note(&[52, server as u64], || {
+                    format!("server {server} is cut off")
+                });
+                self.net.exile(Some(server));
+                let back = self.knobs.storm * 9 / 10;
+                self.at(back, Event::Storm(Blow::Return));
+            }
+            Blow::Return => {
+                self.note(&[53], || "nobody is cut off any more".into());
+                self.net.exile(None);
             }
             Blow::Exile(server) | Blow::End(server) => self.crash(server),
             Blow::Strike => self.strike()?,
@@ -218,6 +232,7 @@ impl World {
     fn leave_a_core(&mut self) {
         let mut dead: BTreeSet<ReplicaId> =
             self.knobs.adversaries.iter().map(|(r, _)| *r).collect();
+        dead.extend(self.servers.iter().filter(|s| s.dead).map(|s| s.id));
         while dead.len() < self.quorum.f() {
             dead.insert(ReplicaId(self.dice.below(self.quorum.n() as u64) as u8));
         }

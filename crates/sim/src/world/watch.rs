@@ -51,14 +51,39 @@ impl World {
         if let Some(Content { batch, requests }) = content {
             self.agreement.on_content(name, batch, requests);
         }
-        if let Some((seq, digest)) = executed {
-            self.note(&[5, server as u64, seq.0], || {
-                format!("server {server} executes {seq:?} {digest:?}")
-            });
-            self.agreement.on_executed(server, seq, digest)?;
-            self.catch_reference_up()?;
+        match executed {
+            Some((seq, digest)) => self.on_executed(server, seq, digest),
+            None => Ok(()),
+        }
+    }
+
+    /// What a correct server without a log has executed in this step. One that is far behind may have forgotten it by the end of that; whoever
+    /// is first with a place has not, since no checkpoint at it is stable before others have it too.
+    pub(super) fn look_at_executed(&mut self, server: usize) -> Result<(), Failure> {
+        let it = &mut self.servers[server];
+        let Some(replica) = &it.replica else {
+            return Ok(());
+        };
+        let standing = replica.standing();
+        let first = it.shown.max(standing.stable.0).0 + 1;
+        it.shown = it.shown.max(standing.executed);
+        let places = (first..=standing.executed.0).map(Seq);
+        let executed = places.filter_map(|seq| Some((seq, replica.executed_at(seq)?)));
+        for (seq, (digest, content)) in executed.collect::<Vec<_>>() {
+            if let Some(Content { batch, requests }) = content {
+                self.agreement.on_content(&digest, &batch, &requests);
+            }
+            self.on_executed(server, seq, digest)?;
         }
         Ok(())
+    }
+
+    fn on_executed(&mut self, server: usize, seq: Seq, digest: Digest) -> Result<(), Failure> {
+        self.note(&[5, server as u64, seq.0], || {
+            format!("server {server} executes {seq:?} {digest:?}")
+        });
+        self.agreement.on_executed(server, seq, digest)?;
+        self.catch_reference_up()
     }
 
     pub(super) fn catch_reference_up(&mut self) -> Result<(), Failure> {

@@ -38,6 +38,7 @@ tests! {
     inconsistent_authenticators_without_a_repeat
     absurd_messages_are_refused
     primary_crash
+    without_logs_who_crashes_is_gone
     a_primary_hands_over
     a_view_begins_above_its_primarys_window
     power_cut

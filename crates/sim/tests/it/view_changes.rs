@@ -12,6 +12,7 @@ fn append(w: &mut World, token: u64) -> Result<(), Failure> {
         key: (token % 3) as u8,
         token,
         expected: 0,
+        work: 0,
         padding: Bytes::from_static(&[7; 60]),
     };
     let operation = w.call(0, op.to_bytes().into(), false);
