@@ -36,6 +36,8 @@ use tree::Tree;
 const SERVERS: usize = 4;
 /// Parts of what the servers bear when they are asked straight.
 const OFFERED: [f64; 6] = [0.1, 0.2, 0.4, 0.6, 0.8, 1.0];
+/// How many of them there are in a run that only shows that it runs.
+const QUICK_OFFERED: usize = 2;
 /// Connections over which calls come at a rate.
 const CONNECTIONS: usize = 4;
 /// Bytes of long READs, and how many each connection has in flight.
@@ -269,13 +271,17 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
         has: has.clone(),
     });
     let tree = Arc::new(tree);
+    let offered = match options.run.quick {
+        true => &OFFERED[..QUICK_OFFERED],
+        false => &OFFERED,
+    };
     let web = [(1, 1), (CONNECTIONS, 16), (64, 1)];
     let web = web.map(|(connections, calls)| Load::in_flight(connections, calls, None));
     let long = LONG_READS;
     let long = long.map(|bytes| Load::in_flight(CONNECTIONS, LONG_READS_IN_FLIGHT, Some(bytes)));
     let closed = [&web[..], &long].concat();
     let takers = |load: &Load| sides.iter().filter(|side| load.is_for(side.way)).count();
-    let cases = closed.iter().map(takers).sum::<usize>() + OFFERED.len() * sides.len();
+    let cases = closed.iter().map(takers).sum::<usize>() + offered.len() * sides.len();
     let mut progress = Progress::new(cases * options.run.rounds);
     let sides = &sides;
     for load in closed {
@@ -299,7 +305,7 @@ pub async fn run(options: &Options, report: &mut Routed) -> Result<()> {
         eprintln!("no rates: they are parts of what \"direct, 4 connections x 16\" bears");
         return Ok(());
     };
-    for part in OFFERED {
+    for part in offered {
         let load = Load {
             connections: CONNECTIONS,
             asks: Asks {

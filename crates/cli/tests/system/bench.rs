@@ -353,12 +353,12 @@ fn the_router_is_measured() {
     let rows = report["router"].as_array().unwrap();
     let of = |way: &str| rows.iter().filter(|row| row["way"] == way).count();
     for (way, loads) in [
-        ("direct", 11),
-        ("router", 11),
-        ("router_threads", 11),
+        ("direct", 7),
+        ("router", 7),
+        ("router_threads", 7),
         // Without the long READs.
-        ("direct_udp", 9),
-        ("router_udp", 9),
+        ("direct_udp", 5),
+        ("router_udp", 5),
     ] {
         assert_eq!(of(way), loads, "{way}: {rows:?}");
     }
