@@ -27,6 +27,8 @@
 #define MAX_IO (1U << 20)
 #define MAX_RECORD (MAX_IO + 4096)
 #define MAX_FRAGMENTS 64
+/* How many records can be looked at at once. */
+#define SCRATCHES 64
 #define LAST 0x80000000U
 /* The most of a reply without data, and what a call and a reply count for at least. */
 #define SMALL 1024
@@ -113,6 +115,7 @@ struct passage {
 };
 
 struct scratch {
+	__u32 is_taken;
 	__u8 room[HANDLE_HEAD];
 	struct bytes call;
 };
@@ -183,9 +186,11 @@ struct {
 	__type(value, __u64);
 } all_bytes SEC(".maps");
 
+/* Room to work in, for one run at a time. Not for each processor: a run that is not the interrupts' own can be interrupted by another there, which
+ * would leave one client's bytes to the other. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SCRATCHES);
 	__type(key, __u32);
 	__type(value, struct scratch);
 } scratches SEC(".maps");
@@ -333,8 +338,26 @@ static __always_inline __u32 read_call(const struct bytes *in, __u32 here, __u32
 	return end == len ? most : 0;
 }
 
+/* Room that no other run has; none where more records are looked at at once than there are places. */
+static __always_inline struct scratch *take_scratch(void)
+{
+	__u32 first = bpf_get_smp_processor_id() * 2;
+	for (__u32 n = 0; n < SCRATCHES; n++) {
+		__u32 place = (first + n) % SCRATCHES;
+		struct scratch *scratch = bpf_map_lookup_elem(&scratches, &place);
+		if (scratch && __sync_val_compare_and_swap(&scratch->is_taken, 0, 1) == 0)
+			return scratch;
+	}
+	return NULL;
+}
+
+static __always_inline void give_back(struct scratch *scratch)
+{
+	__sync_val_compare_and_swap(&scratch->is_taken, 1, 0);
+}
+
 /* A record from the client. */
-static __always_inline int on_call(struct __sk_buff *skb, struct session *session, __u32 number, __u32 at, __u32 all)
+static __always_inline int on_call(struct __sk_buff *skb, struct session *session, struct scratch *scratch, __u32 number, __u32 at, __u32 all)
 {
 	__u32 zero = 0, one = 1, head, len = all - 4;
 	__u64 taken = 0;
@@ -346,9 +369,8 @@ static __always_inline int on_call(struct __sk_buff *skb, struct session *sessio
 		session->has_base = 1;
 	}
 	struct config *c = bpf_map_lookup_elem(&config, &zero);
-	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
 	__u64 *everywhere = bpf_map_lookup_elem(&all_bytes, &zero), *given_up = bpf_map_lookup_elem(&all_bytes, &one);
-	if (!c || !scratch || !everywhere || !given_up)
+	if (!c || !everywhere || !given_up)
 		return SK_DROP;
 	__u32 here = len < CALL_BYTES ? len : CALL_BYTES;
 	KEEP(here);
@@ -473,15 +495,14 @@ static __always_inline int to_client(struct __sk_buff *skb, struct session *sess
 }
 
 /* A record from a server. */
-static __always_inline int on_reply(struct __sk_buff *skb, struct session *session, __u32 number, __u32 in_volume, __u32 at, __u32 all)
+static __always_inline int on_reply(struct __sk_buff *skb, struct session *session, struct scratch *scratch, __u32 number, __u32 in_volume, __u32 at, __u32 all)
 {
 	__u32 zero = 0, head, len = all - 4;
 	struct config *c = bpf_map_lookup_elem(&config, &zero);
-	struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
 	__u64 *everywhere = bpf_map_lookup_elem(&all_bytes, &zero);
 	struct end server = { number, in_volume };
 	struct link *link = bpf_map_lookup_elem(&links, &server);
-	if (!c || !scratch || !everywhere || !link)
+	if (!c || !everywhere || !link)
 		return SK_DROP;
 	struct bytes *reply = &scratch->call;
 	__u32 here = len < LOOKED_AT ? len : LOOKED_AT;
@@ -543,13 +564,19 @@ int tcp_switch(struct __sk_buff *skb)
 	struct session *session = bpf_map_lookup_elem(&sessions, &number);
 	if (!session || !session->is_on || session->broken)
 		return SK_DROP;
-	if (what == CLIENT)
-		return on_call(skb, session, number, at[1], at[0]);
 	if (what == USER) {
 		__sync_fetch_and_add(&session->user_replies, 1);
 		return to_client(skb, session, number, at[0]);
 	}
-	return on_reply(skb, session, number, what, at[1], at[0]);
+	struct scratch *scratch = take_scratch();
+	if (!scratch) {
+		end_session(session, number, TOO_MUCH);
+		return SK_DROP;
+	}
+	int verdict = what == CLIENT ? on_call(skb, session, scratch, number, at[1], at[0]) :
+				       on_reply(skb, session, scratch, number, what, at[1], at[0]);
+	give_back(scratch);
+	return verdict;
 }
 
 /* What helpers for packets ask for; MIT goes with it. */

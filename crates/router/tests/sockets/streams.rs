@@ -2,6 +2,7 @@
 //! these say so and pass.
 
 mod endings;
+mod together;
 
 use std::time::Duration;
 
