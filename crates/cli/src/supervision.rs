@@ -21,6 +21,6 @@ pub use control::{Control, Request, ask};
 pub use ear::tell;
 pub use programs::{Programs, digest};
 pub use records::{Records, steps_to_json};
-pub use recoveries::{Recoveries, check_durable, now_ms};
+pub use recoveries::{Recoveries, check_may_recover, now_ms};
 pub use schedule::Schedule;
 pub use window::{EXCEPT as NO_WINDOW_FOR, lines as window_lines};

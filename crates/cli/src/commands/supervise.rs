@@ -15,7 +15,7 @@ use crate::commands::{self, status};
 use crate::paths;
 use crate::supervision::{
     Account, Certificates, Children, Control, Launch, Programs, Records, Recoveries, Role,
-    Schedule, SignsOfLife, check_durable,
+    Schedule, SignsOfLife, check_may_recover,
 };
 
 /// How often the replica is looked after.
@@ -60,7 +60,7 @@ pub fn run(args: &Supervise) -> Result<()> {
     let mut schedule = Schedule::load(&state)?;
     if let Some(every) = args.every {
         if every.0.is_some() {
-            check_durable(&group).map_err(anyhow::Error::msg)?;
+            check_may_recover(&group).map_err(anyhow::Error::msg)?;
         }
         schedule.set(every.0)?;
     }

@@ -19,7 +19,7 @@ use crate::args::Up;
 use crate::commands::{self, init, mount, status};
 use crate::paths;
 use crate::supervision::{
-    Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule, check_durable,
+    Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule, check_may_recover,
 };
 use display::Display;
 use lock::Lock;
@@ -244,7 +244,7 @@ async fn serve(
     let mut schedule = Schedule::load(data)?;
     if let Some(every) = args.every {
         if every.0.is_some() {
-            check_durable(&group).map_err(anyhow::Error::msg)?;
+            check_may_recover(&group).map_err(anyhow::Error::msg)?;
         }
         schedule.set(every.0)?;
     }

@@ -148,7 +148,7 @@ impl Recoveries {
         let mut events = Vec::new();
         if let Some(s) = every_s {
             if s > 0 {
-                check_durable(&self.group).map_err(Error::msg)?;
+                check_may_recover(&self.group).map_err(Error::msg)?;
             }
             self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
             self.turns = self.turns_anew();
@@ -317,7 +317,7 @@ impl Recoveries {
                 }
                 Err(why) => (id, self.turns.refused(id, why, now_ms())?),
             },
-            Due::Over(id) => (id, NO_TIME.into()),
+            Due::Over(id, why) => (id, why.unwrap_or_else(|| NO_TIME.into())),
         };
         let told = format!("ALARM: replica {id} does not recover, though it is its turn: {why}");
         let at_ms = now_ms();
@@ -352,10 +352,7 @@ impl Recoveries {
         if !children.has(replica) {
             return Err(format!("replica {replica} is not run from here"));
         }
-        if self.group.quorum().f() == 0 {
-            return Err("a group of one replica has no others to recover by".into());
-        }
-        check_durable(&self.group)?;
+        check_may_recover(&self.group)?;
         self.check_forgetful(replica, force, reports)?;
         let unseen = self.unseen(replica, children);
         if !force {
@@ -507,8 +504,11 @@ impl Recoveries {
     }
 }
 
-/// Refuses to have a replica recover in a group where that would be its end.
-pub fn check_durable(group: &Group) -> Result<(), String> {
+/// Refuses to have a replica recover in a group where that would be its end: nobody is there, or nothing, from which it could come back.
+pub fn check_may_recover(group: &Group) -> Result<(), String> {
+    if group.quorum().f() == 0 {
+        return Err("a group of one replica has no others to recover by".into());
+    }
     match group.protocol().durability {
         Durability::Disk => Ok(()),
         Durability::Memory => Err(

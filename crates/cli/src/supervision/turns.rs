@@ -27,18 +27,19 @@ struct Refused {
     turn: u64,
     /// When it was refused first, in milliseconds since 1970.
     since: u64,
-    /// And last.
+    /// And last, and why.
     last: u64,
+    why: String,
     told: bool,
 }
 
 /// What is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Due {
     /// This replica is to recover.
     Now(u8),
-    /// The turn of this one has gone by, and nothing was told of it.
-    Over(u8),
+    /// The turn of this one has gone by, and nothing was told of it. With what it was refused for last, if it was.
+    Over(u8, Option<String>),
 }
 
 impl Turns {
@@ -68,10 +69,11 @@ impl Turns {
             let refused = self.refused.get(&id).filter(|refused| refused.turn == turn);
             if !schedule.is_in_turn(n, turn, now_ms) {
                 let was_told = refused.is_some_and(|refused| refused.told);
+                let why = refused.map(|refused| refused.why.clone());
                 self.had(id);
                 match was_told {
                     true => continue,
-                    false => return Some(Due::Over(id)),
+                    false => return Some(Due::Over(id, why)),
                 }
             }
             if refused.is_none_or(|refused| now_ms.saturating_sub(refused.last) >= AGAIN_MS) {
@@ -101,6 +103,7 @@ impl Turns {
             turn,
             since: now_ms,
             last: now_ms,
+            why: String::new(),
             told: false,
         };
         let refused = self.refused.entry(id).or_insert_with(new);
@@ -108,6 +111,7 @@ impl Turns {
             *refused = new();
         }
         refused.last = now_ms;
+        refused.why.clone_from(&why);
         let tells = !refused.told && now_ms.saturating_sub(refused.since) >= GRACE_MS;
         refused.told |= tells;
         tells.then_some(why)
@@ -166,13 +170,33 @@ mod tests {
         let turn = BEGIN + EVERY_MS / 4;
         let mut turns = Turns::new(&schedule, 4, turn - 1, |_, _| true);
         let due = |turns: &mut Turns, at| turns.due(&schedule, 4, &[1], at);
-        assert_eq!(due(&mut turns, turn + EVERY_MS / 4), Some(Due::Over(1)));
+        let over = Some(Due::Over(1, None));
+        assert_eq!(due(&mut turns, turn + EVERY_MS / 4), over);
         assert_eq!(due(&mut turns, turn + EVERY_MS / 4), None);
         let next = turn + EVERY_MS;
         assert_eq!(due(&mut turns, next), Some(Due::Now(1)));
         assert_eq!(turns.refused(1, String::new(), next), None);
         assert!(turns.refused(1, String::new(), next + GRACE_MS).is_some());
         assert_eq!(due(&mut turns, next + EVERY_MS / 4), None, "it was told");
+    }
+
+    /// A turn that was refused until it was over, in a part of the period that is too short for that to be told, is told with what it was refused for.
+    #[test]
+    fn a_short_turn_has_its_reason_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut schedule = schedule(&directory);
+        schedule
+            .set(Some(super::super::schedule::SHORTEST))
+            .unwrap();
+        let part = super::super::schedule::SHORTEST.as_millis() as u64 / 4;
+        let turn = BEGIN + part;
+        let mut turns = Turns::new(&schedule, 4, turn - 1, |_, _| true);
+        for at in (turn..turn + part).step_by(1_000) {
+            assert_eq!(turns.due(&schedule, 4, &[1], at), Some(Due::Now(1)));
+            assert_eq!(turns.refused(1, format!("at {}", at - turn), at), None);
+        }
+        let over = Some(Due::Over(1, Some(format!("at {}", part - 1_000))));
+        assert_eq!(turns.due(&schedule, 4, &[1], turn + part), over);
     }
 
     /// A supervisor that is started within a turn that was not had sees to it; not when it is late, nor of turns before there was a schedule.

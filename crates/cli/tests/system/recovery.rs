@@ -285,6 +285,32 @@ fn a_group_that_can_spare_nobody_is_left_alone() {
     assert_said(&recover(&data, 1), 1, &["nobody answers"]);
 }
 
+/// By the clock alone each replica has its turn, one after the other. When one is gone the next can't be spared: its turn is missed, with an alarm that says why,
+/// and no window is claimed any more. The one that is gone has its own turn, which brings it back, and then the others have theirs.
+#[test]
+fn turns_come_by_the_clock() {
+    let place = scratch();
+    let data = place.path().join("data");
+    let options = ["--no-mount", "--no-restart"];
+    let up = Up::start(&data, free_ports(1)[0], &options);
+    let mut every = quorate();
+    every.args(["schedule", "--every", "20s", "--data"]);
+    assert_said(&finish(every.arg(&data), Patience::default()), 0, &[]);
+    let is_claimed = || told(&data)["window_ms"].is_u64();
+    eventually("each has had its turn", is_claimed);
+    let ended = |id: usize| told(&data)["replicas"][id]["last"]["ended_ms"].as_u64();
+    let before = ended(3);
+    eventually("replica 3 has just had its turn", || ended(3) != before);
+    kill_process(up.replica(3), Signal::KILL).expect("it lives");
+    eventually("a turn is missed", || {
+        let text = told(&data)["text"].to_string();
+        text.contains("ALARM") && text.contains("turn to recover was missed: without it the group")
+    });
+    assert_eq!(told(&data)["window_ms"], Value::Null);
+    eventually("all have had their turns", is_claimed);
+    up.stop();
+}
+
 /// A replica that recovers is told by its supervisor which of the others' certificates are old: no older ones than it had noted before.
 fn assert_seen(replica: Pid, noted: &str) {
     let noted = noted.lines().skip(2).map(|line| {

@@ -396,6 +396,29 @@ async fn none_recovers_that_could_not_come_back() {
     children.hurry(ID);
 }
 
+/// A group of one has nobody to recover by: it has no schedule either, of which each turn would be an alarm.
+#[tokio::test]
+async fn one_alone_has_no_schedule() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let mut children = children(place, None);
+    let (records, _) = Records::load(place);
+    let schedule = Schedule::load(place).unwrap();
+    let replica = (
+        "127.0.0.1:7400".to_string(),
+        KeyPair::from_seed(&[1; 32]).public(),
+    );
+    let (files, purpose) = (Files::default(), Purpose::Service);
+    let group = Group::new("test", vec![replica], Vec::new(), files, purpose).unwrap();
+    let mut recoveries = Recoveries::new(Arc::new(group), schedule, records);
+    let refused = recoveries.set(Some(3600), None, &mut children);
+    assert!(refused.unwrap_err().to_string().contains("one replica"));
+    assert_eq!(recoveries.schedule.every(), None);
+    recoveries.set(Some(0), None, &mut children).unwrap();
+    children.hurry(ID);
+}
+
 /// A turn that is put off is not lost by another schedule; one that was had is not had again.
 #[tokio::test]
 async fn another_schedule_drops_no_turn() {
