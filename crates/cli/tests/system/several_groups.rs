@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command_line::{assert_said, ends};
 use crate::harness::{
-    Mount, Random, Status, Up, eventually, free_ports, is_mounted, long_or, quorate, require_fuse,
-    scratch,
+    Mount, Random, Status, Up, eventually, free_ports, holds_in_time, is_mounted, long_or, quorate,
+    require_fuse, scratch,
 };
 use crate::route::{Tree, act_locally, local_tree, op};
 
@@ -257,7 +257,7 @@ fn a_mount_is_killed_in_the_midst_of_renames() {
     }
     mount.unmount();
     let mut random = Random::new(3);
-    let mut moved = 0;
+    let moved = AtomicUsize::new(0);
     for round in 0..long_or(20, 5) {
         let mut mount = Mount::of_volume(&file, up.mounts());
         let base = mount.path().to_path_buf();
@@ -276,10 +276,13 @@ fn a_mount_is_killed_in_the_midst_of_renames() {
         assert_eq!(all, FILES, "round {round}: nothing else is there");
         let mut places: Vec<PathBuf> = (0..FILES).map(place_of).collect();
         let killed = AtomicBool::new(false);
+        let enough = moved.load(Ordering::Acquire) + 5;
         let wait = Duration::from_millis(50 + random.below(600));
         let pid = mount.process();
         thread::scope(|scope| {
             scope.spawn(|| {
+                // However slow the machine is. Where a rename fails, the other thread says so.
+                holds_in_time(|| moved.load(Ordering::Acquire) >= enough);
                 thread::sleep(wait);
                 killed.store(true, Ordering::Release);
                 kill_process(pid, Signal::KILL).expect("it lives");
@@ -290,7 +293,8 @@ fn a_mount_is_killed_in_the_midst_of_renames() {
                 let to = base.join(dir).join(format!("file-{n}"));
                 match fs::rename(&places[n], &to) {
                     Ok(()) => {
-                        moved += usize::from(places[n].parent() != to.parent());
+                        let is_across = places[n].parent() != to.parent();
+                        moved.fetch_add(usize::from(is_across), Ordering::AcqRel);
                         places[n] = to;
                     }
                     Err(_) if killed.load(Ordering::Acquire) => {}
@@ -300,6 +304,7 @@ fn a_mount_is_killed_in_the_midst_of_renames() {
         });
         mount.wait();
     }
+    let moved = moved.into_inner();
     println!("{moved} renames across directories");
     assert!(moved > 20);
     up.stop();
