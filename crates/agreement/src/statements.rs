@@ -288,6 +288,13 @@ impl Agreement {
         entry.is_some_and(|e| e.is_waiting())
     }
 
+    /// Of each replica the number of the last statement that a state tells of; empty in a group without key holders.
+    pub fn recoveries(&self) -> &[u64] {
+        self.epochs
+            .as_ref()
+            .map_or(&[], |epochs| &epochs.statements.ordered)
+    }
+
     /// A state tells of these recoveries.
     pub(crate) fn on_recoveries(&mut self, seq: Seq, numbers: &[u64]) {
         let replicas = self.config.quorum.replicas();

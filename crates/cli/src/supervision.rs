@@ -6,6 +6,7 @@ mod alive;
 mod children;
 mod control;
 mod ear;
+mod others;
 mod programs;
 mod records;
 mod recoveries;

@@ -667,6 +667,11 @@ impl<S: Service> Replica<S> {
         self.agreement.standing()
     }
 
+    /// Of each replica the number of its last recovery that the newest checkpoint tells of; empty in a group without key holders.
+    pub fn recoveries(&self) -> &[u64] {
+        self.agreement.recoveries()
+    }
+
     /// The last place whose effects are in the state.
     pub fn applied(&self) -> Seq {
         self.applied

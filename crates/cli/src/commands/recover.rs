@@ -79,8 +79,17 @@ fn print(schedule: &Value) {
             .unwrap_or("has not recovered yet");
         println!("replica {}: {next}; {last}", replica["id"]);
     }
+    for (id, text) in elsewhere(schedule) {
+        println!("ALARM: replica {id}: {text}");
+    }
     let window = schedule["window"].as_array().into_iter().flatten();
     for line in window.filter_map(Value::as_str) {
         println!("{line}");
     }
+}
+
+/// Of which replicas that are not run from there a supervisor says that they do not recover.
+pub fn elsewhere(told: &Value) -> impl Iterator<Item = (u64, &str)> {
+    let late = told["elsewhere"].as_array().into_iter().flatten();
+    late.filter_map(|late| Some((late["id"].as_u64()?, late["text"].as_str()?)))
 }

@@ -338,6 +338,7 @@ fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recover
             "uptime_ms": r.uptime_ms,
             "steps": supervision::steps_to_json(&r.steps, r.ordered),
             "went_back": r.went_back,
+            "recoveries": r.recoveries,
             "keys": r.keys.map(|k| json!({ "every_ms": k.every_ms, "age_ms": k.age_ms })),
             "fault": String::from_utf8_lossy(&r.fault),
         })

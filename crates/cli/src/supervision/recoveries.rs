@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::children::{Children, Fault};
 use super::control::{Answer, Request};
+use super::others::Others;
 use super::records::{Ended, Missed, Records};
 use super::schedule::Schedule;
 use super::turns::{Due, Turns};
@@ -61,6 +62,7 @@ pub struct Recoveries {
     started: Instant,
     /// Of which replicas it was told that their keys are old, or their last recovery is.
     alarmed: BTreeSet<(u8, Late)>,
+    others: Others,
 }
 
 /// What is told once, when it begins.
@@ -90,6 +92,7 @@ impl Recoveries {
             forgetful: BTreeMap::new(),
             started: Instant::now(),
             alarmed: BTreeSet::new(),
+            others: Others::default(),
         }
     }
 
@@ -152,6 +155,7 @@ impl Recoveries {
             }
             self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
             self.turns = self.turns_anew();
+            self.others = Others::default();
             events.push(match s {
                 0 => "replicas do not recover by themselves".into(),
                 _ => format!("each replica recovers every {s} s"),
@@ -188,6 +192,9 @@ impl Recoveries {
             None => self.look_at_clock(reports, children).into_iter().collect(),
         };
         events.extend(self.look_for_alarms(reports, children));
+        let (quorum, every) = (self.group.quorum(), self.schedule.every());
+        let is_ours = |id| children.has(id);
+        events.extend(self.others.look(quorum, every, is_ours, reports));
         events
     }
 
@@ -493,12 +500,14 @@ impl Recoveries {
                 "window": window,
             })
         };
+        let elsewhere = |(id, text): (u8, String)| json!({ "id": id, "text": text });
         json!({
             "every_s": self.schedule.every().map(|every| every.as_secs()),
             "key_refresh_ms": self.schedule.key_refresh().map(|every| every.as_millis() as u64),
             "recovering": self.going.as_ref().map(|going| going.replica),
             "longest_recovery_ms": longest.filter(|ms| *ms > 0),
             "replicas": windows.iter().map(replica).collect::<Vec<_>>(),
+            "elsewhere": self.others.late().map(elsewhere).collect::<Vec<_>>(),
             "window": window::lines(&windows, n),
         })
     }

@@ -274,6 +274,7 @@ pub(super) mod tests {
             steps: Vec::new(),
             ordered: None,
             went_back: false,
+            recoveries: Vec::new(),
             keys: keys.map(|(every_ms, age_ms)| KeyRenewal { every_ms, age_ms }),
         }
     }

@@ -319,6 +319,7 @@ fn status_tells_how_the_group_is() {
         "lag",
         "links",
         "primary",
+        "recoveries",
         "recovering",
         "recovering_up_to",
         "root",

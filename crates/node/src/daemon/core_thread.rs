@@ -410,6 +410,7 @@ impl<S: Service> Core<S> {
                 every_ms: keys.every_ms,
                 age_ms: self.now.mono - keys.since,
             }),
+            recoveries: self.replica.recoveries().to_vec(),
         }
     }
 

@@ -55,6 +55,9 @@ record! {
         pub went_back: bool,
         /// How its links' keys are renewed, in a group whose replicas have key holders.
         pub keys: Option<KeyRenewal>,
+        /// Of each replica, in order of their ids, the number of its last recovery that the group has ordered, as of the newest checkpoint here; 0
+        /// where there was none. Empty in a group without key holders.
+        pub recoveries: Vec<u64>,
     }
 }
 

@@ -96,6 +96,13 @@ pub fn text(
         keys,
     );
     recovery(&mut text, recoveries, now_ms);
+    if recoveries.replicas().next().is_some() {
+        text.gauge(
+            "recovery_alarms_elsewhere",
+            "Replicas of other machines that have not recovered in time, as supervisors here see it",
+            of_group(recoveries.late_elsewhere() as f64),
+        );
+    }
     let window = recoveries.claimed_ms(quorum);
     text.gauge(
         "window_of_vulnerability_claimed",

@@ -8,13 +8,18 @@ use anyhow::Result;
 use quorate_wire::Quorum;
 use serde_json::{Value, json};
 
-use crate::commands;
+use crate::commands::{self, recover};
 use crate::paths;
 use crate::supervision::{self, NO_WINDOW_FOR, Request, window_lines};
 
-/// Of each replica what its supervisor says, as far as one can be asked.
+/// What supervisors say, as far as they can be asked.
 #[derive(Debug, Default)]
-pub struct Recoveries(BTreeMap<u8, Value>);
+pub struct Recoveries {
+    /// Of each replica what its own does.
+    told: BTreeMap<u8, Value>,
+    /// Of those that others should have recover what one says that does not run them.
+    elsewhere: BTreeMap<u64, String>,
+}
 
 impl Recoveries {
     /// Asks the supervisors of `directories`, and those beside a group file: of `quorate up`, and of `quorate supervise` with its usual
@@ -37,7 +42,7 @@ impl Recoveries {
             }
         });
         let usual = std::iter::once(beside.to_path_buf()).chain(usual);
-        let mut told = BTreeMap::new();
+        let (mut told, mut elsewhere) = (BTreeMap::new(), BTreeMap::new());
         commands::runtime()?.block_on(async {
             let named = directories.iter().map(|d| (d.clone(), true));
             for (directory, is_named) in named.chain(usual.map(|d| (d, false))) {
@@ -51,6 +56,9 @@ impl Recoveries {
                     Ok(Err(_)) | Err(_) => continue,
                     Ok(Ok(answer)) => answer,
                 };
+                for (id, text) in recover::elsewhere(&answer) {
+                    elsewhere.insert(id, text.to_string());
+                }
                 for replica in answer["replicas"].as_array().into_iter().flatten() {
                     let id = replica["id"].as_u64().and_then(|id| u8::try_from(id).ok());
                     let of_group = id.filter(|id| usize::from(*id) < quorum.n());
@@ -62,12 +70,12 @@ impl Recoveries {
             }
             Ok(())
         })?;
-        Ok(Recoveries(told))
+        Ok(Recoveries { told, elsewhere })
     }
 
     /// What is known of each replica.
     pub fn replicas(&self) -> impl Iterator<Item = (u8, &Value)> {
-        self.0.iter().map(|(id, told)| (*id, told))
+        self.told.iter().map(|(id, told)| (*id, told))
     }
 
     fn windows(&self) -> BTreeMap<u8, Value> {
@@ -88,7 +96,15 @@ impl Recoveries {
 
     /// For people.
     pub fn lines(&self, quorum: Quorum) -> Vec<String> {
-        window_lines(&self.windows(), quorum.n())
+        let elsewhere = self.elsewhere.iter();
+        let elsewhere = elsewhere.map(|(id, text)| format!("ALARM: replica {id}: {text}"));
+        let lines = window_lines(&self.windows(), quorum.n());
+        lines.into_iter().chain(elsewhere).collect()
+    }
+
+    /// Of how many replicas that are not run from here it is known that they don't recover.
+    pub fn late_elsewhere(&self) -> usize {
+        self.elsewhere.len()
     }
 
     /// For programs.
@@ -97,7 +113,7 @@ impl Recoveries {
             "window_ms": self.claimed_ms(quorum),
             "except": NO_WINDOW_FOR,
             "text": self.lines(quorum),
-            "replicas": self.0.values().collect::<Vec<_>>(),
+            "replicas": self.told.values().collect::<Vec<_>>(),
         })
     }
 }
@@ -113,7 +129,22 @@ mod tests {
             let window = json!({ "claimed_ms": ms, "not_claimed": not });
             (*id, json!({ "id": id, "window": window }))
         };
-        Recoveries(windows.iter().map(told).collect())
+        Recoveries {
+            told: windows.iter().map(told).collect(),
+            elsewhere: BTreeMap::new(),
+        }
+    }
+
+    /// What a supervisor says of a replica that another one should have recover is told as well.
+    #[test]
+    fn who_is_late_elsewhere_is_told() {
+        let mut all = recoveries(&[(0, Some(5))]);
+        let answer = json!({ "elsewhere": [{ "id": 2, "text": "it is late" }] });
+        let late = recover::elsewhere(&answer);
+        all.elsewhere = late.map(|(id, text)| (id, text.to_string())).collect();
+        let lines = all.lines(Quorum::new(4).unwrap());
+        assert_eq!(lines.last().unwrap(), "ALARM: replica 2: it is late");
+        assert_eq!(all.late_elsewhere(), 1);
     }
 
     /// The group's window is the longest of all its replicas' windows, and there is none where one is missing or unknown.

@@ -354,6 +354,7 @@ fn report(nonce: u64) -> Report {
         keys: None,
         ordered: None,
         went_back: false,
+        recoveries: Vec::new(),
     }
 }
 

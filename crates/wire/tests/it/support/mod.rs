@@ -478,6 +478,7 @@ fn report() -> impl Strategy<Value = Report> {
         proptest::option::of(keys),
         proptest::option::of(number()),
         any::<bool>(),
+        vec(number(), 0..5),
     );
     let rest = (any::<u32>(), number(), number(), number(), bytes(8), own);
     (who, places, vec(link, 0..4), rest).prop_map(
@@ -507,6 +508,7 @@ fn report() -> impl Strategy<Value = Report> {
             steps: own.2,
             ordered: own.4,
             went_back: own.5,
+            recoveries: own.6,
             keys: own.3,
         },
     )
