@@ -187,14 +187,14 @@ impl Front {
         head: &Head,
         call: Call,
         arguments: Bytes,
-    ) -> Arc<[u8]> {
+    ) -> Bytes {
         let procedure = head.procedure;
         let caller = Caller {
             peer,
             credential: head.credential.clone(),
         };
         if call.is_change() {
-            return self.change(caller, head, call, arguments).await;
+            return Bytes::from_owner(self.change(caller, head, call, arguments).await);
         }
         let patience = self.settings.patience;
         let done = tokio::time::timeout(patience, self.work(&caller, procedure, call)).await;
