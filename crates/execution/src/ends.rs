@@ -187,7 +187,9 @@ impl<S: Service> Executor<S> {
                 session,
                 now: clock.last,
             };
-            if self.service.session_ended(txn, &call)? == Rest::More {
+            // Where the part before was the last, the service did not know it yet, and nothing was waited for: so it is not called.
+            let holds = self.service.uses_at_end(txn, &call)?.is_some();
+            if holds && self.service.session_ended(txn, &call)? == Rest::More {
                 break;
             }
             sessions::remove_ending(txn, session);
