@@ -570,6 +570,9 @@ int tcp_switch(struct __sk_buff *skb)
 	}
 	struct scratch *scratch = take_scratch();
 	if (!scratch) {
+		/* A call has another way; a reply has none. */
+		if (what == CLIENT)
+			return to_user(skb, session, number, at[0]);
 		end_session(session, number, TOO_MUCH);
 		return SK_DROP;
 	}

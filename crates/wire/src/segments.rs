@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 
-/// Byte strings of at least so many bytes are shared: as many as a TLS record has at most. A short one is copied for less than it
-/// costs to keep it apart.
-pub const SHARED_FROM: usize = 16 << 10;
+/// Byte strings of at least so many bytes are shared: a chunk of a file. A shorter one is copied for not much more than it costs to keep it
+/// apart; and what is shared may be a slice of a whole operation, which it keeps: the shorter the slices, the more of them.
+pub const SHARED_FROM: usize = 64 << 10;
 
 /// Bytes in several places, one after the other. Equal ones have equal bytes, wherever they are cut.
 #[derive(Clone, Debug, Default)]
@@ -213,7 +213,7 @@ mod tests {
             9,
             SHARED_FROM,
             SHARED_FROM + 8,
-            50_000,
+            3 * SHARED_FROM,
             whole.len(),
         ];
         for (from, to) in ends.iter().flat_map(|&from| ends.map(|to| (from, to))) {
@@ -229,9 +229,10 @@ mod tests {
     /// Where bytes are cut makes no difference to what they are equal to, nor to their encoding.
     #[test]
     fn cuts_do_not_show() {
-        let (all, other) = (string(40_000, 0), string(40_000, 1));
+        const F: usize = SHARED_FROM;
+        let (all, other) = (string(3 * F, 0), string(3 * F, 1));
         let mut writer = SegmentWriter::after(Vec::new());
-        for range in [0..20_000, 20_000..20_001, 20_001..40_000] {
+        for range in [0..F, F..F + 1, F + 1..3 * F] {
             writer.put(&all.slice(range));
         }
         let cut = Segments::from(writer);
