@@ -201,20 +201,31 @@ fn a_recovery_survives_a_kill() {
 
 /// One of four says nothing any more, and the supervisors can't know: a sound one recovers, and the two that are left can do nothing. It goes
 /// back to what it had, so that people wait for a moment and see no error. The next recovery, with nobody in its way, is one.
+///
+/// One that says nothing can't ask for what it has missed either. Where that happens as the group starts, which is chance, it is known to be behind, and the
+/// recovery is refused: then the next group is tried.
 #[test]
 fn a_silent_replica_has_a_recovery_missed() {
     if !require_fuse() {
         return;
     }
     let place = scratch();
-    let data = place.path().join("data");
+    let is_shown = (0..5).any(|n| misses_a_recovery(&place.path().join(format!("data-{n}"))));
+    assert!(
+        is_shown,
+        "the silent replica was behind in each of the groups"
+    );
+}
+
+/// Whether it is shown: not where the silent replica is known to be behind.
+fn misses_a_recovery(data: &Path) -> bool {
     let port = free_ports(1)[0];
-    let up = Up::start(&data, port, &["--fault", "3=silent"]);
+    let up = Up::start(data, port, &["--fault", "3=silent"]);
     let mount = data.join("files");
     let files = write_files(&mount);
-    Status::wait_for_a_checkpoint(&data, &[0, 1, 2], &mount);
+    Status::wait_for_a_checkpoint(data, &[0, 1, 2], &mount);
     let over = AtomicBool::new(false);
-    thread::scope(|scope| {
+    let missed = thread::scope(|scope| {
         let work = scope.spawn(|| {
             let mut written = 0;
             while !over.load(Ordering::Relaxed) {
@@ -223,25 +234,31 @@ fn a_silent_replica_has_a_recovery_missed() {
             }
             written
         });
-        let missed = recover(&data, 1);
-        assert_said(&missed, 1, &["came to nothing", "goes on"]);
+        let missed = recover(data, 1);
         over.store(true, Ordering::Relaxed);
         assert!(work.join().expect("no error") > 0);
+        missed
     });
-    let replica = status_of(&data)["replicas"][1].clone();
+    if missed.stderr.contains("look after 3 first") {
+        up.stop();
+        return false;
+    }
+    assert_said(&missed, 1, &["came to nothing", "goes on"]);
+    let replica = status_of(data)["replicas"][1].clone();
     assert_eq!(replica["went_back"], true, "{replica}");
     assert_eq!(replica["recovering"], false, "{replica}");
-    Status::wait_until_they_agree(&data, &[0, 1, 2]);
+    Status::wait_until_they_agree(data, &[0, 1, 2]);
     assert!(!data.join("replica-1/log.former").exists(), "it is in use");
     assert_files(&mount, &files);
     up.stop();
 
-    let up = Up::start(&data, port, &[]);
+    let up = Up::start(data, port, &[]);
     let noted = fs::read_to_string(data.join("certificates")).expect("what is known of keys");
-    recovers(&data, 1);
+    recovers(data, 1);
     assert_seen(up.replica(1), &noted);
     assert_files(&mount, &files);
     up.stop();
+    true
 }
 
 /// No recovery where the group would stop meanwhile; and the schedule, as it is set and told.
