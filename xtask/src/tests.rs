@@ -1,7 +1,7 @@
 //! All tests of the workspace, and a second try for those with real processes.
 //!
 //! A test of a mounted group waits for real processes on a machine that others may keep busy. One that fails is run once
-//! more, alone; where it passes then, the run goes on and names it at the end. A test that needs a second try has a bug,
+//! more, with no other beside it; where it passes then, the run goes on and names it at the end. A test that needs a second try has a bug,
 //! or found one: the first output is above, and it is to be mended.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::ci;
 
 /// How many tests may need a second try; where more fail, it is not the machine.
-const TRIES: usize = 2;
+const TRIES: usize = 3;
 
 /// The only tests that get one: they start processes and mount.
 const TARGET: &str = "system";
@@ -38,7 +38,8 @@ pub fn all() -> Result<(), String> {
     };
     let again = first.again().ok_or("cargo test --workspace failed")?;
     println!("== once more, alone: {}", again.join(" "));
-    let mut args = [&EVERYTHING[..], &["--test", TARGET, "--", "--exact"]].concat();
+    let by_itself = ["--test", TARGET, "--", "--exact", "--test-threads=1"];
+    let mut args = [&EVERYTHING[..], &by_itself].concat();
     args.extend(again.iter().map(String::as_str));
     listen(&args)?.map_err(|_| "a test failed twice".to_owned())?;
     println!(
