@@ -402,15 +402,16 @@ fn name(way: Way, load: Load) -> String {
     let way = way.name();
     match load.asks.pace {
         Pace::InFlight(calls) => {
-            let reads = load
-                .asks
-                .reads
-                .map(|bytes| format!(", {}", of_bytes(bytes)));
-            let reads = reads.unwrap_or_default();
+            let reads = of_reads(load.asks.reads);
             format!("{way}, {} connections x {calls}{reads}", load.connections)
         }
         Pace::PerSecond(rate) => format!("{way}, {rate} calls/s offered"),
     }
+}
+
+/// What is said of a load behind its connections.
+fn of_reads(bytes: Option<u32>) -> String {
+    bytes.map_or_else(String::new, |bytes| format!(", {}", of_bytes(bytes)))
 }
 
 fn of_bytes(bytes: u32) -> String {

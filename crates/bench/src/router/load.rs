@@ -248,18 +248,10 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    fn choose(&mut self) -> usize {
+    /// A file that is asked for here, of those that this chooses from.
+    fn choose(&mut self, from: fn(&Tree, &mut Random) -> usize) -> usize {
         loop {
-            let file = self.tree.choose(&mut self.random);
-            if self.has[file] {
-                return file;
-            }
-        }
-    }
-
-    fn choose_large(&mut self) -> usize {
-        loop {
-            let file = self.tree.choose_large(&mut self.random);
+            let file = from(self.tree, &mut self.random);
             if self.has[file] {
                 return file;
             }
@@ -276,14 +268,14 @@ impl Asking<'_> {
             (Kind::Read, Some(count), _) => {
                 let places = (LARGE_BYTES / u64::from(count)).max(1) as u32;
                 let offset = u64::from(self.random.below(places)) * u64::from(count);
-                (self.choose_large(), offset, count)
+                (self.choose(Tree::choose_large), offset, count)
             }
             (Kind::Read, None, Some((file, offset, count))) => (file, offset, count),
             (Kind::Read, None, None) => {
                 let count = tree::read_bytes(&mut self.random);
-                (self.choose(), 0, count.min(self.most))
+                (self.choose(Tree::choose), 0, count.min(self.most))
             }
-            _ => (self.choose(), 0, 0),
+            _ => (self.choose(Tree::choose), 0, 0),
         };
         let mut w = Writer::default();
         let (dir, handle) = (self.tree.files[file].dir, &self.names.files[file]);

@@ -1,6 +1,6 @@
 //! Tables, goals and plots of what was measured.
 
-use super::{CONNECTIONS, Figures, LONG_READS, Routed, Row, Way, of_bytes};
+use super::{CONNECTIONS, Figures, LONG_READS, Routed, Row, Way, of_bytes, of_reads};
 use crate::plot::Plot;
 use crate::report::{Table, show};
 
@@ -33,10 +33,7 @@ pub fn tables(report: &Routed) -> Vec<Table> {
     for row in &report.router {
         let (table, load) = match (row.in_flight, row.offered_per_s) {
             (Some(calls), _) => {
-                let reads = row
-                    .reads_bytes
-                    .map(|bytes| format!(", {}", of_bytes(bytes)));
-                let reads = reads.unwrap_or_default();
+                let reads = of_reads(row.reads_bytes);
                 (&mut closed, format!("{} x {calls}{reads}", row.connections))
             }
             (None, rate) => (&mut open, format!("{}/s", show(rate.unwrap_or_default()))),

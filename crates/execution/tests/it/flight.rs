@@ -68,6 +68,13 @@ impl Default for Numbers {
 }
 
 impl Numbers {
+    /// Has a world agree on these, a millisecond later, and take up what it can.
+    fn enter(&mut self, world: &mut World<Arrays>, asks: Vec<Ask>) {
+        let batch = self.agreed(&(1, asks));
+        world.begin(batch, false);
+        world.proceed();
+    }
+
     fn agreed(&mut self, (passed_ms, asks): &Batch) -> Agreed {
         self.time += passed_ms * 1_000_000;
         let mut request = |ask: &Ask| {
@@ -227,9 +234,7 @@ fn a_result_goes_beyond_a_checkpoint() {
         (vec![write(1), write(2)], 0),
         (vec![write(3)], 1),
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
         // The second operation stays at work.
         world.run(which);
         world.proceed();
@@ -261,9 +266,7 @@ fn a_reply_is_replaced_beyond_a_checkpoint() {
         (vec![write(1, 0), write(2, 0)], 0),
         (vec![write(3, 0)], 1),
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
         // The second operation stays at work.
         world.run(which);
         world.proceed();
@@ -291,9 +294,7 @@ fn a_session_that_holds_nothing_ends_beside_others() {
         vec![write(2, 2)],
         vec![Ask::Close(1), write(1, 1), write(3, 3)],
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
     }
     assert!(!world.is_entering());
     assert_eq!(world.running.len(), 2);
@@ -315,9 +316,7 @@ fn what_is_let_go_of_waits_for_who_uses_it() {
         ],
         vec![hold(1, 1), hold(1, 2)],
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
     }
     while !world.running.is_empty() {
         world.run(0);
@@ -328,9 +327,7 @@ fn what_is_let_go_of_waits_for_who_uses_it() {
         vec![write(2, 3), write(2, 2)],
         vec![Ask::Close(1), write(3, 4), write(3, 5)],
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
     }
     assert!(world.is_entering());
     assert_eq!(world.running.len(), 2);
@@ -352,9 +349,7 @@ fn a_session_ends_after_its_own_operations() {
         vec![write(2, 2), write(1, 1)],
         vec![Ask::Close(1), write(2, 3)],
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
     }
     assert!(world.is_entering());
     assert_eq!(world.running.len(), 2);
@@ -378,9 +373,7 @@ fn a_session_ends_beyond_a_checkpoint() {
         vec![write(2, 2)],
         (3..8).map(|array| write(1, array)).collect(),
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
     }
     while world.running.len() > 1 {
         world.run(1);
@@ -412,9 +405,7 @@ fn nothing_waits_for_a_twin() {
         vec![write(1, 1, 0)],
         vec![write(1, 1, -1), write(1, 1, -1), write(2, 2, 0)],
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
     }
     assert!(!world.is_entering());
     assert_eq!((world.twins.len(), world.running.len()), (2, 2));
@@ -430,9 +421,7 @@ fn a_failure_is_told() {
         vec![Ask::Open(1, false)],
         vec![Ask::Op(1, 0, [2, 1, 0, 1, 1])],
     ] {
-        let batch = numbers.agreed(&(1, asks));
-        world.begin(batch, false);
-        world.proceed();
+        numbers.enter(&mut world, asks);
     }
     let job = world.running.pop().unwrap();
     let told = world.flight.complete(job.failed("out of luck".into()));
