@@ -49,7 +49,7 @@ const LATER: Duration = Duration::from_millis(1);
 ///
 /// To be woken costs more than most messages do, for the one who wakes (an interrupt to another processor, which virtual
 /// machines make worse) and for the one who is woken; and the next message of an operation is seldom further off than this.
-const LOOK: Duration = Duration::from_micros(50);
+const LOOK: Duration = Duration::from_micros(100);
 /// Whoever has waited for longer than this sleeps at once the next time: nothing much is going on.
 const QUIET: Duration = Duration::from_millis(1);
 /// The waker's token; links count up from 0.
