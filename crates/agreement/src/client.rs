@@ -163,6 +163,16 @@ struct Pending {
     vouched_at: Option<Millis>,
     /// Repeated because a voucher was false: which says nothing of the request's authenticator.
     is_doubted: bool,
+    /// It only reads, and is asked again in another session if this one is lost.
+    only_reads: bool,
+}
+
+/// An operation that waits for a place in the window.
+#[derive(Clone, Debug)]
+struct Queued {
+    token: Token,
+    op: Bytes,
+    only_reads: bool,
 }
 
 /// A client of the group, with one session.
@@ -201,7 +211,7 @@ pub struct Client {
     nonce: u64,
     next_number: u64,
     pending: BTreeMap<(SessionId, RequestNumber), Pending>,
-    queue: VecDeque<(Token, Bytes)>,
+    queue: VecDeque<Queued>,
     reads: Reads,
     readers: Readers,
     repliers: Repliers,
@@ -311,7 +321,15 @@ impl Client {
     /// Asks for an operation. At most [`ClientOptions::window`] are in flight; the rest waits here, so bound the number of calls.
     pub fn call(&mut self, token: Token, op: Bytes, now: Millis) {
         self.now = now;
-        self.queue.push_back((token, op));
+        self.enqueue(token, op, false);
+    }
+
+    fn enqueue(&mut self, token: Token, op: Bytes, only_reads: bool) {
+        self.queue.push_back(Queued {
+            token,
+            op,
+            only_reads,
+        });
         self.send_queued();
     }
 
@@ -428,10 +446,10 @@ impl Client {
             (Some(token), Ok(Outcome::Done(answer))) => {
                 self.out.push_back(ClientOutput::Done(token, Ok(answer)));
             }
-            (Some(token), Ok(Outcome::NoSession(())) | Ok(Outcome::TooOld(()))) => {
-                self.out
-                    .push_back(ClientOutput::Done(token, Err(NoResult::SessionLost)));
-                if self.session == Some(done.request.session()) {
+            (Some(_), Ok(Outcome::NoSession(())) | Ok(Outcome::TooOld(()))) => {
+                let session = done.request.session();
+                self.lose([done]);
+                if self.session == Some(session) {
                     self.lose_session();
                 }
             }
@@ -464,14 +482,26 @@ impl Client {
         }
     }
 
-    fn lose_session(&mut self) {
-        let lost: Vec<_> = core::mem::take(&mut self.pending).into_values().collect();
-        for pending in lost {
-            if let Some(token) = pending.token {
-                self.out
-                    .push_back(ClientOutput::Done(token, Err(NoResult::SessionLost)));
+    /// The session of these requests is gone. What only reads is asked again, before all else: if it was executed, no harm is done.
+    fn lose(&mut self, lost: impl IntoIterator<Item = Pending, IntoIter: DoubleEndedIterator>) {
+        for pending in lost.into_iter().rev() {
+            match pending.token {
+                Some(token) if pending.only_reads => self.queue.push_front(Queued {
+                    token,
+                    op: pending.request.op().clone(),
+                    only_reads: true,
+                }),
+                Some(token) => self
+                    .out
+                    .push_back(ClientOutput::Done(token, Err(NoResult::SessionLost))),
+                None => {}
             }
         }
+    }
+
+    fn lose_session(&mut self) {
+        let lost = core::mem::take(&mut self.pending);
+        self.lose(lost.into_values());
         self.session = None;
         self.want_session();
         self.order_all_reads();
@@ -501,7 +531,7 @@ impl Client {
         let number = RequestNumber(self.nonce);
         self.nonce = self.nonce.wrapping_add(1);
         let op = Bytes::from(Control::Open(()).to_bytes());
-        self.send_new(None, Request::new(self.me, SessionId(0), number, op));
+        self.send_new(None, false, Request::new(self.me, SessionId(0), number, op));
     }
 
     fn send_queued(&mut self) {
@@ -512,19 +542,19 @@ impl Client {
             if oldest.is_some_and(|((_, n), _)| self.next_number >= n.0 + window) {
                 return;
             }
-            let Some((token, op)) = self.queue.pop_front() else {
+            let Some(queued) = self.queue.pop_front() else {
                 return;
             };
             let number = RequestNumber(self.next_number);
             let answered = oldest.map_or(number, |((_, n), _)| *n);
             let answered = RequestNumber(answered.0 - 1);
             self.next_number += 1;
-            let request = Request::after(self.me, session, number, answered, op);
-            self.send_new(Some(token), request);
+            let request = Request::after(self.me, session, number, answered, queued.op);
+            self.send_new(Some(queued.token), queued.only_reads, request);
         }
     }
 
-    fn send_new(&mut self, token: Option<Token>, request: Request) {
+    fn send_new(&mut self, token: Option<Token>, only_reads: bool, request: Request) {
         let id = (request.session(), request.number());
         let mut pending = Pending {
             token,
@@ -542,6 +572,7 @@ impl Client {
             is_watched: false,
             vouched_at: None,
             is_doubted: false,
+            only_reads,
             request,
         };
         let message = ClientMessage::Request(self.authenticated(&pending));

@@ -180,7 +180,8 @@ impl Session {
         self.ask(|waiter| Ask::Call(op, waiter)).await
     }
 
-    /// As [`Session::call`], for an operation that only reads: it is not ordered if the replicas can answer it alike at once.
+    /// As [`Session::call`], for an operation that only reads: it is not ordered if the replicas can answer it alike at once. It may be executed more than
+    /// once. One that is no such operation for the service gets no answer at first, and is ordered after 50 ms, as are other reads for a while then.
     ///
     /// # Errors
     /// As [`Session::call`].

@@ -8,7 +8,7 @@
 //! 2f+1 that answer a later read has it. Where 2f+1 can't say the same, because writes are under way, or do not answer in
 //! time, the read is ordered like any other operation: nothing waits for the optimisation to succeed.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use bytes::Bytes;
@@ -34,6 +34,8 @@ const MAX_DOUBLINGS: u32 = 6;
 #[derive(Debug, Default)]
 pub(super) struct Reads {
     open: BTreeMap<RequestNumber, Pending>,
+    /// What waits for one of those to end.
+    queue: VecDeque<(Token, Bytes)>,
     last_number: u64,
     /// Reads are ordered until then, and how many have failed in turn.
     pause: (Millis, u32),
@@ -72,7 +74,7 @@ impl Pending {
 
 impl Reads {
     pub fn len(&self) -> usize {
-        self.open.len()
+        self.open.len() + self.queue.len()
     }
 
     pub fn next_timeout(&self) -> Option<Millis> {
@@ -81,16 +83,34 @@ impl Reads {
 }
 
 impl Client {
-    /// Asks for an operation that only reads. It is ordered only if the replicas can't answer it alike at once.
+    /// Asks for an operation that only reads. It is ordered only if the replicas can't answer it alike at once. As many are asked for at a time as a
+    /// session has requests in flight; the rest waits here, so bound the number of calls.
+    ///
+    /// What is ordered is asked again where its session is lost, and may be executed more than once: so it must not change anything.
     pub fn read(&mut self, token: Token, op: Bytes, now: Millis) {
         self.now = now;
+        self.reads.queue.push_back((token, op));
+        self.ask_queued();
+    }
+
+    /// Asks for reads that have waited.
+    fn ask_queued(&mut self) {
+        while (self.reads.open.len() as u64) < SESSION_WINDOW {
+            let Some((token, op)) = self.reads.queue.pop_front() else {
+                return;
+            };
+            self.ask(token, op);
+        }
+    }
+
+    fn ask(&mut self, token: Token, op: Bytes) {
+        let now = self.now;
         let links = self.keys.iter().flatten().count();
         let may = self.options.unordered_reads
             && links >= self.quorum.commit()
-            && self.reads.pause.0 <= now
-            && (self.reads.open.len() as u64) < SESSION_WINDOW;
+            && self.reads.pause.0 <= now;
         let Some(session) = self.session.filter(|_| may) else {
-            return self.call(token, op, now);
+            return self.enqueue(token, op, true);
         };
         self.reads.last_number += 1;
         let number = RequestNumber(self.reads.last_number);
@@ -166,6 +186,7 @@ impl Client {
                         self.out
                             .push_back(ClientOutput::Done(done.token, Ok(answer)));
                     }
+                    self.ask_queued();
                 }
                 // The order of things must tell whether the session is gone.
                 Ok(_) | Err(_) => self.order(number),
@@ -197,7 +218,8 @@ impl Client {
     /// Has a read ordered.
     fn order(&mut self, number: RequestNumber) {
         if let Some(pending) = self.reads.open.remove(&number) {
-            self.call(pending.token, pending.op, self.now);
+            self.enqueue(pending.token, pending.op, true);
+            self.ask_queued();
         }
     }
 

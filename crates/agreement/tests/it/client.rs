@@ -1,9 +1,11 @@
 //! How a client deals with links that come one by one and with a replica that owes it results.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use quorate_agreement::Millis;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, window_for};
-use quorate_wire::message::session::KEPT_BYTES;
+use quorate_wire::message::session::{KEPT_BYTES, SESSION_WINDOW};
 use quorate_wire::message::{
     AuthRequest, ClientMessage, MAX_RESULT_BYTES, Outcome, Parted, Read, Reply, ReplyBody, Span,
 };
@@ -434,6 +436,101 @@ fn silence_has_reads_ordered() {
     client.read(1, Bytes::from_static(b"read"), 1_060);
     assert_eq!(requests(&mut client).len(), 1, "ordered at once");
     reading(&mut client, 1_200);
+}
+
+/// As many reads are asked for at a time as a session has requests in flight. Others wait, and are not ordered for that.
+#[test]
+fn reads_beyond_the_window_wait() {
+    let mut client = in_session();
+    let window = SESSION_WINDOW as usize;
+    for token in 0..256 {
+        client.read(token, Bytes::from_static(b"read"), 1_000);
+    }
+    let numbers = |sent: Vec<(ReplicaId, Read)>| -> Vec<RequestNumber> {
+        let numbers: BTreeSet<_> = sent.iter().map(|(_, read)| read.number).collect();
+        numbers.into_iter().collect()
+    };
+    let mut outputs: Vec<_> = client.drain().collect();
+    let mut answered = 0;
+    while !outputs.is_empty() {
+        let mut asked: Vec<(ReplicaId, Read)> = Vec::new();
+        for output in outputs {
+            match output {
+                ClientOutput::Send(to, ClientMessage::Read(m)) => asked.push((to, m)),
+                ClientOutput::Done(_, result) => {
+                    assert!(result.is_ok());
+                    answered += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let first = numbers(asked.clone()).len();
+        assert!(first <= window, "{first}");
+        for (to, read) in asked {
+            sees(&mut client, to.0, &read, b"x", 1_000);
+        }
+        outputs = client.drain().collect();
+    }
+    assert_eq!(answered, 256);
+}
+
+/// A read is asked again where its session is lost, whether it waits for answers or has been ordered; what may have changed something is not.
+#[test]
+fn a_read_outlives_its_session() {
+    let mut client = in_session();
+    let read = reading(&mut client, 1_000);
+    client.call(7, Bytes::from_static(b"change"), 1_000);
+    let changing = requests(&mut client).remove(0).1;
+    let gone = Outcome::NoSession(()).to_bytes();
+    for from in 0..4 {
+        let reply = Reply {
+            session: read.session,
+            number: read.number,
+            view: View(0),
+            tentative: false,
+            body: ReplyBody::Full(gone.clone().into()),
+        };
+        client.on_read(ReplicaId(from), reply, 1_000);
+    }
+    let ordered = requests(&mut client).remove(0).1;
+    assert_eq!(ordered.request.op(), &read.op);
+    // Another one that was not answered at all by then.
+    client.read(8, Bytes::from_static(b"another"), 1_000);
+    client.drain().for_each(drop);
+    for from in 0..3 {
+        let reply = Reply {
+            session: ordered.request.session(),
+            number: ordered.request.number(),
+            view: View(0),
+            tentative: false,
+            body: ReplyBody::Full(gone.clone().into()),
+        };
+        client.on_reply(ReplicaId(from), reply, 1_000);
+    }
+    let outputs: Vec<_> = client.drain().collect();
+    let lost = ClientOutput::Done(7, Err(NoResult::SessionLost));
+    assert!(outputs.contains(&lost), "{outputs:?}");
+    let done = |o: &&ClientOutput| matches!(o, ClientOutput::Done(..));
+    assert_eq!(outputs.iter().filter(done).count(), 1, "{outputs:?}");
+    let opening = outputs.into_iter().find_map(|o| match o {
+        ClientOutput::Send(_, ClientMessage::Request(m)) => Some(m),
+        _ => None,
+    });
+    let opening = opening.expect("a session is opened");
+    assert_ne!(opening.request.number(), changing.request.number());
+    let session = SessionId(2).to_bytes();
+    for from in 0..3 {
+        let from = ReplicaId(from);
+        answer(&mut client, from, &opening, &session, true, 1_000);
+    }
+    assert_eq!(client.session(), Some(SessionId(2)));
+    let again: Vec<Bytes> = requests(&mut client)
+        .into_iter()
+        .map(|(_, m)| m.request.op().clone())
+        .collect();
+    assert!(again.contains(&read.op), "{again:?}");
+    assert!(again.contains(&Bytes::from_static(b"another")), "{again:?}");
+    assert!(!again.contains(&Bytes::from_static(b"change")), "{again:?}");
 }
 
 /// A read beside others goes to 2f+1 replicas, to each as often as to the others, and that is enough.

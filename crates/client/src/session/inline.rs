@@ -1,6 +1,6 @@
 //! A session in the thread of its caller.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use quorate_agreement::client::{NoResult, Token};
 use quorate_net::{ClientLinks, Group, Identity};
 
 use super::engine::{self, Engine, Happened};
-use super::{CLOSING, SHORT_RESULT};
+use super::{CLOSING, SHORT_RESULT, TimedCallError};
 
 /// Which of several operations a result belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +24,8 @@ pub struct Ticket(Token);
 pub struct InlineSession {
     engine: Engine,
     results: VecDeque<(Ticket, Result<Bytes, NoResult>)>,
+    /// Nobody waits for their results any more. No more than are open.
+    given_up: BTreeSet<Token>,
     open: usize,
     generation: u64,
     closed: bool,
@@ -57,6 +59,7 @@ impl InlineSession {
         Ok(InlineSession {
             engine: Engine::new(group, identity, links, longest_result),
             results: VecDeque::new(),
+            given_up: BTreeSet::new(),
             open: 0,
             generation: 0,
             closed: false,
@@ -74,7 +77,7 @@ impl InlineSession {
     }
 
     /// As [`InlineSession::call`], for an operation that only reads: it is not ordered if the replicas can answer it alike at
-    /// once.
+    /// once. It may be executed more than once.
     ///
     /// # Errors
     /// As [`InlineSession::call`].
@@ -83,15 +86,56 @@ impl InlineSession {
         self.wait_for(ticket)
     }
 
+    /// As [`InlineSession::call`], for so long at the most. An operation that is given up keeps its place among those in flight until the group has
+    /// answered it.
+    ///
+    /// # Errors
+    /// [`TimedCallError`].
+    pub fn call_for(&mut self, op: Bytes, patience: Duration) -> Result<Bytes, TimedCallError> {
+        let ticket = self.submit(op);
+        self.wait_for_at_most(ticket, patience)
+    }
+
+    /// As [`InlineSession::read`], for so long at the most.
+    ///
+    /// # Errors
+    /// As [`InlineSession::call_for`].
+    pub fn read_for(&mut self, op: Bytes, patience: Duration) -> Result<Bytes, TimedCallError> {
+        let ticket = self.submit_read(op);
+        self.wait_for_at_most(ticket, patience)
+    }
+
     fn wait_for(&mut self, ticket: Ticket) -> Result<Bytes, NoResult> {
         loop {
-            if let Some(at) = self.results.iter().position(|(t, _)| *t == ticket)
-                && let Some((_, result)) = self.results.remove(at)
-            {
+            if let Some(result) = self.result_of(ticket) {
                 return result;
             }
             self.turn(None).map_err(|_| NoResult::SessionLost)?;
         }
+    }
+
+    fn wait_for_at_most(
+        &mut self,
+        ticket: Ticket,
+        patience: Duration,
+    ) -> Result<Bytes, TimedCallError> {
+        let until = engine::now() + patience;
+        loop {
+            if let Some(result) = self.result_of(ticket) {
+                return Ok(result?);
+            }
+            let left = until.saturating_duration_since(engine::now());
+            if left.is_zero() {
+                self.given_up.insert(ticket.0);
+                return Err(TimedCallError::TimedOut);
+            }
+            self.turn(Some(left)).map_err(|_| NoResult::SessionLost)?;
+        }
+    }
+
+    fn result_of(&mut self, ticket: Ticket) -> Option<Result<Bytes, NoResult>> {
+        let at = self.results.iter().position(|(t, _)| *t == ticket)?;
+        self.results.remove(at).map(|(_, result)| result)
     }
 
     /// Starts an operation. It goes out with the next [`InlineSession::poll`] or [`InlineSession::call`], together with
@@ -126,7 +170,7 @@ impl InlineSession {
         Ok(self.results.pop_front())
     }
 
-    /// Operations that have no result yet.
+    /// Operations that have no result yet, those that were given up among them.
     pub fn in_flight(&self) -> usize {
         self.open
     }
@@ -155,7 +199,9 @@ impl InlineSession {
             match happened {
                 Happened::Done(token, result) => {
                     self.open -= 1;
-                    self.results.push_back((Ticket(token), result));
+                    if !self.given_up.remove(&token) {
+                        self.results.push_back((Ticket(token), result));
+                    }
                 }
                 Happened::Opened => self.generation += 1,
                 Happened::Closed => self.closed = true,
