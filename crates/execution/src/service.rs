@@ -69,14 +69,12 @@ pub enum Rest {
 ///
 /// ```
 /// # use bytes::Bytes;
-/// # use quorate_execution::{Call, Rest, Service, graph::{Scope, Uses}};
+/// # use quorate_execution::{Call, Service, graph::{Scope, Uses}};
 /// # use quorate_state::{Fault, Txn};
 /// # struct Registers;
 /// # impl Service for Registers {
-/// # fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> { Ok(()) }
 /// # fn is_read_only(&self, op: &[u8]) -> bool { op.len() == 1 }
 /// # fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
-/// # fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
 /// // 256 registers; an operation is the register's number, and what to write to it if it does not only read. `Object` has the number of a
 /// // class, here the only one, and that of a thing in it; what has a name and no number is `Scope::named(0, name)`.
 /// fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
@@ -89,11 +87,13 @@ pub enum Rest {
 /// # }
 /// ```
 pub trait Service: Send + 'static {
-    /// Writes the initial state.
+    /// Writes the initial state; by default there is none.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.
-    fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault>;
+    fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
+        Ok(())
+    }
 
     /// Whether an operation only reads. Its result is not kept for retries: a retry reads again. Such an operation may be
     /// executed outside of the agreed order, at replicas that are a few batches apart; `call.now` is then the time of the last
@@ -119,9 +119,13 @@ pub trait Service: Send + 'static {
     /// much lets go of a part and answers [`Rest::More`]: it is called again with the next operation, so that none takes long. What it
     /// touches is named by [`Service::uses_at_end`].
     ///
+    /// The default is for services in which sessions hold nothing.
+    ///
     /// # Errors
     /// [`Fault`] where the store fails.
-    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault>;
+    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
+        Ok(Rest::Nothing)
+    }
 
     /// What [`Service::session_ended`] touches of a session that ends, or has ended and still holds something: `None` where it holds nothing,
     /// and then `session_ended` is not called. Before that is done, all at work that conflicts with it must be done, and what comes after it waits
@@ -130,8 +134,8 @@ pub trait Service: Send + 'static {
     /// It may look at the state, but only at what operations of the session itself change, and what `session_ended` does of it. As everything, it must be
     /// the same at all replicas. `call.session` is the session, and `call.client` whose it was.
     ///
-    /// The default says that it holds something, and that this conflicts with everything. A service that holds nothing for sessions answers
-    /// `Ok(None)`.
+    /// The default says that it holds something, and that this conflicts with everything. A service in which sessions hold nothing answers `Ok(None)`
+    /// where it has worker threads; without them the default costs it nothing.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.

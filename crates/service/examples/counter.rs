@@ -1,7 +1,7 @@
 //! A counter that nobody can turn back: `cargo run --example counter`.
 
 use anyhow::{Context, Result};
-use quorate_service::{Bytes, Call, Fault, Local, Rest, Service, Session, Txn};
+use quorate_service::{Bytes, Call, Fault, Local, Service, Session, Txn};
 
 const COUNT: &[u8] = b"count";
 
@@ -10,10 +10,6 @@ const COUNT: &[u8] = b"count";
 struct Counter;
 
 impl Service for Counter {
-    fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
-        Ok(())
-    }
-
     fn is_read_only(&self, op: &[u8]) -> bool {
         op == b"get"
     }
@@ -27,10 +23,6 @@ impl Service for Counter {
         let sum = sum.wrapping_add(number(op));
         txn.put(COUNT.into(), encode(sum));
         Ok(encode(sum))
-    }
-
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
-        Ok(Rest::Nothing)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Operations on different keys don't conflict, and say so: each replica executes them on four threads.
 
 use anyhow::Result;
-use quorate_service::{Bytes, Call, Fault, InlineSession, Local, Rest, Scope, Service, Txn, Uses};
+use quorate_service::{Bytes, Call, Fault, Local, Scope, Service, Txn, Uses};
 
 const GET: u8 = b'g';
 const PUT: u8 = b'p';
@@ -29,10 +29,6 @@ fn encode(kind: u8, key: &str, value: &str) -> Bytes {
 }
 
 impl Service for Store {
-    fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
-        Ok(())
-    }
-
     fn is_read_only(&self, op: &[u8]) -> bool {
         op.first() == Some(&GET)
     }
@@ -50,10 +46,7 @@ impl Service for Store {
         Ok(before)
     }
 
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
-        Ok(Rest::Nothing)
-    }
-
+    // Sessions hold nothing: their ends wait for nobody.
     fn uses_at_end(&self, _txn: &Txn<'_>, _call: &Call) -> Result<Option<Uses>, Fault> {
         Ok(None)
     }
@@ -72,20 +65,15 @@ impl Service for Store {
     }
 }
 
-fn use_it(session: &mut InlineSession) -> Result<()> {
+fn main() -> Result<()> {
+    let group = Local::start_with(4, 4, Store)?;
+    let mut session = group.inline_session()?;
     for (key, value) in [("fruit", "apple"), ("tree", "oak"), ("fruit", "pear")] {
         let before = session.call(encode(PUT, key, value))?;
         println!("{key} = {value}, before: {before:?}");
     }
     let fruit = session.read(encode(GET, "fruit", ""))?;
     println!("fruit is {fruit:?}");
-    Ok(())
-}
-
-fn main() -> Result<()> {
-    let group = Local::start_with(4, 4, Store)?;
-    let mut session = group.inline_session()?;
-    let used = use_it(&mut session);
     session.close();
-    used
+    Ok(())
 }

@@ -5,7 +5,7 @@
 //! called in a test of the service:
 //!
 //! ```
-//! use quorate_service::{Bytes, Call, Fault, Rest, Scope, Service, Txn, Uses, check};
+//! use quorate_service::{Bytes, Call, Fault, Scope, Service, Txn, Uses, check};
 //!
 //! /// Counts, and declares what it is told to.
 //! struct Counter(Uses);
@@ -20,9 +20,7 @@
 //!     fn uses(&self, _call: &Call, _op: &Bytes) -> Uses {
 //!         self.0.clone()
 //!     }
-//! #   fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> { Ok(()) }
 //! #   fn is_read_only(&self, _: &[u8]) -> bool { false }
-//! #   fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
 //! }
 //!
 //! let ops = ["add".into(), "add".into()];
@@ -86,6 +84,37 @@ pub enum Mistake {
         /// Which operation.
         op: usize,
     },
+    /// The session of this operation holds nothing by the word of `uses_at_end`, so that `session_ended` is not called; and there it would let go of
+    /// something.
+    #[error(
+        "operation {op}: `uses_at_end` says that its session holds nothing, and `session_ended` would write"
+    )]
+    EndWrites {
+        /// Which operation's session.
+        op: usize,
+    },
+    /// What `uses_at_end` says of a session follows from an operation of another one.
+    #[error(
+        "operation {other}: `uses_at_end` says something else of the session of operation {op} after it, which is another session"
+    )]
+    EndLooks {
+        /// Which operation's session.
+        op: usize,
+        /// The operation of another.
+        other: usize,
+    },
+    /// The end of a session and an operation of another one are declared not to matter to each other, and they do.
+    #[error(
+        "operation {other}: `uses_at_end` declares that the end of the session of operation {op} need not wait for it, and then {differs}"
+    )]
+    End {
+        /// Which operation's session.
+        op: usize,
+        /// The operation of another.
+        other: usize,
+        /// What shows it.
+        differs: Differs,
+    },
     /// The service says that the store failed: there is none here that can.
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -109,7 +138,7 @@ impl std::fmt::Display for Differs {
     }
 }
 
-/// Executes operations of one client in the given order on the genesis state, and then in random orders that [`Service::uses`]
+/// Executes operations of one session in the given order on the genesis state, and then in random orders that [`Service::uses`]
 /// allows. At each place it tries those that follow beside the one whose turn it is, as far as they need not wait for it: result
 /// and state must be the same whichever goes first.
 ///
@@ -136,7 +165,8 @@ pub fn uses<S: Service>(service: &S, ops: &[Bytes], seed: u64) -> Result<(), Mis
     uses_by(service, &calls, seed)
 }
 
-/// As [`uses`], where it matters who calls: times should rise.
+/// As [`uses`], where it matters who calls: times should rise. Where there are several sessions, their ends are tried as well, each beside operations
+/// of others, by what [`Service::uses_at_end`] declares.
 ///
 /// # Errors
 /// As [`uses`].
@@ -158,12 +188,18 @@ pub fn uses_by<S: Service>(service: &S, ops: &[(Call, Bytes)], seed: u64) -> Res
         for at in 0..order.len() {
             let following = at + 1..order.len().min(at + 1 + BESIDE);
             let after = check.alone(&state, order[at])?;
+            let ended = check.ended(&after.state, order[at])?;
             for next in &order[following.clone()] {
                 check.beside(&state, &after, order[at], *next)?;
+                check.end_beside(&after.state, order[at], ended.as_ref(), *next)?;
             }
             // The first round is in order. In others each is late by as much as chance has it.
             let may_wait = round > 0 && coin(&mut random) && !following.is_empty();
-            if may_wait && check.freedom(order[at], order[at + 1]) == Freedom::Whole {
+            let whole = |at: usize| {
+                let [first, second] = [at, at + 1].map(|at| &check.declared[order[at]]);
+                freedom(first, second) == Freedom::Whole
+            };
+            if may_wait && whole(at) {
                 order.swap(at, at + 1);
                 state = check.after(&state, order[at])?.state;
             } else {
@@ -297,7 +333,7 @@ impl<S: Service> Check<'_, S> {
         first: usize,
         second: usize,
     ) -> Result<(), Mistake> {
-        let freedom = self.freedom(first, second);
+        let freedom = freedom(&self.declared[first], &self.declared[second]);
         if freedom == Freedom::None {
             return Ok(());
         }
@@ -337,25 +373,80 @@ impl<S: Service> Check<'_, S> {
         Ok(())
     }
 
-    /// How far the second may get before the first is done: what replicas take it from says it.
-    fn freedom(&self, first: usize, second: usize) -> Freedom {
-        let mut graph = Graph::new(Conflicts::Declared, 2);
-        graph.insert(self.declared[first].clone());
-        let second = graph.insert(self.declared[second].clone());
-        let mut freedom = Freedom::None;
-        while let Some(ready) = graph.take_ready() {
-            if ready == second {
-                graph.ran(second);
-                freedom = Freedom::Run;
-            }
+    /// What the end of an operation's session touches, by its own word, and what it leaves; nothing where it holds nothing. Of an end in parts it is
+    /// the first.
+    fn ended(&self, state: &Ground, op: usize) -> Result<Option<(Declared, Ground)>, Mistake> {
+        let (call, _) = &self.ops[op];
+        let declared = self.declared_at_end(state, op)?;
+        let mut above = State::new(state.clone());
+        let mut txn = above.begin();
+        self.service.session_ended(&mut txn, call)?;
+        let writes = txn.into_writes();
+        match declared {
+            None if !writes.is_empty() => Err(Mistake::EndWrites { op }),
+            None => Ok(None),
+            Some(declared) => Ok(Some((declared, with(state, writes)))),
         }
-        while let Some(settleable) = graph.take_settleable() {
-            if settleable == second {
-                freedom = Freedom::Whole;
-            }
-        }
-        freedom
     }
+
+    fn declared_at_end(&self, state: &Ground, op: usize) -> Result<Option<Declared>, Fault> {
+        let mut above = State::new(state.clone());
+        self.service.uses_at_end(&above.begin(), &self.ops[op].0)
+    }
+
+    /// Checks the end of a session beside an operation of another one. `ended`: what it comes to.
+    fn end_beside(
+        &self,
+        state: &Ground,
+        op: usize,
+        ended: Option<&(Declared, Ground)>,
+        other: usize,
+    ) -> Result<(), Mistake> {
+        if self.ops[op].0.session == self.ops[other].0.session {
+            // It waits for those.
+            return Ok(());
+        }
+        let after = self.after(state, other)?;
+        let declared = self.declared_at_end(&after.state, op)?;
+        if declared.as_ref() != ended.map(|(declared, _)| declared) {
+            return Err(Mistake::EndLooks { op, other });
+        }
+        let Some((declared, ended)) = ended else {
+            return Ok(());
+        };
+        if freedom(declared, &self.declared[other]) != Freedom::Whole {
+            return Ok(());
+        }
+        let wrong = |differs| Err(Mistake::End { op, other, differs });
+        let behind = self.after(ended, other)?;
+        if behind.result != after.result {
+            return wrong(Differs::Result(other));
+        }
+        match self.ended(&after.state, op)? {
+            Some((_, ahead)) if ahead == behind.state => Ok(()),
+            _ => wrong(Differs::State),
+        }
+    }
+}
+
+/// How far the second may get before the first is done: what replicas take it from says it.
+fn freedom(first: &Declared, second: &Declared) -> Freedom {
+    let mut graph = Graph::new(Conflicts::Declared, 2);
+    graph.insert(first.clone());
+    let second = graph.insert(second.clone());
+    let mut freedom = Freedom::None;
+    while let Some(ready) = graph.take_ready() {
+        if ready == second {
+            graph.ran(second);
+            freedom = Freedom::Run;
+        }
+    }
+    while let Some(settleable) = graph.take_settleable() {
+        if settleable == second {
+            freedom = Freedom::Whole;
+        }
+    }
+    freedom
 }
 
 /// The state with what was written. Entries are shared, not copied.

@@ -18,16 +18,12 @@
 //! own) to a result (bytes) and writes to the map. This one counts:
 //!
 //! ```
-//! use quorate_service::{Bytes, Call, Fault, Local, Rest, Service, Txn};
+//! use quorate_service::{Bytes, Call, Fault, Local, Service, Txn};
 //!
 //! #[derive(Clone, Debug)]
 //! struct Counter;
 //!
 //! impl Service for Counter {
-//!     fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
-//!         Ok(())
-//!     }
-//!
 //!     fn is_read_only(&self, op: &[u8]) -> bool {
 //!         op == b"get"
 //!     }
@@ -38,13 +34,9 @@
 //!         if op.as_ref() == b"get" {
 //!             return Ok(count.to_le_bytes().to_vec().into());
 //!         }
-//!         let next = Bytes::from((count + 1).to_le_bytes().to_vec());
+//!         let next = Bytes::from(count.wrapping_add(1).to_le_bytes().to_vec());
 //!         txn.put("count".into(), next.clone());
 //!         Ok(next)
-//!     }
-//!
-//!     fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
-//!         Ok(Rest::Nothing)
 //!     }
 //! }
 //!
@@ -94,14 +86,12 @@
 //! `quorate init` makes the directory too, with the key in it, and the first start is still one.
 //!
 //! ```no_run
-//! # use quorate_service::{Bytes, Call, Fault, Rest, Service, Txn};
+//! # use quorate_service::{Bytes, Call, Fault, Service, Txn};
 //! # #[derive(Clone, Debug)]
 //! # struct Counter;
 //! # impl Service for Counter {
-//! #     fn genesis(&self, _: &mut Txn<'_>) -> Result<(), Fault> { Ok(()) }
 //! #     fn is_read_only(&self, _: &[u8]) -> bool { false }
 //! #     fn execute(&self, _: &mut Txn<'_>, _: &Call, _: &Bytes) -> Result<Bytes, Fault> { Ok(Bytes::new()) }
-//! #     fn session_ended(&self, _: &mut Txn<'_>, _: &Call) -> Result<Rest, Fault> { Ok(Rest::Nothing) }
 //! # }
 //! use quorate_service::{Daemon, Group, Options, ReplicaId, keys};
 //!
@@ -137,13 +127,17 @@
 //!
 //! [`Session::call`] has an operation executed exactly once, however often messages were lost on the way.
 //! [`Session::read`] is for operations that only read: they are answered without being ordered where that gives the same.
-//! Both see all that was answered before they were called, to this client or another. Up to 64 are in flight in a session, and
-//! further ones wait. They work in any executor; threads that may wait have [`Session::call_blocking`]. A program that does
+//! Both see all that was answered before they were called, to this client or another. Up to 64 calls and 64 reads are in flight in a session, and
+//! further ones wait. What is asked by `read` must not change anything: it is not executed where it does before it has waited in vain, and may then be executed
+//! more than once. They work in any executor; threads that may wait have [`Session::call_blocking`]. A program that does
 //! one thing after the other is served fastest by an [`InlineSession`], which has no thread of its own.
 //!
 //! A call waits until enough replicas are there, for as long as it takes; to give up, drop the future, or have a
 //! thread wait with [`Session::call_blocking_for`]. An operation has at least one byte and at most
 //! [`MAX_OP_BYTES`]: an empty one only keeps a session alive, and no service sees it. A result has at most [`MAX_RESULT_BYTES`], less 16.
+//! A replica keeps the last results of a session, in case that they are lost on the way, but no more than 1 MiB of them: where calls have results of more than
+//! [`SHORT_RESULT`] bytes, say so with [`Session::connect_for_results`], which then has fewer in flight. Otherwise one whose answer was lost may end as
+//! [`NoResult::ResultGone`]. Reads are not kept: they read again.
 //! Where there is no result, [`NoResult`] says why: mostly that the group has ended the session, after 45 seconds without a sign of life, and whether the
 //! operation was executed is not known then. Make those that matter repeatable, or look first. [`Service::session_ended`] is where a service lets
 //! go of what a session held, such as locks; of much of it in parts.
@@ -151,8 +145,8 @@
 //! # Examples
 //!
 //! `cargo run --example counter`, `key_value` and `null`: each a service with a client that uses it, in this crate. The second
-//! executes on worker threads, the third asks asynchronously, with many operations in flight. `processes` has replicas and clients
-//! as processes of their own, with keys and a group file. The service of `null`, which is that of the benchmarks
+//! executes on worker threads, the third asks asynchronously, with many operations in flight. `last_word` is a service with a replica's process and a
+//! client in 69 lines, for the files of `quorate init --no-key-holders`; `processes` runs it, and kills a replica. The service of `null`, which is that of the benchmarks
 //! and can be told to wait, to conflict and to say much, is in [`mod@null`].
 
 pub mod check;
@@ -161,14 +155,16 @@ pub mod null;
 
 pub use bytes::Bytes;
 pub use local::{Local, LocalError};
+pub use quorate_client::session::{Gathering, ReportError, SHORT_RESULT, Ticket};
 pub use quorate_client::{InlineSession, NoResult, Session, TimedCallError};
-pub use quorate_execution::graph::{Scope, Uses};
+pub use quorate_execution::graph::{Conflicts, Scope, Uses};
 pub use quorate_execution::{Call, Ran, Reading, Rest, Service};
-pub use quorate_net::group::{Durability, Files, Protocol, Purpose};
-pub use quorate_net::{Group, GroupError, Identity, keys};
+pub use quorate_net::group::{Durability, Files, Problem, Protocol, Purpose};
+pub use quorate_net::{Group, GroupError, Identity, KeyError, keys};
 pub use quorate_node::{
     Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning, Verification,
 };
 pub use quorate_state::{Fault, Txn};
+pub use quorate_wire::message::report::Report;
 pub use quorate_wire::message::{MAX_OP_BYTES, MAX_RESULT_BYTES};
 pub use quorate_wire::{Authentication, ClientId, KeyPair, PublicKey, ReplicaId, SessionId, Time};

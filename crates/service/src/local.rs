@@ -34,12 +34,15 @@ pub enum LocalError {
 #[derive(Debug)]
 pub struct Local {
     group: Arc<Group>,
-    client: KeyPair,
+    clients: Vec<KeyPair>,
     replicas: Vec<Daemon>,
     directory: TempDir,
 }
 
 impl Local {
+    /// How many clients the group knows.
+    pub const CLIENTS: usize = 4;
+
     /// Starts a group of 1, 4, 7... replicas, which execute one operation after the other.
     ///
     /// # Errors
@@ -60,7 +63,9 @@ impl Local {
         let keys: Vec<KeyPair> = (0..replicas)
             .map(|_| generate())
             .collect::<Result<_, _>>()?;
-        let client = generate()?;
+        let clients: Vec<KeyPair> = (0..Local::CLIENTS)
+            .map(|_| generate())
+            .collect::<Result<_, _>>()?;
         let mut members = Vec::new();
         // All ports are held until all are known, so that they differ.
         let ports: Vec<_> = (0..replicas)
@@ -70,13 +75,20 @@ impl Local {
             members.push((port.local_addr()?.to_string(), key.public()));
         }
         drop(ports);
-        let clients = vec![("client".into(), client.public())];
+        let named = clients.iter().enumerate();
+        let named = named.map(|(n, key)| (format!("client-{n}"), key.public()));
         let (files, purpose) = (Files::default(), Purpose::Service);
-        let group = Arc::new(Group::new("local", members, clients, files, purpose)?);
+        let group = Arc::new(Group::new(
+            "local",
+            members,
+            named.collect(),
+            files,
+            purpose,
+        )?);
         let directory = TempDir::new()?;
         let mut local = Local {
             group: group.clone(),
-            client,
+            clients,
             replicas: Vec::new(),
             directory,
         };
@@ -93,20 +105,29 @@ impl Local {
         Ok(local)
     }
 
-    /// A new session of the group's one client.
+    /// A new session of the first client.
     ///
     /// # Errors
     /// If the system gives no more threads or file descriptors.
     pub fn session(&self) -> io::Result<Session> {
-        Session::connect(&self.group, &Identity::new(&self.client))
+        Session::connect(&self.group, &self.identity(0))
     }
 
-    /// A new session of the group's one client, in the thread that calls.
+    /// A new session of the first client, in the thread that calls.
     ///
     /// # Errors
     /// If the system gives no more file descriptors.
     pub fn inline_session(&self) -> io::Result<InlineSession> {
-        InlineSession::connect(&self.group, &Identity::new(&self.client))
+        InlineSession::connect(&self.group, &self.identity(0))
+    }
+
+    /// Who a client is, for sessions of another one than the first ([`Call::client`](crate::Call::client) tells them apart), and for those with
+    /// results that are long: `Session::connect_for_results(local.group(), &local.identity(1), longest)`.
+    ///
+    /// # Panics
+    /// If there is no such client: they count from 0 to one less than [`Local::CLIENTS`].
+    pub fn identity(&self, client: usize) -> Identity {
+        Identity::new(&self.clients[client])
     }
 
     /// The group, for those who connect by themselves.

@@ -2,7 +2,9 @@
 
 use quorate_service::check::{self, Differs, Mistake};
 use quorate_service::null::{Conflicts, NullOp, NullService};
-use quorate_service::{Bytes, Call, Fault, Ran, Rest, Scope, Service, Txn, Uses};
+use quorate_service::{
+    Bytes, Call, Fault, KeyPair, Ran, Rest, Scope, Service, SessionId, Time, Txn, Uses,
+};
 
 /// What is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,10 +48,6 @@ impl Registers {
 }
 
 impl Service for Registers {
-    fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
-        Ok(())
-    }
-
     fn is_read_only(&self, op: &[u8]) -> bool {
         op.len() == 1
     }
@@ -79,10 +77,6 @@ impl Service for Registers {
         ran: Bytes,
     ) -> Result<Bytes, Fault> {
         Registers::count(txn, &ran)
-    }
-
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
-        Ok(Rest::Nothing)
     }
 
     fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
@@ -127,18 +121,12 @@ fn each_flaw_has_its_name() {
 fn silent_writers_differ_in_the_state() {
     struct Last;
     impl Service for Last {
-        fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
-            Ok(())
-        }
         fn is_read_only(&self, _op: &[u8]) -> bool {
             false
         }
         fn execute(&self, txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
             txn.put("last".into(), op.clone());
             Ok(Bytes::new())
-        }
-        fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
-            Ok(Rest::Nothing)
         }
         fn uses(&self, _call: &Call, _op: &Bytes) -> Uses {
             Uses::none()
@@ -165,21 +153,137 @@ fn a_memory_of_its_own_is_found() {
     use std::sync::atomic::{AtomicU8, Ordering};
     struct Remembers(AtomicU8);
     impl Service for Remembers {
-        fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
-            Ok(())
-        }
         fn is_read_only(&self, _op: &[u8]) -> bool {
             false
         }
         fn execute(&self, _txn: &mut Txn<'_>, _call: &Call, _op: &Bytes) -> Result<Bytes, Fault> {
             Ok(vec![self.0.fetch_add(1, Ordering::Relaxed)].into())
         }
-        fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
-            Ok(Rest::Nothing)
-        }
     }
     let found = check::uses(&Remembers(AtomicU8::new(0)), &["add".into()], 1);
     assert_eq!(found, Err(Mistake::Unsteady { op: 0 }));
+}
+
+/// Sessions take locks (an operation is a lock's number; the answer says whether it is its session's now), and let go of them as they end. `count` asks how many
+/// are taken.
+struct Locks(End);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Right,
+    /// Says that it holds nothing.
+    Nothing,
+    /// Does not say which lock it lets go of.
+    Silent,
+    /// Looks at what others hold.
+    Looks,
+}
+
+const LOCK: u32 = 0;
+const NUMBER: Scope = Scope::Class(1);
+
+impl Locks {
+    fn of(txn: &Txn<'_>, session: SessionId) -> Result<Option<Bytes>, Fault> {
+        txn.get(&[b"of", &session.0.to_le_bytes()[..]].concat())
+    }
+
+    fn count(txn: &mut Txn<'_>, by: i8) -> Result<(), Fault> {
+        let count = txn.get(b"count")?.map_or(0, |count| count[0]);
+        txn.put("count".into(), vec![count.wrapping_add_signed(by)].into());
+        Ok(())
+    }
+}
+
+impl Service for Locks {
+    fn is_read_only(&self, op: &[u8]) -> bool {
+        op == b"count"
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        if self.is_read_only(op) {
+            return Ok(txn.get(b"count")?.unwrap_or_default());
+        }
+        let key = Bytes::from([b"lock", &op[..]].concat());
+        let own = Bytes::from([b"of", &call.session.0.to_le_bytes()[..]].concat());
+        if txn.get(&key)?.is_some() || txn.get(&own)?.is_some() {
+            return Ok("no".into());
+        }
+        txn.put(own, key.clone());
+        txn.put(key, "taken".into());
+        Locks::count(txn, 1)?;
+        Ok("yes".into())
+    }
+
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
+        if let Some(lock) = Locks::of(txn, call.session)? {
+            txn.delete(lock);
+            txn.delete([b"of", &call.session.0.to_le_bytes()[..]].concat().into());
+            Locks::count(txn, -1)?;
+        }
+        Ok(Rest::Nothing)
+    }
+
+    fn uses_at_end(&self, txn: &Txn<'_>, call: &Call) -> Result<Option<Uses>, Fault> {
+        let held = Locks::of(txn, call.session)?;
+        let uses = held.map(|lock| Uses::none().write(NUMBER).write(Scope::named(LOCK, &lock)));
+        Ok(match self.0 {
+            End::Right => uses,
+            End::Nothing => None,
+            End::Silent => uses.map(|_| Uses::none()),
+            End::Looks => match txn.get(b"count")?.map_or(0, |count| count[0]) {
+                0 | 1 => uses,
+                _ => Some(Uses::everything()),
+            },
+        })
+    }
+
+    fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
+        match self.is_read_only(op) {
+            true => Uses::none().read(NUMBER),
+            false => {
+                let lock = [b"lock", &op[..]].concat();
+                Uses::none().write(NUMBER).write(Scope::named(LOCK, &lock))
+            }
+        }
+    }
+}
+
+/// A wrong word about the ends of sessions is found under its name, and a right one passes.
+#[test]
+fn ends_of_sessions_are_tried() {
+    let client = KeyPair::from_seed(&[1; 32]).public();
+    let ops: Vec<(Call, Bytes)> = [
+        (1, "a"),
+        (2, "b"),
+        (3, "a"),
+        (3, "count"),
+        (4, "c"),
+        (1, "d"),
+    ]
+    .iter()
+    .enumerate()
+    .map(|(at, (session, op))| {
+        let (session, now) = (SessionId(*session), Time(at as u64 + 1));
+        (
+            Call {
+                client,
+                session,
+                now,
+            },
+            (*op).into(),
+        )
+    })
+    .collect();
+    let found = |end, seed| check::uses_by(&Locks(end), &ops, seed);
+    for seed in 0..20 {
+        assert_eq!(found(End::Right, seed), Ok(()));
+        let nothing = Err(Mistake::EndWrites { op: 0 });
+        assert_eq!(found(End::Nothing, seed), nothing);
+        let silent = found(End::Silent, seed);
+        assert!(matches!(silent, Err(Mistake::End { .. })), "{silent:?}");
+        let looks = found(End::Looks, seed);
+        assert_eq!(looks, Err(Mistake::EndLooks { op: 0, other: 1 }));
+    }
 }
 
 /// The service of the benchmarks declares what it does.

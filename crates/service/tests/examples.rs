@@ -51,6 +51,16 @@ fn the_null_service() {
     assert!(answered.iter().all(|count| *count > 0), "{shown}");
 }
 
+/// A service of one's own takes less than 80 lines, with all that a replica's process and a client do.
+#[test]
+fn the_examples_are_short() {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    for name in ["counter", "key_value", "last_word"] {
+        let text = std::fs::read_to_string(format!("{directory}/{name}.rs")).expect("it is there");
+        assert!(text.lines().count() < 80, "{name}");
+    }
+}
+
 /// What one client has written outlives the client and the primary, which takes part again when it is started again.
 #[test]
 fn the_processes() {

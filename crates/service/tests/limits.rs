@@ -1,7 +1,7 @@
 //! What can't be an operation or a result, and what its caller is told.
 
 use quorate_service::{
-    Bytes, Call, Fault, Local, MAX_OP_BYTES, MAX_RESULT_BYTES, NoResult, Rest, Service, Txn,
+    Bytes, Call, Fault, Local, MAX_OP_BYTES, MAX_RESULT_BYTES, NoResult, Service, Txn,
 };
 
 /// Counts its operations, and answers with so many bytes as an operation has, or with too many.
@@ -9,10 +9,6 @@ use quorate_service::{
 struct Lengths;
 
 impl Service for Lengths {
-    fn genesis(&self, _txn: &mut Txn<'_>) -> Result<(), Fault> {
-        Ok(())
-    }
-
     fn is_read_only(&self, op: &[u8]) -> bool {
         op == b"count"
     }
@@ -28,10 +24,6 @@ impl Service for Lengths {
             b"too much" => vec![0; MAX_RESULT_BYTES].into(),
             _ => vec![0; op.len() - 16].into(),
         })
-    }
-
-    fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
-        Ok(Rest::Nothing)
     }
 }
 

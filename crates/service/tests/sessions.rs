@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use quorate_service::{Bytes, Call, Fault, Local, NoResult, Rest, Service, TimedCallError, Txn};
+use quorate_service::{
+    Bytes, Call, Fault, Local, NoResult, Rest, Service, Session, TimedCallError, Txn,
+};
 
 /// Counts its operations and the sessions that have ended. An operation takes as many times 10 ms as its first byte says.
 #[derive(Clone, Debug)]
@@ -79,4 +81,44 @@ fn a_thread_can_close_a_session() {
     assert_eq!(late, Err(NoResult::SessionLost.into()));
     assert_eq!(second.call_blocking("ended".into()), Ok("+".into()));
     first.close_blocking();
+}
+
+/// A session in its caller's thread can give up as well. What was given up is executed, and its result is nobody's: it is not taken for that of another.
+#[test]
+fn an_inline_session_can_give_up() {
+    let group = Local::start(4, Slow).expect("a group");
+    let mut session = group.inline_session().expect("a session");
+    assert_eq!(session.call_for(vec![0].into(), LONG), Ok(Bytes::new()));
+    let slow = session.call_for(vec![100].into(), Duration::from_millis(50));
+    assert_eq!(slow, Err(TimedCallError::TimedOut));
+    assert_eq!(session.in_flight(), 1);
+    assert_eq!(session.call(vec![0].into()), Ok(Bytes::new()));
+    assert_eq!(session.read_for("done".into(), LONG), Ok("+++".into()));
+    assert_eq!(session.in_flight(), 0);
+    assert_eq!(session.poll(Duration::ZERO).expect("it lives"), None);
+    drop(group);
+    let gone = session.read_for("done".into(), Duration::from_millis(50));
+    assert_eq!(gone, Err(TimedCallError::TimedOut));
+}
+
+/// The clients of a local group are told apart.
+#[test]
+fn a_local_group_has_several_clients() {
+    #[derive(Clone, Debug)]
+    struct Who;
+    impl Service for Who {
+        fn is_read_only(&self, _op: &[u8]) -> bool {
+            false
+        }
+        fn execute(&self, _txn: &mut Txn<'_>, call: &Call, _op: &Bytes) -> Result<Bytes, Fault> {
+            Ok(Bytes::copy_from_slice(&call.client.0))
+        }
+    }
+    let group = Local::start(1, Who).expect("a group");
+    let mut seen = std::collections::BTreeSet::new();
+    for client in 0..Local::CLIENTS {
+        let session = Session::connect(group.group(), &group.identity(client)).expect("a session");
+        let who = session.call_blocking("who".into()).expect("it is open");
+        assert!(seen.insert(who));
+    }
 }
