@@ -50,8 +50,14 @@ pub struct Row {
 pub struct Report {
     /// `micro`, `overhead`, `parallel`, `attacks`, `failover` or `recovery`.
     pub benchmark: &'static str,
+    /// This program's version.
+    pub version: &'static str,
+    /// Whether it was built with optimisations; otherwise its figures mean nothing.
+    pub optimised: bool,
     /// Processors that the kernel gives to this process.
     pub processors: usize,
+    /// What they are, as the kernel says; empty where it does not.
+    pub processor: String,
     /// The kernel's release.
     pub kernel: String,
     /// How much else ran in the minute before the start: the load average, which includes nothing of this run.
@@ -71,6 +77,9 @@ impl Report {
         let load = load.split(' ').next().and_then(|l| l.parse().ok());
         Report {
             benchmark,
+            version: env!("CARGO_PKG_VERSION"),
+            optimised: !cfg!(debug_assertions),
+            processor: processor(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: rustix::system::uname()
                 .release()
@@ -115,6 +124,16 @@ impl Figures {
             client_cpu_us: of(|f| f.client_cpu_us),
         }
     }
+}
+
+/// The first processor's name.
+fn processor() -> String {
+    let all = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = all.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| value.trim().to_string())
+    });
+    name.unwrap_or_default()
 }
 
 /// How long so large a part took at most, in microseconds, of times in nanoseconds and in rising order.

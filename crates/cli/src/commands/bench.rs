@@ -254,9 +254,19 @@ fn show(
         }
     }
     println!(
-        "{} processors, Linux {}, load average before {}, {} s each\n",
-        machine.processors, machine.kernel, machine.load_before, machine.seconds
+        "Quorate {}, {} processors ({}), Linux {}, load average before {}, {} s each\n",
+        machine.version,
+        machine.processors,
+        machine.processor,
+        machine.kernel,
+        machine.load_before,
+        machine.seconds
     );
+    if !machine.optimised {
+        println!(
+            "Built without optimisations (`cargo build --release` has them): the figures mean nothing.\n"
+        );
+    }
     if let Some(why) = &machine.cut_short {
         println!("INCOMPLETE: {why}. Medians are over the rounds that were measured.\n");
     }
