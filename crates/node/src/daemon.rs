@@ -10,8 +10,9 @@
 //!
 //! The ordering thread owns the [`Replica`](quorate_replica::Replica) and all links of the replica. In each turn it
 //! waits for all of them at once, hands over what came, carries out what comes back, and has written what was queued for
-//! each link meanwhile. It never waits for a disk or a peer. What bounds its work: a link is read only when all
-//! that it gave before was handled, and the protocol's window bounds the disks' completions.
+//! each link meanwhile. It waits for no peer. It waits for the disk in two places: a few votes, where nothing else is to do, are synced by it, since to wake the
+//! log's thread would take longer; and what execution reads and no cache has is read from the store, where there are no workers to read it. What bounds its
+//! work: a link is read only when all that it gave before was handled, and the protocol's window bounds the disks' completions.
 
 mod aside;
 mod core_thread;
