@@ -41,7 +41,8 @@ pub enum Rest {
 /// Whatever `execute` returns and writes must follow from the state, the call and the operation alone: no clock, no
 /// randomness, no hash order, no memory that shows (what is kept from earlier operations must hold for the [`Txn`]'s
 /// [lineage](quorate_state::Lineage)). An operation that the client got wrong is a result like any
-/// other (in the service's own encoding); a [`Fault`] says that this replica's store failed and takes the replica out.
+/// other (in the service's own encoding); a [`Fault`] says that this replica's store failed and takes the replica out. So does a panic, and all
+/// replicas come to it: a service must not panic, whatever the operation.
 ///
 /// Keys whose first byte is 0 belong to the executor; a service uses the others.
 ///

@@ -18,7 +18,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,7 @@ use crate::guests;
 use crate::hub::Waker;
 use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits, Opening};
 use crate::replica::Who;
+use crate::threads;
 use crate::tls::Identity;
 use crate::util::{self, LogLimit};
 use fairness::{Turns, Work};
@@ -87,6 +88,8 @@ pub(crate) struct Door {
     /// Connections that are on their way in, up to when they are taken.
     pending: Arc<AtomicUsize>,
     waker: Waker,
+    /// Why the thread has ended, if it did so by itself.
+    failed: Arc<OnceLock<String>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -143,15 +146,27 @@ impl Door {
             has_ended,
             arrivals: sender,
             pending: pending.clone(),
-            wake,
+            wake: wake.clone(),
             waker: waker.clone(),
             scratch: vec![0; READ_BYTES],
             log: LogLimit::default(),
         };
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("door".into())
-            .spawn(move || keeper.run(&stopped))?;
+        let failed = Arc::<OnceLock<String>>::default();
+        let fail = {
+            let failed = failed.clone();
+            move |why: String| {
+                // The first word counts, and nobody says another.
+                let _ = failed.set(why);
+                wake.wake();
+            }
+        };
+        let (stopped, died) = (stop.clone(), fail.clone());
+        let work = move || {
+            if let Err(e) = keeper.run(&stopped) {
+                fail(e.to_string());
+            }
+        };
+        let thread = threads::spawn("door", move |panicked| died(panicked.to_string()), work)?;
         Ok(Door {
             arrivals,
             ended,
@@ -159,8 +174,14 @@ impl Door {
             stop,
             pending,
             waker,
+            failed,
             thread: Some(thread),
         })
+    }
+
+    /// Why nobody is let in or dialed any more, if that is so.
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 
     /// The next connection that has arrived.
@@ -249,7 +270,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn run(mut self, stop: &AtomicBool) {
+    fn run(mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         while !stop.load(Ordering::Acquire) {
             let now = util::now();
@@ -259,9 +280,7 @@ impl Keeper {
             let due = [self.next_due(), work].into_iter().flatten().min();
             let timeout = due.map(|due| due.saturating_duration_since(now));
             match self.poll.poll(&mut events, timeout) {
-                Err(e) if e.kind() != io::ErrorKind::Interrupted => {
-                    return tracing::error!("no connections are made any more: {e}");
-                }
+                Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                 _ => self.waker.rearm(),
             }
             let now = util::now();
@@ -272,6 +291,7 @@ impl Keeper {
             self.dial(now);
             self.receive(now);
         }
+        Ok(())
     }
 
     /// Does something for those who knock, as long as there is time for it and others need not wait long.

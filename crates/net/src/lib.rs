@@ -12,7 +12,7 @@
 //! A link has no thread, task or lock of its own. Its owner waits for all of its links at once, takes the messages that
 //! came, works on them in the same thread, and then has what it queued written, with one system call for each link
 //! that has something to send. So a message costs no change of threads. What strangers can cause, handshakes, is work
-//! of another thread (`door.rs`).
+//! of another thread (`door.rs`). A thread whose panic must not go unnoticed is started by [`threads::spawn`].
 //!
 //! ```text
 //! conduct.rs   hub.rs      who costs too much; all links of an owner: readiness, fairness, flushing
@@ -43,6 +43,7 @@ mod link;
 mod listen;
 mod outbox;
 mod replica;
+pub mod threads;
 pub mod tls;
 mod util;
 

@@ -314,7 +314,7 @@ impl ReplicaLinks {
     /// Waits until a link has something to give or to take, or somebody wakes it; for `timeout` at most.
     ///
     /// # Errors
-    /// Those of the operating system, which are final.
+    /// Those of the operating system, and that the thread that makes connections has ended; both are final.
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let now = util::now();
         self.judge(now);
@@ -331,6 +331,9 @@ impl ReplicaLinks {
                 Arrival::Accepted(Who::Client(client), link) => self.on_client(client, link)?,
                 Arrival::Guest(guest, link) => self.on_guest(&guest, link)?,
             }
+        }
+        if let Some(why) = self.door.failure() {
+            return Err(io::Error::other(format!("no links can be made: {why}")));
         }
         self.look_at_guests(now);
         Ok(())
@@ -765,3 +768,6 @@ fn client_limits(limits: &Limits) -> LinkLimits {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

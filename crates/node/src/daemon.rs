@@ -29,6 +29,8 @@ mod progress;
 mod restore;
 mod staging;
 mod store_thread;
+#[cfg(test)]
+mod tests;
 mod verifier;
 
 use std::path::PathBuf;
@@ -43,6 +45,7 @@ use quorate_execution::graph::Conflicts;
 use quorate_fault::Fault;
 use quorate_net::group::Durability;
 use quorate_net::holder::AskError;
+use quorate_net::threads::Panicked;
 use quorate_net::{
     Epochs, Group, Identity, KeyError, Limits, ListenError, ReplicaLinks, Waker, bind,
 };
@@ -261,6 +264,9 @@ pub enum DaemonError {
     /// The replica itself can't go on.
     #[error("{0}")]
     Fatal(String),
+    /// A defect. The replica does not go on with the threads that are left.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
 }
 
 /// A replica that runs, until it is told to stop or can't go on.
@@ -283,6 +289,12 @@ impl Mailbox {
         // Fails only when the ordering thread has stopped, and then nobody misses it.
         let _ = self.0.send(wake);
         self.1.wake();
+    }
+
+    /// Tells that a thread has panicked: without it the replica would be half of one, and wait for what never comes.
+    fn died(&self) -> impl FnOnce(Panicked) + Clone + Send + use<> {
+        let mailbox = self.clone();
+        move |panicked| mailbox.put(Wake::Died(panicked))
     }
 }
 
@@ -389,18 +401,21 @@ impl Daemon {
             ReplicaLinks::start_with(group.clone(), me, &identity, epochs, listener, limits)
                 .map_err(io)?;
         // Bounded by what this thread has asked for: a completion for each record that the protocol's window lets be open, a layer for
-        // each that the store was given (`MAX_LAYERS`), a word for each job of the workers and each batch of the verifiers; who asks
-        // how it is, which does so again when it has been answered; and the one that stops it.
+        // each that the store was given (`MAX_LAYERS`), a word for each job of the workers and each batch of the verifiers; the last word of each
+        // thread; who asks how it is, which does so again when it has been answered; and the one that stops it.
         let (sender, woken) = mpsc::channel();
         let mailbox = Mailbox(sender, links.waker());
+        let died = mailbox.died();
         let wal = {
             let mailbox = mailbox.clone();
-            WalThread::spawn(wal, move |event| mailbox.put(Wake::Log(event)))
+            let tell = move |event| mailbox.put(Wake::Log(event));
+            WalThread::spawn(wal, tell, died.clone()).map_err(io)?
         };
         let damage = store.damage();
         let store = {
             let mailbox = mailbox.clone();
-            StoreThread::spawn(store, move |event| mailbox.put(Wake::Store(event)))
+            let tell = move |event| mailbox.put(Wake::Store(event));
+            StoreThread::spawn(store, tell, died.clone()).map_err(io)?
         };
         let config = Config {
             quorum: group.quorum(),
@@ -419,14 +434,14 @@ impl Daemon {
         };
         let former = found.former.map(|(former, blobs)| {
             let mailbox = mailbox.clone();
-            FormerThreads::spawn(data.clone(), blobs, former, move |found| {
-                mailbox.put(Wake::Found(found));
-            })
+            let tell = move |found| mailbox.put(Wake::Found(found));
+            FormerThreads::spawn(data.clone(), blobs, former, tell, died.clone())
         });
+        let former = former.transpose().map_err(io)?;
         let pool = {
             let mailbox = mailbox.clone();
             let tell = move || mailbox.put(Wake::Ran);
-            let spawn = || Pool::spawn(workers, &service, conflicts, tell);
+            let spawn = || Pool::spawn(workers, &service, conflicts, tell, died.clone());
             let pool = (workers > 0).then(spawn);
             pool.transpose().map_err(io)?
         };
@@ -434,7 +449,8 @@ impl Daemon {
             let mailbox = mailbox.clone();
             let tell = move || mailbox.put(Wake::Checked);
             let threads = verification.threads;
-            let verifiers = (threads > 0).then(|| Verifiers::spawn(verification, tell));
+            let spawn = || Verifiers::spawn(verification, tell, died.clone());
+            let verifiers = (threads > 0).then(spawn);
             verifiers.transpose().map_err(io)?
         };
         let mode = group.protocol().authentication;
@@ -468,14 +484,14 @@ impl Daemon {
             began: since_begin(),
         };
         let threads = (pool, verifiers);
-        let mut core = Core::new(config, service, restored, files, threads, outgoing, start);
+        let mut core = Core::new(config, service, restored, files, threads, outgoing, start)?;
         if let Some(holder) = holder.as_ref().filter(|_| core.is_recovering()) {
             core.recover(holder.recover()?);
         }
         let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));
         let renewals = renewals.transpose().map_err(io)?;
         let core = std::thread::Builder::new()
-            .name("replica".into())
+            .name(core_thread::NAME.into())
             .spawn(move || {
                 let ended = core.run(&woken);
                 drop(renewals);
@@ -497,6 +513,6 @@ impl Daemon {
     /// Why it stopped, if nobody told it to.
     pub fn wait(self) -> Result<(), DaemonError> {
         let result = self.core.join();
-        result.unwrap_or_else(|_| Err(DaemonError::Fatal("the replica's thread died".into())))
+        result.unwrap_or_else(|panic| Err(Panicked::new(core_thread::NAME, &*panic).into()))
     }
 }

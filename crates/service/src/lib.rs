@@ -55,7 +55,10 @@
 //! permissions can be built on it.
 //!
 //! An operation may be anything that any client sends: decode it as you would what comes from a network, and answer nonsense with a
-//! result that says so. A panic stops every replica at the same operation. [`Fault`] is for a store that fails, and takes
+//! result that says so. A panic stops every replica at the same operation: [`Daemon::wait`] says so at each. The operation has been agreed on, so it stops
+//! them again when they start again. Mend the service so that it answers that operation, and all operations before it as they were answered,
+//! and start all replicas with it: the group goes on with everything that it had. A read that is not ordered stops replicas when it is asked, and is forgotten with them.
+//! [`Fault`] is for a store that fails, and takes
 //! this one replica out; let `?` pass it on. What an operation does is all or nothing by itself: results are
 //! given when it is done, [`Txn::rollback`] undoes.
 //!

@@ -110,21 +110,111 @@ fn a_group_of_four_serves() {
     adds_up(4);
 }
 
-/// A service that panics on a worker takes its replica out, which says why.
+/// As [`Sum`], but it has an answer to what that one panics over.
+#[derive(Clone, Debug)]
+struct Mended;
+
+impl Service for Mended {
+    fn genesis(&self, txn: &mut Txn<'_>) -> Result<(), Fault> {
+        Sum.genesis(txn)
+    }
+
+    fn is_read_only(&self, op: &[u8]) -> bool {
+        Sum.is_read_only(op)
+    }
+
+    fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        match op[..] == *b"panic" {
+            true => Ok("mended".into()),
+            false => Sum.execute(txn, call, op),
+        }
+    }
+
+    fn session_ended(&self, txn: &mut Txn<'_>, call: &Call) -> Result<Rest, Fault> {
+        Sum.session_ended(txn, call)
+    }
+}
+
+/// A service that panics takes its replica out, which says why: on a worker and on the thread that orders, in an operation and in a read.
+/// An operation was agreed on, so it takes the replica out again whenever that starts, until the service is mended: then all goes on, and the operation
+/// has its answer.
 #[test]
 fn a_panic_is_told() {
-    let (group, data) = (group(1), tempfile::tempdir().unwrap());
-    let options = Options {
-        workers: 2,
-        ..options(&group, 0, data.path(), true)
-    };
-    let replica = Daemon::start(options, Sum).unwrap();
-    let session = Session::connect(&group, &Identity::new(&key(100))).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let call = runtime.spawn(async move { session.call("panic".into()).await });
-    let told = replica.wait().unwrap_err().to_string();
+    for (workers, is_read) in [(0, false), (2, false), (0, true), (2, true)] {
+        let (group, data) = (group(1), tempfile::tempdir().unwrap());
+        let options = |first_start| Options {
+            workers,
+            ..options(&group, 0, data.path(), first_start)
+        };
+        let replica = Daemon::start(options(true), Sum).unwrap();
+        let session = Session::connect(&group, &Identity::new(&key(100))).unwrap();
+        let sum = session.call_blocking(Bytes::from_static(&[3])).unwrap();
+        assert_eq!(sum[..], 3u64.to_le_bytes());
+        let asking = session.clone();
+        let call = runtime.spawn(async move {
+            match is_read {
+                true => asking.read("panic".into()).await,
+                false => asking.call("panic".into()).await,
+            }
+        });
+        let told = replica.wait().unwrap_err().to_string();
+        assert!(
+            told.contains("panicked") && told.contains("as asked"),
+            "{told}"
+        );
+        if !is_read {
+            let again = Daemon::start(options(false), Sum).and_then(Daemon::wait);
+            let told = again.unwrap_err().to_string();
+            assert!(
+                told.contains("panicked") && told.contains("as asked"),
+                "{told}"
+            );
+        }
+        let replica = Daemon::start(options(false), Mended).unwrap();
+        let answer = runtime.block_on(call).unwrap();
+        assert_eq!(answer.unwrap(), "mended");
+        let sum = session.call_blocking(Bytes::from_static(&[4])).unwrap();
+        assert_eq!(sum[..], 7u64.to_le_bytes());
+        replica.stopper().stop();
+        replica.wait().unwrap();
+    }
+}
+
+/// Where the replicas of a group of four panic over an operation, all that was agreed on is there when they run a service that is mended.
+#[test]
+fn a_group_outlives_a_panic() {
+    let (group, data) = (group(4), tempfile::tempdir().unwrap());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let replicas: Vec<_> = (0..4)
+        .map(|id| start(&group, id, data.path(), true))
+        .collect();
+    let session = Session::connect(&group, &Identity::new(&key(100))).unwrap();
+    for i in 1..=20u64 {
+        let sum = session.call_blocking(Bytes::from_static(&[3])).unwrap();
+        assert_eq!(sum[..], (3 * i).to_le_bytes());
+    }
+    let asking = session.clone();
+    let call = runtime.spawn(async move { asking.call("panic".into()).await });
+    // Where one is left behind by three that have ended, it would wait for them.
+    let mut replicas = replicas.into_iter();
+    let told = replicas.next().unwrap().wait().unwrap_err().to_string();
     assert!(told.contains("as asked"), "{told}");
-    call.abort();
+    for replica in replicas {
+        replica.stopper().stop();
+        if let Err(e) = replica.wait() {
+            assert!(e.to_string().contains("as asked"), "{e}");
+        }
+    }
+    let replicas: Vec<_> = (0..4)
+        .map(|id| Daemon::start(options(&group, id, data.path(), false), Mended).unwrap())
+        .collect();
+    let answer = runtime.block_on(call).unwrap();
+    assert_eq!(answer.unwrap(), "mended");
+    let sum = session.call_blocking(Bytes::from_static(&[3])).unwrap();
+    assert_eq!(sum[..], 63u64.to_le_bytes());
+    replicas.iter().for_each(|r| r.stopper().stop());
+    replicas.into_iter().for_each(|r| r.wait().unwrap());
 }
 
 /// A session in the thread of its caller: one operation after the other, and many at a time.

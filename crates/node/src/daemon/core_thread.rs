@@ -3,7 +3,8 @@
 mod arrivals;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use quorate_agreement::{Config, Millis, Now, Record};
 use quorate_execution::graph::Conflicts;
 use quorate_execution::{Service, Workers};
+use quorate_net::threads::Panicked;
 use quorate_net::{Group, Identity};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_state::transfer::{Counts, Found};
@@ -34,6 +36,8 @@ use super::verifier::Verifiers;
 use crate::wal::{self, WalEvent, WalThread};
 use arrivals::Verifying;
 
+/// What the thread is called.
+pub(super) const NAME: &str = "replica";
 /// How many messages are taken in one turn.
 const INPUTS_AT_ONCE: usize = 128;
 /// Records that nothing waits for are written by themselves when they have grown to this.
@@ -61,6 +65,8 @@ pub(crate) enum Wake {
     Found(Found),
     /// Somebody in this process wants to know how the replica is.
     Ask(SyncSender<Report>),
+    /// A thread has panicked that this one may wait for.
+    Died(Panicked),
     /// The process is to end.
     Stop,
 }
@@ -138,6 +144,10 @@ pub(crate) struct Files {
 }
 
 impl<S: Service> Core<S> {
+    /// A replica that has done what its log says was agreed on.
+    ///
+    /// # Errors
+    /// Where it panics over that.
     pub fn new(
         config: Config,
         service: S,
@@ -146,7 +156,7 @@ impl<S: Service> Core<S> {
         (pool, verifiers): (Option<Pool>, Option<Verifiers>),
         outgoing: Outgoing,
         start: Start,
-    ) -> Core<S> {
+    ) -> Result<Core<S>, DaemonError> {
         let Files {
             log,
             store,
@@ -167,8 +177,9 @@ impl<S: Service> Core<S> {
             conflicts: pool.as_ref().map_or(Conflicts::Declared, Pool::conflicts),
         };
         let now = now(started);
-        let replica = Replica::new(config, service, workers, restored, now);
-        Core {
+        let replica = caught(|| Ok(Replica::new(config, service, workers, restored, now)));
+        let replica = replica.map_err(|e| judge(e, &damage, &data, alone))?;
+        Ok(Core {
             me,
             replica,
             log,
@@ -198,7 +209,7 @@ impl<S: Service> Core<S> {
             }),
             end_at: None,
             held: BTreeSet::new(),
-        }
+        })
     }
 
     /// Whether it comes back without its log.
@@ -214,29 +225,8 @@ impl<S: Service> Core<S> {
 
     /// Runs until told to stop, or until the replica can't go on.
     pub fn run(mut self, woken: &Receiver<Wake>) -> Result<(), DaemonError> {
-        let ended = self.work(woken);
-        ended.map_err(|e| self.judge(e))
-    }
-
-    /// Why the replica has to stop: damage of the state is mended at the next start.
-    fn judge(&self, error: DaemonError) -> DaemonError {
-        match &error {
-            DaemonError::Store(e) if e.is_damage() => self.damaged(error.to_string()),
-            DaemonError::Fatal(_) if self.damage.is_found() => self.damaged(error.to_string()),
-            DaemonError::Fatal(reason) if self.damage.has_failed() => {
-                DaemonError::Disk(reason.clone())
-            }
-            _ => error,
-        }
-    }
-
-    /// What is stored is no state, and the next start has it fetched, if there is somebody who has it.
-    fn damaged(&self, reason: String) -> DaemonError {
-        if self.alone {
-            return DaemonError::Alone(reason);
-        }
-        restore::note_damaged_state(&self.data, &reason);
-        DaemonError::StateDamaged(reason)
+        let ended = caught(|| self.work(woken));
+        ended.map_err(|e| judge(e, &self.damage, &self.data, self.alone))
     }
 
     fn work(&mut self, woken: &Receiver<Wake>) -> Result<(), DaemonError> {
@@ -326,6 +316,7 @@ impl<S: Service> Core<S> {
                 let _ = answer.try_send(self.report(0));
                 return Ok(());
             }
+            Wake::Died(panicked) => return Err(panicked.into()),
             Wake::Log(WalEvent::Persisted(index)) => self.persisted(index)?,
             Wake::Log(WalEvent::Failed(e)) => return Err(e.into()),
             Wake::Store(StoreEvent::Stored {
@@ -463,7 +454,7 @@ impl<S: Service> Core<S> {
                      and what differs is fetched"
                 ),
                 Output::Fatal(reason) => return Err(DaemonError::Fatal(reason)),
-                Output::Damaged(reason) => return Err(self.damaged(reason)),
+                Output::Damaged(reason) => return Err(damaged(reason, &self.data, self.alone)),
             }
         }
         for connection in self.outgoing.not_taking() {
@@ -550,6 +541,36 @@ impl<S: Service> Core<S> {
         }
         Ok(())
     }
+}
+
+/// What work of this thread comes to, if it does not panic. What is half done then goes nowhere: nothing of it is sent or written any more.
+fn caught<T>(work: impl FnOnce() -> Result<T, DaemonError>) -> Result<T, DaemonError> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    done.unwrap_or_else(|panic| Err(Panicked::new(NAME, &*panic).into()))
+}
+
+/// Why the replica has to stop: damage of the state is mended at the next start.
+fn judge(error: DaemonError, damage: &Damage, data: &Path, alone: bool) -> DaemonError {
+    match &error {
+        DaemonError::Store(e) if e.is_damage() => damaged(error.to_string(), data, alone),
+        // What reads a file that is damaged or can't be read may panic over it.
+        DaemonError::Fatal(_) | DaemonError::Panicked(_) if damage.is_found() => {
+            damaged(error.to_string(), data, alone)
+        }
+        DaemonError::Fatal(_) | DaemonError::Panicked(_) if damage.has_failed() => {
+            DaemonError::Disk(error.to_string())
+        }
+        _ => error,
+    }
+}
+
+/// What is stored is no state, and the next start has it fetched, if there is somebody who has it.
+fn damaged(reason: String, data: &Path, alone: bool) -> DaemonError {
+    if alone {
+        return DaemonError::Alone(reason);
+    }
+    restore::note_damaged_state(data, &reason);
+    DaemonError::StateDamaged(reason)
 }
 
 fn state_check(counts: Counts, took_ms: u64, done: bool) -> StateCheck {

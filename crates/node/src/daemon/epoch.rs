@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use quorate_net::holder::{AskError, HolderClient};
-use quorate_net::{Group, Identity, generate};
+use quorate_net::{Group, Identity, generate, threads};
 use quorate_wire::ReplicaId;
 
 use super::core_thread::Wake;
@@ -83,6 +83,7 @@ pub(super) fn renew(
         return Ok(None);
     }
     let (stop, stopped) = mpsc::channel();
+    let died = mailbox.died();
     let mut wait = refresh;
     let work = move || {
         while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
@@ -99,8 +100,6 @@ pub(super) fn renew(
             };
         }
     };
-    std::thread::Builder::new()
-        .name("keys".into())
-        .spawn(work)?;
+    threads::spawn("keys", died, work)?;
     Ok(Some(Renewals { _stop: stop }))
 }

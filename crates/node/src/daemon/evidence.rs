@@ -142,14 +142,18 @@ impl EvidenceKeeper {
             path.display()
         );
         let group = self.group;
-        // Seldom, and bounded above; this thread waits for no disk.
-        thread::spawn(move || {
+        let work = move || {
             let bytes = Kept { group, evidence }.to_file();
             let made = path.parent().map_or(Ok(()), fs::create_dir_all);
             if let Err(e) = made.and_then(|()| disk::create(&path, &bytes, 0o600)) {
                 tracing::warn!("{}: the proof could not be kept: {e}", path.display());
             }
-        });
+        };
+        // Seldom, and bounded above; this thread waits for no disk. Nobody waits for that one either, whatever becomes of it.
+        let thread = thread::Builder::new().name("evidence".into());
+        if let Err(e) = thread.spawn(work) {
+            tracing::warn!("the proof could not be kept: {e}");
+        }
     }
 }
 

@@ -52,7 +52,7 @@ impl DaemonError {
                 _ => IO,
             },
             DaemonError::Disk(_) => IO,
-            DaemonError::Fatal(_) => SOFTWARE,
+            DaemonError::Fatal(_) | DaemonError::Panicked(_) => SOFTWARE,
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quorate_net::disk;
+use quorate_net::threads::{self, Panicked};
 use quorate_state::transfer::{Found, LOOKUPS, Lookup};
 use quorate_store::{Blobs, Former, Options, StoreError};
 use rustix::fs::{Advice, fadvise};
@@ -114,30 +115,34 @@ pub(crate) struct FormerThreads {
 }
 
 impl FormerThreads {
-    /// Starts the threads. `tell` is called on them.
+    /// Starts the threads. `tell` is called on them; `died` where one panics, but for what reading does, which counts as damage.
+    ///
+    /// # Errors
+    /// Where the system has no more threads.
     pub fn spawn(
         data: PathBuf,
         blobs: Arc<Blobs>,
         former: Former,
         tell: impl Fn(Found) + Clone + Send + 'static,
-    ) -> FormerThreads {
+        died: impl FnOnce(Panicked) + Clone + Send + 'static,
+    ) -> io::Result<FormerThreads> {
         let (lookups, asked) = mpsc::channel();
         let (asked, former) = (Arc::new(Mutex::new(asked)), Arc::new(former));
         for _ in 0..READERS {
             let (asked, former, tell) = (asked.clone(), former.clone(), tell.clone());
             // Nobody waits for its end: somebody may have seen to it that reading never ends.
-            std::thread::spawn(move || {
+            threads::spawn("former state", died.clone(), move || {
                 let next = || asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 while let Ok(lookup) = next() {
                     tell(former.look(&lookup));
                 }
-            });
+            })?;
         }
-        FormerThreads {
+        Ok(FormerThreads {
             lookups,
             data,
             blobs,
-        }
+        })
     }
 
     /// Looks for pieces. How many wait is bounded by the replica.

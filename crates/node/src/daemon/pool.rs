@@ -4,7 +4,6 @@
 //! thread, which wakes the next if there is more to do, and what several came to is told once. The thread that has worked last is
 //! woken first: what it needs is still in its processor's caches, and where there is little to do the others sleep on.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,6 +11,7 @@ use std::thread::JoinHandle;
 
 use quorate_execution::graph::Conflicts;
 use quorate_execution::{Completion, Job, Service};
+use quorate_net::threads::{self, Panicked};
 
 /// The threads. How many jobs wait is bounded by the replica.
 #[derive(Debug)]
@@ -38,7 +38,8 @@ struct Queue {
 }
 
 impl Pool {
-    /// Starts the threads. `tell` is called on them when there is something for [`Pool::take_done`].
+    /// Starts the threads. `tell` is called on them when there is something for [`Pool::take_done`]; `died` where one panics, but for what the
+    /// service does, which is told of the operation.
     ///
     /// # Errors
     /// Where the system has no more threads.
@@ -47,6 +48,7 @@ impl Pool {
         service: &S,
         conflicts: Conflicts,
         tell: impl Fn() + Clone + Send + 'static,
+        died: impl FnOnce(Panicked) + Clone + Send + 'static,
     ) -> std::io::Result<Pool> {
         let mut pool = Pool {
             conflicts,
@@ -58,9 +60,8 @@ impl Pool {
         };
         for at in 0..threads {
             let (shared, service, tell) = (pool.shared.clone(), service.clone(), tell.clone());
-            let thread = std::thread::Builder::new()
-                .name(format!("worker {at}"))
-                .spawn(move || shared.work(at, &service, &tell))?;
+            let work = move || shared.work(at, &service, &tell);
+            let thread = threads::spawn(&format!("worker {at}"), died.clone(), work)?;
             pool.threads.push(thread);
         }
         Ok(pool)
@@ -155,15 +156,9 @@ impl Shared {
 /// A panic takes the replica out, and says why.
 fn run<S: Service>(service: &S, job: &Job) -> Completion {
     catch_unwind(AssertUnwindSafe(|| job.run(service))).unwrap_or_else(|panic| {
-        let words = words(&*panic);
+        let words = threads::words(&*panic);
         job.failed(format!("the service has panicked: {words}"))
     })
-}
-
-fn words(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("without a word")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use quorate_agreement::Signed;
+use quorate_net::threads::{self, Panicked};
 use quorate_wire::auth::verify_all;
 
 use super::staging::{Judged, Open};
@@ -60,13 +61,14 @@ struct Queue {
 }
 
 impl Verifiers {
-    /// Starts the threads. `tell` is called on them when there is something for [`Verifiers::take_done`].
+    /// Starts the threads. `tell` is called on them when there is something for [`Verifiers::take_done`]; `died` where one panics.
     ///
     /// # Errors
     /// Where the system has no more threads.
     pub fn spawn(
         verification: Verification,
         tell: impl Fn() + Clone + Send + 'static,
+        died: impl FnOnce(Panicked) + Clone + Send + 'static,
     ) -> std::io::Result<Verifiers> {
         let mut verifiers = Verifiers {
             verification,
@@ -75,9 +77,8 @@ impl Verifiers {
         };
         for at in 0..verification.threads {
             let (shared, tell) = (verifiers.shared.clone(), tell.clone());
-            let thread = std::thread::Builder::new()
-                .name(format!("verifier {at}"))
-                .spawn(move || shared.work(&tell))?;
+            let work = move || shared.work(&tell);
+            let thread = threads::spawn(&format!("verifier {at}"), died.clone(), work)?;
             verifiers.threads.push(thread);
         }
         Ok(verifiers)
@@ -226,7 +227,8 @@ mod tests {
             threads: 2,
             from: 8,
         };
-        let verifiers = Verifiers::spawn(verification, tell).expect("threads");
+        let died = |panicked| panic!("{panicked}");
+        let verifiers = Verifiers::spawn(verification, tell, died).expect("threads");
         let mut staging = Staging::new(verification);
         for number in 0..40 {
             let who = Who::Client(signed(number, 0).0);
@@ -247,6 +249,23 @@ mod tests {
             back += staging.take_few().len();
         }
         assert_eq!(back, 40);
+    }
+
+    /// A panic of one of the threads is told by its name: what it was given never comes back.
+    #[test]
+    fn a_panic_is_told() {
+        let verification = Verification {
+            threads: 1,
+            from: 8,
+        };
+        let (dying, died) = std::sync::mpsc::channel();
+        let tell = || panic!("as asked");
+        let died_too = move |panicked| dying.send(panicked).unwrap();
+        let verifiers = Verifiers::spawn(verification, tell, died_too).expect("threads");
+        verifiers.check(Vec::new());
+        let panicked = died.recv().expect("it is told");
+        let told = (&*panicked.thread, &*panicked.words);
+        assert_eq!(told, ("verifier 0", "as asked"));
     }
 
     /// None where the processors are few.

@@ -1,6 +1,7 @@
 //! The next segment, made ready by a thread of its own while the current one fills: a new file of zeros, or one that was a
 //! segment, with zeros over what was written to it.
 
+use std::any::Any;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -9,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use quorate_net::threads::Panicked;
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// Its name until it is a segment.
+/// Its name until it is a segment, and that of the thread.
 const NAME: &str = "spare";
 /// The name of a discarded segment that will be cleaned and become the spare one.
 const WAITING: &str = "waiting";
@@ -27,7 +29,8 @@ pub(super) struct Spare(Option<Preparing>);
 struct Preparing {
     path: PathBuf,
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<File>>,
+    /// It may be that there was no more thread to be had.
+    thread: io::Result<JoinHandle<io::Result<File>>>,
 }
 
 impl Spare {
@@ -56,7 +59,8 @@ impl Spare {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let stop = stop.clone();
-            std::thread::spawn(move || work(&stop))
+            let builder = std::thread::Builder::new().name(NAME.into());
+            builder.spawn(move || work(&stop))
         };
         Spare(Some(Preparing { path, stop, thread }))
     }
@@ -70,7 +74,9 @@ impl Spare {
     pub fn take(mut self, name: &Path) -> io::Result<File> {
         let missing = || io::Error::other("no spare segment");
         let preparing = self.0.take().ok_or_else(missing)?;
-        let file = preparing.thread.join().map_err(|_| missing())??;
+        let died =
+            |panic: Box<dyn Any + Send>| io::Error::other(Panicked::new(NAME, &*panic).to_string());
+        let file = preparing.thread?.join().map_err(died)??;
         fs::rename(&preparing.path, name)?;
         Ok(file)
     }
@@ -81,7 +87,9 @@ impl Drop for Spare {
     fn drop(&mut self) {
         if let Some(preparing) = self.0.take() {
             preparing.stop.store(true, Ordering::Relaxed);
-            let _ = preparing.thread.join();
+            if let Ok(thread) = preparing.thread {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -149,4 +157,21 @@ pub(super) fn zero(file: &File, start: u64, end: u64) -> io::Result<()> {
         at = next;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever wants a segment whose preparation has panicked is told that, and not that the disk has failed.
+    #[test]
+    fn a_panic_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let spare = Spare::spawn(place.path().join(NAME), |_| panic!("as asked"));
+        let told = spare.take(&place.path().join("1")).unwrap_err().to_string();
+        assert!(
+            told.contains("\"spare\"") && told.contains("as asked"),
+            "{told}"
+        );
+    }
 }

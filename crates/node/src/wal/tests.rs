@@ -44,6 +44,11 @@ fn copy(from: &Path) -> TempDir {
     to
 }
 
+/// The thread of a log, which does not panic.
+fn spawn(wal: Wal, tell: impl FnMut(WalEvent) + Send + 'static) -> WalThread {
+    WalThread::spawn(wal, tell, |panicked| panic!("{panicked}")).unwrap()
+}
+
 fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).unwrap();
     change(&mut bytes);
@@ -329,7 +334,7 @@ fn the_thread_commits_in_groups() {
     let directory = scratch();
     let (wal, ..) = open(directory.path());
     let (sender, events) = mpsc::channel();
-    let thread = WalThread::spawn(wal, move |event| drop(sender.send(event)));
+    let thread = spawn(wal, move |event| drop(sender.send(event)));
     let mut written = Vec::new();
     for i in 1..=500 {
         let r = record(i, i, 100);
@@ -383,7 +388,7 @@ fn a_failed_log_stays_failed() {
     let directory = scratch();
     let (wal, ..) = open(&below(&directory));
     let (sender, events) = mpsc::channel();
-    let thread = WalThread::spawn(wal, move |event| drop(sender.send(event)));
+    let thread = spawn(wal, move |event| drop(sender.send(event)));
     take_away(&directory);
     thread.rotate(vec![]);
     thread.append(vec![record(1, 1, 1)]);
@@ -402,7 +407,7 @@ fn small_records_need_no_thread() {
     let directory = scratch();
     let (wal, ..) = open(directory.path());
     let (sender, events) = mpsc::channel();
-    let mut thread = WalThread::spawn(wal, move |event| drop(sender.send(event)));
+    let mut thread = spawn(wal, move |event| drop(sender.send(event)));
     let mut written = Vec::new();
     let (mut now, mut later, mut persisted) = (0, 0, LogIndex(0));
     for i in 1..=300 {
@@ -440,7 +445,40 @@ fn a_log_that_fails_at_once_says_so() {
     let (mut wal, ..) = open(&below(&directory));
     take_away(&directory);
     assert!(wal.rotate(&[]).is_err());
-    let mut thread = WalThread::spawn(wal, |_| {});
+    let mut thread = spawn(wal, |_| {});
     let error = thread.append_now(vec![record(1, 1, 1)]).unwrap_err();
     assert!(matches!(error, WalError::Failed), "{error}");
+}
+
+/// A panic of the log's thread is told, so that nobody waits for it. What comes after it is neither written nor said to be, and the log can be opened
+/// again.
+#[test]
+fn a_panic_of_the_thread_is_told() {
+    let directory = scratch();
+    let (wal, ..) = open(directory.path());
+    let (sender, events) = mpsc::channel();
+    let (dying, died) = mpsc::channel();
+    let tell = move |event| {
+        assert!(
+            !matches!(event, WalEvent::Persisted(LogIndex(2))),
+            "as asked"
+        );
+        sender.send(event).unwrap();
+    };
+    let died_too = move |panicked| dying.send(panicked).unwrap();
+    let mut thread = WalThread::spawn(wal, tell, died_too).unwrap();
+    thread.append(vec![record(1, 1, 1)]);
+    let patience = Duration::from_secs(20);
+    let told = events.recv_timeout(patience).unwrap();
+    assert!(matches!(told, WalEvent::Persisted(LogIndex(1))), "{told:?}");
+    thread.append(vec![record(2, 2, 1)]);
+    let panicked = died.recv_timeout(patience).unwrap();
+    assert_eq!((&*panicked.thread, &*panicked.words), ("log", "as asked"));
+    thread.append(vec![record(3, 3, 1)]);
+    let now = thread.append_now(vec![record(4, 4, 1)]).unwrap();
+    assert_eq!(now, None);
+    assert!(events.recv_timeout(patience).is_err(), "no more is said");
+    drop(thread);
+    let (_, found, _) = open(directory.path());
+    assert_eq!(found, [record(1, 1, 1), record(2, 2, 1)]);
 }

@@ -5,12 +5,14 @@
 //! syncs them itself ([`WalThread::append_now`]). A disk that is slow now and then, large records, and what takes
 //! its time, such as removing segments, are for the thread, and nobody waits for it.
 
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use quorate_net::threads::{self, Panicked};
 use quorate_wire::{LogIndex, Seq};
 
 use super::{Record, Wal, WalError};
@@ -76,8 +78,15 @@ impl Shared {
 }
 
 impl WalThread {
-    /// Starts the thread. `tell` is called on it, and must not wait.
-    pub fn spawn(wal: Wal, tell: impl FnMut(WalEvent) + Send + 'static) -> WalThread {
+    /// Starts the thread. `tell` is called on it, and must not wait; `died` where it panics, after which nothing more is written or said.
+    ///
+    /// # Errors
+    /// Where the system has no more threads.
+    pub fn spawn(
+        wal: Wal,
+        tell: impl FnMut(WalEvent) + Send + 'static,
+        died: impl FnOnce(Panicked) + Send + 'static,
+    ) -> io::Result<WalThread> {
         let (sender, receiver) = mpsc::channel();
         let shared = Arc::new(Shared {
             wal: Mutex::new(Some(Box::new(wal))),
@@ -85,14 +94,14 @@ impl WalThread {
         });
         let thread = {
             let shared = shared.clone();
-            std::thread::spawn(move || run(&shared, &receiver, tell))
+            threads::spawn("log", died, move || run(&shared, &receiver, tell))?
         };
-        WalThread {
+        Ok(WalThread {
             commands: Some(sender),
             thread: Some(thread),
             shared,
             left_to_thread: 0,
-        }
+        })
     }
 
     /// Writes and syncs records on the caller's thread, if that is likely to be quick and nothing else waits: then they are durable, up to the
@@ -139,7 +148,7 @@ impl WalThread {
     fn send(&self, command: Command) {
         if let Some(commands) = &self.commands {
             self.shared.waiting.fetch_add(1, Ordering::AcqRel);
-            // Fails only after `Failed` was told.
+            // Fails only after it was told why.
             let _ = commands.send(command);
         }
     }
