@@ -2,6 +2,7 @@
 
 mod bench;
 mod credential;
+pub mod help;
 mod mount;
 mod protocol;
 mod quota;
@@ -84,7 +85,7 @@ pub enum Command {
 ///   quorate up                                  four replicas, files under the data directory
 ///   quorate up --mount ~/shared                 mounted where you like
 ///   quorate up --fault 2=lie                    replica 2 lies; the files stay right
-///   quorate up --groups 2                       two groups, mounted as one volume that has room for more than one group
+///   quorate up --groups 2                       two groups as one volume
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Up {
@@ -151,7 +152,8 @@ pub struct Up {
 /// replica-N and, for the key holder's user alone, its own holder-N, and each client machine the group file and a client key; keep the keys secret.
 ///
 /// Example:
-///   quorate init --name team --replicas a.example:7400,b.example:7400,c.example:7400,d.example:7400 ./team
+///   quorate init --name team ./team \
+///       --replicas a.example:7400,b.example:7400,c.example:7400,d.example:7400
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Init {
@@ -250,12 +252,12 @@ pub struct Nfs {
 ///
 /// A configuration:
 ///   listen = "127.0.0.1:2049"
-///   udp = false                          # also over UDP, which lets in who can send from an address: docs/router.md
-///   transport = "user"                   # or kernel: calls are passed on by the kernel, where it can; auto: where that is better
+///   udp = false                          # also over UDP; docs/router.md says whom that lets in
+///   transport = "user"                   # or kernel, where it can; auto: where that is better
 ///   log = "route.log"                    # what is under way on two servers; keep it, on a disk
 ///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048&udp=yes"]
 ///   policy = "hash"                      # or round_robin, least_full, stay
-///   switch_percent = 100                 # how many new directories are spread; others stay with their parent
+///   switch_percent = 100                 # how many new directories are spread, of all
 ///   buckets = 64                         # in how many parts they can move later; for good
 ///   move_mib_per_s = 0                   # how fast at most; 0: no limit
 ///   [pin]
@@ -266,7 +268,7 @@ pub struct Nfs {
 /// Several routers serve the same volumes when they share a log on a group that `quorate init --coordinator` made. In place of `log`:
 ///   [coordinator]
 ///   group = "routers/group.toml"         # of one replica or four, which run as `quorate replica`
-///   key = "routers/client.key"           # a client of that group [default: client.key beside the group file]
+///   key = "routers/client.key"           # [default: client.key beside the group file]
 /// When one dies, another finishes what it had begun. One that can't reach the group ends: let a supervisor start it again.
 /// `quorate volume` moves nothing then.
 ///

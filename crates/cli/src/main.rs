@@ -12,7 +12,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 
 use args::{Args, Command, MountHelper};
 use quorate_node::DaemonError;
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     if Path::new(&called).file_name() == Some(MOUNT_HELPER.as_ref()) {
         return mount_helper();
     }
-    let args = Args::parse();
+    let args = args();
     start_logging(args.verbose);
     let verbose = args.verbose;
     let result = match args.command {
@@ -66,6 +66,13 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(&e),
     }
+}
+
+/// As [`Parser::parse`], with help that flows.
+fn args() -> Args {
+    let mut command = args::help::flowing(Args::command());
+    let read = Args::from_arg_matches(&command.get_matches_mut());
+    read.unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
 fn mount_helper() -> ExitCode {

@@ -15,11 +15,12 @@ use super::parse_route;
 /// second old; -o says otherwise, with the words of nfs(5):
 ///   ro, noexec                   nothing is changed, or executed
 ///   actimeo=SECONDS              attributes and names may be so old
-///   acregmin=, acregmax=         the same for files; between the two, what is old is trusted for longer
+///   acregmin=, acregmax=         the same for files; what is old is trusted for longer
 ///   acdirmin=, acdirmax=         the same for directories and names
 ///   sync                         each write is at the group before it returns
-///   noac                         nothing is taken for granted: sync, and each look and read asks the group
-///   allow_other, noallow_other   whether other users come in [default: if the system lets them; by a credential, no]
+///   noac                         sync, and each look and read asks the group
+///   allow_other, noallow_other   whether other users come in [default: if the system
+///                                lets them; by a credential, no]
 ///   key=, credential=, log=      as the options with these names, for fstab(5)
 /// Always so: nosuid, nodev, noatime. See docs/mount.md.
 ///
@@ -33,8 +34,8 @@ use super::parse_route;
 /// many machines, serve one volume together. Nobody mounts it by credentials: those are of one group. See docs/router.md for what else it does not have.
 ///
 /// Examples:
-///   quorate mount group.toml ~/shared                                        as a client that the group file names
-///   quorate mount group.toml ~/plans --key bob.key --credential bob.cred     as the holder of a credential
+///   quorate mount group.toml ~/shared        as a client that the group file names
+///   quorate mount group.toml ~/plans --key bob.key --credential bob.cred
 ///   quorate mount group.toml ~/shared --key bob.key --credential ~/credentials
 ///   quorate mount group.toml ~/shared --background -o ro,actimeo=60
 ///   quorate mount volume.toml ~/shared                                       several groups as one

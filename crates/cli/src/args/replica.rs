@@ -20,13 +20,15 @@ use super::{Period, parse_route, time};
 /// signed again. A key whose counter is lost or damaged is to be replaced.
 ///
 /// Example, in a service that runs as the user `quorate-key`, for a replica that runs as `quorate-2`:
-///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user quorate-2
-///       --key /var/lib/quorate-key/key --counter /var/lib/quorate-key/counter --socket /run/quorate-key/socket
+///   quorate keyholder --group /etc/quorate/group.toml --id 2 --user quorate-2 \
+///       --key /var/lib/quorate-key/key --counter /var/lib/quorate-key/counter \
+///       --socket /run/quorate-key/socket
 ///
 /// The same with a key that never leaves a TPM 2.0, which counts as well. --enroll makes it, once, and prints what `quorate init
 /// --identity 2=...` wants:
 ///   quorate keyholder --tpm device:/dev/tpmrm0 --enroll --key /var/lib/quorate-key/tpm
-///   quorate keyholder --tpm device:/dev/tpmrm0 --key /var/lib/quorate-key/tpm --group /etc/quorate/group.toml --id 2
+///   quorate keyholder --tpm device:/dev/tpmrm0 --key /var/lib/quorate-key/tpm \
+///       --group /etc/quorate/group.toml --id 2 \
 ///       --user quorate-2 --socket /run/quorate-key/socket
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
@@ -155,7 +157,8 @@ pub struct Replica {
 ///
 /// Examples:
 ///   quorate supervise --group team/group.toml --id 2 --recover-every 1h -- --listen 0.0.0.0:7400
-///   quorate supervise --group /etc/quorate/group.toml --id 2 --user quorate-2 --data /var/lib/quorate/replica-2
+///   quorate supervise --group /etc/quorate/group.toml --id 2 --user quorate-2 \
+///       --data /var/lib/quorate/replica-2 \
 ///       --state /var/lib/quorate-supervisor --programs /etc/quorate/programs
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
@@ -222,7 +225,7 @@ pub struct Programs {
 ///
 /// Examples:
 ///   quorate recover 2                           of the group that `quorate up` runs
-///   quorate recover 2 --data /srv/team/replica-2    of the replica that `quorate supervise` runs there
+///   quorate recover 2 --data /srv/team/replica-2    which `quorate supervise` runs there
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Recover {

@@ -29,9 +29,9 @@ pub struct Manager {
 /// Examples:
 ///   quorate revoke bob.cred                                        this credential, as its owner
 ///   quorate revoke --holder KEY                                    all that this key has
-///   quorate revoke --epoch 2027-01-31                              all that you have signed before that day
+///   quorate revoke --epoch 2027-01-31                              what you signed before that day
 ///   quorate revoke carol.cred --key bob.key --by bob.cred          as Bob, who passed it on
-///   quorate revoke --undo --holder KEY                             give that back: it was taken back for ever
+///   quorate revoke --undo --holder KEY                             give that back
 ///
 /// Serials are their issuers' to choose, so --epoch binds those alone who give rising ones, as `quorate` does. Of somebody who may not mean
 /// well take back the key (--holder): all that it has passed on goes with it.
@@ -79,8 +79,8 @@ pub struct Revoke {
 /// and let go of.
 ///
 /// Examples:
-///   quorate shares ~/shared/plans                           who has been let in to what, as the owner or a client
-///   quorate shares --key bob.key --credential bob.cred      what Bob has, and what was passed on from it, as he himself
+///   quorate shares ~/shared/plans                           as the owner or a client
+///   quorate shares --key bob.key --credential bob.cred      as Bob: what he has and passed on
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Shares {
