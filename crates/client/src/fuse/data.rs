@@ -172,6 +172,14 @@ impl Core {
         }
     }
 
+    /// After a change of a file that had set-ID bits. The kernel leaves it to the service to take them away, and would show them as long as its
+    /// attributes are new enough.
+    fn forget_set_id(&self, file: &OpenFile, had_set_id: bool) {
+        if had_set_id {
+            self.forget_attributes(file.ino());
+        }
+    }
+
     pub async fn read(
         self: &Arc<Core>,
         number: u64,
@@ -259,11 +267,13 @@ impl Core {
             // The times that were set are from before this write.
             self.flush_apart(&file.inode).await;
         }
+        let had_set_id = file.inode.has_set_id();
         let append = has(how, OFlags::APPEND);
         let through = self.caching.sync || has(how, OFlags::DSYNC) || has(how, OFlags::DIRECT);
         if !through {
             let at = if append { At::End } else { At::Offset(offset) };
             self.buffer(&file, at, &data).await?;
+            self.forget_set_id(&file, had_set_id);
             return Ok(data.len() as u32);
         }
         self.flush_apart(&file.inode).await;
@@ -274,6 +284,7 @@ impl Core {
             };
             self.write_apart(&file, place, part).await?;
         }
+        self.forget_set_id(&file, had_set_id);
         Ok(data.len() as u32)
     }
 
@@ -367,6 +378,7 @@ impl Core {
         let end = offset.checked_add(len).ok_or(fuser::Errno::EFBIG)?;
         let file = self.handles.get(number)?;
         self.flush(&file.inode).await;
+        let had_set_id = file.inode.has_set_id();
         let mut from = offset;
         loop {
             let _changing = self.changing();
@@ -384,6 +396,7 @@ impl Core {
             };
             self.changes.own(&attr);
             file.inode.learn(&attr);
+            self.forget_set_id(&file, had_set_id);
             if done >= end {
                 return Ok(());
             }
@@ -407,6 +420,7 @@ impl Core {
         if let Some(errno) = file.inode.failure(&file, Told::Writer) {
             return Err(errno);
         }
+        let had_set_id = file.inode.has_set_id();
         let len = len.min(MAX_COPY_BYTES);
         let mut copied = 0;
         while copied < len {
@@ -432,6 +446,7 @@ impl Core {
             };
             self.changes.own(&attr);
             file.inode.learn(&attr);
+            self.forget_set_id(&file, had_set_id);
             let step = done.checked_sub(at).filter(|step| *step <= len - copied);
             match step {
                 Some(0) => break,

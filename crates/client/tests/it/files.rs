@@ -422,6 +422,47 @@ fn permissions_of_others() {
     assert!(with_group.status.success(), "{with_group:?}");
 }
 
+/// Who writes takes set-ID bits away, and that is seen at once, however new what the kernel knows is; root leaves them.
+#[test]
+fn who_changes_a_file_takes_its_set_id_bits() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let path = m.path("f");
+    fs::write(&path, noise(1, 8192)).unwrap();
+    fs::write(m.path("other"), noise(2, 8192)).unwrap();
+    std::os::unix::fs::chown(&path, Some(1234), Some(1234)).unwrap();
+    let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+    let after = |uid: u32, script: &str| {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+        assert_eq!(mode(), 0o6755);
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-e", "-c", script]).current_dir(m.dir());
+        let run = shell.uid(uid).gid(uid).output().unwrap();
+        assert!(run.status.success(), "{script}: {run:?}");
+        mode()
+    };
+    for script in [
+        "dd if=/dev/zero of=f bs=4096 count=1 conv=notrunc oflag=direct",
+        "dd if=/dev/zero of=f bs=4096 count=1 conv=notrunc oflag=sync",
+        "dd if=/dev/zero of=f bs=100 count=3 conv=notrunc",
+        "exec 3<>f; echo x >&3; test ! -u f",
+        "echo more >> f",
+        ": > f",
+        "fallocate -l 10000 f",
+        "truncate -s 5000 f",
+    ] {
+        assert_eq!(after(1234, script), 0o755, "{script}");
+        assert_eq!(
+            after(0, script.split("; test").next().unwrap()),
+            0o6755,
+            "{script}"
+        );
+    }
+}
+
 /// A full volume is told at the latest when the file is closed or synced, and not forgotten before.
 #[test]
 fn a_full_volume_is_told() {

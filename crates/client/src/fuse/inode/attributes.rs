@@ -33,6 +33,12 @@ impl Inode {
         }
     }
 
+    /// Whether the file has set-ID bits, as far as is known: who writes takes them away, unless that is root.
+    pub fn has_set_id(&self) -> bool {
+        let state = self.lock();
+        state.known.as_ref().is_some_and(|a| a.mode & 0o6000 != 0)
+    }
+
     /// The file is opened for writing. What is set from now on may wait for the close.
     pub fn open_for_writing(&self) {
         let mut state = self.lock();
