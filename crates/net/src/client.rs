@@ -29,6 +29,8 @@ const LIMITS: LinkLimits = LinkLimits {
         frames: 4096,
     },
 };
+/// In this time a replica is heard on two certificates of each other one. A sound one passes on one of each in a second at most.
+const PASSED_ON_IN: Duration = Duration::from_secs(1);
 /// Tokens of dialers; those of links count up from 0.
 const FIRST_DIALER: usize = usize::MAX / 2;
 
@@ -63,8 +65,8 @@ struct Slot {
     link: Option<usize>,
     /// The link before it, while it is heard, and until when.
     former: Option<(usize, Instant)>,
-    /// How many certificates it has passed on over the newest link.
-    passed_on: usize,
+    /// How many certificates it has passed on since.
+    passed_on: (usize, Instant),
     log: LogLimit,
 }
 
@@ -110,7 +112,7 @@ impl ClientLinks {
             ),
             link: None,
             former: None,
-            passed_on: 0,
+            passed_on: (0, util::now()),
             log: LogLimit::default(),
         };
         Ok(ClientLinks {
@@ -224,7 +226,7 @@ impl ClientLinks {
                         self.hub.remove(oldest);
                     }
                 }
-                slot.passed_on = 0;
+                slot.passed_on = (0, now);
                 self.told.push_back(ClientEvent::Up(id, key));
             }
             Err(e) => {
@@ -238,10 +240,13 @@ impl ClientLinks {
     /// A replica passes on the newest certificate of another one that it has seen. A link that rests on one that is void by that is a thief's: whoever has a
     /// stolen key, and stands between a replica and this client, would else be that replica to it as long as nobody else says better.
     fn on_certificate(&mut self, token: usize, from: ReplicaId, certificate: &EpochCertificate) {
-        let most = self.slots.len();
-        let passed_on = &mut self.slots[usize::from(from.0)].passed_on;
+        let (most, now) = (2 * self.slots.len(), util::now());
+        let (passed_on, since) = &mut self.slots[usize::from(from.0)].passed_on;
+        if now >= *since + PASSED_ON_IN {
+            (*passed_on, *since) = (0, now);
+        }
         *passed_on += 1;
-        // One of each replica: more have somebody check signatures for nothing.
+        // One of each replica with the link, and one as it sees a newer one: more have somebody check signatures for nothing.
         if *passed_on > most {
             return;
         }

@@ -172,6 +172,8 @@ struct Peer {
     void_below: u64,
     /// The number of its newest certificate, and what clients are told of it.
     newest: Option<(u64, Frame)>,
+    /// The number of the one that those were told who were here then, and when that was.
+    shown: Option<(u64, Instant)>,
     dropped: u64,
     put_aside: u64,
     log: LogLimit,
@@ -277,6 +279,7 @@ impl ReplicaLinks {
             former: None,
             void_below: 0,
             newest: None,
+            shown: None,
             dropped: 0,
             put_aside: 0,
             log: LogLimit::default(),
@@ -320,9 +323,9 @@ impl ReplicaLinks {
         self.judge(now);
         self.end_formers(now);
         let releases = [&self.peer_costs, &self.client_costs].map(Ledger::next_release);
-        let release = releases.into_iter().flatten().min();
-        let release = release.map(|at| at.saturating_duration_since(now));
-        let timeout = [timeout, release].into_iter().flatten().min();
+        let due = releases.into_iter().flatten().chain(self.next_showing());
+        let due = due.min().map(|at| at.saturating_duration_since(now));
+        let timeout = [timeout, due].into_iter().flatten().min();
         self.hub.poll(timeout, |_, _| {})?;
         while let Some(arrival) = self.door.next() {
             match arrival {
@@ -335,6 +338,7 @@ impl ReplicaLinks {
         if let Some(why) = self.door.failure() {
             return Err(io::Error::other(format!("no links can be made: {why}")));
         }
+        self.show_certificates(util::now());
         self.look_at_guests(now);
         Ok(())
     }

@@ -1,13 +1,54 @@
 //! Links that are made anew with another key, beside those that there are.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Origin, Peer, ReplicaLinks, Who};
 use crate::frame::Frame;
 use crate::tls::Identity;
+use crate::util;
 use quorate_wire::ReplicaId;
 
+/// Clients are shown newer certificates of one replica no sooner one after the other: one that takes other keys without end costs them no more than this.
+const SHOWN_EVERY: Duration = Duration::from_secs(1);
+
+impl Peer {
+    /// When clients are to be shown its newest certificate, if they have not been.
+    fn shows_at(&self, now: Instant) -> Option<Instant> {
+        let (number, _) = self.newest.as_ref()?;
+        match self.shown {
+            Some((shown, _)) if shown == *number => None,
+            Some((_, at)) => Some(at + SHOWN_EVERY),
+            None => Some(now),
+        }
+    }
+}
+
 impl ReplicaLinks {
+    /// When [`ReplicaLinks::show_certificates`] has something to do.
+    pub(super) fn next_showing(&self) -> Option<Instant> {
+        let now = util::now();
+        self.peers.iter().filter_map(|p| p.shows_at(now)).min()
+    }
+
+    /// Shows the clients that are here certificates of others that are newer than those that they were shown: whoever stands between one of them and that
+    /// replica, with a key of before, is to be known for what he is before the client's link here is made anew.
+    pub(super) fn show_certificates(&mut self, now: Instant) {
+        for at in 0..self.peers.len() {
+            let peer = &mut self.peers[at];
+            if peer.shows_at(now).is_none_or(|at| at > now) {
+                continue;
+            }
+            let Some((number, frame)) = peer.newest.clone() else {
+                continue;
+            };
+            peer.shown = Some((number, now));
+            let clients: Vec<usize> = self.hub.notes().filter(is_clients).map(|n| n.0).collect();
+            for token in clients {
+                self.hub.push(token, &frame);
+            }
+        }
+    }
+
     /// Makes all links anew with another key of this replica's, beside those that there are. Whoever dials this replica is asked to do so
     /// anew; a link that was asked for so one renewal ago, and is still there, ends.
     pub fn renew_keys(&mut self, identity: &Identity) {
@@ -67,4 +108,8 @@ impl ReplicaLinks {
             }
         }
     }
+}
+
+fn is_clients((_, who): &(usize, Who)) -> bool {
+    matches!(who, Who::Client(_))
 }

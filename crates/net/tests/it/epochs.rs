@@ -161,6 +161,23 @@ fn a_client_is_shown_what_others_certified() {
     assert!(!client.events.try_iter().any(|e| is_about_thief(&e)));
 }
 
+/// A client that is connected is shown newer certificates of others as they are seen: a thief's link ends though no other link is made anew.
+#[test]
+fn a_connected_client_is_shown_newer_certificates() {
+    let cluster = Cluster::start_with_epochs(4);
+    cluster.wait_until_linked();
+    let (_thief, client) = cluster.client_of_a_thief(&client_key(), 2);
+    linked(&client, 4);
+    for _ in 0..2 {
+        while cluster.node(0).events.try_recv().is_ok() {}
+        cluster.renew(2);
+        let counts = |e: &Event| matches!(e, Event::PeerUp(ReplicaId(2)));
+        cluster.node(0).next(counts);
+    }
+    let end = client.next(|e| matches!(e, ClientEvent::Up(..) | ClientEvent::Down(_)));
+    assert!(matches!(end, ClientEvent::Down(ReplicaId(2))), "{end:?}");
+}
+
 /// What a replica certified before its last recovery is refused at once, and the links that rest on it end; its present ones stand.
 #[test]
 fn a_stolen_key_ends_with_a_recovery() {
