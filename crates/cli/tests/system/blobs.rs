@@ -38,6 +38,14 @@ fn kept(group: &Group, id: u8) -> (usize, usize) {
     (blobs / MIB, length(data.join("state.redb")) / MIB)
 }
 
+/// How much a replica's process has had written to a disk so far, in bytes, as the kernel counts it; 0 where its files are in memory.
+fn written(group: &Group, id: u8) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{}/io", group.pid(id))).expect("it runs");
+    let line = io.lines().find_map(|l| l.strip_prefix("write_bytes: "));
+    line.expect("a count").parse().expect("a number")
+}
+
+/// What a replica has written goes to its disk about once: the log and the store don't both keep the bytes.
 #[test]
 fn large_writes_are_kept_once() {
     if !require_fuse() {
@@ -60,8 +68,14 @@ fn large_writes_are_kept_once() {
 
     // What is deleted makes room for what comes.
     fs::remove_file(mount.at("a")).expect("it goes");
+    let before: Vec<u64> = (0..4).map(|id| written(&group, id)).collect();
     write(&mount.at("b"), 2, 200);
     group.wait_until_they_agree(&[0, 1, 2, 3]);
+    for id in 0..4 {
+        let more = (written(&group, id) - before[usize::from(id)]) as usize / MIB;
+        println!("replica {id} has written {more} MiB for 200");
+        assert!(more == 0 || (195..300).contains(&more), "{more} MiB");
+    }
     eventually("the room of the deleted file comes back", || {
         fs::write(mount.at("c"), b"small").expect("it is written");
         (0..4).all(|id| kept(&group, id).0 < 270)
