@@ -1,7 +1,7 @@
 //! A volume as a directory of this machine.
 //!
 //! - [`mount`]: mounting, unmounting, and what can be in the way.
-//! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way.
+//! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way. `begin`: where a task begins.
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `granted`: locks that programs of this machine have, and those that they have lost with a session.
@@ -24,6 +24,7 @@
 use std::time::Duration;
 
 mod ahead;
+mod begin;
 mod caching;
 mod caller;
 mod changes;

@@ -14,6 +14,7 @@ use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::ahead::Room;
+use super::begin::begin;
 use super::caching::Caching;
 use super::caller::Callers;
 use super::changes::{Changes, Dropping};
@@ -238,7 +239,7 @@ impl Core {
 
     fn await_written(self: &Arc<Core>, inode: &Arc<Inode>, number: u64, work: Work) {
         let (core, busy, inode) = (self.clone(), self.busy(), inode.clone());
-        self.runtime.spawn(async move {
+        begin(&self.runtime, async move {
             let _busy = busy;
             let done = core.written(&inode, number, work.await);
             core.pump(&inode);

@@ -1,4 +1,5 @@
-//! What the kernel asks, decoded. The threads of the FUSE library do no more than that: each request becomes a task.
+//! What the kernel asks, decoded. Each request becomes a task, which begins on the thread of the FUSE library that has taken it and goes on in the
+//! runtime once it has waited.
 //!
 //! `task` runs them, `reply` turns what they bring into the kernel's values, `agree` says what the front can do. What is
 //! not here the FUSE library refuses as unknown: the kernel knows by itself that files are always ready (poll), and that

@@ -18,7 +18,7 @@ use crate::volume::Volume;
 
 /// How long the end of a mount waits for what is not written yet.
 const FINISH: Duration = Duration::from_secs(20);
-/// Threads that take requests from the kernel, which only decode; and as many that work on them.
+/// Threads that take requests from the kernel and begin to work on them; and as many that go on when there is an answer.
 const THREADS: usize = 2;
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";

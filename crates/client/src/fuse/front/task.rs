@@ -7,6 +7,7 @@ use fuser::{INodeNo, ReplyEmpty, ReplyOpen, Request};
 use quorate_files::{Ino, Who};
 use tokio::runtime::Handle;
 
+use super::super::begin::begin;
 use super::super::caller;
 use super::super::convert::Result;
 use super::super::core::Core;
@@ -107,7 +108,7 @@ impl Front {
     {
         let work = work(self.core.clone());
         let (core, busy, pid) = (self.core.clone(), self.core.busy(), req.pid());
-        self.runtime.spawn(async move {
+        begin(&self.runtime, async move {
             let _busy = busy;
             let done = {
                 let work = std::pin::pin!(work);
@@ -130,7 +131,7 @@ impl Front {
     where
         W: Future<Output = ()> + Send + 'static,
     {
-        self.runtime.spawn(work(self.core.clone()));
+        begin(&self.runtime, work(self.core.clone()));
     }
 
     /// Lets go of an open file in a task.
@@ -148,7 +149,7 @@ impl Front {
     ) {
         let busy = self.core.busy();
         let core = self.core.clone();
-        self.runtime.spawn(async move {
+        begin(&self.runtime, async move {
             let _busy = busy;
             let mut work = Box::pin(work);
             tokio::select! {
@@ -171,7 +172,7 @@ impl Front {
 fn release(core: &Arc<Core>, runtime: &Handle, number: u64) {
     if let Some(file) = core.handles.remove(number) {
         let (core, busy) = (core.clone(), core.busy());
-        runtime.spawn(async move {
+        begin(runtime, async move {
             let _busy = busy;
             core.release(file).await;
         });
