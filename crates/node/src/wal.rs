@@ -25,6 +25,7 @@ mod spare;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod trust;
 
 use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};

@@ -6,7 +6,7 @@
 //! its time, such as removing segments, are for the thread, and nobody waits for it.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use quorate_net::threads::{self, Panicked};
 use quorate_wire::{LogIndex, Seq};
 
+use super::trust::{self, Trust};
 use super::{Record, Wal, WalError};
 
 /// After so many bytes a sync is due, even if more records wait.
@@ -22,10 +23,6 @@ const GROUP_BYTES: usize = 16 << 20;
 
 /// Records of more bytes than this are left to the thread.
 pub(super) const NOW_BYTES: usize = 64 << 10;
-/// A sync that took longer than this leaves the next ones to the thread: whoever waits for the disk hears nobody.
-const SLOW: Duration = Duration::from_millis(1);
-/// How many appends are left to the thread after a slow sync, before the disk is tried again.
-const AFTER_SLOW: u32 = 256;
 
 /// What the log's thread says.
 #[derive(Debug)]
@@ -49,8 +46,7 @@ pub struct WalThread {
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
-    /// How many more appends are the thread's, since the disk was slow.
-    left_to_thread: u32,
+    disk: Trust,
 }
 
 #[derive(Debug)]
@@ -61,6 +57,8 @@ struct Shared {
     wal: Mutex<Option<Box<Wal>>>,
     /// Commands that the thread has not done yet.
     waiting: AtomicUsize,
+    /// The thread's quick syncs in a row.
+    quick: AtomicU32,
 }
 
 impl Shared {
@@ -91,6 +89,7 @@ impl WalThread {
         let shared = Arc::new(Shared {
             wal: Mutex::new(Some(Box::new(wal))),
             waiting: AtomicUsize::new(0),
+            quick: AtomicU32::new(0),
         });
         let thread = {
             let shared = shared.clone();
@@ -100,7 +99,7 @@ impl WalThread {
             commands: Some(sender),
             thread: Some(thread),
             shared,
-            left_to_thread: 0,
+            disk: Trust::new(),
         })
     }
 
@@ -114,8 +113,10 @@ impl WalThread {
         let is_small = records.iter().map(Record::weight).sum::<usize>() <= NOW_BYTES;
         let has_bodies = records.iter().any(|record| !record.bodies.is_empty());
         let is_idle = self.shared.waiting.load(Ordering::Acquire) == 0;
-        self.left_to_thread = self.left_to_thread.saturating_sub(1);
-        let is_quick = is_small && !has_bodies && is_idle && self.left_to_thread == 0;
+        let is_trusted = self
+            .disk
+            .is_given(self.shared.quick.load(Ordering::Acquire));
+        let is_quick = is_small && !has_bodies && is_idle && is_trusted;
         let Some(mut wal) = is_quick.then(|| self.shared.take()).flatten() else {
             self.append(records);
             return Ok(None);
@@ -124,9 +125,11 @@ impl WalThread {
         let done = wal.append(&records).and_then(|()| wal.sync());
         self.shared.give_back(wal);
         done?;
-        if began.elapsed() > SLOW {
-            self.left_to_thread = AFTER_SLOW;
+        let took = began.elapsed();
+        if !trust::is_quick(took) {
+            self.shared.quick.store(0, Ordering::Release);
         }
+        self.disk.waited(took);
         Ok(last)
     }
 
@@ -172,8 +175,14 @@ fn run(shared: &Shared, commands: &Receiver<Command>, mut tell: impl FnMut(WalEv
             .expect("who gives a command has given the log back");
         let done = group(&mut wal, first, commands, &mut taken, &mut tell);
         shared.give_back(wal);
-        if let Err(e) = done {
-            return tell(WalEvent::Failed(e));
+        match done {
+            Ok(None) => {}
+            // Before it is seen that nothing waits: nobody else counts until then.
+            Ok(Some(took)) if trust::is_quick(took) => {
+                shared.quick.fetch_add(1, Ordering::AcqRel);
+            }
+            Ok(Some(_)) => shared.quick.store(0, Ordering::Release),
+            Err(e) => return tell(WalEvent::Failed(e)),
         }
         shared.waiting.fetch_sub(taken, Ordering::AcqRel);
     }
@@ -194,14 +203,15 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Does one command and those that wait behind it, with one sync for all; says how many it has taken.
+/// Does one command and those that wait behind it, with one sync for all; says how many it has taken, and how long
+/// it took to write and sync, if there was something to.
 fn group(
     wal: &mut Wal,
     first: Command,
     commands: &Receiver<Command>,
     taken: &mut usize,
     tell: &mut impl FnMut(WalEvent),
-) -> Result<(), WalError> {
+) -> Result<Option<Duration>, WalError> {
     let mut records: Vec<Record> = Vec::new();
     let mut bytes = 0;
     let mut last = None;
@@ -230,13 +240,15 @@ fn group(
             None
         };
     }
+    let began = now();
     wal.append(&records)?;
     wal.sync()?;
+    let took = began.elapsed();
     if let Some(last) = last {
         tell(WalEvent::Persisted(last));
     }
-    match stable {
-        Some(stable) => wal.discard(stable),
-        None => Ok(()),
+    if let Some(stable) = stable {
+        wal.discard(stable)?;
     }
+    Ok(last.map(|_| took))
 }
