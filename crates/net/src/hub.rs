@@ -43,8 +43,9 @@ const UNTAKEN_BYTES: usize = 2 << 20;
 const SHARED_BYTES: usize = 4 << 20;
 /// Links of which one poll tells.
 const EVENTS: usize = 256;
-/// How long a frame may wait for others to go along with.
-const LATER: Duration = Duration::from_millis(1);
+/// How long a frame may wait for others to go along with: longer than a client takes for its next small operation where votes wait for a
+/// disk. What it is for, COMMITs of a batch that was answered, nobody waits for.
+const LATER: Duration = Duration::from_millis(4);
 /// How long a thread that has nothing to do looks for more before it sleeps, giving way to all others that can run.
 ///
 /// To be woken costs more than most messages do, for the one who wakes (an interrupt to another processor, which virtual
@@ -555,7 +556,7 @@ impl<N: Copy> Hub<N> {
         true
     }
 
-    /// As [`Hub::push`], for a frame that goes along with the next one, or by itself after a millisecond.
+    /// As [`Hub::push`], for a frame that goes along with the next one, or by itself after some milliseconds.
     pub fn push_later(&mut self, token: usize, frame: &Frame) -> bool {
         let Some(entry) = self.links.get_mut(&token) else {
             return false;

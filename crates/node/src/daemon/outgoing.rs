@@ -10,7 +10,7 @@ use quorate_wire::message::{PeerMessage, ReplicaMessage};
 use quorate_wire::{Encode, Quorum, ReplicaId, Seq, Signer};
 
 /// How long a message may wait for others to be signed with.
-const LATER_MS: u64 = 1;
+const LATER_MS: u64 = 4;
 /// Messages held back at most; a slow replica loses what is beyond.
 const MAX_DELAYED: usize = 64 << 10;
 
