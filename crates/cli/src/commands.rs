@@ -119,13 +119,18 @@ fn ignores_hangup() -> bool {
 
 /// Done when whoever holds the other end of standard input is gone; never where nobody is to be waited for.
 async fn parent_gone(with_parent: bool) {
+    parent_gone_after(with_parent, |_| {}).await;
+}
+
+/// The same; `hear` gets what it says until then, byte by byte.
+async fn parent_gone_after(with_parent: bool, hear: impl FnMut(u8) + Send + 'static) {
     if !with_parent {
         return std::future::pending().await;
     }
     let (gone, wait) = tokio::sync::oneshot::channel::<()>();
     // A thread of its own: the runtime would wait for a blocking read when it ends.
     std::thread::spawn(move || {
-        wait_for_parent();
+        wait_for_parent(hear);
         drop(gone);
     });
     // It is dropped, never sent.
@@ -133,9 +138,11 @@ async fn parent_gone(with_parent: bool) {
 }
 
 /// Returns when whoever holds the other end of standard input is gone.
-fn wait_for_parent() {
+fn wait_for_parent(mut hear: impl FnMut(u8)) {
     let mut byte = [0];
-    while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {}
+    while matches!(std::io::stdin().read(&mut byte), Ok(1..)) {
+        hear(byte[0]);
+    }
 }
 
 #[cfg(test)]

@@ -304,6 +304,11 @@ impl Stopper {
         self.0.put(Wake::Stop);
     }
 
+    /// Tells the replica whether it is about to be had recover, which it passes on to those who ask how it is.
+    pub fn intends_recovery(&self, is_intended: bool) {
+        self.0.put(Wake::RecoveryIntended(is_intended));
+    }
+
     /// How the replica is; `None` where it has stopped, or does not say so in time.
     pub fn report(&self, timeout: Duration) -> Option<Report> {
         let (answer, answered) = mpsc::sync_channel(1);

@@ -221,7 +221,8 @@ pub struct Programs {
 ///
 /// Proactive recovery: nothing that the replica has written is believed. It is ended and started again, silent until the group has gone
 /// on beyond all that it may have said; each piece of its state is compared with what the others have, and what is wrong comes from
-/// them. Files stay in use meanwhile. Refused where the group would stop without the replica.
+/// them. Files stay in use meanwhile. Refused where the group would stop without the replica, or another supervisor has one recover at the same
+/// moment; a supervisor of one replica waits 2.5 s first to see that.
 ///
 /// Examples:
 ///   quorate recover 2                           of the group that `quorate up` runs

@@ -1,6 +1,6 @@
 //! `quorate replica`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -15,7 +15,7 @@ use quorate_wire::message::Report;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::Replica;
-use crate::supervision::tell;
+use crate::supervision::{intended, tell};
 use crate::{commands, paths};
 
 /// Tk, unless it is said.
@@ -114,11 +114,16 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
     if args.recover && args.with_parent {
         tell_parent(stop.clone());
     }
-    let (to_stop, with_parent) = (stop.clone(), args.with_parent);
+    let (to_stop, to_tell, with_parent) = (stop.clone(), stop.clone(), args.with_parent);
+    let hear = move |word| {
+        if let Some(is_intended) = intended(word) {
+            to_tell.intends_recovery(is_intended);
+        }
+    };
     runtime.spawn(async move {
         tokio::select! {
             () = commands::asked_to_end() => {}
-            () = commands::parent_gone(with_parent) => {}
+            () = commands::parent_gone_after(with_parent, hear) => {}
         }
         to_stop.stop();
     });
@@ -163,29 +168,50 @@ fn tell_parent(replica: Stop) {
 
 /// What stops the replica that runs now, also when it is asked for before that one has started.
 #[derive(Clone, Debug, Default)]
-struct Stop(Arc<Mutex<(Option<Stopper>, bool)>>);
+struct Stop(Arc<Mutex<Wished>>);
+
+#[derive(Debug, Default)]
+struct Wished {
+    stopper: Option<Stopper>,
+    /// Whether it is to stop.
+    stops: bool,
+    /// Whether it is about to be had recover.
+    recovery_intended: bool,
+}
 
 impl Stop {
+    fn wished(&self) -> MutexGuard<'_, Wished> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn use_for(&self, stopper: Stopper) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.1 {
+        let mut wished = self.wished();
+        if wished.stops {
             stopper.stop();
         }
-        inner.0 = Some(stopper);
+        if wished.recovery_intended {
+            stopper.intends_recovery(true);
+        }
+        wished.stopper = Some(stopper);
     }
 
     fn report(&self) -> Option<Report> {
-        let stopper = {
-            let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            inner.0.clone()
-        };
+        let stopper = self.wished().stopper.clone();
         stopper?.report(ANSWER_TIMEOUT)
     }
 
+    fn intends_recovery(&self, is_intended: bool) {
+        let mut wished = self.wished();
+        wished.recovery_intended = is_intended;
+        if let Some(stopper) = &wished.stopper {
+            stopper.intends_recovery(is_intended);
+        }
+    }
+
     fn stop(&self) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.1 = true;
-        if let Some(stopper) = &inner.0 {
+        let mut wished = self.wished();
+        wished.stops = true;
+        if let Some(stopper) = &wished.stopper {
             stopper.stop();
         }
     }

@@ -220,6 +220,9 @@ fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
         None if !report.active => notes.push("waiting for a new view".into()),
         None => {}
     }
+    if report.recovery_intended {
+        notes.push("is about to recover".into());
+    }
     if report.went_back {
         notes.push("it could not recover, and went back to what it had".into());
     }
@@ -339,6 +342,7 @@ fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recover
             "steps": supervision::steps_to_json(&r.steps, r.ordered),
             "went_back": r.went_back,
             "recoveries": r.recoveries,
+            "recovery_intended": r.recovery_intended,
             "keys": r.keys.map(|k| json!({ "every_ms": k.every_ms, "age_ms": k.age_ms })),
             "fault": String::from_utf8_lossy(&r.fault),
         })

@@ -151,6 +151,18 @@ impl Children {
         self.starter.certificates()
     }
 
+    /// Whether all replicas of a group of `n` are these.
+    pub fn are_all(&self, n: usize) -> bool {
+        (0..n as u8).all(|id| self.has(id))
+    }
+
+    /// Has a replica say whether it is about to recover. Where it is started anew it has to be told again.
+    pub fn intends_recovery(&mut self, id: u8, is_intended: bool) {
+        if let Some(process) = self.replica(id) {
+            process.intends_recovery(is_intended);
+        }
+    }
+
     /// Has a replica end, and start again as one that recovers.
     pub fn recover(&mut self, id: u8) {
         self.replica(id).map(Process::recover);

@@ -3,6 +3,7 @@
 //! asked how they are first.
 
 mod going;
+mod intended;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 
 use super::children::{Children, Fault};
 use super::control::{Answer, Request};
+use super::intentions::Intentions;
 use super::others::Others;
 use super::records::{Ended, Missed, Records};
 use super::schedule::Schedule;
@@ -26,6 +28,7 @@ use super::turns::{Due, Turns};
 use super::window::{self, Known, Reason, Window};
 use crate::commands::status::Reports;
 use going::{Going, LONG, patience, step};
+use intended::Intended;
 
 /// A replica that was started and says nothing for so long is started anew.
 const SILENT: Duration = Duration::from_secs(120);
@@ -56,6 +59,9 @@ pub struct Recoveries {
     turns: Turns,
     records: Records,
     going: Option<Going>,
+    /// The one that is to begin.
+    intended: Option<Intended>,
+    intentions: Intentions,
     /// Since when each replica says that it recovers.
     forgetful: BTreeMap<ReplicaId, Instant>,
     /// When this process began.
@@ -88,6 +94,8 @@ impl Recoveries {
             group,
             schedule,
             going: begun.map(|(id, at)| Going::new(id, before(now, at), longest(id))),
+            intended: None,
+            intentions: Intentions::new(Instant::now()),
             records,
             forgetful: BTreeMap::new(),
             started: Instant::now(),
@@ -96,9 +104,9 @@ impl Recoveries {
         }
     }
 
-    /// Whether one goes on, which is to be looked at often.
+    /// Whether one goes on or is about to begin, which is to be looked at often.
     pub fn is_busy(&self) -> bool {
-        self.going.is_some()
+        self.going.is_some() || self.intended.is_some()
     }
 
     /// What an operator asks for. Gives what is to be told to all.
@@ -111,15 +119,9 @@ impl Recoveries {
     ) -> Option<String> {
         let (answer, event) = match *request {
             Request::Recover { replica, force } => {
-                let begun = self.begin(replica, force, reports, children);
-                match begun {
-                    Ok(but) => {
-                        let going = self.going.as_mut()?;
-                        going.answers = Some(answers);
-                        return Some(format!(
-                            "replica {replica} recovers, as an operator wants{but}"
-                        ));
-                    }
+                let asked = Some(answers.clone());
+                match self.intend(replica, force, asked, reports, children) {
+                    Ok(event) => return event,
                     Err(why) => (Answer::Failed(why), None),
                 }
             }
@@ -187,9 +189,14 @@ impl Recoveries {
     /// Looks how the one that goes on is, or whether one is due. Gives what is to be told.
     pub fn look(&mut self, reports: &Reports, children: &mut Children) -> Vec<String> {
         self.note_forgetful(reports);
-        let mut events = match self.going.take() {
-            Some(going) => self.look_at(going, reports, children),
-            None => self.look_at_clock(reports, children).into_iter().collect(),
+        self.intentions.hear(reports, Instant::now());
+        let mut events = match (self.going.take(), self.intended.take()) {
+            (Some(going), _) => self.look_at(going, reports, children),
+            (None, Some(intended)) => {
+                let event = self.look_at_intended(intended, reports, children);
+                event.into_iter().collect()
+            }
+            (None, None) => self.look_at_clock(reports, children).into_iter().collect(),
         };
         events.extend(self.look_for_alarms(reports, children));
         let (quorum, every) = (self.group.quorum(), self.schedule.every());
@@ -317,31 +324,33 @@ impl Recoveries {
         let ids: Vec<u8> = (0..n as u8).filter(|id| children.has(*id)).collect();
         let due = self.turns.due(&self.schedule, n, &ids, now_ms())?;
         let (id, why) = match due {
-            Due::Now(id) => match self.begin(id, false, reports, children) {
-                Ok(but) => {
-                    self.turns.had(id);
-                    return Some(format!("replica {id} recovers: it is its turn{but}"));
-                }
+            Due::Now(id) => match self.intend(id, false, None, reports, children) {
+                Ok(event) => return event,
                 Err(why) => (id, self.turns.refused(id, why, now_ms())?),
             },
             Due::Over(id, why) => (id, why.unwrap_or_else(|| NO_TIME.into())),
         };
-        let told = format!("ALARM: replica {id} does not recover, though it is its turn: {why}");
-        let at_ms = now_ms();
-        Some(match self.records.missed(id, Missed { at_ms, why }, None) {
-            Ok(()) => told,
-            Err(e) => format!("{told}; {e:#}"),
-        })
+        Some(self.misses_turn(id, why))
     }
 
-    /// Begins one. Gives what is to be told beside that.
-    fn begin(
-        &mut self,
+    /// A turn comes to nothing as things stand. Gives what is to be told.
+    fn misses_turn(&mut self, id: u8, why: String) -> String {
+        let told = format!("ALARM: replica {id} does not recover, though it is its turn: {why}");
+        let at_ms = now_ms();
+        match self.records.missed(id, Missed { at_ms, why }, None) {
+            Ok(()) => told,
+            Err(e) => format!("{told}; {e:#}"),
+        }
+    }
+
+    /// Whether one may begin. Gives what is to be told of it if it does.
+    fn check(
+        &self,
         replica: u8,
         force: bool,
         reports: &Reports,
-        children: &mut Children,
-    ) -> Result<String, String> {
+        children: &Children,
+    ) -> Result<Option<String>, String> {
         if let Some(going) = &self.going {
             if going.replica != replica {
                 return Err(format!(
@@ -369,6 +378,18 @@ impl Recoveries {
             }
         }
         children.admits().map_err(|e| format!("{e:#}"))?;
+        Ok(unseen)
+    }
+
+    /// Begins one. Gives what is to be told beside that.
+    fn begin(
+        &mut self,
+        replica: u8,
+        force: bool,
+        reports: &Reports,
+        children: &mut Children,
+    ) -> Result<String, String> {
+        let unseen = self.check(replica, force, reports, children)?;
         // Before it ends: who starts it next, and it may be another supervisor, is not to take it for a sound one. Where that can't be kept it
         // recovers all the same: its own user may have filled the disk.
         let noted = self.records.begins(replica, now_ms());

@@ -275,6 +275,7 @@ pub(super) mod tests {
             ordered: None,
             went_back: false,
             recoveries: Vec::new(),
+            recovery_intended: false,
             keys: keys.map(|(every_ms, age_ms)| KeyRenewal { every_ms, age_ms }),
         }
     }

@@ -322,6 +322,7 @@ fn status_tells_how_the_group_is() {
         "recoveries",
         "recovering",
         "recovering_up_to",
+        "recovery_intended",
         "root",
         "root_differs",
         "stable",

@@ -35,7 +35,7 @@ impl Supervisor {
         list: &Path,
         options: &[&str],
     ) -> Supervisor {
-        let log = group.directory().join("supervisor.log");
+        let log = group.directory().join(format!("supervisor-{id}.log"));
         let file = File::create(&log).expect("a log");
         let mut command = program(binary.to_str().expect("a path in UTF-8"));
         command.args(["supervise", "--id", &id.to_string(), "--group"]);
@@ -183,6 +183,43 @@ fn a_supervisor_waits_for_a_program_that_is_listed() {
     assert_eq!(supervisor.replica(), None);
     fs::write(&list, run(quorate().arg("programs"))).expect("a list");
     eventually("it is started", || supervisor.replica().is_some());
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// Two operators have a replica recover at the same moment, each on a machine of its own. One recovery is put off, and is had later; with both of them away
+/// neither would come back.
+#[test]
+fn of_two_recoveries_at_the_same_moment_one_is_put_off() {
+    let mut group = Group::start();
+    let list = group.directory().join("programs");
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let mut supervisor = |id| {
+        group.kill(id);
+        let supervisor = Supervisor::start(binary, &group, id, &list);
+        group.wait_until_they_agree(&[0, 1, 2, 3]);
+        supervisor
+    };
+    let supervisors = [2, 3].map(&mut supervisor);
+    let ready = |id: u8| {
+        // Refused at once, as long as it has not heard of the others.
+        eventually("it may recover", || recover(&group, id).code() == 0);
+    };
+    [2, 3].into_iter().for_each(ready);
+    let (two, three): (Finished, Finished) = thread::scope(|scope| {
+        let group = &group;
+        let asked = [2, 3].map(|id| scope.spawn(move || recover(group, id)));
+        asked
+            .map(|asked| asked.join().expect("it has ended"))
+            .into()
+    });
+    assert_said(&two, 0, &[]);
+    assert_said(&three, 1, &["about to recover", "lower number"]);
+    ready(3);
+    for supervisor in &supervisors {
+        let said = supervisor.said();
+        assert!(!said.contains("came to nothing"), "{said}");
+    }
     group.wait_until_they_agree(&[0, 1, 2, 3]);
 }
 

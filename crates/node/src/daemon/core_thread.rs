@@ -67,6 +67,8 @@ pub(crate) enum Wake {
     Ask(SyncSender<Report>),
     /// A thread has panicked that this one may wait for.
     Died(Panicked),
+    /// Whether the replica is about to be had recover.
+    RecoveryIntended(bool),
     /// The process is to end.
     Stop,
 }
@@ -107,6 +109,8 @@ pub(crate) struct Core<S> {
     check: Option<StateCheck>,
     progress: Progress,
     keys: Option<Keys>,
+    /// See [`Report::recovery_intended`].
+    recovery_intended: bool,
     /// Set when the replica is to end: when it does so though no other primary leads.
     end_at: Option<Millis>,
     /// Clients that have so much open here that nothing is read from them.
@@ -207,6 +211,7 @@ impl<S: Service> Core<S> {
                 every_ms: every.as_millis() as u64,
                 since: now.mono,
             }),
+            recovery_intended: false,
             end_at: None,
             held: BTreeSet::new(),
         })
@@ -317,6 +322,10 @@ impl<S: Service> Core<S> {
                 return Ok(());
             }
             Wake::Died(panicked) => return Err(panicked.into()),
+            Wake::RecoveryIntended(is_intended) => {
+                self.recovery_intended = is_intended;
+                return Ok(());
+            }
             Wake::Log(WalEvent::Persisted(index)) => self.persisted(index)?,
             Wake::Log(WalEvent::Failed(e)) => return Err(e.into()),
             Wake::Store(StoreEvent::Stored {
@@ -402,6 +411,7 @@ impl<S: Service> Core<S> {
                 age_ms: self.now.mono - keys.since,
             }),
             recoveries: self.replica.recoveries().to_vec(),
+            recovery_intended: self.recovery_intended,
         }
     }
 

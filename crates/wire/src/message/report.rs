@@ -58,6 +58,8 @@ record! {
         /// Of each replica, in order of their ids, the number of its last recovery that the group has ordered, as of the newest checkpoint here; 0
         /// where there was none. Empty in a group without key holders.
         pub recoveries: Vec<u64>,
+        /// Whether its supervisor is about to have it recover, and waits whether another one is.
+        pub recovery_intended: bool,
     }
 }
 

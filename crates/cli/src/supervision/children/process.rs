@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::super::account::Account;
 use super::super::ear::Ear;
+use super::super::voice::Voice;
 use super::Launch;
 use super::fault::Fault;
 use super::output::{last_words, shorten};
@@ -46,6 +47,8 @@ pub struct Process {
     keep: Keep,
     /// Where one that recovers is heard.
     ear: Option<Ear>,
+    /// What speaks to the one that runs.
+    voice: Option<Voice>,
     /// Where it comes out that its directory is ready.
     readying: Option<Receiver<io::Result<Vec<String>>>>,
     /// What its user had left elsewhere, and is to be told.
@@ -68,6 +71,7 @@ impl Process {
             recovers,
             keep: Keep::All,
             ear: None,
+            voice: None,
             readying: None,
             left: Vec::new(),
             beside_stuck: false,
@@ -83,6 +87,13 @@ impl Process {
     /// See [`super::Children::said`].
     pub fn said(&self) -> Option<&Report> {
         self.ear.as_ref().and_then(Ear::heard)
+    }
+
+    /// Tells it whether it is about to be had recover.
+    pub fn intends_recovery(&mut self, is_intended: bool) {
+        if let Some(voice) = &mut self.voice {
+            voice.intends(is_intended);
+        }
     }
 
     /// Has it end, and start again as one that recovers. What it says from now on is not heard.
@@ -184,7 +195,7 @@ impl Process {
             }
             return Ok(None);
         };
-        (self.child, self.ear) = (None, None);
+        (self.child, self.ear, self.voice) = (None, None, None);
         if self.ends_by.is_some() {
             return Ok(None);
         }
@@ -215,8 +226,8 @@ impl Process {
         self.since = Instant::now();
         let name = self.launch.role.name();
         match started {
-            Ok((child, ear)) => {
-                (self.child, self.ear) = (Some(child), ear);
+            Ok((child, voice, ear)) => {
+                (self.child, self.ear, self.voice) = (Some(child), ear, Some(voice));
                 let was_asked = self.ends_by.take().is_some();
                 let was_refused = self.refused.take().is_some();
                 if std::mem::take(&mut self.beside_stuck) {

@@ -2,7 +2,6 @@
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tokio::process::{Child, Command};
 use super::super::account::Account;
 use super::super::ear::Ear;
 use super::super::programs::{Admitted, Programs};
+use super::super::voice::Voice;
 use super::{Launch, Role, output};
 
 /// How this program is started again, as a replica or a key holder.
@@ -84,8 +84,8 @@ impl Starter {
         numbers.into_iter().flatten().collect()
     }
 
-    /// Starts a process; one that recovers with where it says how it is.
-    pub fn spawn(&self, launch: &Launch, recover: bool) -> Result<(Child, Option<Ear>)> {
+    /// Starts a process, with what speaks to it; one that recovers with where it says how it is.
+    pub fn spawn(&self, launch: &Launch, recover: bool) -> Result<(Child, Voice, Option<Ear>)> {
         let admitted = match launch.role {
             Role::Replica(_) => self.admit()?,
             Role::Holder(_) => None,
@@ -115,7 +115,8 @@ impl Starter {
             command.stdout(log.try_clone()?);
         }
         // The child keeps reading standard input: when this process dies, however it dies, the pipe ends and so does the child.
-        command.stdin(Stdio::piped()).stderr(log);
+        let (hears, voice) = Voice::new().context("a pipe")?;
+        command.stdin(hears).stderr(log);
         if let Some(Account { uid, gid }) = launch.account {
             // As root it leaves its other groups as well.
             command.uid(uid).gid(gid);
@@ -125,6 +126,6 @@ impl Starter {
         let child = command
             .spawn()
             .with_context(|| format!("can't start {}", launch.role.name()))?;
-        Ok((child, ear))
+        Ok((child, voice, ear))
     }
 }

@@ -8,6 +8,7 @@ use quorate_wire::KeyPair;
 use quorate_wire::message::RECOVERY_STEPS;
 
 use super::super::children::{Certificates, Launch, Role, Starter};
+use super::super::intentions::WAIT;
 use super::super::{tell, window};
 use super::*;
 
@@ -33,6 +34,22 @@ fn recovered() -> Report {
 fn reports() -> Reports {
     let report = |id| (ReplicaId(id), recovered());
     (0..4).map(report).collect()
+}
+
+/// These are about to recover.
+fn intending(ids: &[u8]) -> Reports {
+    let mut reports = reports();
+    for id in ids {
+        let report = reports.get_mut(&ReplicaId(*id)).unwrap();
+        report.recovery_intended = true;
+    }
+    reports
+}
+
+/// What is intended was said for long enough.
+fn let_wait_pass(recoveries: &mut Recoveries) {
+    let intended = recoveries.intended.as_mut().unwrap();
+    intended.since = intended.since.checked_sub(WAIT).unwrap();
 }
 
 /// A program in the place of a replica: it tells its supervisor what is in the file `said` as long as it lives, and does not end when it is
@@ -237,6 +254,46 @@ async fn certificates_that_are_never_noted_hold_nothing_up() {
     let begun = recoveries.begin(ID, false, &reports(), &mut children);
     assert!(begun.unwrap().contains("ALARM"));
     assert!(recoveries.is_busy());
+    children.hurry(ID);
+}
+
+/// Of replicas that are to recover at the same time the one with the lowest number does, by force as well; and who hears of another one first says
+/// nothing of its own.
+#[tokio::test]
+async fn of_those_that_are_about_to_the_lowest_recovers() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    say(place, None);
+    let mut children = children(place, None);
+    let mut recoveries = recoveries(place);
+    for (other, force) in [(1, false), (3, false), (3, true)] {
+        let refused = recoveries.intend(ID, force, None, &intending(&[other]), &mut children);
+        let expected = format!("replica {other} is about to recover");
+        assert!(refused.unwrap_err().contains(&expected));
+        assert!(!recoveries.is_busy());
+    }
+    for force in [false, true] {
+        let (answers, mut answered) = mpsc::channel(4);
+        let asked = recoveries.intend(ID, force, Some(answers), &reports(), &mut children);
+        assert_eq!(asked, Ok(None));
+        let again = recoveries.intend(ID, force, None, &reports(), &mut children);
+        assert!(again.unwrap_err().contains("one at a time"));
+        recoveries.look(&intending(&[ID, 3]), &mut children);
+        assert!(recoveries.intended.is_some(), "it waits");
+        let_wait_pass(&mut recoveries);
+        recoveries.look(&intending(&[1, ID, 3]), &mut children);
+        assert!(!recoveries.is_busy());
+        assert!(matches!(answered.recv().await, Some(Answer::Note(_))));
+        match answered.recv().await {
+            Some(Answer::Failed(why)) => assert!(why.contains("replica 1"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let asked = recoveries.intend(ID, false, None, &reports(), &mut children);
+    assert_eq!(asked, Ok(None));
+    let_wait_pass(&mut recoveries);
+    recoveries.look(&intending(&[ID, 3]), &mut children);
+    assert!(recoveries.going.is_some());
     children.hurry(ID);
 }
 
@@ -449,8 +506,10 @@ async fn another_schedule_drops_no_turn() {
     recoveries.look_at_clock(&nobody, &mut children);
     assert_eq!(recoveries.turns.put_off(), [ID].into());
     set(&mut recoveries, &mut children);
-    recoveries.look_at_clock(&reports(), &mut children).unwrap();
-    assert!(recoveries.is_busy(), "it has its turn");
+    assert_eq!(recoveries.look_at_clock(&reports(), &mut children), None);
+    let_wait_pass(&mut recoveries);
+    recoveries.look(&reports(), &mut children);
+    assert!(recoveries.going.is_some(), "it has its turn");
     children.hurry(ID);
     say(place, Some(&recovered()));
     until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;

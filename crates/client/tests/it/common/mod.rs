@@ -355,6 +355,7 @@ fn report(nonce: u64) -> Report {
         ordered: None,
         went_back: false,
         recoveries: Vec::new(),
+        recovery_intended: false,
     }
 }
 

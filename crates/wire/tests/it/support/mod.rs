@@ -479,6 +479,7 @@ fn report() -> impl Strategy<Value = Report> {
         proptest::option::of(number()),
         any::<bool>(),
         vec(number(), 0..5),
+        any::<bool>(),
     );
     let rest = (any::<u32>(), number(), number(), number(), bytes(8), own);
     (who, places, vec(link, 0..4), rest).prop_map(
@@ -509,6 +510,7 @@ fn report() -> impl Strategy<Value = Report> {
             ordered: own.4,
             went_back: own.5,
             recoveries: own.6,
+            recovery_intended: own.7,
             keys: own.3,
         },
     )
