@@ -22,6 +22,7 @@ pub use alive::SignsOfLife;
 pub use children::{Certificates, Children, Launch, Role};
 pub use control::{Control, Request, ask};
 pub use ear::tell;
+pub use others::alarm;
 pub use programs::{Programs, digest};
 pub use records::{Records, steps_to_json};
 pub use recoveries::{Recoveries, check_may_recover, now_ms};

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::args::{Recover, ScheduleArgs};
 use crate::commands;
 use crate::paths;
-use crate::supervision::{Request, ask};
+use crate::supervision::{Request, alarm, ask};
 
 pub fn run(args: &Recover) -> Result<()> {
     let directory = directory(args.data.as_ref())?;
@@ -45,7 +45,7 @@ pub fn schedule(args: &ScheduleArgs) -> Result<()> {
     let schedule = commands::runtime()?.block_on(ask(&directory, &request, |_| {}))?;
     match args.json {
         true => println!("{schedule}"),
-        false => print(&schedule),
+        false => lines(&schedule).iter().for_each(|line| println!("{line}")),
     }
     Ok(())
 }
@@ -54,22 +54,21 @@ fn directory(data: Option<&PathBuf>) -> Result<PathBuf> {
     data.map_or_else(paths::local_group, |data| Ok(data.clone()))
 }
 
-fn print(schedule: &Value) {
-    match schedule["every_s"].as_u64() {
-        Some(every) => println!("each replica recovers every {every} s"),
-        None => println!("replicas do not recover by themselves; see `quorate schedule --help`"),
-    }
-    if let Some(ms) = schedule["key_refresh_ms"].as_u64() {
-        match ms {
-            0 => println!("from their next start on they keep the keys of their links"),
-            ms => println!(
-                "from their next start on they take other keys every {} s",
-                ms as f64 / 1000.0
-            ),
-        }
-    }
+/// For people.
+pub fn lines(schedule: &Value) -> Vec<String> {
+    let mut lines = vec![match schedule["every_s"].as_u64() {
+        Some(every) => format!("each replica recovers every {every} s"),
+        None => "replicas do not recover by themselves; see `quorate schedule --help`".into(),
+    }];
+    lines.extend(schedule["key_refresh_ms"].as_u64().map(|ms| match ms {
+        0 => "from their next start on they keep the keys of their links".into(),
+        ms => format!(
+            "from their next start on they take other keys every {} s",
+            ms as f64 / 1000.0
+        ),
+    }));
     let replicas = schedule["replicas"].as_array().into_iter().flatten();
-    for replica in replicas {
+    lines.extend(replicas.map(|replica| {
         let next = match replica["next_in_s"].as_u64() {
             Some(next) => format!("next in {next} s"),
             None => "not due".into(),
@@ -77,15 +76,12 @@ fn print(schedule: &Value) {
         let last = replica["last"]["text"]
             .as_str()
             .unwrap_or("has not recovered yet");
-        println!("replica {}: {next}; {last}", replica["id"]);
-    }
-    for (id, text) in elsewhere(schedule) {
-        println!("ALARM: replica {id}: {text}");
-    }
+        format!("replica {}: {next}; {last}", replica["id"])
+    }));
+    lines.extend(elsewhere(schedule).map(|(id, text)| alarm(id, text)));
     let window = schedule["window"].as_array().into_iter().flatten();
-    for line in window.filter_map(Value::as_str) {
-        println!("{line}");
-    }
+    lines.extend(window.filter_map(Value::as_str).map(Into::into));
+    lines
 }
 
 /// Of which replicas that are not run from there a supervisor says that they do not recover.

@@ -83,7 +83,7 @@ pub fn run(args: &Supervise) -> Result<()> {
         records.begun().map(|(id, _)| id),
     )?;
     let control = Control::listen(&state)?;
-    let recoveries = Recoveries::new(group.clone(), schedule, records);
+    let recoveries = Recoveries::new(group.clone(), schedule, records, &state);
     let watch =
         status::Watch::start(&group, &identity, known).context("connecting to the group")?;
     // Not before all is there: a supervisor that fails each time that it is started is not to have the machine start anew.

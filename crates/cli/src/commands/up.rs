@@ -306,7 +306,7 @@ async fn serve(
 
     let mut control = Control::listen(data)?;
     word.iter().for_each(|text| display.event(text));
-    let mut recoveries = Recoveries::new(group.clone(), schedule, records);
+    let mut recoveries = Recoveries::new(group.clone(), schedule, records, data);
     let mut period = tokio::time::interval(PERIOD);
     period.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let ended = loop {

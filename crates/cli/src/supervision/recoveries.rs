@@ -6,6 +6,7 @@ mod going;
 mod intended;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 use super::children::{Children, Fault};
 use super::control::{Answer, Request};
 use super::intentions::Intentions;
-use super::others::Others;
+use super::others::{Others, alarm};
 use super::records::{Ended, Missed, Records};
 use super::schedule::Schedule;
 use super::turns::{Due, Turns};
@@ -80,7 +81,13 @@ enum Late {
 
 impl Recoveries {
     /// For replicas that were started just now; the one whose recovery was cut short as one that recovers.
-    pub fn new(group: Arc<Group>, schedule: Schedule, records: Records) -> Recoveries {
+    /// What is known of those that are run elsewhere is kept in the directory `state`.
+    pub fn new(
+        group: Arc<Group>,
+        schedule: Schedule,
+        records: Records,
+        state: &Path,
+    ) -> Recoveries {
         let (begun, n, now) = (records.begun(), group.quorum().n(), now_ms());
         let longest = |id| Duration::from_millis(records.of(id).longest_ms);
         // A turn that is on and was not had, since the supervisor did not run, is had now. Of one that has never recovered that is not known.
@@ -100,7 +107,7 @@ impl Recoveries {
             forgetful: BTreeMap::new(),
             started: Instant::now(),
             alarmed: BTreeSet::new(),
-            others: Others::default(),
+            others: Others::load(state),
         }
     }
 
@@ -157,7 +164,6 @@ impl Recoveries {
             }
             self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
             self.turns = self.turns_anew();
-            self.others = Others::default();
             events.push(match s {
                 0 => "replicas do not recover by themselves".into(),
                 _ => format!("each replica recovers every {s} s"),
@@ -201,7 +207,7 @@ impl Recoveries {
         events.extend(self.look_for_alarms(reports, children));
         let (quorum, every) = (self.group.quorum(), self.schedule.every());
         let is_ours = |id| children.has(id);
-        events.extend(self.others.look(quorum, every, is_ours, reports));
+        events.extend(self.others.look(quorum, every, is_ours, reports, now_ms()));
         events
     }
 
@@ -217,7 +223,7 @@ impl Recoveries {
                 });
                 match reason {
                     Some(reason) if self.alarmed.insert((id, kind)) => {
-                        events.push(format!("ALARM: replica {id}: {}", reason.text()));
+                        events.push(alarm(id, &reason.text()));
                     }
                     Some(_) => {}
                     None => drop(self.alarmed.remove(&(id, kind))),
@@ -273,7 +279,7 @@ impl Recoveries {
                 let idle = if report.active { "" } else { IDLE };
                 let (at_ms, why) = (now_ms(), format!("{MISSED}{idle}"));
                 going.answer(Answer::Failed(why.clone()));
-                events.push(format!("ALARM: replica {}: {why}", going.replica));
+                events.push(alarm(going.replica, &why));
                 let missed = Missed { at_ms, why };
                 let worked_ms = going.worked().as_millis() as u64;
                 let noted = self.records.missed(going.replica, missed, Some(worked_ms));
@@ -528,7 +534,7 @@ impl Recoveries {
             "recovering": self.going.as_ref().map(|going| going.replica),
             "longest_recovery_ms": longest.filter(|ms| *ms > 0),
             "replicas": windows.iter().map(replica).collect::<Vec<_>>(),
-            "elsewhere": self.others.late().map(elsewhere).collect::<Vec<_>>(),
+            "elsewhere": self.others.late(now).map(elsewhere).collect::<Vec<_>>(),
             "window": window::lines(&windows, n),
         })
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::commands::{self, recover};
 use crate::paths;
-use crate::supervision::{self, NO_WINDOW_FOR, Request, window_lines};
+use crate::supervision::{self, NO_WINDOW_FOR, Request, alarm, window_lines};
 
 /// What supervisors say, as far as they can be asked.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl Recoveries {
     /// For people.
     pub fn lines(&self, quorum: Quorum) -> Vec<String> {
         let elsewhere = self.elsewhere.iter();
-        let elsewhere = elsewhere.map(|(id, text)| format!("ALARM: replica {id}: {text}"));
+        let elsewhere = elsewhere.map(|(id, text)| alarm(id, text));
         let lines = window_lines(&self.windows(), quorum.n());
         lines.into_iter().chain(elsewhere).collect()
     }
@@ -135,7 +135,7 @@ mod tests {
         }
     }
 
-    /// What a supervisor says of a replica that another one should have recover is told as well.
+    /// What a supervisor says of a replica that another one should have recover is told as well, in the words of `quorate schedule`.
     #[test]
     fn who_is_late_elsewhere_is_told() {
         let mut all = recoveries(&[(0, Some(5))]);
@@ -144,6 +144,7 @@ mod tests {
         all.elsewhere = late.map(|(id, text)| (id, text.to_string())).collect();
         let lines = all.lines(Quorum::new(4).unwrap());
         assert_eq!(lines.last().unwrap(), "ALARM: replica 2: it is late");
+        assert!(recover::lines(&answer).contains(lines.last().unwrap()));
         assert_eq!(all.late_elsewhere(), 1);
     }
 

@@ -105,7 +105,7 @@ fn say(place: &Path, report: Option<&Report>) {
 
 fn recoveries(place: &Path) -> Recoveries {
     let (records, _) = Records::load(place);
-    Recoveries::new(group(), Schedule::load(place).unwrap(), records)
+    Recoveries::new(group(), Schedule::load(place).unwrap(), records, place)
 }
 
 fn going() -> Going {
@@ -442,7 +442,7 @@ async fn none_recovers_that_could_not_come_back() {
     let (records, _) = Records::load(place);
     let schedule = Schedule::load(place).unwrap();
     let group = (*group()).clone().with_protocol(protocol);
-    let mut recoveries = Recoveries::new(Arc::new(group), schedule, records);
+    let mut recoveries = Recoveries::new(Arc::new(group), schedule, records, place);
     let refused = recoveries.begin(ID, true, &reports(), &mut children);
     assert!(refused.unwrap_err().contains("memory"));
     assert!(!recoveries.is_busy());
@@ -468,7 +468,7 @@ async fn one_alone_has_no_schedule() {
     );
     let (files, purpose) = (Files::default(), Purpose::Service);
     let group = Group::new("test", vec![replica], Vec::new(), files, purpose).unwrap();
-    let mut recoveries = Recoveries::new(Arc::new(group), schedule, records);
+    let mut recoveries = Recoveries::new(Arc::new(group), schedule, records, place);
     let refused = recoveries.set(Some(3600), None, &mut children);
     assert!(refused.unwrap_err().to_string().contains("one replica"));
     assert_eq!(recoveries.schedule.every(), None);
