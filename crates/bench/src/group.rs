@@ -251,6 +251,7 @@ fn make_group(setup: &Setup, clients: &[KeyPair], directory: &Path) -> Result<Gr
         durability: setup.durability,
         unordered_reads: setup.unordered_reads,
         authentication: setup.authentication,
+        key_refresh: None,
     }))
 }
 

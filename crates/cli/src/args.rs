@@ -126,7 +126,7 @@ pub struct Up {
     /// processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=64))]
     pub verifiers: Option<u16>,
-    /// Renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time.
+    /// Renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time. A group is made so that its clients rely on it.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,
     /// Have each replica recover so often (90s, 10m, 2h), or `off`; kept for the next time. See `quorate schedule`.
@@ -177,6 +177,10 @@ pub struct Init {
     /// Make no key holders. A replica then keeps the key by which it is known, and whoever takes it from there has it for good.
     #[arg(long)]
     pub no_key_holders: bool,
+    /// The longest after which replicas take other keys (1500ms, 15s, 2m), which the group file says: clients let go of a replica that has
+    /// taken none for three times as long. 0: it says nothing, and they never do [default: 15s].
+    #[arg(long, value_name = "TIME", value_parser = time::refresh, conflicts_with = "no_key_holders")]
+    pub key_refresh: Option<Duration>,
     /// The identity key of a replica whose key holder has it already, such as what `quorate keyholder --tpm ... --enroll` has printed:
     /// none is made for it. Repeat it for others.
     #[arg(long, value_name = "N=KEY", conflicts_with = "no_key_holders")]

@@ -27,6 +27,7 @@ pub mod volume;
 
 use std::io::Read;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_net::Group;
@@ -68,6 +69,29 @@ fn check_id(group: &Group, id: u8) -> Result<()> {
         bail!("--id {id}: the replicas of this group are numbered from 0 to {last}");
     }
     Ok(())
+}
+
+/// Tk, unless it is said.
+pub const KEY_REFRESH: Duration = Duration::from_secs(15);
+
+/// How often the replicas of a group with key holders take other keys, as somebody may have said.
+///
+/// # Errors
+/// If clients would not wait for that.
+pub fn key_refresh(group: &Group, said: Option<Duration>) -> Result<Duration> {
+    let longest = group.protocol().key_refresh;
+    let usual = longest.map_or(KEY_REFRESH, |longest| longest.min(KEY_REFRESH));
+    let every = said.unwrap_or(usual);
+    if let Some(longest) = longest
+        && (every.is_zero() || every > longest)
+    {
+        bail!(
+            "--key-refresh: the group file says that replicas take other keys every {} s at least (key_refresh_ms), and clients let go of those \
+             that do not: say as much or less",
+            longest.as_secs_f64()
+        );
+    }
+    Ok(every)
 }
 
 /// Refuses to serve NFS to other machines, unless that is wanted.

@@ -10,7 +10,7 @@ use quorate_wire::message::{MAX_RESULT_BYTES, ReplicaMessage};
 use quorate_wire::{Decode, EpochCertificate, MacKey, ReplicaId};
 
 use crate::dial::Dialer;
-use crate::epochs::Epochs;
+use crate::epochs::{CertificateError, Epochs};
 use crate::frame::{Frame, LinkEnd};
 use crate::group::Group;
 use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
@@ -84,10 +84,10 @@ impl ClientLinks {
     /// # Errors
     /// If the system gives no more file descriptors.
     pub fn connect(group: &Group, identity: &Identity) -> io::Result<ClientLinks> {
-        ClientLinks::connect_with(group, identity, Epochs::of(group))
+        ClientLinks::connect_with(group, identity, Epochs::of_client(group))
     }
 
-    /// The same, where something is known of the replicas' certificates: none before these counts.
+    /// The same, where something is known of the replicas' certificates: none before these counts, and what none follows goes on to.
     ///
     /// # Errors
     /// As [`ClientLinks::connect`].
@@ -141,7 +141,11 @@ impl ClientLinks {
     /// # Errors
     /// Those of the operating system, which are final.
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let due = self.slots.iter().filter_map(|s| s.dialer.next_due()).min();
+        self.end_overdue();
+        let ends = (0..).zip(&self.slots).filter(|(_, s)| s.link.is_some());
+        let ends = ends.filter_map(|(id, _)| self.epochs.as_ref()?.over_at(ReplicaId(id)));
+        let due = self.slots.iter().filter_map(|s| s.dialer.next_due());
+        let due = due.chain(ends).min();
         let due = due.map(|due| due.saturating_duration_since(util::now()));
         let timeout = [timeout, due].into_iter().flatten().min();
         let slots = &mut self.slots;
@@ -277,6 +281,23 @@ impl ClientLinks {
         }
     }
 
+    /// Ends links that rest on a certificate which none has followed for too long.
+    fn end_overdue(&mut self) {
+        let Some(epochs) = &self.epochs else {
+            return;
+        };
+        for (id, slot) in (0..).zip(&self.slots) {
+            let former = slot.former.map(|(token, _)| token);
+            for token in [slot.link, former].into_iter().flatten() {
+                let number = self.hub.certified(token);
+                if let Some(longest) = epochs.overdue(ReplicaId(id), number) {
+                    let end = LinkEnd::Certificate(CertificateError::NotFollowed(longest));
+                    self.hub.fail(token, end);
+                }
+            }
+        }
+    }
+
     /// Ends older links whose time is over.
     fn end_formers(&mut self, now: Instant) {
         for slot in &mut self.slots {
@@ -298,7 +319,12 @@ impl ClientLinks {
         slot.link = None;
         slot.dialer.ended(util::now());
         if let Some(more) = slot.log.pass() {
-            tracing::info!(replica = %id, more, "the link to a replica ended: {end}");
+            match end {
+                LinkEnd::Certificate(_) => {
+                    tracing::warn!(replica = %id, more, "the link to a replica ended: {end}");
+                }
+                _ => tracing::info!(replica = %id, more, "the link to a replica ended: {end}"),
+            }
         }
         self.told.push_back(ClientEvent::Down(id));
     }

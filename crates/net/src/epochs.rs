@@ -6,6 +6,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_wire::{
@@ -14,7 +15,8 @@ use quorate_wire::{
 };
 
 use crate::disk;
-use crate::group::Group;
+use crate::group::{BELIEVED_PERIODS, Group};
+use crate::util;
 
 const TITLE: &str =
     "quorate epochs: the highest number of a certificate that was seen of each replica";
@@ -32,6 +34,8 @@ pub(crate) enum CertificateError {
     AnotherKey,
     /// Another replica answers than the one that was called.
     AnotherReplica(ReplicaId),
+    /// For so long none of this replica that is newer has been seen, and one should have been.
+    NotFollowed(Duration),
     /// It is right, and its number can't be written down here.
     NotKept(io::Error),
 }
@@ -45,6 +49,12 @@ impl fmt::Display for CertificateError {
             CertificateError::AnotherReplica(id) => {
                 write!(f, "it is of replica {}, and another one was called", id.0)
             }
+            CertificateError::NotFollowed(longest) => write!(
+                f,
+                "no newer one of this replica has come for {} s: its key holder does not work, it does not renew its keys, or somebody who has an old key of \
+                 it stands in its place",
+                longest.as_secs_f64()
+            ),
             CertificateError::NotKept(e) => write!(f, "its number can't be kept: {e}"),
         }
     }
@@ -59,6 +69,16 @@ pub struct Epochs {
     file: Option<PathBuf>,
     /// Whether a number counts only once it is written down.
     must_keep: bool,
+    term: Option<Term>,
+}
+
+/// For how long a certificate is believed that no newer one follows. The numbers alone say which of those that were seen is old; who is cut off from all
+/// that have seen newer ones would take an old one for ever.
+#[derive(Debug)]
+struct Term {
+    longest: Duration,
+    /// Of each replica, when the newest was seen first.
+    since: Vec<Instant>,
 }
 
 impl Epochs {
@@ -71,7 +91,19 @@ impl Epochs {
             identities,
             file: None,
             must_keep: false,
+            term: None,
         })
+    }
+
+    /// The same for a client: a certificate counts only as long as newer ones follow it, as often as the group file says that they do.
+    pub(crate) fn of_client(group: &Group) -> Option<Epochs> {
+        let mut epochs = Epochs::of(group)?;
+        let since = vec![util::now(); epochs.identities.len()];
+        epochs.term = group.protocol().key_refresh.map(|every| Term {
+            longest: every * BELIEVED_PERIODS,
+            since,
+        });
+        Some(epochs)
     }
 
     /// The same, with what is written down in the file `path`, and will be. A file that is not there or not whole is as good as empty: old
@@ -166,6 +198,9 @@ impl Epochs {
         // The signature comes last: it costs most, and strangers can ask for it.
         let is_new = self.seen.check(certificate.replica, certificate.counter);
         is_new.map_err(CertificateError::Statement)?;
+        if let Some(longest) = self.overdue(certificate.replica, certificate.counter) {
+            return Err(CertificateError::NotFollowed(longest));
+        }
         self.verify(&certificate)?;
         Ok(certificate)
     }
@@ -187,6 +222,19 @@ impl Epochs {
         self.seen.check(replica, number).is_err()
     }
 
+    /// Whether nothing counts any more that rests on a replica's certificate of this number, since none that is newer has come for so long.
+    pub(crate) fn overdue(&self, replica: ReplicaId, number: u64) -> Option<Duration> {
+        let longest = self.term.as_ref()?.longest;
+        let is_new = number > self.seen.of(replica);
+        (!is_new && self.over_at(replica)? <= util::now()).then_some(longest)
+    }
+
+    /// When a replica's newest certificate counts no more, unless one follows it.
+    pub(crate) fn over_at(&self, replica: ReplicaId) -> Option<Instant> {
+        let term = self.term.as_ref()?;
+        Some(*term.since.get(usize::from(replica.0))? + term.longest)
+    }
+
     fn verify(&mut self, certificate: &EpochCertificate) -> Result<(), CertificateError> {
         let signed = certificate.verify(&self.group, &self.identities);
         signed.map_err(CertificateError::Statement)?;
@@ -194,6 +242,10 @@ impl Epochs {
         if seen.saw(certificate.replica, certificate.counter) {
             self.keep(&seen).map_err(CertificateError::NotKept)?;
             self.seen = seen;
+            let since = self.term.as_mut().map(|term| &mut term.since);
+            if let Some(since) = since.and_then(|s| s.get_mut(usize::from(certificate.replica.0))) {
+                *since = util::now();
+            }
         }
         Ok(())
     }
@@ -267,7 +319,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::group::{Files, Purpose};
+    use crate::group::{Files, Protocol, Purpose};
     use quorate_wire::{Encode, KeyPair};
 
     fn key(seed: u8) -> KeyPair {
@@ -339,6 +391,51 @@ mod tests {
         };
         assert!(epochs.learn(&forged).is_err() && epochs.learn(&of_nobody).is_err());
         assert_eq!(epochs.highest(), [0, 5, 0, 0]);
+    }
+
+    /// A client believes a certificate no longer than three periods unless a newer one follows, whoever shows that; who has seen none of a replica takes any.
+    #[test]
+    fn a_certificate_that_none_follows_is_not_believed() {
+        let protocol = Protocol {
+            key_refresh: Some(Duration::from_secs(15)),
+            ..Protocol::default()
+        };
+        let group = group().with_protocol(protocol);
+        let mut epochs = Epochs::of_client(&group).unwrap();
+        let epoch = key(100);
+        let at = |counter| {
+            let (id, epoch) = (group.id(), epoch.public());
+            EpochCertificate::sign(&key(51), id, ReplicaId(1), counter, epoch)
+        };
+        let let_pass = |epochs: &mut Epochs, seconds| {
+            let since = &mut epochs.term.as_mut().unwrap().since[1];
+            *since = since.checked_sub(Duration::from_secs(seconds)).unwrap();
+        };
+        let judge = |epochs: &mut Epochs, counter| {
+            let judged = epochs.judge(&epoch.public(), at(counter).to_bytes().into());
+            judged.map(drop).map_err(|e| e.to_string())
+        };
+        let_pass(&mut epochs, 100);
+        assert_eq!(judge(&mut epochs, 5), Ok(()));
+        let_pass(&mut epochs, 44);
+        assert_eq!(judge(&mut epochs, 5), Ok(()));
+        let_pass(&mut epochs, 2);
+        let refused = judge(&mut epochs, 5).unwrap_err();
+        assert!(refused.contains("for 45 s"), "{refused}");
+        assert!(judge(&mut epochs, 4).is_err());
+        assert!(!epochs.learn(&at(5)).unwrap(), "it is no newer one");
+        assert!(judge(&mut epochs, 5).is_err());
+        assert!(epochs.learn(&at(6)).unwrap());
+        assert_eq!(judge(&mut epochs, 6), Ok(()));
+        assert_eq!(judge(&mut epochs, 5), Ok(()), "it is the last but one");
+        // A replica goes by numbers alone, and so does a client of a group that says nothing.
+        for epochs in [
+            Epochs::of(&group).unwrap(),
+            Epochs::of_client(&self::group()).unwrap(),
+        ] {
+            assert!(epochs.term.is_none());
+            assert_eq!(epochs.over_at(ReplicaId(1)), None);
+        }
     }
 
     /// What nobody signed raises no number: else a stranger could shut a replica out.

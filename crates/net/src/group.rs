@@ -8,7 +8,9 @@ mod text;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_wire::auth::AuthError;
@@ -26,6 +28,12 @@ pub use error::{GroupError, Problem};
 pub const MAX_CLIENTS: usize = 4096;
 /// The longest name of a group or client, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
+
+/// What [`Protocol::key_refresh`] may be, in milliseconds.
+pub const KEY_REFRESH_MS: RangeInclusive<u64> = 1_000..=3_600_000;
+/// For so many periods of [`Protocol::key_refresh`] a client believes a key that no newer one has followed: two, for which a key counts, and one by which a
+/// renewal may be late.
+pub const BELIEVED_PERIODS: u32 = 3;
 
 /// A group whose parts fit together. Only valid ones can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +72,8 @@ pub struct Protocol {
     pub authentication: Authentication,
     /// Whether clients send operations that only read to all replicas, and take results from 2f+1; else they take them from f+1.
     pub unordered_reads: bool,
+    /// How often replicas with key holders take other keys at least: clients let go of what no newer one has followed for [`BELIEVED_PERIODS`] of it.
+    pub key_refresh: Option<Duration>,
 }
 
 impl Default for Protocol {
@@ -72,6 +82,7 @@ impl Default for Protocol {
             durability: Durability::Disk,
             authentication: Authentication::Mac,
             unordered_reads: true,
+            key_refresh: None,
         }
     }
 }
@@ -431,6 +442,15 @@ impl Group {
         if identities.is_some() && protocol.authentication == Authentication::Signature {
             return Err((Problem::SignedWithHolders, Place::Whole));
         }
+        if let Some(every) = protocol.key_refresh {
+            let ms = every.as_millis() as u64;
+            if !KEY_REFRESH_MS.contains(&ms) {
+                return Err((Problem::BadKeyRefresh(ms), Place::Whole));
+            }
+            if identities.is_none() {
+                return Err((Problem::RefreshWithoutHolders, Place::Whole));
+            }
+        }
         let mut group = Group {
             name,
             purpose,
@@ -475,6 +495,9 @@ impl Group {
         }
         if let Some(owner) = self.owner {
             owner.encode(&mut out);
+        }
+        if let Some(every) = self.protocol.key_refresh {
+            (every.as_millis() as u64).encode(&mut out);
         }
         out
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use quorate_net::group::{Files, Group, Protocol, Purpose};
@@ -11,7 +12,7 @@ use quorate_node::daemon::directory::make as make_directory;
 use quorate_wire::{IdentityKey, KeyPair, PublicKey};
 
 use crate::args::Init;
-use crate::paths;
+use crate::{commands, paths};
 
 pub fn run(args: &Init) -> Result<()> {
     let mut clients = Vec::new();
@@ -45,7 +46,8 @@ pub fn run(args: &Init) -> Result<()> {
                 false => Purpose::Service,
             },
             protocol: args.protocol.protocol(),
-            key_holders: !args.no_key_holders,
+            key_holders: (!args.no_key_holders)
+                .then(|| args.key_refresh.unwrap_or(commands::KEY_REFRESH)),
             owner,
         },
         &identities,
@@ -121,7 +123,8 @@ pub struct Kind {
     pub files: Files,
     pub purpose: Purpose,
     pub protocol: Protocol,
-    pub key_holders: bool,
+    /// Where there are any, how often they certify other keys at least; zero: nothing is said of that.
+    pub key_holders: Option<Duration>,
     pub owner: Owner,
 }
 
@@ -137,10 +140,12 @@ pub fn create(
     let Kind {
         files,
         purpose,
-        protocol,
+        mut protocol,
         key_holders,
         owner,
     } = kind;
+    protocol.key_refresh = key_holders.filter(|every| !every.is_zero());
+    let key_holders = key_holders.is_some();
     let group_file = paths::group_file(directory);
     if group_file.exists() {
         bail!(

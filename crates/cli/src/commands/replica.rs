@@ -18,8 +18,6 @@ use crate::args::Replica;
 use crate::supervision::{intended, tell};
 use crate::{commands, paths};
 
-/// Tk, unless it is said.
-const KEY_REFRESH: Duration = Duration::from_secs(15);
 /// How often a process mends a damaged state: a disk that damages each is to be replaced.
 const MENDED_AT_MOST: u32 = 3;
 /// How often a supervisor is told how a recovery goes.
@@ -68,6 +66,10 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
              them (`quorate init` without --no-key-holders)"
         );
     }
+    let refresh = match has_holders {
+        true => commands::key_refresh(&group, args.key_refresh)?,
+        false => Duration::ZERO,
+    };
     // With key holders nothing is signed with it, so that nobody keeps the replica from starting who takes its file away.
     let key = match has_holders {
         true => keys::generate()?,
@@ -83,7 +85,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
                 .key_holder
                 .clone()
                 .unwrap_or_else(|| paths::holder_socket(&directory, args.id)),
-            refresh: args.key_refresh.unwrap_or(KEY_REFRESH),
+            refresh,
         }),
         data: args
             .data

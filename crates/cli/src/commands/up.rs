@@ -87,7 +87,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
             files: Files::default(),
             purpose,
             protocol: args.protocol.protocol(),
-            key_holders: !args.no_key_holders,
+            key_holders: key_holders(args),
             owner: init::Owner::Made,
         },
         &BTreeMap::new(),
@@ -221,6 +221,12 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
     roles.map(launch).collect()
 }
 
+/// What a new group is made with.
+fn key_holders(args: &Up) -> Option<Duration> {
+    let every = args.key_refresh.unwrap_or(commands::KEY_REFRESH);
+    (!args.no_key_holders).then_some(every)
+}
+
 fn set_key_refresh(args: &Up, group: &Group, schedule: &mut Schedule) -> Result<()> {
     let Some(every) = args.key_refresh else {
         return Ok(());
@@ -230,7 +236,7 @@ fn set_key_refresh(args: &Up, group: &Group, schedule: &mut Schedule) -> Result<
             "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
         );
     }
-    schedule.set_key_refresh(every)
+    schedule.set_key_refresh(commands::key_refresh(group, Some(every))?)
 }
 
 async fn serve(

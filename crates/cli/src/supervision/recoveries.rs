@@ -27,7 +27,7 @@ use super::records::{Ended, Missed, Records};
 use super::schedule::Schedule;
 use super::turns::{Due, Turns};
 use super::window::{self, Known, Reason, Window};
-use crate::commands::status::Reports;
+use crate::commands::{self, status::Reports};
 use going::{Going, LONG, patience, step};
 use intended::Intended;
 
@@ -157,6 +157,9 @@ impl Recoveries {
                 "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
             );
         }
+        let every = key_refresh_ms.map(Duration::from_millis);
+        let every = every.map(|every| commands::key_refresh(&self.group, Some(every)));
+        let refresh = every.transpose()?;
         let mut events = Vec::new();
         if let Some(s) = every_s {
             if s > 0 {
@@ -169,13 +172,12 @@ impl Recoveries {
                 _ => format!("each replica recovers every {s} s"),
             });
         }
-        if let Some(ms) = key_refresh_ms {
-            let every = Duration::from_millis(ms);
+        if let Some(every) = refresh {
             self.schedule.set_key_refresh(every)?;
             children.set_key_refresh(every);
-            events.push(match ms {
+            events.push(match every.as_millis() {
                 0 => "replicas that are started do not renew their keys".into(),
-                _ => format!("replicas that are started renew their keys every {ms} ms"),
+                ms => format!("replicas that are started renew their keys every {ms} ms"),
             });
         }
         Ok((!events.is_empty()).then(|| events.join("; ")))

@@ -273,6 +273,20 @@ fn key_holders_are_not_left_out() {
         }
         assert_eq!(counted(&with, id), 0);
     }
+    // Clients would let go of a replica that renews its keys less often than the file says.
+    let file = |directory: &Path| fs::read_to_string(directory.join("group.toml"));
+    assert!(
+        file(&with)
+            .expect("a file")
+            .contains("key_refresh_ms = 15000")
+    );
+    for every in ["16s", "0"] {
+        let seldom = replica(&with, &["--key-refresh", every]);
+        assert_said(&seldom, 1, &["every 15 s", "key_refresh_ms"]);
+    }
+    let never = place.path().join("never");
+    init(&never, &["--key-refresh", "0"]);
+    assert!(!file(&never).expect("a file").contains("key_refresh_ms"));
     let alone = replica(&with, &["--key-refresh", "15s"]);
     let words = ["no key holder answers", "quorate keyholder", "--key-holder"];
     assert_said(&alone, 69, &words);

@@ -128,6 +128,12 @@ pub enum Problem {
     BadPurpose(String),
     #[error("`{0}` is not a way to authenticate: write \"mac\" or \"signature\"")]
     BadAuthentication(String),
+    #[error(
+        "keys are not renewed every {0} ms: give from 1000 to 3600000 as key_refresh_ms, or leave it out"
+    )]
+    BadKeyRefresh(u64),
+    #[error("replicas without key holders have no keys that are renewed: leave out key_refresh_ms")]
+    RefreshWithoutHolders,
     #[error("`{0}` is not a durability: write \"disk\" or \"memory\"")]
     BadDurability(String),
 }

@@ -263,6 +263,29 @@ fn the_protocol_is_part_of_the_group() {
     assert_eq!(refusal(&text).0, Problem::BadDurability("tape".into()));
 }
 
+/// How often keys are renewed survives the file and counts for the id; only replicas with key holders renew them.
+#[test]
+fn a_period_of_keys_is_part_of_the_group() {
+    let identities: Vec<PublicKey> = (50..54).map(key).collect();
+    let renewing = |ms| {
+        sample().with_protocol(Protocol {
+            key_refresh: Some(Duration::from_millis(ms)),
+            ..Protocol::default()
+        })
+    };
+    let plain = sample().with_identities(&identities).unwrap();
+    let group = renewing(15_000).with_identities(&identities).unwrap();
+    let other = renewing(15_001).with_identities(&identities).unwrap();
+    assert!(group.id() != plain.id() && group.id() != other.id());
+    for group in [group.clone(), group.with_owner(key(9)).unwrap()] {
+        assert_eq!(parse(&group.to_string()).unwrap(), group);
+    }
+    let bad = renewing(999).with_identities(&identities).unwrap_err();
+    assert_eq!(bad, Problem::BadKeyRefresh(999));
+    let text = renewing(15_000).to_string();
+    assert_eq!(refusal(&text).0, Problem::RefreshWithoutHolders);
+}
+
 /// A TPM's key survives the file among others, and is one that a TPM can have.
 #[test]
 fn an_identity_may_be_a_tpms() {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use quorate_wire::{Authentication, IdentityKey, PublicKey};
 use serde::Deserialize;
@@ -36,6 +37,7 @@ struct ProtocolText {
     durability: Option<Spanned<String>>,
     authentication: Option<Spanned<String>>,
     unordered_reads: Option<bool>,
+    key_refresh_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -109,6 +111,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Group, GroupError> {
             };
         }
         protocol.unordered_reads = raw.unordered_reads.unwrap_or(protocol.unordered_reads);
+        protocol.key_refresh = raw.key_refresh_ms.map(Duration::from_millis);
     }
     let mut files = Files::default();
     if let Some(raw) = &raw.files {
@@ -256,6 +259,13 @@ fn write_protocol(protocol: Protocol, f: &mut fmt::Formatter<'_>) -> fmt::Result
     }
     if !protocol.unordered_reads {
         writeln!(f, "unordered_reads = false")?;
+    }
+    if let Some(every) = protocol.key_refresh {
+        writeln!(
+            f,
+            "# Replicas take other keys so often at least. Clients let go of those that do not for three times as long."
+        )?;
+        writeln!(f, "key_refresh_ms = {}", every.as_millis())?;
     }
     Ok(())
 }

@@ -178,6 +178,35 @@ fn a_connected_client_is_shown_newer_certificates() {
     assert!(matches!(end, ClientEvent::Down(ReplicaId(2))), "{end:?}");
 }
 
+/// Who is cut off from all sound replicas would take old keys for ever: so a client lets go of a replica that has no newer key for three times as long as the group file
+/// says, and comes back to it when it has one. As long as keys are renewed nothing ends.
+#[test]
+fn a_client_lets_go_of_keys_that_are_not_renewed() {
+    const EVERY: Duration = Duration::from_millis(700);
+    let cluster = Cluster::start_renewing(4, EVERY);
+    cluster.wait_until_linked();
+    let client = cluster.client(&client_key());
+    linked(&client, 4);
+    for _ in 0..5 {
+        std::thread::sleep(EVERY);
+        (0..4).for_each(|id| cluster.renew(id));
+    }
+    let ended = |e: &ClientEvent| matches!(e, ClientEvent::Down(_));
+    assert!(!client.events.try_iter().any(|e| ended(&e)));
+    let mut down = BTreeSet::new();
+    while down.len() < 4 {
+        if let ClientEvent::Down(id) = client.next(ended) {
+            down.insert(id);
+        }
+    }
+    std::thread::sleep(EVERY);
+    let up = |e: &ClientEvent| matches!(e, ClientEvent::Up(..));
+    assert!(!client.events.try_iter().any(|e| up(&e)));
+    cluster.renew(1);
+    let is_one = |e: &ClientEvent| matches!(e, ClientEvent::Up(ReplicaId(1), _));
+    client.next(is_one);
+}
+
 /// What a replica certified before its last recovery is refused at once, and the links that rest on it end; its present ones stand.
 #[test]
 fn a_stolen_key_ends_with_a_recovery() {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use quorate_credential::Chain;
-use quorate_net::group::{Files, Purpose};
+use quorate_net::group::{Files, Protocol, Purpose};
 use quorate_net::{
     ClientEvent, ClientLinks, ConnectionId, Event, Frame, Group, Identity, Limits, ReplicaLinks,
     Waker, bind, tls,
@@ -186,6 +186,14 @@ impl<M: Member> Drop for Driven<M> {
     }
 }
 
+/// What replicas are known by.
+enum Keys {
+    /// The keys in the group file.
+    Own,
+    /// Those that their key holders certify, and how often these change at least.
+    OfEpochs(Option<Duration>),
+}
+
 pub struct Cluster {
     pub group: Arc<Group>,
     limits: Limits,
@@ -196,25 +204,34 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start(n: u8, limits: Limits) -> Cluster {
-        Cluster::start_with(n, limits, false, None)
+        Cluster::start_with(n, limits, Keys::Own, None)
     }
 
     /// A group whose replicas have key holders.
     pub fn start_with_epochs(n: u8) -> Cluster {
-        Cluster::start_with(n, Limits::default(), true, None)
+        Cluster::start_with(n, Limits::default(), Keys::OfEpochs(None), None)
+    }
+
+    /// The same, whose file says how often they take other keys at least.
+    pub fn start_renewing(n: u8, every: Duration) -> Cluster {
+        Cluster::start_with(n, Limits::default(), Keys::OfEpochs(Some(every)), None)
     }
 
     /// A group with an owner, whose replicas may have key holders.
     pub fn start_owned(n: u8, key_holders: bool, owner: &KeyPair) -> Cluster {
-        Cluster::start_with(n, Limits::default(), key_holders, Some(owner.public()))
+        let keys = match key_holders {
+            true => Keys::OfEpochs(None),
+            false => Keys::Own,
+        };
+        Cluster::start_with(n, Limits::default(), keys, Some(owner.public()))
     }
 
     /// The same, without key holders.
     pub fn start_owned_within(n: u8, limits: Limits, owner: &KeyPair) -> Cluster {
-        Cluster::start_with(n, limits, false, Some(owner.public()))
+        Cluster::start_with(n, limits, Keys::Own, Some(owner.public()))
     }
 
-    fn start_with(n: u8, limits: Limits, key_holders: bool, owner: Option<PublicKey>) -> Cluster {
+    fn start_with(n: u8, limits: Limits, keys: Keys, owner: Option<PublicKey>) -> Cluster {
         let listeners: Vec<_> = (0..n)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -233,9 +250,15 @@ impl Cluster {
             Purpose::Demonstration,
         );
         let mut group = group.unwrap();
-        if key_holders {
+        if let Keys::OfEpochs(key_refresh) = keys {
             let identities: Vec<_> = (0..n).map(|id| identity_key(id).public()).collect();
+            let protocol = Protocol {
+                key_refresh,
+                ..Protocol::default()
+            };
+            // Shorter than a file may say.
             group = group.with_identities(&identities).unwrap();
+            group = group.with_protocol(protocol);
         }
         if let Some(owner) = owner {
             group = group.with_owner(owner).unwrap();

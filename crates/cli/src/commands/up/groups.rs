@@ -119,7 +119,7 @@ fn make(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
             files: Files::default(),
             purpose,
             protocol: args.protocol.protocol(),
-            key_holders: !args.no_key_holders,
+            key_holders: super::key_holders(args),
             owner: init::Owner::Nobody,
         };
         let none = BTreeMap::new();
