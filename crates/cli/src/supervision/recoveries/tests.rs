@@ -10,6 +10,7 @@ use quorate_wire::message::RECOVERY_STEPS;
 use super::super::children::{Certificates, Launch, Role, Starter};
 use super::super::intentions::WAIT;
 use super::super::{tell, window};
+use super::conditions::UNSEEN;
 use super::*;
 
 const ID: u8 = 2;
