@@ -129,7 +129,7 @@ pub trait Service: Send + 'static {
     }
 
     /// What [`Service::session_ended`] touches of a session that ends, or has ended and still holds something: `None` where it holds nothing,
-    /// and then `session_ended` is not called. Before that is done, all at work that conflicts with it must be done, and what comes after it waits
+    /// and then `session_ended` is not called, which would have nothing to let go of. Before that is done, all at work that conflicts with it must be done, and what comes after it waits
     /// so long. So who answers `None`, or names little, spares others that wait; as of [`Service::uses`], what is not named must not be touched.
     ///
     /// It may look at the state, but only at what operations of the session itself change, and what `session_ended` does of it. As everything, it must be

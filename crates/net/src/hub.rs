@@ -380,7 +380,9 @@ impl<N: Copy> Hub<N> {
         let mut lanes = self.ready.iter().zip(self.rests);
         let busy = lanes.any(|(ready, rests)| !rests && !ready.is_empty());
         let busy = busy || !self.dirty.is_empty();
-        let later = self.later_since.map(|_| LATER);
+        let later = self
+            .later_since
+            .map(|since| LATER.saturating_sub(since.elapsed()));
         let timeout = match busy {
             true => Some(Duration::ZERO),
             false => [timeout, later].into_iter().flatten().min(),

@@ -84,8 +84,8 @@ pub enum Mistake {
         /// Which operation.
         op: usize,
     },
-    /// The session of this operation holds nothing by the word of `uses_at_end`, so that `session_ended` is not called; and there it would let go of
-    /// something.
+    /// The session of this operation holds nothing by the word of `uses_at_end`, so that `session_ended` is not called, and that would write: let go of
+    /// something, or do what has nothing to do with the session.
     #[error(
         "operation {op}: `uses_at_end` says that its session holds nothing, and `session_ended` would write"
     )]

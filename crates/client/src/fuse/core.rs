@@ -395,6 +395,9 @@ impl Core {
         if let Some(dropping) = self.changes.foreign(&attr) {
             self.renew_pages(dropping).await;
         }
+        if let Some(inode) = self.handles.inode(attr.ino) {
+            inode.is_shown(&attr);
+        }
         self.plain.learn(&attr, Instant::now());
         self.directories.learn(&attr);
         Ok(attr)

@@ -81,6 +81,8 @@ struct State {
     failure: Option<fuser::Errno>,
     /// The file's attributes, as the newest answer to an own operation told them.
     known: Option<Attr>,
+    /// Whether the kernel has been shown that it has set-ID bits.
+    shown_set_id: bool,
     /// The newest change that an own write was.
     written: u64,
     pending: Option<Pending>,

@@ -119,12 +119,13 @@ impl InlineSession {
         ticket: Ticket,
         patience: Duration,
     ) -> Result<Bytes, TimedCallError> {
-        let until = engine::now() + patience;
+        let began = engine::now();
         loop {
             if let Some(result) = self.result_of(ticket) {
                 return Ok(result?);
             }
-            let left = until.saturating_duration_since(engine::now());
+            let waited = engine::now().saturating_duration_since(began);
+            let left = patience.saturating_sub(waited);
             if left.is_zero() {
                 self.given_up.insert(ticket.0);
                 return Err(TimedCallError::TimedOut);

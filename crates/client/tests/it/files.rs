@@ -1,7 +1,7 @@
 //! One mount of one volume, through the kernel: what programs do with files.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -420,6 +420,48 @@ fn permissions_of_others() {
         .output()
         .unwrap();
     assert!(with_group.status.success(), "{with_group:?}");
+}
+
+/// Also where another mount has set the bits while the file was open.
+#[test]
+fn set_id_bits_of_another_mount_are_taken() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (m, other) = (group.mount(1), group.mount(2));
+    fs::write(m.path("f"), b"text").unwrap();
+    std::os::unix::fs::chown(m.path("f"), Some(1234), Some(1234)).unwrap();
+    let mode = || {
+        let (place, only) = (rustix::fs::AtFlags::empty(), rustix::fs::StatxFlags::MODE);
+        let found = rustix::fs::statx(rustix::fs::CWD, m.path("f"), place, only);
+        u32::from(found.unwrap().stx_mode) & 0o7777
+    };
+    // It says when it has the file open, and goes on when it is told.
+    let mut writes = Command::new("/bin/sh")
+        .args([
+            "-e",
+            "-c",
+            "exec 3<>f; echo open; read word; echo x >&3; echo done; read word",
+        ])
+        .current_dir(m.dir())
+        .uid(1234)
+        .gid(1234)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = std::io::BufReader::new(writes.stdout.take().unwrap()).lines();
+    let mut tell = writes.stdin.take().unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "open");
+    fs::set_permissions(other.path("f"), fs::Permissions::from_mode(0o6755)).unwrap();
+    std::thread::sleep(quorate_client::fuse::TTL);
+    assert_eq!(mode(), 0o6755);
+    tell.write_all(b"go on\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "done");
+    assert_eq!(mode(), 0o755);
+    drop(tell);
+    writes.wait().unwrap();
 }
 
 /// Who writes takes set-ID bits away, and that is seen at once, however new what the kernel knows is; root leaves them.

@@ -14,6 +14,7 @@ use super::{Inode, State};
 
 /// Set-ID bits and the sticky bit: other changes take them away, so they are not foretold.
 const SPECIAL_BITS: u32 = 0o7000;
+const SET_ID_BITS: u32 = 0o6000;
 
 /// Attributes that are to be set.
 #[derive(Debug)]
@@ -33,10 +34,18 @@ impl Inode {
         }
     }
 
+    /// The kernel is shown these attributes, whoever has set them.
+    pub fn is_shown(&self, attr: &Attr) {
+        if attr.mode & SET_ID_BITS != 0 {
+            self.lock().shown_set_id = true;
+        }
+    }
+
     /// Whether the file has set-ID bits, as far as is known: who writes takes them away, unless that is root.
     pub fn has_set_id(&self) -> bool {
         let state = self.lock();
-        state.known.as_ref().is_some_and(|a| a.mode & 0o6000 != 0)
+        let has = |attr: &Attr| attr.mode & SET_ID_BITS != 0;
+        state.shown_set_id || state.known.as_ref().is_some_and(has)
     }
 
     /// The file is opened for writing. What is set from now on may wait for the close.
