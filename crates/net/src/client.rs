@@ -71,7 +71,7 @@ struct Slot {
 }
 
 /// For a program that waits for many clients in a loop of its own: readable when [`ClientLinks::poll`] would not wait for
-/// sockets. Time-outs of dialing still need a poll now and then.
+/// sockets. Time-outs of dialing, and of certificates that none follows, still need a poll now and then.
 impl AsFd for ClientLinks {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.hub.fd()

@@ -89,7 +89,7 @@ pub struct Replica {
     #[arg(long, value_name = "PATH")]
     pub key_holder: Option<PathBuf>,
     /// Tk: take another key for links, and make all links anew, each time that so long has passed, in a group whose replicas have key
-    /// holders; 0: never [default: 15s]. What was stolen with a replica's memory is of use for two such periods.
+    /// holders; no more than the group file says (key_refresh_ms), and 0, never, only where it says nothing [default: 15s]. What was stolen with a replica's memory is of use for two such periods.
     #[arg(long, value_name = "TIME", value_parser = time::refresh, overrides_with = "key_refresh")]
     pub key_refresh: Option<Duration>,
     /// The replica's directory [default: replica-N beside the group file].
@@ -263,7 +263,7 @@ pub struct ScheduleArgs {
     /// From now on so often (90s, 10m, 2h), or `off`.
     #[arg(long, value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
-    /// In a group whose replicas have key holders: other keys so often (1500ms, 15s, 2m), or 0 for never. Each replica goes by it from its next
+    /// In a group whose replicas have key holders: other keys so often (1500ms, 15s, 2m), at most what the group file says; or 0 for never, where it says nothing. Each replica goes by it from its next
     /// start on, which is its next recovery.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,

@@ -19,7 +19,7 @@ use crate::commands::status::Reports;
 pub const WAIT: Duration = Duration::from_millis(2_500);
 /// A replica that says for longer than this that it is about to recover is not waited for, until it has not said it for [`FORGOTTEN`].
 const BELIEVED: Duration = Duration::from_secs(30);
-const FORGOTTEN: Duration = Duration::from_secs(60);
+const FORGOTTEN: Duration = Duration::from_secs(10);
 /// It is looked several times a second; more than this between two looks says nothing.
 const GAP: Duration = Duration::from_secs(1);
 

@@ -22,6 +22,8 @@ const LATE_MS: u64 = 60_000;
 #[derive(Debug)]
 pub struct Others {
     kept: Kept,
+    /// When it was looked first since this process started, in milliseconds since 1970.
+    began_ms: Option<u64>,
     told: BTreeSet<u8>,
     /// What is to be told of the file.
     word: Option<String>,
@@ -62,6 +64,7 @@ impl Others {
         });
         Others {
             kept: read.unwrap_or_default(),
+            began_ms: None,
             told: BTreeSet::new(),
             word,
             scribe: Scribe::new(file),
@@ -87,6 +90,9 @@ impl Others {
             self.told.clear();
             is_new = true;
         }
+        // Who comes back after long hears at first from a replica that was away as well.
+        let began_ms = *self.began_ms.get_or_insert(now_ms);
+        let has_heard = now_ms.saturating_sub(began_ms) >= LATE_MS;
         // A turn may be put off as long as its part of the period lasts.
         let longest = every_ms.map(|every| every + every / quorum.n() as u64 + LATE_MS);
         let ids = quorum.replicas().filter(|id| !is_ours(id.0));
@@ -111,7 +117,7 @@ impl Others {
                 is_new = true;
             }
             let is_late = longest.is_some_and(|longest| last.ago_ms(now_ms) > longest);
-            if is_late && self.told.insert(id.0) {
+            if is_late && has_heard && self.told.insert(id.0) {
                 events.push(alarm(id, &last.text(now_ms)));
             }
         }
@@ -141,8 +147,8 @@ impl Last {
 
     fn text(&self, now_ms: u64) -> String {
         format!(
-            "the group has ordered no recovery of it for {} s, longer than the period here allows: its supervisor does not run, or has another schedule \
-             (`quorate schedule` on its machine)",
+            "the group has ordered no recovery of it for {} s, longer than the period here allows: its supervisor does not run, has another schedule \
+             (`quorate schedule` on its machine), or the group stood still",
             self.ago_ms(now_ms) / 1000
         )
     }
@@ -245,8 +251,11 @@ mod tests {
         let mut told = Vec::new();
         for _ in 0..4 {
             seen.start_anew();
+            // What is kept is not held against anybody before it is heard how it is.
+            assert!(seen.look(every, &never).is_empty());
+            seen.now_ms += LATE_MS;
             told.push(seen.look(every, &never).len());
-            seen.now_ms += EVERY_MS / 2;
+            seen.now_ms += EVERY_MS / 2 - LATE_MS;
         }
         assert_eq!(told, [0, 0, 0, 3]);
         seen.start_anew();

@@ -160,9 +160,10 @@ impl InlineSession {
         &mut self,
         timeout: Duration,
     ) -> io::Result<Option<(Ticket, Result<Bytes, NoResult>)>> {
-        let until = engine::now() + timeout;
+        let began = engine::now();
         while self.results.is_empty() {
-            let left = until.saturating_duration_since(engine::now());
+            let waited = engine::now().saturating_duration_since(began);
+            let left = timeout.saturating_sub(waited);
             self.turn(Some(left))?;
             if left.is_zero() {
                 break;

@@ -255,6 +255,33 @@ fn a_result_goes_beyond_a_checkpoint() {
     assert_eq!(world.finish().gone, 1);
 }
 
+/// A result that has gone by what was tentative is back when that is undone.
+#[test]
+fn what_is_undone_makes_no_result_go() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0).keeping(14);
+    let mut numbers = Numbers::default();
+    let write = |array, back| Ask::Op(1, back, [2, array, 0, 1, 255]);
+    for asks in [
+        vec![Ask::Open(1, false)],
+        vec![write(1, 0)],
+        vec![write(2, 0)],
+    ] {
+        numbers.enter(&mut world, asks);
+        world.run(0);
+        world.proceed();
+    }
+    assert_eq!((world.flight.marks(), world.running.len()), (0, 0));
+    let batch = numbers.agreed(&(1, vec![write(3, 0)]));
+    world.begin(batch, true);
+    world.proceed();
+    world.run(0);
+    world.proceed();
+    assert!(world.undo().is_some());
+    // The first is asked for again; what was undone does not come any more.
+    numbers.enter(&mut world, vec![write(1, -2)]);
+    assert_eq!(world.finish().gone, 0);
+}
+
 /// A reply takes another's place after a checkpoint that still waits: the checkpoint has the one before.
 #[test]
 fn a_reply_is_replaced_beyond_a_checkpoint() {

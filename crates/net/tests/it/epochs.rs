@@ -188,9 +188,17 @@ fn a_client_lets_go_of_keys_that_are_not_renewed() {
     let client = cluster.client(&client_key());
     linked(&client, 4);
     for _ in 0..5 {
-        // Far more often than it has to be: no machine is so slow.
+        // Far more often than it has to be.
         std::thread::sleep(EVERY / 2);
         (0..4).for_each(|id| cluster.renew(id));
+        let mut up = BTreeSet::new();
+        while up.len() < 4 {
+            let of_link = |e: &ClientEvent| !matches!(e, ClientEvent::Message(..));
+            match client.next(of_link) {
+                ClientEvent::Up(id, _) => up.insert(id),
+                ended => panic!("{ended:?}"),
+            };
+        }
     }
     let ended = |e: &ClientEvent| matches!(e, ClientEvent::Down(_));
     assert!(!client.events.try_iter().any(|e| ended(&e)));

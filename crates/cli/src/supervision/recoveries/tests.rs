@@ -279,6 +279,8 @@ async fn of_those_that_are_about_to_the_lowest_recovers() {
         assert_eq!(asked, Ok(None));
         let again = recoveries.intend(ID, force, None, &reports(), &mut children);
         assert!(again.unwrap_err().contains("one at a time"));
+        // However long it took to come here.
+        recoveries.intended.as_mut().unwrap().since = Instant::now();
         recoveries.look(&intending(&[ID, 3]), &mut children);
         assert!(recoveries.intended.is_some(), "it waits");
         let_wait_pass(&mut recoveries);

@@ -36,9 +36,7 @@ impl Inode {
 
     /// The kernel is shown these attributes, whoever has set them.
     pub fn is_shown(&self, attr: &Attr) {
-        if attr.mode & SET_ID_BITS != 0 {
-            self.lock().shown_set_id = true;
-        }
+        self.lock().shown_set_id = attr.mode & SET_ID_BITS != 0;
     }
 
     /// Whether the file has set-ID bits, as far as is known: who writes takes them away, unless that is root.
