@@ -322,8 +322,9 @@ impl ReplicaLinks {
         let now = util::now();
         self.judge(now);
         self.end_formers(now);
+        self.show_certificates(now);
         let releases = [&self.peer_costs, &self.client_costs].map(Ledger::next_release);
-        let due = releases.into_iter().flatten().chain(self.next_showing());
+        let due = releases.into_iter().flatten().chain(self.next_showing(now));
         let due = due.min().map(|at| at.saturating_duration_since(now));
         let timeout = [timeout, due].into_iter().flatten().min();
         self.hub.poll(timeout, |_, _| {})?;
@@ -338,7 +339,6 @@ impl ReplicaLinks {
         if let Some(why) = self.door.failure() {
             return Err(io::Error::other(format!("no links can be made: {why}")));
         }
-        self.show_certificates(util::now());
         self.look_at_guests(now);
         Ok(())
     }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use super::{Origin, Peer, ReplicaLinks, Who};
 use crate::frame::Frame;
 use crate::tls::Identity;
-use crate::util;
 use quorate_wire::ReplicaId;
 
 /// Clients are shown newer certificates of one replica no sooner one after the other: one that takes other keys without end costs them no more than this.
@@ -25,8 +24,7 @@ impl Peer {
 
 impl ReplicaLinks {
     /// When [`ReplicaLinks::show_certificates`] has something to do.
-    pub(super) fn next_showing(&self) -> Option<Instant> {
-        let now = util::now();
+    pub(super) fn next_showing(&self, now: Instant) -> Option<Instant> {
         self.peers.iter().filter_map(|p| p.shows_at(now)).min()
     }
 
