@@ -4,13 +4,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::common::{CAPACITY, Group, can_mount, noise};
 use quorate_client::fuse::OBJECT;
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps,
-    XattrFlags,
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
+    Timestamps, XattrFlags, statx,
 };
 
 /// The basic life of files and directories: each call has the effect that POSIX gives it.
@@ -422,6 +423,12 @@ fn permissions_of_others() {
     assert!(with_group.status.success(), "{with_group:?}");
 }
 
+/// A file's mode bits. Nothing else is asked for: for sizes and times the kernel would ask again, and hear of the mode.
+fn mode_alone(path: &Path) -> u32 {
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MODE);
+    u32::from(found.unwrap().stx_mode) & 0o7777
+}
+
 /// Also where another mount has set the bits while the file was open.
 #[test]
 fn set_id_bits_of_another_mount_are_taken() {
@@ -432,11 +439,7 @@ fn set_id_bits_of_another_mount_are_taken() {
     let (m, other) = (group.mount(1), group.mount(2));
     fs::write(m.path("f"), b"text").unwrap();
     std::os::unix::fs::chown(m.path("f"), Some(1234), Some(1234)).unwrap();
-    let mode = || {
-        let (place, only) = (rustix::fs::AtFlags::empty(), rustix::fs::StatxFlags::MODE);
-        let found = rustix::fs::statx(rustix::fs::CWD, m.path("f"), place, only);
-        u32::from(found.unwrap().stx_mode) & 0o7777
-    };
+    let mode = || mode_alone(&m.path("f"));
     // It says when it has the file open, and goes on when it is told.
     let mut writes = Command::new("/bin/sh")
         .args([
@@ -447,8 +450,8 @@ fn set_id_bits_of_another_mount_are_taken() {
         .current_dir(m.dir())
         .uid(1234)
         .gid(1234)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut said = std::io::BufReader::new(writes.stdout.take().unwrap()).lines();
@@ -476,12 +479,7 @@ fn who_changes_a_file_takes_its_set_id_bits() {
     fs::write(&path, noise(1, 8192)).unwrap();
     fs::write(m.path("other"), noise(2, 8192)).unwrap();
     std::os::unix::fs::chown(&path, Some(1234), Some(1234)).unwrap();
-    // Nothing else is asked for: for sizes and times the kernel would ask again, and hear of the mode.
-    let mode = || {
-        let (place, only) = (rustix::fs::AtFlags::empty(), rustix::fs::StatxFlags::MODE);
-        let found = rustix::fs::statx(rustix::fs::CWD, &path, place, only);
-        u32::from(found.unwrap().stx_mode) & 0o7777
-    };
+    let mode = || mode_alone(&path);
     let after = |uid: u32, script: &str| {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
         assert_eq!(mode(), 0o6755);

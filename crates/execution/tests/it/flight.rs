@@ -240,16 +240,12 @@ fn a_result_goes_beyond_a_checkpoint() {
         world.proceed();
     }
     assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
-    let batch = numbers.agreed(&(1, vec![write(4), write(5)]));
-    world.begin(batch, false);
-    world.proceed();
+    numbers.enter(&mut world, vec![write(4), write(5)]);
     world.run(1);
     world.run(1);
     world.proceed();
     // Whether the first is gone depends on the second.
-    let batch = numbers.agreed(&(1, vec![Ask::Op(1, -4, [2, 1, 0, 1, 255])]));
-    world.begin(batch, false);
-    world.proceed();
+    numbers.enter(&mut world, vec![Ask::Op(1, -4, [2, 1, 0, 1, 255])]);
     assert!(world.is_entering());
     assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
     assert_eq!(world.finish().gone, 1);
@@ -300,9 +296,7 @@ fn a_reply_is_replaced_beyond_a_checkpoint() {
     }
     assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
     // Number 65, which has the slot of number 1.
-    let batch = numbers.agreed(&(1, vec![write(4, 62)]));
-    world.begin(batch, false);
-    world.proceed();
+    numbers.enter(&mut world, vec![write(4, 62)]);
     world.run(1);
     world.proceed();
     assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
@@ -407,15 +401,11 @@ fn a_session_ends_beyond_a_checkpoint() {
         world.proceed();
     }
     assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
-    let batch = numbers.agreed(&(1, vec![write(1, 3), write(1, 4)]));
-    world.begin(batch, false);
-    world.proceed();
+    numbers.enter(&mut world, vec![write(1, 3), write(1, 4)]);
     world.run(1);
     world.run(1);
     world.proceed();
-    let batch = numbers.agreed(&(1, vec![Ask::Close(1)]));
-    world.begin(batch, false);
-    world.proceed();
+    numbers.enter(&mut world, vec![Ask::Close(1)]);
     assert!(!world.is_entering());
     assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
     world.finish();
