@@ -6,7 +6,7 @@
 //! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `granted`: locks that programs of this machine have, and those that they have lost with a session.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
-//! - `directories`: what is left of those that were removed while they are open.
+//! - `directories`: their attributes as own changes have left them; what is left of those that were removed while they are open.
 //! - `pins`: files that are replaced while they are opened.
 //! - `shares`: what a guest's mount has as its root. `owners`: whose files are, as it shows that. `withdrawn`: what was
 //!   taken back, also from the kernel's cache.

@@ -116,7 +116,10 @@ impl Core {
             flags,
         };
         let generations = self.volume.generations();
-        let opened = self.volume.create(who, create).await?;
+        let created = self.change_names(who, vec![parent], Action::Create(create));
+        let Answer::Opened(opened) = created.await? else {
+            return Err(CallError::Garbled.into());
+        };
         let generation = self.volume.generation_in(&generations, opened.attr.ino);
         let handle = Some((generation, opened.handle));
         let file = self.handles.add(opened.attr.ino, who, flags, handle);

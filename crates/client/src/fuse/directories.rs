@@ -1,48 +1,211 @@
-//! Directories that are removed while somebody has them open, or works in them.
+//! What is known of directories: as they were when they were last seen, for two who ask.
 //!
-//! The group knows of no open directory: nothing in one can be lost, so it goes at once when it is removed. But who has it open may ask for its
-//! attributes, and is to see that it has no name any more. So what was last seen of a directory is remembered for as long as the
-//! kernel knows it.
+//! - *Own changes.* The kernel forgets a directory's attributes whenever a name in it changes, and asks for them before the next change there, to
+//!   check permissions. The answer to a change of this mount brings them (NFS calls these post-operation attributes), so the mount says by itself what
+//!   they are, for as long as attributes are taken for granted.
+//! - *Directories that are removed* while somebody has them open, or works in them. The group knows of no open directory: nothing in one can be lost, so it goes
+//!   at once when it is removed. But who has it open may ask for its attributes, and is to see that it has no name any more.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use quorate_files::{Attr, Ino, Kind};
+use quorate_files::op::WithAttrs;
+use quorate_files::{Action, Answer, Attr, Ino, Kind, Outcome, Who};
+use tokio::time::Instant;
+
+use super::core::Core;
+use crate::volume::{CallError, Called};
 
 /// How many directories are remembered.
 const MAX_DIRECTORIES: usize = 1 << 14;
 
+/// When an own change was begun, in the order of all that bears on what is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Began(u64);
+
+#[derive(Debug)]
+struct Seen {
+    attr: Attr,
+    /// When an own change left it so, if nothing is known that came after.
+    left: Option<Instant>,
+    /// What was begun before may have left it otherwise than it is now.
+    since: Began,
+}
+
+#[derive(Debug)]
+struct Known {
+    seen: BTreeMap<Ino, Seen>,
+    /// What was begun before tells nothing of directories that are not in `seen`.
+    since: Began,
+    next: u64,
+}
+
+impl Known {
+    fn tick(&mut self) -> Began {
+        self.next += 1;
+        Began(self.next)
+    }
+
+    /// Makes room by forgetting one.
+    fn bound(&mut self) {
+        if self.seen.len() > MAX_DIRECTORIES {
+            // Who has one open of which nothing is known is told ESTALE.
+            self.seen.pop_first();
+            self.since = self.tick();
+        }
+    }
+}
+
 /// What directories were like when they were last seen.
-#[derive(Debug, Default)]
-pub(super) struct Directories(Mutex<BTreeMap<Ino, Attr>>);
+#[derive(Debug)]
+pub(super) struct Directories(Mutex<Known>);
+
+impl Default for Directories {
+    fn default() -> Directories {
+        Directories(Mutex::new(Known {
+            seen: BTreeMap::new(),
+            since: Began(0),
+            next: 0,
+        }))
+    }
+}
 
 impl Directories {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ino, Attr>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kernel is told of attributes.
+    /// The kernel is told of attributes that the group said, or that were set here.
     pub fn learn(&self, attr: &Attr) {
         if attr.kind != Kind::Directory {
             return;
         }
-        let mut seen = self.lock();
-        seen.insert(attr.ino, attr.clone());
-        if seen.len() > MAX_DIRECTORIES {
-            // Who has one open of which nothing is known is told ESTALE.
-            seen.pop_first();
+        let mut known = self.lock();
+        let since = known.since;
+        match known.seen.get_mut(&attr.ino) {
+            Some(seen) if attr.change < seen.attr.change => {}
+            Some(seen) => {
+                if attr.change > seen.attr.change {
+                    seen.left = None;
+                }
+                seen.attr = attr.clone();
+            }
+            None => {
+                let attr = attr.clone();
+                let left = None;
+                known.seen.insert(attr.ino, Seen { attr, left, since });
+                known.bound();
+            }
         }
+    }
+
+    /// Begins an own change.
+    pub fn begin(&self) -> Began {
+        self.lock().tick()
+    }
+
+    /// An own change has left directories so.
+    pub fn changed(&self, began: Began, attrs: &[Attr], now: Instant) {
+        let mut known = self.lock();
+        for attr in attrs.iter().filter(|attr| attr.kind == Kind::Directory) {
+            let since = known.since;
+            let seen = known.seen.entry(attr.ino).or_insert_with(|| Seen {
+                attr: attr.clone(),
+                left: None,
+                since,
+            });
+            if attr.change < seen.attr.change {
+                continue;
+            }
+            seen.attr = attr.clone();
+            if began >= seen.since {
+                seen.left = Some(now);
+            }
+            known.bound();
+        }
+    }
+
+    /// An own change may have changed any directory but these, or removed it. To be told when it has come to its end, and before
+    /// [`Directories::changed`].
+    pub fn doubt_others(&self, certain: &[Ino]) {
+        let mut known = self.lock();
+        let now = known.tick();
+        known.since = now;
+        for (ino, seen) in &mut known.seen {
+            if !certain.contains(ino) {
+                seen.left = None;
+                seen.since = now;
+            }
+        }
+    }
+
+    /// What a directory is like, and how long ago it was found to be so: if an own change was the last that is known of.
+    pub fn left(&self, ino: Ino, now: Instant) -> Option<(Attr, Duration)> {
+        let known = self.lock();
+        let seen = known.seen.get(&ino)?;
+        Some((seen.attr.clone(), now - seen.left?))
     }
 
     /// The kernel forgets an object.
     pub fn forget(&self, ino: Ino) {
-        self.lock().remove(&ino);
+        let mut known = self.lock();
+        if known.seen.remove(&ino).is_some() {
+            known.since = known.tick();
+        }
     }
 
     /// What is left of an object that is gone, if it was a directory.
     pub fn gone(&self, ino: Ino) -> Option<Attr> {
-        let attr = self.lock().get(&ino).cloned()?;
+        let known = self.lock();
+        let attr = known.seen.get(&ino)?.attr.clone();
         Some(Attr { nlink: 0, ..attr })
+    }
+}
+
+impl Core {
+    /// Whether what own changes tell of directories is of use. A guest's scope can end at any time, and each of several groups numbers objects by itself.
+    fn keeps_directories(&self) -> bool {
+        !self.is_guest()
+            && self.volume.group().is_some()
+            && self.caching.directories.most > Duration::ZERO
+    }
+
+    /// Changes names in these directories, and keeps what they have become for the kernel's next question.
+    pub async fn change_names(
+        &self,
+        who: &Who,
+        parents: Vec<Ino>,
+        action: Action,
+    ) -> Called<Answer> {
+        if !self.keeps_directories() {
+            return self.volume.run(who, action).await;
+        }
+        // Which directory goes by it, or is another's child now, the answer does not say.
+        let others = matches!(action, Action::Rmdir(_) | Action::Rename(_));
+        let began = self.directories.begin();
+        let done = self
+            .volume
+            .with_attrs(who, WithAttrs::new(parents.clone(), action));
+        let done = done
+            .await
+            .inspect_err(|_| self.directories.doubt_others(&[]))?;
+        if others {
+            self.directories.doubt_others(&parents);
+        }
+        let attrs: Vec<Attr> = done.after.into_iter().flatten().collect();
+        let now = Instant::now();
+        self.directories.changed(began, &attrs, now);
+        attrs.iter().for_each(|attr| self.plain.learn(attr, now));
+        let Outcome(outcome) = *done.outcome;
+        outcome.map_err(CallError::Refused)
+    }
+
+    /// A directory's attributes, and for how much longer they may be taken for granted: where an own change has brought them.
+    pub fn left_by_change(&self, ino: Ino) -> Option<(Attr, Duration)> {
+        let (attr, age) = self.directories.left(ino, Instant::now())?;
+        let lifetime = self.caching.attributes(&attr).checked_sub(age)?;
+        (lifetime > Duration::ZERO).then_some((attr, lifetime))
     }
 }
 
@@ -51,12 +214,18 @@ mod tests {
     use super::super::sample;
     use super::*;
 
-    fn directory(ino: u64) -> Attr {
+    fn directory(ino: u64, change: u64) -> Attr {
         Attr {
             kind: Kind::Directory,
             nlink: 2,
+            change,
             ..sample::attr(Ino(ino))
         }
+    }
+
+    fn change_left(directories: &Directories, ino: u64) -> Option<u64> {
+        let left = directories.left(Ino(ino), Instant::now());
+        left.map(|(attr, _)| attr.change)
     }
 
     /// Directories alone are remembered, until the kernel forgets them, and a bounded number of them.
@@ -64,14 +233,79 @@ mod tests {
     fn a_bounded_number_of_directories_is_remembered() {
         let directories = Directories::default();
         directories.learn(&sample::attr(Ino(1)));
-        directories.learn(&directory(2));
+        directories.learn(&directory(2, 1));
         assert!(directories.gone(Ino(1)).is_none());
         assert_eq!(directories.gone(Ino(2)).unwrap().nlink, 0);
         directories.forget(Ino(2));
         assert!(directories.gone(Ino(2)).is_none());
+        let began = directories.begin();
         for ino in 0..MAX_DIRECTORIES as u64 + 100 {
-            directories.learn(&directory(ino));
+            match ino % 2 {
+                0 => directories.learn(&directory(ino, 1)),
+                _ => directories.changed(began, &[directory(ino, 1)], Instant::now()),
+            }
         }
-        assert_eq!(directories.lock().len(), MAX_DIRECTORIES);
+        assert_eq!(directories.lock().seen.len(), MAX_DIRECTORIES);
+    }
+
+    /// What own changes bring counts, the latest of them; what the group says beside that does so only if it is the same.
+    #[test]
+    fn own_changes_tell_what_a_directory_is_like() {
+        let directories = Directories::default();
+        let now = Instant::now();
+        directories.learn(&directory(2, 3));
+        assert_eq!(change_left(&directories, 2), None);
+        let (first, second) = (directories.begin(), directories.begin());
+        directories.changed(second, &[directory(2, 5)], now);
+        directories.changed(first, &[directory(2, 4)], now);
+        assert_eq!(change_left(&directories, 2), Some(5));
+        // An answer that was overtaken, and one that was not.
+        directories.learn(&directory(2, 4));
+        directories.learn(&directory(2, 5));
+        assert_eq!(change_left(&directories, 2), Some(5));
+        // Another's change.
+        directories.learn(&directory(2, 6));
+        assert_eq!(change_left(&directories, 2), None);
+        let later = now + Duration::from_millis(700);
+        directories.changed(directories.begin(), &[directory(2, 7)], now);
+        let (_, age) = directories.left(Ino(2), later).unwrap();
+        assert_eq!(age, Duration::from_millis(700));
+        directories.forget(Ino(2));
+        assert_eq!(change_left(&directories, 2), None);
+    }
+
+    /// What was begun before the kernel forgot a directory tells nothing of how it is.
+    #[test]
+    fn what_is_forgotten_is_not_known_by_what_was_under_way() {
+        let directories = Directories::default();
+        let now = Instant::now();
+        let (first, before) = (directories.begin(), directories.begin());
+        directories.changed(first, &[directory(2, 1)], now);
+        directories.forget(Ino(2));
+        directories.changed(before, &[directory(2, 2)], now);
+        assert_eq!(change_left(&directories, 2), None);
+        directories.changed(directories.begin(), &[directory(2, 3)], now);
+        assert_eq!(change_left(&directories, 2), Some(3));
+    }
+
+    /// A removal says nothing of which directory went, so nothing is certain but those that it names.
+    #[test]
+    fn a_removal_puts_all_others_in_doubt() {
+        let directories = Directories::default();
+        let now = Instant::now();
+        let began = directories.begin();
+        directories.changed(began, &[directory(2, 1), directory(3, 1)], now);
+        let (inside, new) = (directories.begin(), directories.begin());
+        let removal = directories.begin();
+        directories.doubt_others(&[Ino(2)]);
+        directories.changed(removal, &[directory(2, 2)], now);
+        assert_eq!(change_left(&directories, 2), Some(2));
+        assert_eq!(change_left(&directories, 3), None);
+        // What was under way in the directory that went, and in one of which nothing was known.
+        directories.changed(inside, &[directory(3, 2)], now);
+        directories.changed(new, &[directory(4, 1)], now);
+        assert_eq!(change_left(&directories, 3), None);
+        assert_eq!(change_left(&directories, 4), None);
+        assert_eq!(directories.gone(Ino(3)).unwrap().nlink, 0);
     }
 }

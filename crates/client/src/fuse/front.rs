@@ -54,7 +54,7 @@ impl Filesystem for Front {
 
     fn getattr(&self, req: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let (who, number) = (self.who(req), self.ino(number));
-        self.answer(req, reply, work!(get_attr(&who, number)));
+        self.answer(req, reply, work!(attributes(&who, number)));
     }
 
     fn setattr(

@@ -33,6 +33,14 @@ pub(super) struct Bits {
     pub umask: u32,
 }
 
+/// What a change of names says of the object.
+fn attr_in(answer: Answer) -> Result<Attr> {
+    match answer {
+        Answer::Attr(attr) => Ok(attr),
+        _ => Err(CallError::Garbled.into()),
+    }
+}
+
 impl Core {
     pub async fn lookup(self: &Arc<Core>, who: &Who, parent: Ino, name: Bytes) -> Result<Attr> {
         let attr = match self.share(parent, &name) {
@@ -40,6 +48,16 @@ impl Core {
             None => self.look_up(who, Lookup { parent, name }).await?,
         };
         self.fresh(attr).await
+    }
+
+    /// Attributes, and for how long the kernel may take them for granted.
+    pub async fn attributes(self: &Arc<Core>, who: &Who, ino: Ino) -> Result<(Attr, Duration)> {
+        if let Some(left) = self.left_by_change(ino) {
+            return Ok(left);
+        }
+        let attr = self.get_attr(who, ino).await?;
+        let lifetime = self.caching.attributes(&attr);
+        Ok((attr, lifetime))
     }
 
     pub async fn get_attr(self: &Arc<Core>, who: &Who, ino: Ino) -> Result<Attr> {
@@ -189,7 +207,8 @@ impl Core {
             mode: bits.mode & MODE_BITS,
             umask: bits.umask,
         };
-        let attr = self.volume.mkdir(who, mkdir).await?;
+        let made = self.change_names(who, vec![parent], Action::Mkdir(mkdir));
+        let attr = attr_in(made.await?)?;
         self.directories.learn(&attr);
         Ok(attr)
     }
@@ -216,7 +235,8 @@ impl Core {
                 _ => 0,
             },
         };
-        Ok(self.volume.mknod(who, mknod).await?)
+        let made = self.change_names(who, vec![parent], Action::Mknod(mknod));
+        attr_in(made.await?)
     }
 
     pub async fn symlink(
@@ -233,7 +253,8 @@ impl Core {
             name,
             target,
         };
-        Ok(self.volume.symlink(who, symlink).await?)
+        let made = self.change_names(who, vec![parent], Action::Symlink(symlink));
+        attr_in(made.await?)
     }
 
     pub async fn readlink(&self, who: &Who, ino: Ino) -> Result<Bytes> {
@@ -257,7 +278,8 @@ impl Core {
         self.changeable(parent)?;
         let _changing = self.changing();
         let link = Link { ino, parent, name };
-        let attr = self.volume.link(who, link).await?;
+        let linked = self.change_names(who, vec![parent], Action::Link(link));
+        let attr = attr_in(linked.await?)?;
         self.changes.own(&attr);
         self.fresh(attr).await
     }
@@ -266,7 +288,8 @@ impl Core {
         self.changeable(parent)?;
         let _changing = self.changing();
         // What is open here has lost no name that the group does not know of.
-        let unlink = self.volume.unlink(who, Unlink { parent, name });
+        let unlink = Action::Unlink(Unlink { parent, name });
+        let unlink = self.change_names(who, vec![parent], unlink);
         let ((), unlinked) = tokio::join!(self.tell_all(), unlink);
         unlinked?;
         Ok(())
@@ -275,7 +298,8 @@ impl Core {
     pub async fn rmdir(&self, who: &Who, parent: Ino, name: Bytes) -> Result<()> {
         self.changeable(parent)?;
         let _changing = self.changing();
-        self.volume.rmdir(who, Rmdir { parent, name }).await?;
+        let rmdir = Action::Rmdir(Rmdir { parent, name });
+        self.change_names(who, vec![parent], rmdir).await?;
         Ok(())
     }
 
@@ -283,7 +307,9 @@ impl Core {
         self.changeable(rename.parent)?;
         self.changeable(rename.new_parent)?;
         let _changing = self.changing();
-        let rename = self.volume.rename(who, rename);
+        let mut parents = vec![rename.parent, rename.new_parent];
+        parents.dedup();
+        let rename = self.change_names(who, parents, Action::Rename(rename));
         let ((), renamed) = tokio::join!(self.tell_all(), rename);
         renamed?;
         Ok(())
@@ -327,6 +353,7 @@ impl Core {
     /// An own change has led to these attributes; with an ACL the mode bits change, too.
     fn changed(&self, attr: &Attr) {
         self.changes.own(attr);
+        self.directories.learn(attr);
         if let Some(inode) = self.handles.inode(attr.ino) {
             inode.learn(attr);
         }

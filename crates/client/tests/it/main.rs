@@ -4,6 +4,7 @@ mod acl;
 mod caching;
 mod common;
 mod copy;
+mod directories;
 mod exercise;
 mod failures;
 mod files;

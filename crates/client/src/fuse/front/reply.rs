@@ -44,9 +44,6 @@ macro_rules! answers {
 }
 
 answers! {
-    ReplyAttr(Attr) => |reply, core, attr| {
-        reply.attr(&core.caching.attributes(&attr), &core.told(&attr))
-    };
     ReplyAttr((Attr, Duration)) => |reply, core, told| reply.attr(&told.1, &core.told(&told.0));
     ReplyEntry(Attr) => |reply, core, attr| {
         let (attributes, names) = (core.caching.attributes(&attr), core.name_lifetime(&attr));

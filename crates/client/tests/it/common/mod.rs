@@ -41,14 +41,18 @@ pub struct Group {
     pub runtime: Arc<Runtime>,
 }
 
-/// Counts operations by their names; and the bytes that reads ask for.
+/// Counts operations by their names, with attributes asked for beside them or without; and the bytes that reads ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Kinds(Arc<Mutex<BTreeMap<String, u64>>>);
 
 impl Kinds {
     fn add(&self, op: &[u8]) {
         let Ok(op) = Op::from_slice(op) else { return };
-        let name = format!("{:?}", op.action);
+        let action = match &op.action {
+            Action::WithAttrs(with) => &with.action,
+            action => action,
+        };
+        let name = format!("{action:?}");
         let name = name.split(['(', ' ']).next().unwrap().to_string();
         let mut kinds = self.0.lock().unwrap();
         *kinds.entry(name).or_default() += 1;
