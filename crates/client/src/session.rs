@@ -23,6 +23,7 @@ use quorate_wire::message::report::Report;
 use quorate_wire::{Digest, ReplicaId};
 use tokio::sync::{Semaphore, oneshot};
 
+pub(crate) use engine::random;
 use engine::{Engine, link_bit};
 pub use inline::{InlineSession, Ticket};
 pub use quorate_agreement::client::NoResult;

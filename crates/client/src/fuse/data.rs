@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fuser::FopenFlags;
-use quorate_files::answer::{Data, Progress};
+use quorate_files::answer::{Data, Made, Progress};
 use quorate_files::op::{
-    CopyRange, Create, Fallocate, FallocateMode, Open, Place, Read, Seek, Whence, flags,
+    CopyRange, Create, Fallocate, FallocateMode, Make, Open, Place, Read, Seek, Whence, flags,
 };
-use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Target, Who};
+use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Kind, Nothing, Target, Who};
 use rustix::fs::OFlags;
 
 use super::changes::Pages;
@@ -21,6 +21,7 @@ use super::holds::TOLD_AFTER;
 use super::inode::{At, Inode, Told};
 use super::names::{Bits, MODE_BITS};
 use super::{MAX_REQUEST_BYTES, ahead};
+use crate::session::random;
 use crate::volume::{CallError, Called};
 
 /// For how long handles that nobody has any more are gathered: a program that makes many files closes one every few milliseconds.
@@ -105,26 +106,38 @@ impl Core {
         self.changeable(parent)?;
         let _changing = self.changing();
         let mut flags = open_flags(how);
-        if has(how, OFlags::EXCL) {
-            flags |= flags::EXCLUSIVE;
-        }
-        let create = Create {
-            parent,
-            name,
-            mode: bits.mode & MODE_BITS,
-            umask: bits.umask,
-            flags,
+        let (attr, handle) = if self.can_do_without_handle() {
+            let made = self.make(who, parent, name, bits, how).await?;
+            if made.attr.kind == Kind::Directory {
+                return Err(fuser::Errno::EISDIR);
+            }
+            if !made.created && !has(how, OFlags::EXCL) {
+                // Somebody else was first.
+                return self.open(who, made.attr.ino, how).await;
+            }
+            (made.attr, None)
+        } else {
+            if has(how, OFlags::EXCL) {
+                flags |= flags::EXCLUSIVE;
+            }
+            let create = Create {
+                parent,
+                name,
+                mode: bits.mode & MODE_BITS,
+                umask: bits.umask,
+                flags,
+            };
+            let generations = self.volume.generations();
+            let created = self.change_names(who, vec![parent], Action::Create(create));
+            let Answer::Opened(opened) = created.await? else {
+                return Err(CallError::Garbled.into());
+            };
+            let generation = self.volume.generation_in(&generations, opened.attr.ino);
+            (opened.attr, Some((generation, opened.handle)))
         };
-        let generations = self.volume.generations();
-        let created = self.change_names(who, vec![parent], Action::Create(create));
-        let Answer::Opened(opened) = created.await? else {
-            return Err(CallError::Garbled.into());
-        };
-        let generation = self.volume.generation_in(&generations, opened.attr.ino);
-        let handle = Some((generation, opened.handle));
-        let file = self.handles.add(opened.attr.ino, who, flags, handle);
+        let file = self.handles.add(attr.ino, who, flags, handle);
         self.changes.open(file.ino());
-        let attr = match self.fresh(opened.attr).await {
+        let attr = match self.fresh(attr).await {
             Ok(attr) => attr,
             Err(errno) => {
                 if let Some(file) = self.handles.remove(file.number) {
@@ -134,6 +147,37 @@ impl Core {
             }
         };
         Ok(self.just_opened(file, attr, how).await)
+    }
+
+    /// Whether what is made here needs no handle at the group, as what is opened needs none. A guest's rights are looked at when a file is opened.
+    fn can_do_without_handle(&self) -> bool {
+        !self.is_guest() && self.volume.group().is_some() && !self.handles.are_many()
+    }
+
+    /// Makes a file, or finds what has the name.
+    async fn make(
+        &self,
+        who: &Who,
+        parent: Ino,
+        name: Bytes,
+        bits: Bits,
+        how: i32,
+    ) -> Result<Made> {
+        let make = Make {
+            parent,
+            name,
+            mode: bits.mode & MODE_BITS,
+            umask: bits.umask,
+            // So that it is known for one's own where the answer was lost with the session, and it is asked for again.
+            verifier: has(how, OFlags::EXCL).then(random),
+        };
+        match self
+            .change_names(who, vec![parent], Action::Make(make))
+            .await?
+        {
+            Answer::Made(made) => Ok(made),
+            _ => Err(CallError::Garbled.into()),
+        }
     }
 
     async fn just_opened(&self, file: Arc<OpenFile>, attr: Attr, how: i32) -> JustOpened {

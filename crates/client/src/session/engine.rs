@@ -419,7 +419,7 @@ fn since_boot() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     let mut bytes = [0; 8];
     // Without randomness a new run could take over replies of an earlier one: better not to run.
     getrandom::fill(&mut bytes).expect("the system gives random bytes");

@@ -69,7 +69,8 @@ fn reading_costs_no_agreement() {
         .collect();
     std::thread::sleep(TOLD);
     let told = group.kinds.take()["Hold"];
-    assert!((1..=3).contains(&told), "{told}");
+    // It is looked for them twice a second, as long as it takes to open them.
+    assert!((1..=FILES / 10).contains(&told), "{told}");
     drop(open);
     std::thread::sleep(TOLD);
     let asked = group.kinds.take();
@@ -140,12 +141,10 @@ fn what_was_not_told_in_time_is_stale() {
     let mut was_stale = false;
     for _ in 0..10 {
         fs::write(b.path("f"), noise(1, 4 << 20)).unwrap();
-        // Who has made it lets go of it a moment after it is closed.
-        let released = || group.kinds.take().contains_key("Release");
-        assert!((0..1000).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            released()
-        }));
+        if group.kinds.take().contains_key("Hold") {
+            // It took so long to write that the group was told that it is open.
+            continue;
+        }
         let open = File::open(a.path("f")).unwrap();
         fs::remove_file(b.path("f")).unwrap();
         pass(&group, &b, LINGER_MS);

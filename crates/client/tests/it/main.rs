@@ -10,6 +10,7 @@ mod failures;
 mod files;
 mod holds;
 mod locks;
+mod making;
 mod options;
 mod service;
 mod sharing;
