@@ -66,6 +66,8 @@ const MORE_LINKS_MS: Millis = 300;
 pub struct ClientOptions {
     /// Reads are not ordered, and 2f+1 replicas must answer them alike; then every result needs 2f+1 replicas. Else f+1 final ones do.
     pub unordered_reads: bool,
+    /// A client that has nothing else under way takes what 2f+1 replicas read in one state, though its last batch is not committed there.
+    pub early_reads: bool,
     /// One replica sends the result and the others its digest. Else all send the result.
     pub digest_replies: bool,
     /// Operations longer than this go to all replicas; shorter ones travel by way of the primary.
@@ -89,6 +91,7 @@ impl Default for ClientOptions {
     fn default() -> ClientOptions {
         ClientOptions {
             unordered_reads: true,
+            early_reads: true,
             digest_replies: true,
             inline_bytes: INLINE_BYTES,
             window: SESSION_WINDOW,

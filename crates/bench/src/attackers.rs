@@ -419,6 +419,7 @@ impl Attacker {
                     ..NullOp::default()
                 };
                 let frame = Frame::encode(&ClientMessage::Read(UnorderedRead {
+                    early: false,
                     session: self.session,
                     number: RequestNumber(self.number),
                     replier: EVERYONE,

@@ -53,6 +53,8 @@ pub struct Workload {
     pub result: usize,
     /// Whether the operation is said to only read.
     pub read_only: bool,
+    /// Whether every other operation is said to only read.
+    pub in_turn: bool,
 }
 
 impl Workload {
@@ -62,6 +64,15 @@ impl Workload {
             request: request_kb << 10,
             result: result_kb << 10,
             read_only: false,
+            in_turn: false,
+        }
+    }
+
+    /// The same, and read-only, in turn.
+    pub const fn and_reads(self) -> Workload {
+        Workload {
+            in_turn: true,
+            ..self
         }
     }
 
@@ -77,7 +88,11 @@ impl Workload {
 impl std::fmt::Display for Workload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.request >> 10, self.result >> 10)?;
-        f.write_str(if self.read_only { " read-only" } else { "" })
+        f.write_str(match (self.read_only, self.in_turn) {
+            (true, _) => " read-only",
+            (false, true) => " and read-only in turn",
+            (false, false) => "",
+        })
     }
 }
 

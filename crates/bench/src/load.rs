@@ -131,6 +131,8 @@ struct Machine {
     work: Option<Work>,
     /// When the operation of each token was asked for.
     asked: Vec<Instant>,
+    /// How many operations were asked for.
+    asks: u64,
     open: usize,
     answered: bool,
     random: Random,
@@ -141,8 +143,9 @@ struct Work {
     workload: Workload,
     op: NullOp,
     parallelism: Parallelism,
-    /// The operation in its encoding, where all are the same.
+    /// The operation in its encoding, where all are the same; and as one that only reads.
     encoded: Bytes,
+    read: Bytes,
 }
 
 impl Work {
@@ -162,6 +165,11 @@ impl Work {
             op,
             parallelism,
             encoded: op.encode(load.workload.request),
+            read: NullOp {
+                read_only: true,
+                ..op
+            }
+            .encode(load.workload.request),
         }
     }
 
@@ -298,6 +306,7 @@ impl Fleet {
                 started: clock(),
                 work: None,
                 asked: Vec::new(),
+                asks: 0,
                 open: 0,
                 answered: false,
                 random: Random(at as u64),
@@ -416,8 +425,14 @@ impl Machine {
 
     fn ask(&mut self, token: usize) {
         let Some(work) = &self.work else { return };
-        let read_only = work.workload.read_only;
-        let (op, now) = (work.next(&mut self.random), self.now_ms());
+        self.asks += 1;
+        let in_turn = work.workload.in_turn && self.asks.is_multiple_of(2);
+        let read_only = work.workload.read_only || in_turn;
+        let op = match in_turn {
+            true => work.read.clone(),
+            false => work.next(&mut self.random),
+        };
+        let now = self.now_ms();
         self.asked[token] = clock();
         self.open += 1;
         match read_only {
@@ -444,8 +459,8 @@ impl Machine {
             ClientEvent::Message(from, ReplicaMessage::Reply(reply)) => {
                 self.client.on_reply(from, reply, now);
             }
-            ClientEvent::Message(from, ReplicaMessage::Read(reply)) => {
-                self.client.on_read(from, reply, now);
+            ClientEvent::Message(from, ReplicaMessage::Read(answer)) => {
+                self.client.on_read(from, answer, now);
             }
             ClientEvent::Message(from, ReplicaMessage::Vouched(vouched)) => {
                 self.client.on_vouched(from, vouched, now);

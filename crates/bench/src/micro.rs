@@ -135,6 +135,7 @@ fn switches() -> Vec<Variant> {
             v.setup.unordered_reads = false;
             v.options.unordered_reads = false;
         }),
+        without("no early reads", |v| v.options.early_reads = false),
         without("no digest replies", |v| v.options.digest_replies = false),
         without("each replica replies", |v| {
             v.setup.tuning.vouched_from = usize::MAX;
@@ -152,6 +153,7 @@ fn switch_cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
     let mut operations = vec![
         Workload::of(0, 0),
         Workload::of(0, 0).reads(),
+        Workload::of(0, 0).and_reads(),
         Workload::of(0, 4),
         // Long enough to be sent separately.
         Workload::of(64, 0),

@@ -290,7 +290,7 @@ impl<T> Flight<T> {
     }
 
     /// Lets an operation in that only reads and is not ordered: it finds the state as it is after all that have entered.
-    /// False if it has to wait. One that does not only read is dropped.
+    /// False if it has to wait. One that does not only read is dropped, and one that came after [`Flight::begin_tentative`] is undone with what did.
     ///
     /// # Errors
     /// [`Fault`] where the store fails.
@@ -302,7 +302,6 @@ impl<T> Flight<T> {
         op: &Bytes,
         tag: impl FnOnce() -> T,
     ) -> Result<bool, Fault> {
-        assert!(self.tentative.is_none(), "what is read may be undone");
         if !self.has_room(op) {
             return Ok(false);
         }

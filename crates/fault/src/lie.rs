@@ -3,8 +3,8 @@
 use alloc::boxed::Box;
 use bytes::Bytes;
 use quorate_wire::message::{
-    Checkpoint, Committed, Outcome, Parted, PeerMessage, ReplicaMessage, Reply, ReplyBody, Report,
-    Status, Vouched, Vouchers,
+    Checkpoint, Committed, Outcome, Parted, PeerMessage, ReadReply, ReplicaMessage, Reply,
+    ReplyBody, Report, Status, Vouched, Vouchers,
 };
 use quorate_wire::{Decode, Digest, Encode, Seq, View};
 
@@ -65,7 +65,10 @@ fn other_reply(reply: Reply) -> Reply {
 pub(crate) fn for_client(message: ReplicaMessage) -> ReplicaMessage {
     match message {
         ReplicaMessage::Reply(reply) => ReplicaMessage::Reply(other_reply(reply)),
-        ReplicaMessage::Read(reply) => ReplicaMessage::Read(other_reply(reply)),
+        ReplicaMessage::Read(ReadReply { reply, at }) => ReplicaMessage::Read(ReadReply {
+            reply: other_reply(reply),
+            at,
+        }),
         // As if the others said the same.
         ReplicaMessage::Vouched(m) => ReplicaMessage::Vouched(Vouched {
             reply: other_reply(m.reply),

@@ -6,8 +6,8 @@ use quorate_agreement::{INLINE_BYTES, Input as AgreementInput, Now, Ordered, Rej
 use quorate_execution::{Cached, Executed, Service};
 use quorate_state::Fault;
 use quorate_wire::message::{
-    AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReplicaMessage, Reply,
-    ReplyBody, Request, Vouchers,
+    AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReadReply, ReplicaMessage,
+    Reply, ReplyBody, Request, Vouchers,
 };
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Encode, ReplicaId, RequestNumber, Seq, SessionId, Verified, View};
@@ -15,6 +15,7 @@ use quorate_wire::{Encode, ReplicaId, RequestNumber, Seq, SessionId, Verified, V
 use crate::clients::ConnectionId;
 use crate::io::Output;
 use crate::parallel::Parallel;
+use crate::reads::ReadAt;
 use crate::replica::Replica;
 use crate::vouchers::{MAX_RESULT_BYTES, Ready};
 
@@ -172,37 +173,30 @@ impl<S: Service> Replica<S> {
     }
 
     /// Answers the reads that wait, when all that was executed has committed: a view change must not take back what somebody
-    /// has read, nor must a read miss what it took back for a while. A state on its way answers nobody.
+    /// has read, nor must a read miss what it took back for a while. Early ones say what they were read from, and wait for no COMMIT. A state on its way
+    /// answers nobody.
     pub(crate) fn answer_reads(&mut self) -> Result<(), Fault> {
         self.reads.has_more = false;
-        if self.entered() < self.agreement.reads_from() && !is_on(Mutant::ReadsTentative) {
+        let Some(at) = self.readable() else {
             return Ok(());
-        }
-        if let Some(parallel) = &self.parallel {
-            if !parallel.is_between_batches() {
-                return Ok(());
-            }
-            let mut has_any = false;
-            while self.tentative.is_none()
-                && self.transfer.is_idle()
-                && let Some((connection, read)) = self.reads.first().cloned()
-                && self.enter_read(connection, &read)?
-            {
-                self.reads.pop();
-                has_any = true;
-            }
-            return if has_any { self.advance() } else { Ok(()) };
-        }
-        let early = is_on(Mutant::ReadsTentative);
+        };
+        let early_alone = at.view.is_some() && !is_on(Mutant::ReadsTentative);
         let mut bytes = 0;
-        while (self.tentative.is_none() || early) && self.transfer.is_idle() {
+        let mut has_entered = false;
+        while let Some((connection, read)) = self.reads.first(early_alone).cloned() {
+            if self.parallel.is_some() {
+                if !self.enter_read(connection, &read, at)? {
+                    break;
+                }
+                self.reads.pop(early_alone);
+                has_entered = true;
+                continue;
+            }
             if bytes >= ANSWERED_AT_ONCE {
                 self.reads.has_more = true;
-                return Ok(());
+                break;
             }
-            let Some((connection, read)) = self.reads.pop() else {
-                return Ok(());
-            };
+            self.reads.pop(early_alone);
             let Some(client) = self.clients.client(connection) else {
                 continue;
             };
@@ -215,21 +209,47 @@ impl<S: Service> Replica<S> {
             if let Some((body, length)) = told {
                 // Also where it only vouches: all of it may have been hashed for that.
                 bytes += length;
-                self.reply_to_read(connection, &read, body);
+                self.reply_to_read(connection, &read, body, at);
             }
         }
-        Ok(())
+        match has_entered {
+            true => self.advance(),
+            false => Ok(()),
+        }
     }
 
-    pub(crate) fn reply_to_read(&mut self, to: ConnectionId, read: &Read, body: ReplyBody) {
-        let reply = ReplicaMessage::Read(Reply {
-            session: read.session,
-            number: read.number,
-            view: self.agreement.standing().view,
-            tentative: false,
-            body,
-        });
-        self.out.push_back(Output::Reply(to, reply));
+    /// What can be read now, if anything can.
+    fn readable(&self) -> Option<ReadAt> {
+        if !self.transfer.is_idle() {
+            return None;
+        }
+        // What is read is what some batch left.
+        if self
+            .parallel
+            .as_ref()
+            .is_some_and(|p| !p.is_between_batches())
+        {
+            return None;
+        }
+        let tentative = self.tentative.as_ref();
+        let seq = tentative.map_or_else(|| self.entered(), |t| t.seq);
+        let view = tentative.map(|t| t.view);
+        let is_whole = seq >= self.agreement.reads_from() || is_on(Mutant::ReadsTentative);
+        is_whole.then_some(ReadAt { seq, view })
+    }
+
+    pub(crate) fn reply_to_read(
+        &mut self,
+        to: ConnectionId,
+        read: &Read,
+        body: ReplyBody,
+        at: ReadAt,
+    ) {
+        let tentative = at.view.filter(|_| !is_on(Mutant::ReadsTentative));
+        let reply = self.say(read.session, read.number, body, tentative);
+        let answer = ReadReply { reply, at: at.seq };
+        self.out
+            .push_back(Output::Reply(to, ReplicaMessage::Read(answer)));
     }
 
     /// Sends a result in full if this replica was named to. `tentative` is the view of a batch

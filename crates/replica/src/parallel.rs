@@ -15,6 +15,7 @@ use quorate_wire::mutants::{Mutant, is_on};
 use crate::answers::wants_all;
 use crate::clients::ConnectionId;
 use crate::io::Output;
+use crate::reads::ReadAt;
 use crate::replica::{MAX_LAYERS, Replica};
 use crate::transfer::Piece;
 
@@ -35,7 +36,7 @@ pub(crate) struct Parallel {
 enum Tag {
     /// A request, by its place in a batch.
     Request(Arc<Ordered>, usize),
-    Read(ConnectionId, Read),
+    Read(ConnectionId, Read, ReadAt),
 }
 
 impl Parallel {
@@ -252,7 +253,12 @@ impl<S: Service> Replica<S> {
     }
 
     /// Lets a read in. False if it has to wait.
-    pub(crate) fn enter_read(&mut self, from: ConnectionId, read: &Read) -> Result<bool, Fault> {
+    pub(crate) fn enter_read(
+        &mut self,
+        from: ConnectionId,
+        read: &Read,
+        at: ReadAt,
+    ) -> Result<bool, Fault> {
         let Some(parallel) = &mut self.parallel else {
             return Ok(false);
         };
@@ -264,7 +270,7 @@ impl<S: Service> Replica<S> {
             &mut self.state,
             (client, read.session, wants_all(self.me, read)),
             &read.op,
-            || Tag::Read(from, read.clone()),
+            || Tag::Read(from, read.clone(), at),
         )
     }
 
@@ -303,7 +309,7 @@ impl<S: Service> Replica<S> {
                 let view = is_tentative.then_some(ordered.view);
                 self.reply(executed, &ordered, known.replier, view);
             }
-            Tag::Read(from, read) => self.reply_to_read(from, &read, body),
+            Tag::Read(from, read, at) => self.reply_to_read(from, &read, body, at),
         }
     }
 }

@@ -1,35 +1,90 @@
-//! Reads that are not ordered, while they wait for a state of which everything has committed. PBFT 2002, 5.1.3.
+//! Reads that are not ordered, while they wait for a state that they may see: of which everything has committed, or, where they are early, for any that
+//! misses nothing. PBFT 2002, 5.1.3.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-use quorate_wire::ClientId;
 use quorate_wire::message::Read;
+use quorate_wire::{ClientId, Seq, View};
 
 use crate::clients::ConnectionId;
 
 /// The most reads that wait for one client; it has those beyond ordered. Two windows of requests and room.
 const MAX_OF_CLIENT: usize = 256;
-/// The most reads that wait.
-const MAX_WAITING: usize = 4096;
+/// The most reads that wait, early ones and others each.
+const MAX_WAITING: usize = 2048;
 /// The most bytes of their operations.
-const MAX_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 2 << 20;
+
+/// The state that a read finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReadAt {
+    /// The place of its last batch.
+    pub seq: Seq,
+    /// In which view that one prepared, if it has not committed.
+    pub view: Option<View>,
+}
 
 /// Reads, of each client in the order of their arrival. Clients take turns. Where there is no room the client with the most loses
 /// its newest.
 #[derive(Debug, Default)]
-pub(crate) struct WaitingReads {
+struct WaitingReads {
     of_client: BTreeMap<ClientId, VecDeque<(ConnectionId, Read)>>,
     /// Whose turn it is.
     turns: VecDeque<ClientId>,
     count: usize,
     bytes: usize,
+}
+
+/// All reads that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    early: WaitingReads,
+    others: WaitingReads,
+    /// Where both can be answered they take turns, whatever there is of each.
+    was_early: bool,
     /// Whether some could be answered now that are left for the next turn.
     pub has_more: bool,
 }
 
-impl WaitingReads {
+impl Reads {
     /// Keeps a read, if there is room.
     pub fn push(&mut self, client: ClientId, from: ConnectionId, read: Read) {
+        let queue = match read.early {
+            true => &mut self.early,
+            false => &mut self.others,
+        };
+        queue.push(client, from, read);
+    }
+
+    /// Forgets the reads of a connection.
+    pub fn forget(&mut self, client: &ClientId, from: ConnectionId) {
+        self.early.forget(client, from);
+        self.others.forget(client, from);
+    }
+
+    /// The next one, of early ones alone or of all.
+    pub fn first(&self, early_alone: bool) -> Option<&(ConnectionId, Read)> {
+        let (early, others) = (self.early.first(), self.others.first());
+        match early_alone {
+            true => early,
+            false if self.was_early => others.or(early),
+            false => early.or(others),
+        }
+    }
+
+    /// Takes it out.
+    pub fn pop(&mut self, early_alone: bool) -> Option<(ConnectionId, Read)> {
+        self.was_early = self.first(early_alone)?.1.early;
+        match self.was_early {
+            true => self.early.pop(),
+            false => self.others.pop(),
+        }
+    }
+}
+
+impl WaitingReads {
+    /// Keeps a read, if there is room.
+    fn push(&mut self, client: ClientId, from: ConnectionId, read: Read) {
         let own = self.of_client.get(&client).map_or(0, VecDeque::len);
         if own >= MAX_OF_CLIENT {
             return;
@@ -64,8 +119,7 @@ impl WaitingReads {
         }
     }
 
-    /// Forgets the reads of a connection.
-    pub fn forget(&mut self, client: &ClientId, from: ConnectionId) {
+    fn forget(&mut self, client: &ClientId, from: ConnectionId) {
         let Some(reads) = self.of_client.get_mut(client) else {
             return;
         };
@@ -83,11 +137,11 @@ impl WaitingReads {
         }
     }
 
-    pub fn first(&self) -> Option<&(ConnectionId, Read)> {
+    fn first(&self) -> Option<&(ConnectionId, Read)> {
         self.of_client.get(self.turns.front()?)?.front()
     }
 
-    pub fn pop(&mut self) -> Option<(ConnectionId, Read)> {
+    fn pop(&mut self) -> Option<(ConnectionId, Read)> {
         let client = self.turns.pop_front()?;
         let reads = self.of_client.get_mut(&client)?;
         let (from, read) = reads.pop_front()?;
@@ -113,6 +167,7 @@ mod tests {
             session: SessionId(1),
             number: RequestNumber(number),
             replier: EVERYONE,
+            early: false,
             op: Bytes::from(alloc::vec![0; bytes]),
         }
     }
@@ -140,6 +195,37 @@ mod tests {
         assert_eq!(of_it.len(), 10);
         assert!(of_it[9] <= 41 * 10, "{of_it:?}");
         assert_eq!((reads.count, reads.bytes, reads.turns.len()), (0, 0, 0));
+    }
+
+    /// Early reads wait for less than others, and yet keep none of them out.
+    #[test]
+    fn early_reads_and_others_take_turns() {
+        let mut reads = Reads::default();
+        let (client, from) = (PublicKey([1; 32]), ConnectionId(1));
+        for number in 0..20 {
+            let early = number >= 5;
+            reads.push(
+                client,
+                from,
+                Read {
+                    early,
+                    ..read(number, 10)
+                },
+            );
+        }
+        let mut taken = Vec::new();
+        while let Some((_, first)) = reads.first(taken.len() < 3).cloned() {
+            let popped = reads.pop(taken.len() < 3).map(|(_, read)| read.number);
+            assert_eq!(popped, Some(first.number));
+            taken.push(first.number.0);
+        }
+        let start = [5, 6, 7, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 13];
+        assert_eq!(taken[..14], start);
+        assert_eq!(taken.len(), 20);
+        reads.push(client, from, read(1, 10));
+        assert!(reads.first(true).is_none());
+        reads.forget(&client, from);
+        assert!(reads.first(false).is_none());
     }
 
     use alloc::vec::Vec;

@@ -26,7 +26,7 @@ use crate::doubt::Doubts;
 use crate::former::Former;
 use crate::io::{Input, Output};
 use crate::parallel::Parallel;
-use crate::reads::WaitingReads;
+use crate::reads::Reads;
 use crate::transfer::{Piece, Transfer, target};
 use crate::vouchers::Bundles;
 
@@ -85,7 +85,7 @@ pub struct Replica<S> {
     pub(crate) tentative: Option<Arc<Ordered>>,
     /// Where there are workers.
     pub(crate) parallel: Option<Parallel>,
-    pub(crate) reads: WaitingReads,
+    pub(crate) reads: Reads,
     pub(crate) checkpoints: Checkpoints,
     /// Whether there is a log, or none (durability `memory`).
     has_log: bool,
@@ -158,7 +158,7 @@ impl<S: Service> Replica<S> {
             applied: seq,
             tentative: None,
             parallel: (workers.count > 0).then(|| Parallel::new(workers)),
-            reads: WaitingReads::default(),
+            reads: Reads::default(),
             checkpoints,
             has_log,
             bodies: VecDeque::new(),

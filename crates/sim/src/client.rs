@@ -43,6 +43,8 @@ pub struct ClientNode {
     pub last_session: SessionId,
     /// The highest number that it has sent there.
     pub last_number: RequestNumber,
+    /// Its reads that somebody has answered from a state with a tentative batch.
+    pub early: BTreeSet<RequestNumber>,
 }
 
 /// The key of a client.
@@ -68,6 +70,7 @@ impl ClientNode {
             last_sent: None,
             last_session: SessionId(0),
             last_number: RequestNumber(0),
+            early: BTreeSet::new(),
         }
     }
 
@@ -83,6 +86,7 @@ impl ClientNode {
     ) {
         self.incarnation += 1;
         self.tick_at = None;
+        self.early.clear();
         let client = Client::new(quorum, options, key, nonce, now_us / 1000);
         self.core = Some(match signs_all {
             true => client.signing(),

@@ -28,7 +28,8 @@ pub struct Operation {
     pub sent_as: Option<(SessionId, RequestNumber)>,
     /// When it ended, and the encoded outcome.
     pub done: Option<(u64, Bytes)>,
-    /// Up to where a correct replica had executed when it ended.
+    /// Up to where a correct replica had executed when it ended; for a read that may have been taken early, one place more: what
+    /// it was found in must be agreed on all the same.
     pub agreed_at_end: Seq,
     /// It was executed, and its client was told that its result is not kept.
     pub gone: Option<Gone>,

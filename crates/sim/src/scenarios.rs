@@ -61,6 +61,7 @@ scenarios! {
     client::tentative_replies_of_three_views
     client::two_tentative_replies_do_not_suffice
     client::two_do_not_make_a_read
+    client::early_reads_of_two_states_do_not_count_together
     adversaries::a_huge_place_is_refused
     views::two_commits_do_not_suffice
     views::patience_falls_back

@@ -125,6 +125,8 @@ pub struct World {
     second_twin: BTreeMap<ReplicaId, BTreeSet<usize>>,
     operations: Vec<Operation>,
     agreement: Agreement,
+    /// Whether what a client is told just now is a read that was perhaps found in a state with a tentative batch.
+    early: bool,
     validity: Validity,
     reference: Reference,
     /// Roots that correct servers announced for places that the reference has not reached.
@@ -196,6 +198,7 @@ impl World {
             second_twin,
             operations: Vec::new(),
             agreement: Agreement::default(),
+            early: false,
             validity: Validity::default(),
             reference: Reference::new(service, &keys, &layer, checkpoints, knobs.kept_bytes),
             announced: Vec::new(),

@@ -16,8 +16,8 @@ pub use agreement::{
     Prepare, RepliedTo, SignedMessage, Status, Vouchers,
 };
 pub use client::{
-    AuthRequest, ClientMessage, EVERYONE, Read, ReplicaMessage, Reply, ReplyBody, Request, Vouched,
-    Voucher,
+    AuthRequest, ClientMessage, EVERYONE, Read, ReadReply, ReplicaMessage, Reply, ReplyBody,
+    Request, Vouched, Voucher,
 };
 pub use parted::{Parted, PartedDigest, Span};
 pub use report::{KeyRenewal, LinkReport, RECOVERY_STEPS, Report, StateCheck};

@@ -268,6 +268,8 @@ mutants! {
         "tentative replies of different views count together" ""
     ReadsTakeWeak "reads-take-weak"
         "a read that is not ordered is taken from f+1" ""
+    EarlyReadsOfAnyPlace "early-reads-of-any-place"
+        "what was read before it had committed counts together with what was read of another state" ""
     RecoveringLeadsFar "recovering-leads-far"
         "where a replica that recovers waits counts as a word for that view, however far it is" ""
     // Rules of view changes, one by one. All from here on are looked for by tests of crates and not by the simulator; see [`Hunt`].

@@ -7,13 +7,17 @@
 //! What a client has been told stands in the states of f+1 correct replicas, since it takes results from 2f+1; so one of any
 //! 2f+1 that answer a later read has it. Where 2f+1 can't say the same, because writes are under way, or do not answer in
 //! time, the read is ordered like any other operation: nothing waits for the optimisation to succeed.
+//!
+//! A client that has nothing else under way asks *early*: replicas need not wait for the COMMITs of the batch that they execute tentatively, which is most
+//! likely the client's own last one. Then 2f+1 must have found the same in the same state. Where others' writes keep replicas from that, it asks again,
+//! and no more so for a while.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use bytes::Bytes;
 use quorate_wire::message::session::SESSION_WINDOW;
-use quorate_wire::message::{ClientMessage, Outcome, Read, Reply};
+use quorate_wire::message::{ClientMessage, Outcome, Read, ReadReply};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Decode, Digest, ReplicaId, RequestNumber, SessionId};
 
@@ -27,6 +31,8 @@ const PATIENCE_MS: Millis = 50;
 const REST_MS: Millis = 2;
 /// After a read that nobody or too few answered in time, reads are ordered for so long; doubles with each such read in turn.
 const PAUSE_MS: Millis = 100;
+/// After an early read that replicas answered from different states nothing is read early for so long.
+const SETTLED_MS: Millis = 100;
 /// How often the pause doubles.
 const MAX_DOUBLINGS: u32 = 6;
 
@@ -39,6 +45,8 @@ pub(super) struct Reads {
     last_number: u64,
     /// Reads are ordered until then, and how many have failed in turn.
     pause: (Millis, u32),
+    /// Nothing is read early until then.
+    settled_until: Millis,
 }
 
 #[derive(Debug)]
@@ -47,6 +55,7 @@ struct Pending {
     token: Token,
     op: Bytes,
     replier: ReplicaId,
+    early: bool,
     /// Who was not asked at first, and whether there is nobody left who could be.
     rest: Vec<ReplicaId>,
     asked_rest: bool,
@@ -65,6 +74,7 @@ impl Pending {
             session: self.session,
             number,
             replier: self.replier,
+            early: self.early,
             op: self.op.clone(),
         });
         let send = move |replica: &ReplicaId| ClientOutput::Send(*replica, message.clone());
@@ -99,11 +109,14 @@ impl Client {
             let Some((token, op)) = self.reads.queue.pop_front() else {
                 return;
             };
-            self.ask(token, op);
+            let early = self.options.early_reads
+                && self.pending.is_empty()
+                && self.reads.settled_until <= self.now;
+            self.ask(token, op, early);
         }
     }
 
-    fn ask(&mut self, token: Token, op: Bytes) {
+    fn ask(&mut self, token: Token, op: Bytes, early: bool) {
         let now = self.now;
         let links = self.keys.iter().flatten().count();
         let may = self.options.unordered_reads
@@ -132,6 +145,7 @@ impl Client {
             token,
             op,
             replier,
+            early,
             until: now + if asked_rest { PATIENCE_MS } else { REST_MS },
             rest,
             asked_rest,
@@ -142,22 +156,26 @@ impl Client {
     }
 
     /// A replica answers a read.
-    pub fn on_read(&mut self, from: ReplicaId, reply: Reply, now: Millis) {
+    pub fn on_read(&mut self, from: ReplicaId, answer: ReadReply, now: Millis) {
         self.now = now;
         let is_linked = |r: ReplicaId| self.keys[usize::from(r.0)].is_some();
-        if !self.quorum.contains(from) || Some(reply.session) != self.session {
+        if !self.quorum.contains(from) || Some(answer.reply.session) != self.session {
             return;
         }
-        let number = reply.number;
+        let number = answer.reply.number;
         let Some(pending) = self.reads.open.get_mut(&number) else {
             return;
         };
-        pending.answers.add(from, reply);
+        if answer.reply.tentative && !pending.early {
+            // Not what it was asked.
+            return;
+        }
+        pending.answers.add_read(from, answer);
         let enough = match is_on(Mutant::ReadsTakeWeak) {
             true => self.quorum.weak(),
             false => self.quorum.commit(),
         };
-        let Some(digest) = pending.answers.agreed(enough, enough) else {
+        let Some(digest) = pending.answers.agreed_read(enough) else {
             let asked = self.quorum.replicas();
             let asked = asked.filter(|r| pending.asked_rest || !pending.rest.contains(r));
             let silent = asked.filter(|r| is_linked(*r) && !pending.answers.has(*r));
@@ -165,7 +183,7 @@ impl Client {
                 match pending.asked_rest {
                     false => self.ask_rest(number),
                     // Writes are under way.
-                    true => self.order(number),
+                    true => self.ask_again(number),
                 }
             }
             return;
@@ -215,6 +233,20 @@ impl Client {
         }
     }
 
+    /// Replicas can't answer a read alike: asks for what is settled, or has it ordered.
+    fn ask_again(&mut self, number: RequestNumber) {
+        let open = self.reads.open.get(&number);
+        if !open.is_some_and(|pending| pending.answers.has_tentative()) {
+            return self.order(number);
+        }
+        self.reads.settled_until = self.now + SETTLED_MS;
+        if let Some(pending) = self.reads.open.remove(&number) {
+            self.ask(pending.token, pending.op, false);
+            // Where it is ordered now, another one can be asked.
+            self.ask_queued();
+        }
+    }
+
     /// Has a read ordered.
     fn order(&mut self, number: RequestNumber) {
         if let Some(pending) = self.reads.open.remove(&number) {
@@ -235,6 +267,9 @@ impl Client {
             }
             if pending.answers.most_alike() >= self.quorum.commit() {
                 self.repliers.distrust(pending.replier, self.now);
+            } else if pending.answers.has_tentative() {
+                self.ask_again(number);
+                continue;
             } else if self.reads.pause.0 <= self.now {
                 let (_, times) = self.reads.pause;
                 let pause = PAUSE_MS << times.min(MAX_DOUBLINGS);

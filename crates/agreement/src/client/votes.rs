@@ -4,17 +4,27 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
-use quorate_wire::message::{Reply, Voucher};
+use quorate_wire::message::{ReadReply, Reply, Voucher};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, Quorum, ReplicaId, View};
+use quorate_wire::{Digest, Quorum, ReplicaId, Seq, View};
 
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     digest: Digest,
     view: View,
     tentative: bool,
+    /// Of a read: the place of the last batch in the state.
+    at: Seq,
     /// Whether it came over the replica's own link.
     direct: bool,
+}
+
+impl Answer {
+    /// Whether this answer to a read and a tentative one, `other`, are from one state.
+    fn is_of_state_of(&self, other: &Answer) -> bool {
+        let of_view = !self.tentative || self.view == other.view;
+        of_view && (self.at == other.at || is_on(Mutant::EarlyReadsOfAnyPlace))
+    }
 }
 
 /// Answers by replica: the last of each.
@@ -26,6 +36,14 @@ pub(super) struct Answers {
 }
 
 impl Answers {
+    /// A replica answers a read.
+    pub fn add_read(&mut self, from: ReplicaId, ReadReply { reply, at }: ReadReply) {
+        self.add(from, reply);
+        if let Some(answer) = self.answers.get_mut(&from) {
+            answer.at = at;
+        }
+    }
+
     pub fn add(&mut self, from: ReplicaId, reply: Reply) {
         let digest = reply.body.digest();
         let Reply {
@@ -35,6 +53,7 @@ impl Answers {
             digest,
             view,
             tentative,
+            at: Seq(0),
             direct: true,
         };
         self.answers.insert(from, answer);
@@ -54,6 +73,7 @@ impl Answers {
             digest,
             view: voucher.view,
             tentative: voucher.tentative,
+            at: Seq(0),
             direct: false,
         };
         self.answers.insert(voucher.replica, answer);
@@ -93,15 +113,35 @@ impl Answers {
         self.answers.values().find(|a| count(a)).map(|a| a.digest)
     }
 
-    /// The most replicas that say the same, whatever it is.
-    pub fn most_alike(&self) -> usize {
-        let alike = |a: &Answer| {
-            self.answers
-                .values()
-                .filter(|b| a.digest == b.digest)
-                .count()
+    /// What a read has brought: the result that `enough` replicas give as final, or have found in one state.
+    ///
+    /// One state, that is one place, and of those to whom its last batch is tentative one view: then f+1 correct replicas hold a certificate for
+    /// that batch, and it will last. To say the same of different states is not enough: the result may be that of an old state and of one that
+    /// is undone, and of none between them.
+    pub fn agreed_read(&self, enough: usize) -> Option<Digest> {
+        let count = |answer: &&Answer| self.alike_in_read(answer) >= enough;
+        self.answers.values().find(count).map(|a| a.digest)
+    }
+
+    /// How many have answered a read so that it counts together with this answer.
+    fn alike_in_read(&self, answer: &Answer) -> usize {
+        let same = self.answers.values().filter(|a| a.digest == answer.digest);
+        let counts = |a: &&Answer| match answer.tentative {
+            true => a.is_of_state_of(answer),
+            false => !a.tentative,
         };
-        self.answers.values().map(alike).max().unwrap_or(0)
+        same.filter(counts).count()
+    }
+
+    /// The most replicas whose answers to a read count together, whatever they say.
+    pub fn most_alike(&self) -> usize {
+        let alike = self.answers.values().map(|a| self.alike_in_read(a));
+        alike.max().unwrap_or(0)
+    }
+
+    /// Whether somebody has answered from a state that may be undone.
+    pub fn has_tentative(&self) -> bool {
+        self.answers.values().any(|a| a.tentative)
     }
 
     /// The result with this digest, if somebody sent it in full.

@@ -315,8 +315,8 @@ impl Engine {
             ClientEvent::Message(from, ReplicaMessage::Reply(reply)) => {
                 self.on_reply(from, reply, now);
             }
-            ClientEvent::Message(from, ReplicaMessage::Read(reply)) => {
-                self.client.on_read(from, reply, now);
+            ClientEvent::Message(from, ReplicaMessage::Read(answer)) => {
+                self.client.on_read(from, answer, now);
             }
             ClientEvent::Message(from, ReplicaMessage::Vouched(vouched)) => {
                 self.client.on_vouched(from, vouched, now);

@@ -65,7 +65,11 @@ impl Backup {
 
     /// The others propose a request, vote for it and commit it, all in the present turn.
     fn order(&mut self, request: AuthRequest) {
-        let (view, seq, digest) = self.prepare(request);
+        let vote = self.prepare(request);
+        self.commit(vote);
+    }
+
+    fn commit(&mut self, (view, seq, digest): (View, Seq, Digest)) {
         for from in [0, 2, 3] {
             self.hear(from, PeerMessage::Commit(Commit { view, seq, digest }));
         }
@@ -170,6 +174,7 @@ fn reads_wait_for_the_end_of_the_turn() {
         number: RequestNumber(1),
         op: Bytes::from_static(b"read"),
         replier: ME,
+        early: false,
     }));
     let request = signed(1, 1, b"write");
     backup.order(request.clone());
@@ -181,6 +186,51 @@ fn reads_wait_for_the_end_of_the_turn() {
     let early: Vec<Output> = backup.replica.take_outputs().into();
     assert!(!early.is_empty() && answers(&early) == 0, "{early:?}");
     assert_eq!(answers(&backup.end_turn()), 1);
+}
+
+/// What an early read finds may have a batch that has not committed: the answer says so, and where that is. It misses nothing that has prepared. Others
+/// wait.
+#[test]
+fn early_reads_say_what_they_were_read_from() {
+    let mut backup = Backup::new(0);
+    let mut number = 0;
+    let mut read = |backup: &mut Backup, early| {
+        number += 1;
+        backup.ask(ClientMessage::Read(Read {
+            session: SessionId(1),
+            number: RequestNumber(number),
+            replier: ME,
+            early,
+            op: Bytes::from_static(b"read"),
+        }));
+    };
+    let found = |outputs: &[Output]| {
+        let found = outputs.iter().filter_map(|output| match output {
+            Output::Reply(_, ReplicaMessage::Read(answer)) => {
+                let reply = &answer.reply;
+                Some((reply.number.0, reply.tentative, answer.at.0))
+            }
+            _ => None,
+        });
+        found.collect::<Vec<_>>()
+    };
+    // The session's opening is at 1.
+    read(&mut backup, true);
+    read(&mut backup, false);
+    assert_eq!(found(&backup.end_turn()), [(1, false, 1), (2, false, 1)]);
+    let second = backup.prepare(signed(1, 1, b"one"));
+    backup.end_turn();
+    read(&mut backup, false);
+    read(&mut backup, true);
+    assert_eq!(found(&backup.end_turn()), [(4, true, 2)]);
+    // It has prepared, and is not executed before the one before it has committed.
+    let third = backup.prepare(signed(1, 2, b"two"));
+    read(&mut backup, true);
+    assert_eq!(found(&backup.end_turn()), []);
+    backup.commit(second);
+    assert_eq!(found(&backup.end_turn()), [(5, true, 3)]);
+    backup.commit(third);
+    assert_eq!(found(&backup.end_turn()), [(3, false, 3)]);
 }
 
 /// COMMITs may wait for others to go along with, where clients are answered before: not where a batch has a read in it, which is not executed

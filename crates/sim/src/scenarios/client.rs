@@ -1,8 +1,8 @@
 //! The client alone.
 
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput};
-use quorate_wire::message::{ClientMessage, Outcome as Told, Reply, ReplyBody};
-use quorate_wire::{MacKey, Quorum, RequestNumber, SessionId, View};
+use quorate_wire::message::{ClientMessage, Outcome as Told, ReadReply, Reply, ReplyBody};
+use quorate_wire::{MacKey, Quorum, ReplicaId, RequestNumber, Seq, SessionId, View};
 
 use super::*;
 use crate::client::client_key;
@@ -82,8 +82,25 @@ pub(super) fn two_do_not_make_a_read() -> Outcome {
     client.read(1, Bytes::from_static(b"read"), 2);
     for (count, replica) in quorum.replicas().enumerate().take(3) {
         assert!(!is_done(&mut client, 1), "{count} suffice");
-        client.on_read(replica, reply(1, 1, 0, false, b"old".to_vec()), 3);
+        let reply = reply(1, 1, 0, false, b"old".to_vec());
+        client.on_read(replica, ReadReply { reply, at: Seq(1) }, 3);
     }
     assert!(is_done(&mut client, 1), "three suffice");
+    Ok(())
+}
+
+/// One replica has what was before the last write and another one what a view change undoes, which gives the old value back; the third lies. That all say
+/// the same makes it no state that ever was after that write.
+pub(super) fn early_reads_of_two_states_do_not_count_together() -> Outcome {
+    let (quorum, mut client) = with_session();
+    client.read(1, Bytes::from_static(b"read"), 2);
+    for (replica, at) in quorum.replicas().zip([1, 3, 3]) {
+        let reply = reply(1, 1, 0, at == 3, b"old".to_vec());
+        client.on_read(replica, ReadReply { reply, at: Seq(at) }, 3);
+    }
+    assert!(!is_done(&mut client, 1), "two of one state suffice");
+    let reply = reply(1, 1, 0, true, b"old".to_vec());
+    client.on_read(ReplicaId(3), ReadReply { reply, at: Seq(3) }, 3);
+    assert!(is_done(&mut client, 1), "three of one state do");
     Ok(())
 }

@@ -150,7 +150,11 @@ impl World {
             Ok(answer) => {
                 let outcome = Outcome::Done(answer);
                 operation.done = Some((self.now, outcome.to_bytes().into()));
-                operation.agreed_at_end = self.agreement.last();
+                operation.agreed_at_end = match self.early {
+                    // One batch at a time is tentative, and all before it are agreed on.
+                    true => self.agreement.last().next(),
+                    false => self.agreement.last(),
+                };
                 let op = operation.op.clone();
                 self.clients[client].asker.learn(&self.knobs, &op, &outcome);
             }
@@ -260,7 +264,8 @@ impl World {
             return;
         };
         let reply = match &message {
-            ReplicaMessage::Reply(reply) | ReplicaMessage::Read(reply) => reply,
+            ReplicaMessage::Reply(reply) => reply,
+            ReplicaMessage::Read(answer) => &answer.reply,
             ReplicaMessage::Vouched(vouched) => &vouched.reply,
             ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_) => return,
         };
@@ -273,15 +278,23 @@ impl World {
             )
         });
         let (id, now_ms) = (self.servers[server].id, self.now / 1000);
+        if let ReplicaMessage::Read(answer) = &message {
+            let early = &mut self.clients[client].early;
+            if answer.reply.tentative {
+                early.insert(answer.reply.number);
+            }
+            self.early = early.contains(&answer.reply.number);
+        }
         if let Some(core) = &mut self.clients[client].core {
             match message {
                 ReplicaMessage::Reply(reply) => core.on_reply(id, reply, now_ms),
-                ReplicaMessage::Read(reply) => core.on_read(id, reply, now_ms),
+                ReplicaMessage::Read(answer) => core.on_read(id, answer, now_ms),
                 ReplicaMessage::Vouched(vouched) => core.on_vouched(id, vouched, now_ms),
                 ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_) => {}
             }
         }
         self.carry_out_client(client);
+        self.early = false;
     }
 
     fn schedule_client_tick(&mut self, client: usize) {

@@ -10,7 +10,7 @@ use crate::auth::{AuthError, Authenticator, Mac, MacKey};
 use crate::body::Body;
 use crate::codec::{Decode, DecodeError, Encode, Reader};
 use crate::digest::{Content, Digest};
-use crate::ids::{ClientId, Quorum, ReplicaId, RequestNumber, SessionId, View};
+use crate::ids::{ClientId, Quorum, ReplicaId, RequestNumber, Seq, SessionId, View};
 use crate::segments::SegmentWriter;
 use crate::statement::EpochCertificate;
 use crate::{record, tagged};
@@ -198,6 +198,8 @@ pub struct Read {
     pub number: RequestNumber,
     /// Who is to send the result in full, as in [`AuthRequest::replier`].
     pub replier: ReplicaId,
+    /// Whether it may be answered from a state with a batch that has prepared and not committed; the answer says so.
+    pub early: bool,
     /// In the service's own encoding; at most [`MAX_OP_BYTES`].
     pub op: Bytes,
 }
@@ -207,6 +209,7 @@ impl Encode for Read {
         self.session.encode(out);
         self.number.encode(out);
         self.replier.encode(out);
+        self.early.encode(out);
         self.op.encode(out);
     }
 
@@ -214,6 +217,7 @@ impl Encode for Read {
         self.session.encode(out.tail());
         self.number.encode(out.tail());
         self.replier.encode(out.tail());
+        self.early.encode(out.tail());
         self.op.encode_shared(out);
     }
 
@@ -227,11 +231,13 @@ impl Decode for Read {
         let session = SessionId::decode(r)?;
         let number = RequestNumber::decode(r)?;
         let replier = ReplicaId::decode(r)?;
+        let early = bool::decode(r)?;
         let op = operation(r)?;
         Ok(Read {
             session,
             number,
             replier,
+            early,
             op,
         })
     }
@@ -253,12 +259,22 @@ tagged! {
         /// How the replica is, as it says itself.
         2 => Report(alloc::boxed::Box<Report>),
         /// The outcome of an operation that only read; the number is that of the [`Read`].
-        3 => Read(Reply),
+        3 => Read(ReadReply),
         /// The outcome of an operation, with other replicas' word for it.
         4 => Vouched(Vouched),
         /// The newest certificate of another replica that the sender has seen: with a newer one than its own link's a client knows that
         /// link for one that a stolen key has made.
         5 => Certificate(alloc::boxed::Box<EpochCertificate>),
+    }
+}
+
+record! {
+    /// The outcome of a [`Read`], as one replica says.
+    pub struct ReadReply {
+        /// Tentative where the state has a batch that has prepared, in the view that it names, and not committed.
+        pub reply: Reply,
+        /// The place of the last batch in the state that was read.
+        pub at: Seq,
     }
 }
 

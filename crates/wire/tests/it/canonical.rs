@@ -49,6 +49,7 @@ fn long_strings_are_shared() {
         replier: EVERYONE,
     };
     let read = Read {
+        early: true,
         session,
         number,
         replier: EVERYONE,
@@ -82,7 +83,8 @@ fn long_strings_are_shared() {
     share(&ClientMessage::Request(request), 1);
     share(&ClientMessage::Read(read), 1);
     share(&ReplicaMessage::Reply(reply(ReplyBody::Full(string(6)))), 1);
-    share(&ReplicaMessage::Read(reply(ReplyBody::Parted(parted))), 2);
+    let reply = reply(ReplyBody::Parted(parted));
+    share(&ReplicaMessage::Read(ReadReply { reply, at: Seq(1) }), 2);
     share(&ReplicaMessage::Vouched(vouched), 1);
 }
 

@@ -14,7 +14,9 @@ use quorate_files::{Action, Admission, FileService, Genesis, Op};
 use quorate_net::group::{Files, Purpose};
 use quorate_net::{ConnectionId, Event, Frame, Identity, Limits, ReplicaLinks};
 use quorate_state::{MemorySnapshot, State};
-use quorate_wire::message::{ClientMessage, Control, ReplicaMessage, Reply, ReplyBody, Report};
+use quorate_wire::message::{
+    ClientMessage, Control, ReadReply, ReplicaMessage, Reply, ReplyBody, Report,
+};
 use quorate_wire::{
     Authenticator, ClientId, Decode, Digest, KeyPair, MacKey, ReplicaId, Seq, Time, View,
 };
@@ -276,13 +278,14 @@ impl Replica {
                 let (me, _) = self.clients.get(&from)?;
                 let (session, number) = (read.session, read.number);
                 let body = executor.read(state, *me, session, &read.op, true);
-                Some(ReplicaMessage::Read(Reply {
+                let reply = Reply {
                     session,
                     number,
                     view: View(0),
                     tentative: false,
                     body: body.unwrap().unwrap().0,
-                }))
+                };
+                Some(ReplicaMessage::Read(ReadReply { reply, at: Seq(0) }))
             }
             ClientMessage::Watch(_) => None,
             ClientMessage::Request(request) | ClientMessage::Repeat(request) => {

@@ -209,8 +209,8 @@ impl<S: Service> Core<S> {
                 None
             }
             Event::Client(connection, message) => {
-                // A read that is not ordered waits for the batch that is executed tentatively, here and at the others.
-                if matches!(message, ClientMessage::Read(_)) {
+                // A read that is not ordered, nor early, waits for the batch that is executed tentatively, here and at the others.
+                if matches!(&message, ClientMessage::Read(read) if !read.early) {
                     self.outgoing.hurry();
                 }
                 Some(Input::Client(id(connection), message))

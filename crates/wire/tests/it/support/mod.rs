@@ -437,14 +437,22 @@ pub fn client_message() -> impl Strategy<Value = ClientMessage> {
         auth_request().prop_map(ClientMessage::Repeat),
         auth_request().prop_map(ClientMessage::Watch),
         session().prop_map(ClientMessage::Attach),
-        (session(), request_number(), replica(), bytes(40)).prop_map(
-            |(session, number, replier, op)| ClientMessage::Read(Read {
-                session,
-                number,
-                replier,
-                op,
-            })
-        ),
+        (
+            session(),
+            request_number(),
+            replica(),
+            any::<bool>(),
+            bytes(40)
+        )
+            .prop_map(
+                |(session, number, replier, early, op)| ClientMessage::Read(Read {
+                    session,
+                    number,
+                    replier,
+                    early,
+                    op,
+                })
+            ),
     ]
 }
 
@@ -554,9 +562,10 @@ pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
         tentative,
         mac,
     });
-    let reply = (0..3, reply, vec(voucher, 0..4)).prop_map(|(kind, reply, vouchers)| match kind {
+    let reply = (0..3, reply, vec(voucher, 0..4), seq());
+    let reply = reply.prop_map(|(kind, reply, vouchers, at)| match kind {
         0 => ReplicaMessage::Reply(reply),
-        1 => ReplicaMessage::Read(reply),
+        1 => ReplicaMessage::Read(ReadReply { reply, at }),
         _ => ReplicaMessage::Vouched(Vouched { reply, vouchers }),
     });
     prop_oneof![
