@@ -400,7 +400,7 @@ impl Core {
         }
         self.plain.learn(&attr, Instant::now());
         self.directories.learn(&attr);
-        Ok(attr)
+        Ok(self.directories.newest(attr))
     }
 
     /// Has the kernel drop pages of before, and notes it. Whether it has.

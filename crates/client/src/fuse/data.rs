@@ -26,6 +26,8 @@ use crate::volume::{CallError, Called};
 
 /// For how long handles that nobody has any more are gathered: a program that makes many files closes one every few milliseconds.
 const RELEASE_AFTER: Duration = Duration::from_millis(50);
+/// How often a file is to be made whose name others give to another one and take away again.
+const MAKE_ATTEMPTS: usize = 5;
 /// For how long files are gathered that were held and are closed.
 const LET_GO_AFTER: Duration = Duration::from_millis(100);
 /// The most that one request of the kernel copies: so it is known soon how far it came, and a killed program ends.
@@ -37,6 +39,12 @@ pub(super) struct JustOpened {
     pub file: Arc<OpenFile>,
     pub attr: Attr,
     pub answer: FopenFlags,
+}
+
+/// What became of a file that was to be made.
+enum Came {
+    Made(Attr),
+    Opened(JustOpened),
 }
 
 impl Core {
@@ -107,15 +115,10 @@ impl Core {
         let _changing = self.changing();
         let mut flags = open_flags(how);
         let (attr, handle) = if self.can_do_without_handle() {
-            let made = self.make(who, parent, name, bits, how).await?;
-            if made.attr.kind == Kind::Directory {
-                return Err(fuser::Errno::EISDIR);
+            match self.make_or_open(who, parent, name, bits, how).await? {
+                Came::Made(attr) => (attr, None),
+                Came::Opened(opened) => return Ok(opened),
             }
-            if !made.created && !has(how, OFlags::EXCL) {
-                // Somebody else was first.
-                return self.open(who, made.attr.ino, how).await;
-            }
-            (made.attr, None)
         } else {
             if has(how, OFlags::EXCL) {
                 flags |= flags::EXCLUSIVE;
@@ -152,6 +155,43 @@ impl Core {
     /// Whether what is made here needs no handle at the group, as what is opened needs none. A guest's rights are looked at when a file is opened.
     fn can_do_without_handle(&self) -> bool {
         !self.is_guest() && self.volume.group().is_some() && !self.handles.are_many()
+    }
+
+    /// Makes a file, or opens what somebody else has given the name to.
+    async fn make_or_open(
+        self: &Arc<Core>,
+        who: &Who,
+        parent: Ino,
+        name: Bytes,
+        bits: Bits,
+        how: i32,
+    ) -> Result<Came> {
+        for attempt in 1.. {
+            let made = self.make(who, parent, name.clone(), bits, how).await?;
+            // Also if this was asked twice, and made the first time.
+            if made.created || has(how, OFlags::EXCL) {
+                return Ok(Came::Made(made.attr));
+            }
+            if made.attr.kind == Kind::Directory {
+                break;
+            }
+            let mut opened = match self.open(who, made.attr.ino, how).await {
+                // It has lost the name again.
+                Err(fuser::Errno::ESTALE) if attempt < MAKE_ATTEMPTS => continue,
+                opened => opened?,
+            };
+            match self.fresh(opened.attr.clone()).await {
+                Ok(attr) => opened.attr = attr,
+                Err(errno) => {
+                    if let Some(file) = self.handles.remove(opened.file.number) {
+                        self.release(file).await;
+                    }
+                    return Err(errno);
+                }
+            }
+            return Ok(Came::Opened(opened));
+        }
+        Err(fuser::Errno::EISDIR)
     }
 
     /// Makes a file, or finds what has the name.

@@ -27,10 +27,12 @@ pub(super) struct Began(u64);
 #[derive(Debug)]
 struct Seen {
     attr: Attr,
-    /// When an own change left it so, if nothing is known that came after.
-    left: Option<Instant>,
+    /// When an own change that left it so was asked for, and when that was noted; if nothing is known that came after.
+    left: Option<(Began, Instant)>,
     /// What was begun before may have left it otherwise than it is now.
     since: Began,
+    /// The last time that others were doubted and this one was not.
+    certain: Began,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,8 @@ struct Known {
     seen: BTreeMap<Ino, Seen>,
     /// What was begun before tells nothing of directories that are not in `seen`.
     since: Began,
+    /// When all were doubted, but those that were certain then.
+    doubted: Began,
     next: u64,
 }
 
@@ -55,6 +59,29 @@ impl Known {
             self.since = self.tick();
         }
     }
+
+    fn since(&self, seen: &Seen) -> Began {
+        match seen.certain == self.doubted {
+            true => seen.since,
+            false => seen.since.max(self.doubted),
+        }
+    }
+
+    fn left(&self, seen: &Seen) -> Option<(Began, Instant)> {
+        let certain = seen.certain == self.doubted;
+        seen.left
+            .filter(|(noted, _)| certain || *noted > self.doubted)
+    }
+
+    /// Of which nothing is certain yet.
+    fn first_seen(&self, attr: &Attr) -> Seen {
+        Seen {
+            attr: attr.clone(),
+            left: None,
+            since: self.since,
+            certain: Began(0),
+        }
+    }
 }
 
 /// What directories were like when they were last seen.
@@ -66,7 +93,9 @@ impl Default for Directories {
         Directories(Mutex::new(Known {
             seen: BTreeMap::new(),
             since: Began(0),
-            next: 0,
+            // Nothing is certain of that time.
+            doubted: Began(1),
+            next: 1,
         }))
     }
 }
@@ -82,7 +111,7 @@ impl Directories {
             return;
         }
         let mut known = self.lock();
-        let since = known.since;
+        let new = known.first_seen(attr);
         match known.seen.get_mut(&attr.ino) {
             Some(seen) if attr.change < seen.attr.change => {}
             Some(seen) => {
@@ -92,11 +121,18 @@ impl Directories {
                 seen.attr = attr.clone();
             }
             None => {
-                let attr = attr.clone();
-                let left = None;
-                known.seen.insert(attr.ino, Seen { attr, left, since });
+                known.seen.insert(attr.ino, new);
                 known.bound();
             }
+        }
+    }
+
+    /// Attributes that the kernel is to be told, or later ones: an answer may have been overtaken by that to an own change.
+    pub fn newest(&self, attr: Attr) -> Attr {
+        let known = self.lock();
+        match known.seen.get(&attr.ino) {
+            Some(seen) if seen.attr.change > attr.change => seen.attr.clone(),
+            _ => attr,
         }
     }
 
@@ -105,22 +141,20 @@ impl Directories {
         self.lock().tick()
     }
 
-    /// An own change has left directories so.
-    pub fn changed(&self, began: Began, attrs: &[Attr], now: Instant) {
+    /// An own change, asked for at that time, has left directories so.
+    pub fn changed(&self, began: Began, attrs: &[Attr], asked: Instant) {
         let mut known = self.lock();
         for attr in attrs.iter().filter(|attr| attr.kind == Kind::Directory) {
-            let since = known.since;
-            let seen = known.seen.entry(attr.ino).or_insert_with(|| Seen {
-                attr: attr.clone(),
-                left: None,
-                since,
-            });
+            let noted = known.tick();
+            let new = known.first_seen(attr);
+            let since = known.since(known.seen.get(&attr.ino).unwrap_or(&new));
+            let seen = known.seen.entry(attr.ino).or_insert(new);
             if attr.change < seen.attr.change {
                 continue;
             }
             seen.attr = attr.clone();
-            if began >= seen.since {
-                seen.left = Some(now);
+            if began >= since {
+                seen.left = Some((noted, asked));
             }
             known.bound();
         }
@@ -131,20 +165,33 @@ impl Directories {
     pub fn doubt_others(&self, certain: &[Ino]) {
         let mut known = self.lock();
         let now = known.tick();
-        known.since = now;
-        for (ino, seen) in &mut known.seen {
-            if !certain.contains(ino) {
-                seen.left = None;
-                seen.since = now;
+        for ino in certain {
+            let Some(seen) = known.seen.get(ino) else {
+                continue;
+            };
+            let (since, left) = (known.since(seen), known.left(seen));
+            if let Some(seen) = known.seen.get_mut(ino) {
+                (seen.since, seen.left, seen.certain) = (since, left, now);
             }
+        }
+        (known.since, known.doubted) = (now, now);
+    }
+
+    /// An own change has not found a directory.
+    pub fn doubt(&self, ino: Ino) {
+        let mut known = self.lock();
+        let now = known.tick();
+        if let Some(seen) = known.seen.get_mut(&ino) {
+            (seen.left, seen.since) = (None, now);
         }
     }
 
-    /// What a directory is like, and how long ago it was found to be so: if an own change was the last that is known of.
+    /// What a directory is like, and how long ago the question was asked that found it so: if an own change was the last that is known of.
     pub fn left(&self, ino: Ino, now: Instant) -> Option<(Attr, Duration)> {
         let known = self.lock();
         let seen = known.seen.get(&ino)?;
-        Some((seen.attr.clone(), now - seen.left?))
+        let (_, asked) = known.left(seen)?;
+        Some((seen.attr.clone(), now - asked))
     }
 
     /// The kernel forgets an object.
@@ -183,7 +230,7 @@ impl Core {
         }
         // Which directory goes by it, or is another's child now, the answer does not say.
         let others = matches!(action, Action::Rmdir(_) | Action::Rename(_));
-        let began = self.directories.begin();
+        let (began, asked) = (self.directories.begin(), Instant::now());
         let done = self
             .volume
             .with_attrs(who, WithAttrs::new(parents.clone(), action));
@@ -193,10 +240,15 @@ impl Core {
         if others {
             self.directories.doubt_others(&parents);
         }
+        for (parent, after) in parents.iter().zip(&done.after) {
+            if after.is_none() {
+                self.directories.doubt(*parent);
+            }
+        }
+        // They are as old as the question at most: its answer may have been lost at first, and is kept.
         let attrs: Vec<Attr> = done.after.into_iter().flatten().collect();
-        let now = Instant::now();
-        self.directories.changed(began, &attrs, now);
-        attrs.iter().for_each(|attr| self.plain.learn(attr, now));
+        self.directories.changed(began, &attrs, asked);
+        attrs.iter().for_each(|attr| self.plain.learn(attr, asked));
         let Outcome(outcome) = *done.outcome;
         outcome.map_err(CallError::Refused)
     }
