@@ -49,6 +49,7 @@ tests! {
     tentative_replies_of_three_views
     two_tentative_replies_do_not_suffice
     two_do_not_make_a_read
+    early_reads_of_two_states_do_not_count_together
     a_huge_place_is_refused
     two_commits_do_not_suffice
     patience_falls_back
