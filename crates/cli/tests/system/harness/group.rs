@@ -1,10 +1,11 @@
 //! A group of real replica processes.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use quorate_net::group::{Durability, Files, Protocol, Purpose};
@@ -513,17 +514,27 @@ fn make_files(
 /// Ports on which nobody listens, below those that the system gives to outgoing connections: a replica's port
 /// must not become the near end of somebody's connection while it is down.
 pub fn free_ports(count: usize) -> Vec<u16> {
-    static CALLS: AtomicU64 = AtomicU64::new(0);
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    let mut random = Random::new(u64::from(std::process::id()) << 16 | call);
+    /// Groups that are given one port take the next ones as well: `up --groups 4` so many.
+    const BLOCK: u16 = 24;
+    const BLOCKS: u16 = 18_000 / BLOCK;
+    // Nobody listens there yet when the next test asks.
+    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut random = Random::new(u64::from(std::process::id()) << 16 | taken.len() as u64);
     let mut ports = Vec::new();
     while ports.len() < count {
-        let port = 12_000 + random.below(18_000) as u16;
-        // A group that is given one port takes the next ones as well.
+        if taken.len() > usize::from(BLOCKS) / 2 {
+            taken.clear();
+        }
+        let block = random.below(u64::from(BLOCKS)) as u16;
+        let first = 12_000 + block * BLOCK;
         let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        if !ports.contains(&port) && (port..port + 4).all(is_free) {
-            ports.push(port);
+        if (first..first + BLOCK).all(is_free) && taken.insert(block) {
+            // Four for each where several are asked for, all for one.
+            let step = if count == 1 { BLOCK } else { 4 };
+            ports.extend((first..first + BLOCK).step_by(usize::from(step)));
         }
     }
+    ports.truncate(count);
     ports
 }
