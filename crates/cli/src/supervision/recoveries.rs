@@ -163,7 +163,8 @@ impl Recoveries {
                 check_may_recover(&self.group).map_err(Error::msg)?;
             }
             self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
-            self.turns = self.turns_anew();
+            let dropped = self.drop_intended_turn(children);
+            self.turns = self.turns_anew(dropped);
             events.push(match s {
                 0 => "replicas do not recover by themselves".into(),
                 _ => format!("each replica recovers every {s} s"),
@@ -180,11 +181,14 @@ impl Recoveries {
         Ok((!events.is_empty()).then(|| events.join("; ")))
     }
 
-    /// The turns of another schedule: of those that are on the ones are had in which the replica has recovered, and of a replica that never has, all but one that
-    /// is put off.
-    fn turns_anew(&self) -> Turns {
-        let put_off = self.turns.put_off();
+    /// The turns of another schedule: of those that are on the ones are had in which the replica has recovered or recovers now, and of a replica that never has, all
+    /// but one that is put off, or was about to begin (`dropped`).
+    fn turns_anew(&self, dropped: Option<u8>) -> Turns {
+        let mut put_off = self.turns.put_off();
+        put_off.extend(dropped);
+        let goes_on = self.going.as_ref().map(|going| going.replica);
         let had = |id: u8, turn: u64| match self.records.of(id).last {
+            _ if goes_on == Some(id) => true,
             Some(last) => last.at_ms >= turn,
             None => !put_off.contains(&id),
         };

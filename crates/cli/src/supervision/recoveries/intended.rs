@@ -101,6 +101,14 @@ impl Recoveries {
         }
     }
 
+    /// The turn that is about to begin does not, since the schedule is set anew, and tells whose it is: begun by one schedule it would be had by that alone. What an
+    /// operator has asked for stays.
+    pub(super) fn drop_intended_turn(&mut self, children: &mut Children) -> Option<u8> {
+        let dropped = self.intended.take_if(|it| it.answers.is_none())?.replica;
+        children.intends_recovery(dropped, false);
+        Some(dropped)
+    }
+
     /// What is to be told of one that has begun just now.
     fn begun(&mut self, replica: u8, but: &str, answers: Option<mpsc::Sender<Answer>>) -> String {
         if answers.is_none() {

@@ -109,6 +109,20 @@ fn recoveries(place: &Path) -> Recoveries {
     Recoveries::new(group(), Schedule::load(place).unwrap(), records, place)
 }
 
+/// Sets another period each time, in which the turn of this one is on and will be for a while.
+fn setter() -> impl FnMut(&mut Recoveries, &mut Children) {
+    let now = now_ms();
+    let in_turn = move |every: &u64| {
+        let at = |at: u64| (at % (every * 1000)) * 4 / (every * 1000) == u64::from(ID);
+        at(now) && at(now + 60_000)
+    };
+    let mut periods = (3_600..).filter(in_turn);
+    move |recoveries, children| {
+        let every = periods.next().unwrap();
+        recoveries.set(Some(every), None, children).unwrap();
+    }
+}
+
 fn going() -> Going {
     Going::new(ID, Instant::now(), Duration::ZERO)
 }
@@ -487,17 +501,8 @@ async fn another_schedule_drops_no_turn() {
     say(place, None);
     let mut children = children(place, None);
     let mut recoveries = recoveries(place);
-    // A period in which the turn of this one is on, and will be.
     let now = now_ms();
-    let in_turn = |every: &u64| {
-        let at = |at: u64| (at % (every * 1000)) * 4 / (every * 1000) == u64::from(ID);
-        at(now) && at(now + 60_000)
-    };
-    let mut periods = (3_600..).filter(in_turn);
-    let mut set = |recoveries: &mut Recoveries, children: &mut Children| {
-        let every = periods.next().unwrap();
-        recoveries.set(Some(every), None, children).unwrap();
-    };
+    let mut set = setter();
     set(&mut recoveries, &mut children);
     let nobody = Reports::new();
     assert_eq!(recoveries.look_at_clock(&nobody, &mut children), None);
@@ -519,6 +524,47 @@ async fn another_schedule_drops_no_turn() {
     set(&mut recoveries, &mut children);
     assert_eq!(recoveries.look_at_clock(&reports(), &mut children), None);
     children.hurry(ID);
+}
+
+/// A schedule that is set while a turn is about to begin, or goes on, has the replica recover once and no more.
+#[tokio::test]
+async fn a_schedule_that_is_set_within_a_turn_begins_no_second_recovery() {
+    let long_ago = Ended {
+        at_ms: 1,
+        took_ms: 1,
+        shutdown_ms: 1,
+        check: None,
+        steps: Vec::new(),
+        ordered: None,
+    };
+    for last in [None, Some(long_ago)] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        say(place, None);
+        let mut children = children(place, None);
+        let mut recoveries = recoveries(place);
+        if let Some(last) = last {
+            recoveries.records.ended(ID, last, 1).unwrap();
+        }
+        let mut set = setter();
+        set(&mut recoveries, &mut children);
+        recoveries.turns = Turns::new(&recoveries.schedule, 4, now_ms(), |_, _| false);
+        recoveries.look(&reports(), &mut children);
+        assert!(recoveries.intended.is_some(), "it is about to begin");
+        set(&mut recoveries, &mut children);
+        assert!(recoveries.intended.is_none());
+        recoveries.look(&reports(), &mut children);
+        let_wait_pass(&mut recoveries);
+        recoveries.look(&reports(), &mut children);
+        assert!(recoveries.going.is_some(), "it has its turn");
+        set(&mut recoveries, &mut children);
+        children.hurry(ID);
+        say(place, Some(&recovered()));
+        until(&mut recoveries, &mut children, |r, _| !r.is_busy()).await;
+        recoveries.look(&reports(), &mut children);
+        assert!(!recoveries.is_busy(), "it has had it");
+        children.hurry(ID);
+    }
 }
 
 /// A replica that can't be reached from here is back all the same, a little later, and that is told.
