@@ -178,7 +178,7 @@ pub struct Init {
     #[arg(long)]
     pub no_key_holders: bool,
     /// The longest after which replicas take other keys (1500ms, 15s, 2m), which the group file says: clients let go of a replica that has
-    /// taken none for three times as long. 0: it says nothing, and they never do [default: 15s].
+    /// taken none for three times as long, and 15 s. 0: it says nothing, and they never do [default: 15s].
     #[arg(long, value_name = "TIME", value_parser = time::refresh, conflicts_with = "no_key_holders")]
     pub key_refresh: Option<Duration>,
     /// The identity key of a replica whose key holder has it already, such as what `quorate keyholder --tpm ... --enroll` has printed:

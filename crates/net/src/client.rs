@@ -56,6 +56,8 @@ pub struct ClientLinks {
     epochs: Option<Epochs>,
     /// Comings and goings that were not told yet.
     told: VecDeque<ClientEvent>,
+    /// When [`ClientLinks::poll`] was called last.
+    looked: Instant,
 }
 
 #[derive(Debug)]
@@ -120,6 +122,7 @@ impl ClientLinks {
             epochs,
             hub,
             told: VecDeque::new(),
+            looked: util::now(),
         })
     }
 
@@ -141,7 +144,9 @@ impl ClientLinks {
     /// # Errors
     /// Those of the operating system, which are final.
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        self.end_overdue();
+        // By the time of the turn before: who could not look for long may find a newer certificate in this one.
+        let looked = std::mem::replace(&mut self.looked, util::now());
+        self.end_overdue(looked);
         let ends = (0..).zip(&self.slots).filter(|(_, s)| s.link.is_some());
         let ends = ends.filter_map(|(id, _)| self.epochs.as_ref()?.over_at(ReplicaId(id)));
         let due = self.slots.iter().filter_map(|s| s.dialer.next_due());
@@ -281,8 +286,8 @@ impl ClientLinks {
         }
     }
 
-    /// Ends links that rest on a certificate which none has followed for too long.
-    fn end_overdue(&mut self) {
+    /// Ends links that rested on a certificate which none had followed for too long, at some time.
+    fn end_overdue(&mut self, at: Instant) {
         let Some(epochs) = &self.epochs else {
             return;
         };
@@ -290,7 +295,7 @@ impl ClientLinks {
             let former = slot.former.map(|(token, _)| token);
             for token in [slot.link, former].into_iter().flatten() {
                 let number = self.hub.certified(token);
-                if let Some(longest) = epochs.overdue(ReplicaId(id), number) {
+                if let Some(longest) = epochs.overdue(ReplicaId(id), number, at) {
                     let end = LinkEnd::Certificate(CertificateError::NotFollowed(longest));
                     self.hub.fail(token, end);
                 }

@@ -15,7 +15,7 @@ use quorate_wire::{
 };
 
 use crate::disk;
-use crate::group::{BELIEVED_PERIODS, Group};
+use crate::group::{BELIEVED_AT_LEAST, BELIEVED_PERIODS, Group};
 use crate::util;
 
 const TITLE: &str =
@@ -100,7 +100,7 @@ impl Epochs {
         let mut epochs = Epochs::of(group)?;
         let since = vec![util::now(); epochs.identities.len()];
         epochs.term = group.protocol().key_refresh.map(|every| Term {
-            longest: every * BELIEVED_PERIODS,
+            longest: BELIEVED_AT_LEAST.max(every * BELIEVED_PERIODS),
             since,
         });
         Some(epochs)
@@ -198,7 +198,7 @@ impl Epochs {
         // The signature comes last: it costs most, and strangers can ask for it.
         let is_new = self.seen.check(certificate.replica, certificate.counter);
         is_new.map_err(CertificateError::Statement)?;
-        if let Some(longest) = self.overdue(certificate.replica, certificate.counter) {
+        if let Some(longest) = self.overdue(certificate.replica, certificate.counter, util::now()) {
             return Err(CertificateError::NotFollowed(longest));
         }
         self.verify(&certificate)?;
@@ -222,11 +222,11 @@ impl Epochs {
         self.seen.check(replica, number).is_err()
     }
 
-    /// Whether nothing counts any more that rests on a replica's certificate of this number, since none that is newer has come for so long.
-    pub(crate) fn overdue(&self, replica: ReplicaId, number: u64) -> Option<Duration> {
+    /// Whether nothing counted any more at some time that rests on a replica's certificate of this number, since none that is newer had come for so long.
+    pub(crate) fn overdue(&self, replica: ReplicaId, number: u64, at: Instant) -> Option<Duration> {
         let longest = self.term.as_ref()?.longest;
         let is_new = number > self.seen.of(replica);
-        (!is_new && self.over_at(replica)? <= util::now()).then_some(longest)
+        (!is_new && self.over_at(replica)? <= at).then_some(longest)
     }
 
     /// When a replica's newest certificate counts no more, unless one follows it.
@@ -428,6 +428,27 @@ mod tests {
         assert!(epochs.learn(&at(6)).unwrap());
         assert_eq!(judge(&mut epochs, 6), Ok(()));
         assert_eq!(judge(&mut epochs, 5), Ok(()), "it is the last but one");
+        // Seconds are soon lost where a machine is busy.
+        let protocol = Protocol {
+            key_refresh: Some(Duration::from_secs(1)),
+            ..Protocol::default()
+        };
+        let busy = group.clone().with_protocol(protocol);
+        let mut often = Epochs::of_client(&busy).unwrap();
+        let of_often = |counter| {
+            let (id, epoch) = (busy.id(), epoch.public());
+            let certificate = EpochCertificate::sign(&key(51), id, ReplicaId(1), counter, epoch);
+            Bytes::from(certificate.to_bytes())
+        };
+        let judge_often = |epochs: &mut Epochs| {
+            let judged = epochs.judge(&epoch.public(), of_often(5));
+            judged.map(drop).map_err(|e| e.to_string())
+        };
+        assert_eq!(judge_often(&mut often), Ok(()));
+        let_pass(&mut often, 13);
+        assert_eq!(judge_often(&mut often), Ok(()));
+        let_pass(&mut often, 2);
+        assert!(judge_often(&mut often).unwrap_err().contains("for 15 s"));
         // A replica goes by numbers alone, and so does a client of a group that says nothing.
         for epochs in [
             Epochs::of(&group).unwrap(),

@@ -34,6 +34,8 @@ pub const KEY_REFRESH_MS: RangeInclusive<u64> = 1_000..=3_600_000;
 /// For so many periods of [`Protocol::key_refresh`] a client believes a key that no newer one has followed: two, for which a key counts, and one by which a
 /// renewal may be late.
 pub const BELIEVED_PERIODS: u32 = 3;
+/// But for so long at the least: on a machine that is loaded, or whose disk is, a key holder or a link may be late by seconds.
+pub const BELIEVED_AT_LEAST: Duration = Duration::from_secs(15);
 
 /// A group whose parts fit together. Only valid ones can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +74,8 @@ pub struct Protocol {
     pub authentication: Authentication,
     /// Whether clients send operations that only read to all replicas, and take results from 2f+1; else they take them from f+1.
     pub unordered_reads: bool,
-    /// How often replicas with key holders take other keys at least: clients let go of what no newer one has followed for [`BELIEVED_PERIODS`] of it.
+    /// How often replicas with key holders take other keys at least: clients let go of what no newer one has followed for [`BELIEVED_PERIODS`] of it, and
+    /// [`BELIEVED_AT_LEAST`].
     pub key_refresh: Option<Duration>,
 }
 

@@ -263,7 +263,7 @@ fn write_protocol(protocol: Protocol, f: &mut fmt::Formatter<'_>) -> fmt::Result
     if let Some(every) = protocol.key_refresh {
         writeln!(
             f,
-            "# Replicas take other keys so often at least. Clients let go of those that do not for three times as long."
+            "# Replicas take other keys so often at least. Clients let go of those that do not for three times as long, and 15 s."
         )?;
         writeln!(f, "key_refresh_ms = {}", every.as_millis())?;
     }

@@ -1,12 +1,14 @@
 //! Links under epoch keys: who is let in by which certificate, and that links are made anew under load.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::support::{
     Cluster, Driven, Raw, certificate, client_key, epoch_key, eventually, identity_key,
     replica_key, stranger_key,
 };
+use quorate_net::group::BELIEVED_AT_LEAST;
 use quorate_net::{ClientEvent, Event, Frame};
 use quorate_wire::message::{ClientMessage, Fetch, PeerMessage};
 use quorate_wire::{Decode, Digest, EpochCertificate, KeyPair, ReplicaId};
@@ -179,7 +181,7 @@ fn a_connected_client_is_shown_newer_certificates() {
 }
 
 /// Who is cut off from all sound replicas would take old keys for ever: so a client lets go of a replica that has no newer key for three times as long as the group file
-/// says, and comes back to it when it has one. As long as keys are renewed nothing ends.
+/// says, or for fifteen seconds, and comes back to it when it has one. As long as keys are renewed nothing ends.
 #[test]
 fn a_client_lets_go_of_keys_that_are_not_renewed() {
     const EVERY: Duration = Duration::from_millis(2_000);
@@ -214,6 +216,40 @@ fn a_client_lets_go_of_keys_that_are_not_renewed() {
     cluster.renew(1);
     let is_one = |e: &ClientEvent| matches!(e, ClientEvent::Up(ReplicaId(1), _));
     client.next(is_one);
+}
+
+/// A client that could not look for longer than it believes a certificate lets go of nobody who has renewed meanwhile: what has come is read first.
+#[test]
+fn a_client_that_was_held_up_lets_go_of_nobody() {
+    let cluster = Cluster::start_renewing(4, Duration::from_secs(1));
+    cluster.wait_until_linked();
+    let client = cluster.client(&client_key());
+    linked(&client, 4);
+    client.held.store(true, Ordering::Release);
+    std::thread::sleep(BELIEVED_AT_LEAST);
+    for id in 0..4 {
+        while cluster.node(id).events.try_recv().is_ok() {}
+    }
+    // Once: with the next renewal the replicas would end the links themselves.
+    (0..4).for_each(|id| cluster.renew(id));
+    for id in 0..4 {
+        // Who has seen the others' newest certificates shows them to the client.
+        let mut seen = BTreeSet::new();
+        while seen.len() < 3 {
+            if let Event::PeerUp(other) = cluster.node(id).next(|e| matches!(e, Event::PeerUp(_))) {
+                seen.insert(other);
+            }
+        }
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    client.held.store(false, Ordering::Release);
+    let mut up = BTreeSet::new();
+    while up.len() < 4 {
+        match client.next(|e| !matches!(e, ClientEvent::Message(..))) {
+            ClientEvent::Up(id, _) => up.insert(id),
+            ended => panic!("{ended:?}"),
+        };
+    }
 }
 
 /// What a replica certified before its last recovery is refused at once, and the links that rest on it end; its present ones stand.

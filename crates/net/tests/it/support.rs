@@ -19,7 +19,7 @@ use quorate_wire::{Encode, EpochCertificate, KeyPair, PublicKey, ReplicaId};
 use rustls::{ClientConnection, StreamOwned};
 
 /// Generous: tests share their processors.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn replica_key(id: u8) -> KeyPair {
     KeyPair::from_seed(&[id + 1; 32])
