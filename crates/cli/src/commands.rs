@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_net::Group;
+use quorate_net::holder::pace;
 use quorate_wire::ReplicaId;
 
 /// The runtime on which a command's links run.
@@ -92,6 +93,39 @@ pub fn key_refresh(group: &Group, said: Option<Duration>) -> Result<Duration> {
         );
     }
     Ok(every)
+}
+
+/// The same, as somebody says it now.
+///
+/// # Errors
+/// Besides, if key holders would not sign so often.
+pub fn new_key_refresh(group: &Group, said: Duration) -> Result<Duration> {
+    let every = key_refresh(group, Some(said))?;
+    let shortest = pace(group);
+    if !every.is_zero() && every < shortest {
+        bail!(
+            "--key-refresh: the key holders of this group certify a key every {} s in the long run, by what the group file says (key_refresh_ms): say as \
+             much or more",
+            shortest.as_secs_f64()
+        );
+    }
+    Ok(every)
+}
+
+/// The same, as it was said before: no more often than key holders sign.
+///
+/// # Errors
+/// If clients would not wait for that.
+fn possible_key_refresh(group: &Group, said: Option<Duration>) -> Result<Duration> {
+    let (every, shortest) = (key_refresh(group, said)?, pace(group));
+    if every.is_zero() || every >= shortest {
+        return Ok(every);
+    }
+    tracing::warn!(
+        "--key-refresh: key holders certify a key every {} s in the long run, and so often it is",
+        shortest.as_secs_f64()
+    );
+    Ok(shortest)
 }
 
 /// Refuses to serve NFS to other machines, unless that is wanted.
@@ -172,7 +206,39 @@ fn wait_for_parent(mut hear: impl FnMut(u8)) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quorate_net::group::{Files, Protocol, Purpose};
+    use quorate_wire::KeyPair;
     use rustix::process::{Signal, getpid, kill_process};
+
+    /// What replicas are told from now on is neither more seldom than clients wait for nor more often than key holders sign; what they were told before is
+    /// made to fit.
+    #[test]
+    fn keys_are_renewed_as_often_as_can_be() {
+        let key = |seed| KeyPair::from_seed(&[seed; 32]).public();
+        let replicas = (0..4).map(|i| (format!("127.0.0.1:740{i}"), key(1 + i)));
+        let identities: Vec<_> = (50..54).map(key).collect();
+        let (files, purpose) = (Files::default(), Purpose::Service);
+        let group = Group::new("test", replicas.collect(), Vec::new(), files, purpose).unwrap();
+        let protocol = Protocol {
+            key_refresh: Some(KEY_REFRESH),
+            ..Protocol::default()
+        };
+        let group = group.with_identities(&identities).unwrap();
+        let group = group.with_protocol(protocol);
+        let seconds = Duration::from_secs;
+        for bad in [0, 1, 7, 16] {
+            assert!(new_key_refresh(&group, seconds(bad)).is_err(), "{bad}");
+        }
+        for good in [8, 15] {
+            let said = seconds(good);
+            assert_eq!(new_key_refresh(&group, said).unwrap(), said);
+            assert_eq!(possible_key_refresh(&group, Some(said)).unwrap(), said);
+        }
+        assert_eq!(possible_key_refresh(&group, None).unwrap(), KEY_REFRESH);
+        let often = possible_key_refresh(&group, Some(seconds(1))).unwrap();
+        assert_eq!(often, Duration::from_millis(7_500));
+        assert!(possible_key_refresh(&group, Some(seconds(16))).is_err());
+    }
 
     /// Who closes the terminal in which a mount or a server runs has it end in order.
     #[tokio::test]

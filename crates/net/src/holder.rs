@@ -4,6 +4,8 @@
 //! was given is refused when newer statements were seen (see [`quorate_wire::statement`]). For that each statement has a number that
 //! is on disk before the signature leaves ([`CounterFile`]).
 //!
+//! It signs no more in some time than a replica asks for that nobody has taken over ([`pace()`]).
+//!
 //! Key and counter are files, or what a device has in their place ([`Vault`]).
 //!
 //! The two speak over a Unix socket. Each connection brings one ask and one answer, in the canonical encoding; whoever has spoken
@@ -13,6 +15,7 @@
 
 mod client;
 mod counter;
+mod pace;
 mod server;
 mod talk;
 mod vault;
@@ -25,6 +28,7 @@ use crate::util;
 
 pub use client::{AskError, HolderClient};
 pub use counter::{CounterError, CounterFile};
+pub use pace::pace;
 pub use server::{Holder, HolderError};
 pub use vault::{FileVault, Vault, VaultError};
 

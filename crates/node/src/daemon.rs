@@ -491,7 +491,7 @@ impl Daemon {
         let threads = (pool, verifiers);
         let mut core = Core::new(config, service, restored, files, threads, outgoing, start)?;
         if let Some(holder) = holder.as_ref().filter(|_| core.is_recovering()) {
-            core.recover(holder.recover()?);
+            core.recover(epoch::recovers(holder)?);
         }
         let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));
         let renewals = renewals.transpose().map_err(io)?;

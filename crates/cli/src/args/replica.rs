@@ -263,7 +263,7 @@ pub struct ScheduleArgs {
     /// From now on so often (90s, 10m, 2h), or `off`.
     #[arg(long, value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
-    /// In a group whose replicas have key holders: other keys so often (1500ms, 15s, 2m), at most what the group file says; or 0 for never, where it says nothing. Each replica goes by it from its next
+    /// In a group whose replicas have key holders: other keys so often (1500ms, 15s, 2m), at most what the group file says and at least half of that, since key holders sign no more often; or 0 for never, where it says nothing. Each replica goes by it from its next
     /// start on, which is its next recovery.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,

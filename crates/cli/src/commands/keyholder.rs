@@ -94,7 +94,7 @@ fn serve(args: &Keyholder, group: &Group, id: u8, vault: impl Vault, last: u64) 
         Some((_, Ok(number))) => number,
         Some((name, Err(_))) => Account::named(name)?.uid,
     };
-    let holder = Holder::bind(&socket, vault, (group.id(), ReplicaId(id)), user)?;
+    let holder = Holder::bind(&socket, vault, (group, ReplicaId(id)), user)?;
     if args.with_parent {
         // There is nothing to put in order: what is signed was counted before.
         std::thread::spawn(|| {

@@ -67,7 +67,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         );
     }
     let refresh = match has_holders {
-        true => commands::key_refresh(&group, args.key_refresh)?,
+        true => commands::possible_key_refresh(&group, args.key_refresh)?,
         false => Duration::ZERO,
     };
     // With key holders nothing is signed with it, so that nobody keeps the replica from starting who takes its file away.

@@ -236,7 +236,7 @@ fn set_key_refresh(args: &Up, group: &Group, schedule: &mut Schedule) -> Result<
             "--key-refresh: the replicas of this group have no key holders, and so no keys that could be renewed"
         );
     }
-    schedule.set_key_refresh(commands::key_refresh(group, Some(every))?)
+    schedule.set_key_refresh(commands::new_key_refresh(group, every)?)
 }
 
 async fn serve(

@@ -155,7 +155,7 @@ impl Recoveries {
             );
         }
         let every = key_refresh_ms.map(Duration::from_millis);
-        let every = every.map(|every| commands::key_refresh(&self.group, Some(every)));
+        let every = every.map(|every| commands::new_key_refresh(&self.group, every));
         let refresh = every.transpose()?;
         let mut events = Vec::new();
         if let Some(s) = every_s {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use quorate_wire::{
     Decode, Digest, Encode, EpochCertificate, IdentityKey, PublicKey, RecoveryStatement, ReplicaId,
@@ -38,6 +39,18 @@ pub enum AskError {
         group: Digest,
         /// Whose key it has.
         replica: ReplicaId,
+    },
+    /// The key holder has signed too many of late.
+    #[error(
+        "the key holder at {path} signs no more for {} s: in this replica's name it was asked more often than a replica needs. Where this one was not started \
+         time and again, and does not renew its keys too often (--key-refresh), a process of its user asks beside it",
+        wait.as_secs_f64()
+    )]
+    TooOften {
+        /// The socket.
+        path: PathBuf,
+        /// When it may be asked again.
+        wait: Duration,
     },
     /// What it says is no statement of this replica's identity.
     #[error(
@@ -114,6 +127,10 @@ impl HolderClient {
                 path,
                 group: *group,
                 replica: *replica,
+            },
+            Answer::TooOften(ms) => AskError::TooOften {
+                path,
+                wait: Duration::from_millis(*ms),
             },
             _ => AskError::Wrong(path),
         }

@@ -6,12 +6,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use quorate_wire::{Decode, Digest, Encode, EpochCertificate, RecoveryStatement, ReplicaId};
 
+use super::pace::{Pace, pace};
 use super::talk::{Answer, Ask, Wanted, Whose};
 use super::{ANSWER_TIMEOUT, ASK_TIMEOUT, Vault, VaultError, read_whole};
-use crate::util::LogLimit;
+use crate::group::Group;
+use crate::util::{self, LogLimit};
 
 /// Why a key holder can't go on.
 #[derive(Debug, thiserror::Error)]
@@ -44,11 +47,13 @@ pub struct Holder<V> {
     group: Digest,
     replica: ReplicaId,
     user: u32,
+    certificates: Pace,
+    recoveries: Pace,
     log: LogLimit,
 }
 
 impl<V: Vault> Holder<V> {
-    /// Listens at `path` for processes of the user `user`, in the place of a key holder that has ended. The socket itself is open to others
+    /// Of the group's replica `replica`. Listens at `path` for processes of the user `user`, in the place of a key holder that has ended. The socket itself is open to others
     /// only where that is another user than this process's; who connects is asked of the kernel (`SO_PEERCRED`).
     ///
     /// # Errors
@@ -56,7 +61,7 @@ impl<V: Vault> Holder<V> {
     pub fn bind(
         path: &Path,
         vault: V,
-        (group, replica): (Digest, ReplicaId),
+        (group, replica): (&Group, ReplicaId),
         user: u32,
     ) -> Result<Holder<V>, HolderError> {
         let io_error = |source: io::Error| match source.kind() {
@@ -79,13 +84,16 @@ impl<V: Vault> Holder<V> {
         let own = rustix::process::getuid().as_raw();
         let mode = if user == own { 0o600 } else { 0o666 };
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error)?;
+        let paced = || Pace::new(pace(group), util::now());
         Ok(Holder {
             listener,
             path: path.into(),
             vault,
-            group,
+            group: group.id(),
             replica,
             user,
+            certificates: paced(),
+            recoveries: paced(),
             log: LogLimit::default(),
         })
     }
@@ -149,6 +157,9 @@ impl<V: Vault> Holder<V> {
         if (ask.group, ask.replica) != (group, replica) {
             return Ok(Answer::NotMine(Whose { group, replica }));
         }
+        if let Some(wait) = self.waits(&ask.statement) {
+            return Ok(Answer::TooOften(wait.as_millis() as u64));
+        }
         let counter = self.vault.advance().map_err(Refusal::Ours)?;
         let identity = self.vault.identity();
         let sign = |digest: &Digest| self.vault.sign(digest);
@@ -162,7 +173,38 @@ impl<V: Vault> Holder<V> {
                     .map(Answer::Recovery)
             }
         };
-        answer.map_err(Refusal::Ours)
+        let answer = answer.map_err(Refusal::Ours)?;
+        self.pace(&ask.statement).took(util::now());
+        Ok(answer)
+    }
+
+    fn pace(&mut self, of: &Wanted) -> &mut Pace {
+        match of {
+            Wanted::Certificate(_) => &mut self.certificates,
+            Wanted::Recovery(()) => &mut self.recoveries,
+        }
+    }
+
+    /// For how long no other one of this kind is signed, since there were so many of late.
+    fn waits(&mut self, kind: &Wanted) -> Option<Duration> {
+        let wait = self.pace(kind).wait(util::now());
+        if wait.is_zero() {
+            return None;
+        }
+        // Not less, for what is lost in milliseconds.
+        let wait = wait + Duration::from_millis(1);
+        if let Some(more) = self.log.pass() {
+            let what = match kind {
+                Wanted::Certificate(_) => "to have keys certified",
+                Wanted::Recovery(()) => "to say that it recovers",
+            };
+            tracing::warn!(
+                more,
+                "the replica asks {what} more often than it needs to, unless it is started time and again: it is signed in {:.1} s",
+                wait.as_secs_f64()
+            );
+        }
+        Some(wait)
     }
 }
 

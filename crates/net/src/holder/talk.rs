@@ -36,6 +36,8 @@ tagged! {
         2 => Recovery(RecoveryStatement),
         /// It holds the key of this group and replica.
         3 => NotMine(Whose),
+        /// It has signed so many of late that it signs another one after so many milliseconds.
+        4 => TooOften(u64),
     }
 }
 

@@ -2,11 +2,12 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use quorate_wire::{Digest, Encode, KeyPair, PublicKey, ReplicaId};
+use quorate_wire::{Encode, EpochCertificate, KeyPair, PublicKey, ReplicaId};
 
 use super::talk::{Ask, Wanted};
 use super::*;
-use crate::group::{Files, Group, Purpose};
+use crate::epochs::Epochs;
+use crate::group::{Files, Group, Protocol, Purpose};
 
 const ME: ReplicaId = ReplicaId(2);
 
@@ -28,13 +29,16 @@ fn own_user() -> u32 {
 
 /// A key holder of replica 2 in a thread of its own, which ends with the test's process.
 fn start(directory: &Path, user: u32) -> PathBuf {
+    start_in(&group(), directory, user)
+}
+
+fn start_in(group: &Group, directory: &Path, user: u32) -> PathBuf {
     let (socket, counter) = (directory.join("socket"), directory.join("counter"));
     let identity = key(52);
     CounterFile::create(&counter, &identity.public()).unwrap();
     let counter = CounterFile::open(&counter, &identity.public()).unwrap();
-    let whose = (group().id(), ME);
     let vault = FileVault::new(identity, counter);
-    let holder = Holder::bind(&socket, vault, whose, user).unwrap();
+    let holder = Holder::bind(&socket, vault, (group, ME), user).unwrap();
     std::thread::spawn(|| holder.serve());
     socket
 }
@@ -54,6 +58,93 @@ fn statements_are_signed_and_numbered() {
         assert_eq!(recovery.counter, 2 * u64::from(round) + 2);
         assert_eq!(certificate.epoch, epoch);
     }
+}
+
+/// Who asks without end is given few: of each kind what was allowed to a key holder that has just started, and one more each half minute in this group. A
+/// refusal says when there is more, and uses up no number.
+#[test]
+fn who_asks_without_end_is_given_few() {
+    let directory = tempfile::tempdir().unwrap();
+    let protocol = Protocol {
+        key_refresh: Some(Duration::from_secs(3_600)),
+        ..Protocol::default()
+    };
+    let group = group().with_protocol(protocol);
+    let socket = start_in(&group, directory.path(), own_user());
+    let client = HolderClient::new(&socket, &group, ME).unwrap();
+    let begin = util::now();
+    let mut given = 0;
+    let mut count = |said: Result<u64, AskError>| match said {
+        Ok(counter) => {
+            given += 1;
+            assert_eq!(counter, given);
+            true
+        }
+        Err(AskError::TooOften { wait, .. }) => {
+            assert!(wait <= pace(&group) + Duration::from_millis(1), "{wait:?}");
+            false
+        }
+        Err(e) => panic!("{e}"),
+    };
+    let epoch = key(100).public();
+    let certificates = (0..200).filter(|_| count(client.certify(epoch).map(|c| c.counter)));
+    let certificates = certificates.count() as u64;
+    let recoveries = (0..200).filter(|_| count(client.recover().map(|r| r.counter)));
+    let recoveries = recoveries.count() as u64;
+    let more = begin.elapsed().as_secs() / 30;
+    for kind in [certificates, recoveries] {
+        assert!((4..=4 + more).contains(&kind), "{kind} in {more} periods");
+    }
+}
+
+/// A thief has as many keys certified as it is given. Whatever it shows of that when the replica has recovered is refused by all who have heard so, and by who has seen two
+/// newer ones: the key holder counts each.
+#[test]
+fn what_was_prepared_ends_with_the_recovery() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = start(directory.path(), own_user());
+    let (group, thiefs, own) = (group(), key(100), key(101));
+    let client = HolderClient::new(&socket, &group, ME).unwrap();
+    let mut prepared = Vec::new();
+    let wait = loop {
+        match client.certify(thiefs.public()) {
+            Ok(certificate) => prepared.push(certificate),
+            Err(AskError::TooOften { wait, .. }) => break wait,
+            Err(e) => panic!("{e}"),
+        }
+    };
+    assert!(prepared.len() >= 4);
+    std::thread::sleep(wait);
+    let first = client.certify(own.public()).unwrap();
+    let said = client.recover().unwrap();
+    let take = |epochs: &mut Epochs, key: &KeyPair, certificate: &EpochCertificate| {
+        let judged = epochs.judge(&key.public(), certificate.to_bytes().into());
+        judged.is_ok()
+    };
+    let is_refused = |epochs: &mut Epochs| {
+        let mut shown = prepared.iter();
+        shown.all(|certificate| !take(epochs, &thiefs, certificate))
+    };
+    let mut told = Epochs::of(&group).unwrap();
+    assert!(take(&mut told, &thiefs, prepared.last().unwrap()));
+    told.void(ME, said.counter).unwrap();
+    assert!(is_refused(&mut told));
+    assert!(take(&mut told, &own, &first));
+    let mut client_of_it = Epochs::of_client(&group).unwrap();
+    assert!(take(&mut client_of_it, &own, &first));
+    assert!(
+        !is_refused(&mut client_of_it),
+        "the last one but the newest counts"
+    );
+    let second = loop {
+        match client.certify(own.public()) {
+            Ok(certificate) => break certificate,
+            Err(AskError::TooOften { wait, .. }) => std::thread::sleep(wait),
+            Err(e) => panic!("{e}"),
+        }
+    };
+    assert!(take(&mut client_of_it, &own, &second));
+    assert!(is_refused(&mut client_of_it));
 }
 
 /// Another replica, another group and another user get nothing, and are told which it was.
@@ -198,8 +289,8 @@ fn only_a_socket_is_replaced() {
         let counter = directory.path().join("counter");
         let _ = CounterFile::create(&counter, &key(52).public());
         let counter = CounterFile::open(&counter, &key(52).public()).unwrap();
-        let whose = (Digest::ZERO, ME);
-        Holder::bind(&path, FileVault::new(key(52), counter), whose, own_user())
+        let vault = FileVault::new(key(52), counter);
+        Holder::bind(&path, vault, (&group(), ME), own_user())
     };
     drop(bind().unwrap());
     assert!(path.exists());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quorate_net::holder::{AskError, HolderClient};
 use quorate_net::{Group, Identity, generate, threads};
-use quorate_wire::ReplicaId;
+use quorate_wire::{RecoveryStatement, ReplicaId};
 
 use super::core_thread::Wake;
 use super::{DaemonError, Mailbox};
@@ -28,6 +28,8 @@ const STARTS_IN: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 /// A certificate that was not to be had is asked for again after this, or sooner where keys are renewed more often.
 const AGAIN: Duration = Duration::from_secs(1);
+/// For so long a replica that starts waits for a key holder that has signed too much of late: as long as that can make it wait, twice.
+const PACED: Duration = Duration::from_secs(60);
 
 /// How a replica's process has the keys of its links certified.
 #[derive(Clone, Debug)]
@@ -54,13 +56,34 @@ pub(super) fn first(
     let client = HolderClient::new(&holder.socket, group, me).ok_or(DaemonError::NoKeyHolder)?;
     let mut left = STARTS_IN;
     loop {
-        match next(&client) {
+        match paced(|| next(&client)) {
             Err(DaemonError::KeyHolder(AskError::NotThere(_))) if !left.is_zero() => {
                 std::thread::sleep(LOOK);
                 left = left.saturating_sub(LOOK);
             }
             Ok(identity) => return Ok((identity, client)),
             Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Its identity's word that the replica recovers.
+pub(super) fn recovers(client: &HolderClient) -> Result<RecoveryStatement, DaemonError> {
+    paced(|| Ok(client.recover()?))
+}
+
+/// Asks again when the key holder signs again, where it has signed too much of late: whoever had the replica before this process may have asked for all that there
+/// was.
+fn paced<T>(ask: impl Fn() -> Result<T, DaemonError>) -> Result<T, DaemonError> {
+    let mut left = PACED;
+    loop {
+        match ask() {
+            Err(DaemonError::KeyHolder(e @ AskError::TooOften { wait, .. })) if wait <= left => {
+                tracing::warn!("the start waits: {e}");
+                std::thread::sleep(wait);
+                left -= wait;
+            }
+            done => return done,
         }
     }
 }
@@ -95,7 +118,10 @@ pub(super) fn renew(
                 }
                 Err(e) => {
                     tracing::warn!("the keys of links are not renewed: {e}");
-                    refresh.min(AGAIN)
+                    match e {
+                        DaemonError::KeyHolder(AskError::TooOften { wait, .. }) => wait,
+                        _ => refresh.min(AGAIN),
+                    }
                 }
             };
         }
