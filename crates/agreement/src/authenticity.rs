@@ -21,7 +21,7 @@ use crate::core::Agreement;
 use crate::io::Rejected;
 
 /// The authenticator keys remembered for one client: its connections, and a few that have just closed.
-const KEYS_PER_CLIENT: usize = 8;
+pub(crate) const KEYS_PER_CLIENT: usize = 8;
 /// How long a key counts after its link has gone, for what others still pass on: twice the time in which links are made anew unless that was
 /// set. Whoever has stolen it can use it no longer.
 const KEY_LASTS_MS: Millis = 30_000;
@@ -29,7 +29,7 @@ const KEY_LASTS_MS: Millis = 30_000;
 /// How long a client that has sent wrong MACs must sign what it asks.
 const SUSPECT_MS: Millis = 60_000;
 /// The most such clients that are remembered.
-const MAX_SUSPECTS: usize = 4096;
+pub(crate) const MAX_SUSPECTS: usize = 4096;
 /// How long a client's first key has been here before wrong MACs are its fault: what came on the way to it is through.
 const KEY_SETTLES_MS: Millis = 3_000;
 /// How long a replica that has started waits for a client that has no link here.

@@ -23,7 +23,7 @@ pub struct CheckpointVotes(BTreeMap<ReplicaId, BTreeMap<Seq, Digest>>);
 
 /// How many places are remembered for each sender: those of a window, and one beyond it. Heavy batches may have a checkpoint
 /// each.
-const PLACES_PER_SENDER: usize = LOG_WINDOW as usize + 1;
+pub(crate) const PLACES_PER_SENDER: usize = LOG_WINDOW as usize + 1;
 
 impl CheckpointVotes {
     fn add(&mut self, from: ReplicaId, seq: Seq, root: Digest) -> Result<(), Rejected> {

@@ -69,7 +69,7 @@ pub use durable::Record;
 pub use estimation::Bound;
 pub use guests::MAX_GUESTS;
 pub use io::{Config, Input, Missed, Now, Ordered, Output, Rejected, Tuning};
-pub use memory::Memory;
+pub use memory::{Memory, Part};
 pub use recovery::Recovering;
 pub use watched::Seen;
 

@@ -2,14 +2,18 @@
 //!
 //! docs/protocol.md, section 11, has the table: which part, its bound, and who can fill it.
 
+use alloc::vec::Vec;
+
 use quorate_wire::Quorum;
 use quorate_wire::message::{MAX_BATCH_REQUESTS, SignedNewView, SignedViewChange};
 
+use crate::authenticity::{KEYS_PER_CLIENT, MAX_SUSPECTS};
 use crate::checked;
+use crate::checkpoint::PLACES_PER_SENDER;
 use crate::core::Agreement;
 use crate::guests::{Guests, MAX_GUESTS};
 use crate::normal::MAX_BATCH_WEIGHT;
-use crate::pool::POOL_BYTES;
+use crate::pool::{CLIENT_BYTES, POOL_BYTES};
 use crate::room::NEXT_BYTES;
 use crate::slot::MAX_PREPREPARED;
 use crate::turns::LEAST_CHARGE;
@@ -69,6 +73,25 @@ impl Memory {
     }
 }
 
+/// Something that has a bound of its own, and how much of it there is: bytes or entries. The whole is far below [`Memory::bound`] in any group that can be
+/// tried; this is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What it is.
+    pub what: &'static str,
+    /// How much there is.
+    pub held: usize,
+    /// How much there may be.
+    pub most: usize,
+}
+
+impl Part {
+    /// A part.
+    pub const fn new(what: &'static str, held: usize, most: usize) -> Part {
+        Part { what, held, most }
+    }
+}
+
 fn of_change(m: &SignedViewChange) -> usize {
     let body = &m.body;
     VOTE * (body.checkpoints.len() + body.prepared.len() + body.preprepared.len() + 8)
@@ -79,6 +102,56 @@ fn of_new_view(m: &SignedNewView) -> usize {
 }
 
 impl Agreement {
+    /// What of this replica has a bound of its own. For tests, as [`Agreement::memory`] is.
+    pub fn parts(&self) -> Vec<Part> {
+        let (n, window) = (self.config.quorum.n(), LOG_WINDOW as usize);
+        let (of_one, of_all) = self.pool.charged_beside_log();
+        let keys = self.mac_keys.values().map(|keys| keys.len());
+        let votes = self.slots.values().map(|slot| slot.held(1));
+        let known = self.config.clients.len() + MAX_GUESTS;
+        [
+            (
+                "bytes of a client's requests that wait",
+                of_one,
+                CLIENT_BYTES,
+            ),
+            ("bytes of requests that wait", of_all, POOL_BYTES),
+            (
+                "bytes of requests in the log",
+                self.pool.log_weight(),
+                LOG_BYTES + NEXT_BYTES + MAX_BATCH_WEIGHT,
+            ),
+            ("places", self.slots.len(), window),
+            (
+                "votes and batches of a place",
+                votes.max().unwrap_or(0),
+                3 * n + (MAX_PREPREPARED + 2) * (2 + 32 * MAX_BATCH_REQUESTS),
+            ),
+            (
+                "CHECKPOINTs",
+                self.checkpoint_votes.len(),
+                n * PLACES_PER_SENDER,
+            ),
+            ("VIEW-CHANGEs", self.view_changes.len(), n),
+            ("VIEW-CHANGEs that are named", self.proofs.len(), n * n),
+            ("NEW-VIEWs that wait", self.waiting_new_views.len(), n),
+            ("NEW-VIEWs", self.heard_new_views.len(), n),
+            ("STATUS", self.statuses.len(), n),
+            ("suspects", self.suspects.len(), MAX_SUSPECTS),
+            ("keys of a client", keys.max().unwrap_or(0), KEYS_PER_CLIENT),
+            ("clients with keys", self.mac_keys.len(), known),
+            ("allowances", self.allowances.len(), known),
+            ("guests", self.guests.held(), Guests::most(n)),
+            (
+                "signatures that were checked",
+                self.checked.len(),
+                checked::MOST,
+            ),
+        ]
+        .map(|(what, held, most)| Part::new(what, held, most))
+        .into()
+    }
+
     /// What this replica holds now. It looks at everything, so it is for tests and reports.
     pub fn memory(&self) -> Memory {
         let (requests, weight) = self.pool.held();

@@ -1,6 +1,7 @@
 //! Requests that this replica knows, by digest.
 
 mod claims;
+mod counts;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -329,12 +330,6 @@ impl Pool {
         self.log_weight
     }
 
-    /// How many requests are known here, open or not, and their weight.
-    pub fn held(&self) -> (usize, usize) {
-        let weights = self.entries.values().map(|e| e.request().weight());
-        (self.entries.len(), weights.sum())
-    }
-
     /// The request's signature was checked.
     pub fn mark_checked(&mut self, digest: &Digest) {
         if let Some(entry) = self.entries.get_mut(digest) {
@@ -468,6 +463,21 @@ impl Pool {
                 let (client, size) = (entry.request().client(), size(entry.request(), self.work));
                 self.waiting.push(client, entry.arrival, *digest, size);
             }
+        }
+        self.trim();
+    }
+
+    /// Drops of what waits what may not: what was ordered was taken whatever its client had, and now it waits again. One primary after the other could
+    /// else pile it up.
+    fn trim(&mut self) {
+        while let Some((most, newest)) = self.waiting.heaviest() {
+            let (all, _) = self
+                .waiting
+                .charged(&self.entries[&newest].request().client());
+            if all <= POOL_BYTES && most <= CLIENT_BYTES {
+                return;
+            }
+            self.drop_open(&newest);
         }
     }
 

@@ -450,3 +450,59 @@ fn floods_do_not_grow_the_memory() {
     assert!(replica.standing().view > View(1), "several views");
     assert!(bound.total() < 768 * MIB, "{bound:?}");
 }
+
+/// One primary after the other, each with a client of its own making, proposes heavy batches for which nobody can vote, since a request of each is nowhere. What
+/// was in the log waits in the next view, and counts as what waits.
+#[test]
+fn primaries_in_turn_do_not_pile_requests_up() {
+    let mut replica = linked(1);
+    let bound = Memory::bound(quorum(), CLIENTS.len());
+    let op = Bytes::from(vec![7; MIB]);
+    let (mut number, mut ms) = (0, 1);
+    for view in [0, 2, 3, 4, 6, 7] {
+        if view > 0 {
+            let changes = [0, 2, 3].map(|r| view_change(r, view));
+            for change in &changes {
+                let (from, m) = (change.body.replica, change.clone());
+                let _ = replica.handle(at(ms), Input::Peer(from, PeerMessage::ViewChange(m)));
+            }
+            let begins = new_view(view, named(&changes), (Seq(0), GENESIS), vec![]);
+            let by = quorum().primary(View(view));
+            let input = Input::Peer(by, PeerMessage::NewView(begins));
+            let _ = replica.handle(at(ms), input);
+            sync(&mut replica, ms);
+            outputs(&mut replica);
+        }
+        let standing = replica.standing();
+        assert!(
+            standing.active && standing.view == View(view),
+            "{standing:?}"
+        );
+        let mut taken = 0;
+        for seq in 1..=128_u64 {
+            let client = CLIENTS[number as usize % CLIENTS.len()];
+            let bodies = [1, 2, 3].map(|i| request_of(client, number + i, op.clone()));
+            number += 3;
+            let mut proposed = proposal(view, seq, ms, &bodies);
+            proposed.batch.requests.push(Digest([number as u8; 32]));
+            let message = PeerMessage::PrePrepare(proposed);
+            let by = quorum().primary(View(view));
+            taken += usize::from(replica.handle(at(ms), Input::Peer(by, message)).is_ok());
+            sync(&mut replica, ms);
+            outputs(&mut replica);
+        }
+        let held = replica.memory();
+        println!(
+            "view {view}: {taken} taken, {} MiB held, {} may be",
+            held.requests / MIB,
+            bound.requests / MIB
+        );
+        ms += 100;
+    }
+    replica.invariants();
+    let held = replica.memory();
+    assert!(held.requests <= bound.requests, "{held:?} {bound:?}");
+    for part in replica.parts() {
+        assert!(part.held <= part.most, "{part:?}");
+    }
+}
