@@ -9,12 +9,13 @@
 //! turn, and meanwhile nothing more is read from that link. A source that is *put aside* is not read at all, nor is one that is
 //! *held* because its owner has enough of it, nor a link of the second lane whose other end does not take what it is sent.
 
+mod lending;
+mod waker;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -24,7 +25,11 @@ use mio::{Events, Interest, Poll, Registry, Token};
 use crate::conduct::units;
 use crate::frame::{Frame, LinkEnd};
 use crate::link::Link;
+use crate::sealers::Sealers;
 use crate::util;
+
+use waker::WAKER;
+pub use waker::Waker;
 
 /// How much is read from a link at a time.
 const READ_BYTES: usize = 128 << 10;
@@ -53,47 +58,6 @@ const LATER: Duration = Duration::from_millis(4);
 const LOOK: Duration = Duration::from_micros(100);
 /// Whoever has waited for longer than this sleeps at once the next time: nothing much is going on.
 const QUIET: Duration = Duration::from_millis(1);
-/// The waker's token; links count up from 0.
-const WAKER: Token = Token(usize::MAX);
-
-/// Wakes the thread that waits for links, from any other thread.
-#[derive(Clone)]
-pub struct Waker(Arc<Shared>);
-
-struct Shared {
-    waker: mio::Waker,
-    /// Whether the thread has been woken and has not looked yet.
-    woken: AtomicBool,
-}
-
-impl fmt::Debug for Waker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Waker")
-    }
-}
-
-impl Waker {
-    pub(crate) fn new(registry: &Registry) -> io::Result<Waker> {
-        Ok(Waker(Arc::new(Shared {
-            waker: mio::Waker::new(registry, WAKER)?,
-            woken: AtomicBool::new(false),
-        })))
-    }
-
-    /// Ends the present wait, or else the next one. What the thread is to find must be in place before.
-    pub fn wake(&self) {
-        if !self.0.woken.swap(true, Ordering::AcqRel)
-            && let Err(e) = self.0.waker.wake()
-        {
-            tracing::error!("a thread can't be woken: {e}");
-        }
-    }
-
-    /// To be called after a wait and before the thread looks for what others have left for it.
-    pub(crate) fn rearm(&self) {
-        self.0.woken.store(false, Ordering::Release);
-    }
-}
 
 /// What a link gives.
 #[derive(Debug)]
@@ -187,6 +151,8 @@ pub(crate) struct Hub<N> {
     later_since: Option<Instant>,
     /// Whether the last wait was a short one.
     brisk: bool,
+    /// Where there are threads that seal.
+    sealers: Option<Sealers>,
 }
 
 struct Entry<N> {
@@ -194,9 +160,12 @@ struct Entry<N> {
     note: N,
     source: SourceId,
     lane: Lane,
+    is_of_guest: bool,
     queued: bool,
     dirty: bool,
     read: bool,
+    /// Whether its channel is back, and what came meanwhile was not read.
+    owed: bool,
 }
 
 impl<N> fmt::Debug for Hub<N> {
@@ -229,6 +198,7 @@ impl<N: Copy> Hub<N> {
             later: Vec::new(),
             later_since: None,
             brisk: false,
+            sealers: None,
         })
     }
 
@@ -329,6 +299,7 @@ impl<N: Copy> Hub<N> {
         // Some frames may have come together with the end of the handshake.
         link.readable = true;
         let entry = Entry {
+            is_of_guest: link.is_of_guest(),
             link,
             note,
             source,
@@ -336,6 +307,7 @@ impl<N: Copy> Hub<N> {
             queued: true,
             dirty: false,
             read: false,
+            owed: false,
         };
         self.links.insert(token, entry);
         self.ready[lane as usize].push_back(token);
@@ -348,7 +320,7 @@ impl<N: Copy> Hub<N> {
         if let Some(entry) = self.links.remove(&token)
             && entry.lane == Lane::Second
         {
-            self.waiting_bytes -= entry.link.waiting_bytes();
+            self.waiting_bytes -= entry.link.idle_bytes();
             self.partial_bytes -= entry.link.partial_bytes();
         }
     }
@@ -389,6 +361,7 @@ impl<N: Copy> Hub<N> {
         };
         self.wait(timeout)?;
         self.waker.rearm();
+        self.take_errands();
         for event in &self.events {
             let token = event.token().0;
             let Some(entry) = self.links.get_mut(&token) else {
@@ -398,7 +371,7 @@ impl<N: Copy> Hub<N> {
                 continue;
             };
             entry.link.on_ready(event);
-            if entry.link.readable && self.sources[entry.source.0].is_heard() {
+            if entry.link.is_readable() && self.sources[entry.source.0].is_heard() {
                 entry.queue(token, &mut self.ready);
             }
             if entry.link.wants_flush() && !std::mem::replace(&mut entry.dirty, true) {
@@ -460,13 +433,13 @@ impl<N: Copy> Hub<N> {
                 self.remove(token);
                 return Some((token, note, Item::End(end)));
             }
-            let may_read = may_go_on && is_empty && entry.link.readable;
+            let may_read = may_go_on && is_empty && entry.link.is_readable();
             if may_read && !std::mem::replace(&mut entry.read, true) {
                 self.read(token);
                 continue;
             }
             self.ready[lane].pop_front();
-            entry.read = false;
+            (entry.read, entry.owed) = (false, false);
             entry.queued = source.is_heard() && entry.takes_answers() && entry.has_more();
             if entry.queued {
                 self.again[lane].push_back(token);
@@ -513,11 +486,11 @@ impl<N: Copy> Hub<N> {
     /// Ends the link of the second lane that has most of something, of which all may have so much.
     fn end_largest(&mut self, limit: usize, of: impl Fn(&Link) -> usize) {
         let second = || self.links.iter().filter(|(_, e)| e.lane == Lane::Second);
-        let guests = second().filter(|(_, entry)| entry.link.is_of_guest());
+        let guests = second().filter(|(_, entry)| entry.is_of_guest);
         let of_guests: usize = guests.map(|(_, entry)| of(&entry.link)).sum();
         let is_theirs = of_guests > limit / 2;
         let largest = second()
-            .filter(|(_, entry)| !is_theirs || entry.link.is_of_guest())
+            .filter(|(_, entry)| !is_theirs || entry.is_of_guest)
             .max_by_key(|(_, entry)| of(&entry.link));
         if let Some((&token, _)) = largest
             && let Some(entry) = self.links.get_mut(&token)
@@ -551,7 +524,7 @@ impl<N: Copy> Hub<N> {
         if entry.lane == Lane::Second {
             self.waiting_bytes += frame.wire_bytes();
             if self.waiting_bytes > self.limits.waiting_bytes {
-                self.end_largest(self.limits.waiting_bytes, Link::waiting_bytes);
+                self.end_largest(self.limits.waiting_bytes, Link::idle_bytes);
             }
         }
         self.mark(token);
@@ -599,6 +572,7 @@ impl<N: Copy> Hub<N> {
         {
             self.hurry();
         }
+        self.send_errands();
         let mut kept = 0;
         for at in 0..self.dirty.len() {
             let token = self.dirty[at];
@@ -653,6 +627,6 @@ impl<N> Entry<N> {
 
     /// Whether it can give something in its next turn.
     fn has_more(&self) -> bool {
-        self.link.readable || self.link.end.is_some() || !self.link.inbox.is_empty()
+        self.link.is_readable() || self.link.end.is_some() || !self.link.inbox.is_empty()
     }
 }

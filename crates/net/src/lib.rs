@@ -12,18 +12,22 @@
 //! A link has no thread, task or lock of its own. Its owner waits for all of its links at once, takes the messages that
 //! came, works on them in the same thread, and then has what it queued written, with one system call for each link
 //! that has something to send. So a message costs no change of threads. What strangers can cause, handshakes, is work
-//! of another thread (`door.rs`). A thread whose panic must not go unnoticed is started by [`threads::spawn`].
+//! of another thread (`door.rs`). Where there are threads for it, what is long is sealed by others, to which the owner lends a link's socket and
+//! TLS state (`hub/lending.rs`, `sealers.rs`). A thread whose panic must not go unnoticed is started by [`threads::spawn`].
 //!
 //! ```text
 //! conduct.rs   hub.rs      who costs too much; all links of an owner: readiness, fairness, flushing
-//!                 |
-//! door, dial -> link.rs    one connection: TLS, frames, what waits to be sent
+//!                 |    \
+//!                 |    sealers.rs            threads that seal and write what is long
+//!                 |               \
+//! door, dial -> link.rs        channel.rs    one connection: frames, what waits to be sent; its socket and TLS
 //!                /   \
 //!         frame.rs   outbox.rs
 //! ```
 //!
 //! Absent on purpose: an asynchronous runtime, and decisions of the protocol. This crate moves bytes.
 
+mod channel;
 mod client;
 mod conduct;
 mod dial;
@@ -43,6 +47,7 @@ mod link;
 mod listen;
 mod outbox;
 mod replica;
+mod sealers;
 pub mod threads;
 pub mod tls;
 mod util;
@@ -55,4 +60,5 @@ pub use hub::Waker;
 pub use keys::{KeyError, generate};
 pub use listen::{ListenError, bind};
 pub use replica::{ConnectionId, Event, Limits, MAX_GUESTS, Origin, ReplicaLinks, Who};
+pub use sealers::Sealing;
 pub use tls::Identity;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use quorate_credential::MAX_BYTES;
 use quorate_wire::{EpochCertificate, MacKey, PublicKey};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 
+use crate::channel::{Channel, Lent};
 use crate::frame::{Deframer, Frame, Length, LinkEnd};
 use crate::group::Group;
 use crate::outbox::{Outbox, OutboxLimits};
@@ -25,12 +26,11 @@ use crate::tls::{self, Identity};
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a peer may leave sent bytes unacknowledged, or a probe unanswered, before its connection ends.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
-/// How much is sealed before it is written: some records for each system call.
-const SEAL_BYTES: usize = 128 << 10;
-/// How often so much is written to one link before others have their turn.
-const ROUNDS: usize = 8;
 /// An empty list of frames with room for more than this is given back.
 const KEEP_FRAMES: usize = 64;
+
+/// Why a channel is there.
+const LENT: &str = "only a hub lends channels, and asks for nothing of those meanwhile";
 
 /// What bounds a link.
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +98,8 @@ pub(crate) struct Dropped {
 
 /// A connection, from its handshake on.
 pub(crate) struct Link {
-    stream: TcpStream,
-    tls: Connection,
+    /// Not there while it is lent, which a hub does.
+    channel: Option<Box<Channel>>,
     deframer: Deframer,
     /// Frames that came, in order.
     pub inbox: VecDeque<Bytes>,
@@ -111,8 +111,8 @@ pub(crate) struct Link {
     pub readable: bool,
     /// Whether the other side has closed it: it is read until it says so.
     hung_up: bool,
-    /// Whether the socket takes no more bytes.
-    blocked: bool,
+    /// Whether the socket has become writable while the channel was lent.
+    pub became_writable: bool,
     /// The certificate that the other side has shown, where there was one to show.
     pub certificate: Option<Box<EpochCertificate>>,
     /// Why it is over. Frames in the inbox came before.
@@ -122,7 +122,7 @@ pub(crate) struct Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
-            .field("stream", &self.stream)
+            .field("channel", &self.channel)
             .field("inbox", &self.inbox.len())
             .field("outbox", &self.outbox)
             .field("end", &self.end)
@@ -159,20 +159,17 @@ impl Link {
 
     fn new(
         stream: TcpStream,
-        mut tls: Connection,
+        tls: Connection,
         limits: LinkLimits,
         opening: Opening,
         dials: bool,
     ) -> Result<Link, LinkEnd> {
         tune(&stream).map_err(LinkEnd::Io)?;
-        // Bounded here: no more than `SEAL_BYTES` are sealed at a time.
-        tls.set_buffer_limit(None);
         let mut deframer = Deframer::new(limits.max_frame_bytes, opening.awaits);
         deframer.takes_notices =
             dials && opening.awaits.is_some() && opening.awaits != Some(Length::Exactly(0));
         Ok(Link {
-            stream,
-            tls,
+            channel: Some(Box::new(Channel::new(stream, tls))),
             deframer,
             dials,
             greeting: opening.says,
@@ -180,19 +177,23 @@ impl Link {
             outbox: Outbox::new(limits.outbox),
             readable: true,
             hung_up: false,
-            blocked: false,
+            became_writable: false,
             certificate: None,
             end: None,
         })
     }
 
+    fn channel(&self) -> &Channel {
+        self.channel.as_ref().expect(LENT)
+    }
+
     pub fn stream(&mut self) -> &mut TcpStream {
-        &mut self.stream
+        &mut self.channel.as_mut().expect(LENT).stream
     }
 
     /// Whose key the other side has proved to have.
     pub fn peer_key(&self) -> Option<PublicKey> {
-        tls::peer_key(&self.tls)
+        tls::peer_key(&self.channel().tls)
     }
 
     /// The number of the certificate that the other side has shown; 0 where there was none to show.
@@ -202,12 +203,13 @@ impl Link {
 
     /// Whether the dialing side comes as a guest.
     pub fn is_of_guest(&self) -> bool {
-        tls::is_of_guest(&self.tls)
+        tls::is_of_guest(&self.channel().tls)
     }
 
     /// The key for request MACs on this connection.
     pub fn mac_key(&self) -> Result<MacKey, LinkEnd> {
-        let export = |out, label: &[u8]| self.tls.export_keying_material(out, label, None);
+        let tls = &self.channel().tls;
+        let export = |out, label: &[u8]| tls.export_keying_material(out, label, None);
         tls::mac_key(export).map_err(LinkEnd::Tls)
     }
 
@@ -242,7 +244,10 @@ impl Link {
     pub fn on_ready(&mut self, event: &mio::event::Event) {
         self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         self.hung_up |= event.is_read_closed() || event.is_error();
-        self.blocked &= !event.is_writable();
+        match &mut self.channel {
+            Some(channel) => channel.blocked &= !event.is_writable(),
+            None => self.became_writable |= event.is_writable(),
+        }
     }
 
     /// Moves the handshake on; true when both sides know each other, and a dialer has been let in.
@@ -257,12 +262,16 @@ impl Link {
 
     fn is_established(&self) -> bool {
         let is_let_in = !self.dials || self.deframer.opening.is_none();
-        !self.tls.is_handshaking() && !self.tls.wants_write() && is_let_in
+        let tls = &self.channel().tls;
+        !tls.is_handshaking() && !tls.wants_write() && is_let_in
     }
 
     /// Reads once, up to the length of `scratch`, and puts the frames that are whole into the inbox.
     pub fn read(&mut self, scratch: &mut [u8]) -> Result<(), LinkEnd> {
-        let got = match self.stream.read(scratch) {
+        let Some(channel) = &mut self.channel else {
+            return Ok(());
+        };
+        let got = match channel.stream.read(scratch) {
             Ok(0) if self.deframer.is_between() => return Err(LinkEnd::Closed),
             Ok(0) => return Err(LinkEnd::Truncated),
             Ok(got) => got,
@@ -277,33 +286,22 @@ impl Link {
         self.readable = got == scratch.len() || self.hung_up;
         let mut input = &scratch[..got];
         while !input.is_empty() {
-            if self.tls.read_tls(&mut input).map_err(LinkEnd::Io)? == 0 {
+            if channel.tls.read_tls(&mut input).map_err(LinkEnd::Io)? == 0 {
                 return Err(LinkEnd::Closed);
             }
-            if let Err(e) = self.tls.process_new_packets() {
+            if let Err(e) = channel.tls.process_new_packets() {
                 // The peer is told why, if its socket takes it.
-                let _ = self.tls.write_tls(&mut self.stream);
+                let _ = channel.tls.write_tls(&mut channel.stream);
                 return Err(LinkEnd::Tls(e));
             }
-            self.take_plaintext()?;
+            take_plaintext(&mut channel.tls, &mut self.deframer, &mut self.inbox)?;
         }
         Ok(())
     }
 
-    fn take_plaintext(&mut self) -> Result<(), LinkEnd> {
-        let mut reader = self.tls.reader();
-        loop {
-            let length = match reader.fill_buf() {
-                Ok([]) => return Err(LinkEnd::Closed),
-                Ok(chunk) => {
-                    self.deframer.feed(chunk, &mut self.inbox)?;
-                    chunk.len()
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) => return Err(LinkEnd::Io(e)),
-            };
-            reader.consume(length);
-        }
+    /// Whether it can be read, as far as is known.
+    pub fn is_readable(&self) -> bool {
+        self.readable && self.channel.is_some()
     }
 
     /// The next frame that came.
@@ -315,9 +313,14 @@ impl Link {
         next
     }
 
-    /// Bytes that wait to be sent and are not sealed.
+    /// Bytes that wait to be sent and are not sealed, or were not when they were lent.
     pub fn waiting_bytes(&self) -> usize {
         self.outbox.waiting_bytes()
+    }
+
+    /// Those of them that are not lent.
+    pub fn idle_bytes(&self) -> usize {
+        self.outbox.idle_bytes()
     }
 
     /// Bytes of a message that has not come whole.
@@ -330,15 +333,14 @@ impl Link {
         self.deframer.missing_bytes()
     }
 
-    /// Gives back all memory but that of its frames that came whole: it is to end. Says how much that was.
+    /// Gives back all memory but that of its frames that came whole, and of those that are lent: it is to end. Says how much that was.
     pub fn drop_all(&mut self) -> Dropped {
-        let dropped = Dropped {
-            waiting: self.waiting_bytes(),
-            partial: self.partial_bytes(),
-        };
+        let partial = self.partial_bytes();
         self.deframer.clear();
-        self.outbox = Outbox::new(LinkLimits::of_strangers().outbox);
-        dropped
+        Dropped {
+            waiting: self.outbox.close(),
+            partial,
+        }
     }
 
     /// Queues a frame; false if it was dropped.
@@ -348,51 +350,62 @@ impl Link {
 
     /// Whether [`Link::flush`] has something to do now.
     pub fn wants_flush(&self) -> bool {
-        !self.blocked && (self.tls.wants_write() || !self.outbox.is_empty())
+        let wants = |c: &Channel| !c.blocked && (c.tls.wants_write() || !self.outbox.is_empty());
+        self.channel.as_deref().is_some_and(wants)
     }
 
     /// Seals and writes what waits, as far as the socket takes it and others need not wait too long.
     pub fn flush(&mut self) -> Result<(), LinkEnd> {
-        for _ in 0..ROUNDS {
-            // Nothing is sealed while sealed bytes wait: those can't be dropped any more.
-            self.write()?;
-            if self.blocked || self.outbox.is_empty() || self.tls.is_handshaking() {
-                return Ok(());
-            }
-            self.seal().map_err(LinkEnd::Io)?;
+        match &mut self.channel {
+            Some(channel) => channel.flush(&mut self.outbox),
+            None => Ok(()),
         }
-        self.write()
     }
 
-    fn seal(&mut self) -> io::Result<()> {
-        let mut left = SEAL_BYTES;
-        while left > 0 && !self.outbox.is_empty() {
-            let mut writer = self.tls.writer();
-            let sealed = self
-                .outbox
-                .take(left, |pieces| writer.write_vectored(pieces))?;
-            if sealed == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            left -= sealed;
-        }
-        Ok(())
+    /// Lends the channel, with what one flush would seal; `None` where the socket takes nothing, or it is lent.
+    pub fn lend(&mut self) -> Option<Lent> {
+        let channel = self.channel.take_if(|channel| !channel.blocked)?;
+        self.became_writable = false;
+        let frames = self.outbox.lend(Lent::MOST_BYTES);
+        Some(Lent {
+            bytes: frames.waiting_bytes(),
+            channel,
+            frames,
+            end: None,
+        })
     }
 
-    fn write(&mut self) -> Result<(), LinkEnd> {
-        while self.tls.wants_write() {
-            match self.tls.write_tls(&mut self.stream) {
-                Ok(0) => return Err(LinkEnd::Io(io::ErrorKind::WriteZero.into())),
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.blocked = true;
-                    return Ok(());
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(LinkEnd::Io(e)),
-            }
+    /// Takes back what was lent.
+    pub fn give_back(&mut self, lent: Lent) {
+        let mut channel = lent.channel;
+        // Perhaps after it had taken no more.
+        channel.blocked &= !self.became_writable;
+        self.channel = Some(channel);
+        self.outbox.give_back(lent.frames);
+        self.end = self.end.take().or(lent.end);
+        if self.end.is_some() {
+            self.outbox.close();
         }
-        Ok(())
+    }
+}
+
+fn take_plaintext(
+    tls: &mut Connection,
+    deframer: &mut Deframer,
+    inbox: &mut VecDeque<Bytes>,
+) -> Result<(), LinkEnd> {
+    let mut reader = tls.reader();
+    loop {
+        let length = match reader.fill_buf() {
+            Ok([]) => return Err(LinkEnd::Closed),
+            Ok(chunk) => {
+                deframer.feed(chunk, inbox)?;
+                chunk.len()
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(LinkEnd::Io(e)),
+        };
+        reader.consume(length);
     }
 }
 

@@ -26,7 +26,10 @@ pub(crate) struct Outbox {
     limits: OutboxLimits,
     /// The segments of frames: of most it is one, and each counts as a frame.
     segments: VecDeque<Bytes>,
+    /// Bytes that wait, those that are lent among them.
     bytes: usize,
+    /// Bytes and segments that are lent.
+    lent: (usize, usize),
 }
 
 impl Outbox {
@@ -35,22 +38,29 @@ impl Outbox {
             limits,
             segments: VecDeque::new(),
             bytes: 0,
+            lent: (0, 0),
         }
     }
 
+    /// Whether nothing waits that is not lent.
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Bytes that wait, those that are lent among them.
     pub fn waiting_bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that wait and are not lent.
+    pub fn idle_bytes(&self) -> usize {
+        self.bytes - self.lent.0
     }
 
     /// Queues a frame; false if it was dropped.
     pub fn push(&mut self, frame: &Frame) -> bool {
         let bytes = frame.wire_bytes();
-        let count = self.segments.len() + frame.count();
+        let count = self.segments.len() + self.lent.1 + frame.count();
         if count > self.limits.frames || self.bytes + bytes > self.limits.bytes {
             return false;
         }
@@ -79,6 +89,40 @@ impl Outbox {
         let taken = seal(&pieces[..count])?;
         self.advance(taken);
         Ok(taken)
+    }
+
+    /// Takes out what is to be sealed elsewhere: from the first segment on, `most` bytes and what the last one has beyond. It counts here
+    /// until it is given back.
+    pub fn lend(&mut self, most: usize) -> Outbox {
+        let mut lent = Outbox::new(self.limits);
+        while lent.bytes < most
+            && let Some(segment) = self.segments.pop_front()
+        {
+            lent.bytes += segment.len();
+            lent.segments.push_back(segment);
+        }
+        self.lent = (lent.bytes, lent.segments.len());
+        lent
+    }
+
+    /// Takes back what is left of what was lent: it goes before all that came since.
+    pub fn give_back(&mut self, mut left: Outbox) {
+        self.bytes = self.idle_bytes() + left.bytes;
+        self.lent = (0, 0);
+        left.segments.append(&mut self.segments);
+        self.segments = left.segments;
+    }
+
+    /// Lets go of all that is not lent, and takes nothing more. Says how much that was.
+    pub fn close(&mut self) -> usize {
+        let dropped = self.idle_bytes();
+        self.limits = OutboxLimits {
+            bytes: 0,
+            frames: 0,
+        };
+        self.segments = VecDeque::new();
+        self.bytes = self.lent.0;
+        dropped
     }
 
     fn advance(&mut self, mut taken: usize) {
@@ -128,6 +172,52 @@ mod tests {
         assert!(outbox.is_empty());
         assert!(outbox.push(&frame(900)));
         assert!(!outbox.push(&frame(100)), "too many bytes");
+    }
+
+    /// What is lent counts until it is back; what is left of it comes first then.
+    #[test]
+    fn what_is_lent_counts() {
+        let mut outbox = Outbox::new(OutboxLimits {
+            bytes: 1000,
+            frames: 4,
+        });
+        assert!([100, 200, 300].iter().all(|n| outbox.push(&frame(*n))));
+        let mut lent = outbox.lend(105);
+        assert_eq!(lent.waiting_bytes(), 104 + 204, "whole segments");
+        assert_eq!((outbox.waiting_bytes(), outbox.idle_bytes()), (612, 304));
+        assert!(!outbox.push(&frame(390)), "too many bytes");
+        assert!(outbox.push(&frame(10)));
+        assert!(!outbox.push(&frame(10)), "too many");
+        let mut got = take(&mut lent, 120);
+        outbox.give_back(lent);
+        assert_eq!(outbox.waiting_bytes(), 188 + 304 + 14);
+        assert_eq!(outbox.waiting_bytes(), outbox.idle_bytes());
+        got.extend(take(&mut outbox, 10_000));
+        let frames = [100, 200, 300, 10].map(frame);
+        let sent: Vec<u8> = frames
+            .iter()
+            .flat_map(Frame::segments)
+            .flat_map(|s| s.to_vec())
+            .collect();
+        assert_eq!(got, sent);
+        assert!(outbox.push(&frame(990)), "there is room again");
+    }
+
+    /// An outbox that is closed lets go of all but what is lent, and takes nothing.
+    #[test]
+    fn a_closed_outbox_takes_nothing() {
+        let mut outbox = Outbox::new(OutboxLimits {
+            bytes: 1000,
+            frames: 4,
+        });
+        assert!([100, 200].iter().all(|n| outbox.push(&frame(*n))));
+        let lent = outbox.lend(100);
+        assert_eq!(outbox.close(), 204);
+        assert_eq!((outbox.waiting_bytes(), outbox.idle_bytes()), (104, 0));
+        assert!(!outbox.push(&frame(10)));
+        outbox.give_back(lent);
+        assert_eq!(outbox.close(), 104);
+        assert!(outbox.is_empty() && outbox.waiting_bytes() == 0);
     }
 
     /// The bytes come out in order, however they are cut.

@@ -30,6 +30,8 @@ use crate::guests::Guest;
 use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
 use crate::outbox::OutboxLimits;
+use crate::sealers::Sealing;
+use crate::threads::Panicked;
 use crate::tls::Identity;
 use crate::util::{self, LogLimit};
 use guests::{CONNECTIONS_PER_GUEST, Guests};
@@ -307,6 +309,19 @@ impl ReplicaLinks {
             dropped_replies: 0,
             log: LogLimit::default(),
         })
+    }
+
+    /// Has long frames, and many together, sealed and written by threads of their own, where `sealing` says so; `died` is told where one of
+    /// these panics: what it was given is lost, and its links stand still.
+    ///
+    /// # Errors
+    /// If the system gives no more threads.
+    pub fn spawn_sealers(
+        &mut self,
+        sealing: Sealing,
+        died: impl FnOnce(Panicked) + Clone + Send + 'static,
+    ) -> io::Result<()> {
+        self.hub.spawn_sealers(sealing, died)
     }
 
     /// Wakes the thread that waits in [`ReplicaLinks::poll`].

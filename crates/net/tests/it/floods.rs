@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{Cluster, Raw, client_key, eventually, other_client_key};
+use crate::support::{Cluster, Raw, SEALINGS, client_key, eventually, other_client_key};
 use bytes::Bytes;
-use quorate_net::{ClientEvent, ConnectionId, Event, Frame, Limits};
+use quorate_net::{ClientEvent, ConnectionId, Event, Frame, Limits, Sealing};
 use quorate_wire::message::{
     ClientMessage, Fetch, PeerMessage, ReplicaMessage, Reply, ReplyBody, Request,
 };
@@ -193,12 +193,16 @@ fn who_connects_again_and_again_is_put_aside() {
 /// When clients that don't read fill what all clients may have waiting, the one that has most is let go.
 #[test]
 fn who_does_not_read_makes_room() {
+    SEALINGS.into_iter().for_each(makes_room);
+}
+
+fn makes_room(sealing: Sealing) {
     let limits = Limits {
         client_queue_bytes: 20 << 20,
         clients_queue_bytes: 24 << 20,
         ..Limits::default()
     };
-    let cluster = Cluster::start(1, limits);
+    let cluster = Cluster::start_sealing(1, limits, sealing);
     let raw = |key| {
         let raw = Raw::connect(&cluster.group, &key);
         (raw, cluster.next_client(0))
@@ -243,7 +247,11 @@ impl Drop for Counted {
 /// a few MiB of answers have in common with that, and what comes is right either way.
 #[test]
 fn unread_answers_keep_little_beside_themselves() {
-    let cluster = Cluster::start(1, Limits::default());
+    SEALINGS.into_iter().for_each(keep_little);
+}
+
+fn keep_little(sealing: Sealing) {
+    let cluster = Cluster::start_sealing(1, Limits::default(), sealing);
     let mut deaf = Raw::connect(&cluster.group, &client_key());
     let id = cluster.next_client(0);
     let (kept, count, length) = (Arc::new(AtomicUsize::new(0)), 200, 1 << 16);
@@ -266,7 +274,11 @@ fn unread_answers_keep_little_beside_themselves() {
 /// Who does not take its answers is asked for no more questions, and is when it has taken them; others are served all the while.
 #[test]
 fn who_does_not_read_is_not_read() {
-    let cluster = Cluster::start(1, Limits::default());
+    SEALINGS.into_iter().for_each(is_not_read);
+}
+
+fn is_not_read(sealing: Sealing) {
+    let cluster = Cluster::start_sealing(1, Limits::default(), sealing);
     let raw = |key| {
         let raw = Raw::connect(&cluster.group, &key);
         (raw, cluster.next_client(0))

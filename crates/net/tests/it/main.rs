@@ -4,4 +4,5 @@ mod epochs;
 mod floods;
 mod guests;
 mod links;
+mod sealers;
 mod support;

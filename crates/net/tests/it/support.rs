@@ -12,7 +12,7 @@ use quorate_credential::Chain;
 use quorate_net::group::{Files, Protocol, Purpose};
 use quorate_net::{
     ClientEvent, ClientLinks, ConnectionId, Event, Frame, Group, Identity, Limits, ReplicaLinks,
-    Waker, bind, tls,
+    Sealing, Waker, bind, tls,
 };
 use quorate_wire::message::PeerMessage;
 use quorate_wire::{Encode, EpochCertificate, KeyPair, PublicKey, ReplicaId};
@@ -186,6 +186,18 @@ impl<M: Member> Drop for Driven<M> {
     }
 }
 
+/// Whether what replicas send is sealed by the threads that own the links, or all of it by others: nobody can tell.
+pub const SEALINGS: [Sealing; 2] = [
+    Sealing {
+        threads: 0,
+        from: 1,
+    },
+    Sealing {
+        threads: 2,
+        from: 1,
+    },
+];
+
 /// What replicas are known by.
 enum Keys {
     /// The keys in the group file.
@@ -197,6 +209,7 @@ enum Keys {
 pub struct Cluster {
     pub group: Arc<Group>,
     limits: Limits,
+    sealing: Sealing,
     nodes: Vec<Option<Driven<ReplicaLinks>>>,
     /// The number of each replica's epoch, where replicas have key holders.
     epochs: Mutex<Vec<u64>>,
@@ -205,6 +218,11 @@ pub struct Cluster {
 impl Cluster {
     pub fn start(n: u8, limits: Limits) -> Cluster {
         Cluster::start_with(n, limits, Keys::Own, None)
+    }
+
+    /// A group whose replicas have what they send sealed in this way.
+    pub fn start_sealing(n: u8, limits: Limits, sealing: Sealing) -> Cluster {
+        Cluster::start_as(n, limits, Keys::Own, None, sealing)
     }
 
     /// A group whose replicas have key holders.
@@ -232,6 +250,16 @@ impl Cluster {
     }
 
     fn start_with(n: u8, limits: Limits, keys: Keys, owner: Option<PublicKey>) -> Cluster {
+        Cluster::start_as(n, limits, keys, owner, SEALINGS[0])
+    }
+
+    fn start_as(
+        n: u8,
+        limits: Limits,
+        keys: Keys,
+        owner: Option<PublicKey>,
+        sealing: Sealing,
+    ) -> Cluster {
         let listeners: Vec<_> = (0..n)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -266,6 +294,7 @@ impl Cluster {
         let mut cluster = Cluster {
             group: Arc::new(group),
             limits,
+            sealing,
             nodes: Vec::new(),
             epochs: Mutex::new(vec![0; usize::from(n)]),
         };
@@ -280,7 +309,10 @@ impl Cluster {
         let identity = self.new_identity(id);
         let group = self.group.clone();
         let links = ReplicaLinks::start(group, ReplicaId(id), &identity, listener, self.limits);
-        Driven::new(links.unwrap())
+        let mut links = links.unwrap();
+        let died = |panicked| panic!("{panicked}");
+        links.spawn_sealers(self.sealing, died).unwrap();
+        Driven::new(links)
     }
 
     /// A replica's key: the one in the group file, or that of its next epoch.
@@ -461,7 +493,9 @@ impl Raw {
     }
 
     /// Takes so many bytes of what it is sent.
-    pub fn take(&mut self, bytes: usize) {
-        self.0.read_exact(&mut vec![0; bytes]).unwrap();
+    pub fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let mut taken = vec![0; bytes];
+        self.0.read_exact(&mut taken).unwrap();
+        taken
     }
 }
