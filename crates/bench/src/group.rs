@@ -40,6 +40,8 @@ pub struct Setup {
     pub one_by_one: bool,
     /// Threads that check signatures; 0: the replica's own does.
     pub verifiers: usize,
+    /// Threads that seal what is long; 0: the replica's own does.
+    pub sealers: usize,
     /// What is replicated: files in this way, or the service that does nothing.
     pub files: Option<Serving>,
     /// Whether the volume has an owner, and so may have guests.
@@ -117,6 +119,7 @@ impl Running {
                 workers: setup.workers,
                 one_by_one: setup.one_by_one,
                 verifiers: setup.verifiers,
+                sealers: setup.sealers,
                 files: setup.files,
                 fault: setup
                     .fault

@@ -23,14 +23,28 @@ const WINDOW: usize = 64;
 /// Separate clients, where they are what a switch is about.
 const MANY: usize = 100;
 
-/// Runs the benchmark; where so many threads are to check signatures, also with these.
+/// How many threads of each replica are to do what its ordering thread does else, where that is to be measured as well.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside {
+    /// Check signatures.
+    pub verifiers: Option<usize>,
+    /// Seal what is long, or much together.
+    pub sealers: Option<usize>,
+}
+
+/// Runs the benchmark.
 ///
 /// # Errors
 /// Where a group does not start or answer.
-pub async fn run(options: &Options, verifiers: Option<usize>, report: &mut Report) -> Result<()> {
+pub async fn run(options: &Options, beside: Beside, report: &mut Report) -> Result<()> {
     let mut variants = variants();
-    if let Some(verifiers) = verifiers {
+    if let Some(verifiers) = beside.verifiers {
         variants.extend(verifying(verifiers));
+    }
+    if let Some(sealers) = beside.sealers {
+        let mut sealing = variant("BFT memory, sealers", 4, Durability::Memory);
+        sealing.setup.sealers = sealers;
+        variants.push(sealing);
     }
     let cases = cases(options, &variants);
     let switches = switches();
@@ -82,6 +96,7 @@ pub(crate) fn variant(name: &str, replicas: usize, durability: Durability) -> Va
             workers: 0,
             one_by_one: false,
             verifiers: 0,
+            sealers: 0,
             owned: false,
             files: None,
             fault: None,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use quorate_execution::graph::Conflicts;
 use quorate_files::Admission;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, Options, Trust, Tuning, Verification};
+use quorate_node::{Daemon, Options, Sealing, Trust, Tuning, Verification};
 use quorate_wire::ReplicaId;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,9 @@ pub struct Spec {
     /// Threads that check signatures beside the replica's own.
     #[serde(default)]
     pub verifiers: usize,
+    /// Threads that seal what is long beside the replica's own.
+    #[serde(default)]
+    pub sealers: usize,
     /// How files are served, if it is not the null service.
     #[serde(default)]
     pub files: Option<Serving>,
@@ -111,6 +114,10 @@ pub fn run(spec: &str) -> Result<()> {
         verification: Verification {
             threads: spec.verifiers,
             ..Verification::default()
+        },
+        sealing: Sealing {
+            threads: spec.sealers,
+            ..Sealing::default()
         },
         fault: spec.fault.map(|name| name.parse()).transpose()?,
     };

@@ -34,6 +34,7 @@ pub struct Group {
     byzantine: Option<(u8, String)>,
     workers: u16,
     verifiers: u16,
+    sealers: u16,
     /// The links of its members.
     pub net: Net,
 }
@@ -96,6 +97,7 @@ impl Group {
             byzantine: knobs.byzantine.map(|(id, fault)| (id, fault.to_string())),
             workers: knobs.workers,
             verifiers: knobs.verifiers,
+            sealers: knobs.sealers,
             net,
         };
         for id in 0..knobs.replicas {
@@ -185,6 +187,8 @@ impl Group {
         command.args(["--workers", &self.workers.to_string()]);
         command.args(["--verifiers", &self.verifiers.to_string()]);
         command.args(["--verify-from", "1"]);
+        command.args(["--sealers", &self.sealers.to_string()]);
+        command.args(["--seal-from", "1"]);
         command.arg("--group").arg(self.group_file());
         command.arg("--data").arg(data(&self.directory, id));
         self.add_routes(&mut command, Node::Replica(id));

@@ -20,6 +20,8 @@ pub struct Knobs {
     pub workers: u16,
     /// Threads that check signatures, to which all are handed.
     pub verifiers: u16,
+    /// Threads that seal, to which all is handed that is sent.
+    pub sealers: u16,
     /// Clients of the library.
     pub clients: u8,
     /// Mounts.
@@ -59,6 +61,7 @@ impl Knobs {
             rest_ms: dice.pick(&[5, 20, 60]),
             disks: means.disks,
             verifiers: dice.pick(&[0, 1, 3]),
+            sealers: dice.pick(&[0, 1, 2]),
         }
     }
 
@@ -85,8 +88,8 @@ impl fmt::Display for Knobs {
         let signed = if self.signed { "signed" } else { "MACs" };
         write!(
             f,
-            ", {signed}, {} workers, {} verifiers, {} clients, {} mounts, rests up to {} ms",
-            self.workers, self.verifiers, self.clients, self.mounts, self.rest_ms
+            ", {signed}, {} workers, {} verifiers, {} sealers, {} clients, {} mounts, rests up to {} ms",
+            self.workers, self.verifiers, self.sealers, self.clients, self.mounts, self.rest_ms
         )
     }
 }
@@ -113,6 +116,7 @@ mod tests {
         );
         assert!(all.iter().any(|k| k.mounts == 2 && k.workers > 0));
         assert!(all.iter().any(|k| k.signed && k.verifiers > 1));
+        assert!([0, 1, 2].map(|n| all.iter().any(|k| k.sealers == n)) == [true; 3]);
         let none = Means {
             mounts: false,
             disks: false,

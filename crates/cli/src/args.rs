@@ -126,6 +126,10 @@ pub struct Up {
     /// processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=64))]
     pub verifiers: Option<u16>,
+    /// Encrypt and write what is long on so many threads beside the one that orders, in each replica; 0: on that one [default: by the number of
+    /// processors].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=64))]
+    pub sealers: Option<u16>,
     /// Renew the keys of all links so often instead of every 15 s; 0: never. Kept for the next time. A group is made so that its clients rely on it.
     #[arg(long, value_name = "TIME", value_parser = time::refresh)]
     pub key_refresh: Option<Duration>,

@@ -5,7 +5,8 @@
 //! log thread   -------------> | ordering thread | --> store thread  (one layer after the other)
 //! store thread -------------> |  and all links  | --> workers       (operations beside each other; none, if not asked for)
 //! workers      -------------> |                 | --> verifiers     (signatures, where processors are to spare)
-//! verifiers    -------------> |                 |
+//! verifiers    -------------> |                 | --> sealers       (what is long, to be sent; likewise)
+//! sealers      -------------> |                 |
 //! ```
 //!
 //! The ordering thread owns the [`Replica`](quorate_replica::Replica) and all links of the replica. In each turn it
@@ -47,7 +48,7 @@ use quorate_net::group::Durability;
 use quorate_net::holder::AskError;
 use quorate_net::threads::Panicked;
 use quorate_net::{
-    Epochs, Group, Identity, KeyError, Limits, ListenError, ReplicaLinks, Waker, bind,
+    Epochs, Group, Identity, KeyError, Limits, ListenError, ReplicaLinks, Sealing, Waker, bind,
 };
 use quorate_replica::Signing;
 use quorate_store::StoreError;
@@ -107,6 +108,8 @@ pub struct Options {
     pub conflicts: Conflicts,
     /// Where signatures are checked. Replicas of a group need not be alike in this.
     pub verification: Verification,
+    /// Where frames are sealed. Nor in this.
+    pub sealing: Sealing,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
 }
@@ -135,6 +138,7 @@ impl Options {
             workers: 0,
             conflicts: Conflicts::Declared,
             verification: Verification::default(),
+            sealing: Sealing::default(),
             fault: None,
         }
     }
@@ -340,6 +344,7 @@ impl Daemon {
             workers,
             conflicts,
             verification,
+            sealing,
             fault,
         } = options;
         let begin = core_thread::clock_start();
@@ -402,7 +407,7 @@ impl Daemon {
         };
         let keyed_ms = since_begin();
         let limits = Limits::default();
-        let links =
+        let mut links =
             ReplicaLinks::start_with(group.clone(), me, &identity, epochs, listener, limits)
                 .map_err(io)?;
         // Bounded by what this thread has asked for: a completion for each record that the protocol's window lets be open, a layer for
@@ -411,6 +416,7 @@ impl Daemon {
         let (sender, woken) = mpsc::channel();
         let mailbox = Mailbox(sender, links.waker());
         let died = mailbox.died();
+        links.spawn_sealers(sealing, died.clone()).map_err(io)?;
         let wal = {
             let mailbox = mailbox.clone();
             let tell = move |event| mailbox.put(Wake::Log(event));

@@ -15,6 +15,6 @@ pub mod wal;
 pub use daemon::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Verification};
 pub use quorate_agreement::Tuning;
 pub use quorate_net::{
-    Group, GroupError, Identity, KeyError, disk, generate, group, hex, keys, tls,
+    Group, GroupError, Identity, KeyError, Sealing, disk, generate, group, hex, keys, tls,
 };
 pub use wal::{Recovery, Wal, WalError, WalEvent, WalOptions, WalThread};

@@ -135,6 +135,13 @@ pub struct Replica {
     /// Hand signatures to these threads when there are so many; for tests.
     #[arg(long, value_name = "N", hide = true)]
     pub verify_from: Option<u16>,
+    /// Encrypt and write what is long, such as content of files, on so many threads beside the one that orders; 0: on that one [default: none
+    /// on up to 3 processors, then 1, and 2 from 8 on].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=64))]
+    pub sealers: Option<u16>,
+    /// Hand to these threads what has so many bytes; for tests.
+    #[arg(long, value_name = "BYTES", hide = true)]
+    pub seal_from: Option<u32>,
     /// Misbehave, for a demonstration. Refused unless the group was made by `quorate up`.
     #[arg(long, value_name = "KIND", hide = true)]
     pub fault: Option<Fault>,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use quorate_bench::group::Launcher;
+use quorate_bench::micro::Beside;
 use quorate_bench::plot::Plot;
 use quorate_bench::report::{Report, Table};
 use quorate_bench::{
@@ -18,11 +19,15 @@ use crate::commands;
 
 pub fn run(args: &Bench) -> Result<()> {
     match &args.benchmark {
-        Benchmark::Micro(Micro { measure, verifiers }) => {
+        Benchmark::Micro(args) => {
+            let Micro { measure, .. } = args;
             let options = options(measure)?;
             let mut report = Report::new("micro", options.seconds);
-            let verifiers = verifiers.map(usize::from);
-            let ended = to_its_end(micro::run(&options, verifiers, &mut report));
+            let beside = Beside {
+                verifiers: args.verifiers.map(usize::from),
+                sealers: args.sealers.map(usize::from),
+            };
+            let ended = to_its_end(micro::run(&options, beside, &mut report));
             report.cut_short = why(&ended);
             let (tables, plots) = (micro::tables(&report), micro::plots(&report));
             show(measure, &report, &report, &tables, plots, ended)

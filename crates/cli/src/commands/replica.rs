@@ -9,7 +9,9 @@ use quorate_execution::graph::Conflicts;
 use quorate_files::{Admission, FileService, Genesis};
 use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning, Verification};
+use quorate_node::{
+    Daemon, DaemonError, KeyHolder, Options, Sealing, Stopper, Trust, Tuning, Verification,
+};
 use quorate_wire::ReplicaId;
 use quorate_wire::message::Report;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -49,6 +51,15 @@ fn verification(args: &Replica) -> Verification {
     Verification {
         threads: args.verifiers.map_or(usual.threads, usize::from),
         from: args.verify_from.map_or(usual.from, usize::from),
+    }
+}
+
+/// Where frames are sealed.
+fn sealing(args: &Replica) -> Sealing {
+    let usual = Sealing::default();
+    Sealing {
+        threads: args.sealers.map_or(usual.threads, usize::from),
+        from: args.seal_from.map_or(usual.from, |bytes| bytes as usize),
     }
 }
 
@@ -100,6 +111,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         workers: args.workers.into(),
         conflicts: Conflicts::Declared,
         verification: verification(args),
+        sealing: sealing(args),
         fault: args.fault,
     };
     let runtime = commands::runtime()?;

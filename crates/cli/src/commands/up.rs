@@ -203,6 +203,9 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
         if let (Role::Replica(_), Some(verifiers)) = (role, args.verifiers) {
             arguments.extend(["--verifiers".into(), verifiers.to_string().into()]);
         }
+        if let (Role::Replica(_), Some(sealers)) = (role, args.sealers) {
+            arguments.extend(["--sealers".into(), sealers.to_string().into()]);
+        }
         if let (Role::Replica(_), Some((_, fault))) = (role, fault) {
             arguments.extend(["--fault".into(), fault.to_string().into()]);
         }

@@ -37,6 +37,7 @@ fn torment(seed: u64, byzantine: Option<(u8, Fault)>, signed: bool) {
         signed,
         workers: 0,
         verifiers: if signed { 2 } else { 0 },
+        sealers: if signed { 0 } else { 1 },
         clients: 4,
         // See docs/chaos.md: a process that has files open on a mount may wait for the group when it starts a replica.
         mounts: 0,

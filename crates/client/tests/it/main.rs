@@ -12,6 +12,7 @@ mod holds;
 mod locks;
 mod making;
 mod options;
+mod sealers;
 mod service;
 mod sharing;
 mod verifiers;

@@ -301,6 +301,9 @@ impl Group {
         // Some have all signatures checked beside the thread that orders, some none: nobody can tell.
         let verifiers = if id.is_multiple_of(2) { "2" } else { "0" };
         command.args(["--verifiers", verifiers, "--verify-from", "1"]);
+        // And some have all sealed beside it.
+        let sealers = if id % 4 > 1 { "1" } else { "0" };
+        command.args(["--sealers", sealers, "--seal-from", "1"]);
         if has_holders {
             command.args(["--key-refresh", "1s"]);
         }
