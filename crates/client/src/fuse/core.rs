@@ -125,6 +125,12 @@ impl Core {
         self.owners.is_some()
     }
 
+    /// Whether one group keeps the volume, and judges by the rights of this machine's users: a guest's scope can end at any time, and several groups have no operation
+    /// that makes a file without opening it.
+    pub fn is_of_one_group(&self) -> bool {
+        !self.is_guest() && self.volume.group().is_some()
+    }
+
     /// Attributes as the kernel gets them.
     pub fn told(&self, attr: &Attr) -> FileAttr {
         let mut shown = self.root.attr(attr);

@@ -41,12 +41,6 @@ pub(super) struct JustOpened {
     pub answer: FopenFlags,
 }
 
-/// What became of a file that was to be made.
-enum Came {
-    Made(Attr),
-    Opened(JustOpened),
-}
-
 impl Core {
     pub async fn open(self: &Arc<Core>, who: &Who, ino: Ino, how: i32) -> Result<JustOpened> {
         let flags = open_flags(how);
@@ -113,85 +107,83 @@ impl Core {
     ) -> Result<JustOpened> {
         self.changeable(parent)?;
         let _changing = self.changing();
-        let mut flags = open_flags(how);
-        let (attr, handle) = if self.can_do_without_handle() {
-            match self.make_or_open(who, parent, name, bits, how).await? {
-                Came::Made(attr) => (attr, None),
-                Came::Opened(opened) => return Ok(opened),
+        if !self.is_of_one_group() || self.handles.are_many() {
+            return self.create_at_group(who, parent, name, bits, how).await;
+        }
+        // What is made here needs no handle at the group, as what is opened needs none.
+        for attempt in 1.. {
+            let made = self.make(who, parent, name.clone(), bits, how).await?;
+            // Also if this was asked twice, and made the first time.
+            if made.created || has(how, OFlags::EXCL) {
+                return self.just_made(who, made.attr, None, how).await;
             }
-        } else {
-            if has(how, OFlags::EXCL) {
-                flags |= flags::EXCLUSIVE;
+            if made.attr.kind == Kind::Directory {
+                break;
             }
-            let create = Create {
-                parent,
-                name,
-                mode: bits.mode & MODE_BITS,
-                umask: bits.umask,
-                flags,
+            // Somebody else was first.
+            let mut opened = match self.open(who, made.attr.ino, how).await {
+                // It has lost the name again.
+                Err(fuser::Errno::ESTALE) if attempt < MAKE_ATTEMPTS => continue,
+                opened => opened?,
             };
-            let generations = self.volume.generations();
-            let created = self.change_names(who, vec![parent], Action::Create(create));
-            let Answer::Opened(opened) = created.await? else {
-                return Err(CallError::Garbled.into());
-            };
-            let generation = self.volume.generation_in(&generations, opened.attr.ino);
-            (opened.attr, Some((generation, opened.handle)))
-        };
-        let file = self.handles.add(attr.ino, who, flags, handle);
-        self.changes.open(file.ino());
-        let attr = match self.fresh(attr).await {
-            Ok(attr) => attr,
-            Err(errno) => {
-                if let Some(file) = self.handles.remove(file.number) {
-                    self.release(file).await;
-                }
-                return Err(errno);
-            }
-        };
-        Ok(self.just_opened(file, attr, how).await)
+            opened.attr = self.fresh_or_close(&opened.file, opened.attr).await?;
+            return Ok(opened);
+        }
+        Err(fuser::Errno::EISDIR)
     }
 
-    /// Whether what is made here needs no handle at the group, as what is opened needs none. A guest's rights are looked at when a file is opened.
-    fn can_do_without_handle(&self) -> bool {
-        !self.is_guest() && self.volume.group().is_some() && !self.handles.are_many()
-    }
-
-    /// Makes a file, or opens what somebody else has given the name to.
-    async fn make_or_open(
+    /// Makes a file and opens it at the group, or opens what has the name.
+    async fn create_at_group(
         self: &Arc<Core>,
         who: &Who,
         parent: Ino,
         name: Bytes,
         bits: Bits,
         how: i32,
-    ) -> Result<Came> {
-        for attempt in 1.. {
-            let made = self.make(who, parent, name.clone(), bits, how).await?;
-            // Also if this was asked twice, and made the first time.
-            if made.created || has(how, OFlags::EXCL) {
-                return Ok(Came::Made(made.attr));
-            }
-            if made.attr.kind == Kind::Directory {
-                break;
-            }
-            let mut opened = match self.open(who, made.attr.ino, how).await {
-                // It has lost the name again.
-                Err(fuser::Errno::ESTALE) if attempt < MAKE_ATTEMPTS => continue,
-                opened => opened?,
-            };
-            match self.fresh(opened.attr.clone()).await {
-                Ok(attr) => opened.attr = attr,
-                Err(errno) => {
-                    if let Some(file) = self.handles.remove(opened.file.number) {
-                        self.release(file).await;
-                    }
-                    return Err(errno);
-                }
-            }
-            return Ok(Came::Opened(opened));
+    ) -> Result<JustOpened> {
+        let mut flags = open_flags(how);
+        if has(how, OFlags::EXCL) {
+            flags |= flags::EXCLUSIVE;
         }
-        Err(fuser::Errno::EISDIR)
+        let create = Create {
+            parent,
+            name,
+            mode: bits.mode & MODE_BITS,
+            umask: bits.umask,
+            flags,
+        };
+        let generations = self.volume.generations();
+        let created = self.change_names(who, vec![parent], Action::Create(create));
+        let Answer::Opened(opened) = created.await? else {
+            return Err(CallError::Garbled.into());
+        };
+        let generation = self.volume.generation_in(&generations, opened.attr.ino);
+        let handle = Some((generation, opened.handle));
+        self.just_made(who, opened.attr, handle, how).await
+    }
+
+    async fn just_made(
+        self: &Arc<Core>,
+        who: &Who,
+        attr: Attr,
+        handle: Option<(u64, Handle)>,
+        how: i32,
+    ) -> Result<JustOpened> {
+        let file = self.handles.add(attr.ino, who, open_flags(how), handle);
+        self.changes.open(file.ino());
+        let attr = self.fresh_or_close(&file, attr).await?;
+        Ok(self.just_opened(file, attr, how).await)
+    }
+
+    /// As [`Core::fresh`], for a file of which the kernel hears nothing where that fails.
+    async fn fresh_or_close(self: &Arc<Core>, file: &Arc<OpenFile>, attr: Attr) -> Result<Attr> {
+        let fresh = self.fresh(attr).await;
+        if fresh.is_err()
+            && let Some(file) = self.handles.remove(file.number)
+        {
+            self.release(file).await;
+        }
+        fresh
     }
 
     /// Makes a file, or finds what has the name.

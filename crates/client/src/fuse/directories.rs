@@ -27,7 +27,7 @@ pub(super) struct Began(u64);
 #[derive(Debug)]
 struct Seen {
     attr: Attr,
-    /// When an own change that left it so was asked for, and when that was noted; if nothing is known that came after.
+    /// When it was noted that an own change left it so, and when that change was asked for; if nothing is known that came after.
     left: Option<(Began, Instant)>,
     /// What was begun before may have left it otherwise than it is now.
     since: Began,
@@ -211,11 +211,9 @@ impl Directories {
 }
 
 impl Core {
-    /// Whether what own changes tell of directories is of use. A guest's scope can end at any time, and each of several groups numbers objects by itself.
+    /// Whether what own changes tell of directories is of use.
     fn keeps_directories(&self) -> bool {
-        !self.is_guest()
-            && self.volume.group().is_some()
-            && self.caching.directories.most > Duration::ZERO
+        self.is_of_one_group() && self.caching.directories.most > Duration::ZERO
     }
 
     /// Changes names in these directories, and keeps what they have become for the kernel's next question.
