@@ -4,14 +4,11 @@
 //! would do in a flush, and hands back the channel and what is left. None of them waits for a socket. What waits here is bounded by who
 //! lends: a link has one channel.
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use crate::channel::Lent;
 use crate::hub::Lane;
-use crate::threads::{self, Panicked};
+use crate::threads::{Crew, Panicked};
 
 /// To seal and write this takes the owner several times as long as to hand it over, and the hand-over costs the machine little more
 /// (docs/performance.md).
@@ -74,33 +71,7 @@ pub(crate) struct Errand {
 #[derive(Debug)]
 pub(crate) struct Sealers {
     sealing: Sealing,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    /// An errand has come, or no more will.
-    woken: Condvar,
-    done: Mutex<Vec<Errand>>,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    /// By lane: what goes to replicas is not to wait for what goes to clients.
-    errands: [VecDeque<Errand>; 2],
-    has_ended: bool,
-}
-
-impl Queue {
-    fn pop(&mut self) -> Option<Errand> {
-        self.errands.iter_mut().find_map(VecDeque::pop_front)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.errands.iter().all(VecDeque::is_empty)
-    }
+    crew: Crew<Errand, Errand>,
 }
 
 impl Sealers {
@@ -113,18 +84,12 @@ impl Sealers {
         tell: impl Fn() + Clone + Send + 'static,
         died: impl FnOnce(Panicked) + Clone + Send + 'static,
     ) -> io::Result<Sealers> {
-        let mut sealers = Sealers {
-            sealing,
-            shared: Arc::default(),
-            threads: Vec::new(),
+        let seal = |mut errand: Errand| {
+            errand.lent.flush();
+            errand
         };
-        for at in 0..sealing.threads {
-            let (shared, tell) = (sealers.shared.clone(), tell.clone());
-            let work = move || shared.work(&tell);
-            let thread = threads::spawn(&format!("sealer {at}"), died.clone(), work)?;
-            sealers.threads.push(thread);
-        }
-        Ok(sealers)
+        let crew = Crew::spawn(("sealer", sealing.threads), seal, tell, died)?;
+        Ok(Sealers { sealing, crew })
     }
 
     /// How they are to be used.
@@ -132,67 +97,16 @@ impl Sealers {
         self.sealing
     }
 
-    /// Has channels' frames sealed and written.
+    /// Has channels' frames sealed and written: also where this ends before, as far as the sockets take it, since it may be the last that is said. What goes to
+    /// replicas is not to wait for what goes to clients.
     pub fn send(&self, errands: Vec<Errand>) {
-        let several = match errands.len() {
-            0 => return,
-            n => n > 1,
-        };
-        let mut queue = lock(&self.shared.queue);
-        for errand in errands {
-            queue.errands[errand.lane as usize].push_back(errand);
-        }
-        drop(queue);
-        match several {
-            true => self.shared.woken.notify_all(),
-            false => self.shared.woken.notify_one(),
-        }
+        self.crew.send(errands, |errand| errand.lane == Lane::First);
     }
 
     /// What has been done since the last time.
     pub fn take_done(&self) -> Vec<Errand> {
-        std::mem::take(&mut *lock(&self.shared.done))
+        self.crew.take_done()
     }
-}
-
-impl Drop for Sealers {
-    /// What was handed over is written, as far as the sockets take it: it may be the last that is said.
-    fn drop(&mut self) {
-        lock(&self.shared.queue).has_ended = true;
-        self.shared.woken.notify_all();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn work(&self, tell: &impl Fn()) {
-        while let Some(mut errand) = self.next() {
-            errand.lent.flush();
-            let mut done = lock(&self.done);
-            let is_first = done.is_empty();
-            done.push(errand);
-            drop(done);
-            // Whoever put something there before has told of it, and it has not been taken.
-            if is_first {
-                tell();
-            }
-        }
-    }
-
-    fn next(&self) -> Option<Errand> {
-        let queue = lock(&self.queue);
-        let mut queue = self
-            .woken
-            .wait_while(queue, |queue| !queue.has_ended && queue.is_empty())
-            .unwrap_or_else(PoisonError::into_inner);
-        queue.pop()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,10 +3,14 @@
 //! Whoever gave such a thread something to do waits for its word, and a thread that has panicked gives none. So it is started here, and its
 //! panic is told like all else that it has to say.
 
+mod crew;
+
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{Builder, JoinHandle};
+
+pub use crew::Crew;
 
 /// A thread has panicked. Where in the code, the panic itself has said on standard error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,12 +3,10 @@
 //! All signatures of a batch are checked together, at about half the cost of one after the other, and one by one only if one of them is
 //! wrong. How many batches wait here is bounded by who hands them over (`staging.rs`).
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::collections::BTreeMap;
 
 use quorate_agreement::Signed;
-use quorate_net::threads::{self, Panicked};
+use quorate_net::threads::{Crew, Panicked};
 use quorate_wire::auth::verify_all;
 
 use super::staging::{Judged, Open};
@@ -42,22 +40,7 @@ fn threads_for(processors: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Verifiers {
     verification: Verification,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    /// A batch has come, or no more will.
-    woken: Condvar,
-    done: Mutex<Vec<Vec<Judged>>>,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    batches: VecDeque<Vec<Open>>,
-    has_ended: bool,
+    crew: Crew<Vec<Open>, Vec<Judged>>,
 }
 
 impl Verifiers {
@@ -70,18 +53,8 @@ impl Verifiers {
         tell: impl Fn() + Clone + Send + 'static,
         died: impl FnOnce(Panicked) + Clone + Send + 'static,
     ) -> std::io::Result<Verifiers> {
-        let mut verifiers = Verifiers {
-            verification,
-            shared: Arc::default(),
-            threads: Vec::new(),
-        };
-        for at in 0..verification.threads {
-            let (shared, tell) = (verifiers.shared.clone(), tell.clone());
-            let work = move || shared.work(&tell);
-            let thread = threads::spawn(&format!("verifier {at}"), died.clone(), work)?;
-            verifiers.threads.push(thread);
-        }
-        Ok(verifiers)
+        let crew = Crew::spawn(("verifier", verification.threads), judge, tell, died)?;
+        Ok(Verifiers { verification, crew })
     }
 
     /// How they are to be used.
@@ -91,51 +64,18 @@ impl Verifiers {
 
     /// Has a batch checked.
     pub fn check(&self, batch: Vec<Open>) {
-        lock(&self.shared.queue).batches.push_back(batch);
-        self.shared.woken.notify_one();
+        self.crew.send(vec![batch], |_| false);
     }
 
     /// The batches that were checked since the last time.
     pub fn take_done(&self) -> Vec<Vec<Judged>> {
-        std::mem::take(&mut *lock(&self.shared.done))
+        self.crew.take_done()
     }
 }
 
 impl Drop for Verifiers {
     fn drop(&mut self) {
-        let mut queue = lock(&self.shared.queue);
-        queue.has_ended = true;
-        queue.batches.clear();
-        drop(queue);
-        self.shared.woken.notify_all();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn work(&self, tell: &impl Fn()) {
-        while let Some(batch) = self.next() {
-            let judged = judge(batch);
-            let mut done = lock(&self.done);
-            let is_first = done.is_empty();
-            done.push(judged);
-            drop(done);
-            // Whoever put something there before has told of it, and it has not been taken.
-            if is_first {
-                tell();
-            }
-        }
-    }
-
-    fn next(&self) -> Option<Vec<Open>> {
-        let queue = lock(&self.queue);
-        let mut queue = self
-            .woken
-            .wait_while(queue, |queue| !queue.has_ended && queue.batches.is_empty())
-            .unwrap_or_else(PoisonError::into_inner);
-        queue.batches.pop_front()
+        self.crew.give_up();
     }
 }
 
@@ -165,10 +105,6 @@ fn check<'a>(signatures: impl IntoIterator<Item = &'a Signed>) -> BTreeMap<Signe
         }
     }
     verdicts
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
