@@ -366,6 +366,8 @@ mutants! {
         "what ended sessions held is let go of beside operations that conflict with that" ""
     EndsTakeReplies "ends-take-replies"
         "a session that ends takes its replies from checkpoints that wait" ""
+    AnsweredWrittenOut "answered-written-out"
+        "a session that ends writes into checkpoints that wait what an older one is still to take away" ""
     UndecidedNever "undecided-never"
         "a request that is ordered again does not wait for what decides whether its result is gone" ""
     AgreedAsKept "agreed-as-kept"

@@ -1,6 +1,8 @@
 //! The agreement core from outside: what comes in, and what it may say to that.
 
 mod adversary;
+#[path = "../../../wire/tests/it/support/cases.rs"]
+mod cases;
 mod catch_up;
 mod checked;
 mod client;

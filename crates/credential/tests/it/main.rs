@@ -1,5 +1,7 @@
 //! Chains of links, and who must refuse which.
 
+#[path = "../../../wire/tests/it/support/cases.rs"]
+mod cases;
 mod hard_cases;
 mod mail;
 mod naive;

@@ -89,7 +89,7 @@ fn walk(tree: &Tree, object: usize) -> Vec<Step<'static>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::cases::cases(20_000))]
 
     /// Each object of a tree, with and without a name in it, for one right.
     #[test]

@@ -109,9 +109,13 @@ impl Table {
         }
         let rows = sessions::replies_in_place(txn, id)?;
         let answered = rows.iter().map(|row| row.answered).max();
-        let gone = gone_up_to(rows.iter(), answered.unwrap_or_default(), most);
+        let answered = answered.unwrap_or_default();
+        let gone = gone_up_to(rows.iter(), answered, most);
+        // Those that are answered will be taken away, maybe by an older checkpoint than this one that waits as well: written here they would stay.
+        let is_answered =
+            |row: &KeptReply| row.number <= answered && !is_on(Mutant::AnsweredWrittenOut);
         let is_due = |row: &&KeptReply| Some(row.number) <= gone && !row.is_gone();
-        for row in rows.iter().filter(is_due) {
+        for row in rows.iter().filter(|r| is_due(r) && !is_answered(r)) {
             sessions::keep(txn, id, &row.without_outcome());
         }
         Ok(())

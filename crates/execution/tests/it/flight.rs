@@ -144,7 +144,7 @@ fn kept_bytes() -> impl Strategy<Value = usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+    #![proptest_config(crate::cases::cases(2000))]
 
     /// Whatever the schedule, outcomes, checkpoints, reads and the state are those of the agreed order.
     #[test]
@@ -161,7 +161,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+    #![proptest_config(crate::cases::cases(60))]
 
     /// The same where jobs are at work on threads, which are over when they like.
     #[test]
@@ -408,6 +408,39 @@ fn a_session_ends_beyond_a_checkpoint() {
     numbers.enter(&mut world, vec![Ask::Close(1)]);
     assert!(!world.is_entering());
     assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    world.finish();
+}
+
+/// A session ends beyond several checkpoints that wait: what the first of them takes away, since it is answered, is not back in the next one, where
+/// others of its results are gone.
+#[test]
+fn what_is_answered_is_not_back_when_a_session_ends() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0).keeping(14);
+    let mut numbers = Numbers::default();
+    // Nothing is said of what was answered, or that all before was.
+    let write = |seat, array| Ask::Op(seat, 0, [2, array, 0, 1, 255]);
+    let answered = |array| Ask::Op(1, 0, [2, array, 0, 1, 8]);
+    for asks in [
+        vec![Ask::Open(1, false), Ask::Open(2, false)],
+        // This one stays at work.
+        vec![write(2, 2)],
+        vec![write(1, 3), write(1, 4)],
+        vec![answered(3)],
+        vec![Ask::Empty(2)],
+        vec![Ask::Empty(2)],
+        vec![write(1, 3), write(1, 4), write(1, 5)],
+        vec![Ask::Empty(2)],
+        vec![Ask::Empty(2)],
+    ] {
+        numbers.enter(&mut world, asks);
+        while world.running.len() > 1 {
+            world.run(1);
+            world.proceed();
+        }
+    }
+    assert_eq!((world.flight.marks(), world.running.len()), (3, 1));
+    numbers.enter(&mut world, vec![Ask::Close(1)]);
+    assert!(!world.is_entering());
     world.finish();
 }
 

@@ -177,7 +177,7 @@ fn script(ops: &[Op]) -> Vec<Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    #![proptest_config(crate::cases::cases(400))]
 
     /// Whatever the schedule, results and state are those of the script's order.
     #[test]

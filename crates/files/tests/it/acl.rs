@@ -538,7 +538,7 @@ fn assert_kept(world: &mut World, ino: Ino, entries: &[Entry]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+    #![proptest_config(crate::cases::cases(100))]
 
     /// Setting, chmod and inheritance give the ACL that the manual has, and everybody may do what that says.
     #[test]

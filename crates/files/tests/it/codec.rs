@@ -327,7 +327,7 @@ fn groups_are_bounded() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+    #![proptest_config(crate::cases::cases(256))]
 
     /// Random bytes, and real operations with random changes: no panic, one form, and a state that holds.
     #[test]

@@ -118,10 +118,7 @@ fn seek(world: &mut World, offset: usize, whence: Whence) -> Result<u64, Errno> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(120)
-    })]
+    #![proptest_config(crate::cases::cases(120))]
 
     /// Bytes, blocks and seeking agree with the array, at every edge.
     #[test]

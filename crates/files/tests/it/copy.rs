@@ -198,7 +198,7 @@ impl Array {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(60) })]
+    #![proptest_config(crate::cases::cases(60))]
 
     /// Writes and copies between two files, and within them, end as with arrays.
     #[test]

@@ -249,7 +249,7 @@ fn schedule() -> impl Strategy<Value = Vec<(u8, u8)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 500, ..crate::common::cases(300) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 500, ..crate::cases::cases(300) })]
 
     /// Whatever the schedule, replies, checkpoints, reads and the state are those of the agreed order.
     #[test]
@@ -265,7 +265,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 100, ..crate::common::cases(40) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 100, ..crate::cases::cases(40) })]
 
     /// The same on threads, which are over when they like.
     #[test]

@@ -575,7 +575,7 @@ fn prefix_of(chain: &Chain, links: usize) -> Chain {
 }
 
 proptest! {
-    #![proptest_config(crate::common::cases(64))]
+    #![proptest_config(crate::cases::cases(64))]
 
     /// The service decides as the model does, whatever was issued, moved, linked and taken back before; and state stays whole.
     #[test]

@@ -427,7 +427,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(crate::common::cases(150))]
+    #![proptest_config(crate::cases::cases(150))]
 
     /// Whatever others do, a mount that tells in time what it has open can read it to the end; and when it has closed all, nothing
     /// is left of what has no name.

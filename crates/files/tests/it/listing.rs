@@ -49,7 +49,7 @@ fn names(world: &mut World) -> BTreeMap<Bytes, u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+    #![proptest_config(crate::cases::cases(256))]
 
     /// A name that stays is listed exactly once, whatever is made, removed and renamed around it; cookies rise, a
     /// name keeps its own, and none is given twice.

@@ -50,7 +50,7 @@ fn open(world: &mut World, session: u64, ino: Ino, flags: u32) -> Handle {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+    #![proptest_config(crate::cases::cases(256))]
 
     /// Who gets a lock, and what a test finds, follow from the array; the end of a session frees its bytes.
     #[test]

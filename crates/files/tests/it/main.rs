@@ -3,6 +3,8 @@
 mod acl;
 mod audit;
 mod canonical;
+#[path = "../../../wire/tests/it/support/cases.rs"]
+mod cases;
 mod codec;
 mod common;
 mod conflicts_cells;

@@ -329,7 +329,7 @@ fn step(world: &mut World, tree: &mut Tree, raw: &Raw) {
 }
 
 proptest! {
-    #![proptest_config(crate::common::cases(150))]
+    #![proptest_config(crate::cases::cases(150))]
 
     /// Outcomes, attributes, names, contents and accounting follow the model; the state's invariants hold.
     #[test]

@@ -13,7 +13,7 @@ use quorate_files::{Admission, FileService, Handle, Ino, Nothing, Outcome};
 use quorate_wire::Decode;
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..crate::common::cases(200) })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..crate::cases::cases(200) })]
 
     /// Whatever the schedule, everything is as in the agreed order.
     #[test]

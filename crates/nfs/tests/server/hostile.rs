@@ -238,7 +238,7 @@ fn samples() -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+    #![proptest_config(crate::cases::cases(2000))]
 
     /// Whatever comes, reading it ends in a call or in a refusal.
     #[test]

@@ -124,7 +124,7 @@ fn entries(most: usize) -> impl Strategy<Value = BTreeMap<Bytes, Bytes>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(crate::cases::cases(96))]
 
     /// Whatever was changed, taken away, put in or damaged: the target, byte for byte. And what is asked of others is not more than
     /// what was not right here.

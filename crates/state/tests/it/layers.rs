@@ -112,7 +112,7 @@ fn what_is_undone_ends_a_history() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1024))]
+    #![proptest_config(crate::cases::cases(1024))]
 
     /// Reads through all layers give what one map would give.
     #[test]

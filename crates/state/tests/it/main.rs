@@ -1,5 +1,7 @@
 //! The replicated state and its partition tree.
 
+#[path = "../../../wire/tests/it/support/cases.rs"]
+mod cases;
 mod former;
 mod layers;
 mod nodes;

@@ -45,7 +45,7 @@ crate::canonical! {
 }
 
 proptest! {
-    #![proptest_config(support::config(2000))]
+    #![proptest_config(crate::cases::cases(2000))]
 
     /// At other paths too: what is taken has those bytes.
     #[test]

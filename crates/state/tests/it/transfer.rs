@@ -144,7 +144,7 @@ fn pair() -> impl Strategy<Value = (MemorySnapshot, MemorySnapshot)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(crate::cases::cases(64))]
 
     /// From any state to any other, byte for byte, tree and all.
     #[test]

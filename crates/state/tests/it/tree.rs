@@ -79,7 +79,7 @@ fn as_layer(entries: &BTreeMap<Bytes, Bytes>) -> Layer {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(crate::cases::cases(96))]
 
     /// After any history, the nodes are those of the definition, and one big write gives the same.
     #[test]
@@ -96,7 +96,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(crate::cases::cases(16))]
 
     /// The same with enough entries for a second level of inner nodes, and with deletes that take it away again.
     #[test]
@@ -113,7 +113,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(crate::cases::cases(96))]
 
     /// Writing what is there already, or deleting what is not, changes no node.
     #[test]

@@ -231,7 +231,7 @@ fn delta() -> impl Strategy<Value = Layer> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(crate::cases::cases(24))]
 
     /// Roots, reads and ranges are those of the snapshot in memory, for any bounds and limit.
     #[test]

@@ -20,7 +20,7 @@ fn frames() -> impl Strategy<Value = Vec<(LogIndex, Bytes)>> {
 }
 
 proptest! {
-    #![proptest_config(crate::support::config(2000))]
+    #![proptest_config(crate::cases::cases(2000))]
 
     /// What is read, written again, is how the segment begins; zeros after it end it.
     #[test]

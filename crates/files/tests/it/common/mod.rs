@@ -8,7 +8,6 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proptest::prelude::ProptestConfig;
 use quorate_execution::{Call, Rest, Service};
 use quorate_files::answer::{Answer, Entry};
 use quorate_files::op::*;
@@ -288,16 +287,5 @@ pub fn set_attr(target: Target) -> SetAttr {
         size: None,
         atime: None,
         mtime: None,
-    }
-}
-
-/// How many random cases: few in every build, more with PROPTEST_CASES.
-pub fn cases(by_default: u32) -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES")
-        .ok()
-        .and_then(|n| n.parse().ok());
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(asked.unwrap_or(by_default))
     }
 }

@@ -10,14 +10,6 @@ use quorate_wire::message::transfer::{GetNodes, GetValues, Nodes, Values};
 use quorate_wire::message::*;
 use quorate_wire::*;
 
-/// How many random values each law is tried with, and nothing written down: a failure prints its value.
-pub fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::with_cases(cases)
-    }
-}
-
 /// One way to turn bytes into values and back.
 pub struct Codec<T> {
     pub encode: fn(&T) -> Vec<u8>,
@@ -600,7 +592,7 @@ macro_rules! canonical {
             use super::*;
 
             proptest! {
-                #![proptest_config(support::config(64))]
+                #![proptest_config($crate::cases::cases(64))]
 
                 /// One form a value: cut, longer and flipped bytes are refused or mean something else.
                 #[test]
@@ -616,7 +608,7 @@ macro_rules! canonical {
             }
 
             proptest! {
-                #![proptest_config(support::config(2000))]
+                #![proptest_config($crate::cases::cases(2000))]
 
                 /// Almost right bytes never panic, and what is read has those bytes.
                 #[test]
