@@ -1,44 +1,22 @@
 //! CPU time of processes, as the kernel counts it.
 
-use std::fs::{read_dir, read_to_string};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 
-/// CPU time of a process with all its threads, also those that have ended, in seconds. To the nanosecond while no thread ends that has worked; else to two
-/// ticks of 10 ms.
+/// CPU time of a process with all its threads, also those that have ended, in seconds, to the nanosecond.
 ///
 /// # Errors
 /// Where the process is gone.
 pub fn seconds(pid: u32) -> Result<f64> {
-    // The kernel rounds what it tells of the whole process down to ticks, so what its threads add up to is no less, unless some have ended.
-    Ok(of_threads(pid)?.max(of_process(pid)?))
-}
-
-/// The sum over the threads that there are.
-fn of_threads(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/task");
-    let mut nanoseconds = 0;
-    for thread in read_dir(&path).with_context(|| path.clone())? {
-        // One that has ended since then is of the process alone.
-        let Ok(stat) = read_to_string(thread?.path().join("schedstat")) else {
-            continue;
-        };
-        let first = stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
-        nanoseconds += first.unwrap_or(0);
-    }
-    Ok(nanoseconds as f64 / 1e9)
-}
-
-/// User and system time of the process, in ticks.
-fn of_process(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/stat");
-    let stat = read_to_string(&path).with_context(|| path.clone())?;
-    // The name is in brackets and may hold anything; what follows the last bracket is numbers.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut ticks = fields.split_ascii_whitespace().skip(11);
-    let mut next = || ticks.next()?.parse::<u64>().ok();
-    let (user, system) = next().zip(next()).with_context(|| path.clone())?;
-    Ok((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
+    let of_process = || {
+        let pid = Pid::from_raw(i32::try_from(pid).map_err(|_| nix::Error::ESRCH)?);
+        clock_gettime(ClockId::pid_cpu_clock_id(pid)?)
+    };
+    let time = of_process().with_context(|| format!("the CPU time of process {pid}"))?;
+    Ok(Duration::from(time).as_secs_f64())
 }
 
 /// The sum over several processes.
@@ -51,19 +29,9 @@ pub fn total(pids: &[u32]) -> Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    /// Work shows in this process's own time.
-    #[test]
-    fn work_takes_time() {
-        let me = std::process::id();
-        let before = super::seconds(me).unwrap();
-        let mut x = 1u64;
-        while super::seconds(me).unwrap() < before + 0.05 {
-            x = std::hint::black_box(x.wrapping_mul(3));
-        }
-        assert!(super::seconds(u32::MAX).is_err());
-    }
+    use std::process::{Command, Stdio};
 
-    /// Far less than a tick shows, and what a thread did is not lost with it.
+    /// Far less than a tick of 10 ms shows, also of another process and after threads that worked have ended, whose time is not lost with them.
     #[test]
     fn time_is_finer_than_ticks_and_outlives_threads() {
         let me = std::process::id();
@@ -73,16 +41,28 @@ mod tests {
                 x = std::hint::black_box(x.wrapping_mul(3));
             }
         };
+        let before = super::seconds(me).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| work(before + 0.1));
+        });
         let mut last = super::seconds(me).unwrap();
+        assert!(last >= before + 0.1);
         let steps = (0..50).filter(|_| {
             let now = super::seconds(me).unwrap();
             std::mem::replace(&mut last, now) < now
         });
         assert!(steps.count() >= 40);
-        let before = super::seconds(me).unwrap();
-        std::thread::scope(|s| {
-            s.spawn(|| work(before + 0.1));
-        });
-        assert!(super::seconds(me).unwrap() >= before + 0.05);
+    }
+
+    /// So it is of another process, of which no tick may have been counted yet.
+    #[test]
+    fn another_process_has_a_time() {
+        let cat = Command::new("cat").stdin(Stdio::piped()).spawn();
+        let mut cat = cat.unwrap();
+        assert!(super::seconds(cat.id()).unwrap() > 0.0);
+        drop(cat.stdin.take());
+        cat.wait().unwrap();
+        assert!(super::seconds(cat.id()).is_err());
+        assert!(super::seconds(u32::MAX).is_err());
     }
 }

@@ -7,9 +7,12 @@ use serde::Serialize;
 /// What the paper says of a row, and of which figure it says it: for JSON, where tables have it beside ours. None where the paper's text gives nothing.
 pub fn of(part: &str, workload: &str, variant: &str) -> Option<Paper> {
     let (of, value) = match part {
-        "latency" => ("p50_us to the variant before", latency(variant, workload)),
+        "latency" => (
+            "p50_us to NO-REP's of the same durability (BFT), to BFT's (BFT-PK)",
+            latency(variant, workload),
+        ),
         "throughput" => (
-            "highest ops_per_s to the variant before",
+            "highest ops_per_s to NO-REP's of the same durability (BFT), to BFT's (BFT-PK)",
             throughput(variant, workload),
         ),
         "figure-5a" | "figure-5b" => (
@@ -34,7 +37,7 @@ pub(crate) fn range(value: &str) -> Option<(f64, f64)> {
 /// A figure of a paper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Paper {
-    /// What it is a figure of, in the words of the report's fields. *The variant before* is NO-REP of the same durability for BFT, and BFT for BFT-PK.
+    /// What it is a figure of, in the words of the report's fields.
     pub of: &'static str,
     /// As the text has it, which may be a range.
     pub value: String,

@@ -22,7 +22,7 @@ pub use credential::{Credential, Delegate, Grant, Link, Show, Verify};
 pub use mount::{Mount, MountHelper};
 pub use protocol::ProtocolArgs;
 pub use quota::{Access, Quota, QuotaClear, QuotaList, QuotaSet, QuotaShow};
-pub use replica::{Keyholder, Programs, Recover, Replica, ScheduleArgs, Supervise};
+pub use replica::{ConflictsArg, Keyholder, Programs, Recover, Replica, ScheduleArgs, Supervise};
 pub use sharing::{Audit, AuditCommand, AuditVerify, Manager, Revoke, Shares};
 pub use time::Period;
 

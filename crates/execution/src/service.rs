@@ -165,9 +165,9 @@ pub trait Service: Send + 'static {
     /// How many bytes the result of an operation may have at the most, of one that does not only read: it is kept in the state for a while, and counts
     /// there as [`Service::weight`] does, up to what is kept of a session. As everything, it must be the same at all replicas.
     ///
-    /// The default is for operations that answer with about as much as they bring.
+    /// The default is for operations that answer with no more than they bring, or than 64 bytes.
     fn result_bytes(&self, op: &Bytes) -> usize {
-        op.len()
+        op.len().max(64)
     }
 
     /// How many bytes an operation reads and writes, at the most and about, beside those that it brings; of one that is ordered. A primary counts them

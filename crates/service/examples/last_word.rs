@@ -12,7 +12,7 @@ use quorate_service::{
 
 const USAGE: &str = "last_word replica DIR ID [new], to be stopped by the end of its standard input; last_word client DIR WORD";
 
-/// Keeps the last word that was said, and answers with the one before it; `?` only asks.
+/// Keeps the last word that was said, if it is short, and answers with the one before it; `?` only asks.
 #[derive(Clone, Debug)]
 struct LastWord;
 
@@ -23,7 +23,8 @@ impl Service for LastWord {
 
     fn execute(&self, txn: &mut Txn<'_>, _call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
         let before = txn.get(b"word")?.unwrap_or_default();
-        if !self.is_read_only(op) {
+        // No result is longer than `Service::result_bytes` says where nothing is said.
+        if !self.is_read_only(op) && op.len() <= 64 {
             txn.put("word".into(), op.clone());
         }
         Ok(before)

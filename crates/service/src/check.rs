@@ -84,6 +84,16 @@ pub enum Mistake {
         /// Which operation.
         op: usize,
     },
+    /// Its result is longer than `result_bytes` says, so that replicas hold more than they should.
+    #[error("operation {op}: its result has {has} bytes, and `result_bytes` says {says}")]
+    LongResult {
+        /// Which operation.
+        op: usize,
+        /// Bytes of the result.
+        has: usize,
+        /// What the service says of the operation.
+        says: usize,
+    },
     /// The session of this operation holds nothing by the word of `uses_at_end`, so that `session_ended` is not called, and that would write: let go of
     /// something, or do what has nothing to do with the session.
     #[error(
@@ -310,6 +320,11 @@ impl<S: Service> Check<'_, S> {
             }
             if reading.gather(&txn)? != result {
                 return Err(Mistake::Read { op });
+            }
+        } else {
+            let (has, says) = (result.len(), self.service.result_bytes(bytes));
+            if has > says {
+                return Err(Mistake::LongResult { op, has, says });
             }
         }
         let whole = After {

@@ -78,7 +78,8 @@
 //! ```
 //!
 //! Results and state are the same as one after the other, if the declaration is right: let [`check::uses`] try it in a test.
-//! Where it is wrong, replicas differ, and at last the group stands still.
+//! Where it is wrong, replicas differ, and at last the group stands still. The same test finds operations that only say that they read, and results
+//! that are longer than [`Service::result_bytes`] says: replicas keep results for a while, in a memory that is bounded by that.
 //!
 //! # A replica
 //!
@@ -149,7 +150,7 @@
 //!
 //! `cargo run --example counter`, `key_value` and `null`: each a service with a client that uses it, in this crate. The second
 //! executes on worker threads, the third asks asynchronously, with many operations in flight. `last_word` is a service with a replica's process and a
-//! client in 69 lines, for the files of `quorate init --no-key-holders`; `processes` runs it, and kills a replica. The service of `null`, which is that of the benchmarks
+//! client in 70 lines, for the files of `quorate init --no-key-holders`; `processes` runs it, and kills a replica. The service of `null`, which is that of the benchmarks
 //! and can be told to wait, to conflict and to say much, is in [`mod@null`].
 
 pub mod check;
@@ -165,7 +166,7 @@ pub use quorate_execution::{Call, Ran, Reading, Rest, Service};
 pub use quorate_net::group::{Durability, Files, Problem, Protocol, Purpose};
 pub use quorate_net::{Group, GroupError, Identity, KeyError, keys};
 pub use quorate_node::{
-    Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Tuning, Verification,
+    Daemon, DaemonError, KeyHolder, Options, Sealing, Stopper, Trust, Tuning, Verification,
 };
 pub use quorate_state::{Fault, Txn};
 pub use quorate_wire::message::report::Report;

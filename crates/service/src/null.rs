@@ -102,6 +102,10 @@ impl Service for NullService {
         Ok(self.zeros.slice(..op.result as usize))
     }
 
+    fn result_bytes(&self, op: &Bytes) -> usize {
+        NullOp::decode(op).result as usize
+    }
+
     fn session_ended(&self, _txn: &mut Txn<'_>, _call: &Call) -> Result<Rest, Fault> {
         Ok(Rest::Nothing)
     }

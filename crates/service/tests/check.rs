@@ -20,6 +20,8 @@ enum Flaw {
     Steps,
     /// Reads write.
     ReadsWrite,
+    /// A write is said to have no more than a byte for its result.
+    Results,
 }
 
 /// Registers of one byte, and how many writes there were. An operation is a register, and what to write to it; it answers what was
@@ -79,6 +81,13 @@ impl Service for Registers {
         Registers::count(txn, &ran)
     }
 
+    fn result_bytes(&self, _op: &Bytes) -> usize {
+        match self.0 {
+            Flaw::Results => 1,
+            _ => 2,
+        }
+    }
+
     fn uses(&self, _call: &Call, op: &Bytes) -> Uses {
         let register = Scope::Object(0, op[0].into());
         match (op.len(), self.0) {
@@ -113,6 +122,10 @@ fn each_flaw_has_its_name() {
         assert_eq!(found(Flaw::Steps, seed), Err(Mistake::Steps { op: 0 }));
         let writes = Err(Mistake::ReadWrites { op: 1 });
         assert_eq!(found(Flaw::ReadsWrite, seed), writes);
+        // The first to find something in its register.
+        let (op, has, says) = (5, 2, 1);
+        let long = Err(Mistake::LongResult { op, has, says });
+        assert_eq!(found(Flaw::Results, seed), long);
     }
 }
 

@@ -4,10 +4,19 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 use quorate_fault::Fault;
 
 use super::{Period, parse_route, time};
+
+/// See [`Conflicts`](quorate_execution::graph::Conflicts).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ConflictsArg {
+    /// As the service declares.
+    Declared,
+    /// Any with any.
+    All,
+}
 
 /// Hold a replica's identity key, apart from the replica.
 ///
@@ -128,6 +137,10 @@ pub struct Replica {
     /// that orders them.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=1024))]
     pub workers: u16,
+    /// Which operations may be at work at the same time where there are workers. *all*: none beside another, one after the other; with one
+    /// worker that is the system BASE, to be compared with.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t = ConflictsArg::Declared)]
+    pub conflicts: ConflictsArg,
     /// Check signatures on so many threads beside the one that orders; 0: on that one [default: none on up to 3 processors, then one for
     /// each two beyond the first two, up to 4].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=64))]

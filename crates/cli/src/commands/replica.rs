@@ -16,7 +16,7 @@ use quorate_wire::ReplicaId;
 use quorate_wire::message::Report;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-use crate::args::Replica;
+use crate::args::{ConflictsArg, Replica};
 use crate::supervision::{intended, tell};
 use crate::{commands, paths};
 
@@ -109,7 +109,10 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         listen: args.listen.clone(),
         tuning: Tuning::default(),
         workers: args.workers.into(),
-        conflicts: Conflicts::Declared,
+        conflicts: match args.conflicts {
+            ConflictsArg::Declared => Conflicts::Declared,
+            ConflictsArg::All => Conflicts::All,
+        },
         verification: verification(args),
         sealing: sealing(args),
         fault: args.fault,

@@ -107,7 +107,7 @@ pub enum Problem {
     SomeIdentities,
     #[error(
         "replicas that have key holders sign with keys that pass, and what is signed in a group with authentication \"signature\" \
-         is to last: leave out the identities, or write \"mac\""
+         is to last: leave out the identities (`quorate init` and `quorate up` with --no-key-holders), or write \"mac\""
     )]
     SignedWithHolders,
     #[error("`{0}` is not an address: give host:port, for instance 192.0.2.7:7000 or [::1]:7000")]
