@@ -22,6 +22,7 @@ const USAGE: &str = "\
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
     --guests                                   the same seeds with an owner and guests, who are taken back
+    --memory                                   the same seeds with clients that flood: replicas' memory stays bounded
     --keep-going                               tells of all failures
 cargo xtask recoveries --seeds A..B            an intruder, or all replicas recover in turn; --help for all
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all

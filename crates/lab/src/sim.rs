@@ -16,6 +16,7 @@ struct Arguments {
     threads: Option<usize>,
     trace: bool,
     guests: bool,
+    memory: bool,
     keep_going: bool,
 }
 
@@ -34,6 +35,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
             "--threads" => out.threads = Some(number(value()?)? as usize),
             "--trace" => out.trace = true,
             "--guests" => out.guests = true,
+            "--memory" => out.memory = true,
             "--keep-going" => out.keep_going = true,
             other => return Err(format!("{other} is not an option of sim\n{}", crate::USAGE)),
         }
@@ -52,6 +54,7 @@ pub fn main(args: &[String]) -> Result<(), String> {
     let options = Options {
         trace: args.trace,
         guests: args.guests,
+        memory: args.memory,
     };
     if let Some(seed) = args.seed {
         let report = quorate_sim::run(seed, options);

@@ -6,7 +6,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use quorate_agreement::{Budget, Millis};
+use quorate_agreement::{Budget, Millis, Part};
 use quorate_state::transfer::ASKS_PER_DONOR;
 use quorate_wire::ReplicaId;
 use quorate_wire::message::StateMessage;
@@ -46,6 +46,12 @@ fn bytes(message: &StateMessage) -> usize {
 }
 
 impl Asks {
+    /// How many asks of a peer wait, and how many may.
+    pub fn part(&self) -> Part {
+        let most = self.0.values().map(|desk| desk.asks.len()).max();
+        Part::new("asks of a peer", most.unwrap_or(0), MAX_WAITING)
+    }
+
     /// A peer asks. False where it has asked for too much already.
     pub fn push(&mut self, now: Millis, from: ReplicaId, ask: StateMessage) -> bool {
         let new = || Desk {

@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use quorate_agreement::Part;
 use quorate_execution::SESSIONS_PER_CLIENT;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::{ClientId, MacKey, RequestNumber, SessionId};
@@ -115,6 +116,12 @@ impl Clients {
             session == SessionId(0) || attached.is_none_or(|attached| attached == session)
         };
         own.filter(to).collect()
+    }
+
+    /// How many repeated requests of a client are remembered, and how many may be.
+    pub fn part(&self) -> Part {
+        let most = self.repeated.values().map(BTreeSet::len).max();
+        Part::new("repeats of a client", most.unwrap_or(0), MAX_REPEATED)
     }
 
     pub fn count(&self) -> usize {

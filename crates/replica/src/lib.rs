@@ -17,6 +17,7 @@ mod doubt;
 mod former;
 mod io;
 mod parallel;
+mod parts;
 mod reads;
 mod replica;
 mod signing;

@@ -3,6 +3,7 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
+use quorate_agreement::Part;
 use quorate_wire::message::Read;
 use quorate_wire::{ClientId, Seq, View};
 
@@ -80,6 +81,11 @@ impl Reads {
             false => self.others.pop(),
         }
     }
+
+    /// How much waits, and how much may, of early ones and of others.
+    pub fn parts(&self) -> impl Iterator<Item = Part> + use<> {
+        self.early.parts().into_iter().chain(self.others.parts())
+    }
 }
 
 impl WaitingReads {
@@ -135,6 +141,16 @@ impl WaitingReads {
             self.of_client.remove(client);
             self.turns.retain(|c| c != client);
         }
+    }
+
+    /// How much waits, and how much may.
+    fn parts(&self) -> [Part; 3] {
+        let of_one = self.of_client.values().map(VecDeque::len).max();
+        [
+            Part::new("reads of a client", of_one.unwrap_or(0), MAX_OF_CLIENT),
+            Part::new("reads", self.count, MAX_WAITING),
+            Part::new("bytes of reads", self.bytes, MAX_BYTES),
+        ]
     }
 
     fn first(&self) -> Option<&(ConnectionId, Read)> {

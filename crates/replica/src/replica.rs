@@ -77,7 +77,7 @@ pub struct Replica<S> {
     /// Own checkpoints from the stable one up, for those who fetch state.
     snapshots: BTreeMap<Seq, Arc<dyn Snapshot>>,
     /// Layers that the store has not confirmed.
-    in_store: usize,
+    pub(crate) in_store: usize,
     /// Batches that wait until the store has caught up.
     pub(crate) backlog: VecDeque<Arc<Ordered>>,
     pub(crate) applied: Seq,
@@ -95,7 +95,7 @@ pub struct Replica<S> {
     pub(crate) former: Option<Former>,
     pub(crate) doubts: Doubts,
     /// Of peers that fetch from this replica.
-    asks: Asks,
+    pub(crate) asks: Asks,
     pub(crate) clients: Clients,
     pub(crate) bundles: Bundles,
     /// From how many sessions in a batch on its replies go together.

@@ -8,7 +8,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use quorate_agreement::{LOG_WINDOW, Millis};
+use quorate_agreement::{LOG_WINDOW, Millis, Part};
 use quorate_wire::message::{
     MAX_BATCH_REQUESTS, RepliedTo, Reply, ReplyBody, Vouched, Voucher, Vouchers,
 };
@@ -211,6 +211,15 @@ impl Bundles {
         // What came before goes to the client as well.
         let before = before.filter(|held| !held.has_left).map(Held::rest);
         before.or_else(|| self.make_room())
+    }
+
+    /// How much is here, and how much may be.
+    pub fn parts(&self) -> [Part; 2] {
+        let early = self.early.values().map(BTreeMap::len).max();
+        [
+            Part::new("results that wait for vouchers", self.held.len(), MAX_HELD),
+            Part::new("vouchers of a peer", early.unwrap_or(0), MAX_EARLY),
+        ]
     }
 
     fn make_room(&mut self) -> Option<Ready> {

@@ -52,6 +52,11 @@ pub fn client_key(number: usize) -> KeyPair {
     key_pair(100 + number as u8)
 }
 
+/// The key of a client that floods; the group names it. Nobody else has it: under a key holder's it could say that a replica recovers.
+pub fn flooder_key(number: usize) -> KeyPair {
+    key_pair(150 + number as u8)
+}
+
 impl ClientNode {
     /// A client that is not started yet.
     pub fn new(seed: u64, number: usize, operations: usize) -> ClientNode {

@@ -109,6 +109,8 @@ pub struct Knobs {
     pub client_crash_every: u64,
     /// A replica that is down for most of the storm, so that it comes back to a group that has forgotten its past.
     pub exile: Option<ReplicaId>,
+    /// Clients that flood, beside the others. It is looked then what replicas have in memory.
+    pub floods: usize,
     /// Clients whose authenticators are wrong for some replicas.
     pub bad_mac_clients: usize,
     /// How far replicas' clocks are off, in milliseconds.
@@ -178,6 +180,14 @@ impl Knobs {
         }
     }
 
+    /// The same with clients that flood.
+    pub fn with_floods(self, seed: u64) -> Knobs {
+        Knobs {
+            floods: 1 + (seed % 4) as usize,
+            ..self
+        }
+    }
+
     /// A calm group of `replicas` that nothing happens to; scripted scenarios start from it.
     pub fn calm(replicas: usize) -> Knobs {
         Knobs {
@@ -211,6 +221,7 @@ impl Knobs {
             partition_every: 0,
             client_crash_every: 0,
             exile: None,
+            floods: 0,
             bad_mac_clients: 0,
             skew_ms: 0,
             memory: false,

@@ -44,6 +44,8 @@ pub struct Options {
     pub trace: bool,
     /// Whatever the seed says of the service and of clients: files, their owner, and guests.
     pub guests: bool,
+    /// Beside that, clients that flood; and after each step it is looked what replicas have in memory.
+    pub memory: bool,
 }
 
 /// How a run went.
@@ -86,7 +88,15 @@ impl fmt::Display for Report {
                     knobs::Workload::Shared => " --guests",
                     knobs::Workload::KeyValue | knobs::Workload::Files => "",
                 };
-                write!(f, "Replay: cargo xtask sim --seed {seed}{guests} --trace")
+                let floods = if self.knobs.floods > 0 {
+                    " --memory"
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "Replay: cargo xtask sim --seed {seed}{guests}{floods} --trace"
+                )
             }
         }
     }
@@ -111,6 +121,9 @@ fn attempt(seed: u64, options: Options, sink: Sink) -> Report {
     let mut knobs = Knobs::draw(seed);
     if options.guests {
         knobs = knobs.with_guests();
+    }
+    if options.memory {
+        knobs = knobs.with_floods(seed);
     }
     let mut world = World::new(seed, knobs.clone(), sink);
     let result = catch_unwind(AssertUnwindSafe(|| {

@@ -9,7 +9,7 @@ use quorate_state::Layer;
 use quorate_wire::message::{PeerMessage, ReplicaMessage};
 use quorate_wire::{LogIndex, Quorum, ReplicaId, ReplicaKeys, Seq, Signer, Time};
 
-use crate::client::client_key;
+use crate::client::{client_key, flooder_key};
 use crate::dice::Dice;
 use crate::disk::Disk;
 pub use crate::keys::key_of;
@@ -116,7 +116,11 @@ impl Server {
                 me: id,
                 key: key.into(),
                 keys: keys.clone(),
-                clients: (0..knobs.named()).map(|c| client_key(c).public()).collect(),
+                clients: (0..knobs.named())
+                    .map(client_key)
+                    .chain((0..knobs.floods).map(flooder_key))
+                    .map(|key| key.public())
+                    .collect(),
                 timeout_ms: knobs.timeout_ms,
                 guests: knobs.named() < knobs.clients,
                 clock_bound_ms: CLOCK_BOUND_MS,

@@ -24,6 +24,7 @@ use crate::sharing;
 use crate::trace::{Sink, Trace};
 
 mod clients;
+mod flood;
 mod intruder;
 mod queue;
 mod servers;
@@ -60,6 +61,7 @@ enum Event {
     Renew(usize, u64),
     StartClient(usize),
     Storm(storm::Blow),
+    Flood(usize),
 }
 
 /// A connection of a client with a server.
@@ -119,6 +121,7 @@ pub struct World {
     net: Net,
     servers: Vec<Server>,
     clients: Vec<ClientNode>,
+    flooders: Vec<flood::Flooder>,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u64,
     /// For each pair of twins, the nodes that see the second of them.
@@ -193,6 +196,9 @@ impl World {
             net: Net::new(seed),
             servers,
             clients,
+            flooders: (0..knobs.floods)
+                .map(|number| flood::Flooder::new(seed, number, knobs.replicas))
+                .collect(),
             connections: BTreeMap::new(),
             next_connection: 1,
             second_twin,
@@ -320,6 +326,7 @@ impl World {
                 Ok(())
             }
             Event::Storm(blow) => self.blow(blow),
+            Event::Flood(flooder) => self.on_flood(flooder),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::client::client_key;
 const RECONNECT: u64 = 200_000;
 
 /// What both ends of a link take from their handshake.
-fn key_of_link(connection: ConnectionId) -> MacKey {
+pub(super) fn key_of_link(connection: ConnectionId) -> MacKey {
     let mut key = [7; 32];
     key[..8].copy_from_slice(&connection.0.to_le_bytes());
     MacKey(key)

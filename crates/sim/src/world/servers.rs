@@ -69,6 +69,24 @@ impl World {
         Ok(())
     }
 
+    /// Brings a server all of this in one turn.
+    pub(super) fn handle_at_once(
+        &mut self,
+        server: usize,
+        inputs: Vec<Input>,
+    ) -> Result<(), Failure> {
+        let it = &mut self.servers[server];
+        let now = it.now(self.now);
+        let Some(replica) = &mut it.replica else {
+            return Ok(());
+        };
+        inputs
+            .into_iter()
+            .for_each(|input| replica.take(now, input));
+        self.check_memory(server)?;
+        self.end_turn(server)
+    }
+
     pub(super) fn on_turn_end(&mut self, server: usize, incarnation: u64) -> Result<(), Failure> {
         if self.servers[server].incarnation != incarnation {
             return Ok(());
@@ -100,6 +118,9 @@ impl World {
         }
         if self.knobs.memory && self.servers[server].is_correct() {
             self.look_at_executed(server)?;
+        }
+        if self.knobs.floods > 0 {
+            self.check_memory(server)?;
         }
         self.carry_out(server)?;
         match before {

@@ -59,6 +59,7 @@ impl World {
         if !self.second_twin.is_empty() {
             self.after(0, Event::Storm(Blow::Twins));
         }
+        self.begin_floods();
     }
 
     fn again(&mut self, every: u64, blow: Blow) {

@@ -37,6 +37,19 @@ fn a_seed_is_one_run() {
     }
 }
 
+/// The same under clients that flood: what replicas have in memory is looked at after each step.
+#[test]
+fn a_few_seeds_with_floods() {
+    let options = Options {
+        memory: true,
+        ..Options::default()
+    };
+    for seed in 2_000_000..2_000_006 {
+        let report = run(seed, options);
+        assert!(report.result.is_ok(), "{report}");
+    }
+}
+
 /// A few seeds with every test run; `cargo xtask sim` runs many.
 #[test]
 fn a_few_seeds() {
