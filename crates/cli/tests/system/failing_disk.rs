@@ -7,10 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::harness::{Group, eventually, holds_in_time, require_fuse};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::harness::{Group, Mount, Random, Status, eventually, holds_in_time, require_fuse};
 
 /// EX_IOERR of sysexits.h.
 const IO: i32 = 74;
+/// Files that are read again, some with long content.
+const READ: u64 = 120;
 
 /// From now on some system calls of a process on some files fail with EIO.
 struct Failing(Child);
@@ -160,4 +164,63 @@ fn nothing_is_acknowledged_that_is_not_safe() {
     writer.join().expect("the writer");
     write(mount.path(), 20..40);
     group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// Every fourth is long enough to lie in a segment.
+fn content(name: u64) -> Vec<u8> {
+    let bytes = if name.is_multiple_of(4) { 150_000 } else { 700 };
+    Random::new(name).bytes(bytes)
+}
+
+fn read_all(mount: &Mount) {
+    for name in 0..READ {
+        let found = fs::read(mount.at(&name.to_string())).expect("a file");
+        assert!(found == content(name), "file {name}");
+    }
+}
+
+/// A replica whose segments refuse to be read ends with a message and not with a wrong answer: people read what they have
+/// written all the while. Where the disk works again it is back with what it has, and can do for another.
+///
+/// What a replica has just written it has in memory: so it starts anew before its disk fails, and the files are read by mounts that
+/// have not seen them.
+#[test]
+fn a_disk_that_refuses_reads_takes_one_replica_out() {
+    if !require_fuse() {
+        return;
+    }
+    let mut group = Group::start();
+    let mount = group.mount();
+    for name in 0..READ {
+        fs::write(mount.at(&name.to_string()), content(name)).expect("a file");
+    }
+    let blobs = group.directory().join("replica-2/blobs");
+    for round in 0..2 {
+        Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 2, 3], mount.path());
+        let pid = Pid::from_raw(group.pid(2) as i32).expect("a process");
+        kill_process(pid, Signal::TERM).expect("it runs");
+        assert!(group.wait_for_end(2).success());
+        group.start_replica(2);
+        group.wait_until_they_agree(&[0, 1, 2, 3]);
+        let Some(failing) = Failing::new(&group, 2, "pread64", &files(&blobs)) else {
+            return;
+        };
+        let is_out = holds_in_time(|| {
+            let reader = group.mount_as(1);
+            read_all(&reader);
+            reader.unmount();
+            !group.all_run()
+        });
+        assert!(is_out, "replica 2 can do without its segments");
+        assert_told(&mut group, 2, "replica-2/blobs/");
+        drop(failing);
+        fs::write(mount.at("more"), [round]).expect("a file");
+        group.start_replica(2);
+        group.wait_until_they_agree(&[0, 1, 2, 3]);
+    }
+    group.kill(0);
+    let reader = group.mount_as(1);
+    read_all(&reader);
+    reader.unmount();
+    group.wait_until_they_agree(&[1, 2, 3]);
 }
