@@ -8,6 +8,7 @@ mod figures;
 mod fuzz;
 mod lab;
 mod packages;
+mod profile;
 mod tests;
 mod tools;
 mod up;
@@ -31,7 +32,8 @@ cargo xtask model [--quick] [--only NAME]      explores the agreement core exhau
 cargo xtask mutants [--seeds N] [--only NAME]  sees that known bugs, put into the code, are found; --json, --quick, --rules, --execution, --credentials
 cargo xtask chaos [--seed N] [--minutes M]     torments real groups and checks what clients see; --help, --release
 cargo xtask chaos check FILE                   checks a history that was kept
-cargo xtask figures [--rounds N] [--json FILE] measures a mount beside a plain passthrough, on a quiet machine";
+cargo xtask figures [--rounds N] [--json FILE] measures a mount beside a plain passthrough, on a quiet machine
+cargo xtask profile [--seconds S] -- BENCHMARK where replicas' processor time goes under one load of `quorate bench`";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Some("check") => ci::check(),
         Some("chaos") => chaos::run(&args[1..]),
         Some("figures") => figures::main(&args[1..]),
+        Some("profile") => profile::main(&args[1..]),
         Some("sim" | "recoveries" | "twins" | "model" | "mutants") => lab::run(&args),
         _ => Err(USAGE.into()),
     };
