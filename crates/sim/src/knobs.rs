@@ -1,8 +1,10 @@
 //! What a seed decides about a run before it begins: swarm testing, in which each run has few kinds of trouble, but each
 //! kind has runs in which it is alone and strong.
 
-use quorate_agreement::CHECKPOINT_BYTES;
+use quorate_agreement::client::ClientOptions;
+use quorate_agreement::{CHECKPOINT_BYTES, INLINE_BYTES, Tuning};
 use quorate_fault::Fault;
+use quorate_wire::message::MAX_BATCH_REQUESTS;
 use quorate_wire::message::session::KEPT_BYTES;
 use quorate_wire::{Authentication, Quorum, ReplicaId};
 
@@ -123,12 +125,10 @@ pub struct Knobs {
     pub authentication: Authentication,
     /// After how long replicas take another key, certified by their key holders; 0: they have none.
     pub epochs: u64,
-    /// Whether replicas execute tentatively.
-    pub tentative: bool,
-    /// From how many sessions in a batch on its replies go together.
-    pub vouched_from: usize,
-    /// Whether clients' reads are not ordered.
-    pub unordered_reads: bool,
+    /// Which optimisations replicas use, and how far.
+    pub tuning: Tuning,
+    /// Which ones clients use.
+    pub options: ClientOptions,
     /// Whether replicas execute operations beside each other, on workers.
     pub workers: bool,
     /// Whether all operations conflict all the same.
@@ -228,9 +228,11 @@ impl Knobs {
             heavy: 0,
             authentication: Authentication::Mac,
             epochs: 0,
-            tentative: true,
-            vouched_from: usize::MAX,
-            unordered_reads: true,
+            tuning: Tuning {
+                vouched_from: usize::MAX,
+                ..Tuning::default()
+            },
+            options: ClientOptions::default(),
             workers: false,
             all_conflict: false,
             run: (10, 200),
@@ -304,8 +306,8 @@ impl Knobs {
         k.silent_after = d.per_mille(400);
         k.heal_within = 200_000_000;
         let mut d = Dice::new(seed, 4);
-        k.tentative = d.per_mille(850);
-        k.unordered_reads = d.per_mille(750);
+        k.tuning.tentative = d.per_mille(850);
+        k.options.unordered_reads = d.per_mille(750);
         if d.per_mille(40) && !long {
             k.authentication = Authentication::Signature;
         }
@@ -337,7 +339,7 @@ impl Knobs {
             }
         }
         let mut d = Dice::new(seed, 8);
-        k.vouched_from = d.pick(&[usize::MAX, usize::MAX, 1, 2]);
+        k.tuning.vouched_from = d.pick(&[usize::MAX, usize::MAX, 1, 2]);
         let mut d = Dice::new(seed, 9);
         let f = Quorum::new(k.replicas).expect("a size of a group").f();
         if k.adversaries.len() < f && d.per_mille(350) {
@@ -395,6 +397,14 @@ impl Knobs {
             // Nobody comes back, with or without a log.
             (k.forgets, k.recovers, k.crash_all) = (0, 0, 0);
         }
+        let mut d = Dice::new(seed, 26);
+        // What is switched off seldom, or far from what is usual.
+        k.tuning.batches = d.pick(&[16, 16, 16, 1, 2, 4]);
+        k.tuning.batch_requests = d.pick(&[MAX_BATCH_REQUESTS, MAX_BATCH_REQUESTS, 1, 3]);
+        k.tuning.inline_bytes = d.pick(&[INLINE_BYTES, INLINE_BYTES, INLINE_BYTES, 0, 40]);
+        k.options.inline_bytes = d.pick(&[INLINE_BYTES, INLINE_BYTES, INLINE_BYTES, 0, 40]);
+        k.options.digest_replies = d.per_mille(800);
+        k.options.early_reads = d.per_mille(800);
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

@@ -1,6 +1,6 @@
 //! One server of the group: a replica, its disk, its clocks, and its misbehaviour if it is faulty.
 
-use quorate_agreement::{Config, Now, Seen, Standing, Tuning};
+use quorate_agreement::{Config, Now, Seen, Standing};
 use quorate_execution::Workers;
 use quorate_execution::graph::Conflicts;
 use quorate_fault::{Fault, Faulty};
@@ -128,11 +128,7 @@ impl Server {
                 durable: !knobs.memory,
                 checkpoint_bytes: knobs.checkpoint_bytes,
                 kept_bytes: knobs.kept_bytes,
-                tuning: Tuning {
-                    tentative: knobs.tentative,
-                    vouched_from: knobs.vouched_from,
-                    ..Tuning::default()
-                },
+                tuning: knobs.tuning,
             },
             workers: Workers {
                 count: usize::from(knobs.workers),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 /// The parts, in the order of the table.
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     YIELD,
     LOOK,
     SLEEP,
@@ -20,6 +20,7 @@ const PARTS: [&str; 17] = [
     "allocating and freeing",
     "links: frames, queues",
     "encoding",
+    LOOP,
     REST,
 ];
 const YIELD: &str = "kernel: giving way to another process that can run, while looking for more";
@@ -28,6 +29,7 @@ const SLEEP: &str = "kernel: sleeping, waking and being woken";
 const SOCKETS: &str = "kernel: sockets, with the receiver's half, which loopback does at once";
 const DISK: &str = "kernel: files and disk";
 const KERNEL: &str = "kernel: the rest";
+const LOOP: &str = "the replica's loop, and what joins the parts";
 const REST: &str = "the rest";
 
 /// What the kernel does, by what some function of the stack has in its name; the first that fits.
@@ -131,7 +133,7 @@ const OF_CRATES: &[(&str, &[&str])] = &[
     ),
     ("links: frames, queues", &["quorate_net"]),
     ("encoding", &["quorate_wire"]),
-    (REST, &["quorate_replica", "quorate_node"]),
+    (LOOP, &["quorate_replica", "quorate_node"]),
 ];
 
 /// To which part a stack, from the leaf up, belongs.
@@ -216,7 +218,7 @@ mod tests {
                 ],
                 "agreement",
             ),
-            (&["core::ptr::drop", "quorate_node::run"], REST),
+            (&["core::ptr::drop", "quorate_node::run"], LOOP),
             (&["main"], REST),
         ] {
             let stack: Vec<String> = stack.iter().map(|name| (*name).into()).collect();

@@ -1,6 +1,6 @@
 //! What happens to clients and their connections.
 
-use quorate_agreement::client::{ClientOptions, ClientOutput, NoResult};
+use quorate_agreement::client::{ClientOutput, NoResult};
 use quorate_wire::message::{Outcome, Request};
 use quorate_wire::{Authentication, RequestNumber};
 
@@ -40,10 +40,7 @@ impl World {
         }
         self.note(&[20, client as u64], || format!("client {client} starts"));
         let nonce = self.dice.any();
-        let options = ClientOptions {
-            unordered_reads: self.knobs.unordered_reads,
-            ..ClientOptions::default()
-        };
+        let options = self.knobs.options;
         let is_guest = client >= self.knobs.named();
         let signed = is_guest || self.knobs.authentication == Authentication::Signature;
         let key = client_key(client);
