@@ -41,13 +41,13 @@ pub async fn run(options: &Options, beside: Beside, report: &mut Report) -> Resu
     if let Some(verifiers) = beside.verifiers {
         variants.extend(verifying(verifiers));
     }
-    if let Some(sealers) = beside.sealers {
-        let mut sealing = variant("BFT memory, sealers", 4, Durability::Memory);
-        sealing.setup.sealers = sealers;
-        variants.push(sealing);
-    }
     let cases = cases(options, &variants);
-    let switches = switches();
+    let mut switches = switches();
+    if let Some(sealers) = beside.sealers {
+        let mut sealing = variant("with sealers", 4, Durability::Memory);
+        sealing.setup.sealers = sealers;
+        switches.push(sealing);
+    }
     let switched = switch_cases(options, &switches);
     let mut progress = Progress::new((cases.len() + switched.len()) * options.rounds);
     run::measure(options, &variants, &cases, &mut progress, report).await?;
@@ -172,6 +172,8 @@ fn switch_cases(options: &Options, variants: &[Variant]) -> Vec<Case> {
         Workload::of(0, 4),
         // Long enough to be sent separately.
         Workload::of(64, 0),
+        // Long enough for sealers.
+        Workload::of(0, 64).reads(),
     ];
     if options.quick {
         operations.truncate(1);

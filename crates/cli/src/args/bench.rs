@@ -96,7 +96,7 @@ pub struct Micro {
     /// Measure groups with signatures also with so many threads in each replica that check them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub verifiers: Option<u16>,
-    /// Measure a group also with so many threads in each replica that encrypt and write what is long, or much together.
+    /// Among the switches, measure a group also with so many threads in each replica that encrypt and write what is long, or much together.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub sealers: Option<u16>,
 }
