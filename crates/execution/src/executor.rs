@@ -13,7 +13,7 @@ use crate::reading;
 use crate::recoveries::Identities;
 use crate::service::{Call, Service};
 use crate::sessions::{self, Clock, KeptReply, Session};
-use crate::table::{Cached, Table};
+use crate::table::{Cached, MAX_LIVE, Table};
 
 /// A request that was executed, with its outcome in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl<S: Service> Executor<S> {
     pub fn new(service: S) -> Executor<S> {
         Executor {
             service,
-            table: Table::new(KEPT_BYTES),
+            table: Table::new(KEPT_BYTES, MAX_LIVE),
             identities: None,
         }
     }
@@ -50,7 +50,15 @@ impl<S: Service> Executor<S> {
     /// [`KEPT_BYTES`]. To be the same at all replicas of a group.
     #[must_use]
     pub fn keeping(self, kept_bytes: usize) -> Executor<S> {
-        let table = Table::new(kept_bytes);
+        let table = Table::new(kept_bytes, self.table.max_live);
+        Executor { table, ..self }
+    }
+
+    /// The same where no more than so many sessions stay in memory beyond a checkpoint, if it needs no more of them. Replicas of a group may differ
+    /// in it: it shows nowhere.
+    #[must_use]
+    pub fn remembering(self, sessions: usize) -> Executor<S> {
+        let table = Table::new(self.table.kept_bytes(), sessions);
         Executor { table, ..self }
     }
 
@@ -63,7 +71,7 @@ impl<S: Service> Executor<S> {
 
     /// The state was replaced.
     pub fn reset(&mut self) {
-        self.table = Table::new(self.table.kept_bytes());
+        self.table = self.table.emptied();
     }
 
     /// From here on what is executed can be undone, together with the state's overlay.

@@ -84,6 +84,8 @@ pub struct Flight<T> {
     first: OpId,
     /// Those from here on may be undone.
     tentative: Option<OpId>,
+    /// Sessions were not let go of from memory, for what may be undone.
+    is_full: bool,
     /// Checkpoints that wait, each for the operations before it.
     marks: VecDeque<Mark>,
     /// How many checkpoints were before: the number of the oldest open layer.
@@ -144,6 +146,7 @@ impl<T> Flight<T> {
             entries: VecDeque::new(),
             first: OpId(0),
             tentative: None,
+            is_full: false,
             marks: VecDeque::new(),
             epoch: 0,
             running: 0,
@@ -400,6 +403,15 @@ impl<T> Flight<T> {
     pub fn keep_tentative<S: Service>(&mut self, executor: &mut Executor<S>, state: &mut State) {
         self.tentative = None;
         executor.keep_tentative(state);
+        self.forget_some(executor);
+    }
+
+    /// Lets go of sessions in memory where there are too many, if that was put off.
+    fn forget_some<S: Service>(&mut self, executor: &mut Executor<S>) {
+        // Else the last of the checkpoints that wait will do it.
+        if core::mem::take(&mut self.is_full) && self.marks.is_empty() {
+            executor.table.forget_some();
+        }
     }
 
     /// Undoes those that entered since [`Flight::begin_tentative`].
@@ -425,6 +437,7 @@ impl<T> Flight<T> {
             // What others have made go, which are not undone.
             executor.table.bound_all();
         }
+        self.forget_some(executor);
     }
 
     /// The state is given up, and with it all that is at work on it.
@@ -636,8 +649,9 @@ impl<T> Flight<T> {
         self.epoch += 1;
         if self.marks.is_empty() {
             executor.table.bound_all();
+            self.is_full = true;
             if self.tentative.is_none() {
-                executor.table.forget_some();
+                self.forget_some(executor);
             }
         }
         Ok(())

@@ -17,8 +17,8 @@ use quorate_wire::{ClientId, RequestNumber, SessionId, Time};
 
 use crate::sessions::{self, ACTIVITY_GRAIN_NS, Clock, KeptReply, Session};
 
-/// The most sessions in memory after a flush; more are read again when they are used.
-const MAX_LIVE: usize = 1024;
+/// The most sessions in memory after a flush, beside those that it still needs; more are read again when they are used.
+pub(crate) const MAX_LIVE: usize = 1024;
 
 /// One bit for each slot.
 type Slots = u64;
@@ -79,12 +79,15 @@ pub(crate) struct Table {
     journal: Option<Vec<Undo>>,
     /// What the results that are kept of a session may have together.
     kept_bytes: usize,
+    /// How many sessions stay in memory.
+    pub max_live: usize,
 }
 
 impl Table {
-    pub fn new(kept_bytes: usize) -> Table {
+    pub fn new(kept_bytes: usize, max_live: usize) -> Table {
         Table {
             kept_bytes,
+            max_live,
             clock: None,
             live: HashMap::with_hasher(FixedState::with_seed(0)),
             journal: None,
@@ -94,6 +97,11 @@ impl Table {
     /// How many bytes the results that are kept of a session may have together.
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
+    }
+
+    /// Nothing in memory, and the same bounds.
+    pub fn emptied(&self) -> Table {
+        Table::new(self.kept_bytes, self.max_live)
     }
 
     /// From here on changes can be taken back.
@@ -125,12 +133,14 @@ impl Table {
                 Undo::Answered(id, before) => {
                     if let Some(live) = self.live.get_mut(&id) {
                         live.answered = before;
+                        live.counts_gone_again();
                     }
                 }
                 Undo::Reply(id, slot, before) => {
                     if let Some(live) = self.live.get_mut(&id) {
                         live.bytes += before.as_ref().map_or(0, KeptReply::bytes);
                         live.replies[slot] = before;
+                        live.counts_gone_again();
                     }
                 }
             }
@@ -208,8 +218,16 @@ impl Table {
 
     /// Keeps no more sessions in memory than there is room for. To be called when all of them are in the state.
     pub fn forget_some(&mut self) {
-        if self.live.len() > MAX_LIVE {
-            let is_needed = |live: &Live| live.is_changed || live.changed | live.busy != 0;
+        if self.live.len() > self.max_live {
+            // The next checkpoint forgets what is answered of those that are here: operations beyond the last one may have said that it is.
+            let has_answered = |live: &Live| {
+                let mut replies = live.replies.iter().flatten();
+                replies.any(|reply| reply.number <= live.answered)
+                    && !is_on(Mutant::EvictedAnswered)
+            };
+            let is_needed = |live: &Live| {
+                live.is_changed || live.changed | live.busy != 0 || has_answered(live)
+            };
             self.live.retain(|_, live| is_needed(live));
         }
     }
@@ -479,6 +497,12 @@ impl Live {
             busy: 0,
             at_work: Vec::new(),
         }
+    }
+
+    /// Something was undone. Results that are gone and had counted for nobody, since what is undone had said that they are answered, may count again.
+    fn counts_gone_again(&mut self) {
+        self.has_gone |=
+            self.replies.iter().flatten().any(KeptReply::is_gone) && !is_on(Mutant::GoneUncounted);
     }
 
     fn flush_replies(&mut self, id: SessionId, txn: &mut Txn<'_>) {

@@ -280,7 +280,12 @@ impl<S: Service> Replica<S> {
             let flight = self.parallel.as_mut().map(|p| &mut p.flight);
             match flight.map(|flight| flight.complete(completion)) {
                 // The graph is told of the others all the same.
-                Some(Err(Broken::Fault(fault))) => result = Err(fault),
+                // A store that fails takes the replica out; what others found is looked into where it does not.
+                Some(Err(Broken::Fault(fault))) => {
+                    if !matches!(result, Err(Fault::Store(_))) {
+                        result = Err(fault);
+                    }
+                }
                 Some(Err(Broken::Died(reason))) => self.fail(reason),
                 Some(Ok(())) | None => {}
             }

@@ -149,7 +149,7 @@ impl Service for Arrays {
         let whole = Scope::Object(CELLS, array);
         match op[0] {
             0 | 1 => Uses::none().read(part),
-            2 | 3 => Uses::none().write(part),
+            2 | 3 | 19 => Uses::none().write(part),
             4 | 5 => Uses::none().write(part).settle(COUNTER),
             6 => Uses::none().settle(COUNTER),
             7 => Uses::none().read(whole),
@@ -176,6 +176,10 @@ impl Service for Arrays {
         match op[0] {
             0 | 1 => done(digest(&cells(txn, &part.0, &part.1)?)),
             2 | 3 => done(Arrays::change(txn, &part.0, &part.1, value)?),
+            19 => {
+                let sum = Arrays::change(txn, &part.0, &part.1, value)?;
+                Ok(Ran::Done(vec![sum; usize::from(value % 40)].into()))
+            }
             4 | 5 => rest(Arrays::change(txn, &part.0, &part.1, value)?),
             14 => rest(digest(&cells(txn, &part.0, &part.1)?)),
             6 | 11 | 18 => rest(0),
@@ -230,9 +234,10 @@ impl Service for Arrays {
     }
 }
 
-/// Any operation.
+/// Any operation. 19 has a result of up to 39 bytes, the others of one or two.
 pub fn op() -> impl Strategy<Value = Op> {
-    let what = prop_oneof![12 => 0..9_u8, 3 => Just(14), 2 => 9..17_u8, 2 => 17..19_u8];
+    let what =
+        prop_oneof![12 => 0..9_u8, 3 => Just(14), 2 => 9..17_u8, 2 => 17..19_u8, 3 => Just(19)];
     (what, 1..4_u8, 0..8_u8, 0..4_u8, any::<u8>())
         .prop_map(|(what, array, from, more, value)| [what, array, from, from + more, value])
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::arrays::{Arrays, Op, op};
-use crate::support::flight::{Agreed, Played, World};
+use crate::support::flight::{Agreed, Bounds, Played, World};
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_execution::graph::{Conflicts, Scope, Uses};
@@ -120,7 +120,7 @@ fn play(
     schedule: &[(u8, u8)],
     conflicts: Conflicts,
     threads: usize,
-    (kept_bytes, is_crowded): (usize, bool),
+    (bounds, is_crowded): (Bounds, bool),
 ) -> Played {
     let mut numbers = Numbers::default();
     // Where a client has as many sessions as it can have, the ones that are used make room for others.
@@ -134,13 +134,26 @@ fn play(
         let op = Bytes::copy_from_slice(&[what, 1 + which % 3, 0, 7, 0]);
         Some((CLIENT, SessionId(1), op))
     };
-    let world = World::new(Arrays, Arrays, conflicts, threads).keeping(kept_bytes);
+    let world = World::new(Arrays, Arrays, conflicts, threads).within(bounds);
     world.play(batches, schedule, reads)
 }
 
-/// How many bytes of a session's results are kept: a result has six or seven here, and of some there is room for few.
-fn kept_bytes() -> impl Strategy<Value = usize> {
-    prop_oneof![1 => Just(KEPT_BYTES), 1 => 0..100_usize, 1 => 10..40_usize]
+/// A result has six or seven bytes here, and some have more: of some there is room for few.
+fn bounds() -> impl Strategy<Value = Bounds> {
+    let kept_bytes = prop_oneof![1 => Just(KEPT_BYTES), 1 => 0..200_usize, 1 => 10..60_usize];
+    let in_memory = prop_oneof![1 => Just(usize::MAX), 1 => 0..4_usize];
+    (kept_bytes, in_memory, 1..4_u64).prop_map(|(kept_bytes, in_memory, interval)| Bounds {
+        kept_bytes,
+        in_memory,
+        interval,
+    })
+}
+
+fn keeping(kept_bytes: usize) -> Bounds {
+    Bounds {
+        kept_bytes,
+        ..Bounds::default()
+    }
 }
 
 proptest! {
@@ -152,11 +165,11 @@ proptest! {
         batches in prop::collection::vec(batch(), 1..30),
         schedule in prop::collection::vec(any::<(u8, u8)>(), 20..300),
         all_conflict in prop::bool::weighted(0.1),
-        kept_bytes in kept_bytes(),
+        bounds in bounds(),
         is_crowded in prop::bool::weighted(0.3),
     ) {
         let conflicts = if all_conflict { Conflicts::All } else { Conflicts::Declared };
-        play(&batches, &schedule, conflicts, 0, (kept_bytes, is_crowded));
+        play(&batches, &schedule, conflicts, 0, (bounds, is_crowded));
     }
 }
 
@@ -168,10 +181,10 @@ proptest! {
     fn so_it_is_on_threads(
         batches in prop::collection::vec(batch(), 1..30),
         schedule in prop::collection::vec(any::<(u8, u8)>(), 20..300),
-        kept_bytes in kept_bytes(),
+        bounds in bounds(),
         is_crowded in prop::bool::weighted(0.3),
     ) {
-        play(&batches, &schedule, Conflicts::Declared, 4, (kept_bytes, is_crowded));
+        play(&batches, &schedule, Conflicts::Declared, 4, (bounds, is_crowded));
     }
 }
 
@@ -187,7 +200,7 @@ fn much_is_at_work_at_once() {
         &schedule,
         Conflicts::Declared,
         0,
-        (KEPT_BYTES, false),
+        (Bounds::default(), false),
     )
     .most;
     assert!(most >= 40, "{most}");
@@ -204,7 +217,13 @@ fn some_results_are_gone_when_they_are_asked_for() {
     };
     let batches: Vec<Batch> = (0..20).map(|at| (10, asks(at).collect())).collect();
     let schedule: Vec<(u8, u8)> = (0..97_u8).map(|i| (i.wrapping_mul(83) % 230, i)).collect();
-    let played = play(&batches, &schedule, Conflicts::Declared, 0, (24, false));
+    let played = play(
+        &batches,
+        &schedule,
+        Conflicts::Declared,
+        0,
+        (keeping(24), false),
+    );
     assert!(played.gone >= 100 && played.most >= 2, "{played:?}");
 }
 
@@ -217,7 +236,13 @@ fn below_a_result_that_is_gone_nothing_is_kept() {
     // Asked again, one is gone and one is not.
     let batches = [(1, asks), (1, vec![op(2, 2), op(4, 2)])];
     let schedule: Vec<(u8, u8)> = (0..97_u8).map(|i| (i.wrapping_mul(83) % 80, i)).collect();
-    let played = play(&batches, &schedule, Conflicts::Declared, 0, (19, false));
+    let played = play(
+        &batches,
+        &schedule,
+        Conflicts::Declared,
+        0,
+        (keeping(19), false),
+    );
     assert_eq!(played.gone, 1);
 }
 
@@ -276,6 +301,68 @@ fn what_is_undone_makes_no_result_go() {
     // The first is asked for again; what was undone does not come any more.
     numbers.enter(&mut world, vec![write(1, -2)]);
     assert_eq!(world.finish().gone, 0);
+}
+
+/// A result that is gone counts again when what had said that it is answered is undone: no lower one is kept beside it.
+#[test]
+fn what_is_gone_counts_again_when_its_answer_is_undone() {
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0).keeping(40);
+    let mut numbers = Numbers::default();
+    // Of five bytes, and as many as the value is beyond a multiple of 40; only 0 says that all before was answered.
+    let write = |number, value| Ask::Op(1, number, [19, 1, 0, 1, value]);
+    let end_all = |world: &mut World<Arrays>| {
+        while !world.running.is_empty() {
+            world.run(0);
+            world.proceed();
+        }
+    };
+    numbers.enter(&mut world, vec![Ask::Open(1, false)]);
+    // The second makes itself go.
+    numbers.enter(&mut world, vec![write(5, 215), write(4, 220)]);
+    end_all(&mut world);
+    let batch = numbers.agreed(&(1, vec![write(6, 0)]));
+    world.begin(batch, true);
+    world.proceed();
+    end_all(&mut world);
+    assert!(world.undo().is_some());
+    for _ in 0..2 {
+        numbers.enter(&mut world, vec![write(3, 200)]);
+        end_all(&mut world);
+    }
+    assert_eq!(world.finish().gone, 1);
+}
+
+/// A session leaves memory when a checkpoint is frozen beyond which it has said that a reply is answered: the next checkpoint is without that reply.
+#[test]
+fn who_leaves_memory_has_its_answered_replies_taken_away() {
+    let bounds = Bounds {
+        in_memory: 0,
+        ..Bounds::default()
+    };
+    let mut world = World::new(Arrays, Arrays, Conflicts::Declared, 0).within(bounds);
+    let mut numbers = Numbers::default();
+    let write = |seat, array| Ask::Op(seat, 0, [2, array, 0, 1, 8]);
+    for asks in [
+        vec![Ask::Open(1, false), Ask::Open(2, false)],
+        // The first stays at work.
+        vec![write(2, 2), write(1, 1)],
+        vec![Ask::Empty(3)],
+        // It says that the one before is answered.
+        vec![write(1, 3)],
+    ] {
+        numbers.enter(&mut world, asks);
+        if world.running.len() > 1 {
+            world.run(1);
+            world.proceed();
+        }
+    }
+    assert_eq!((world.flight.marks(), world.running.len()), (1, 1));
+    world.run(0);
+    world.proceed();
+    assert_eq!((world.flight.marks(), world.running.len()), (0, 0));
+    numbers.enter(&mut world, vec![Ask::Empty(3)]);
+    numbers.enter(&mut world, vec![Ask::Empty(3)]);
+    world.finish();
 }
 
 /// A reply takes another's place after a checkpoint that still waits: the checkpoint has the one before.

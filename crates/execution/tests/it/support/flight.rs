@@ -16,9 +16,6 @@ use quorate_wire::message::session::KEPT_BYTES;
 use quorate_wire::message::{Outcome, ReplyBody, Request};
 use quorate_wire::{ClientId, Digest, Seq, SessionId, Time};
 
-/// Batches from checkpoint to checkpoint.
-const INTERVAL: u64 = 3;
-
 /// What an operation comes with: in which attempt, and which of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
@@ -89,26 +86,43 @@ impl Threads {
     }
 }
 
-/// What was undone, as another primary has it ordered: at times in another order.
-fn ordered_anew(mut batch: Agreed, which: u8) -> Agreed {
-    let by = usize::from(which / 2) % batch.requests.len().max(1);
-    if which.is_multiple_of(2) {
-        batch.requests.rotate_left(by);
+/// What was undone, as another primary has it ordered: at times in another order, after the batch that was to be the next, or never. What waits is
+/// taken from the end.
+fn order_anew(waiting: &mut Vec<Agreed>, undone: Option<Agreed>, which: u8) {
+    let Some(mut batch) = undone else {
+        return;
+    };
+    let by = usize::from(which / 8) % batch.requests.len().max(1);
+    match which % 8 {
+        0..=2 => batch.requests.rotate_left(by),
+        3 => batch.requests.truncate(by),
+        4 => return,
+        5 => {
+            if let Some(mut next) = waiting.pop() {
+                // Time goes on.
+                core::mem::swap(&mut batch.time, &mut next.time);
+                waiting.push(batch);
+                batch = next;
+            }
+        }
+        _ => {}
     }
-    batch
+    waiting.push(batch);
 }
 
 /// A replica's execution: what is agreed is taken in under a schedule, and what comes of it is held against the same in order.
 pub struct World<S> {
     /// Each that is used is a clone of this one.
     service: S,
-    kept_bytes: usize,
+    bounds: Bounds,
     executor: Executor<S>,
     state: State,
     conflicts: Conflicts,
     pub flight: Flight<Tag>,
     /// Jobs that are at work, where the schedule says which is over next.
     pub running: Vec<Job>,
+    /// The first of them stays at work as long as there are others, so that checkpoints wait for it.
+    is_pinned: bool,
     /// What they are run with, in turn: a replica's workers have a service each.
     hands: Vec<S>,
     runs: usize,
@@ -137,6 +151,34 @@ pub struct World<S> {
     reference: (Executor<S>, State),
     roots: Vec<(Seq, Digest)>,
     played: Played,
+}
+
+/// Within which bounds a world is.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// How many bytes of a session's results are kept.
+    pub kept_bytes: usize,
+    /// How many sessions stay in memory, here and not where all is done in order.
+    pub in_memory: usize,
+    /// Batches from checkpoint to checkpoint.
+    pub interval: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            kept_bytes: KEPT_BYTES,
+            in_memory: usize::MAX,
+            interval: 3,
+        }
+    }
+}
+
+impl Bounds {
+    fn executor<S: Service + Clone>(self, service: &S) -> Executor<S> {
+        let executor = Executor::new(service.clone()).keeping(self.kept_bytes);
+        executor.remembering(self.in_memory)
+    }
 }
 
 /// What a schedule came to.
@@ -174,6 +216,7 @@ impl<S: Service + Clone> World<S> {
                 conflicts,
             }),
             running: Vec::new(),
+            is_pinned: false,
             hands: vec![service.clone(); 3],
             runs: 0,
             threads: (threads > 0).then(|| Threads::spawn(threads, &service)),
@@ -193,16 +236,24 @@ impl<S: Service + Clone> World<S> {
             reference: begin(&plain),
             roots: Vec::new(),
             played: Played::default(),
-            kept_bytes: KEPT_BYTES,
+            bounds: Bounds::default(),
             service,
         }
     }
 
     /// The same where of a session's results so many bytes are kept.
-    pub fn keeping(mut self, kept_bytes: usize) -> World<S> {
-        self.kept_bytes = kept_bytes;
-        self.executor = self.executor.keeping(kept_bytes);
-        self.reference.0 = self.reference.0.keeping(kept_bytes);
+    pub fn keeping(self, kept_bytes: usize) -> World<S> {
+        self.within(Bounds {
+            kept_bytes,
+            ..Bounds::default()
+        })
+    }
+
+    /// The same within other bounds than the usual ones.
+    pub fn within(mut self, bounds: Bounds) -> World<S> {
+        self.bounds = bounds;
+        self.executor = bounds.executor(&self.service);
+        self.reference.0 = self.reference.0.keeping(bounds.kept_bytes);
         self
     }
 
@@ -245,7 +296,7 @@ impl<S: Service + Clone> World<S> {
         let outcomes: Vec<Bytes> = done.into_iter().map(|d| d.outcome).collect();
         self.log.push((batch.clone(), outcomes.clone()));
         self.expected[attempt as usize] = Some(outcomes);
-        if self.seq.is_multiple_of(INTERVAL) {
+        if self.seq.is_multiple_of(self.bounds.interval) {
             executor.flush(state);
             let layer = snapshot_of(state);
             let layer = layer.entries.into_iter().map(|(k, v)| (k, Some(v)));
@@ -289,7 +340,7 @@ impl<S: Service + Clone> World<S> {
     }
 
     fn on_entered(&mut self) {
-        if self.at.is_multiple_of(INTERVAL) {
+        if self.at.is_multiple_of(self.bounds.interval) {
             let (executor, state) = (&mut self.executor, &mut self.state);
             self.flight.mark(executor, state, Seq(self.at));
         }
@@ -371,7 +422,7 @@ impl<S: Service + Clone> World<S> {
             count: 1,
             conflicts: self.conflicts,
         };
-        let executor = Executor::new(self.service.clone()).keeping(self.kept_bytes);
+        let executor = self.bounds.executor(&self.service);
         (self.executor, self.flight) = (executor, Flight::new(workers));
         self.state = State::new(Arc::new(self.snapshot.clone()));
         self.entering = None;
@@ -455,7 +506,9 @@ impl<S: Service + Clone> World<S> {
             Some(threads) => threads.take(),
             None if self.running.is_empty() => None,
             None => {
-                let at = usize::from(which) % self.running.len();
+                let is_pinned = self.is_pinned && self.running.len() > 1;
+                let first = usize::from(is_pinned);
+                let at = first + usize::from(which) % (self.running.len() - first);
                 self.runs += 1;
                 let hand = self.runs % self.hands.len();
                 Some(self.running.swap_remove(at).run(&self.hands[hand]))
@@ -504,7 +557,10 @@ impl<S: Service + Clone> World<S> {
                 0..=59 if is_free => self.begin(waiting.pop().unwrap(), which % 3 == 0),
                 60..=139 => self.run(which),
                 140..=169 => self.keep(),
-                170..=179 => waiting.extend(self.undo().map(|batch| ordered_anew(batch, which))),
+                170..=179 => {
+                    let undone = self.undo();
+                    order_anew(&mut waiting, undone, which);
+                }
                 180..=199 => self.store(),
                 200..=229 if is_free => {
                     if let Some((client, session, op)) = reads(which) {
@@ -514,8 +570,9 @@ impl<S: Service + Clone> World<S> {
                 230..=231 if self.tentative.is_none() => self.give_up(),
                 232..=233 => {
                     let undone = self.restart(&mut choices);
-                    waiting.extend(undone.map(|batch| ordered_anew(batch, which)));
+                    order_anew(&mut waiting, undone, which);
                 }
+                234..=239 => self.is_pinned = which < 200,
                 _ if steps > 3_000 => self.keep(),
                 _ => {}
             }
