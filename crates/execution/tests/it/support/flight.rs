@@ -129,7 +129,7 @@ pub struct World<S> {
     /// Where they are at work on threads instead.
     threads: Option<Threads>,
     entering: Option<Entering>,
-    tentative: Option<(u64, Agreed)>,
+    tentative: Option<Tentative<S>>,
     attempts: u64,
     /// By attempt, what came of it and what should.
     found: Vec<Vec<Option<Bytes>>>,
@@ -151,6 +151,18 @@ pub struct World<S> {
     reference: (Executor<S>, State),
     roots: Vec<(Seq, Digest)>,
     played: Played,
+}
+
+/// A batch that may be undone.
+struct Tentative<S> {
+    attempt: u64,
+    batch: Agreed,
+    /// What should come of it meanwhile.
+    expected: Vec<Bytes>,
+    /// As the reference would be after it.
+    reference: (Executor<S>, State),
+    /// How many reads came before it.
+    reads: usize,
 }
 
 /// Within which bounds a world is.
@@ -265,7 +277,7 @@ impl<S: Service + Clone> World<S> {
                 .flight
                 .begin_tentative(&mut self.executor, &mut self.state);
             begun.unwrap();
-            self.tentative = Some((attempt, batch.clone()));
+            self.tentative = Some(self.apart(attempt, &batch));
         } else {
             self.agree(attempt, &batch);
         }
@@ -275,6 +287,23 @@ impl<S: Service + Clone> World<S> {
             next: 0,
         });
         self.enter();
+    }
+
+    /// What a batch would come to in order, without the reference's having it.
+    fn apart(&mut self, attempt: u64, batch: &Agreed) -> Tentative<S> {
+        let (executor, state) = &mut self.reference;
+        executor.flush(state);
+        let mut state = State::new(Arc::new(snapshot_of(state)));
+        let mut executor = self.bounds.executor(&self.service);
+        let done = executor.execute(&mut state, batch.time, &batch.requests);
+        let outcomes = done.unwrap().into_iter().map(|done| done.outcome);
+        Tentative {
+            attempt,
+            batch: batch.clone(),
+            expected: outcomes.collect(),
+            reference: (executor, state),
+            reads: self.reads.len(),
+        }
     }
 
     /// A place for what comes of a batch, and should, if that is known yet.
@@ -347,12 +376,12 @@ impl<S: Service + Clone> World<S> {
     }
 
     fn keep(&mut self) {
-        let Some((attempt, batch)) = self.tentative.take() else {
+        let Some(tentative) = self.tentative.take() else {
             return;
         };
         let (executor, state) = (&mut self.executor, &mut self.state);
         self.flight.keep_tentative(executor, state);
-        self.agree(attempt, &batch);
+        self.agree(tentative.attempt, &tentative.batch);
         if self.entering.is_none() {
             self.on_entered();
         }
@@ -363,17 +392,29 @@ impl<S: Service + Clone> World<S> {
     }
 
     pub fn undo(&mut self) -> Option<Agreed> {
-        let (attempt, batch) = self.tentative.take()?;
+        let tentative = self.tentative.take()?;
         let (executor, state) = (&mut self.executor, &mut self.state);
         self.flight.drop_tentative(executor, state);
         self.entering = None;
-        // Nothing may come of it from here on.
-        self.found[attempt as usize].clear();
-        Some(batch)
+        // Clients were told what came of it so far. Nothing may come of it from here on, nor of what was read after it.
+        let found = &mut self.found[tentative.attempt as usize];
+        for (found, expected) in found.drain(..).zip(&tentative.expected) {
+            assert!(
+                found.is_none_or(|found| found == expected),
+                "told and undone"
+            );
+        }
+        for (expected, found) in &mut self.reads[tentative.reads..] {
+            found.get_or_insert(expected.clone());
+        }
+        Some(tentative.batch)
     }
 
     fn read(&mut self, who: (ClientId, SessionId), op: &Bytes) {
-        let (executor, state) = &mut self.reference;
+        let (executor, state) = match &mut self.tentative {
+            Some(tentative) => &mut tentative.reference,
+            None => &mut self.reference,
+        };
         let in_full = self.reads.len().is_multiple_of(2);
         let expected = executor.read(state, who.0, who.1, op, true).unwrap();
         let expected = expected.map(|(body, _)| match in_full {
@@ -474,7 +515,7 @@ impl<S: Service + Clone> World<S> {
                         continue;
                     }
                     Tag::Request(attempt, at) => {
-                        let tentative = self.tentative.as_ref().map(|t| t.0);
+                        let tentative = self.tentative.as_ref().map(|t| t.attempt);
                         assert_eq!(is_tentative, tentative == Some(attempt));
                         &mut self.found[attempt as usize][at]
                     }
@@ -562,7 +603,7 @@ impl<S: Service + Clone> World<S> {
                     order_anew(&mut waiting, undone, which);
                 }
                 180..=199 => self.store(),
-                200..=229 if is_free => {
+                200..=229 if self.entering.is_none() => {
                     if let Some((client, session, op)) = reads(which) {
                         self.read((client, session), &op);
                     }
