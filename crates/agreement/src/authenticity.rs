@@ -116,6 +116,10 @@ impl Agreement {
         if is_guest && !signed {
             return Err(Rejected::Unsigned);
         }
+        // The backups could not tell whose it is.
+        if request.auth.is_empty() && self.config.quorum.n() > 1 {
+            return Err(Rejected::BadAuthentication);
+        }
         if self.is_primary() && (is_guest || self.is_suspect(&client)) {
             if !signed {
                 return Err(Rejected::Unsigned);

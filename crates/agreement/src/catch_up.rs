@@ -7,8 +7,8 @@
 use alloc::vec::Vec;
 
 use quorate_wire::message::{
-    Batch, BatchBody, Checkpoint, Commit, Committed, Fetch, PeerMessage, PrePrepare, Prepare,
-    Request, Status,
+    AuthRequest, Batch, BatchBody, Checkpoint, Commit, Committed, Fetch, PeerMessage, PrePrepare,
+    Prepare, Status,
 };
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Authentication, Digest, ReplicaId, Seq, View};
@@ -18,7 +18,7 @@ use crate::budget::Budget;
 use crate::core::Agreement;
 use crate::durable::Content;
 use crate::io::{Output, Rejected};
-use crate::slot::Stage;
+use crate::slot::{Slot, Stage};
 
 /// How often a replica that waits for something says where it stands.
 const BUSY_STATUS_MS: Millis = 100;
@@ -44,6 +44,10 @@ const GIVEN_IN_A_MS: u64 = 32 << 10;
 const STATUS_COST: usize = 256 << 10;
 /// The most contents asked for at one time.
 const FETCHES_AT_ONCE: usize = 64;
+/// How long a long request that a proposal names may be on its way from its client before the primary is asked for it.
+pub(crate) const CONTENT_COMES_MS: Millis = 25;
+/// The most that the primary is asked for then at one time: they may be long, and come from their clients after all.
+const CONTENTS_AT_ONCE: usize = 8;
 /// How long a replica behind a certified checkpoint tries to catch up batch by batch before it fetches the state.
 const BATCHWISE_MS: Millis = 400;
 /// The same where it has just fetched a state: what it lacks after that is not on its way to it, and the group goes on meanwhile.
@@ -404,6 +408,36 @@ impl Agreement {
         }
     }
 
+    /// Asks the primary for requests that it has named and that have not come here, each once: their client may have shown them to the primary alone,
+    /// and until they are here, or others vouch for them, nothing after them is executed. What does not come of that is asked for with each STATUS.
+    pub(crate) fn ask_for_content(&mut self) {
+        self.content_due = None;
+        if !self.active || self.is_primary() || !self.may_fetch(true) {
+            return;
+        }
+        let mut missing = Vec::new();
+        for (_, slot) in self.slots.range(self.executed.next()..) {
+            let batch = slot.proposed().and_then(|digest| slot.batches.get(&digest));
+            let requests = batch.map(|batch| self.pool.missing(&batch.requests));
+            missing.extend(requests.into_iter().flatten());
+            if missing.len() >= CONTENTS_AT_ONCE {
+                break;
+            }
+        }
+        if missing.is_empty() {
+            return;
+        }
+        self.content_due = Some(self.now.mono + CONTENT_COMES_MS);
+        let news = missing
+            .into_iter()
+            .filter(|digest| !self.asked.contains(digest));
+        for digest in news.take(CONTENTS_AT_ONCE).collect::<Vec<_>>() {
+            self.asked.insert(digest);
+            let ask = PeerMessage::Fetch(Fetch::Request(digest));
+            self.out.push_back(Output::Send(self.primary(), ask));
+        }
+    }
+
     /// What was executed at a place: the batch's digest, and its content, as far as it is here. Until a checkpoint at that place or beyond is stable.
     pub fn executed_at(&self, seq: Seq) -> Option<(Digest, Option<Content>)> {
         let slot = self.slots.get(&seq).filter(|_| seq <= self.executed)?;
@@ -435,7 +469,7 @@ impl Agreement {
             Fetch::Request(digest) => self
                 .pool
                 .get(&digest)
-                .map(|e| PeerMessage::Body(e.request().clone())),
+                .map(|e| PeerMessage::Body((**e.known()).clone())),
             Fetch::ViewChange(digest) => self.proof(&digest).cloned().map(PeerMessage::ViewChange),
         };
         let answer = answer.ok_or(Rejected::NotAsked)?;
@@ -467,18 +501,52 @@ impl Agreement {
     }
 
     /// A request that was asked for.
-    pub(crate) fn on_body(&mut self, request: Request) -> Result<(), Rejected> {
-        let digest: Digest = request.digest();
+    pub(crate) fn on_body(&mut self, from: ReplicaId, body: AuthRequest) -> Result<(), Rejected> {
+        let digest: Digest = body.request.digest();
         if !self.asked.contains(&digest) {
             return Err(Rejected::NotAsked);
         }
-        if !self.may_take(request.weight()) {
+        if !self.may_take(body.request.weight()) {
             return Err(Rejected::LogFull);
         }
         self.asked.remove(&digest);
-        self.pool.insert_bare(request, self.now.mono);
+        self.take_body(from, body);
         self.continue_with_content();
         Ok(())
+    }
+
+    /// Where it comes with its client's word for this replica, it is as good as from the client itself.
+    fn take_body(&mut self, from: ReplicaId, body: AuthRequest) {
+        let (digest, client) = (body.request.digest(), body.request.client());
+        let is_to_come = |slot: &Slot| {
+            let batch = slot.wanted().and_then(|wanted| slot.batches.get(&wanted));
+            batch.is_some_and(|batch| batch.requests.contains(&digest))
+        };
+        // What was executed is wanted for a vote alone, and nobody waits for it.
+        let mut open = self.slots.range(self.executed.next()..);
+        let is_to_come = open.any(|(_, slot)| is_to_come(slot));
+        if !is_to_come || body.auth.is_empty() || is_on(Mutant::BodiesBare) {
+            self.pool.insert_bare(body.request, self.now.mono);
+            return;
+        }
+        let body = alloc::sync::Arc::new(body);
+        let one = core::slice::from_ref(&body);
+        self.meet_guests(one);
+        let is_authentic = self.are_authentic(one).pop() == Some(true);
+        // A client over its limit must not stop what the primary has ordered.
+        if is_authentic
+            && self
+                .pool
+                .insert_ordered(body.clone(), self.now.mono)
+                .is_ok()
+        {
+            self.pool.keep(&digest);
+            return;
+        }
+        if !is_authentic && from == self.primary() {
+            self.suspect(client);
+        }
+        self.pool.insert_vouched(body, self.now.mono);
     }
 
     fn continue_with_content(&mut self) {
@@ -504,7 +572,7 @@ fn weight(message: &PeerMessage) -> usize {
             bodies.sum::<usize>() + DIGEST * m.batch.requests.len()
         }
         PeerMessage::Batch(m) => DIGEST * m.batch.requests.len(),
-        PeerMessage::Body(request) => request.weight(),
+        PeerMessage::Body(body) => body.request.weight(),
         PeerMessage::ViewChange(m) => {
             VOTE * (m.body.prepared.len() + m.body.preprepared.len() + m.body.checkpoints.len())
         }

@@ -137,6 +137,8 @@ pub struct Agreement {
     pub(crate) fetch_turn: u8,
     /// Requests that this replica has asked others for.
     pub(crate) asked: BTreeSet<Digest>,
+    /// When requests that a proposal names are asked for that have not come by then.
+    pub(crate) content_due: Option<Millis>,
     /// Since when nothing was executed although a certified checkpoint is ahead.
     pub(crate) behind: Option<Behind>,
 }
@@ -288,6 +290,7 @@ impl Agreement {
             help: Help::default(),
             fetch_turn: config.me.0,
             asked: BTreeSet::new(),
+            content_due: None,
             behind: None,
             config,
         };
@@ -503,7 +506,7 @@ impl Agreement {
             PeerMessage::Committed(m) => self.on_committed(from, m),
             PeerMessage::Fetch(m) => self.on_fetch(from, m),
             PeerMessage::Batch(m) => self.on_batch(m),
-            PeerMessage::Body(request) => self.on_body(request),
+            PeerMessage::Body(request) => self.on_body(from, request),
             PeerMessage::EstimatePlease(nonce) => self.on_estimate_please(from, nonce),
             PeerMessage::Estimate(m) => self.on_estimate(from, m),
             PeerMessage::Epoch(m) => self.on_epoch(from, m),
@@ -582,6 +585,7 @@ impl Agreement {
             self.relay_deadline(),
             self.ahead_deadline(),
             self.pace_deadline(),
+            self.content_due,
         ];
         deadlines
             .into_iter()
@@ -645,7 +649,8 @@ impl Agreement {
 
     fn run_timers(&mut self) {
         let is_bad = self.is_primary_bad();
-        let over = |deadline: Option<Millis>| deadline.is_some_and(|at| at <= self.now.mono);
+        let now = self.now.mono;
+        let over = |deadline: Option<Millis>| deadline.is_some_and(|at| at <= now);
         if over(self.new_view_deadline) {
             let view = self.view_after_failure();
             self.start_view_change(view);
@@ -661,6 +666,9 @@ impl Agreement {
             }
         }
         self.relay_claims();
+        if over(self.content_due) {
+            self.ask_for_content();
+        }
         let is_lost = self.active && (self.is_primary_lost() || self.is_primary_silent());
         if core::mem::replace(&mut self.told_loss, is_lost) != is_lost {
             // The others wait for this.

@@ -82,6 +82,7 @@ impl Agreement {
             // Refilled by time.
             budgets: _,
             next_status: _,
+            content_due: _,
             told_loss: _,
             stranded: _,
             fetch_turn: _,

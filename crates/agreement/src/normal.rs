@@ -10,6 +10,7 @@ use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
 
 use crate::BATCH_BYTES;
+use crate::catch_up::CONTENT_COMES_MS;
 use crate::core::Agreement;
 use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
 use crate::io::{Ordered, Output, Rejected};
@@ -147,6 +148,10 @@ impl Agreement {
         let requests = m.batch.requests.iter();
         let sessions = requests.filter_map(|d| Some(self.pool.get(d)?.request().session()));
         self.judge.on_proposed(m.seq, sessions, self.now.mono);
+        if !self.pool.missing(&m.batch.requests).is_empty() {
+            self.content_due
+                .get_or_insert(self.now.mono + CONTENT_COMES_MS);
+        }
         let slot = self.slots.entry(m.seq).or_default();
         slot.batches.insert(digest, Arc::new(m.batch));
         let view = m.view;

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
-use quorate_wire::message::{AuthRequest, EVERYONE, MAX_BATCH_REQUESTS, Request};
+use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, Request};
 use quorate_wire::{Authenticator, ClientId, Digest, Encode, SessionId};
 
 use crate::Millis;
@@ -307,11 +307,7 @@ impl Pool {
 
     /// As [`Pool::insert_vouched`], for a request that comes without its client's authenticator.
     pub fn insert_bare(&mut self, request: Request, now: Millis) {
-        let request = AuthRequest {
-            request,
-            auth: Authenticator::default(),
-            replier: EVERYONE,
-        };
+        let request = AuthRequest::bare(request);
         self.insert_vouched(Arc::new(request), now);
     }
 

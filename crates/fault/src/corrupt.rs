@@ -1,7 +1,7 @@
 //! Damaged content for those who fetch it.
 
 use quorate_wire::message::transfer::{Nodes, Values};
-use quorate_wire::message::{Batch, BatchBody, PeerMessage, Request, StateMessage};
+use quorate_wire::message::{AuthRequest, Batch, BatchBody, PeerMessage, Request, StateMessage};
 use quorate_wire::{RequestNumber, Time};
 
 use crate::lie::other_bytes;
@@ -28,14 +28,17 @@ pub(crate) fn for_peer(message: PeerMessage) -> PeerMessage {
                 ..m.batch
             },
         }),
-        PeerMessage::Body(m) => {
+        PeerMessage::Body(AuthRequest {
+            request: m,
+            auth,
+            replier,
+        }) => {
             let number = RequestNumber(m.number().0 ^ 1);
-            PeerMessage::Body(Request::new(
-                m.client(),
-                m.session(),
-                number,
-                m.op().clone(),
-            ))
+            PeerMessage::Body(AuthRequest {
+                request: Request::new(m.client(), m.session(), number, m.op().clone()),
+                auth,
+                replier,
+            })
         }
         other => other,
     }

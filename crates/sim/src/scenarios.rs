@@ -51,6 +51,7 @@ scenarios! {
     adversaries::kept_in_the_dark
     adversaries::inconsistent_authenticators
     adversaries::inconsistent_authenticators_without_a_repeat
+    adversaries::long_requests_for_the_primary_alone
     adversaries::absurd_messages_are_refused
     views::primary_crash
     views::power_cut

@@ -8,7 +8,7 @@ use quorate_wire::message::{
     Request,
 };
 use quorate_wire::{
-    Authenticator, Digest, LogIndex, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
+    Authenticator, Digest, LogIndex, Mac, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
 };
 
 const MIB: usize = 1 << 20;
@@ -175,12 +175,19 @@ fn sessions_are_opened_seldom() {
         let request = Request::new(client, SessionId(0), number, op);
         AuthRequest {
             request,
-            auth: Authenticator::default(),
+            auth: Authenticator::Macs(vec![Mac([0; 16]); 4]),
             replier: ReplicaId(0),
         }
     };
     for me in [0, 1] {
         let mut replica = linked(me);
+        // What nobody else could tell to be its client's is not taken at all.
+        let bare = AuthRequest::bare(open(50, 1).request);
+        let input = Input::Request(Verified::from_link(bare));
+        assert_eq!(
+            replica.handle(at(0), input),
+            Err(Rejected::BadAuthentication)
+        );
         let (mut taken, mut relayed) = (0, 0);
         for ms in 0..10_000 {
             let input = Input::Request(Verified::from_link(open(50, ms)));

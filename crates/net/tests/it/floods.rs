@@ -10,7 +10,7 @@ use crate::support::{Cluster, Raw, SEALINGS, client_key, eventually, other_clien
 use bytes::Bytes;
 use quorate_net::{ClientEvent, ConnectionId, Event, Frame, Limits, Sealing};
 use quorate_wire::message::{
-    ClientMessage, Fetch, PeerMessage, ReplicaMessage, Reply, ReplyBody, Request,
+    AuthRequest, ClientMessage, Fetch, PeerMessage, ReplicaMessage, Reply, ReplyBody, Request,
 };
 use quorate_wire::{Digest, Encode, ReplicaId, RequestNumber, SessionId, View};
 
@@ -75,7 +75,7 @@ fn long_useless_messages_are_a_flood() {
     cluster.wait_until_linked();
     let op = Bytes::from(vec![7; 1 << 20]);
     let request = Request::new(client_key().public(), SessionId(1), RequestNumber(1), op);
-    let frame = Frame::encode(&PeerMessage::Body(request));
+    let frame = Frame::encode(&PeerMessage::Body(AuthRequest::bare(request)));
     for (refuses, aside) in [(false, 0), (true, 1)] {
         cluster.node(0).refuses.store(refuses, Ordering::Release);
         for _ in 0..200 {

@@ -8,14 +8,14 @@ use crate::support::{Cluster, Raw, client_key, eventually, stranger_key};
 use bytes::Bytes;
 use quorate_net::{ClientEvent, Event, Frame, Limits, bind};
 use quorate_wire::message::{
-    ClientMessage, Fetch, PeerMessage, ReplicaMessage, Reply, ReplyBody, Request,
+    AuthRequest, ClientMessage, Fetch, PeerMessage, ReplicaMessage, Reply, ReplyBody, Request,
 };
 use quorate_wire::{Digest, ReplicaId, RequestNumber, SessionId, View};
 
 fn peer_message(bytes: usize) -> PeerMessage {
     let op = Bytes::from(vec![7; bytes]);
     let request = Request::new(client_key().public(), SessionId(1), RequestNumber(1), op);
-    PeerMessage::Body(request)
+    PeerMessage::Body(AuthRequest::bare(request))
 }
 
 fn reply(number: u64, bytes: usize) -> Frame {

@@ -6,7 +6,7 @@ use crate::support::{Cluster, Raw, SEALINGS, client_key};
 use bytes::Bytes;
 use quorate_net::{Event, Frame, Limits, Sealing};
 use quorate_wire::message::{
-    ClientMessage, Fetch, PeerMessage, ReplicaMessage, Reply, ReplyBody, Request,
+    AuthRequest, ClientMessage, Fetch, PeerMessage, ReplicaMessage, Reply, ReplyBody, Request,
 };
 use quorate_wire::{Digest, Encode, ReplicaId, RequestNumber, SessionId, View};
 
@@ -16,7 +16,8 @@ fn numbered(from: u8, number: u64) -> PeerMessage {
     let size = sizes[(number as usize + usize::from(from)) % sizes.len()];
     let op = Bytes::from(vec![from ^ number as u8; size]);
     let (session, number) = (SessionId(u64::from(from)), RequestNumber(number));
-    PeerMessage::Body(Request::new(client_key().public(), session, number, op))
+    let request = Request::new(client_key().public(), session, number, op);
+    PeerMessage::Body(AuthRequest::bare(request))
 }
 
 fn answer(number: u64, bytes: usize) -> ReplicaMessage {
@@ -107,7 +108,7 @@ fn who_ends_in_the_midst_is_linked_again() {
                 match cluster.next_peer_message(to) {
                     (_, message) if message == last => left -= 1,
                     (ReplicaId(from), PeerMessage::Body(body)) => {
-                        let number = body.number().0;
+                        let number = body.request.number().0;
                         assert!(PeerMessage::Body(body) == numbered(from, number));
                     }
                     other => panic!("{other:?}"),

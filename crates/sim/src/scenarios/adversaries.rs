@@ -141,6 +141,37 @@ pub(super) fn inconsistent_authenticators_without_a_repeat() -> Outcome {
     w.finish().map(|_| ())
 }
 
+/// A client sends what is long, and so travels in no proposal, to the primary alone, and never again. The backups have it from the primary, with
+/// its client's authenticator; nobody waits for long, and no view is left.
+pub(super) fn long_requests_for_the_primary_alone() -> Outcome {
+    for is_bad in [false, true] {
+        let mut w = group(2, |k| {
+            k.tuning.inline_bytes = 0;
+            k.options.inline_bytes = 0;
+        });
+        append(&mut w, 1, 0..1, 2_000)?;
+        // Replicas suspect nobody before.
+        w.run_for(11_000)?;
+        w.client_mut(1).stubborn = true;
+        if is_bad {
+            w.client_mut(1).bad_macs = [1, 2, 3].map(ReplicaId).into();
+        }
+        for round in 0..12 {
+            ask(&mut w, 1, 1_000 + round);
+            w.run_for(5)?;
+            append(&mut w, 0, 10 * round + 1..10 * round + 3, 20_000)?;
+        }
+        // With wrong ones a view may be left once, before the client is on signed terms.
+        let view = standing(&w, 0).view;
+        if view > View(u64::from(is_bad)) {
+            return Err(Failure::new("liveness", format!("{view} is the {is_bad}")));
+        }
+        w.crash_client(1);
+        w.finish()?;
+    }
+    Ok(())
+}
+
 /// A request that is right for one replica and wrong for the others. Its session is nobody's, so that nothing comes of it.
 fn right_for_one(w: &mut World, number: u64, server: usize) -> AuthRequest {
     let (client, session) = (client_key(1).public(), SessionId(1 << 40));

@@ -192,7 +192,11 @@ impl World {
         }
         let it = &self.clients[client];
         it.spoil(&mut message);
-        if it.stubborn && matches!(message, ClientMessage::Repeat(_) | ClientMessage::Watch(_)) {
+        let is_shown = match &message {
+            ClientMessage::Repeat(_) | ClientMessage::Watch(_) => true,
+            _ => it.core.as_ref().is_some_and(|core| core.primary() != to),
+        };
+        if it.stubborn && is_shown {
             return;
         }
         if let ClientMessage::Request(m) = &message {

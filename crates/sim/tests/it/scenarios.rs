@@ -36,6 +36,7 @@ tests! {
     kept_in_the_dark
     inconsistent_authenticators
     inconsistent_authenticators_without_a_repeat
+    long_requests_for_the_primary_alone
     absurd_messages_are_refused
     primary_crash
     without_logs_who_crashes_is_gone

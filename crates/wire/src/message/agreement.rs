@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 use super::MAX_BATCH_REQUESTS;
-use super::client::{AuthRequest, Request};
+use super::client::AuthRequest;
 use super::transfer::StateMessage;
 use super::view_change::{SignedNewView, SignedViewChange};
 use crate::auth::Mac;
@@ -43,7 +43,7 @@ tagged! {
         /// Content that was asked for: a batch.
         11 => Batch(BatchBody),
         /// Content that was asked for: a request. Its digest speaks for it.
-        12 => Body(Request),
+        12 => Body(AuthRequest),
         /// Pieces of a state.
         13 => State(StateMessage),
         /// Any of the others, where the group wants all of them signed.

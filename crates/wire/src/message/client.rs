@@ -167,6 +167,17 @@ record! {
     }
 }
 
+impl AuthRequest {
+    /// A request without its client's word for it.
+    pub fn bare(request: Request) -> AuthRequest {
+        AuthRequest {
+            request,
+            auth: Authenticator::default(),
+            replier: EVERYONE,
+        }
+    }
+}
+
 tagged! {
     /// What a client sends to a replica.
     pub enum ClientMessage {

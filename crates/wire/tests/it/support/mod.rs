@@ -380,7 +380,7 @@ pub fn peer_message() -> impl Strategy<Value = PeerMessage> {
             .prop_map(|(seq, digest)| PeerMessage::Committed(Committed { seq, digest })),
         fetch().prop_map(PeerMessage::Fetch),
         batch().prop_map(|batch| PeerMessage::Batch(BatchBody { batch })),
-        request().prop_map(PeerMessage::Body),
+        auth_request().prop_map(PeerMessage::Body),
         state_message().prop_map(PeerMessage::State),
         (bytes(40), shared_signature()).prop_map(|(content, signature)| PeerMessage::Signed(
             SignedMessage { content, signature }
