@@ -504,8 +504,9 @@ impl Agreement {
         let weights = ordered.requests.iter().map(|k| k.request.weight());
         let weight: usize = weights.sum();
         if let Some(slot) = self.slots.get_mut(&seq) {
-            slot.weight = weight;
-            self.unstable_weight += weight;
+            // It has one already where it is executed again, after this replica doubted its state.
+            let before = core::mem::replace(&mut slot.weight, weight);
+            self.unstable_weight = self.unstable_weight - before + weight;
         }
         self.out.push_back(Output::Execute(ordered));
         true

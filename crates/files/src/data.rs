@@ -215,13 +215,14 @@ impl Fs<'_, '_> {
 
     /// Writes a piece and says how many blocks came to be present. None ever goes.
     fn place_piece(&mut self, number: u64, piece: Piece, data: &Bytes) -> Done<u64> {
-        let old = self.stored(number, piece.chunk)?;
-        let before = old.as_ref().map_or(0, |stored| stored.present);
         let key = layout::extent_key(number, piece.chunk);
         if data.len() as u64 == CHUNK_BYTES {
+            let before = self.present(number, piece.chunk)?;
             self.txn.put(key, extent::pack_full(data));
             return Ok(u64::from(before.count_zeros()));
         }
+        let old = self.stored(number, piece.chunk)?;
+        let before = old.as_ref().map_or(0, |stored| stored.present);
         let (present, value) = extent::write_over(old.as_ref(), piece.from, data);
         self.txn.put(key, value);
         let added = present & !before;
@@ -275,6 +276,16 @@ impl Fs<'_, '_> {
             None => Ok(None),
             Some(value) => parse(&key, &value).map(Some),
         }
+    }
+
+    /// Which blocks of a chunk are present. Of most that are whole no more is read than how long they are.
+    pub fn present(&self, data: u64, chunk: u64) -> Done<u16> {
+        let summary = self.txn.summary(&layout::extent_key(data, chunk))?;
+        if summary.is_some_and(|summary| u64::from(summary.length) == CHUNK_BYTES) {
+            return Ok(u16::MAX);
+        }
+        let stored = summary.map(|_| self.stored(data, chunk)).transpose()?;
+        Ok(stored.flatten().map_or(0, |stored| stored.present))
     }
 
     /// Up to `limit` chunks that have content, from `first` on and below `end`.

@@ -58,12 +58,11 @@ impl Fs<'_, '_> {
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
         );
         for piece in pieces(from, to) {
-            let old = self.stored(inode.data, piece.chunk)?;
             let wanted = touched(piece.from, piece.to);
-            let present = old.as_ref().map_or(0, |stored| stored.present);
-            if !zero && present & wanted == wanted {
+            if !zero && self.present(inode.data, piece.chunk)? & wanted == wanted {
                 continue;
             }
+            let old = self.stored(inode.data, piece.chunk)?;
             rewritten += usize::from(old.is_some());
             self.edit((ino, inode), piece.chunk, old, |extent| {
                 extent.allocate(wanted);
@@ -140,9 +139,7 @@ impl Fs<'_, '_> {
         let end = step_end(offset, inode.size);
         for piece in pieces(offset, end) {
             let start = piece.chunk * CHUNK_BYTES;
-            let present = self
-                .stored(inode.data, piece.chunk)?
-                .map_or(0, |stored| stored.present);
+            let present = self.present(inode.data, piece.chunk)?;
             for block in 0..CHUNK_BYTES / BLOCK_BYTES {
                 let at = start + block * BLOCK_BYTES;
                 if present & (1 << block) == 0 && at + BLOCK_BYTES > offset {

@@ -57,6 +57,12 @@ pub(crate) fn weight(action: &Action) -> usize {
     }
 }
 
+/// What it takes to look for a row, in bytes that take as long.
+const SUMMARY: usize = 1024;
+/// The same of a page of a listing, and of credentials of many links or objects.
+const LISTING: usize = 256 << 10;
+const CHAIN: usize = 512 << 10;
+
 /// About how many bytes an action reads and writes beside those of its request, where that is far more than the request has. Nobody
 /// needs to agree on it: by this a primary has clients take turns.
 pub(crate) fn work(action: &Action) -> usize {
@@ -66,6 +72,12 @@ pub(crate) fn work(action: &Action) -> usize {
         Action::Fallocate(op) => fallocate(op),
         // Of one that is ordered, as where replicas could not answer it alike.
         Action::Read(op) => (op.len as usize).min(MAX_IO_BYTES),
+        // A summary of each chunk, of as many as one may look at.
+        Action::Seek(_) => CHUNKS_PER_OP * SUMMARY,
+        // A guest's looks at many names that it does not show.
+        Action::ReadDir(_) => LISTING,
+        // Many signatures, or the places of many objects, take as long as so many bytes.
+        Action::PutCredential(_) | Action::Grants(_) | Action::PassedOn(_) => CHAIN,
         _ => 0,
     }
 }

@@ -207,8 +207,8 @@ impl<S: Service> Replica<S> {
                 .read(state, client, session, &read.op, in_full)?;
             // Who calls a write a read gets no answer, and has it ordered.
             if let Some((body, length)) = told {
-                // Also where it only vouches: all of it may have been hashed for that.
-                bytes += length;
+                // Also where it only vouches: all of it may have been hashed for that. And what was read to say little.
+                bytes += length.max(S::work(&read.op));
                 self.reply_to_read(connection, &read, body, at);
             }
         }

@@ -180,6 +180,11 @@ impl<S: Service> Core<S> {
             count: pool.as_ref().map_or(0, Pool::threads),
             conflicts: pool.as_ref().map_or(Conflicts::Declared, Pool::conflicts),
         };
+        // What was found is not measured: the next stable checkpoint begins a segment. Else a log that is found short each time would never be cut.
+        let bytes_in_segment = match restored.records.is_empty() {
+            true => 0,
+            false => SEGMENT_BYTES,
+        };
         let now = now(started);
         let replica = caught(|| Ok(Replica::new(config, service, workers, restored, now)));
         let replica = replica.map_err(|e| judge(e, &damage, &data, alone))?;
@@ -197,7 +202,7 @@ impl<S: Service> Core<S> {
             votes_waiting: false,
             lazy_bytes: 0,
             last_index,
-            bytes_in_segment: 0,
+            bytes_in_segment,
             evidence,
             data,
             first_run,

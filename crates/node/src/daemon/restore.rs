@@ -79,9 +79,9 @@ pub(super) fn restore<S: Service + Clone>(
     }
     if !recovering {
         aside::drop_former_log(data)?;
-        if former.take().is_some() {
-            former::remove(data).map_err(io(data))?;
-        }
+        // Also one that can't be opened: a later recovery would keep it, and remove the present state for it.
+        drop(former.take());
+        former::remove(data).map_err(io(data))?;
     }
     let reached = Reached::read(&data.join(REACHED)).map_err(io(data))?;
     log.wal.note_in(reached);
