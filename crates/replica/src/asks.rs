@@ -18,8 +18,9 @@ const MAX_ASK_BYTES: usize = 2 << 20;
 /// What a peer is given at once and in a millisecond, in bytes.
 const GIVEN_AT_ONCE: u64 = 32 << 20;
 const GIVEN_IN_A_MS: u64 = 128 << 10;
-/// What an answer counts for at least.
+/// What an answer counts for at least, and for each name that was looked for, found or not.
 const LEAST_COST: usize = 4 << 10;
+const NAME_COST: usize = 256;
 
 #[derive(Debug)]
 struct Desk {
@@ -42,6 +43,15 @@ fn bytes(message: &StateMessage) -> usize {
         StateMessage::Nodes(answer) => pieces(&answer.nodes),
         StateMessage::Values(answer) => pieces(&answer.values),
         StateMessage::NotHere(_) => 0,
+    }
+}
+
+/// How many names it asks for.
+fn names(message: &StateMessage) -> usize {
+    match message {
+        StateMessage::GetNodes(ask) => ask.paths.len(),
+        StateMessage::GetValues(ask) => ask.keys.len(),
+        StateMessage::Nodes(_) | StateMessage::Values(_) | StateMessage::NotHere(_) => 0,
     }
 }
 
@@ -76,10 +86,12 @@ impl Asks {
         })
     }
 
-    /// This was answered to a peer; where nothing was, the search for it counts.
-    pub fn answered(&mut self, to: ReplicaId, answer: Option<&StateMessage>) {
+    /// This was answered to what a peer asked; where nothing was, the search for it counts.
+    pub fn answered(&mut self, to: ReplicaId, ask: &StateMessage, answer: Option<&StateMessage>) {
         if let Some(desk) = self.0.get_mut(&to) {
-            desk.budget.spend(LEAST_COST + answer.map_or(0, bytes));
+            let looked = NAME_COST * names(ask);
+            desk.budget
+                .spend(LEAST_COST + looked + answer.map_or(0, bytes));
         }
     }
 
@@ -119,8 +131,8 @@ mod tests {
             if now % 100 == 0 {
                 assert!(asks.push(now, ReplicaId(2), ask()) && asks.push(now, ReplicaId(2), ask()));
             }
-            while let Some((to, _)) = asks.pop(now) {
-                asks.answered(to, Some(&answer));
+            while let Some((to, ask)) = asks.pop(now) {
+                asks.answered(to, &ask, Some(&answer));
                 given += if to == ReplicaId(3) {
                     bytes(&answer)
                 } else {
@@ -137,5 +149,23 @@ mod tests {
         assert!(given as u64 >= most / 2, "{given}");
         assert!(dropped > 1_000_000, "{dropped}");
         assert_eq!(modest, 40);
+    }
+
+    /// To look for a thousand names that are not there is no cheaper than to find some.
+    #[test]
+    fn what_is_not_there_counts() {
+        let (mut asks, mut answered) = (Asks::default(), 0);
+        let paths = (0..1_000).map(|_| Bytes::new()).collect();
+        let checkpoint = Seq(1);
+        let ask = StateMessage::GetNodes(GetNodes { checkpoint, paths });
+        for now in 0..1_000 {
+            asks.push(now, ReplicaId(3), ask.clone());
+            while let Some((to, ask)) = asks.pop(now) {
+                asks.answered(to, &ask, None);
+                answered += 1;
+            }
+        }
+        let most = (GIVEN_AT_ONCE + 1_000 * GIVEN_IN_A_MS) / 256_000;
+        assert!((most / 2..=most + 1).contains(&answered), "{answered}");
     }
 }

@@ -604,7 +604,7 @@ impl<S: Service> Replica<S> {
                 Some(snapshot) => state_transfer::serve(&**snapshot, checkpoint, &ask)?,
                 None => Some(StateMessage::NotHere(checkpoint)),
             };
-            self.asks.answered(to, answer.as_ref());
+            self.asks.answered(to, &ask, answer.as_ref());
             if let Some(answer) = answer {
                 self.out
                     .push_back(Output::Send(to, PeerMessage::State(answer)));
