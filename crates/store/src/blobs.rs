@@ -28,6 +28,8 @@ pub const LARGE_BYTES: usize = 32 << 10;
 
 /// A segment that has grown to this is followed by the next.
 const SEGMENT_BYTES: u64 = 64 << 20;
+/// No value is longer.
+const LONGEST_READ: u64 = SEGMENT_BYTES;
 /// The most bytes of a former store that are kept for rows to refer to them: what a transfer gathers and what is being stored.
 const MAX_OFFERED_BYTES: usize = 64 << 20;
 /// How many files are kept open for reading.
@@ -189,7 +191,10 @@ impl Blobs {
     pub fn read(&self, place: Place) -> Result<Bytes, BlobError> {
         let read = || {
             let file = self.file(place.segment)?;
-            // Before memory is taken for it.
+            // Before memory is taken for it: a former store's row may say anything, beside a file that is long and has nothing in it.
+            if u64::from(place.length) > LONGEST_READ {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             if place.offset.saturating_add(u64::from(place.length)) > file.bytes()? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_state::{Layer, MemorySnapshot, Snapshot, Summary};
-use quorate_store::{Appender, Blobs, LARGE_BYTES, Options, Store};
+use quorate_store::{Appender, Blobs, LARGE_BYTES, Options, Place, Store};
 use quorate_wire::Seq;
 
 const SEGMENT: u64 = 1 << 20;
@@ -65,6 +65,23 @@ fn all(snapshot: &dyn Snapshot) -> Vec<(Bytes, Bytes)> {
 
 fn assert_same(snapshot: &dyn Snapshot, model: &MemorySnapshot) {
     assert!(all(snapshot).into_iter().eq(model.entries.clone()));
+}
+
+/// A place of four gigabytes is not read, though there is a file of that length, with nothing in it.
+#[test]
+fn a_place_that_is_too_long_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(blobs(dir.path()));
+    let hollow = fs::File::create(dir.path().join("blobs/0000000000000777.blob")).unwrap();
+    hollow.set_len(8 << 30).unwrap();
+    let blobs = blobs(dir.path());
+    let place = |length| Place {
+        segment: 777,
+        offset: 0,
+        length,
+    };
+    assert!(blobs.read(place(u32::MAX)).is_err());
+    assert_eq!(blobs.read(place(4)).unwrap()[..], [0; 4]);
 }
 
 /// What is known of bytes that no log has is their digest alone: they are written, and the state is the same.
