@@ -306,9 +306,9 @@ impl Known {
                 Some(PeerMessage::Batch(BatchBody { batch }))
             }
             Fetch::Request(digest) => {
-                let mut requests = (0..REQUESTS).map(|i| request(i).request);
+                let mut requests = (0..REQUESTS).map(request);
                 requests
-                    .find(|r| r.digest() == *digest)
+                    .find(|r| r.request.digest() == *digest)
                     .map(PeerMessage::Body)
             }
             Fetch::ViewChange(digest) => {
@@ -392,7 +392,7 @@ impl Known {
                 let batch = self.batch(aim, wild, choices);
                 PeerMessage::Batch(BatchBody { batch })
             }
-            12 => PeerMessage::Body(request(choices.byte() % REQUESTS).request),
+            12 => PeerMessage::Body(request(choices.byte() % REQUESTS)),
             13 => {
                 // What somebody else has said, once more.
                 let known = choices.below(self.changes.len().max(1));
