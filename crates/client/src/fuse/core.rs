@@ -69,6 +69,18 @@ pub(super) struct Core {
     busy: watch::Sender<usize>,
 }
 
+/// What is to become of the kernel's pages of a file of which attributes show a foreign change.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OldPages {
+    /// The kernel is to have dropped them before it is answered.
+    Dropped,
+    /// It is to drop them, and nobody waits for it. Where a size is set it writes no page before it is answered, and to drop a page that a program
+    /// has changed through a mapping is to write it first.
+    DroppedLater,
+    /// The answer has it cut them off. What programs have changed in them is not to be written any more: it would come after the truncation.
+    CutOff,
+}
+
 /// The writing of something.
 type Work = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
@@ -386,7 +398,12 @@ impl Core {
     }
 
     /// Attributes that show all own writes: those given, unless they were overtaken.
-    pub async fn fresh(self: &Arc<Core>, mut attr: Attr) -> Result<Attr> {
+    pub async fn fresh(self: &Arc<Core>, attr: Attr) -> Result<Attr> {
+        self.fresh_with(attr, OldPages::Dropped).await
+    }
+
+    /// The same, where the kernel's pages can't be dropped at any time.
+    pub async fn fresh_with(self: &Arc<Core>, mut attr: Attr, old: OldPages) -> Result<Attr> {
         for _ in 0..FRESH_ATTEMPTS {
             let dirty = self.handles.inode(attr.ino).filter(|i| i.is_dirty());
             if dirty.is_none() && !self.changes.is_stale(&attr) {
@@ -399,7 +416,11 @@ impl Core {
             attr = self.volume.get_attr(&Who::root(), target).await?;
         }
         if let Some(dropping) = self.changes.foreign(&attr) {
-            self.renew_pages(dropping).await;
+            match old {
+                OldPages::Dropped => drop(self.renew_pages(dropping).await),
+                OldPages::DroppedLater => self.renew_pages_later(dropping),
+                OldPages::CutOff => self.changes.dropped(dropping),
+            }
         }
         if let Some(inode) = self.handles.inode(attr.ino) {
             inode.is_shown(&attr);
@@ -416,6 +437,15 @@ impl Core {
             self.changes.dropped(dropping);
         }
         dropped
+    }
+
+    /// As [`Core::renew_pages`], and waits for nothing.
+    fn renew_pages_later(self: &Arc<Core>, dropping: Dropping) {
+        let (core, busy) = (self.clone(), self.busy());
+        self.runtime.spawn(async move {
+            let _busy = busy;
+            core.renew_pages(dropping).await;
+        });
     }
 
     /// Has the kernel drop what it knows of a file's content. Whether it has.

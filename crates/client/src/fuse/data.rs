@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 
 use super::changes::Pages;
 use super::convert::{Result, has, open_flags};
-use super::core::Core;
+use super::core::{Core, OldPages};
 use super::handles::OpenFile;
 use super::holds::TOLD_AFTER;
 use super::inode::{At, Inode, Told};
@@ -126,7 +126,7 @@ impl Core {
                 Err(fuser::Errno::ESTALE) if attempt < MAKE_ATTEMPTS => continue,
                 opened => opened?,
             };
-            opened.attr = self.fresh_or_close(&opened.file, opened.attr).await?;
+            opened.attr = self.fresh_or_close(&opened.file, opened.attr, how).await?;
             return Ok(opened);
         }
         Err(fuser::Errno::EISDIR)
@@ -171,13 +171,22 @@ impl Core {
     ) -> Result<JustOpened> {
         let file = self.handles.add(attr.ino, who, open_flags(how), handle);
         self.changes.open(file.ino());
-        let attr = self.fresh_or_close(&file, attr).await?;
+        let attr = self.fresh_or_close(&file, attr, how).await?;
         Ok(self.just_opened(file, attr, how).await)
     }
 
     /// As [`Core::fresh`], for a file of which the kernel hears nothing where that fails.
-    async fn fresh_or_close(self: &Arc<Core>, file: &Arc<OpenFile>, attr: Attr) -> Result<Attr> {
-        let fresh = self.fresh(attr).await;
+    async fn fresh_or_close(
+        self: &Arc<Core>,
+        file: &Arc<OpenFile>,
+        attr: Attr,
+        how: i32,
+    ) -> Result<Attr> {
+        let old = match has(how, OFlags::TRUNC) {
+            true => OldPages::CutOff,
+            false => OldPages::Dropped,
+        };
+        let fresh = self.fresh_with(attr, old).await;
         if fresh.is_err()
             && let Some(file) = self.handles.remove(file.number)
         {
@@ -222,6 +231,12 @@ impl Core {
         }
         let keeps = match self.changes.look(&attr) {
             Pages::Current => true,
+            // The kernel cuts off all that it has when it is answered. What programs have changed in it is of before the truncation: to have
+            // it dropped now would write it after.
+            Pages::Old(dropping) if has(how, OFlags::TRUNC) => {
+                self.changes.dropped(dropping);
+                false
+            }
             Pages::Old(dropping) => self.renew_pages(dropping).await,
             // Then the answer will do, which has the kernel drop what it has.
             Pages::Unknown(dropping) => {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::OBJECT;
 use super::convert::{Result, is_acl, is_usual, kind_of_mode};
-use super::core::Core;
+use super::core::{Core, OldPages};
 use super::owners::Owners;
 use super::shares::{self, SHARES};
 use crate::volume::{CallError, XattrAnswer};
@@ -160,7 +160,11 @@ impl Core {
             };
             self.changed(&attr);
             if op.size.is_none_or(|size| size == attr.size) {
-                return self.fresh(attr).await;
+                let old = match op.size {
+                    Some(_) => OldPages::DroppedLater,
+                    None => OldPages::Dropped,
+                };
+                return self.fresh_with(attr, old).await;
             }
             // Only the size takes several steps.
             op = SetAttr {

@@ -11,6 +11,7 @@ mod files;
 mod holds;
 mod locks;
 mod making;
+mod mapped;
 mod options;
 mod sealers;
 mod service;
