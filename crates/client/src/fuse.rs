@@ -44,6 +44,7 @@ mod names;
 mod owners;
 mod pins;
 mod plain;
+mod ranges;
 #[cfg(test)]
 mod sample;
 mod shares;

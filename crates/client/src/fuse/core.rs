@@ -295,6 +295,14 @@ impl Core {
         self.drop_pages_later(inode);
     }
 
+    /// The kernel may have pages of a file that are from nowhere: it is to drop them, now and at the next open.
+    pub fn doubt_pages(self: &Arc<Core>, ino: Ino) {
+        self.changes.doubt(ino);
+        if let Some(inode) = self.handles.inode(ino) {
+            self.drop_pages_later(&inode);
+        }
+    }
+
     /// As [`Core::drop_pages`], and waits for nothing.
     pub fn drop_pages_later(self: &Arc<Core>, inode: &Arc<Inode>) {
         // One after another for a file, and one for all that became old since the last began.

@@ -402,14 +402,15 @@ impl Filesystem for Front {
     fn fallocate(
         &self,
         req: &Request,
-        _: INodeNo,
+        number: INodeNo,
         fh: FileHandle,
         offset: u64,
         len: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.answer(req, reply, work!(fallocate(fh.0, offset, len, mode)));
+        let ino = self.ino(number);
+        self.answer_changed(req, reply, ino, work!(fallocate(fh.0, offset, len, mode)));
     }
 
     fn copy_file_range(
@@ -418,7 +419,7 @@ impl Filesystem for Front {
         _: INodeNo,
         from: FileHandle,
         offset: u64,
-        _: INodeNo,
+        to_number: INodeNo,
         to: FileHandle,
         to_offset: u64,
         len: u64,
@@ -429,7 +430,8 @@ impl Filesystem for Front {
             return reply.error(fuser::Errno::EINVAL);
         }
         let (from, to) = ((from.0, offset), (to.0, to_offset));
-        self.answer(req, reply, work!(copy(from, to, len)));
+        let ino = self.ino(to_number);
+        self.answer_changed(req, reply, ino, work!(copy(from, to, len)));
     }
 
     fn lseek(

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::common::{Group, can_mount, noise};
 use quorate_files::op::{Limits, SetQuota};
 use quorate_files::{Ino, Who};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 /// A program that waits for the group so long is let go when it is killed.
@@ -124,4 +125,88 @@ fn a_failed_write_is_told_and_not_shown() {
     f.write_all_at(b"z", 1).unwrap();
     f.sync_all().unwrap();
     assert_eq!(&fs::read(m.path("d/f")).unwrap()[..2], b"yz");
+}
+
+/// A range that is made zero as far as the quota goes is shown as far as that.
+#[test]
+fn a_range_that_is_zero_in_part_is_shown_so() {
+    const DATA: usize = 1 << 20;
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    fs::create_dir(a.path("d")).unwrap();
+    let dir = Ino(fs::metadata(a.path("d")).unwrap().ino());
+    let limits = Some(Limits {
+        bytes: Some(DATA as u64 + (64 << 10)),
+        files: None,
+    });
+    let (root, quota) = (Who::root(), SetQuota { dir, limits });
+    let set = a.volume.set_quota(&root, quota);
+    group.runtime.block_on(set).unwrap();
+    let f = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(a.path("d/f"))
+        .unwrap();
+    f.write_all_at(&noise(1, DATA), 0).unwrap();
+    f.set_len(3 * DATA as u64).unwrap();
+    fs::read(a.path("d/f")).unwrap();
+    let zero = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+    let done = fallocate(&f, zero, 0, 3 * DATA as u64);
+    assert_eq!(done, Err(Errno::DQUOT));
+    let there = fs::read(b.path("d/f")).unwrap();
+    assert!(there == vec![0; 3 * DATA]);
+    assert!(fs::read(a.path("d/f")).unwrap() == there);
+}
+
+/// What a killed program has made zero is zero on its own mount, too.
+#[test]
+fn a_killed_allocation_keeps_no_pages() {
+    const MAX_LOOKS: usize = 3000;
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    let data = noise(1, 65_536);
+    fs::write(a.path("f"), &data).unwrap();
+    let open = || OpenOptions::new().read(true).write(true).open(a.path("f"));
+    let (keeps, stdin) = (open().unwrap(), open().unwrap());
+    assert!(fs::read(a.path("f")).unwrap() == data);
+    // ZERO_RANGE.
+    let script = "
+import ctypes
+size = ctypes.c_int64
+print('ready', flush=True)
+ctypes.CDLL(None).fallocate(0, 16, size(0), size(65536))
+";
+    group.paused.store(true, Ordering::Release);
+    let python = Command::new("python3")
+        .args(["-c", script])
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut python) = python else {
+        group.paused.store(false, Ordering::Release);
+        return println!("skipped: python3 is absent");
+    };
+    let mut ready = [0; 5];
+    let told = python.stdout.as_mut().unwrap().read_exact(&mut ready);
+    std::thread::sleep(PATIENCE);
+    python.kill().unwrap();
+    python.wait().unwrap();
+    group.paused.store(false, Ordering::Release);
+    told.unwrap();
+    for mount in [&b, &a] {
+        let is_zero = || fs::read(mount.path("f")).unwrap() == [0; 65_536];
+        let found = (0..MAX_LOOKS).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            is_zero()
+        });
+        assert!(found);
+    }
+    drop(keeps);
 }

@@ -72,6 +72,21 @@ impl Front {
         self.spawn(req.pid(), reply, work, undo);
     }
 
+    /// As [`Front::answer`], for what changes a file's content beside the kernel's pages, which the kernel drops when it hears that it is done.
+    pub(super) fn answer_changed<R: Answer<T>, T: Send + 'static, W>(
+        &self,
+        req: &Request,
+        reply: R,
+        ino: Ino,
+        work: impl FnOnce(Arc<Core>) -> W,
+    ) where
+        W: Future<Output = Result<T>> + Send + 'static,
+    {
+        let work = work(self.core.clone());
+        let core = self.core.clone();
+        self.spawn(req.pid(), reply, work, move |_| core.doubt_pages(ino));
+    }
+
     /// Opens a directory.
     pub(super) fn answer_listing(&self, req: &Request, reply: ReplyOpen, dir: Ino) {
         let (core, who) = (self.core.clone(), self.who(req));
