@@ -431,6 +431,7 @@ impl Core {
             }
         }
         if let Some(inode) = self.handles.inode(attr.ino) {
+            inode.learn(&attr);
             inode.is_shown(&attr);
         }
         self.plain.learn(&attr, Instant::now());

@@ -79,7 +79,7 @@ struct State {
     last_number: u64,
     failures: u64,
     failure: Option<fuser::Errno>,
-    /// The file's attributes, as the newest answer to an own operation told them.
+    /// The file's attributes, as the newest answer told them that was to an own operation, or that the kernel was shown.
     known: Option<Attr>,
     /// Whether the kernel has been shown that it has set-ID bits.
     shown_set_id: bool,

@@ -111,7 +111,8 @@ impl Core {
         if let Target::Ino(ino) = op.target
             && !self.caching.sync
             && !self.is_guest()
-            && let Some(attr) = self.handles.inode(ino).and_then(|i| i.defer(who, &op))
+            && let Some(inode) = self.handles.inode(ino)
+            && let Some(attr) = inode.defer(who, &op, |known| self.changes.is_newest(known))
         {
             // The time of change is not known yet: who asks for it is to have the attributes set first.
             return Ok((attr, Duration::ZERO));

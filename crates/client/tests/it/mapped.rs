@@ -1,5 +1,6 @@
 //! What programs have changed in mapped files, and not written yet, where a file gets another size or is changed elsewhere.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ const LOOKS: u32 = 3000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Runs a Python program in a mount's root, which must end well. Whether there is Python.
-fn runs(m: &Mount, script: &str) -> bool {
+fn runs(m: &Mount, script: &str, args: &[&Path]) -> bool {
     let mut python = Command::new("python3");
-    let script = format!("import mmap, os, sys\n{script}");
-    python.args(["-c", &script]).current_dir(m.dir());
+    let script = format!("import mmap, os, sys, time\n{script}");
+    python.args(["-c", &script]).args(args).current_dir(m.dir());
     let Ok(child) = python.stdin(Stdio::null()).spawn() else {
         println!("skipped: python3 is absent");
         return false;
@@ -65,7 +66,7 @@ m.flush()
 os.close(fd)
 "
         );
-        if !runs(&m, &script) {
+        if !runs(&m, &script, &[]) {
             return;
         }
         for mount in [&m, &other] {
@@ -99,10 +100,45 @@ os.write(again, b'after')
 os.fsync(again)
 os.fsync(fd)
 ";
-    if !runs(&m, script) {
+    if !runs(&m, script, &[]) {
         return;
     }
     for mount in [&m, &other] {
         assert!(std::fs::read(mount.path("f")).unwrap() == b"after");
+    }
+}
+
+/// Times that are set on an open file leave its size alone, and what was changed in a mapping beyond the end that only this mount knew.
+#[test]
+fn a_changed_mapping_outlives_times() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let m = group.mount(1);
+    let other = group.mount(2);
+    let script = "
+fd = os.open('f', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'a' * 102400)
+os.fsync(fd)
+there = os.open(sys.argv[1], os.O_WRONLY)
+os.pwrite(there, b'b' * 102400, 102400)
+os.close(there)
+while os.fstat(fd).st_size < 204800:
+    time.sleep(0.1)
+m = mmap.mmap(fd, 204800)
+m[153600:153604] = b'kept'
+os.utime(fd, ns=(10**18, 10**18))
+assert os.fstat(fd).st_size == 204800
+m.flush()
+os.close(fd)
+";
+    if !runs(&m, script, &[&other.path("f")]) {
+        return;
+    }
+    for mount in [&m, &other] {
+        let back = std::fs::read(mount.path("f")).unwrap();
+        assert_eq!(back.len(), 204_800);
+        assert_eq!(&back[153_600..153_606], b"keptbb");
     }
 }

@@ -25,7 +25,7 @@ pub(in crate::fuse) struct Pending {
 }
 
 impl Inode {
-    /// An own operation has told the file's attributes.
+    /// An own operation has told the file's attributes, or the kernel is shown them.
     pub fn learn(&self, attr: &Attr) {
         let mut state = self.lock();
         let known = state.known.as_ref();
@@ -63,10 +63,16 @@ impl Inode {
         self.lock().writers -= 1;
     }
 
-    /// Takes in a change of attributes, to be sent later, if that does no harm; the attributes as they will be.
-    pub fn defer(&self, who: &Who, op: &SetAttr) -> Option<Attr> {
+    /// Takes in a change of attributes, to be sent later, if that does no harm; the attributes as they will be. Not where those known are not the
+    /// newest: with the size of before the kernel would cut off what others have written since, and what was changed there in a mapping.
+    pub fn defer(
+        &self,
+        who: &Who,
+        op: &SetAttr,
+        is_newest: impl FnOnce(&Attr) -> bool,
+    ) -> Option<Attr> {
         let mut state = self.lock();
-        if state.writers == 0 || !state.is_written {
+        if state.writers == 0 || !state.is_written || !state.known.as_ref().is_some_and(is_newest) {
             return None;
         }
         let now = state.foretold()?;
