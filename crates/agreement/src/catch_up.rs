@@ -45,9 +45,9 @@ const STATUS_COST: usize = 256 << 10;
 /// The most contents asked for at one time.
 const FETCHES_AT_ONCE: usize = 64;
 /// How long a long request that a proposal names may be on its way from its client before the primary is asked for it.
-pub(crate) const CONTENT_COMES_MS: Millis = 25;
+const CONTENT_COMES_MS: Millis = 25;
 /// The most that the primary is asked for then at one time: they may be long, and come from their clients after all.
-const CONTENTS_AT_ONCE: usize = 8;
+const CONTENTS_AT_ONCE: usize = 16;
 /// How long a replica behind a certified checkpoint tries to catch up batch by batch before it fetches the state.
 const BATCHWISE_MS: Millis = 400;
 /// The same where it has just fetched a state: what it lacks after that is not on its way to it, and the group goes on meanwhile.
@@ -55,6 +55,14 @@ const BATCHWISE_AGAIN_MS: Millis = 50;
 
 /// How long claims of a checkpoint may be away before this replica counts as one that is not behind.
 const CLAIMS_AGAIN_MS: Millis = 4 * IDLE_STATUS_MS;
+
+/// Requests are expected that proposals name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContentDue {
+    pub at: Millis,
+    /// Those of places up to this one: later ones were proposed since, and may be on their way.
+    pub up_to: Seq,
+}
 
 /// This replica is behind a certified checkpoint.
 #[derive(Clone, Copy, Debug)]
@@ -408,33 +416,39 @@ impl Agreement {
         }
     }
 
-    /// Asks the primary for requests that it has named and that have not come here, each once: their client may have shown them to the primary alone,
-    /// and until they are here, or others vouch for them, nothing after them is executed. What does not come of that is asked for with each STATUS.
+    /// A proposal names requests that are not here.
+    pub(crate) fn expect_content(&mut self, seq: Seq) {
+        let (at, up_to) = (self.now.mono + CONTENT_COMES_MS, seq);
+        self.content_due.get_or_insert(ContentDue { at, up_to });
+    }
+
+    /// Asks the primary for requests that it has named and that have not come here for a while, each once: their client may have shown them to the
+    /// primary alone, and until they are here, or others vouch for them, nothing after them is executed. What does not come of that is asked for with
+    /// each STATUS.
     pub(crate) fn ask_for_content(&mut self) {
-        self.content_due = None;
-        if !self.active || self.is_primary() || !self.may_fetch(true) {
+        let due = self.content_due.take();
+        let Some(due) = due.filter(|_| self.active && !self.is_primary()) else {
             return;
-        }
-        let mut missing = Vec::new();
-        for (_, slot) in self.slots.range(self.executed.next()..) {
+        };
+        let (mut late, mut last) = (Vec::new(), None);
+        for (&seq, slot) in self.slots.range(self.executed.next()..) {
             let batch = slot.proposed().and_then(|digest| slot.batches.get(&digest));
-            let requests = batch.map(|batch| self.pool.missing(&batch.requests));
-            missing.extend(requests.into_iter().flatten());
-            if missing.len() >= CONTENTS_AT_ONCE {
-                break;
+            let missing = batch.map(|batch| self.pool.missing(&batch.requests));
+            let missing = missing.unwrap_or_default();
+            last = if missing.is_empty() { last } else { Some(seq) };
+            if seq <= due.up_to {
+                late.extend(missing);
             }
         }
-        if missing.is_empty() {
-            return;
-        }
-        self.content_due = Some(self.now.mono + CONTENT_COMES_MS);
-        let news = missing
-            .into_iter()
-            .filter(|digest| !self.asked.contains(digest));
-        for digest in news.take(CONTENTS_AT_ONCE).collect::<Vec<_>>() {
-            self.asked.insert(digest);
-            let ask = PeerMessage::Fetch(Fetch::Request(digest));
-            self.out.push_back(Output::Send(self.primary(), ask));
+        // What came meanwhile is expected from here on.
+        last.into_iter().for_each(|seq| self.expect_content(seq));
+        late.retain(|digest| !self.asked.contains(digest));
+        if self.may_fetch(true) {
+            for digest in late.into_iter().take(CONTENTS_AT_ONCE) {
+                self.asked.insert(digest);
+                let ask = PeerMessage::Fetch(Fetch::Request(digest));
+                self.out.push_back(Output::Send(self.primary(), ask));
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use quorate_wire::{ClientId, Digest, KeyPair, LogIndex, ReplicaId, Seq, Signatur
 use crate::allowance::Allowance;
 use crate::authenticity::{Checks, ClientKeys};
 use crate::budget::Budget;
-use crate::catch_up::{Behind, Stranded};
+use crate::catch_up::{Behind, ContentDue, Stranded};
 use crate::checked::Checked;
 use crate::durable::{Entered, Record, Remembered, StableRecord};
 use crate::epochs::Epochs;
@@ -137,8 +137,8 @@ pub struct Agreement {
     pub(crate) fetch_turn: u8,
     /// Requests that this replica has asked others for.
     pub(crate) asked: BTreeSet<Digest>,
-    /// When requests that a proposal names are asked for that have not come by then.
-    pub(crate) content_due: Option<Millis>,
+    /// When requests that proposals name are asked for that have not come by then.
+    pub(crate) content_due: Option<ContentDue>,
     /// Since when nothing was executed although a certified checkpoint is ahead.
     pub(crate) behind: Option<Behind>,
 }
@@ -585,7 +585,7 @@ impl Agreement {
             self.relay_deadline(),
             self.ahead_deadline(),
             self.pace_deadline(),
-            self.content_due,
+            self.content_due.map(|due| due.at),
         ];
         deadlines
             .into_iter()
@@ -666,7 +666,7 @@ impl Agreement {
             }
         }
         self.relay_claims();
-        if over(self.content_due) {
+        if over(self.content_due.map(|due| due.at)) {
             self.ask_for_content();
         }
         let is_lost = self.active && (self.is_primary_lost() || self.is_primary_silent());

@@ -10,7 +10,6 @@ use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
 
 use crate::BATCH_BYTES;
-use crate::catch_up::CONTENT_COMES_MS;
 use crate::core::Agreement;
 use crate::durable::{CommittedRecord, Content, PrePrepared, Record};
 use crate::io::{Ordered, Output, Rejected};
@@ -149,8 +148,7 @@ impl Agreement {
         let sessions = requests.filter_map(|d| Some(self.pool.get(d)?.request().session()));
         self.judge.on_proposed(m.seq, sessions, self.now.mono);
         if !self.pool.missing(&m.batch.requests).is_empty() {
-            self.content_due
-                .get_or_insert(self.now.mono + CONTENT_COMES_MS);
+            self.expect_content(m.seq);
         }
         let slot = self.slots.entry(m.seq).or_default();
         slot.batches.insert(digest, Arc::new(m.batch));

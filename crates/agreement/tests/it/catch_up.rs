@@ -2,9 +2,9 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use quorate_agreement::{Input, LOG_WINDOW, Output, Record};
-use quorate_wire::message::{Batch, PeerMessage, PrePrepare, ViewChange, Vote};
-use quorate_wire::{Digest, ReplicaId, Seq, View};
+use quorate_agreement::{Agreement, Input, LOG_WINDOW, Output, Record};
+use quorate_wire::message::{AuthRequest, Batch, Fetch, PeerMessage, PrePrepare, ViewChange, Vote};
+use quorate_wire::{Digest, LogIndex, ReplicaId, Seq, View};
 
 /// Replica 3 has committed at place 1 and this replica has not. Replica 3's COMMIT of this view may be all that this one lacks,
 /// and this one's PREPARE all that replica 3 lacks to give it: a new view has taken the place up again, and the PREPARE was
@@ -84,4 +84,53 @@ fn what_was_selected_above_the_window_is_voted_for() {
         _ => false,
     };
     assert!(outputs(&mut replica).iter().any(votes));
+}
+
+/// The requests that a replica asks the primary for as time goes on from one moment to another.
+fn asked(replica: &mut Agreement, from: u64, to: u64) -> Vec<(ReplicaId, Digest)> {
+    wait(replica, from, to);
+    let outputs = outputs(replica).into_iter();
+    let asked = outputs.filter_map(|output| match output {
+        Output::Send(to, PeerMessage::Fetch(Fetch::Request(digest))) => Some((to, digest)),
+        _ => None,
+    });
+    asked.collect()
+}
+
+/// What the primary has named and has not come is asked for after a while, what it names meanwhile a while later, and what has come not at all. With its
+/// client's word it is voted for at once.
+#[test]
+fn what_is_named_is_asked_for_when_it_is_late() {
+    let mut replica = fresh(1);
+    let link = Input::ClientKey(client(), link_key(1));
+    replica.handle(at(0), link).unwrap();
+    // The statuses ask for all that is missing, each time another replica.
+    wait(&mut replica, 0, 101);
+    outputs(&mut replica);
+    let bodies: Vec<AuthRequest> = (1..=3)
+        .map(|n| request(n, Bytes::from(vec![7; 20_000])))
+        .collect();
+    let digest = |at: usize| bodies[at].request.digest();
+    let propose = |replica: &mut Agreement, ms: u64, seq: u64| {
+        let mut proposal = pre_prepare(ms, seq, &bodies[seq as usize - 1..seq as usize]);
+        proposal.bodies.clear();
+        from_peer(replica, ms, 0, PeerMessage::PrePrepare(proposal)).unwrap();
+    };
+    propose(&mut replica, 105, 1);
+    propose(&mut replica, 110, 2);
+    propose(&mut replica, 110, 3);
+    from_client(&mut replica, 115, bodies[2].clone()).unwrap();
+    assert_eq!(asked(&mut replica, 116, 129), []);
+    assert_eq!(asked(&mut replica, 130, 154), [(ReplicaId(0), digest(0))]);
+    assert_eq!(asked(&mut replica, 155, 179), [(ReplicaId(0), digest(1))]);
+    from_peer(&mut replica, 180, 0, PeerMessage::Body(bodies[0].clone())).unwrap();
+    let is_voted = |(_, record): &(LogIndex, Record)| match record {
+        Record::PrePrepared(m) => m.vote.seq == Seq(1),
+        _ => false,
+    };
+    assert!(written(&mut replica).iter().any(is_voted));
+    // A body that nobody vouches for is not.
+    let bare = AuthRequest::bare(bodies[1].request.clone());
+    from_peer(&mut replica, 181, 0, PeerMessage::Body(bare)).unwrap();
+    assert_eq!(written(&mut replica).len(), 0);
 }
