@@ -554,7 +554,6 @@ impl Agreement {
                 .insert_ordered(body.clone(), self.now.mono)
                 .is_ok()
         {
-            self.pool.keep(&digest);
             return;
         }
         if !is_authentic && from == self.primary() {

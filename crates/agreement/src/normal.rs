@@ -135,21 +135,20 @@ impl Agreement {
             .iter()
             .for_each(|d| self.pool.mark_ordered(d));
         for digest in &m.batch.requests {
-            if let Some(entry) = self.pool.get(digest) {
-                let (client, weight) = (entry.request().client(), entry.request().weight());
-                if let Some(claim) = entry.claim_number() {
-                    self.judge.on_claim_proposed(claim, client, self.now.mono);
-                }
-                let long = self.config.tuning.inline_bytes;
-                self.pool.served(&client, weight, long, self.now.mono);
+            let Some(entry) = self.pool.get(digest) else {
+                self.expect_content(m.seq);
+                continue;
+            };
+            let (client, weight) = (entry.request().client(), entry.request().weight());
+            if let Some(claim) = entry.claim_number() {
+                self.judge.on_claim_proposed(claim, client, self.now.mono);
             }
+            let long = self.config.tuning.inline_bytes;
+            self.pool.served(&client, weight, long, self.now.mono);
         }
         let requests = m.batch.requests.iter();
         let sessions = requests.filter_map(|d| Some(self.pool.get(d)?.request().session()));
         self.judge.on_proposed(m.seq, sessions, self.now.mono);
-        if !self.pool.missing(&m.batch.requests).is_empty() {
-            self.expect_content(m.seq);
-        }
         let slot = self.slots.entry(m.seq).or_default();
         slot.batches.insert(digest, Arc::new(m.batch));
         let view = m.view;

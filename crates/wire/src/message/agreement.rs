@@ -42,7 +42,7 @@ tagged! {
         10 => Fetch(Fetch),
         /// Content that was asked for: a batch.
         11 => Batch(BatchBody),
-        /// Content that was asked for: a request. Its digest speaks for it.
+        /// Content that was asked for: a request, whose digest speaks for it, with its client's word where the sender has that.
         12 => Body(AuthRequest),
         /// Pieces of a state.
         13 => State(StateMessage),
