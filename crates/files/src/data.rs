@@ -280,12 +280,17 @@ impl Fs<'_, '_> {
 
     /// Which blocks of a chunk are present. Of most that are whole no more is read than how long they are.
     pub fn present(&self, data: u64, chunk: u64) -> Done<u16> {
-        let summary = self.txn.summary(&layout::extent_key(data, chunk))?;
-        if summary.is_some_and(|summary| u64::from(summary.length) == CHUNK_BYTES) {
+        if self.is_whole(data, chunk)? {
             return Ok(u16::MAX);
         }
-        let stored = summary.map(|_| self.stored(data, chunk)).transpose()?;
-        Ok(stored.flatten().map_or(0, |stored| stored.present))
+        let stored = self.stored(data, chunk)?;
+        Ok(stored.map_or(0, |stored| stored.present))
+    }
+
+    /// Whether a chunk is known to be whole by its length alone: one of which this is not so may be.
+    pub fn is_whole(&self, data: u64, chunk: u64) -> Done<bool> {
+        let summary = self.txn.summary(&layout::extent_key(data, chunk))?;
+        Ok(summary.is_some_and(|summary| u64::from(summary.length) == CHUNK_BYTES))
     }
 
     /// Up to `limit` chunks that have content, from `first` on and below `end`.

@@ -58,11 +58,15 @@ impl Fs<'_, '_> {
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
         );
         for piece in pieces(from, to) {
-            let wanted = touched(piece.from, piece.to);
-            if !zero && self.present(inode.data, piece.chunk)? & wanted == wanted {
+            if !zero && self.is_whole(inode.data, piece.chunk)? {
                 continue;
             }
             let old = self.stored(inode.data, piece.chunk)?;
+            let wanted = touched(piece.from, piece.to);
+            let present = old.as_ref().map_or(0, |stored| stored.present);
+            if !zero && present & wanted == wanted {
+                continue;
+            }
             rewritten += usize::from(old.is_some());
             self.edit((ino, inode), piece.chunk, old, |extent| {
                 extent.allocate(wanted);
