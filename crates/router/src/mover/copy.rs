@@ -433,6 +433,9 @@ impl<'a, S: Servers> Copying<'a, S> {
                 *names.entry((dir, name)).or_default() |= cut;
             }
         }
+        for name in self.missed(&names).await? {
+            names.entry(name).or_default();
+        }
         // First all that is not where it belongs, so that nothing comes to lie below itself on the way. A directory without a copy gets one
         // with its own name.
         for (from, name) in names.keys() {
@@ -464,6 +467,35 @@ impl<'a, S: Servers> Copying<'a, S> {
             }
         }
         self.set_all().await
+    }
+
+    /// Names that only the original or only the copy has, of directories in which names have changed. Not each of them is one that has changed: on many a
+    /// server a cookie is how far down the list a name is, and a listing that goes on after a name above was taken away leaves one out.
+    async fn missed(
+        &self,
+        changed: &BTreeMap<(Fh, Bytes), bool>,
+    ) -> Outcome<BTreeSet<(Fh, Bytes)>> {
+        let mut missed = BTreeSet::new();
+        let dirs: BTreeSet<&Fh> = changed.keys().map(|(dir, _)| dir).collect();
+        for dir in dirs {
+            let Some(copy) = self.copy_of(dir) else {
+                continue;
+            };
+            let mut sides = [BTreeSet::new(), BTreeSet::new()];
+            for (side, (server, dir)) in sides.iter_mut().zip([(self.from, dir), (self.to, &copy)])
+            {
+                match server.list(dir).await {
+                    Ok(entries) => side.extend(entries.into_iter().map(|entry| entry.name)),
+                    // Its own name has changed as well.
+                    Err(Status::Stale | Status::NoEnt) => {}
+                    Err(status) => return Err(self.failed(server, status)),
+                }
+            }
+            let [here, there] = &sides;
+            let differ = here.symmetric_difference(there);
+            missed.extend(differ.map(|name| (dir.clone(), name.clone())));
+        }
+        Ok(missed)
     }
 
     /// Sets attributes where they are not set yet; what then differs is copied again the next time.

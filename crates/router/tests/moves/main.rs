@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use quorate_router::layout::{Bucket, Volume};
+use quorate_router::layout::{Bucket, HOME, Volume};
 use quorate_router::map::Use;
 use quorate_router::mover::{MoveError, Mover};
 
 use model::{FAULTS, Fault, World};
 use world::{
-    Random, Router, VOLUMES, act, assert_clean, empty, file_number, listing, op, router, run,
+    Op, Random, Router, VOLUMES, act, assert_clean, empty, file_number, listing, op, router, run,
     shelves, some, text, tree,
 };
 
@@ -150,6 +150,49 @@ fn trees_are_used_while_buckets_move() {
     }
     println!("{moves} moves, {busy} given up; {during} operations meanwhile, {waits} waits");
     assert!(moves > 200 && during > 2_000 && waits > 20 && busy < moves / 4);
+}
+
+/// Where cookies are places in a list, as the model's are, a listing that goes on after a name above was taken away leaves out one that nobody has
+/// touched. That one has moved as well, whenever the other goes.
+#[test]
+fn names_that_a_listing_leaves_out_move_too() {
+    const NAMES: [&[u8]; 8] = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"];
+    let many = world::world(VOLUMES, 3);
+    for name in NAMES {
+        let made = Op::Make(vec![name], name[0].into());
+        run(act(&router(&many), &made)).unwrap().unwrap();
+    }
+    let many = many.lock().clone();
+    let mut moved_at = None;
+    for step in 0..200 {
+        let many = World(many.clone().into());
+        let routed = router(&many);
+        let (mover, to) = (mover(&many, &routed), Volume(1));
+        let mut moving = pin!(mover.move_bucket(HOME, to));
+        let mut removed = false;
+        for polled in 0.. {
+            if polled == step {
+                many.lock().yields = false;
+                let gone = run(act(&routed, &Op::Remove(vec![NAMES[0]])));
+                removed = gone.is_some_and(|done| done == Ok(()));
+            }
+            many.lock().yields = true;
+            if let Poll::Ready(moved) = poll(moving.as_mut()) {
+                moved.unwrap();
+                break;
+            }
+        }
+        many.lock().yields = false;
+        let seen: Vec<_> = tree(&routed).into_keys().collect();
+        let left = NAMES[usize::from(removed)..].iter();
+        let expected: Vec<_> = left.map(|name| [b"/", *name].concat()).collect();
+        assert_eq!(seen, expected, "removed after {step} steps");
+        assert_clean(&many, &routed);
+        if !removed {
+            moved_at = moved_at.or(Some(step));
+        }
+    }
+    assert!(moved_at.is_some_and(|at| at > 30), "{moved_at:?}");
 }
 
 /// What is ordered while a bucket is copied is done at once, but for the end of a volume; and the move heeds it.

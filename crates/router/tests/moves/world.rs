@@ -26,7 +26,7 @@ pub const VOLUMES: u16 = 3;
 const BUCKETS: u32 = 5;
 /// `ftype3` of a file.
 const REGULAR: u32 = 1;
-const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
+const NAMES: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e", b"f"];
 /// How many operations on one tree.
 const OPERATIONS: usize = 60;
 
@@ -65,7 +65,7 @@ pub enum Op {
 fn path(random: &mut Random) -> Path {
     let depth = 1 + random.below(3);
     (0..depth)
-        .map(|_| NAMES[random.below(4) as usize])
+        .map(|_| NAMES[random.below(NAMES.len() as u64) as usize])
         .collect()
 }
 
