@@ -153,7 +153,8 @@ impl Agreement {
             request.request.client(),
             self.pool.get(&request.request.digest()),
         );
-        if known.is_some_and(|entry| entry.authentic) {
+        // What was executed waits again, with this signature.
+        if known.is_some_and(|entry| entry.authentic && !entry.is_executed()) {
             return Ok(false);
         }
         if !self.may_check(&client) {
@@ -260,13 +261,19 @@ impl Agreement {
     }
 
     /// As primary of a view that begins: what a suspect has sent without a signature while this replica was a backup, or others
-    /// passed on, is not proposed.
-    pub(crate) fn forget_unsigned(&mut self) {
-        let (now, suspects) = (self.now.mono, &self.suspects);
-        let is_suspect = |client: &ClientId| suspects.get(client).is_some_and(|at| now < *at);
-        if !suspects.is_empty() && !is_on(Mutant::SuspectsRelayed) {
-            self.pool.forget_unsigned(is_suspect);
-        }
+    /// passed on, is not proposed. Nor is what guests have sent: nobody has looked at their signatures here, and those who have left since may be
+    /// more than backups take from this primary. They repeat it.
+    pub(crate) fn forget_doubtful(&mut self) {
+        let forgets_suspects = !is_on(Mutant::SuspectsRelayed);
+        let is_doubtful = |known: &AuthRequest| {
+            let client = known.request.client();
+            let signed = matches!(known.auth, Authenticator::Signed(_));
+            forgets_suspects && !signed && self.is_suspect(&client) || self.is_guest(&client)
+        };
+        let waiting = self.pool.waiting();
+        let doubtful = waiting.filter(|known| is_doubtful(known));
+        let doubtful: Vec<Digest> = doubtful.map(|known| known.request.digest()).collect();
+        self.pool.forget_waiting(&doubtful);
     }
 
     /// Aardvark, NSDI 2009, 3.1 (the Big MAC attack): a client whose requests a primary takes and backups can't. Each such request

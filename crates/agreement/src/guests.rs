@@ -10,10 +10,10 @@
 //!   can let in;
 //! - they accuse nobody: what they ask is no claim against a primary. A faulty one can leave guests waiting, and they can't unseat a correct one.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 
-use quorate_wire::message::AuthRequest;
+use quorate_wire::message::{AuthRequest, Batch};
 use quorate_wire::{Authenticator, ClientId, ReplicaId};
 
 use crate::budget::Budget;
@@ -24,25 +24,60 @@ use crate::io::Rejected;
 pub const MAX_GUESTS: usize = 256;
 /// Guests of whom proposals have told, whoever proposed them.
 const MAX_SHOWN: usize = 4096;
+/// The latest of them, whom a primary proposes without counting: a backup that has forgotten all, or was away, pays for so many at once, and
+/// then for those who are introduced.
+const MAX_SPARED: usize = 256;
 /// How many new ones a primary may tell of: twice as many as have places with it, and then more than leave those places for good, which takes
 /// a minute each.
 const SHOWN_AT_ONCE: u64 = 2 * MAX_GUESTS as u64;
 const SHOWN_IN_A_SECOND: u64 = 8;
-/// How many a correct primary tells of: less, so that backups' budgets for it last, and guests who come and go, each with another key, make no
-/// backup refuse a proposal.
+/// How many a correct primary tells of: less, also with those whom it is spared, so that backups' budgets for it last, and guests who come and
+/// go, each with another key, make no backup refuse a proposal.
 const INTRODUCED_AT_ONCE: u64 = MAX_GUESTS as u64 - 64;
 const INTRODUCED_IN_A_SECOND: u64 = SHOWN_IN_A_SECOND / 2;
 /// One guest, in the parts of which so many come in a millisecond.
 const ONE: u64 = 1_000;
+
+const _: () = assert!(MAX_SPARED as u64 + INTRODUCED_AT_ONCE < SHOWN_AT_ONCE);
+
+/// So many clients, those noted last.
+#[derive(Clone, Debug, Default)]
+struct Latest {
+    /// Each with the number of when it was noted.
+    noted: BTreeMap<ClientId, u64>,
+    in_order: BTreeMap<u64, ClientId>,
+    notes: u64,
+}
+
+impl Latest {
+    fn contains(&self, client: &ClientId) -> bool {
+        self.noted.contains_key(client)
+    }
+
+    /// It is the latest now; beyond `most` the one that was noted longest ago is forgotten.
+    fn note(&mut self, client: ClientId, most: usize) {
+        self.notes += 1;
+        if let Some(before) = self.noted.insert(client, self.notes) {
+            self.in_order.remove(&before);
+        }
+        self.in_order.insert(self.notes, client);
+        if self.noted.len() > most
+            && let Some((_, oldest)) = self.in_order.pop_first()
+        {
+            self.noted.remove(&oldest);
+        }
+    }
+}
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guests {
     /// Those with a link here.
     here: BTreeSet<ClientId>,
-    /// Those whose signature was right in a proposal, the oldest first.
-    shown: BTreeSet<ClientId>,
-    in_order: VecDeque<ClientId>,
+    /// Those of proposals that were accepted here, or whose signature was right in one; and those whom this replica has introduced.
+    shown: Latest,
+    /// The latest of these.
+    spared: Latest,
     /// What each primary has left of those it may tell of.
     budgets: BTreeMap<ReplicaId, Budget>,
 }
@@ -50,23 +85,18 @@ pub(crate) struct Guests {
 impl Guests {
     /// Entries, for counting memory.
     pub fn held(&self) -> usize {
-        self.here.len() + 2 * self.shown.len() + self.budgets.len()
+        let noted = self.shown.noted.len() + self.spared.noted.len();
+        self.here.len() + 2 * noted + self.budgets.len()
     }
 
     /// The most that there can be in a group of `n`.
     pub const fn most(n: usize) -> usize {
-        MAX_GUESTS + 2 * MAX_SHOWN + n
+        MAX_GUESTS + 2 * (MAX_SHOWN + MAX_SPARED) + n
     }
 
     fn show(&mut self, client: ClientId) {
-        if self.shown.insert(client) {
-            self.in_order.push_back(client);
-        }
-        if self.in_order.len() > MAX_SHOWN
-            && let Some(oldest) = self.in_order.pop_front()
-        {
-            self.shown.remove(&oldest);
-        }
+        self.shown.note(client, MAX_SHOWN);
+        self.spared.note(client, MAX_SPARED);
     }
 }
 
@@ -108,9 +138,14 @@ impl Agreement {
         self.config.guests && (self.is_guest_here(client) || self.guests.shown.contains(client))
     }
 
-    /// As primary: whether a guest, whose signature was right, may be in proposals. Backups know those that were, and those with links there.
+    /// As primary: whether a guest, whose signature was right, may be in proposals. Backups have noted those who were, as this replica has, and
+    /// know those with links there. But one that was away or has started anew knows less, and then pays for whoever is not counted here.
     pub(crate) fn introduce(&mut self, client: &ClientId) -> Result<(), Rejected> {
-        if !self.is_guest(client) || self.guests.shown.contains(client) {
+        if !self.is_guest(client) {
+            return Ok(());
+        }
+        if self.guests.spared.contains(client) {
+            self.guests.show(*client);
             return Ok(());
         }
         let (me, now) = (self.config.me, self.now.mono);
@@ -122,6 +157,20 @@ impl Agreement {
         budget.spend(ONE as usize);
         self.guests.show(*client);
         Ok(())
+    }
+
+    /// Takes note of the guests of a proposal that this replica votes for: it knows their requests to be theirs, or others vouch for that. Whoever has
+    /// accepted it knows them from then on, so that its next primary may count on that, whether the guests have links here or have left.
+    pub(crate) fn note_guests(&mut self, batch: &Batch) {
+        if !self.config.guests {
+            return;
+        }
+        for digest in &batch.requests {
+            let client = self.pool.get(digest).map(|entry| entry.request().client());
+            if let Some(client) = client.filter(|client| self.is_guest(client)) {
+                self.guests.show(client);
+            }
+        }
     }
 
     /// Takes note of guests that a proposal tells of, as far as their signatures are right and the primary may.

@@ -252,6 +252,7 @@ impl Agreement {
         if !kept {
             batch.requests.iter().for_each(|d| self.pool.keep(d));
         }
+        self.note_guests(&batch);
         self.judge.pipeline.on_accepted(seq, self.now.mono);
         self.set_stage(seq, Stage::Accepted);
         self.vote(seq, proposal.digest);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use quorate_wire::message::{AuthRequest, MAX_BATCH_REQUESTS, Request};
-use quorate_wire::{Authenticator, ClientId, Digest, Encode, SessionId};
+use quorate_wire::{ClientId, Digest, Encode, SessionId};
 
 use crate::Millis;
 use crate::fingerprint::list;
@@ -415,17 +415,16 @@ impl Pool {
         }
     }
 
-    /// Stops waiting for what some clients have sent without a signature.
-    pub fn forget_unsigned(&mut self, whose: impl Fn(&ClientId) -> bool) {
-        let is_meant = |digest: &&Digest| {
-            let entry = &self.entries[*digest];
-            let signed = matches!(entry.known.auth, Authenticator::Signed(_));
-            entry.is_waiting() && !signed && whose(&entry.request().client())
-        };
-        let meant: Vec<Digest> = self.open.values().filter(is_meant).copied().collect();
-        for digest in meant {
-            self.drop_open(&digest);
-        }
+    /// What waits, each by itself.
+    pub fn waiting(&self) -> impl Iterator<Item = &Arc<AuthRequest>> {
+        let open = self.open.values().map(|digest| &self.entries[digest]);
+        open.filter(|entry| entry.is_waiting())
+            .map(|entry| &entry.known)
+    }
+
+    /// Does without some of what waits.
+    pub fn forget_waiting(&mut self, meant: &[Digest]) {
+        meant.iter().for_each(|digest| self.drop_open(digest));
     }
 
     /// Does without an open request, but for what the log needs of it.

@@ -108,6 +108,9 @@ impl Agreement {
             if again && !(signed && self.allows_urgency(&client)) && !is_on(Mutant::ReplaysTaken) {
                 return Err(Rejected::Duplicate);
             }
+            if again {
+                self.introduce(&client)?;
+            }
             self.hurry(&request);
             return self.take_request(request, false, false);
         }

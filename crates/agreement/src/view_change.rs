@@ -490,7 +490,7 @@ impl Agreement {
         let named = named.collect();
         self.pool.restart(&named, self.now.mono);
         if self.is_primary() {
-            self.forget_unsigned();
+            self.forget_doubtful();
         }
         self.judge.begin_view(self.last_given, self.now.mono);
         let record = Record::Entered(entered.clone().into());

@@ -1,10 +1,10 @@
 //! Clients that the group does not name: what they sign counts, nothing else does, and it is bounded.
 
 use bytes::Bytes;
-use quorate_agreement::{Agreement, Input, MAX_GUESTS, Memory, Output, Record, Rejected};
-use quorate_wire::message::{AuthRequest, PeerMessage, Request};
+use quorate_agreement::{Agreement, Input, MAX_GUESTS, Memory, Millis, Output, Record, Rejected};
+use quorate_wire::message::{AuthRequest, Commit, PeerMessage, PrePrepare, Prepare, Request};
 use quorate_wire::{
-    Authenticator, KeyPair, LogIndex, Mac, MacKey, ReplicaId, RequestNumber, Seq, SessionId,
+    Authenticator, KeyPair, LogIndex, Mac, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
 };
 
 use crate::support::*;
@@ -30,13 +30,58 @@ fn proposal_of(seq: u64, requests: &[AuthRequest]) -> PeerMessage {
     PeerMessage::PrePrepare(pre_prepare(0, seq, requests))
 }
 
-/// How many requests a primary has proposed since the last look.
-fn proposed(replica: &mut Agreement) -> usize {
+/// What a primary has proposed since the last look.
+fn proposals(replica: &mut Agreement) -> Vec<PrePrepare> {
     let batches = outputs(replica).into_iter().filter_map(|o| match o {
-        Output::Broadcast(PeerMessage::PrePrepare(m)) => Some(m.batch.requests.len()),
+        Output::Broadcast(PeerMessage::PrePrepare(m)) => Some(m),
         _ => None,
     });
-    batches.sum()
+    batches.collect()
+}
+
+/// How many requests that is.
+fn proposed(replica: &mut Agreement) -> usize {
+    let batches = proposals(replica);
+    batches.iter().map(|m| m.batch.requests.len()).sum()
+}
+
+/// All that a primary has to propose is shown to a backup, and commits at both. How many requests there were, and of how many of them the backup
+/// has accepted the proposal.
+fn order(primary: &mut Agreement, backup: &mut Agreement, ms: Millis) -> (usize, usize) {
+    let (mut proposed, mut accepted) = (0, 0);
+    let sync = |replica: &mut Agreement| {
+        let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
+    };
+    loop {
+        let news = proposals(primary);
+        if news.is_empty() {
+            return (proposed, accepted);
+        }
+        for m in news {
+            let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
+            let (leads, requests) = (quorum().primary(view).0, m.batch.requests.len());
+            proposed += requests;
+            from_peer(backup, ms, leads, PeerMessage::PrePrepare(m)).unwrap();
+            accepted += if accepts(backup) { requests } else { 0 };
+            for replica in [&mut *primary, &mut *backup] {
+                for from in 0..4 {
+                    let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+                    let _ = from_peer(replica, ms, from, vote);
+                }
+                sync(replica);
+                for from in 0..4 {
+                    let vote = PeerMessage::Commit(Commit { view, seq, digest });
+                    let _ = from_peer(replica, ms, from, vote);
+                }
+                sync(replica);
+            }
+        }
+    }
+}
+
+fn leave(replica: &mut Agreement, ms: Millis, guest: u32) {
+    let gone = Input::GuestGone(guest_key(guest).public());
+    replica.handle(at(ms), gone).unwrap();
 }
 
 /// Whether a backup has accepted a proposal since the last look.
@@ -131,8 +176,7 @@ fn links_of_guests_are_bounded() {
     }
     let one_more = MAX_GUESTS as u32;
     assert_eq!(come(&mut replica, one_more), Err(Rejected::TooOften));
-    let gone = Input::GuestGone(guest_key(3).public());
-    replica.handle(at(0), gone).unwrap();
+    leave(&mut replica, 0, 3);
     come(&mut replica, one_more).unwrap();
     // What is passed on of one that was forgotten is a stranger's.
     let relayed = PeerMessage::Request(asked(3, 1));
@@ -153,8 +197,7 @@ fn a_primary_introduces_no_more_than_backups_believe() {
             Ok(()) => told += 1,
             refused => assert_eq!(refused, Err(Rejected::TooOften)),
         }
-        let gone = Input::GuestGone(guest_key(guest).public());
-        primary.handle(at(0), gone).unwrap();
+        leave(&mut primary, 0, guest);
     }
     assert_eq!(told, MAX_GUESTS - 64);
     // Who was introduced stays known; and there is room for new ones again.
@@ -162,6 +205,70 @@ fn a_primary_introduces_no_more_than_backups_believe() {
     from_client(&mut primary, 0, asked(0, 2)).unwrap();
     come(&mut primary, 2_000).unwrap();
     from_client(&mut primary, 1_000, asked(2_000, 1)).unwrap();
+}
+
+/// More guests than a backup believes a primary at once come to all replicas, have something ordered and leave; later they come back to the primary
+/// alone. Those whom it takes without counting are known to the backup, or few enough.
+#[test]
+fn who_has_left_is_known_to_backups_as_to_the_primary() {
+    let (mut primary, mut backup) = (fresh_for_guests(0), fresh_for_guests(1));
+    let (all, at_once) = (704, 8);
+    let mut ms = 0;
+    for first in (0..all).step_by(at_once as usize) {
+        ms += 2_000;
+        for guest in first..first + at_once {
+            come(&mut primary, guest).unwrap();
+            come(&mut backup, guest).unwrap();
+            from_client(&mut backup, ms, asked(guest, 1)).unwrap();
+            from_client(&mut primary, ms, asked(guest, 1)).unwrap();
+        }
+        let eight = at_once as usize;
+        assert_eq!(order(&mut primary, &mut backup, ms), (eight, eight));
+        for guest in first..first + at_once {
+            leave(&mut primary, ms, guest);
+            leave(&mut backup, ms, guest);
+        }
+    }
+    let mut taken = 0;
+    for guest in 0..all {
+        come(&mut primary, guest).unwrap();
+        taken += usize::from(from_client(&mut primary, ms, asked(guest, 2)).is_ok());
+        leave(&mut primary, ms, guest);
+    }
+    assert!(taken >= MAX_GUESTS - 64, "{taken}");
+    let ordered = order(&mut primary, &mut backup, ms);
+    assert_eq!(ordered, (taken, taken));
+}
+
+/// What guests have sent to a backup alone, who have left since, or with a wrong signature, is not proposed when that one becomes the primary.
+#[test]
+fn a_new_primary_proposes_nothing_that_guests_left_with_a_backup() {
+    let mut next = fresh_for_guests(1);
+    for guest in 0..1_000 {
+        come(&mut next, guest).unwrap();
+        from_client(&mut next, 0, asked(guest, 1)).unwrap();
+        leave(&mut next, 0, guest);
+    }
+    come(&mut next, 1_000).unwrap();
+    let mut wrong = asked(1_000, 1);
+    wrong.auth = asked(1, 1).auth;
+    from_client(&mut next, 0, wrong).unwrap();
+    for from in [2, 3] {
+        let change = PeerMessage::ViewChange(view_change(from, 1));
+        from_peer(&mut next, 0, from, change).unwrap();
+    }
+    let _ = next.handle(at(0), Input::Persisted(LogIndex(1 << 40)));
+    let standing = next.standing();
+    assert_eq!((standing.view, standing.active), (View(1), true));
+    assert_eq!(proposed(&mut next), 0);
+    // They repeat it, and then as many are introduced as by any primary.
+    let mut taken = 0;
+    for guest in 0..1_000 {
+        come(&mut next, guest).unwrap();
+        taken += usize::from(from_client(&mut next, 0, asked(guest, 1)).is_ok());
+        leave(&mut next, 0, guest);
+    }
+    assert_eq!(taken, MAX_GUESTS - 64);
 }
 
 /// What a guest waits for is no claim: however long that takes, its primary stays.
