@@ -1,12 +1,14 @@
 //! The `quorate` command.
 
+#[macro_use]
+mod words;
+
 mod args;
 mod commands;
 mod operators;
 mod paths;
 mod supervision;
 mod tpm;
-mod words;
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -15,7 +17,6 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use args::{Args, Command, MountHelper};
-use quorate_node::DaemonError;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         Command::Init(args) => commands::init::run(&args),
         Command::Keygen(args) => commands::keygen::run(&args),
         Command::Keyholder(args) => commands::keyholder::run(&args),
-        Command::Replica(args) => commands::replica::run(&args),
+        Command::Replica(args) => return commands::replica::run(&args),
         Command::Supervise(args) => commands::supervise::run(&args),
         Command::Programs(args) => commands::programs::run(&args),
         Command::Recover(args) => commands::recover::run(&args),
@@ -93,11 +94,10 @@ fn mount_helper() -> ExitCode {
     }
 }
 
-/// Says what went wrong, outermost first, and gives the exit code of a failure: of a replica one that says what kind it is.
+/// Says what went wrong, outermost first, and gives the exit code of a failure.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("quorate: {}", words::of(error));
-    let of_replica = error.chain().find_map(|e| e.downcast_ref::<DaemonError>());
-    of_replica.map_or(ExitCode::FAILURE, |e| ExitCode::from(e.exit_code()))
+    say!("quorate: {}", words::of(error));
+    ExitCode::FAILURE
 }
 
 fn start_logging(verbose: u8) {
@@ -113,6 +113,8 @@ fn start_logging(verbose: u8) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would say so where the line could not be written, and panic.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
 }

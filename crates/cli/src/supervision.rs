@@ -15,7 +15,7 @@ mod schedule;
 mod scribe;
 mod turns;
 mod voice;
-mod window;
+pub(crate) mod window;
 
 pub use account::Account;
 pub use alive::SignsOfLife;

@@ -1,4 +1,14 @@
-//! How errors are told.
+//! How errors are told, and what a command says besides its results.
+
+/// Says a line on standard error, as [`eprintln!`] does, which would end the thread where that can't be written: on a full disk, or when nobody
+/// reads it any more.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write;
+        // There is nobody to tell that to.
+        let _ = writeln!(std::io::stderr(), $($line)*);
+    }};
+}
 
 /// What went wrong, outermost first.
 ///

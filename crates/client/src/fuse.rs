@@ -52,7 +52,8 @@ mod withdrawn;
 
 pub use caching::{Caching, Lifetime};
 pub use mount::{
-    MountError, MountOptions, Mounted, UnmountError, check_device, mount, mount_from, unmount_at,
+    MountError, MountOptions, Mounted, UnmountError, check_device, is_dead, mount, mount_from,
+    unmount_at,
 };
 pub use owners::Acting;
 pub use shares::{Shares, Start};

@@ -20,7 +20,7 @@ mod core_thread;
 pub mod directory;
 mod epoch;
 pub mod evidence;
-mod exit;
+pub mod exit;
 mod former;
 pub mod ground;
 mod outgoing;

@@ -109,7 +109,7 @@ pub fn run(args: &Audit) -> Result<()> {
         writeln!(out, "{}", json!({ "head": head.to_string() }))?;
     }
     if untold > 0 {
-        eprintln!(
+        say!(
             "quorate: {untold} operations that changed nothing have no row: they were as the one before, or of guests who had used up their share"
         );
     }

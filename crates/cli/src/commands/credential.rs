@@ -25,7 +25,7 @@ pub fn run(args: &Credential) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {
-            eprintln!("quorate: {}", words::of(&e));
+            say!("quorate: {}", words::of(&e));
             ExitCode::from(2)
         }
     }
@@ -70,7 +70,7 @@ pub fn read(file: &Path) -> Result<Armoured> {
     let read =
         armour::read(&String::from_utf8_lossy(&bytes)).map_err(|e| anyhow!("{name}: {e}"))?;
     if read.summary == Summary::Untrue {
-        eprintln!(
+        say!(
             "quorate: the words in front of the credential in {name} are not what is signed: do not believe them"
         );
     }

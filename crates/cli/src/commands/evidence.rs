@@ -1,12 +1,13 @@
 //! `quorate evidence`.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use quorate_net::Group;
-use quorate_node::daemon::evidence::{DIRECTORY, files};
+use quorate_node::daemon::evidence::files;
 use quorate_wire::Decode;
 use quorate_wire::evidence::{Certificate, Evidence, Kept, Kind, NoProof, Subject};
 use quorate_wire::message::{PeerMessage, SignedMessage};
@@ -24,7 +25,7 @@ pub fn run(args: &args::Evidence) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(e) => {
-            eprintln!("quorate: {}", words::of(&e));
+            say!("quorate: {}", words::of(&e));
             ExitCode::from(2)
         }
     }
@@ -83,9 +84,27 @@ fn list(args: &args::EvidenceList) -> Result<ExitCode> {
             ids.map(|id| paths::replica(&beside, id.0)).collect()
         }
     };
-    let found = directories
-        .iter()
-        .flat_map(|data| files(&data.join(DIRECTORY)));
+    let mut found = Vec::new();
+    let mut is_any = false;
+    for data in &directories {
+        match files(data) {
+            Ok(files) => {
+                is_any = true;
+                found.extend(files);
+            }
+            // Of several replicas those that run elsewhere are not here.
+            Err(e) if args.data.is_none() && e.kind() == ErrorKind::NotFound => {}
+            Err(e) => {
+                return Err(e).with_context(|| format!("the evidence of {}", data.display()));
+            }
+        }
+    }
+    if !is_any {
+        bail!(
+            "there is no replica's directory beside {}: say where it is (--data)",
+            file.display()
+        );
+    }
     let mut all = Vec::new();
     for path in found {
         let judged = load(&path).map(|kept| {

@@ -55,7 +55,7 @@ pub fn run(args: &Grant) -> Result<()> {
     let terms = terms(&args.link, scope, args.rights, window)?;
     warn_of_depth(&args.link, args.rights);
     if let Some(why) = missing_modes(&args.path, &terms) {
-        eprintln!("quorate: {}: {why}", args.path.display());
+        say!("quorate: {}: {why}", args.path.display());
     }
     let chain = Chain::issue(found.volume, &key, terms);
     let chain = chain.map_err(|why| anyhow!("such a credential can't be: {why}"))?;
@@ -68,7 +68,7 @@ pub fn run(args: &Grant) -> Result<()> {
 
 fn warn_of_depth(link: &Link, rights: Rights) {
     if link.depth == 0 && rights.contains(Rights::DELEGATE) {
-        eprintln!(
+        say!(
             "quorate: the right delegate is of no use without a depth: the holder can pass nothing on (--depth says how many times it can)"
         );
     }
@@ -93,14 +93,14 @@ fn warn_of_revocations(group: &Group, owner: &KeyPair, chain: &Chain) {
     match taken_back {
         Ok(all) => {
             if let Some(kept) = revocations::against(&all, chain) {
-                eprintln!(
+                say!(
                     "quorate: this credential is worth nothing as long as a revocation holds: {} (until {}). `quorate revoke --undo` ends one",
                     revocations::words(&kept.what),
                     revocations::until(kept)
                 );
             }
         }
-        Err(why) => eprintln!("quorate: whether this was taken back before is not known: {why:#}"),
+        Err(why) => say!("quorate: whether this was taken back before is not known: {why:#}"),
     }
 }
 
@@ -211,7 +211,7 @@ pub fn delegate(args: &Delegate) -> Result<()> {
                 );
             }
             if !is_below(path, chain.volume(), last.scope.object) {
-                eprintln!(
+                say!(
                     "quorate: {} is not below what the credential is about, as far as this mount shows: as long as it is not, what is \
                      signed for it allows nothing",
                     path.display()

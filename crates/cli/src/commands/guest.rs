@@ -86,7 +86,7 @@ impl Guest {
         }
         guest.look();
         if guest.held.is_empty() {
-            eprintln!(
+            say!(
                 "no credential here is for the key {} yet: the mount is empty until one comes",
                 guest.key.public()
             );
@@ -244,7 +244,7 @@ impl Guest {
                 return Err(why);
             }
             if !has_said {
-                eprintln!("quorate: {why:#}: waiting for that, {wait} s");
+                say!("quorate: {why:#}: waiting for that, {wait} s");
                 has_said = true;
             }
             tokio::time::sleep(Duration::from_secs(wait.max(1))).await;
@@ -253,7 +253,7 @@ impl Guest {
 
     fn complain(&mut self, file: &Path, why: String) {
         if self.complaints.get(file) != Some(&why) {
-            eprintln!("quorate: {}: {why}", file.display());
+            say!("quorate: {}: {why}", file.display());
             self.complaints.insert(file.into(), why);
         }
     }

@@ -17,7 +17,7 @@ pub fn run(args: &Keygen) -> Result<()> {
         );
     } else {
         println!("{public}");
-        eprintln!(
+        say!(
             "The secret half is in {}: keep it to yourself.",
             args.file.display()
         );

@@ -62,7 +62,7 @@ pub fn run(args: &Keyholder) -> Result<()> {
 fn enroll(tcti: &str, path: &Path) -> Result<()> {
     let key = tpm::enroll(tcti, path)?;
     println!("{key}");
-    eprintln!(
+    say!(
         "{} says which key of the TPM it is; it is for the key holder's user alone. Make the group with:\n\
          quorate init --identity N={key} ...",
         path.display()
@@ -102,7 +102,7 @@ fn serve(args: &Keyholder, group: &Group, id: u8, vault: impl Vault, last: u64) 
             std::process::exit(0);
         });
     }
-    eprintln!(
+    say!(
         "the key holder of replica {id} listens at {} for user {user}; its counter is at {last}",
         socket.display()
     );

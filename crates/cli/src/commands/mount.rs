@@ -13,7 +13,6 @@ use quorate_client::fuse::{self, MountOptions, Mounted, UnmountError};
 use quorate_client::{Session, Volume};
 use quorate_net::{Group, Identity, keys};
 use quorate_router::config::Config;
-use rustix::io::Errno;
 use tokio::process::Command;
 
 use super::guest::Guest;
@@ -61,7 +60,7 @@ pub fn run(args: &Mount, verbose: u8) -> Result<()> {
         };
         match args.in_background {
             true => background::mounted(log.as_ref())?,
-            false => eprintln!("mounted {} at {}", group.name(), directory.display()),
+            false => say!("mounted {} at {}", group.name(), directory.display()),
         }
         tokio::select! {
             () = &mut stop => {}
@@ -129,10 +128,7 @@ pub fn prepare(directory: &Path) -> Result<()> {
 
 /// Takes away what an agent that was killed has left behind: nobody can use it any more.
 fn clear_dead_mount(directory: &Path) -> Result<()> {
-    if matches!(
-        rustix::fs::stat(directory),
-        Err(Errno::NOTCONN | Errno::CONNABORTED)
-    ) {
+    if fuse::is_dead(directory) {
         fuse::unmount_at(directory, true)?;
     }
     Ok(())
@@ -190,14 +186,14 @@ pub async fn finish(mounted: &Mounted) -> Result<()> {
     const MOMENT: Duration = Duration::from_secs(5);
     match tokio::time::timeout(MOMENT, mounted.unmount()).await {
         Ok(Err(UnmountError::Busy(directory))) => {
-            eprintln!(
+            say!(
                 "quorate: {} is in use: what programs have written there is taken to the group, for {} s at most; then it is \
                  detached, and programs that still use it get errors",
                 directory.display(),
                 MOMENT.as_secs()
             );
             if !sync(&directory, MOMENT).await {
-                eprintln!(
+                say!(
                     "quorate: not all of it is at the group yet; what was neither synced nor closed may be lost"
                 );
             }

@@ -59,7 +59,7 @@ pub fn run(args: &Nfs) -> Result<()> {
             tokio::spawn(guest.keep(session.clone(), volume.clone()));
         }
         let front = Front::new(volume, settings);
-        eprintln!("serving {} over NFS at {address}", group.name());
+        say!("serving {} over NFS at {address}", group.name());
         let served = tokio::select! {
             served = serve(listener, front) => served.context("serving"),
             () = commands::asked_to_end() => Ok(()),

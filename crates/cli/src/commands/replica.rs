@@ -1,5 +1,6 @@
 //! `quorate replica`.
 
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use quorate_execution::graph::Conflicts;
 use quorate_files::{Admission, FileService, Genesis};
 use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
+use quorate_node::daemon::exit;
 use quorate_node::{
     Daemon, DaemonError, KeyHolder, Options, Sealing, Stopper, Trust, Tuning, Verification,
 };
@@ -18,7 +20,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::{ConflictsArg, Replica};
 use crate::supervision::{intended, tell};
-use crate::{commands, paths};
+use crate::{commands, paths, words};
 
 /// How often a process mends a damaged state: a disk that damages each is to be replaced.
 const MENDED_AT_MOST: u32 = 3;
@@ -27,7 +29,29 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 /// How long the replica may take to say how it is, on a disk that is slow.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub fn run(args: &Replica) -> Result<()> {
+/// Runs a replica to its end; the exit code says what kind of end it was.
+pub fn run(args: &Replica) -> ExitCode {
+    match run_to_end(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            say!("quorate: {}", words::of(&e));
+            ExitCode::from(exit_code(&e))
+        }
+    }
+}
+
+/// What has not got as far as the replica itself is about options and files that it was given.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let of_cause = error.chain().find_map(|cause| {
+        let of_group = || cause.downcast_ref().map(exit::of_group);
+        let of_key = || cause.downcast_ref().map(exit::of_key);
+        let of_replica = cause.downcast_ref().map(DaemonError::exit_code);
+        of_replica.or_else(of_group).or_else(of_key)
+    });
+    of_cause.unwrap_or(exit::CONFIG)
+}
+
+fn run_to_end(args: &Replica) -> Result<()> {
     // What else runs as this user is not to have the keys in its memory, nor to make it do things.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("can't keep this process's memory from others")?;

@@ -155,7 +155,7 @@ async fn offer<L: Log + Debug + Clone + 'static>(
             "{}",
             json!({"event": "ready", "address": address.to_string(), "volumes": count})
         ),
-        false => eprintln!("serving {count} volumes as one over NFS at {address}"),
+        false => say!("serving {count} volumes as one over NFS at {address}"),
     }
     let overview = {
         let keeper = keeper.clone();
@@ -217,7 +217,7 @@ async fn udp_switch(
     match UdpSwitch::start(address, &config.exports, fsid, buckets.clone()).await {
         Ok(switch) => Some(switch),
         Err(why) => {
-            eprintln!("calls over UDP are passed on in user space, not by the system: {why}");
+            say!("calls over UDP are passed on in user space, not by the system: {why}");
             None
         }
     }
@@ -233,7 +233,7 @@ fn tcp_switch(config: &Config, fsid: u64, buckets: &Buckets) -> Option<Arc<TcpSw
     match TcpSwitch::start(&config.exports, fsid, buckets.clone(), choice) {
         Ok(switch) => Some(Arc::new(switch)),
         Err(why) => {
-            eprintln!("calls over TCP are passed on in user space, not by the system: {why}");
+            say!("calls over TCP are passed on in user space, not by the system: {why}");
             None
         }
     }

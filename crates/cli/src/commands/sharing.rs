@@ -180,7 +180,7 @@ pub fn shares(args: &Shares) -> Result<()> {
         if let Some(own) = own {
             match passed_on(volume, own, about).await? {
                 Some(below) => grants.extend(below),
-                None => eprintln!(
+                None => say!(
                     "quorate: the group has not got this credential in force, and tells what was passed on from it only while it has"
                 ),
             }

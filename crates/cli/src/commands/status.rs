@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use quorate_fault::Fault;
 use quorate_net::{ClientEvent, ClientLinks, Epochs, Frame, Group, Identity, Waker, keys};
 use quorate_router::config::{Config, Keeper};
 use quorate_wire::message::{ClientMessage, ReplicaMessage, Report, StateCheck};
@@ -46,7 +47,7 @@ pub fn run(args: &Status) -> ExitCode {
             ExitCode::from(whole as u8)
         }
         Err(e) => {
-            eprintln!("quorate: {}", words::of(&e));
+            say!("quorate: {}", words::of(&e));
             ExitCode::from(2)
         }
     }
@@ -192,21 +193,35 @@ fn odd_root(report: &Report, quorum: Quorum, reports: &Reports) -> bool {
     others.count() >= quorum.weak()
 }
 
-fn newest(reports: &Reports) -> Seq {
-    reports
-        .values()
-        .map(|r| r.executed)
-        .max()
-        .unwrap_or_default()
+/// The greatest of what replicas say that one correct replica at least says, or less than it does: what up to f say above that may be made up.
+pub fn vouched<T: Ord>(quorum: Quorum, reports: &Reports, of: impl Fn(&Report) -> T) -> Option<T> {
+    let mut said: Vec<T> = reports.values().map(of).collect();
+    said.sort_unstable();
+    let at = said.len().saturating_sub(quorum.weak());
+    (!said.is_empty()).then(|| said.swap_remove(at))
+}
+
+/// How far the group is, against which replicas lag.
+pub fn newest(quorum: Quorum, reports: &Reports) -> Seq {
+    vouched(quorum, reports, |r| r.executed).unwrap_or_default()
+}
+
+/// How many batches a replica is behind.
+pub fn lag(report: &Report, newest: Seq) -> u64 {
+    newest.0.saturating_sub(report.executed.0)
+}
+
+/// Which fault a replica says that it was told to show. It may say anything, and what it says goes to a terminal.
+fn fault_name(report: &Report) -> &'static str {
+    let known = |fault: &Fault| fault.name().as_bytes() == &report.fault[..];
+    let known = Fault::ALL.into_iter().find(known);
+    known.map_or("one that is not known here", Fault::name)
 }
 
 fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
     let mut notes = Vec::new();
     if !report.fault.is_empty() {
-        notes.push(format!(
-            "FAULT INJECTED: {}",
-            String::from_utf8_lossy(&report.fault)
-        ));
+        notes.push(format!("FAULT INJECTED: {}", fault_name(report)));
     }
     if report.fetching {
         notes.push("fetching state".into());
@@ -227,7 +242,7 @@ fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
         notes.push("it could not recover, and went back to what it had".into());
     }
     if let Some(check) = &report.check {
-        let (right, wrong) = (check.right, check.differing + check.damaged);
+        let (right, wrong) = (check.right, check.differing.saturating_add(check.damaged));
         let is = if check.done { "were" } else { "are" };
         notes.push(format!(
             "of its own state {right} pieces {is} right, {wrong} not"
@@ -266,7 +281,7 @@ fn print(group: &Group, reports: &Reports, whole: Health) {
         "{:<8} {:>6} {:>10} {:>6} {:>10} {:<10} {:>6} {:>8}  notes",
         "replica", "view", "executed", "lag", "stable", "root", "links", "clients"
     );
-    let newest = newest(reports);
+    let newest = newest(quorum, reports);
     for id in quorum.replicas() {
         let Some(r) = reports.get(&id) else {
             let address = group.replica(id).map_or("", |entry| entry.address.as_str());
@@ -283,7 +298,7 @@ fn print(group: &Group, reports: &Reports, whole: Health) {
             format!("{id}{primary}"),
             r.view.0,
             r.executed.0,
-            newest.0 - r.executed.0,
+            lag(r, newest),
             r.stable.0,
             r.root.short(),
             format!(
@@ -302,7 +317,7 @@ fn print(group: &Group, reports: &Reports, whole: Health) {
 
 fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recoveries) -> Value {
     let quorum = group.quorum();
-    let newest = newest(reports);
+    let newest = newest(quorum, reports);
     let replica = |id: ReplicaId| -> Value {
         let address = group.replica(id).map(|entry| entry.address.clone());
         let Some(r) = reports.get(&id) else {
@@ -326,7 +341,7 @@ fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recover
             "active": r.active,
             "committed": r.committed.0,
             "executed": r.executed.0,
-            "lag": newest.0 - r.executed.0,
+            "lag": lag(r, newest),
             "stable": r.stable.0,
             "root": r.root.to_string(),
             "root_differs": odd_root(r, quorum, reports),
@@ -344,7 +359,10 @@ fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recover
             "recoveries": r.recoveries,
             "recovery_intended": r.recovery_intended,
             "keys": r.keys.map(|k| json!({ "every_ms": k.every_ms, "age_ms": k.age_ms })),
-            "fault": String::from_utf8_lossy(&r.fault),
+            "fault": match r.fault.is_empty() {
+                true => "",
+                false => fault_name(r),
+            },
         })
     };
     json!({
@@ -449,5 +467,44 @@ impl Watch {
         fresh
             .map(|(id, (_, report))| (*id, report.clone()))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervision::window::tests::report;
+
+    fn said(executed: u64, fault: &'static [u8]) -> Report {
+        Report {
+            executed: Seq(executed),
+            fault: fault.into(),
+            ..report(None)
+        }
+    }
+
+    /// A replica that makes up how far it is has no other lag, and what it calls its fault does nothing to a terminal.
+    #[test]
+    fn one_that_lies_makes_up_no_lag() {
+        let quorum = Quorum::new(4).expect("a group");
+        let reports: Reports = [
+            said(70, b""),
+            said(u64::MAX, b"\x1b[H\x1b[2J"),
+            said(69, b"lie"),
+            said(12, b""),
+        ]
+        .into_iter()
+        .zip(quorum.replicas())
+        .map(|(report, id)| (id, report))
+        .collect();
+        let newest = newest(quorum, &reports);
+        assert_eq!(newest, Seq(70));
+        let lags = reports.values().map(|report| lag(report, newest));
+        assert_eq!(lags.collect::<Vec<_>>(), [0, 0, 1, 58]);
+        let notes = reports.values().map(|r| note(r, quorum, &reports));
+        let notes: Vec<String> = notes.collect();
+        assert!(notes[1].contains("not known here"), "{notes:?}");
+        assert!(notes[2].contains("lie"), "{notes:?}");
+        assert!(!notes.concat().contains('\x1b'));
     }
 }

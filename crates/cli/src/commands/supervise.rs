@@ -207,5 +207,5 @@ async fn serve(
 
 /// Where a service manager keeps what it is told.
 fn tell(text: &str) {
-    eprintln!("quorate: {text}");
+    say!("quorate: {text}");
 }

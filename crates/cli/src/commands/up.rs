@@ -175,7 +175,7 @@ fn check_faults(args: &Up, quorum: Quorum) -> Result<()> {
 fn warn_of_too_many_faults(args: &Up, quorum: Quorum) {
     let faulty: std::collections::BTreeSet<u8> = args.fault.iter().map(|(id, _)| *id).collect();
     if faulty.len() > quorum.f() {
-        eprintln!(
+        say!(
             "quorate: {} faulty replicas are more than this group tolerates ({}): expect the worst",
             faulty.len(),
             quorum.f()

@@ -44,7 +44,7 @@ async fn carry_out(args: &Volume, socket: &Path) -> Result<()> {
         }
         Volume::Add { url, detach, .. } => {
             let added = order(socket, &Order::Add { url: url.clone() }).await?;
-            eprintln!("{url} is volume {}", added["volume"]);
+            say!("{url} is volume {}", added["volume"]);
             follow(socket, *detach).await
         }
         Volume::Drain {
@@ -60,7 +60,7 @@ async fn carry_out(args: &Volume, socket: &Path) -> Result<()> {
         Volume::Remove { volume, .. } => {
             let volume = *volume;
             order(socket, &Order::Remove { volume }).await?;
-            eprintln!(
+            say!(
                 "volume {volume} is no part of the set any more: take it out of the configuration"
             );
             Ok(())
@@ -81,7 +81,7 @@ async fn follow(socket: &Path, detach: bool) -> Result<()> {
             .context("asking how far it is")?;
         let left = all["to_move"].as_u64().unwrap_or(0);
         if left == 0 && all["moving"].is_null() {
-            eprintln!("nothing is left to move");
+            say!("nothing is left to move");
             return Ok(());
         }
         let mut line = format!("{left} buckets to move");
@@ -101,11 +101,11 @@ async fn follow(socket: &Path, detach: bool) -> Result<()> {
             let _ = write!(line, "; tried again: {trouble}");
         }
         if line != told {
-            eprintln!("{line}");
+            say!("{line}");
             told = line;
         }
         if detach {
-            eprintln!("this goes on in the background: see `quorate volume list`");
+            say!("this goes on in the background: see `quorate volume list`");
             return Ok(());
         }
         tokio::time::sleep(INTERVAL).await;

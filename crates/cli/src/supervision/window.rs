@@ -243,7 +243,7 @@ fn names<'a>(ids: impl Iterator<Item = &'a u8>) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use quorate_wire::message::KeyRenewal;
     use quorate_wire::{Digest, ReplicaId, Seq, View};
 
@@ -252,7 +252,7 @@ pub(super) mod tests {
 
     const NOW: u64 = 1_800_000_000_000;
 
-    pub(in crate::supervision) fn report(keys: Option<(u64, u64)>) -> Report {
+    pub(crate) fn report(keys: Option<(u64, u64)>) -> Report {
         Report {
             nonce: 1,
             replica: ReplicaId(2),

@@ -39,7 +39,7 @@ fn init(directory: &Path) {
         .arg(directory));
 }
 
-fn replica(directory: &Path, id: u8) -> Command {
+pub fn replica(directory: &Path, id: u8) -> Command {
     let mut command = quorate();
     command.args(["replica", "--id", &id.to_string(), "--group"]);
     command.arg(directory.join("group.toml"));
@@ -93,7 +93,7 @@ fn mistakes_are_explained() {
     let mut lost = quorate();
     assert_said(
         &ends(lost.args(["replica", "--id", "0", "--group"]).arg(&missing)),
-        1,
+        66,
         &no_file,
     );
 
@@ -108,13 +108,30 @@ fn mistakes_are_explained() {
     assert_said(&three, 1, &["3 replicas make no group"]);
     assert!(!place.path().join("three").exists(), "keys of no group");
 
+    // "None" is said where somebody has looked.
+    let evidence = || {
+        let mut command = quorate();
+        command.args(["evidence", "list", "--group"]).arg(&group);
+        command
+    };
+    assert_said(&ends(&mut evidence()), 0, &[]);
+    let nowhere = ends(evidence().args(["--data", "/nonexistent"]));
+    assert_said(&nowhere, 2, &["/nonexistent"]);
+    let away = place.path().join("away");
+    fs::create_dir(&away).expect("a directory");
+    fs::copy(&group, away.join("group.toml")).expect("a copy");
+    let mut elsewhere = quorate();
+    elsewhere.args(["evidence", "list", "--group"]);
+    let elsewhere = ends(elsewhere.arg(away.join("group.toml")));
+    assert_said(&elsewhere, 2, &["no replica's directory", "--data"]);
+
     let wrong_key = directory.join("replica-1/key");
     let wrong = ends(replica(&directory, 0).arg("--key").arg(&wrong_key));
     assert_said(&wrong, 78, &["not the key of replica 0", "--key"]);
-    assert_said(&ends(&mut replica(&directory, 9)), 1, &["from 0 to 3"]);
+    assert_said(&ends(&mut replica(&directory, 9)), 78, &["from 0 to 3"]);
     fs::rename(directory.join("replica-2/key"), place.path().join("key")).expect("a key");
     let keyless = ends(&mut replica(&directory, 2));
-    assert_said(&keyless, 1, &["no key file", "--key"]);
+    assert_said(&keyless, 66, &["no key file", "--key"]);
     let stranger = place.path().join("stranger");
     run(quorate().arg("keygen").arg(&stranger));
     let status = ends(
@@ -131,7 +148,7 @@ fn mistakes_are_explained() {
     fs::set_permissions(&wrong_key, fs::Permissions::from_mode(0o644)).expect("a mode");
     assert_said(
         &ends(&mut replica(&directory, 1)),
-        1,
+        77,
         &["can be read", "chmod 600"],
     );
 
@@ -139,13 +156,13 @@ fn mistakes_are_explained() {
     fs::write(&group, edited).expect("the file is edited");
     assert_said(
         &ends(&mut replica(&directory, 0)),
-        1,
+        78,
         &["line", "changed after it was made"],
     );
     fs::write(&group, text.replacen("address", "adress", 1)).expect("the file is edited");
     assert_said(
         &ends(&mut replica(&directory, 0)),
-        1,
+        78,
         &["group.toml", "adress"],
     );
 

@@ -2,12 +2,18 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
-use crate::harness::{Random, Setup, eventually, require_fuse, scratch};
+use crate::command_line::replica;
+use crate::harness::{
+    Group, Random, Setup, eventually, is_mounted, quorate, require_fuse, run, scratch,
+};
 
 /// Far more than the small disk holds.
 const MOST_FILES: u64 = 150;
@@ -101,4 +107,64 @@ fn a_full_disk_stops_one_replica() {
     fs::write(mount.at("again"), b"and served by four").expect("a file is written");
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// What can't be said ends nobody: where what a replica and a mount say goes to a disk that is full, they go on.
+#[test]
+fn what_cannot_be_said_is_left_unsaid() {
+    if !require_fuse() {
+        return;
+    }
+    let full = || {
+        File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("a full disk")
+    };
+    let mut group = Group::start();
+    group.kill(3);
+    let mut command = replica(group.directory(), 3);
+    command.arg("-v").stderr(full());
+    let mut silent = Running(command.spawn().expect("a replica starts"));
+    eventually("all four serve", || group.status().code == 0);
+    let mut stranger = TcpStream::connect(group.address(3)).expect("it listens");
+    stranger
+        .write_all(b"hello, who are you?\r\n")
+        .expect("it hears");
+    let mut answer = Vec::new();
+    // It is told off, which the replica notes.
+    let _ = stranger.read_to_end(&mut answer);
+
+    let place = scratch();
+    let mut command = quorate();
+    command
+        .args(["mount", "-v", "--key"])
+        .arg(group.client_key(0));
+    command.arg(group.file()).arg(place.path()).stderr(full());
+    let mut mount = Running(command.spawn().expect("a mount starts"));
+    eventually("it is mounted", || is_mounted(place.path()));
+    fs::write(place.path().join("before"), b"hello").expect("a file");
+    for id in [0, 1, 2] {
+        group.kill(id);
+    }
+    // Long enough for a mount to say that the group is away.
+    std::thread::sleep(Duration::from_secs(8));
+    for id in [0, 1, 2] {
+        group.start_replica(id);
+    }
+    fs::write(place.path().join("after"), b"hello").expect("a file");
+    eventually("all four serve", || group.status().code == 0);
+    assert_eq!(silent.0.try_wait().expect("it is asked"), None);
+    assert_eq!(mount.0.try_wait().expect("it is asked"), None);
+    run(quorate().arg("umount").arg(place.path()));
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

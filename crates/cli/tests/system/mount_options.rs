@@ -175,3 +175,35 @@ fn a_mount_that_is_ended_at_once_is_gone() {
         assert!(!is_mounted(place.path()), "round {round}");
     }
 }
+
+/// A mount whose process was killed is taken away by the next one at once, though the kernel goes on answering for it from what it remembers.
+#[test]
+fn a_mount_that_was_killed_is_mounted_anew() {
+    if !require_fuse() {
+        return;
+    }
+    let group = Group::start();
+    let place = scratch();
+    let _mounted = Mounted(place.path());
+    let mounting = || {
+        let mut command = quorate();
+        command.args(["mount", "--background", "-o", "actimeo=60", "--key"]);
+        command.arg(group.client_key(0)).arg(group.file());
+        command.arg(place.path());
+        command
+    };
+    run(&mut mounting());
+    fs::write(place.path().join("file"), b"hello").expect("a file");
+    let process = background_process(place.path());
+    let id = process.file_name().and_then(|id| id.to_str()?.parse().ok());
+    let id = Pid::from_raw(id.expect("a number")).expect("a process");
+    fs::metadata(place.path()).expect("it is mounted");
+    kill_process(id, Signal::KILL).expect("it lives");
+    eventually("it is gone", || !process.exists());
+    run(&mut mounting());
+    let read = fs::read(place.path().join("file")).expect("the file");
+    assert_eq!(read, b"hello");
+    let process = background_process(place.path());
+    run(quorate().arg("umount").arg(place.path()));
+    eventually("the mount's process ends", || !process.exists());
+}

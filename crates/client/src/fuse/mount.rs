@@ -7,6 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fuser::{Config, MountOption, SessionACL};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 
@@ -20,6 +22,8 @@ use crate::volume::Volume;
 const FINISH: Duration = Duration::from_secs(20);
 /// Threads that take requests from the kernel and begin to work on them; and as many that go on when there is an answer.
 const THREADS: usize = 2;
+/// How long an agent that is gone may take to be known for one: the kernel says so at once.
+const PATIENCE: Duration = Duration::from_secs(2);
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
 /// What our mounts have in the list of mounts, before the group's name.
@@ -311,6 +315,22 @@ fn check_directory(dir: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::AlreadyMounted(dir));
     }
     Ok(dir)
+}
+
+/// Whether a path is the mount of an agent that is gone.
+///
+/// The kernel goes on answering for such a one from what it remembers, for as long as it may, so it has to be told to ask the agent. An agent that lives and
+/// is slow is not gone.
+pub fn is_dead(dir: &Path) -> bool {
+    let flags = AtFlags::STATX_FORCE_SYNC;
+    let asked = dir.to_owned();
+    let (answer, answered) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let found = statx(CWD, &asked, flags, StatxFlags::BASIC_STATS);
+        let _ = answer.send(found.map(drop));
+    });
+    let found = answered.recv_timeout(PATIENCE);
+    matches!(found, Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)))
 }
 
 /// Whether the topmost mount at a path is one of a volume. The path must have no symbolic links.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -109,8 +109,19 @@ impl EvidenceKeeper {
             let admits = entry
                 .metadata()
                 .is_ok_and(|it| allowance.admits(&name, &it));
-            let subject = admits.then(|| proves(&path, group)).flatten();
-            if subject.is_some_and(|subject| name_of(&subject) == name) {
+            let proved = match admits {
+                true => proves(&path, group),
+                false => Ok(None),
+            };
+            let proved = match proved {
+                Ok(subject) => subject.is_some_and(|subject| name_of(&subject) == name),
+                // What it proves is not known, and may be that again at the next start.
+                Err(e) => {
+                    tracing::warn!("{} can't be read, and stays: {e}", path.display());
+                    true
+                }
+            };
+            if proved {
                 names.insert(name.into_owned());
             } else if let Err(e) = fs::remove_file(&path) {
                 tracing::warn!("{} proves nothing, and stays: {e}", path.display());
@@ -158,23 +169,31 @@ impl EvidenceKeeper {
 }
 
 /// What a file proves, if it does.
-fn proves(path: &Path, group: &Group) -> Option<Subject> {
+fn proves(path: &Path, group: &Group) -> std::io::Result<Option<Subject>> {
     let mut bytes = Vec::new();
-    let file = fs::File::open(path).ok()?;
-    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
-    let kept = Kept::from_file(&bytes.into()).ok()?;
-    let verified = kept.evidence.verify(group.quorum(), &group.signing_keys());
-    verified.ok().filter(|_| kept.group == group.id())
+    let file = fs::File::open(path)?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
+    let verified = Kept::from_file(&bytes.into()).ok().and_then(|kept| {
+        let verified = kept.evidence.verify(group.quorum(), &group.signing_keys());
+        verified.ok().filter(|_| kept.group == group.id())
+    });
+    Ok(verified)
 }
 
-/// The files of evidence in a directory, by name; none where there is no such directory.
-pub fn files(directory: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    let ours = |path: &PathBuf| path.to_string_lossy().ends_with(SUFFIX);
-    let mut files: Vec<PathBuf> = paths.filter(ours).collect();
+/// The files of evidence of a replica, by name; none where it has kept none yet. `data`: the replica's directory.
+///
+/// # Errors
+/// [`std::io::Error`]: there is no such replica, or it can't be told what it has.
+pub fn files(data: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(data.join(DIRECTORY)) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return fs::metadata(data).map(|_| Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = paths.collect::<std::io::Result<Vec<PathBuf>>>()?;
+    files.retain(|path| path.to_string_lossy().ends_with(SUFFIX));
     files.sort();
-    files
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -231,7 +250,7 @@ mod tests {
                 keeper.keep(evidence(2, view));
             }
             keeper.keep(evidence(3, 1));
-            let kept = || files(&directory.path().join(DIRECTORY));
+            let kept = || files(directory.path()).unwrap();
             for _ in 0..1000 {
                 if kept().len() > FILES_PER_REPLICA {
                     break;
@@ -242,7 +261,7 @@ mod tests {
         }
         // What proves nothing, or something else than its name says, counts for nothing, and is gone.
         let place = directory.path().join(DIRECTORY);
-        let proof = files(&place).pop().unwrap();
+        let proof = files(directory.path()).unwrap().pop().unwrap();
         for n in 0..FILES_PER_REPLICA {
             fs::write(place.join(format!("1-{n}{SUFFIX}")), b"").unwrap();
             fs::copy(&proof, place.join(format!("1-copy-{n}{SUFFIX}"))).unwrap();
@@ -255,7 +274,7 @@ mod tests {
         }
         let mut keeper = EvidenceKeeper::new(directory.path(), &group);
         keeper.keep(evidence(1, 7));
-        let about_it = || files(&place).len() - FILES_PER_REPLICA - 1;
+        let about_it = || files(directory.path()).unwrap().len() - FILES_PER_REPLICA - 1;
         for _ in 0..1000 {
             if about_it() > 0 {
                 break;
@@ -263,7 +282,7 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(about_it(), 1);
-        for path in files(&place) {
+        for path in files(directory.path()).unwrap() {
             let kept = Kept::from_file(&fs::read(path).unwrap().into()).unwrap();
             assert_eq!(kept.group, group.id());
             let subject = kept.evidence.verify(group.quorum(), &group.signing_keys());

@@ -2,6 +2,8 @@
 
 use std::io::ErrorKind;
 
+use quorate_net::group::GroupError;
+use quorate_net::keys::KeyError;
 use quorate_store::StoreError;
 
 use super::DaemonError;
@@ -22,7 +24,7 @@ const BUSY: u8 = 75;
 /// Permission is missing.
 const PERMISSION: u8 = 77;
 /// The operator's mistake: options, or files that don't belong together.
-const CONFIG: u8 = 78;
+pub const CONFIG: u8 = 78;
 
 impl DaemonError {
     /// The exit code of a process that ends because of this.
@@ -41,7 +43,7 @@ impl DaemonError {
             | DaemonError::Alone(_)
             | DaemonError::StateDamaged(_)
             | DaemonError::UnknownRecord(_) => DATA,
-            DaemonError::Key(_) => NO_INPUT,
+            DaemonError::Key(e) => of_key(e),
             DaemonError::KeyHolder(_) | DaemonError::Listen(_) | DaemonError::Missed(_) => {
                 UNAVAILABLE
             }
@@ -54,6 +56,25 @@ impl DaemonError {
             DaemonError::Disk(_) => IO,
             DaemonError::Fatal(_) | DaemonError::Panicked(_) => SOFTWARE,
         }
+    }
+}
+
+/// Of a key file that a replica was given.
+pub fn of_key(error: &KeyError) -> u8 {
+    match error {
+        KeyError::Missing(_) => NO_INPUT,
+        KeyError::NotAllowed(_) | KeyError::Exposed { .. } => PERMISSION,
+        KeyError::Io { .. } => IO,
+        _ => CONFIG,
+    }
+}
+
+/// Of a group file that a replica was given.
+pub fn of_group(error: &GroupError) -> u8 {
+    match error {
+        GroupError::Missing(_) => NO_INPUT,
+        GroupError::NotAllowed(_) => PERMISSION,
+        _ => CONFIG,
     }
 }
 

@@ -67,7 +67,7 @@ pub fn run(args: &Mount) -> Result<()> {
         };
         match args.in_background {
             true => background::mounted(log.as_ref())?,
-            false => eprintln!(
+            false => say!(
                 "mounted {} groups as one at {}",
                 config.volumes.len(),
                 directory.display()

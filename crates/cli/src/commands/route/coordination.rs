@@ -53,7 +53,7 @@ pub struct Ground {
 
 fn tell(intent: &Intent, done: bool) {
     let what = if done { "finished" } else { "undone" };
-    eprintln!("an operation that was under way is {what}: {intent:?}");
+    say!("an operation that was under way is {what}: {intent:?}");
 }
 
 fn lost_log(place: &str) -> anyhow::Error {

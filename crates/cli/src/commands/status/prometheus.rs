@@ -7,7 +7,7 @@ use quorate_wire::message::Report;
 use serde_json::Value;
 
 use super::recovery::Recoveries;
-use super::{Health, Reports, newest, odd_root};
+use super::{Health, Reports, lag, newest, odd_root};
 
 /// All samples of one name.
 #[derive(Debug, Default)]
@@ -67,10 +67,10 @@ pub fn text(
         "Batches that it has executed",
         each(|r| r.executed.0 as f64),
     );
-    let most = newest(reports).0;
+    let newest = newest(quorum, reports);
     let lag = reports
         .iter()
-        .map(move |(id, r)| (Some(id.0), (most - r.executed.0) as f64));
+        .map(move |(id, r)| (Some(id.0), lag(r, newest) as f64));
     text.gauge("replica_lag_batches", "Batches that it is behind", lag);
     text.gauge(
         "replica_recovering",

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::groups::Member;
-use crate::commands::status::{Health, Reports};
+use crate::commands::status::{self, Health, Reports};
 
 /// How often a script is told that all is as it was.
 const REPEAT: Duration = Duration::from_secs(5);
@@ -41,14 +41,19 @@ struct Summary {
 
 impl Summary {
     fn of(group: &Group, reports: &Reports) -> Summary {
-        let batches = reports.values().map(|r| r.executed.0).max().unwrap_or(0);
-        let least = reports.values().map(|r| r.executed.0).min().unwrap_or(0);
-        let all = group.quorum().replicas();
+        let quorum = group.quorum();
+        let newest = status::newest(quorum, reports);
+        let view = status::vouched(quorum, reports, |r| r.view);
+        let all = quorum.replicas();
         Summary {
-            state: Health::judge(group.quorum(), reports),
-            view: reports.values().map(|r| r.view.0).max().unwrap_or(0),
-            batches,
-            lag: batches - least,
+            state: Health::judge(quorum, reports),
+            view: view.unwrap_or_default().0,
+            batches: newest.0,
+            lag: reports
+                .values()
+                .map(|r| status::lag(r, newest))
+                .max()
+                .unwrap_or(0),
             silent: all.filter(|id| !reports.contains_key(id)).collect(),
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use quorate_net::group::{Files, Purpose};
-use quorate_net::{Epochs, Group};
+use quorate_net::{Epochs, Group, disk};
 use quorate_router::config::Config;
 
 use super::display::Display;
@@ -134,9 +134,8 @@ fn make(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
     );
     let file = paths::volume_file(data);
     // With this file the volume is there: whole, or not at all.
-    let new = file.with_extension("new");
-    std::fs::write(&new, text).with_context(|| format!("can't write {}", new.display()))?;
-    std::fs::rename(&new, &file).with_context(|| format!("can't write {}", file.display()))?;
+    let written = disk::replace(&file, text.as_bytes(), 0o644);
+    written.with_context(|| format!("can't write {}", file.display()))?;
     Ok(groups)
 }
 

@@ -9,8 +9,9 @@ use rustix::fs::statvfs;
 use rustix::process::Signal;
 
 /// Exit codes of a replica that was asked to end, or that lacks what is not in its directory: its key, its address or key holder, a lock that another process
-/// has, a permission, options that fit (`quorate replica --help`).
-const ELSEWHERE: [i32; 6] = [0, 66, 69, 75, 77, 78];
+/// has, a permission, options that fit (`quorate replica --help`); and of what has not become a replica at all: options that this program does not know, or no
+/// program that can be run.
+const ELSEWHERE: [i32; 10] = [0, 1, 2, 66, 69, 75, 77, 78, 126, 127];
 /// Of one that finds damage, or can't go on; 101 is what a program of Rust's ends with that has panicked.
 const ANYTHING: [i32; 3] = [65, 70, 101];
 /// Of one to which the disk has refused something.
@@ -83,11 +84,11 @@ mod tests {
         let killed = |signal: Signal| Fault::of(ExitStatus::from_raw(signal.as_raw()), None);
         let leaves = |faults: &[Fault]| faults.iter().fold(Keep::All, |keep, f| f.leaves(keep));
         let outside = [killed(Signal::KILL), killed(Signal::TERM), exited(0)];
-        let lacks = [66, 69, 75, 77, 78].map(exited);
+        let lacks = [1, 2, 66, 69, 75, 77, 78, 126, 127].map(exited);
         assert_eq!(leaves(&outside), Keep::All);
         assert_eq!(leaves(&lacks), Keep::All);
         assert_eq!(leaves(&[exited(74)]), Keep::NoState);
-        assert_eq!(leaves(&[exited(74), exited(74), exited(1)]), Keep::NoState);
+        assert_eq!(leaves(&[exited(74), exited(74), exited(3)]), Keep::NoState);
         for own in [exited(65), exited(70), exited(101), killed(Signal::SEGV)] {
             assert_eq!(leaves(&[own]), Keep::NoState);
             assert_eq!(leaves(&[own, own]), Keep::Nothing);
