@@ -208,6 +208,8 @@ impl ClientLinks {
                     Ok(message) => return Some(ClientEvent::Message(id, message)),
                     Err(e) => self.hub.fail(token, LinkEnd::Malformed(e)),
                 },
+                // Each replica has its turn.
+                Item::Overhead(_) => {}
                 Item::End(end) => self.on_end(token, id, &end),
             }
         }

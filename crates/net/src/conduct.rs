@@ -10,7 +10,7 @@
 //! - A **peer** pays for each message. It may send twice as much as the (f+1)-th busiest other replica, since one of the f+1 busiest is
 //!   correct, and at least [`PEERS`]' allowance. So it does not matter how much the group has to do.
 //! - A **client** pays for what brings nobody anything: messages that are refused or were answered before, connections,
-//!   replies that it does not take. How much else it may send is a matter of turns (`hub.rs`).
+//!   replies that it does not take, TLS records of few bytes. How much else it may send is a matter of turns (`hub.rs`).
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ const FORGIVEN_AFTER: Duration = Duration::from_secs(60);
 const TIMES_OTHERS: u64 = 2;
 
 /// Bytes that cost as much as a short message: to open and copy them.
-const BYTES_PER_UNIT: usize = 4 << 10;
+pub(crate) const BYTES_PER_UNIT: usize = 4 << 10;
 /// A check of a signature.
 const SIGNATURE: u64 = 50;
 /// An answer with pieces of the state.

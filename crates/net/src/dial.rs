@@ -88,6 +88,8 @@ impl Dialer {
     pub fn next_due(&self) -> Option<Instant> {
         match self.state {
             State::Waiting(until) => Some(until),
+            // It was left for others, and there may be more to read.
+            State::Shaking(ref link) if link.is_readable() => Some(self.started),
             State::Resolving(_) | State::Connecting(..) | State::Shaking(_) => {
                 Some(self.started + HANDSHAKE_TIMEOUT)
             }

@@ -486,11 +486,13 @@ impl Keeper {
         stranger.queued = false;
         let (link, scratch) = (&mut stranger.link, &mut self.scratch[..]);
         let known = match link.shake(scratch) {
-            Ok(false) => return,
+            Ok(false) => Ok(None),
             Ok(true) => identify(link, scratch, &self.group, &mut self.epochs),
             Err(end) => Err(end),
         };
+        let has_more = link.is_readable();
         let done = match known {
+            Ok(None) if has_more => return self.queue(token),
             Ok(None) => return,
             Ok(Some(known)) => self.let_in(token, known),
             Err(end) => Err(end),

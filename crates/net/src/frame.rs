@@ -139,6 +139,8 @@ pub(crate) enum LinkEnd {
     AnotherProtocol,
     /// The peer announced a frame of no or too many bytes.
     BadLength(usize),
+    /// The peer sent records that bring no message, more than any correct one does.
+    Barren,
     /// The peer sent bytes that are no message.
     Malformed(DecodeError),
     /// The peer's certificate does not make its key a replica's.
@@ -154,7 +156,7 @@ impl LinkEnd {
             LinkEnd::Closed | LinkEnd::ClosedHere | LinkEnd::Io(_) => false,
             LinkEnd::Truncated | LinkEnd::TooSlow | LinkEnd::TooMuch => false,
             LinkEnd::Tls(_) | LinkEnd::AnotherProtocol => true,
-            LinkEnd::BadLength(_) | LinkEnd::Malformed(_) => true,
+            LinkEnd::BadLength(_) | LinkEnd::Malformed(_) | LinkEnd::Barren => true,
             LinkEnd::Certificate(e) => !matches!(e, CertificateError::NotKept(_)),
             LinkEnd::Credential(_) => true,
         }
@@ -175,6 +177,7 @@ impl fmt::Display for LinkEnd {
             LinkEnd::Tls(e) => write!(f, "{e}"),
             LinkEnd::AnotherProtocol => write!(f, "the peer speaks another protocol"),
             LinkEnd::BadLength(n) => write!(f, "the peer announced a message of {n} bytes"),
+            LinkEnd::Barren => write!(f, "the peer sends records that bring no message"),
             LinkEnd::Malformed(e) => write!(f, "the peer sent a malformed message: {e}"),
             LinkEnd::Certificate(e) => write!(f, "the peer's certificate is refused: {e}"),
             LinkEnd::Credential(e) => write!(f, "the peer's credential is refused: {e}"),

@@ -63,6 +63,8 @@ const QUIET: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) enum Item {
     Frame(Bytes),
+    /// So many units it has cost beside what came of it.
+    Overhead(u64),
     /// It is over, and is not in the hub any more.
     End(LinkEnd),
 }
@@ -298,6 +300,8 @@ impl<N: Copy> Hub<N> {
             .register(link.stream(), Token(token), interest)?;
         // Some frames may have come together with the end of the handshake.
         link.readable = true;
+        // Handshakes are paid for as such.
+        link.take_overhead(0);
         let entry = Entry {
             is_of_guest: link.is_of_guest(),
             link,
@@ -435,7 +439,10 @@ impl<N: Copy> Hub<N> {
             }
             let may_read = may_go_on && is_empty && entry.link.is_readable();
             if may_read && !std::mem::replace(&mut entry.read, true) {
-                self.read(token);
+                let (note, units) = (entry.note, self.read(token));
+                if units > 0 {
+                    return Some((token, note, Item::Overhead(units)));
+                }
                 continue;
             }
             self.ready[lane].pop_front();
@@ -460,9 +467,10 @@ impl<N: Copy> Hub<N> {
         (0..self.ready.len()).find(has_turn)
     }
 
-    fn read(&mut self, token: usize) {
+    /// Reads a link once; how many units of that are for nothing. Its source has paid for them.
+    fn read(&mut self, token: usize) -> u64 {
         let Some(entry) = self.links.get_mut(&token) else {
-            return;
+            return 0;
         };
         let most = match entry.lane {
             Lane::First => READ_BYTES,
@@ -475,12 +483,16 @@ impl<N: Copy> Hub<N> {
         if let Err(end) = entry.link.read(&mut self.scratch[..most]) {
             entry.link.end = Some(end);
         }
+        let units = entry.link.take_overhead(entry.link.inbox.len());
+        self.sources[entry.source.0].charge(units);
+        self.used[entry.lane as usize] += units;
         if entry.lane == Lane::Second {
             self.partial_bytes = self.partial_bytes - before + entry.link.partial_bytes();
             if self.partial_bytes > self.limits.partial_bytes {
                 self.end_largest(self.limits.partial_bytes, Link::partial_bytes);
             }
         }
+        units
     }
 
     /// Ends the link of the second lane that has most of something, of which all may have so much.

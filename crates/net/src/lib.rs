@@ -22,7 +22,7 @@
 //!                 |               \
 //! door, dial -> link.rs        channel.rs    one connection: frames, what waits to be sent; its socket and TLS
 //!                /   \
-//!         frame.rs   outbox.rs
+//!         frame.rs   outbox.rs             and records.rs, which counts what brings no message
 //! ```
 //!
 //! Absent on purpose: an asynchronous runtime, and decisions of the protocol. This crate moves bytes.
@@ -46,6 +46,7 @@ pub mod keys;
 mod link;
 mod listen;
 mod outbox;
+mod records;
 mod replica;
 mod sealers;
 pub mod threads;

@@ -20,12 +20,15 @@ use crate::channel::{Channel, Lent};
 use crate::frame::{Deframer, Frame, Length, LinkEnd};
 use crate::group::Group;
 use crate::outbox::{Outbox, OutboxLimits};
+use crate::records::Records;
 use crate::tls::{self, Identity};
 
 /// How long a connection may take until both sides know each other.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a peer may leave sent bytes unacknowledged, or a probe unanswered, before its connection ends.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
+/// How often a link is read until its owner looks after others: as long as the other side sends there is something to read.
+const READS_AT_ONCE: usize = 4;
 /// An empty list of frames with room for more than this is given back.
 const KEEP_FRAMES: usize = 64;
 
@@ -100,6 +103,7 @@ pub(crate) struct Dropped {
 pub(crate) struct Link {
     /// Not there while it is lent, which a hub does.
     channel: Option<Box<Channel>>,
+    records: Records,
     deframer: Deframer,
     /// Frames that came, in order.
     pub inbox: VecDeque<Bytes>,
@@ -170,6 +174,7 @@ impl Link {
             dials && opening.awaits.is_some() && opening.awaits != Some(Length::Exactly(0));
         Ok(Link {
             channel: Some(Box::new(Channel::new(stream, tls))),
+            records: Records::default(),
             deframer,
             dials,
             greeting: opening.says,
@@ -229,9 +234,12 @@ impl Link {
         self.greeting.take()
     }
 
-    /// The other side's first frame, when it has come whole.
+    /// The other side's first frame, when it has come whole. `None` as well where there may be more to read: then it is to be asked again, after others.
     pub fn introduction(&mut self, scratch: &mut [u8]) -> Result<Option<Bytes>, LinkEnd> {
-        while self.readable && self.deframer.opening.is_some() {
+        for _ in 0..READS_AT_ONCE {
+            if !self.readable || self.deframer.opening.is_none() {
+                break;
+            }
             self.read(scratch)?;
         }
         match self.deframer.opening {
@@ -250,9 +258,13 @@ impl Link {
         }
     }
 
-    /// Moves the handshake on; true when both sides know each other, and a dialer has been let in.
+    /// Moves the handshake on; true when both sides know each other, and a dialer has been let in. False as well where there may be more to
+    /// read: then it is to be called again, after others.
     pub fn shake(&mut self, scratch: &mut [u8]) -> Result<bool, LinkEnd> {
-        while self.readable && !self.is_established() {
+        for _ in 0..READS_AT_ONCE {
+            if !self.readable || self.is_established() {
+                break;
+            }
             self.read(scratch)?;
             self.flush()?;
         }
@@ -286,6 +298,7 @@ impl Link {
         self.readable = got == scratch.len() || self.hung_up;
         let mut input = &scratch[..got];
         while !input.is_empty() {
+            let before = input;
             if channel.tls.read_tls(&mut input).map_err(LinkEnd::Io)? == 0 {
                 return Err(LinkEnd::Closed);
             }
@@ -294,9 +307,30 @@ impl Link {
                 let _ = channel.tls.write_tls(&mut channel.stream);
                 return Err(LinkEnd::Tls(e));
             }
-            take_plaintext(&mut channel.tls, &mut self.deframer, &mut self.inbox)?;
+            self.records.pass(&before[..before.len() - input.len()]);
+            let brought = take_plaintext(&mut channel.tls, &mut self.deframer, &mut self.inbox)?;
+            self.records.brought(brought);
+            if self.records.are_barren() {
+                return Err(LinkEnd::Barren);
+            }
         }
         Ok(())
+    }
+
+    /// How many more records came since this was asked than so many frames, and their bytes, account for.
+    pub fn take_overhead(&mut self, frames: usize) -> u64 {
+        self.records.take_overhead(frames)
+    }
+
+    /// Takes another key for what is sent, and has the other side do the same.
+    #[cfg(test)]
+    pub fn change_keys(&mut self) {
+        self.channel
+            .as_mut()
+            .expect(LENT)
+            .tls
+            .refresh_traffic_keys()
+            .unwrap();
     }
 
     /// Whether it can be read, as far as is known.
@@ -389,12 +423,14 @@ impl Link {
     }
 }
 
+/// Cuts what has come into frames; says how many bytes that was.
 fn take_plaintext(
     tls: &mut Connection,
     deframer: &mut Deframer,
     inbox: &mut VecDeque<Bytes>,
-) -> Result<(), LinkEnd> {
+) -> Result<usize, LinkEnd> {
     let mut reader = tls.reader();
+    let mut taken = 0;
     loop {
         let length = match reader.fill_buf() {
             Ok([]) => return Err(LinkEnd::Closed),
@@ -402,10 +438,11 @@ fn take_plaintext(
                 deframer.feed(chunk, inbox)?;
                 chunk.len()
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(taken),
             Err(e) => return Err(LinkEnd::Io(e)),
         };
         reader.consume(length);
+        taken += length;
     }
 }
 

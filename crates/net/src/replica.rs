@@ -368,6 +368,10 @@ impl ReplicaLinks {
             let (token, who, item) = self.hub.next()?;
             let frame = match item {
                 Item::Frame(frame) => frame,
+                Item::Overhead(units) => {
+                    self.charge(who, units);
+                    continue;
+                }
                 Item::End(end) => {
                     self.on_end(token, who, &end);
                     continue;

@@ -1,5 +1,6 @@
 //! Links over real sockets on the loopback address.
 
+mod barren;
 mod epochs;
 mod floods;
 mod guests;

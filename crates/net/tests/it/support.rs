@@ -387,7 +387,11 @@ impl Cluster {
     }
 
     pub fn client(&self, key: &KeyPair) -> Driven<ClientLinks> {
-        Driven::new(ClientLinks::connect(&self.group, &Identity::new(key)).unwrap())
+        Cluster::client_of(&self.group, key)
+    }
+
+    pub fn client_of(group: &Group, key: &KeyPair) -> Driven<ClientLinks> {
+        Driven::new(ClientLinks::connect(group, &Identity::new(key)).unwrap())
     }
 
     /// Somebody who has the present key of a replica, and listens with it at an address of his own; and a client that is led there when it calls that
