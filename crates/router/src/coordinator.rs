@@ -26,6 +26,7 @@ use crate::attrs::{Attrs, STUB_OWNER};
 use crate::handle::{Handle, stub_of, target_name};
 use crate::intent::{Intent, Log, Name, Number, Thing};
 use crate::layout::Bucket;
+use crate::shelf::entries;
 
 /// `ACCESS3_MODIFY` and `ACCESS3_EXTEND`.
 const CHANGE: u32 = 0x4 | 0x8;
@@ -534,31 +535,11 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
 
     /// Whose target an object is: found by its number among all that lie there.
     async fn stub_of_target(&self, placed: &Handle, own: u64) -> Result<(Bucket, Fh), Status> {
-        let (mut cookie, mut verifier) = (0, 0);
-        loop {
-            let ask = Ask::ReadDir {
-                dir: placed.key.clone(),
-                cookie,
-                verifier,
-            };
-            let given = self.as_root(placed.bucket, ask).await?;
-            let Given::Entries {
-                verifier: next,
-                entries,
-                end,
-            } = given
-            else {
-                return Err(Status::ServerFault);
-            };
-            let found = entries.iter().find(|entry| entry.fileid == own);
-            if let Some(stub) = found.and_then(|entry| stub_of(&entry.name)) {
-                return Ok(stub);
-            }
-            match entries.last() {
-                Some(last) if !end => (cookie, verifier) = (last.cookie, next),
-                _ => return Err(Status::Stale),
-            }
-        }
+        let ask = |ask| self.as_root(placed.bucket, ask);
+        let all = entries(ask, &placed.key).await?;
+        let found = all.iter().find(|entry| entry.fileid == own);
+        let stub = found.and_then(|entry| stub_of(&entry.name));
+        stub.ok_or(Status::Stale)
     }
 }
 

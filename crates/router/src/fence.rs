@@ -9,9 +9,10 @@ use quorate_files::Who;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
 use quorate_nfs::status::Status;
 
-use crate::ask::{Ask, Entry, Given, Servers};
+use crate::ask::{Ask, Given, Servers};
 use crate::coordinator::{Hidden, KEEPER};
 use crate::layout::Bucket;
+use crate::shelf::list;
 
 /// How often a directory is emptied that is never empty: a router that is gone has few orders under way.
 const MAX_ROUNDS: usize = 4096;
@@ -49,30 +50,7 @@ impl<S: Servers<Bucket>> On<'_, S> {
     }
 
     async fn list(&self, dir: &Fh) -> Result<Vec<Bytes>, Status> {
-        let (mut cookie, mut verifier) = (0, 0);
-        let mut names = Vec::new();
-        loop {
-            let dir = dir.clone();
-            let ask = Ask::ReadDir {
-                dir,
-                cookie,
-                verifier,
-            };
-            let Given::Entries {
-                verifier: next,
-                entries,
-                end,
-            } = self.ask(ask).await?
-            else {
-                return Err(Status::ServerFault);
-            };
-            let is_own = |entry: &&Entry| !matches!(&entry.name[..], b"." | b"..");
-            names.extend(entries.iter().filter(is_own).map(|e| e.name.clone()));
-            match entries.last() {
-                Some(last) if !end => (cookie, verifier) = (last.cookie, next),
-                _ => return Ok(names),
-            }
-        }
+        list(|ask| self.ask(ask), dir).await
     }
 
     /// Moves one entry. One of the same name that is there already is the one that counts: what comes after it was sent twice, and is a stub that

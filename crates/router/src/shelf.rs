@@ -19,6 +19,8 @@ const BLOCK: usize = 32 << 10;
 const MAX_TABLE_BYTES: usize = 1 << 30;
 /// How deep directories can lie that are taken away.
 const MAX_DEPTH: usize = 4096;
+/// How often a listing is begun, where its server refuses to go on with it.
+pub const LISTINGS: usize = 16;
 
 /// The name of a bucket's directory.
 pub fn bucket_name(bucket: Bucket, moved: u64) -> Bytes {
@@ -291,8 +293,22 @@ pub async fn read_tables<S: Servers>(
 /// All names in a directory but its own and its parent's; `ask` asks its server.
 ///
 /// # Errors
-/// The server's.
+/// The server's; [`Status::BadCookie`] if it has refused to go on [`LISTINGS`] times; [`Status::ServerFault`] if it neither goes on nor ends.
 pub async fn entries<F: Future<Output = Result<Given, Status>>>(
+    ask: impl Fn(Ask) -> F,
+    dir: &Fh,
+) -> Result<Vec<Entry>, Status> {
+    for _ in 1..LISTINGS {
+        match listing(&ask, dir).await {
+            // Some servers do so when a name has changed since the listing began.
+            Err(Status::BadCookie) => {}
+            done => return done,
+        }
+    }
+    listing(&ask, dir).await
+}
+
+async fn listing<F: Future<Output = Result<Given, Status>>>(
     ask: impl Fn(Ask) -> F,
     dir: &Fh,
 ) -> Result<Vec<Entry>, Status> {
@@ -315,8 +331,10 @@ pub async fn entries<F: Future<Output = Result<Given, Status>>>(
         let own = |entry: &Entry| matches!(&entry.name[..], b"." | b"..");
         all.extend(entries.into_iter().filter(|entry| !own(entry)));
         match last {
-            Some(last) if !end => (cookie, verifier) = (last, next),
-            _ => return Ok(all),
+            _ if end => return Ok(all),
+            Some(last) => (cookie, verifier) = (last, next),
+            // What was left out would be taken for gone.
+            None => return Err(Status::ServerFault),
         }
     }
 }
@@ -347,5 +365,66 @@ mod tests {
         for wrong in ["", "1", "x-1", "1-x", "100000000-1"] {
             assert_eq!(bucket_of(wrong.as_bytes()), None);
         }
+    }
+
+    fn page(names: &[&'static str], verifier: u64, end: bool) -> Result<Given, Status> {
+        let entry = |(n, name): (u64, &&'static str)| Entry {
+            fileid: n,
+            name: Bytes::from_static(name.as_bytes()),
+            cookie: n,
+        };
+        Ok(Given::Entries {
+            verifier,
+            entries: (1..).zip(names).map(entry).collect(),
+            end,
+        })
+    }
+
+    async fn listed(server: impl Fn(u64, u64) -> Result<Given, Status>) -> Result<usize, Status> {
+        let ask = |ask: Ask| {
+            let Ask::ReadDir {
+                cookie, verifier, ..
+            } = ask
+            else {
+                panic!("{ask:?}");
+            };
+            std::future::ready(server(cookie, verifier))
+        };
+        let all = entries(ask, &Fh::new()).await?;
+        Ok(all.len())
+    }
+
+    /// A listing that its server does not go on with, since a name has changed, is begun again, and no name is told twice; not for ever.
+    #[tokio::test]
+    async fn listings_are_begun_again() {
+        let changes = std::cell::Cell::new(0);
+        let server = |last_change: u64| {
+            let changes = &changes;
+            move |cookie, verifier| match cookie {
+                0 => page(&[".", "..", "a"], changes.get(), false),
+                _ => {
+                    changes.set(last_change.min(changes.get() + 1));
+                    match verifier == changes.get() {
+                        true => page(&["b", "c"], verifier, true),
+                        false => Err(Status::BadCookie),
+                    }
+                }
+            }
+        };
+        assert_eq!(listed(server(5)).await, Ok(3));
+        assert_eq!(changes.get(), 5);
+        assert_eq!(listed(server(u64::MAX)).await, Err(Status::BadCookie));
+        assert_eq!(changes.get(), 5 + LISTINGS as u64);
+    }
+
+    #[tokio::test]
+    async fn an_empty_page_is_no_end() {
+        let server = |cookie, _| match cookie {
+            0 => page(&["a"], 0, false),
+            _ => page(&[], 0, false),
+        };
+        assert_eq!(listed(server).await, Err(Status::ServerFault));
+        assert_eq!(listed(|_, _| page(&[], 0, true)).await, Ok(0));
+        assert_eq!(listed(|_, _| page(&["..", "."], 0, true)).await, Ok(0));
     }
 }
