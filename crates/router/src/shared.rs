@@ -372,25 +372,19 @@ impl<G: Group> Shared<G> {
         Ok(true)
     }
 
-    /// Asks for keys until it has them.
-    async fn acquire(&self, keys: Vec<Key>) -> Result<(), Status> {
+    /// Asks for keys: true if it has them all now, false if another has one.
+    async fn acquire(&self, keys: Vec<Key>) -> Result<bool, Status> {
         let epoch = self.0.epoch;
-        let mut wait = AGAIN;
-        loop {
-            if !self.is_current() {
-                return Err(Status::Jukebox);
+        if !self.is_current() {
+            return Err(Status::Jukebox);
+        }
+        match self.ask(Op::Hold(Keys { epoch, keys })).await {
+            Ok(_) => Ok(true),
+            Err(SharedError::Refused(Refused::Held(_) | Refused::TooMany(()))) => Ok(false),
+            Err(error) => {
+                tracing::warn!(%error, epoch, "the coordinator's group");
+                Err(Status::Jukebox)
             }
-            let keys = keys.clone();
-            match self.ask(Op::Hold(Keys { epoch, keys })).await {
-                Ok(_) => return Ok(()),
-                Err(SharedError::Refused(Refused::Held(_) | Refused::TooMany(()))) => {}
-                Err(error) => {
-                    tracing::warn!(%error, epoch, "the coordinator's group");
-                    return Err(Status::Jukebox);
-                }
-            }
-            self.0.group.pause(wait).await;
-            wait = (wait * 2).min(AGAIN_AT_MOST);
         }
     }
 }
@@ -438,19 +432,38 @@ impl<G: Group> Log for Shared<G> {
             self.release(old).await?;
             self.0.group.pause(AGAIN * 2).await;
         }
-        let mut missing = Vec::new();
-        for (key, standing) in keys.iter().zip(&mut guards) {
-            if !matches!(**standing, Standing::Held(_)) {
-                **standing = Standing::Unknown;
-                missing.push(*key);
+        let mut wait = AGAIN;
+        loop {
+            let mut missing = Vec::new();
+            for (key, standing) in keys.iter().zip(&mut guards) {
+                if !matches!(**standing, Standing::Held(_)) {
+                    **standing = Standing::Unknown;
+                    missing.push(*key);
+                }
             }
-        }
-        if missing.is_empty() {
-            if !self.is_current() {
-                return Err(Status::Jukebox);
+            if missing.is_empty() {
+                if !self.is_current() {
+                    return Err(Status::Jukebox);
+                }
+                break;
             }
-        } else {
-            self.acquire(missing).await?;
+            if self.acquire(missing).await? {
+                break;
+            }
+            // Who has it may wait for one of those that are still held here from before: they go, and all are asked for at once.
+            let mut unused = Vec::new();
+            for ((key, dir), standing) in keys.iter().zip(&dirs).zip(&mut guards) {
+                let is_held = matches!(**standing, Standing::Held(_));
+                if is_held && dir.users.load(Ordering::Acquire) == 0 {
+                    **standing = Standing::Unknown;
+                    unused.push(*key);
+                }
+            }
+            if !unused.is_empty() {
+                self.release(unused).await?;
+            }
+            self.0.group.pause(wait).await;
+            wait = (wait * 2).min(AGAIN_AT_MOST);
         }
         for (dir, standing) in dirs.iter().zip(&mut guards) {
             if !matches!(**standing, Standing::Held(_)) {
@@ -508,6 +521,66 @@ mod tests {
         /// It is carried out, and the answer does not come.
         Done,
         Lost,
+    }
+
+    /// A group that grants what no other has.
+    #[derive(Clone, Debug, Default)]
+    struct Sharing(Arc<Mutex<BTreeMap<Key, Epoch>>>);
+
+    impl Group for Sharing {
+        async fn call(&self, op: Bytes) -> Result<Bytes, SharedError> {
+            let mut held = self.0.lock().unwrap();
+            let reply = match Op::from_bytes(op).unwrap() {
+                Op::Hold(Keys { epoch, keys }) => {
+                    let others = keys.iter().filter_map(|key| held.get(key));
+                    match others.copied().find(|&other| other != epoch) {
+                        Some(other) => Reply::Refused(Refused::Held(other)),
+                        None => {
+                            held.extend(keys.into_iter().map(|key| (key, epoch)));
+                            Reply::Done(())
+                        }
+                    }
+                }
+                Op::Release(Keys { keys, .. }) => {
+                    held.retain(|key, _| !keys.contains(key));
+                    Reply::Done(())
+                }
+                other => panic!("{other:?}"),
+            };
+            Ok(reply.to_bytes().into())
+        }
+
+        async fn pause(&self, time: Duration) {
+            sleep(time).await;
+        }
+    }
+
+    /// Two routers of which each still has one directory, and wants that of the other as well, do not wait for each other.
+    #[tokio::test]
+    async fn what_is_left_from_before_is_given_to_who_has_the_rest() {
+        let group = Sharing::default();
+        let router = |epoch| Shared::new(group.clone(), epoch, Duration::from_secs(300), now());
+        let (one, other) = (router(1), router(2));
+        let dir = |key: &'static [u8]| Handle {
+            key: key.into(),
+            ..moves()
+        };
+        drop(one.hold(vec![dir(b"a")]).await.unwrap());
+        drop(other.hold(vec![dir(b"b")]).await.unwrap());
+        let both = |router: Shared<Sharing>| async move {
+            let held = router.hold(vec![dir(b"a"), dir(b"b")]).await;
+            drop(held.unwrap());
+            // As it is done all the time.
+            loop {
+                sleep(LINGER).await;
+                router.sweep().await;
+                if router.dirs().is_empty() {
+                    break;
+                }
+            }
+        };
+        let all = async { tokio::join!(both(one), both(other)) };
+        timeout(TERM * 60, all).await.expect("both go on");
     }
 
     /// A group that grants all.
