@@ -384,17 +384,16 @@ impl Agreement {
                 continue;
             };
             let before = wanted.len();
-            let is_next = wanted.is_empty();
             match slot.batches.get(&digest) {
                 None => wanted.push(Fetch::Batch(digest)),
-                Some(batch) if self.may_fetch(is_next) => {
+                Some(batch) if self.may_fetch(seq) => {
                     let missing = self.pool.missing(&batch.requests);
                     self.asked.extend(&missing);
                     wanted.extend(missing.into_iter().map(Fetch::Request));
                 }
                 Some(_) => {}
             }
-            let is_crowded = wanted.len() > before && !self.may_fetch(false);
+            let is_crowded = wanted.len() > before && self.is_crowded();
             if wanted.len() >= FETCHES_AT_ONCE || is_crowded {
                 break;
             }
@@ -436,19 +435,17 @@ impl Agreement {
             let missing = batch.map(|batch| self.pool.missing(&batch.requests));
             let missing = missing.unwrap_or_default();
             last = if missing.is_empty() { last } else { Some(seq) };
-            if seq <= due.up_to {
+            if seq <= due.up_to && self.may_fetch(seq) {
                 late.extend(missing);
             }
         }
         // What came meanwhile is expected from here on.
         last.into_iter().for_each(|seq| self.expect_content(seq));
         late.retain(|digest| !self.asked.contains(digest));
-        if self.may_fetch(true) {
-            for digest in late.into_iter().take(CONTENTS_AT_ONCE) {
-                self.asked.insert(digest);
-                let ask = PeerMessage::Fetch(Fetch::Request(digest));
-                self.out.push_back(Output::Send(self.primary(), ask));
-            }
+        for digest in late.into_iter().take(CONTENTS_AT_ONCE) {
+            self.asked.insert(digest);
+            let ask = PeerMessage::Fetch(Fetch::Request(digest));
+            self.out.push_back(Output::Send(self.primary(), ask));
         }
     }
 
@@ -495,6 +492,7 @@ impl Agreement {
     pub(crate) fn on_batch(&mut self, m: BatchBody) -> Result<(), Rejected> {
         let digest = m.batch.digest();
         let batch = alloc::sync::Arc::new(m.batch);
+        let more = self.would_bring(&batch, &[]);
         let mut seqs = Vec::new();
         for (&seq, slot) in self.slots.iter_mut() {
             if slot.wanted() == Some(digest) && !slot.batches.contains_key(&digest) {
@@ -505,10 +503,11 @@ impl Agreement {
         if seqs.is_empty() {
             return Err(Rejected::NotAsked);
         }
-        batch
-            .requests
-            .iter()
-            .for_each(|d| self.pool.mark_ordered(d));
+        // Else they wait, as they do, until it is accepted.
+        if seqs.iter().any(|&seq| self.has_room(seq, more)) {
+            let named = batch.requests.iter();
+            named.for_each(|d| self.pool.mark_ordered(d));
+        }
         self.continue_with_content();
         self.fetch_missing();
         Ok(())
@@ -520,7 +519,7 @@ impl Agreement {
         if !self.asked.contains(&digest) {
             return Err(Rejected::NotAsked);
         }
-        if !self.may_take(body.request.weight()) {
+        if !self.may_take(&body.request) {
             return Err(Rejected::LogFull);
         }
         self.asked.remove(&digest);

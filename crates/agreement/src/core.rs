@@ -324,6 +324,8 @@ impl Agreement {
         while !core.config.durable && !core.held.is_empty() {
             core.on_persisted(LogIndex(core.next_index.0 - 1));
         }
+        // Nor that of a single replica to the view that it was about to begin.
+        core.try_to_start_view();
         if core.active && core.is_primary() && !is_fresh && core.config.quorum.n() > 1 {
             // Its proposals leave before they are on disk, so it may have made some that it does not know of.
             core.start_view_change(core.view.next());

@@ -126,7 +126,7 @@ impl Agreement {
         if weight > MAX_BATCH_WEIGHT {
             return Err(Rejected::BadBatch);
         }
-        if known.is_none() && !self.has_room(m.seq, weight) {
+        if !self.has_room(m.seq, self.would_bring(&m.batch, &m.bodies)) {
             return Err(Rejected::LogFull);
         }
         self.keep_bodies(&named, m.bodies);
@@ -246,7 +246,7 @@ impl Agreement {
         let voters = slot.prepares.count(proposal.view, proposal.digest);
         let others = voters >= self.config.quorum.weak() && !is_on(Mutant::NobodyVouches);
         let vouched = proposal.vouched || others;
-        if !vouched && (!authentic || !self.has_room(seq, more)) {
+        if !vouched && !authentic || !self.has_room(seq, more) {
             return;
         }
         if !kept {

@@ -333,10 +333,9 @@ impl Pool {
         }
     }
 
-    /// The request is not its client's.
+    /// The request is not its client's. What the log needs stays, without a claim.
     pub fn forget(&mut self, digest: &Digest) {
-        self.mark_executed(digest);
-        self.remove(digest);
+        self.drop_open(digest);
     }
 
     fn remove(&mut self, digest: &Digest) {

@@ -5,8 +5,12 @@
 //! beyond [`LOG_BYTES`] at a backup is refused. The place after the last that has committed has some room of its own, as much as
 //! leads to the next checkpoint: what a faulty primary left behind can't stop the next one.
 
-use quorate_wire::Seq;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use quorate_wire::message::{AuthRequest, Batch, Request};
 use quorate_wire::mutants::{Mutant, is_on};
+use quorate_wire::{Digest, Seq};
 
 use crate::core::Agreement;
 use crate::normal::MAX_BATCH_WEIGHT;
@@ -20,13 +24,16 @@ const LATE_BYTES: usize = 4 * CHECKPOINT_BYTES;
 const CROWDED_BYTES: usize = LOG_BYTES - 2 * CHECKPOINT_BYTES;
 
 impl Agreement {
-    /// Whether a proposal of a place may bring so much into the log.
+    /// Whether a proposal of a place may bring so much into the log. Also one for which f+1 others vouch: a faulty primary and its client can have
+    /// each replica vote for other places, and pass on the votes.
     pub(crate) fn has_room(&self, seq: Seq, more: usize) -> bool {
         let next = match seq == self.committed.next() {
             true => NEXT_BYTES,
             false => 0,
         };
-        self.pool.log_weight() + more <= LOG_BYTES + next || is_on(Mutant::LogUnbounded)
+        more == 0
+            || self.pool.log_weight() + more <= LOG_BYTES + next
+            || is_on(Mutant::LogUnbounded)
     }
 
     /// As primary: whether the others will have room for another batch.
@@ -42,14 +49,45 @@ impl Agreement {
             && self.unstable_weight < LATE_BYTES - CHECKPOINT_BYTES
     }
 
-    /// Whether content may be asked for that is not the next to be executed, or (`is_next`) that is.
-    pub(crate) fn may_fetch(&self, is_next: bool) -> bool {
-        let next = if is_next { NEXT_BYTES } else { 0 };
-        self.pool.log_weight() < LOG_BYTES + next
+    /// What a batch would bring into the log, as far as it is here: in the pool, or among `bodies`.
+    pub(crate) fn would_bring(&self, batch: &Batch, bodies: &[Arc<AuthRequest>]) -> usize {
+        let bodies = bodies.iter().map(|body| &body.request);
+        let bodies: BTreeMap<Digest, &Request> = bodies.map(|r| (r.digest(), r)).collect();
+        let of = |digest: &Digest| match self.pool.get(digest) {
+            Some(entry) if entry.in_log() => 0,
+            Some(entry) => entry.request().weight(),
+            None => bodies.get(digest).map_or(0, |request| request.weight()),
+        };
+        batch.requests.iter().map(of).sum()
     }
 
-    /// Whether content that was asked for may come in.
-    pub(crate) fn may_take(&self, weight: usize) -> bool {
-        self.pool.log_weight() + weight <= LOG_BYTES + NEXT_BYTES + MAX_BATCH_WEIGHT
+    /// Whether a place is the next to commit here, or to be executed. What is to be done there has room always, one batch at a time: it is what leads to a
+    /// checkpoint, with which the rest can go.
+    pub(crate) fn is_next(&self, seq: Seq) -> bool {
+        seq == self.committed.next() || seq == self.executed.next()
+    }
+
+    /// Whether content of a place may be asked for.
+    pub(crate) fn may_fetch(&self, seq: Seq) -> bool {
+        self.is_next(seq) || !self.is_crowded()
+    }
+
+    /// Whether the log holds as much as it may of what is not next.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.pool.log_weight() >= LOG_BYTES
+    }
+
+    /// Whether a request that was asked for may come in.
+    pub(crate) fn may_take(&self, request: &Request) -> bool {
+        let most = LOG_BYTES + NEXT_BYTES + MAX_BATCH_WEIGHT;
+        let digest = request.digest();
+        let names = |seq: Seq| {
+            let slot = self.slots.get(&seq);
+            let batch = slot.and_then(|slot| slot.batches.get(&slot.wanted()?));
+            batch.is_some_and(|batch| batch.requests.contains(&digest))
+        };
+        self.pool.log_weight() + request.weight() <= most
+            || names(self.committed.next())
+            || names(self.executed.next())
     }
 }

@@ -10,7 +10,7 @@ use quorate_wire::{Digest, ReplicaId, View};
 
 use crate::catch_up::MAX_FOLLOWED;
 use crate::core::Agreement;
-use crate::durable::{Entered, Record};
+use crate::durable::{Entered, Record, StableRecord};
 use crate::io::{Output, Rejected};
 use crate::selection::{Selection, one_less, select, well_formed};
 use crate::slot::{Proposal, Stage};
@@ -274,7 +274,7 @@ impl Agreement {
     /// As primary of the view to come: starts it if the VIEW-CHANGEs allow a selection.
     ///
     /// fabric pull 1111: the set that is waited for and the set that is announced are one and the same.
-    fn try_to_start_view(&mut self) {
+    pub(crate) fn try_to_start_view(&mut self) {
         if !self.is_primary() || self.active {
             return;
         }
@@ -465,6 +465,11 @@ impl Agreement {
         // Until the checkpoint is taken with which it begins: what is selected is voted for after the record below.
         self.active = false;
         self.own_change = None;
+        if self.is_recovering() {
+            // It may be a checkpoint of its own that it has started from, which no record tells of. Without one the next start would take it for new.
+            let (seq, root) = self.stable;
+            self.persist(Record::Stable(StableRecord { seq, root }));
+        }
         self.end_recovery();
         self.new_view_deadline = None;
         self.failed_to_begin = 0;

@@ -2,10 +2,10 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use quorate_agreement::{Agreement, Input, LOG_BYTES, Memory, Output, Rejected};
+use quorate_agreement::{Agreement, Input, LOG_BYTES, Memory, Output, Record, Rejected};
 use quorate_wire::message::{
-    AuthRequest, Checkpoint, Commit, Committed, Control, Fetch, PeerMessage, PrePrepare, Prepare,
-    Request,
+    AuthRequest, BatchBody, Checkpoint, Commit, Committed, Control, Fetch, PeerMessage, PrePrepare,
+    Prepare, Request,
 };
 use quorate_wire::{
     Authenticator, Digest, LogIndex, Mac, ReplicaId, RequestNumber, Seq, SessionId, Verified, View,
@@ -509,6 +509,73 @@ fn primaries_in_turn_do_not_pile_requests_up() {
     replica.invariants();
     let held = replica.memory();
     assert!(held.requests <= bound.requests, "{held:?} {bound:?}");
+    for part in replica.parts() {
+        assert!(part.held <= part.most, "{part:?}");
+    }
+}
+
+/// A faulty primary fills the log of one backup, and has it told that others vote for more: that is not taken beyond the room that there is. Else the
+/// backup could not even ask for the one request that is next, and where its vote is missing nothing would ever be ordered again.
+#[test]
+fn what_others_vouch_for_has_no_room_of_its_own() {
+    let mut replica = linked(1);
+    let op = Bytes::from(vec![7; MIB]);
+    let mut number = 0;
+    let mut heavy = |seq: u64| {
+        let client = CLIENTS[number as usize % CLIENTS.len()];
+        let bodies = [1, 2, 3].map(|i| request_of(client, number + i, op.clone()));
+        number += 3;
+        proposal(0, seq, 1, &bodies)
+    };
+    let give = |replica: &mut Agreement, m: PrePrepare| {
+        let given = replica.handle(at(1), Input::Peer(ReplicaId(0), PeerMessage::PrePrepare(m)));
+        sync(replica, 1);
+        outputs(replica);
+        given
+    };
+    let mut seq = 2;
+    while give(&mut replica, heavy(seq)).is_ok() {
+        seq += 1;
+    }
+    assert!(seq > 64, "a correct primary may propose so much");
+    let full = replica.memory();
+    for seq in 150..=190 {
+        let m = heavy(seq);
+        let (view, at, digest) = (m.view, m.seq, m.batch.digest());
+        for from in [0, 2] {
+            let vote = Prepare {
+                view,
+                seq: at,
+                digest,
+            };
+            from_peer(&mut replica, 1, from, PeerMessage::Prepare(vote)).unwrap();
+        }
+        assert_eq!(give(&mut replica, m), Err(Rejected::LogFull), "{at:?}");
+    }
+    assert_eq!(replica.memory().requests, full.requests);
+
+    // What is next is another matter, also of a request that comes with nobody's proposal.
+    let long = request_of(CLIENTS[0], number + 1_000, Bytes::from(vec![1; 20 << 10]));
+    let next = proposal(0, 1, 1, std::slice::from_ref(&long));
+    let (view, seq, digest) = (next.view, next.seq, next.batch.digest());
+    for from in [2, 3] {
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        from_peer(&mut replica, 1, from, vote).unwrap();
+    }
+    wait(&mut replica, 1, 300);
+    let batch = next.batch.clone();
+    let came = PeerMessage::Batch(BatchBody { batch });
+    from_peer(&mut replica, 300, 2, came).unwrap();
+    let asks = |output: &Output| {
+        let wanted = long.request.digest();
+        matches!(output, Output::Send(_, PeerMessage::Fetch(Fetch::Request(digest))) if *digest == wanted)
+    };
+    assert!(outputs(&mut replica).iter().any(asks));
+    from_peer(&mut replica, 301, 3, PeerMessage::Body(long.clone())).unwrap();
+    let votes = written(&mut replica);
+    let votes_for = |(_, record): &(LogIndex, Record)| matches!(record, Record::PrePrepared(r) if r.vote.digest == digest);
+    assert!(votes.iter().any(votes_for), "{votes:?}");
+    replica.invariants();
     for part in replica.parts() {
         assert!(part.held <= part.most, "{part:?}");
     }

@@ -502,3 +502,70 @@ fn a_view_that_fails_is_followed_by_the_next() {
     let all: Vec<View> = [0, 2, 3, 4, 15, 16, 30].map(View).into();
     assert_eq!(views[..7], all, "{views:?}");
 }
+
+/// A recovery can end on a checkpoint that the replica had made itself. At its next start it still knows that it has been there, and what it has voted for
+/// since: it is not new.
+#[test]
+fn who_recovered_on_its_own_checkpoint_is_not_new() {
+    let had = Seq(384);
+    let lost = vec![Record::Recovering(Time(1))];
+    let mut replica = restarted(2, (had, ROOT), lost.clone());
+    let _ = replica.handle(at(0), Input::Persisted(LogIndex(0)));
+    let asked = nonce(&mut replica);
+    for from in [0, 1, 3] {
+        from_peer(&mut replica, 1, from, estimate(asked, 128, 5)).unwrap();
+        let _ = from_peer(&mut replica, 2, from, waiting_for_nothing(5, had));
+    }
+    let bound = replica.standing().recovering.unwrap().bound.unwrap();
+    assert_eq!(bound.seq, had);
+    let (begins, proofs) = beginning(bound.view, had);
+    let primary = quorum().primary(bound.view).0;
+    from_peer(&mut replica, 3, primary, begins).unwrap();
+    prove(&mut replica, 3, &proofs);
+    assert!(replica.standing().active);
+    let body = request(1, Bytes::from_static(b"op"));
+    let link = Input::ClientKey(client(), link_key(2));
+    replica.handle(at(4), link).unwrap();
+    let mut proposal = pre_prepare(4, 385, &[body]);
+    proposal.view = bound.view;
+    let digest = proposal.batch.digest();
+    from_peer(&mut replica, 4, primary, PeerMessage::PrePrepare(proposal)).unwrap();
+    let mut log = lost;
+    log.extend(written(&mut replica).into_iter().map(|(_, record)| record));
+    let voted = |record: &Record| matches!(record, Record::PrePrepared(_));
+    assert!(log.iter().any(voted), "{log:?}");
+
+    let mut replica = restarted(2, (had, ROOT), log);
+    replica.invariants();
+    assert_eq!(replica.standing().stable, (had, ROOT));
+    assert_eq!(replica.standing().recovering, None);
+    // Nor has it forgotten that when it leaves the view.
+    for from in [0, 1] {
+        let mut body = view_change_body(from, bound.view.0 + 1);
+        (body.stable, body.checkpoints) = (had, vec![(had, ROOT)]);
+        let m = PeerMessage::ViewChange(signed(body));
+        let _ = from_peer(&mut replica, 5, from, m);
+    }
+    let changes = written(&mut replica).into_iter();
+    let mut changes = changes.filter_map(|(_, record)| match record {
+        Record::Changing(change) => Some(change.body),
+        _ => None,
+    });
+    let change = changes.next().expect("it follows them");
+    assert_eq!(change.stable, had);
+    let votes = change.preprepared.iter();
+    assert!(votes.map(|vote| vote.digest).any(|d| d == digest));
+}
+
+/// Of one that takes part, and has this stable checkpoint.
+fn waiting_for_nothing(view: u64, stable: Seq) -> PeerMessage {
+    PeerMessage::Status(Status {
+        view: View(view),
+        active: true,
+        stable,
+        committed: stable,
+        executed: stable,
+        primary_lost: false,
+        recovering: None,
+    })
+}

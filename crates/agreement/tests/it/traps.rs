@@ -609,3 +609,27 @@ fn who_leaves_a_view_undoes_what_is_tentative() {
     let out = outputs(&mut replica);
     assert_eq!((tentative(&out), undone(&out)), (1, 0));
 }
+
+/// A group of one that was killed while it left a view begins the next one when it starts: nobody else's message will have it do so.
+#[test]
+fn a_single_replica_that_left_a_view_begins_the_next() {
+    let change = Record::Changing(signed(view_change_body(0, 1)));
+    let stable = Record::Stable(StableRecord {
+        seq: Seq(0),
+        root: GENESIS,
+    });
+    let mut replica = restarted_alone(vec![stable, change]);
+    let standing = replica.standing();
+    assert!(standing.active && standing.view == View(1), "{standing:?}");
+    persist_up_to(&mut replica, 1, |r| matches!(r, Record::Entered(_)));
+    let body = signed_request(1, Bytes::from_static(b"op"));
+    replica
+        .handle(at(2), Input::ClientKey(client(), link_key(0)))
+        .unwrap();
+    from_client(&mut replica, 2, body).unwrap();
+    for ms in 2..10 {
+        let _ = replica.handle(at(ms), Input::Persisted(LogIndex(1 << 40)));
+        let _ = replica.handle(at(ms), Input::Tick);
+    }
+    assert_eq!(replica.standing().executed, Seq(1));
+}

@@ -52,6 +52,13 @@ pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agr
     Agreement::new(config, checkpoint, true, records, next, at(0))
 }
 
+/// The one replica of a group that has no others, which starts from a log.
+pub fn restarted_alone(records: Vec<Record>) -> Agreement {
+    let next = LogIndex(records.len() as u64);
+    let config = config_of(Quorum::new(1).unwrap(), 0, Authentication::Mac);
+    Agreement::new(config, (Seq(0), GENESIS), true, records, next, at(0))
+}
+
 /// A replica of a group that wants all signed, started for the first time.
 pub fn fresh_signing(me: u8) -> Agreement {
     let config = config(me, Authentication::Signature);
