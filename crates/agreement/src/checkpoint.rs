@@ -229,6 +229,8 @@ impl Agreement {
             head.extend(self.own_change.clone().map(Record::Changing));
         }
         head.extend(self.epochs.as_ref().map(Epochs::record));
+        let fetching = self.fetching;
+        head.extend(fetching.map(|(seq, root)| Record::Fetching(StableRecord { seq, root })));
         let recovering = self.recovery.as_ref();
         head.extend(recovering.map(|_| Record::Recovering(self.now.wall)));
         head
@@ -240,8 +242,16 @@ impl Agreement {
         if self.fetching.is_none() {
             self.roll_back();
             self.fetching = Some(target);
-            self.out.push_back(Output::FetchState(target.0, target.1));
+            let (seq, root) = target;
+            let index = self.persist(Record::Fetching(StableRecord { seq, root }));
+            self.fetching_at = self.config.durable.then_some(index);
+            self.out.push_back(Output::FetchState(seq, root));
         }
+    }
+
+    /// Whether the log knows which state is being fetched, so that the store's own may be replaced by it.
+    pub fn may_replace_state(&self) -> bool {
+        self.fetching_at <= self.persisted
     }
 
     /// What this replica executes on can't be read. It goes back to the newest state that others vouch for, compares its own with that,
@@ -288,6 +298,7 @@ impl Agreement {
         }
         self.committed = self.committed.max(seq);
         self.own_checkpoints = [(seq, root)].into();
+        self.persist(Record::Checkpoint(StableRecord { seq, root }));
         if seq > self.stable.0 && self.is_backed(seq, root) {
             self.make_stable(seq, root);
         }

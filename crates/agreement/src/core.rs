@@ -82,6 +82,8 @@ pub struct Agreement {
     pub(crate) checkpoint_votes: crate::checkpoint::CheckpointVotes,
     /// The state that is being fetched.
     pub(crate) fetching: Option<(Seq, Digest)>,
+    /// The record that says so.
+    pub(crate) fetching_at: Option<LogIndex>,
 
     /// The newest VIEW-CHANGE of each replica.
     pub(crate) view_changes: BTreeMap<ReplicaId, SignedViewChange>,
@@ -204,6 +206,7 @@ impl Agreement {
             mut pool,
             recovering,
             epochs,
+            fetching,
         } = Remembered::from_records(records, secret_seed(config.key.key()));
         // The key under which it was signed is gone, or old.
         let again = |m: SignedViewChange| match config.key.certificate() {
@@ -263,6 +266,7 @@ impl Agreement {
             own_checkpoints,
             checkpoint_votes: crate::checkpoint::CheckpointVotes::default(),
             fetching: None,
+            fetching_at: None,
             view_changes: BTreeMap::new(),
             proofs: BTreeMap::new(),
             own_change: changing.clone(),
@@ -313,8 +317,11 @@ impl Agreement {
         core.resume_votes();
         if !whole || core.stable.0 > checkpoint.0 {
             // The log has forgotten what leads from the store's state to the stable one: only the others know the way. Nor is half a
-            // state one to start from (CometBFT issue 1077).
-            core.fetch_state(core.stable);
+            // state one to start from (CometBFT issue 1077): it is to become the one that it was to be, for which f+1 others vouched. With the stable one in its
+            // place, no view might begin any more where one of those others has fallen silent.
+            let half = fetching.filter(|f| !whole && f.seq > core.stable.0);
+            let target = half.map_or(core.stable, |f| (f.seq, f.root));
+            core.fetch_state(target);
         } else {
             core.advance();
         }

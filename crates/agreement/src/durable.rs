@@ -9,7 +9,8 @@
 //! | VIEW-CHANGE | [`Record::Changing`] |
 //! | NEW-VIEW, and any vote in the new view | [`Record::Entered`] |
 //!
-//! [`Record::Committed`] and [`Record::Stable`] only save asking the others. [`Record::Recovering`] stands in place of all that
+//! [`Record::Committed`] only saves asking the others. [`Record::Stable`] says from where on the log has to know all, and that the replica has run
+//! before; [`Record::Fetching`] is on disk before the store's state is replaced. [`Record::Recovering`] stands in place of all that
 //! was lost (`recovery.rs`).
 
 use alloc::boxed::Box;
@@ -46,6 +47,9 @@ tagged! {
         8 => Recovering(Time),
         /// The highest number of a certificate that was seen of each replica, where they have key holders.
         9 => Epochs(Vec<u64>),
+        /// The state of a checkpoint is about to be fetched, over the one that the store has: who dies before it is whole goes on with this one, and not with
+        /// an older one that its log knows.
+        10 => Fetching(StableRecord),
     }
 }
 
@@ -113,7 +117,8 @@ impl Record {
             | Record::Changing(_)
             | Record::Entered(_)
             | Record::Recovering(_)
-            | Record::Epochs(_) => Seq(0),
+            | Record::Epochs(_)
+            | Record::Fetching(_) => Seq(0),
         }
     }
 
@@ -163,6 +168,8 @@ pub(crate) struct Remembered {
     pub recovering: bool,
     /// The highest certificate of each replica.
     pub epochs: Option<Vec<u64>>,
+    /// The highest checkpoint whose state was to be fetched. It counts where the store has half a state.
+    pub fetching: Option<StableRecord>,
 }
 
 impl Remembered {
@@ -178,6 +185,7 @@ impl Remembered {
             pool: Pool::new(seed),
             recovering: false,
             epochs: None,
+            fetching: None,
         };
         for record in records {
             it.apply(record);
@@ -238,6 +246,11 @@ impl Remembered {
                 let both = highest.iter_mut().zip(before);
                 both.for_each(|(now, before)| *now = before.max(*now));
                 self.epochs = Some(highest);
+            }
+            Record::Fetching(target) => {
+                if self.fetching.as_ref().is_none_or(|f| f.seq < target.seq) {
+                    self.fetching = Some(target);
+                }
             }
             // A new segment's head repeats records of views, so an older one may come late.
             Record::Changing(change) => {

@@ -77,6 +77,7 @@ impl Agreement {
             next_index: _,
             persisted: _,
             entered_at: _,
+            fetching_at: _,
             held,
             statuses,
             // Refilled by time.

@@ -195,7 +195,11 @@ impl Agreement {
         for (body, authentic) in news.into_iter().zip(authentic) {
             match authentic || is_on(Mutant::AuthenticityUnchecked) {
                 // A client over its limit must not stop what the primary has ordered.
-                true => drop(self.pool.insert_ordered(body, self.now.mono)),
+                true => {
+                    let digest = body.request.digest();
+                    let _ = self.pool.insert_ordered(body, self.now.mono);
+                    self.pool.mark_checked(&digest);
+                }
                 false => {
                     self.suspect(body.request.client());
                     self.pool.insert_vouched(body, self.now.mono);
@@ -246,7 +250,8 @@ impl Agreement {
         let voters = slot.prepares.count(proposal.view, proposal.digest);
         let others = voters >= self.config.quorum.weak() && !is_on(Mutant::NobodyVouches);
         let vouched = proposal.vouched || others;
-        if !vouched && !authentic || !self.has_room(seq, more) {
+        let authentic = vouched || authentic && self.are_checked(&batch.requests);
+        if !authentic || !self.has_room(seq, more) {
             return;
         }
         if !kept {

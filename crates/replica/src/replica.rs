@@ -616,6 +616,8 @@ impl<S: Service> Replica<S> {
     fn move_transfer(&mut self, now: Now) -> Result<(), Fault> {
         if let Transfer::Draining(target) = self.transfer
             && self.in_store == 0
+            // After a crash it is to be known what the store was to become.
+            && self.agreement.may_replace_state()
             && !self.forget_doubted(target)?
         {
             let most = match is_on(Mutant::OneDonor) {

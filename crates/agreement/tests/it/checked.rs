@@ -3,8 +3,8 @@
 use crate::support::*;
 use bytes::Bytes;
 use quorate_agreement::{Agreement, Checks, Input, Memory, Output, Record, Rejected, Signed};
-use quorate_wire::message::{AuthRequest, PeerMessage};
-use quorate_wire::{Authenticator, ReplicaId, Verified};
+use quorate_wire::message::{AuthRequest, Fetch, PeerMessage, Prepare};
+use quorate_wire::{Authenticator, ReplicaId, Seq, Verified, View};
 
 fn op(number: u64) -> AuthRequest {
     signed_request(number, Bytes::from_static(b"op"))
@@ -214,4 +214,49 @@ fn memory_is_bounded() {
     let taken = from_client(&mut backup, 0, forged(3));
     assert_eq!(taken, Err(Rejected::BadAuthentication));
     assert_eq!(backup.checks().alone, 2);
+}
+
+/// What a replica has taken in unchecked as a primary whose view never began, it checks when the next one proposes it: it votes for no signature that it
+/// has not seen to be right. And what it has voted for, for others vouched for it, it keeps.
+#[test]
+fn a_backup_votes_for_nothing_that_it_took_unchecked_as_primary() {
+    let go_to = |replica: &mut Agreement, view: u64, others: &[u8]| {
+        for from in others {
+            let m = PeerMessage::ViewChange(view_change(*from, view));
+            let _ = from_peer(replica, 1, *from, m);
+        }
+        assert_eq!(replica.standing().view, View(view));
+    };
+    let mut replica = fresh_signing(1);
+    go_to(&mut replica, 1, &[2, 3]);
+    from_client(&mut replica, 1, forged(1)).unwrap();
+    go_to(&mut replica, 2, &[0, 3]);
+    let changes = [0, 2, 3].map(|from| view_change(from, 2));
+    for change in &changes {
+        let m = PeerMessage::ViewChange(change.clone());
+        let _ = from_peer(&mut replica, 2, change.body.replica.0, m);
+    }
+    let begins = new_view(2, named(&changes), (Seq(0), GENESIS), vec![]);
+    from_peer(&mut replica, 2, 2, PeerMessage::NewView(begins)).unwrap();
+    assert!(replica.standing().active);
+    outputs(&mut replica);
+    let mut m = pre_prepare(2, 1, &[forged(1)]);
+    (m.view, m.bodies) = (View(2), vec![]);
+    let (view, seq, digest) = (m.view, m.seq, m.batch.digest());
+    from_peer(&mut replica, 2, 2, PeerMessage::PrePrepare(m)).unwrap();
+    assert!(!accepts(&mut replica));
+
+    // Two that have voted for it stand for it.
+    let body = PeerMessage::Body(forged(1));
+    let _ = replica.handle(at(200), Input::Tick);
+    let _ = from_peer(&mut replica, 200, 2, body);
+    for from in [2, 3] {
+        let vote = PeerMessage::Prepare(Prepare { view, seq, digest });
+        from_peer(&mut replica, 200, from, vote).unwrap();
+    }
+    assert!(accepts(&mut replica));
+    let wanted = Fetch::Request(forged(1).request.digest());
+    from_peer(&mut replica, 201, 0, PeerMessage::Fetch(wanted)).unwrap();
+    let gives = |o: &Output| matches!(o, Output::Send(_, PeerMessage::Body(_)));
+    assert!(outputs(&mut replica).iter().any(gives));
 }

@@ -36,6 +36,7 @@ fn record() -> impl Strategy<Value = Record> {
         (seq(), digest()).prop_map(|(seq, root)| Record::Stable(StableRecord { seq, root })),
         view_change().prop_map(Record::Changing),
         number().prop_map(|time| Record::Recovering(Time(time))),
+        (seq(), digest()).prop_map(|(seq, root)| Record::Fetching(StableRecord { seq, root })),
         vec(number(), 0..5).prop_map(Record::Epochs),
         entered,
     ]

@@ -633,3 +633,41 @@ fn a_single_replica_that_left_a_view_begins_the_next() {
     }
     assert_eq!(replica.standing().executed, Seq(1));
 }
+
+/// Who dies while it fetches the state of a checkpoint goes on with that one: it is in the log before the store's own state is replaced. It goes back to no
+/// older one, from which no view might begin any more where another that has the newer one has fallen silent.
+#[test]
+fn a_state_that_was_cut_short_is_fetched_to_its_end() {
+    let root = Digest([5; 32]);
+    let target = Seq(2 * LOG_WINDOW);
+    let mut replica = fresh(1);
+    outputs(&mut replica);
+    for from in [0, 2] {
+        let m = Checkpoint { seq: target, root };
+        from_peer(&mut replica, 1, from, PeerMessage::Checkpoint(m)).unwrap();
+    }
+    let fetches = |o: &Output| matches!(o, Output::FetchState(seq, _) if *seq == target);
+    let first = outputs(&mut replica);
+    assert!(first.iter().any(fetches));
+    assert!(!replica.may_replace_state(), "a crash would forget it");
+    let mut log = vec![Record::Stable(StableRecord {
+        seq: Seq(0),
+        root: GENESIS,
+    })];
+    log.extend(first.into_iter().filter_map(|o| match o {
+        Output::Persist(_, record) => Some(record),
+        _ => None,
+    }));
+    sync(&mut replica, 2);
+    assert!(replica.may_replace_state());
+
+    let mut replica = restarted_with_half(1, (Seq(0), GENESIS), log);
+    sync(&mut replica, 3);
+    assert!(outputs(&mut replica).iter().any(fetches));
+    let fetched = Input::StateFetched(target, root);
+    replica.handle(at(4), fetched).unwrap();
+    replica.invariants();
+    assert_eq!(replica.standing().executed, target);
+    let keeps = |(_, record): &(LogIndex, Record)| matches!(record, Record::Checkpoint(c) if (c.seq, c.root) == (target, root));
+    assert!(written(&mut replica).iter().any(keeps));
+}

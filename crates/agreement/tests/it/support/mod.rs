@@ -52,6 +52,13 @@ pub fn restarted(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agr
     Agreement::new(config, checkpoint, true, records, next, at(0))
 }
 
+/// A replica whose store was given another state when it died, and has not got all of it.
+pub fn restarted_with_half(me: u8, checkpoint: (Seq, Digest), records: Vec<Record>) -> Agreement {
+    let next = LogIndex(records.len() as u64);
+    let config = config(me, Authentication::Mac);
+    Agreement::new(config, checkpoint, false, records, next, at(0))
+}
+
 /// The one replica of a group that has no others, which starts from a log.
 pub fn restarted_alone(records: Vec<Record>) -> Agreement {
     let next = LogIndex(records.len() as u64);
