@@ -205,22 +205,29 @@ impl Children {
         Ok(events)
     }
 
-    /// Done when more than `tolerated` replicas have ended by themselves.
+    /// Done when more than `tolerated` replicas have ended by themselves, twice where they are started again: what was in the way of the first start may have
+    /// been about to go, such as replicas of before.
     pub async fn too_many_refuse(&mut self, tolerated: usize) {
-        let is_replica = |process: &&mut Process| matches!(process.launch.role, Role::Replica(_));
-        while self.ended().filter(is_replica).count() <= tolerated {
+        let enough = if self.restart { 2 } else { 1 };
+        loop {
+            match self.look_after() {
+                Ok(events) => self.events = events,
+                Err(e) => self.events.push(format!("{e:#}")),
+            }
+            let replicas = self.processes.iter();
+            let replicas = replicas.filter(|p| matches!(p.launch.role, Role::Replica(_)));
+            if replicas.filter(|process| process.ends >= enough).count() > tolerated {
+                return;
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
     /// The last words of replicas that have ended.
     pub fn explain(&mut self) -> String {
-        self.ended().map(|process| process.explain()).collect()
-    }
-
-    fn ended(&mut self) -> impl Iterator<Item = &mut Process> {
         let processes = self.processes.iter_mut();
-        processes.filter_map(|process| (!process.lives()).then_some(process))
+        let ended = processes.filter_map(|p| (p.ends > 0 || !p.lives()).then_some(p));
+        ended.map(|process| process.explain()).collect()
     }
 
     /// Asks all to end, and waits for it.

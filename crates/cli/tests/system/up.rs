@@ -39,6 +39,31 @@ fn up_twice_finds_the_files_again() {
     }
 }
 
+/// What is in the way of a replica's first start may be about to go, as replicas are of an `up` that was killed: it is tried once more before it is given up.
+#[test]
+fn what_was_in_the_way_may_go() {
+    if !require_fuse() {
+        return;
+    }
+    let place = scratch();
+    let data = place.path().join("data");
+    let port = free_ports(1)[0];
+    let alone: &[&str] = &["--replicas", "1"];
+    Up::start(&data, port, alone).stop();
+    let taken = TcpListener::bind(("127.0.0.1", port)).expect("the port is free again");
+    let log = data.join("replica-0.log");
+    let before = fs::read_to_string(&log).unwrap_or_default().len();
+    std::thread::scope(|scope| {
+        let up = scope.spawn(|| Up::start(&data, port, &[]));
+        eventually("the replica has tried", || {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            up.is_finished() || said.get(before..).unwrap_or(&said).contains("in use")
+        });
+        drop(taken);
+        up.join().expect("it is ready").stop();
+    });
+}
+
 /// Where the files are is told so that it holds for whoever reads it, whatever the options said.
 #[test]
 fn a_relative_mount_is_told_in_full() {

@@ -38,6 +38,8 @@ pub struct Process {
     pub launch: Launch,
     child: Option<Child>,
     since: Instant,
+    /// How often it has ended by itself.
+    pub ends: u32,
     patience: Patience,
     /// Set when it is to end and to start again at once: when it is killed if it has not ended by then.
     ends_by: Option<Instant>,
@@ -66,6 +68,7 @@ impl Process {
             launch,
             child: None,
             since: Instant::now(),
+            ends: 0,
             patience: Patience::default(),
             ends_by: Some(Instant::now()),
             recovers,
@@ -202,6 +205,7 @@ impl Process {
         if self.recovers {
             self.keep = Fault::of(status, self.launch.data.as_deref()).leaves(self.keep);
         }
+        self.ends = self.ends.saturating_add(1);
         let lived = self.since.elapsed();
         self.since = Instant::now();
         let log = &self.launch.log;
