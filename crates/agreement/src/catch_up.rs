@@ -553,6 +553,7 @@ impl Agreement {
                 .insert_ordered(body.clone(), self.now.mono)
                 .is_ok()
         {
+            self.pool.mark_checked(&digest);
             return;
         }
         if !is_authentic && from == self.primary() {

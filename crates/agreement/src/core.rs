@@ -319,7 +319,7 @@ impl Agreement {
             // The log has forgotten what leads from the store's state to the stable one: only the others know the way. Nor is half a
             // state one to start from (CometBFT issue 1077): it is to become the one that it was to be, for which f+1 others vouched. With the stable one in its
             // place, no view might begin any more where one of those others has fallen silent.
-            let half = fetching.filter(|f| !whole && f.seq > core.stable.0);
+            let half = fetching.filter(|f| f.seq > core.stable.0);
             let target = half.map_or(core.stable, |f| (f.seq, f.root));
             core.fetch_state(target);
         } else {
@@ -488,6 +488,11 @@ impl Agreement {
     pub fn end_turn(&mut self) {
         // Whatever came may have been the last that was missing at the next place: content comes in many ways.
         self.advance();
+        // It may have waited for the room that the next place has.
+        let next = self.committed.next();
+        if self.awaiting.contains(&next) {
+            self.accept(next);
+        }
         self.run_timers();
         self.propose();
         while !self.config.durable && !self.held.is_empty() {

@@ -185,6 +185,9 @@ impl Agreement {
 
     /// Keeps the relayed requests that the batch names.
     fn keep_bodies(&mut self, named: &DigestSet, bodies: Vec<Arc<AuthRequest>>) {
+        // What was taken in unchecked may have come with another signature.
+        let digests: Vec<Digest> = bodies.iter().map(|body| body.request.digest()).collect();
+        self.are_checked(&digests);
         let news = bodies.into_iter().filter(|body| {
             let digest = body.request.digest();
             named.contains(&digest) && !self.pool.get(&digest).is_some_and(|e| e.authentic)
@@ -255,7 +258,8 @@ impl Agreement {
             return;
         }
         if !kept {
-            batch.requests.iter().for_each(|d| self.pool.keep(d));
+            let named = batch.requests.iter();
+            named.for_each(|d| self.pool.mark_ordered(d));
         }
         self.note_guests(&batch);
         self.judge.pipeline.on_accepted(seq, self.now.mono);
@@ -501,7 +505,9 @@ impl Agreement {
             content,
         }));
         for known in &ordered.requests {
-            self.pool.mark_executed(&known.request.digest());
+            let digest = known.request.digest();
+            self.pool.keep(&digest);
+            self.pool.mark_executed(&digest);
         }
         self.executed = seq;
         let weights = ordered.requests.iter().map(|k| k.request.weight());

@@ -61,7 +61,7 @@ impl Agreement {
         batch.requests.iter().map(of).sum()
     }
 
-    /// Whether a place is the next to commit here, or to be executed. What is to be done there has room always, one batch at a time: it is what leads to a
+    /// Whether a place is the next to commit here, or to be executed. What is to be done there is always asked for: it is what leads to a
     /// checkpoint, with which the rest can go.
     pub(crate) fn is_next(&self, seq: Seq) -> bool {
         seq == self.committed.next() || seq == self.executed.next()
@@ -77,17 +77,20 @@ impl Agreement {
         self.pool.log_weight() >= LOG_BYTES
     }
 
-    /// Whether a request that was asked for may come in.
+    /// Whether a request that was asked for may come in. What comes in so is in the log at once, and then takes nobody more room to vote for: so what is not
+    /// next has the same room here as in a proposal.
     pub(crate) fn may_take(&self, request: &Request) -> bool {
-        let most = LOG_BYTES + NEXT_BYTES + MAX_BATCH_WEIGHT;
+        let after = self.pool.log_weight() + request.weight();
         let digest = request.digest();
         let names = |seq: Seq| {
             let slot = self.slots.get(&seq);
             let batch = slot.and_then(|slot| slot.batches.get(&slot.wanted()?));
             batch.is_some_and(|batch| batch.requests.contains(&digest))
         };
-        self.pool.log_weight() + request.weight() <= most
-            || names(self.committed.next())
-            || names(self.executed.next())
+        let is_next = names(self.committed.next());
+        after <= LOG_BYTES
+            || is_next && after <= LOG_BYTES + NEXT_BYTES + MAX_BATCH_WEIGHT
+            // Correct replicas have voted for what has committed, so that it is light; and it has to be executed.
+            || self.executed < self.committed && names(self.executed.next())
     }
 }

@@ -580,3 +580,68 @@ fn what_others_vouch_for_has_no_room_of_its_own() {
         assert!(part.held <= part.most, "{part:?}");
     }
 }
+
+/// A faulty primary names requests that are nowhere, and answers when it is asked for them: that leaves the place that is next its room as well, also for the
+/// primary after it.
+#[test]
+fn what_is_asked_for_leaves_room_for_what_is_next() {
+    let mut replica = linked(1);
+    let op = Bytes::from(vec![7; MIB]);
+    let mut bodies = Vec::new();
+    for seq in 2..=119_u64 {
+        let client = CLIENTS[seq as usize % CLIENTS.len()];
+        let three = [1, 2, 3].map(|i| request_of(client, 3 * seq + i, op.clone()));
+        let mut m = proposal(0, seq, 1, &three);
+        m.bodies.clear();
+        from_peer(&mut replica, 1, 0, PeerMessage::PrePrepare(m)).unwrap();
+        bodies.extend(three);
+    }
+    // All of them are asked for before any is given.
+    let mut asked = std::collections::BTreeSet::new();
+    for ms in (10..1_400).step_by(10) {
+        replica.handle(at(ms), Input::Tick).unwrap();
+        asked.extend(outputs(&mut replica).into_iter().filter_map(|o| match o {
+            Output::Send(_, PeerMessage::Fetch(Fetch::Request(digest))) => Some(digest),
+            _ => None,
+        }));
+    }
+    assert_eq!(asked.len(), bodies.len());
+    for body in bodies {
+        let m = Input::Peer(ReplicaId(0), PeerMessage::Body(body));
+        let _ = replica.handle(at(1_400), m);
+        sync(&mut replica, 1_400);
+        outputs(&mut replica);
+    }
+    replica.invariants();
+    let parts = replica.parts();
+    assert!(parts.iter().all(|part| part.held <= part.most), "{parts:?}");
+
+    let changes = [0, 2, 3].map(|r| view_change(r, 2));
+    for change in &changes {
+        let m = PeerMessage::ViewChange(change.clone());
+        let _ = from_peer(&mut replica, 1_410, change.body.replica.0, m);
+    }
+    let begins = new_view(2, named(&changes), (Seq(0), GENESIS), vec![]);
+    from_peer(&mut replica, 1_420, 2, PeerMessage::NewView(begins)).unwrap();
+    sync(&mut replica, 1_420);
+    assert!(replica.standing().active);
+    outputs(&mut replica);
+    for (seq, bytes) in [(1, 100), (2, MIB), (3, MIB)] {
+        let own = request_of(CLIENTS[0], 10_000 + seq, Bytes::from(vec![1; bytes]));
+        let m = proposal(2, seq, 1_430, std::slice::from_ref(&own));
+        let (view, at, digest) = (m.view, m.seq, m.batch.digest());
+        from_peer(&mut replica, 1_430, 2, PeerMessage::PrePrepare(m)).unwrap();
+        let votes = written(&mut replica);
+        let is_for_it = |(_, r): &(LogIndex, Record)| matches!(r, Record::PrePrepared(p) if p.vote.digest == digest);
+        assert!(votes.iter().any(is_for_it), "{at:?}: {votes:?}");
+        for from in [0, 2, 3] {
+            let vote = Commit {
+                view,
+                seq: at,
+                digest,
+            };
+            let _ = from_peer(&mut replica, 1_430, from, PeerMessage::Commit(vote));
+        }
+        assert_eq!(replica.standing().executed, at);
+    }
+}

@@ -661,6 +661,17 @@ fn a_state_that_was_cut_short_is_fetched_to_its_end() {
     sync(&mut replica, 2);
     assert!(replica.may_replace_state());
 
+    // Or the half was set aside, and the store is as new.
+    let mut anew = restarted(1, (Seq(0), GENESIS), log.clone());
+    let behind = Record::Stable(StableRecord {
+        seq: Seq(LOG_WINDOW),
+        root,
+    });
+    assert!(!outputs(&mut anew).iter().any(fetches), "it lacks nothing");
+    let with_more = [log.clone(), vec![behind]].concat();
+    let mut anew = restarted(1, (Seq(0), GENESIS), with_more);
+    assert!(outputs(&mut anew).iter().any(fetches));
+
     let mut replica = restarted_with_half(1, (Seq(0), GENESIS), log);
     sync(&mut replica, 3);
     assert!(outputs(&mut replica).iter().any(fetches));

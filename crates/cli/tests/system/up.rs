@@ -51,7 +51,7 @@ fn what_was_in_the_way_may_go() {
     let alone: &[&str] = &["--replicas", "1"];
     Up::start(&data, port, alone).stop();
     let taken = TcpListener::bind(("127.0.0.1", port)).expect("the port is free again");
-    let log = data.join("replica-0.log");
+    let log = data.join("replica-0/messages.log");
     let before = fs::read_to_string(&log).unwrap_or_default().len();
     std::thread::scope(|scope| {
         let up = scope.spawn(|| Up::start(&data, port, &[]));
