@@ -2,20 +2,20 @@
 //!
 //! Handshakes cost public-key work, and strangers can ask for them. So none of it is done by the thread that orders
 //! operations; that one is given connections whose other end is known. And what the thread does for those that knock comes out of a
-//! budget: a quarter of a second of work at once, and a fortieth of one processor in the long run. Addresses have it in turn, so who
-//! knocks without end keeps waiting who comes from there, and others little. Dialing waits for none of this.
+//! budget: a quarter of a second of work at once, and a fortieth of one processor in the long run. Networks have it in turn (an address of IPv4, a /64 of
+//! IPv6), so who knocks without end keeps waiting who comes from there, and others little. Dialing waits for none of this.
 //!
 //! Where replicas have epoch keys, who shows a key that is no client's is a stranger until the certificate of it has come and was judged,
 //! and that is done here as well. So it is with guests and their credentials, where the group has an owner.
 //!
-//! When all places for handshakes are taken, the oldest goes of the address that has most. So who holds places without
-//! saying anything has each of them until others come, and one address can't keep out another.
+//! When all places for handshakes are taken, the oldest goes of the network that has most. So who holds places without
+//! saying anything has each of them until others come, and one network can't keep out another.
 
 mod fairness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -39,7 +39,7 @@ use crate::replica::Who;
 use crate::threads;
 use crate::tls::Identity;
 use crate::util::{self, LogLimit};
-use fairness::{Turns, Work};
+use fairness::{Network, Turns, Work};
 
 /// How much is read from a connection at a time. Also bounds what a stranger can make this process keep.
 const READ_BYTES: usize = 16 << 10;
@@ -347,7 +347,7 @@ impl Keeper {
         if let Some(stranger) = self.strangers.get_mut(&token)
             && !std::mem::replace(&mut stranger.queued, true)
         {
-            self.turns.push(stranger.from.ip(), token);
+            self.turns.push(Network::of(stranger.from.ip()), token);
         }
     }
 
@@ -457,18 +457,15 @@ impl Keeper {
         }
     }
 
-    /// Lets go of the oldest stranger from the address that has most; whether there is one.
+    /// Lets go of the oldest stranger from the network that has most; whether there is one.
     fn make_room(&mut self) -> bool {
-        let mut strangers: BTreeMap<IpAddr, (usize, usize)> = BTreeMap::new();
-        for (&token, stranger) in &self.strangers {
-            strangers.entry(stranger.from.ip()).or_insert((0, token)).0 += 1;
-        }
-        let most = strangers.into_values().max_by_key(|(count, _)| *count);
-        let Some((_, oldest)) = most else {
+        let here = self.strangers.iter();
+        let here = here.map(|(&token, stranger)| (token, Network::of(stranger.from.ip())));
+        let Some(oldest) = fairness::first_to_go(here) else {
             return false;
         };
         if let Some(stranger) = self.strangers.remove(&oldest) {
-            self.turns.remove(stranger.from.ip(), oldest);
+            self.turns.remove(Network::of(stranger.from.ip()), oldest);
             self.pending.fetch_sub(1, Ordering::AcqRel);
             self.grumble(
                 Some(stranger.from),
@@ -548,7 +545,7 @@ impl Keeper {
         {
             let token = *stranger.key();
             let from = stranger.remove().from;
-            self.turns.remove(from.ip(), token);
+            self.turns.remove(Network::of(from.ip()), token);
             self.pending.fetch_sub(1, Ordering::AcqRel);
             self.grumble(Some(from), "refused in the handshake: it takes too long");
         }

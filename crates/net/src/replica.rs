@@ -51,7 +51,7 @@ pub struct Limits {
     pub clients_partial_bytes: usize,
     /// Messages that may wait on any link.
     pub queue_frames: usize,
-    /// Connections whose other end is not known yet; with one more the oldest is closed of the address that has most.
+    /// Connections whose other end is not known yet; with one more the oldest is closed of the network (an address of IPv4, a /64 of IPv6) that has most.
     pub handshakes: usize,
     /// Connections of all clients.
     pub clients: usize,
