@@ -1,5 +1,6 @@
 //! Calling a replica again and again, for as long as it takes, without ever waiting for it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -52,10 +53,19 @@ enum State {
     Waiting(Instant),
     /// Another thread asks for the addresses of a name, since that may take long.
     Resolving(Receiver<io::Result<Vec<SocketAddr>>>),
-    Connecting(TcpStream, Vec<SocketAddr>),
+    Connecting(Attempt),
     Shaking(Box<Link>),
     /// The link was given away.
     Up,
+}
+
+/// One address of several is called.
+#[derive(Debug)]
+struct Attempt {
+    stream: TcpStream,
+    others: Vec<SocketAddr>,
+    /// When the next of the others is called instead, if there are any.
+    until: Instant,
 }
 
 impl Dialer {
@@ -90,9 +100,8 @@ impl Dialer {
             State::Waiting(until) => Some(until),
             // It was left for others, and there may be more to read.
             State::Shaking(ref link) if link.is_readable() => Some(self.started),
-            State::Resolving(_) | State::Connecting(..) | State::Shaking(_) => {
-                Some(self.started + HANDSHAKE_TIMEOUT)
-            }
+            State::Connecting(ref attempt) => Some(attempt.until),
+            State::Resolving(_) | State::Shaking(_) => Some(self.started + HANDSHAKE_TIMEOUT),
             State::Up => None,
         }
     }
@@ -182,17 +191,17 @@ impl Dialer {
                 Ok(Step::Forward)
             }
             State::Resolving(answer) => match answer.try_recv() {
-                Ok(addresses) => self.connect(registry, addresses.map_err(LinkEnd::Io)?),
+                Ok(addresses) => self.connect(registry, now, addresses.map_err(LinkEnd::Io)?),
                 Err(TryRecvError::Empty) => {
                     self.state = State::Resolving(answer);
                     Ok(Step::Rest)
                 }
                 Err(TryRecvError::Disconnected) => Err(LinkEnd::Io(io::ErrorKind::Other.into())),
             },
-            State::Connecting(stream, others) => match is_connected(&stream) {
+            State::Connecting(attempt) => match is_connected(&attempt.stream) {
                 Ok(true) => {
                     let link = Link::dialed(
-                        stream,
+                        attempt.stream,
                         self.config.clone(),
                         self.limits,
                         self.opening.clone(),
@@ -200,12 +209,13 @@ impl Dialer {
                     self.state = State::Shaking(Box::new(link));
                     Ok(Step::Forward)
                 }
+                Ok(false) if now >= attempt.until => self.connect(registry, now, attempt.others),
                 Ok(false) => {
-                    self.state = State::Connecting(stream, others);
+                    self.state = State::Connecting(attempt);
                     Ok(Step::Rest)
                 }
-                Err(e) if others.is_empty() => Err(LinkEnd::Io(e)),
-                Err(_) => self.connect(registry, others),
+                Err(e) if attempt.others.is_empty() => Err(LinkEnd::Io(e)),
+                Err(_) => self.connect(registry, now, attempt.others),
             },
             State::Shaking(mut link) => {
                 if link.shake(scratch)? {
@@ -227,23 +237,43 @@ impl Dialer {
         }
     }
 
+    /// Calls the first of these addresses that can be called. Each has its share of the time that is left, and the last one also that for
+    /// the handshake.
     fn connect(
         &mut self,
         registry: &Registry,
-        mut addresses: Vec<SocketAddr>,
+        now: Instant,
+        addresses: Vec<SocketAddr>,
     ) -> Result<Step, LinkEnd> {
-        if addresses.is_empty() {
-            return Err(LinkEnd::Io(io::ErrorKind::NotFound.into()));
+        let mut addresses = VecDeque::from(addresses);
+        let mut failure = io::ErrorKind::NotFound.into();
+        while let Some(address) = addresses.pop_front() {
+            match self.call(registry, address) {
+                Ok(stream) => {
+                    let end = self.started + HANDSHAKE_TIMEOUT;
+                    let shares = addresses.len() as u32 + 2;
+                    let until = match addresses.is_empty() {
+                        true => end,
+                        false => now + end.saturating_duration_since(now) / shares,
+                    };
+                    self.state = State::Connecting(Attempt {
+                        stream,
+                        others: addresses.into(),
+                        until,
+                    });
+                    return Ok(Step::Rest);
+                }
+                Err(e) => failure = e,
+            }
         }
-        let connect = || {
-            let mut stream = TcpStream::connect(addresses.remove(0))?;
-            let interest = Interest::READABLE | Interest::WRITABLE;
-            registry.register(&mut stream, self.token, interest)?;
-            Ok((stream, addresses))
-        };
-        let (stream, others) = connect().map_err(LinkEnd::Io)?;
-        self.state = State::Connecting(stream, others);
-        Ok(Step::Rest)
+        Err(LinkEnd::Io(failure))
+    }
+
+    fn call(&self, registry: &Registry, address: SocketAddr) -> io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(address)?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        registry.register(&mut stream, self.token, interest)?;
+        Ok(stream)
     }
 
     fn wait_from(&mut self, now: Instant) {
@@ -308,3 +338,6 @@ fn jittered(wait: Duration) -> Duration {
     let _ = getrandom::fill(&mut byte);
     wait.mul_f64(0.5 + f64::from(byte[0]) / 512.0)
 }
+
+#[cfg(test)]
+mod tests;
