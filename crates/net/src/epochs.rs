@@ -16,6 +16,7 @@ use quorate_wire::{
 
 use crate::disk;
 use crate::group::{BELIEVED_AT_LEAST, BELIEVED_PERIODS, Group};
+use crate::holder::Pace;
 use crate::util;
 
 const TITLE: &str =
@@ -36,6 +37,8 @@ pub(crate) enum CertificateError {
     AnotherReplica(ReplicaId),
     /// For so long none of this replica that is newer has been seen, and one should have been.
     NotFollowed(Duration),
+    /// More newer ones were seen of late than a replica has use for. Another time it may be right.
+    TooSoon,
     /// It is right, and its number can't be written down here.
     NotKept(io::Error),
 }
@@ -55,6 +58,9 @@ impl fmt::Display for CertificateError {
                  it stands in its place",
                 longest.as_secs_f64()
             ),
+            CertificateError::TooSoon => {
+                f.write_str("too many newer ones of this replica have come of late")
+            }
             CertificateError::NotKept(e) => write!(f, "its number can't be kept: {e}"),
         }
     }
@@ -66,6 +72,9 @@ pub struct Epochs {
     group: Digest,
     identities: Vec<IdentityKey>,
     seen: Counters,
+    /// How many newer ones of each replica are taken: each is written down, for which everything else waits, and who has taken over a replica can have
+    /// gathered many.
+    paces: Vec<Pace>,
     file: Option<PathBuf>,
     /// Whether a number counts only once it is written down.
     must_keep: bool,
@@ -88,6 +97,10 @@ impl Epochs {
         Some(Epochs {
             group: group.id(),
             seen: Counters::new(identities.len()),
+            paces: identities
+                .iter()
+                .map(|_| Pace::of_others(util::now()))
+                .collect(),
             identities,
             file: None,
             must_keep: false,
@@ -191,6 +204,15 @@ impl Epochs {
         key: &PublicKey,
         bytes: Bytes,
     ) -> Result<EpochCertificate, CertificateError> {
+        self.judge_at(key, bytes, util::now())
+    }
+
+    fn judge_at(
+        &mut self,
+        key: &PublicKey,
+        bytes: Bytes,
+        now: Instant,
+    ) -> Result<EpochCertificate, CertificateError> {
         let certificate = EpochCertificate::from_bytes(bytes).map_err(CertificateError::NotOne)?;
         if certificate.epoch != *key {
             return Err(CertificateError::AnotherKey);
@@ -198,10 +220,15 @@ impl Epochs {
         // The signature comes last: it costs most, and strangers can ask for it.
         let is_new = self.seen.check(certificate.replica, certificate.counter);
         is_new.map_err(CertificateError::Statement)?;
-        if let Some(longest) = self.overdue(certificate.replica, certificate.counter, util::now()) {
+        if let Some(longest) = self.overdue(certificate.replica, certificate.counter, now) {
             return Err(CertificateError::NotFollowed(longest));
         }
-        self.verify(&certificate)?;
+        let is_newer = certificate.counter > self.seen.of(certificate.replica);
+        let pace = self.paces.get(usize::from(certificate.replica.0));
+        if is_newer && pace.is_some_and(|pace| !pace.wait(now).is_zero()) {
+            return Err(CertificateError::TooSoon);
+        }
+        self.verify(&certificate, now)?;
         Ok(certificate)
     }
 
@@ -213,7 +240,7 @@ impl Epochs {
         if certificate.counter <= self.seen.of(certificate.replica) {
             return Ok(false);
         }
-        self.verify(certificate)?;
+        self.verify(certificate, util::now())?;
         Ok(true)
     }
 
@@ -235,16 +262,23 @@ impl Epochs {
         Some(*term.since.get(usize::from(replica.0))? + term.longest)
     }
 
-    fn verify(&mut self, certificate: &EpochCertificate) -> Result<(), CertificateError> {
+    fn verify(
+        &mut self,
+        certificate: &EpochCertificate,
+        now: Instant,
+    ) -> Result<(), CertificateError> {
         let signed = certificate.verify(&self.group, &self.identities);
         signed.map_err(CertificateError::Statement)?;
         let mut seen = self.seen.clone();
         if seen.saw(certificate.replica, certificate.counter) {
+            if let Some(pace) = self.paces.get_mut(usize::from(certificate.replica.0)) {
+                pace.took(now);
+            }
             self.keep(&seen).map_err(CertificateError::NotKept)?;
             self.seen = seen;
             let since = self.term.as_mut().map(|term| &mut term.since);
             if let Some(since) = since.and_then(|s| s.get_mut(usize::from(certificate.replica.0))) {
-                *since = util::now();
+                *since = now;
             }
         }
         Ok(())
@@ -391,6 +425,34 @@ mod tests {
         };
         assert!(epochs.learn(&forged).is_err() && epochs.learn(&of_nobody).is_err());
         assert_eq!(epochs.highest(), [0, 5, 0, 0]);
+    }
+
+    /// Newer ones that come one after the other are written down a few times, and then as often as a sound replica renews its keys; the last one is taken in
+    /// the end, and what is not newer at any time.
+    #[test]
+    fn many_newer_ones_are_written_down_seldom() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("epochs");
+        let mut epochs = Epochs::kept(&group(), &path).unwrap().unwrap();
+        let (epoch, began) = (key(100).public(), util::now());
+        let mut judge = |replica, counter, after| {
+            let certificate = certificate(replica, counter, 100);
+            epochs.judge_at(&epoch, certificate, began + Duration::from_millis(after))
+        };
+        let mut taken = Vec::new();
+        for counter in 1..=100 {
+            match judge(3, counter, 0) {
+                Ok(_) => taken.push(counter),
+                Err(e) => assert!(matches!(e, CertificateError::TooSoon), "{e}"),
+            }
+        }
+        assert_eq!(taken, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(judge(3, 8, 0).is_ok() && judge(3, 7, 0).is_ok());
+        assert!(judge(2, 100, 0).is_ok(), "of another one");
+        assert!(judge(3, 100, 400).is_err());
+        assert!(judge(3, 100, 500).is_ok());
+        let kept = Epochs::kept(&group(), &path).unwrap().unwrap();
+        assert_eq!(kept.highest(), [0, 0, 100, 100]);
     }
 
     /// A client believes a certificate no longer than three periods unless a newer one follows, whoever shows that; who has seen none of a replica takes any.

@@ -157,7 +157,8 @@ impl LinkEnd {
             LinkEnd::Truncated | LinkEnd::TooSlow | LinkEnd::TooMuch => false,
             LinkEnd::Tls(_) | LinkEnd::AnotherProtocol => true,
             LinkEnd::BadLength(_) | LinkEnd::Malformed(_) | LinkEnd::Barren => true,
-            LinkEnd::Certificate(e) => !matches!(e, CertificateError::NotKept(_)),
+            LinkEnd::Certificate(CertificateError::NotKept(_) | CertificateError::TooSoon) => false,
+            LinkEnd::Certificate(_) => true,
             LinkEnd::Credential(_) => true,
         }
     }

@@ -28,6 +28,7 @@ use crate::util;
 
 pub use client::{AskError, HolderClient};
 pub use counter::{CounterError, CounterFile};
+pub(crate) use pace::Pace;
 pub use pace::pace;
 pub use server::{Holder, HolderError};
 pub use vault::{FileVault, Vault, VaultError};

@@ -17,7 +17,7 @@ const AT_START: u32 = 4;
 
 /// How many statements of one kind are signed: so many at once, and one more each time that so long has passed, by a clock that nobody sets.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     every: Duration,
     /// When as many are allowed as ever.
     whole_at: Instant,
@@ -35,6 +35,14 @@ impl Pace {
         Pace {
             every,
             whole_at: now + every * (BURST - AT_START),
+        }
+    }
+
+    /// That of whoever is shown what a replica has had signed, and believes a sound one that asks as often as in any group.
+    pub fn of_others(now: Instant) -> Pace {
+        Pace {
+            every: SHORTEST,
+            whole_at: now,
         }
     }
 
