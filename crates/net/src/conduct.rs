@@ -1,5 +1,6 @@
 //! Who costs a replica too much: a peer that sends far more than the others do, and a client whose messages are of no use, are
-//! put aside for a while. Their links stay, and nothing is read from them: what they send waits on their own side.
+//! put aside for a while. Their links stay, and nothing is read from them: what they send waits on their own side. (A client's own side gives its link up where
+//! what waits has not moved for 15 s; it is put aside for 16 s at most.)
 //!
 //! Aardvark (Clement et al., NSDI 2009, sect. 4) and RBFT (Aublin et al., ICDCS 2013) close the network interface towards a replica
 //! that floods. Here it is a delay and no loss, so that a replica that was put aside wrongly (its backlog came all at once, say)

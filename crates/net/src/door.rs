@@ -297,6 +297,10 @@ impl Keeper {
     /// Does something for those who knock, as long as there is time for it and others need not wait long.
     fn receive(&mut self, now: Instant) {
         self.work.refill(now);
+        // Also where there is no time for anybody: else the thread would go round without a pause until there is.
+        if self.pause_until.is_some_and(|until| until <= now) {
+            (self.pause_until, self.accepting) = (None, true);
+        }
         let (mut since, mut worked) = (now, fairness::worked());
         for _ in 0..RECEIVED_AT_ONCE {
             if !self.work.is_there() {
@@ -400,9 +404,6 @@ impl Keeper {
 
     /// Accepts a connection; whether there was one.
     fn accept(&mut self, now: Instant) -> bool {
-        if self.pause_until.is_some_and(|until| until <= now) {
-            (self.pause_until, self.accepting) = (None, true);
-        }
         if !self.accepting || self.pause_until.is_some() {
             return false;
         }
@@ -599,3 +600,6 @@ fn identify(
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

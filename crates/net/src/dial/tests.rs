@@ -77,6 +77,7 @@ fn an_address_that_is_none_is_not_the_last() {
     let (mut dialer, poll) = dialer(vec![none, none, there]);
     let began = dialer.started;
     advance(&mut dialer, &poll, began);
+    assert!(matches!(dialer.state, State::Connecting(_)));
     good.accept().unwrap();
     let (mut dialer, poll) = super::tests::dialer(vec![none]);
     advance(&mut dialer, &poll, began);
