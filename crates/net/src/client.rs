@@ -9,16 +9,17 @@ use mio::Token;
 use quorate_wire::message::{MAX_RESULT_BYTES, ReplicaMessage};
 use quorate_wire::{Decode, EpochCertificate, MacKey, ReplicaId};
 
+use crate::clock;
 use crate::dial::Dialer;
 use crate::epochs::{CertificateError, Epochs};
 use crate::frame::{Frame, LinkEnd};
 use crate::group::Group;
 use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
+use crate::log_limit::LogLimit;
 use crate::outbox::OutboxLimits;
 use crate::replica::FORMER_HEARD;
 use crate::tls::Identity;
-use crate::util::{self, LogLimit};
 
 /// The longest frame of a replica is a full result and its head, or a report. What may wait to be sent to one replica: a
 /// window of large writes.
@@ -114,7 +115,7 @@ impl ClientLinks {
             ),
             link: None,
             former: None,
-            passed_on: (0, util::now()),
+            passed_on: (0, clock::now()),
             log: LogLimit::default(),
         };
         Ok(ClientLinks {
@@ -122,13 +123,13 @@ impl ClientLinks {
             epochs,
             hub,
             told: VecDeque::new(),
-            looked: util::now(),
+            looked: clock::now(),
         })
     }
 
     /// Links that are made from now on are made with this identity; those that stand are made anew.
     pub fn renew(&mut self, group: &Group, identity: &Identity) {
-        let now = util::now();
+        let now = clock::now();
         for slot in &mut self.slots {
             slot.dialer.renew(group, identity, now);
         }
@@ -145,13 +146,13 @@ impl ClientLinks {
     /// Those of the operating system, which are final.
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         // By the time of the turn before: who could not look for long may find a newer certificate in this one.
-        let looked = std::mem::replace(&mut self.looked, util::now());
+        let looked = std::mem::replace(&mut self.looked, clock::now());
         self.end_overdue(looked);
         let ends = (0..).zip(&self.slots).filter(|(_, s)| s.link.is_some());
         let ends = ends.filter_map(|(id, _)| self.epochs.as_ref()?.over_at(ReplicaId(id)));
         let due = self.slots.iter().filter_map(|s| s.dialer.next_due());
         let due = due.chain(ends).min();
-        let due = due.map(|due| due.saturating_duration_since(util::now()));
+        let due = due.map(|due| due.saturating_duration_since(clock::now()));
         let timeout = [timeout, due].into_iter().flatten().min();
         let slots = &mut self.slots;
         self.hub.poll(timeout, |token, event| {
@@ -167,7 +168,7 @@ impl ClientLinks {
             .iter()
             .any(|s| !s.dialer.rests() || s.former.is_some())
         {
-            let now = util::now();
+            let now = clock::now();
             self.end_formers(now);
             self.dial(now)?;
         }
@@ -200,7 +201,7 @@ impl ClientLinks {
                 Item::Frame(frame) if frame.is_empty() => {
                     let slot = &mut self.slots[usize::from(id.0)];
                     if slot.link == Some(token) {
-                        slot.dialer.again(util::now());
+                        slot.dialer.again(clock::now());
                     }
                 }
                 Item::Frame(frame) => match ReplicaMessage::from_bytes(frame) {
@@ -251,7 +252,7 @@ impl ClientLinks {
     /// A replica passes on the newest certificate of another one that it has seen. A link that rests on one that is void by that is a thief's: whoever has a
     /// stolen key, and stands between a replica and this client, would else be that replica to it as long as nobody else says better.
     fn on_certificate(&mut self, token: usize, from: ReplicaId, certificate: &EpochCertificate) {
-        let (most, now) = (2 * self.slots.len(), util::now());
+        let (most, now) = (2 * self.slots.len(), clock::now());
         let (passed_on, since) = &mut self.slots[usize::from(from.0)].passed_on;
         if now >= *since + PASSED_ON_IN {
             (*passed_on, *since) = (0, now);
@@ -324,7 +325,7 @@ impl ClientLinks {
             return;
         }
         slot.link = None;
-        slot.dialer.ended(util::now());
+        slot.dialer.ended(clock::now());
         if let Some(more) = slot.log.pass() {
             match end {
                 LinkEnd::Certificate(_) => {

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     fn start() -> Instant {
-        crate::util::now()
+        crate::clock::now()
     }
 
     /// Three peers send so much in each period, for so long; how often each was put aside.

@@ -12,13 +12,13 @@ use mio::{Interest, Registry, Token};
 use quorate_wire::ReplicaId;
 use rustls::ClientConfig;
 
+use crate::clock;
 use crate::epochs::Epochs;
 use crate::frame::LinkEnd;
 use crate::group::Group;
 use crate::hub::Waker;
 use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits, Opening};
 use crate::tls::Identity;
-use crate::util;
 
 /// The wait after the first failure.
 const FIRST_WAIT: Duration = Duration::from_millis(50);
@@ -77,7 +77,7 @@ impl Dialer {
         token: Token,
         waker: Waker,
     ) -> Dialer {
-        let now = util::now();
+        let now = clock::now();
         let entry = &group.replicas()[usize::from(replica.0)];
         Dialer {
             replica,

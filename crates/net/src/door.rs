@@ -28,6 +28,7 @@ use mio::{Events, Interest, Poll, Token};
 use quorate_wire::ReplicaId;
 use rustls::ServerConfig;
 
+use crate::clock;
 use crate::dial::Dialer;
 use crate::epochs::Epochs;
 use crate::frame::LinkEnd;
@@ -35,10 +36,10 @@ use crate::group::{Group, Member};
 use crate::guests;
 use crate::hub::Waker;
 use crate::link::{HANDSHAKE_TIMEOUT, Link, LinkLimits, Opening};
+use crate::log_limit::LogLimit;
 use crate::replica::Who;
 use crate::threads;
 use crate::tls::Identity;
-use crate::util::{self, LogLimit};
 use fairness::{Network, Turns, Work};
 
 /// How much is read from a connection at a time. Also bounds what a stranger can make this process keep.
@@ -140,7 +141,7 @@ impl Door {
             handshakes: options.handshakes,
             strangers: BTreeMap::new(),
             turns: Turns::default(),
-            work: Work::new(util::now()),
+            work: Work::new(clock::now()),
             next_stranger: FIRST_STRANGER,
             dialers: dial(&token, &waker),
             has_ended,
@@ -273,7 +274,7 @@ impl Keeper {
     fn run(mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut events = Events::with_capacity(256);
         while !stop.load(Ordering::Acquire) {
-            let now = util::now();
+            let now = clock::now();
             // More may wait than there was time for.
             let knocks = self.accepting && self.pause_until.is_none() || !self.turns.is_empty();
             let work = knocks.then(|| self.work.due());
@@ -283,7 +284,7 @@ impl Keeper {
                 Err(e) if e.kind() != io::ErrorKind::Interrupted => return Err(e),
                 _ => self.waker.rearm(),
             }
-            let now = util::now();
+            let now = clock::now();
             for event in &events {
                 self.on_ready(event);
             }
@@ -316,7 +317,7 @@ impl Keeper {
             }
             let so_far = fairness::worked();
             self.work.spend(so_far.saturating_sub(worked));
-            (since, worked) = (util::now(), so_far);
+            (since, worked) = (clock::now(), so_far);
         }
     }
 
@@ -582,7 +583,7 @@ fn identify(
         (None, _) if link.is_of_guest() => match link.introduction(scratch)? {
             None => Ok(None),
             Some(shown) => {
-                let judged = guests::judge(group, &key, shown, util::wall_seconds());
+                let judged = guests::judge(group, &key, shown, clock::wall_seconds());
                 Ok(Some(Known::Guest(judged.map_err(LinkEnd::Credential)?)))
             }
         },

@@ -14,10 +14,10 @@ use quorate_wire::{
     StatementError,
 };
 
+use crate::clock;
 use crate::disk;
 use crate::group::{BELIEVED_AT_LEAST, BELIEVED_PERIODS, Group};
 use crate::holder::Pace;
-use crate::util;
 
 const TITLE: &str =
     "quorate epochs: the highest number of a certificate that was seen of each replica";
@@ -99,7 +99,7 @@ impl Epochs {
             seen: Counters::new(identities.len()),
             paces: identities
                 .iter()
-                .map(|_| Pace::of_others(util::now()))
+                .map(|_| Pace::of_others(clock::now()))
                 .collect(),
             identities,
             file: None,
@@ -111,7 +111,7 @@ impl Epochs {
     /// The same for a client: a certificate counts only as long as newer ones follow it, as often as the group file says that they do.
     pub(crate) fn of_client(group: &Group) -> Option<Epochs> {
         let mut epochs = Epochs::of(group)?;
-        let since = vec![util::now(); epochs.identities.len()];
+        let since = vec![clock::now(); epochs.identities.len()];
         epochs.term = group.protocol().key_refresh.map(|every| Term {
             longest: BELIEVED_AT_LEAST.max(every * BELIEVED_PERIODS),
             since,
@@ -204,7 +204,7 @@ impl Epochs {
         key: &PublicKey,
         bytes: Bytes,
     ) -> Result<EpochCertificate, CertificateError> {
-        self.judge_at(key, bytes, util::now())
+        self.judge_at(key, bytes, clock::now())
     }
 
     fn judge_at(
@@ -240,7 +240,7 @@ impl Epochs {
         if certificate.counter <= self.seen.of(certificate.replica) {
             return Ok(false);
         }
-        self.verify(certificate, util::now())?;
+        self.verify(certificate, clock::now())?;
         Ok(true)
     }
 
@@ -434,7 +434,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("epochs");
         let mut epochs = Epochs::kept(&group(), &path).unwrap().unwrap();
-        let (epoch, began) = (key(100).public(), util::now());
+        let (epoch, began) = (key(100).public(), clock::now());
         let mut judge = |replica, counter, after| {
             let certificate = certificate(replica, counter, 100);
             epochs.judge_at(&epoch, certificate, began + Duration::from_millis(after))

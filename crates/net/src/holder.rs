@@ -24,7 +24,7 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::util;
+use crate::clock;
 
 pub use client::{AskError, HolderClient};
 pub use counter::{CounterError, CounterFile};
@@ -42,7 +42,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Reads all that comes until the other side has closed its direction: [`MAX_BYTES`] at most, and for so long at most, however
 /// slowly it comes.
 fn read_whole(stream: &mut UnixStream, most: Duration) -> io::Result<Vec<u8>> {
-    let until = util::now() + most;
+    let until = clock::now() + most;
     let mut out = Vec::new();
     let mut piece = [0; MAX_BYTES as usize + 1];
     loop {
@@ -66,7 +66,7 @@ fn read_whole(stream: &mut UnixStream, most: Duration) -> io::Result<Vec<u8>> {
 }
 
 fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(util::now());
+    let left = until.saturating_duration_since(clock::now());
     match left.is_zero() {
         true => Err(io::ErrorKind::TimedOut.into()),
         false => Ok(left),

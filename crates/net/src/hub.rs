@@ -22,11 +22,11 @@ use bytes::Bytes;
 use mio::event::Event;
 use mio::{Events, Interest, Poll, Registry, Token};
 
+use crate::clock;
 use crate::conduct::units;
 use crate::frame::{Frame, LinkEnd};
 use crate::link::Link;
 use crate::sealers::Sealers;
-use crate::util;
 
 use waker::WAKER;
 pub use waker::Waker;
@@ -389,7 +389,7 @@ impl<N: Copy> Hub<N> {
         if timeout == Some(Duration::ZERO) {
             return self.wait_once(timeout);
         }
-        let began = util::now();
+        let began = clock::now();
         let look = timeout.map_or(LOOK, |t| t.min(LOOK));
         while self.brisk && began.elapsed() < look {
             self.wait_once(Some(Duration::ZERO))?;
@@ -555,7 +555,7 @@ impl<N: Copy> Hub<N> {
             self.waiting_bytes += frame.wire_bytes();
         }
         self.later.push(token);
-        self.later_since.get_or_insert_with(util::now);
+        self.later_since.get_or_insert_with(clock::now);
         true
     }
 

@@ -29,6 +29,7 @@
 
 mod channel;
 mod client;
+mod clock;
 mod conduct;
 mod dial;
 pub mod disk;
@@ -45,13 +46,13 @@ mod hub;
 pub mod keys;
 mod link;
 mod listen;
+mod log_limit;
 mod outbox;
 mod records;
 mod replica;
 mod sealers;
 pub mod threads;
 pub mod tls;
-mod util;
 
 pub use client::{ClientEvent, ClientLinks};
 pub use epochs::Epochs;

@@ -20,6 +20,7 @@ use quorate_wire::message::{
 };
 use quorate_wire::{ClientId, Decode, EpochCertificate, MacKey, ReplicaId};
 
+use crate::clock;
 use crate::conduct::{self, Ledger, Verdict};
 use crate::dial::Dialer;
 use crate::door::{Arrival, Door, DoorOptions};
@@ -29,11 +30,11 @@ use crate::group::Group;
 use crate::guests::Guest;
 use crate::hub::{Hub, HubLimits, Item, Lane, SourceId, Waker};
 use crate::link::{Link, LinkLimits};
+use crate::log_limit::LogLimit;
 use crate::outbox::OutboxLimits;
 use crate::sealers::Sealing;
 use crate::threads::Panicked;
 use crate::tls::Identity;
-use crate::util::{self, LogLimit};
 use guests::{CONNECTIONS_PER_GUEST, Guests};
 
 pub use guests::MAX_GUESTS;
@@ -274,7 +275,7 @@ impl ReplicaLinks {
             },
             hub.waker().clone(),
         )?;
-        let (quorum, now) = (group.quorum(), util::now());
+        let (quorum, now) = (group.quorum(), clock::now());
         let peer = |_| Peer {
             source: hub.source(Lane::First),
             link: None,
@@ -334,7 +335,7 @@ impl ReplicaLinks {
     /// # Errors
     /// Those of the operating system, and that the thread that makes connections has ended; both are final.
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let now = util::now();
+        let now = clock::now();
         self.judge(now);
         self.end_formers(now);
         self.show_certificates(now);
@@ -585,7 +586,7 @@ impl ReplicaLinks {
             let former = self.hears_former.then_some(older);
             let ends = match former {
                 Some(former) => {
-                    let until = util::now() + FORMER_HEARD;
+                    let until = clock::now() + FORMER_HEARD;
                     peer.former.replace((former, until)).map(|(token, _)| token)
                 }
                 None => Some(older),
@@ -620,7 +621,7 @@ impl ReplicaLinks {
 
     fn on_guest(&mut self, guest: &Guest, link: Box<Link>) -> io::Result<()> {
         let (hub, costs) = (&mut self.hub, &self.client_costs);
-        let (now, next_account) = (util::now(), costs.len());
+        let (now, next_account) = (clock::now(), costs.len());
         let open = || Client {
             source: hub.source(Lane::Second),
             account: next_account,
@@ -659,7 +660,7 @@ impl ReplicaLinks {
             return;
         }
         self.guests_looked_at = now;
-        for guest in self.guests.expired(util::wall_seconds()) {
+        for guest in self.guests.expired(clock::wall_seconds()) {
             let of_guest = self.hub.notes().filter(|(_, n)| *n == Who::Client(guest));
             let of_guest: Vec<usize> = of_guest.map(|(token, _)| token).collect();
             for token in of_guest {
@@ -674,7 +675,7 @@ impl ReplicaLinks {
     /// Ends a client's link at once.
     fn let_go(&mut self, client: ClientId, token: usize) {
         self.hub.remove(token);
-        self.guests.left(&client, util::now());
+        self.guests.left(&client, clock::now());
         let connection = ConnectionId(token as u64);
         self.told
             .push_back((Who::Client(client), Event::ClientDown(connection)));
@@ -757,7 +758,7 @@ impl ReplicaLinks {
                 {
                     tracing::warn!(%client, more, "a client's connection ended: {end}");
                 }
-                self.guests.left(&client, util::now());
+                self.guests.left(&client, clock::now());
                 let connection = ConnectionId(token as u64);
                 self.told
                     .push_back((Who::Client(client), Event::ClientDown(connection)));

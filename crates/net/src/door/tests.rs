@@ -25,7 +25,7 @@ fn keeper() -> Keeper {
         handshakes: 1,
         strangers: BTreeMap::new(),
         turns: Turns::default(),
-        work: Work::new(util::now()),
+        work: Work::new(clock::now()),
         next_stranger: FIRST_STRANGER,
         dialers: Vec::new(),
         has_ended: mpsc::sync_channel(1).1,
@@ -42,7 +42,7 @@ fn keeper() -> Keeper {
 #[test]
 fn a_pause_ends_without_time_for_anybody() {
     let mut keeper = keeper();
-    let now = util::now();
+    let now = clock::now();
     keeper.pause_until = Some(now);
     keeper.work.spend(Duration::from_secs(10));
     keeper.receive(now);

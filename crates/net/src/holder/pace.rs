@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn no_more_than_so_many_in_so_long() {
         let every = Duration::from_millis(7_500);
-        let begin = crate::util::now();
+        let begin = crate::clock::now();
         let mut pace = Pace::new(every, begin);
         let step = Duration::from_millis(100);
         let mut taken = 0;

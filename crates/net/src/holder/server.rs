@@ -13,8 +13,9 @@ use quorate_wire::{Decode, Digest, Encode, EpochCertificate, RecoveryStatement, 
 use super::pace::{Pace, pace};
 use super::talk::{Answer, Ask, Wanted, Whose};
 use super::{ANSWER_TIMEOUT, ASK_TIMEOUT, Vault, VaultError, read_whole};
+use crate::clock;
 use crate::group::Group;
-use crate::util::{self, LogLimit};
+use crate::log_limit::LogLimit;
 
 /// Why a key holder can't go on.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +85,7 @@ impl<V: Vault> Holder<V> {
         let own = rustix::process::getuid().as_raw();
         let mode = if user == own { 0o600 } else { 0o666 };
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io_error)?;
-        let paced = || Pace::new(pace(group), util::now());
+        let paced = || Pace::new(pace(group), clock::now());
         Ok(Holder {
             listener,
             path: path.into(),
@@ -174,7 +175,7 @@ impl<V: Vault> Holder<V> {
             }
         };
         let answer = answer.map_err(Refusal::Ours)?;
-        self.pace(&ask.statement).took(util::now());
+        self.pace(&ask.statement).took(clock::now());
         Ok(answer)
     }
 
@@ -187,7 +188,7 @@ impl<V: Vault> Holder<V> {
 
     /// For how long no other one of this kind is signed, since there were so many of late.
     fn waits(&mut self, kind: &Wanted) -> Option<Duration> {
-        let wait = self.pace(kind).wait(util::now());
+        let wait = self.pace(kind).wait(clock::now());
         if wait.is_zero() {
             return None;
         }

@@ -72,7 +72,7 @@ fn who_asks_without_end_is_given_few() {
     let group = group().with_protocol(protocol);
     let socket = start_in(&group, directory.path(), own_user());
     let client = HolderClient::new(&socket, &group, ME).unwrap();
-    let begin = util::now();
+    let begin = clock::now();
     let mut given = 0;
     let mut count = |said: Result<u64, AskError>| match said {
         Ok(counter) => {

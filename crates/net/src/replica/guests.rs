@@ -215,8 +215,8 @@ impl Guests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
     use crate::hub::SourceId;
-    use crate::util;
 
     fn key(number: u8, at: u8) -> PublicKey {
         PublicKey([[number; 16], [at; 16]].concat().try_into().unwrap())
@@ -257,7 +257,7 @@ mod tests {
     fn house() -> House {
         House {
             guests: Guests::default(),
-            now: util::now(),
+            now: clock::now(),
         }
     }
 

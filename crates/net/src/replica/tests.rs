@@ -32,9 +32,9 @@ fn links_do_not_outlive_their_door() {
     links.door = Door::open(options, |_, _| Vec::new(), links.waker()).unwrap();
 
     let mut client = ClientLinks::connect(&group, &Identity::new(&key(9))).unwrap();
-    let until = util::now() + PATIENCE;
+    let until = clock::now() + PATIENCE;
     let told = loop {
-        assert!(util::now() < until, "nobody notices");
+        assert!(clock::now() < until, "nobody notices");
         client.poll(Some(Duration::from_millis(5))).unwrap();
         client.flush();
         if let Err(e) = links.poll(Some(Duration::from_millis(5))) {

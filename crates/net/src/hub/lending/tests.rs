@@ -9,12 +9,12 @@ use rustls::{ClientConnection, StreamOwned};
 
 use super::super::{HubLimits, Item, SourceId};
 use super::*;
+use crate::clock;
 use crate::frame::{Frame, LinkEnd};
 use crate::group::{Files, Group, Purpose};
 use crate::link::{Link, LinkLimits, Opening};
 use crate::outbox::OutboxLimits;
 use crate::tls::{self, Identity};
-use crate::util;
 
 /// More than anything here takes on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -130,9 +130,9 @@ fn take(hub: &mut Hub<()>, mut peer: Peer, bytes: usize) -> (Vec<u8>, Peer) {
 
 /// Goes on with polls until something is so.
 fn poll_until(hub: &mut Hub<()>, mut is_so: impl FnMut(&Hub<()>) -> bool) {
-    let until = util::now() + PATIENCE;
+    let until = clock::now() + PATIENCE;
     while !is_so(hub) {
-        assert!(util::now() < until, "it is so in time");
+        assert!(clock::now() < until, "it is so in time");
         hub.poll(Some(Duration::from_millis(10)), |_, _| {})
             .unwrap();
     }
