@@ -36,9 +36,6 @@ const GUESTS: usize = 64;
 /// many puts out its own, one by one.
 const OBJECTS: usize = 1024;
 
-/// For how many sets of prefixes what is given is kept with one object. Only objects that a link with a prefix is about have any.
-const NAMED: usize = 4;
-
 /// What one credential gives, by its place among the guest's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
@@ -60,7 +57,8 @@ pub(crate) struct Decision {
     pub prefixes: Box<[Bytes]>,
     /// What is given where no name is used, or names are not limited.
     pub unnamed: Given,
-    /// What is given for names, by the prefixes that they have.
+    /// What is given for names, by the prefixes that they have. Of these the longest tells the others, so there is no more than one for each prefix and
+    /// one for none; and all objects of a guest together have no more prefixes than it has links.
     named: Vec<(Prefixes, Given)>,
 }
 
@@ -87,6 +85,12 @@ impl Given {
 pub(crate) type Prefixes = u128;
 
 const _: () = assert!(MAX_LINKS_PER_SUBJECT as u32 <= Prefixes::BITS);
+
+/// Which of some prefixes a name has.
+pub(crate) fn prefixes_of(prefixes: &[Bytes], name: &[u8]) -> Prefixes {
+    let has = prefixes.iter().map(|prefix| name.starts_with(prefix));
+    has.fold(0, |bits, has| bits << 1 | Prefixes::from(has))
+}
 
 impl Decision {
     pub fn new(
@@ -123,12 +127,6 @@ impl Decision {
         let reached = Some(unnamed.content()?);
         let near = steps < MAX_STEPS;
         near.then(|| Decision::new(place, Some(steps), reached, Box::default(), unnamed))
-    }
-
-    /// Which prefixes a name has.
-    pub fn prefixes_of(&self, name: &[u8]) -> Prefixes {
-        let has = self.prefixes.iter().map(|prefix| name.starts_with(prefix));
-        has.fold(0, |bits, has| bits << 1 | Prefixes::from(has))
     }
 
     /// What is given for a name that has these, if that is known.
@@ -186,11 +184,7 @@ impl Decisions {
         let Some(slot) = slot.filter(|slot| slot.ino == ino && slot.held == operation) else {
             return;
         };
-        let named = &mut slot.decision.named;
-        if named.len() >= NAMED {
-            named.remove(0);
-        }
-        named.push((prefixes, given));
+        slot.decision.named.push((prefixes, given));
     }
 
     pub fn forget(&mut self, ino: Ino) {

@@ -58,6 +58,9 @@ pub(crate) struct Guest {
     has_changed: Cell<bool>,
     /// Ways that were walked in this operation, since its last change.
     walked: RefCell<BTreeMap<Ino, Arc<[Walk]>>>,
+    /// How often its credentials were held against some ways.
+    #[cfg(test)]
+    pub(crate) asked: Cell<usize>,
 }
 
 /// How many objects' ways are kept while one operation is at work: few have more than one.
@@ -209,6 +212,8 @@ impl Guest {
 
     /// What each credential gives; only those that give something.
     fn parts(&self, walks: &[Walk], rights: Rights, name: Option<&[u8]>) -> Vec<Part> {
+        #[cfg(test)]
+        self.asked.set(self.asked.get() + 1);
         let ways = &ways(walks);
         let parts = self.grants.iter().zip(0..).map(|(kept, by)| Part {
             by,
@@ -312,6 +317,8 @@ impl Fs<'_, '_> {
             now,
             has_changed: Cell::new(false),
             walked: RefCell::default(),
+            #[cfg(test)]
+            asked: Cell::new(0),
         })
     }
 

@@ -2,6 +2,8 @@
 //!
 //! A chain is verified once, when it comes. What is kept is its bytes, in rows that nobody else writes; the rest is read from them again.
 
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use bytes::Bytes;
@@ -29,8 +31,8 @@ const MAX_PAGE_BYTES: usize = 512 << 10;
 /// How many rows that end are looked through for a credential, where there are as many as there can be.
 const ENDS_LOOKED_AT: usize = 256;
 
-/// And where the links of its rows are about so many objects, each of which may be deep down.
-const MAX_PAGE_OBJECTS: usize = 512;
+/// And where so many steps were gone for its rows, up from what their links are about: each may be deep down and have many names.
+const MAX_PAGE_STEPS: usize = 8_192;
 
 /// A credential that is kept.
 #[derive(Debug)]
@@ -84,6 +86,40 @@ fn objects(grant: &Grant) -> Vec<Ino> {
         }
     }
     objects
+}
+
+/// The ways of the objects that a page of a listing tells of. Each is read once; the steps count as often as they are looked at, since each link is
+/// held against them.
+#[derive(Default)]
+struct Ways {
+    known: BTreeMap<Ino, Arc<[Walk]>>,
+    steps: usize,
+}
+
+impl Ways {
+    /// None where the object is gone.
+    fn of(&mut self, fs: &Fs<'_, '_>, ino: Ino) -> Done<Arc<[Walk]>> {
+        let walks = match self.known.get(&ino) {
+            Some(walks) => {
+                self.steps += walks.iter().map(Vec::len).sum::<usize>();
+                return Ok(walks.clone());
+            }
+            None => match fs.walks_and_steps(ino, true) {
+                Ok((walks, steps)) => {
+                    self.steps += steps;
+                    walks
+                }
+                Err(Stop::Refused(_)) => {
+                    self.steps += 1;
+                    Vec::new()
+                }
+                Err(fault) => return Err(fault),
+            },
+        };
+        let walks: Arc<[Walk]> = walks.into();
+        self.known.insert(ino, walks.clone());
+        Ok(walks)
+    }
 }
 
 impl Fs<'_, '_> {
@@ -414,26 +450,29 @@ impl Fs<'_, '_> {
     /// A page of a listing: so many of these rows at most, where there is one more if there are more.
     fn tell(&self, found: Vec<(Bytes, Bytes)>, limit: usize, about: Option<Ino>) -> Done<Answer> {
         let mut more = found.len() > limit;
-        let (mut next, mut bytes_told, mut walked) = (None, 0, 0);
+        let (mut next, mut bytes_told) = (None, 0);
+        let mut ways = Ways::default();
         let mut grants = Vec::new();
         for (key, bytes) in found.into_iter().take(limit) {
             // Rows may be as long as chains and paths can be; what follows comes with the next page.
             bytes_told += bytes.len() + MAX_PATH_BYTES;
             let kept = Kept::read(&key, bytes)?;
-            let objects = objects(&kept.grant);
-            walked += objects.len();
-            if (bytes_told > MAX_PAGE_BYTES || walked > MAX_PAGE_OBJECTS) && next.is_some() {
+            if (bytes_told > MAX_PAGE_BYTES || ways.steps > MAX_PAGE_STEPS) && next.is_some() {
                 more = true;
                 break;
             }
+            let objects = objects(&kept.grant);
+            // Whether it is revoked is asked of each link for each one above it.
+            let links = kept.grant.reaches.len();
+            ways.steps += links * (links + 1) / 2;
             next = Some(GrantPlace {
                 subject: kept.grant.subject,
                 id: kept.grant.id,
             });
-            let reaches = self.reaches(&kept.grant, &objects)?;
+            let reaches = self.reaches(&kept.grant, &objects, &mut ways)?;
             // Where it comes to nothing, it is for people to see where it was to come to.
             let place = reaches.or(objects.first().copied()).unwrap_or(Ino(0));
-            if !self.is_about(&kept, place, about)? {
+            if !self.is_about(&kept, place, about, &mut ways)? {
                 continue;
             }
             let written = rationed(&kept.grant).map(|(_, reach)| self.written_under(reach));
@@ -442,7 +481,7 @@ impl Fs<'_, '_> {
                 written: written.collect::<Done<_>>()?,
                 reaches,
                 path: match is_told {
-                    true => self.path_of(place)?,
+                    true => self.path_of(place, &mut ways)?,
                     false => None,
                 },
                 is_revoked: self.is_revoked(&kept)?,
@@ -454,11 +493,10 @@ impl Fs<'_, '_> {
     }
 
     /// Where an object is, for people; no longer than a listing can bear.
-    fn path_of(&self, ino: Ino) -> Done<Option<Bytes>> {
-        let walk = match self.walks(ino, true) {
-            Ok(mut walks) => walks.swap_remove(0),
-            Err(Stop::Refused(_)) => return Ok(None),
-            Err(fault) => return Err(fault),
+    fn path_of(&self, ino: Ino, ways: &mut Ways) -> Done<Option<Bytes>> {
+        let walks = ways.of(self, ino)?;
+        let Some(walk) = walks.first() else {
+            return Ok(None);
         };
         if ino == Ino::ROOT {
             return Ok(Some(Bytes::from_static(b"/")));
@@ -474,13 +512,9 @@ impl Fs<'_, '_> {
     }
 
     /// Which of the objects of a credential's links is in the scope of all of them. There is one at most: all others are above it.
-    fn reaches(&self, grant: &Grant, objects: &[Ino]) -> Done<Option<Ino>> {
+    fn reaches(&self, grant: &Grant, objects: &[Ino], ways: &mut Ways) -> Done<Option<Ino>> {
         for ino in objects {
-            let walks = match self.walks(*ino, true) {
-                Ok(walks) => walks,
-                Err(Stop::Refused(_)) => continue,
-                Err(fault) => return Err(fault),
-            };
+            let walks = ways.of(self, *ino)?;
             let is_in = |walk: &Walk| {
                 let u = Use {
                     subject: grant.subject,
@@ -499,20 +533,17 @@ impl Fs<'_, '_> {
     }
 
     /// Whether a credential that comes to a place is about an object, something in it, or a tree that it is in.
-    fn is_about(&self, kept: &Kept, place: Ino, about: Option<Ino>) -> Done<bool> {
+    fn is_about(&self, kept: &Kept, place: Ino, about: Option<Ino>, ways: &mut Ways) -> Done<bool> {
         let (Some(about), Some(last)) = (about, kept.grant.reaches.last()) else {
             return Ok(about.is_none());
         };
         if place == about {
             return Ok(true);
         }
-        let is_below = |low: Ino, high: Ino| match self.walks(low, false) {
-            Ok(walks) => Ok(walks
-                .iter()
-                .flatten()
-                .any(|(step, _)| *step == object(high))),
-            Err(Stop::Refused(_)) => Ok(false),
-            Err(fault) => Err(fault),
+        let mut is_below = |low: Ino, high: Ino| {
+            let walks = ways.of(self, low)?;
+            let mut steps = walks.iter().flatten();
+            Ok::<bool, Stop>(steps.any(|(step, _)| *step == object(high)))
         };
         let is_in_it = last.scope.subtree && is_below(about, place)?;
         Ok(is_in_it || is_below(place, about)?)

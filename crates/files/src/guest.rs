@@ -2,6 +2,8 @@
 
 mod listing;
 mod shown;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use shown::Allowed;
 

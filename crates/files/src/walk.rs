@@ -51,14 +51,21 @@ impl Fs<'_, '_> {
     /// All ways of an object, one for each of its names; at least the one that is the object alone. `ESTALE` where it is gone. Names are
     /// read where they are wanted: they cost as much as the rest.
     pub fn walks(&self, ino: Ino, with_names: bool) -> Done<Vec<Walk>> {
+        Ok(self.walks_and_steps(ino, with_names)?.0)
+    }
+
+    /// The same, and how many steps were gone for it, also in vain.
+    pub fn walks_and_steps(&self, ino: Ino, with_names: bool) -> Done<(Vec<Walk>, usize)> {
         let inode = self.any_inode(ino)?;
         let alone = || Vec::from([(object(ino), Bytes::new())]);
         if ino == Ino::ROOT {
-            return Ok(Vec::from([alone()]));
+            return Ok((Vec::from([alone()]), 1));
         }
         let mut budget = MAX_STEPS_IN_ALL;
         let mut walks = Vec::new();
-        for place in self.places(ino, &inode)? {
+        let places = self.places(ino, &inode)?;
+        let names = places.len();
+        for place in places {
             if let Some(above) = self.climb(place.dir, with_names, &mut budget)? {
                 let name = self.name_at(place, with_names)?;
                 let walk = core::iter::once((object(ino), name)).chain(above);
@@ -68,7 +75,7 @@ impl Fs<'_, '_> {
         if walks.is_empty() {
             walks.push(alone());
         }
-        Ok(walks)
+        Ok((walks, names + MAX_STEPS_IN_ALL - budget))
     }
 
     fn places(&self, ino: Ino, inode: &Inode) -> Done<Vec<Place>> {

@@ -13,7 +13,8 @@ use crate::layout::{
     CHUNK_BYTES, CHUNKS_PER_OP, LINGERING_PER_OP, MAX_LOCKS, RECLAIM_PER_OP, REWRITTEN_PER_OP,
 };
 use crate::op::{
-    Action, CopyRange, Fallocate, FallocateMode, MAX_IO_BYTES, MAX_QUOTA_ROWS, Place, Target, Write,
+    Action, CopyRange, Fallocate, FallocateMode, LockKind, MAX_IO_BYTES, MAX_QUOTA_ROWS, Place,
+    Target, Write,
 };
 
 /// What a row takes beside its value, about.
@@ -59,9 +60,13 @@ pub(crate) fn weight(action: &Action) -> usize {
 
 /// What it takes to look for a row, in bytes that take as long.
 const SUMMARY: usize = 1024;
-/// The same of a page of a listing, and of credentials of many links or objects.
-const LISTING: usize = 256 << 10;
+/// The same of a page of a listing, of a credential of many links, and of the ways of the objects that many credentials are about.
+const LISTING: usize = 512 << 10;
 const CHAIN: usize = 512 << 10;
+const WAYS: usize = 2 << 20;
+/// Of each file that is held, since a guest is asked about by all its names; and of a lock, which may stand behind those of guests.
+const HELD_BY_NAMES: usize = 32 << 10;
+const BEHIND_LOCKS: usize = 64 << 10;
 
 /// About how many bytes an action reads and writes beside those of its request, where that is far more than the request has. Nobody
 /// needs to agree on it: by this a primary has clients take turns.
@@ -77,7 +82,10 @@ pub(crate) fn work(action: &Action) -> usize {
         // A guest's looks at many names that it does not show.
         Action::ReadDir(_) => LISTING,
         // Many signatures, or the places of many objects, take as long as so many bytes.
-        Action::PutCredential(_) | Action::Grants(_) | Action::PassedOn(_) => CHAIN,
+        Action::PutCredential(_) => CHAIN,
+        Action::Grants(_) | Action::PassedOn(_) => WAYS,
+        Action::Hold(op) => op.keep.len() * HELD_BY_NAMES,
+        Action::Lock(op) if op.kind != LockKind::Unlock => BEHIND_LOCKS,
         _ => 0,
     }
 }
@@ -175,6 +183,21 @@ mod tests {
             data: Bytes::from_static(b"x"),
         });
         assert_eq!(work(&write), 0);
+    }
+
+    /// What a guest can have looked at by many ways is work, however short it is to ask for; to let go is none.
+    #[test]
+    fn looking_at_many_names_is_work() {
+        use crate::op::{Hold, MAX_HELD_AT_ONCE};
+
+        let hold = |keep: usize, let_go: usize| {
+            work(&Action::Hold(Hold {
+                keep: alloc::vec![Ino(2); keep],
+                let_go: alloc::vec![Ino(2); let_go],
+            }))
+        };
+        assert_eq!(hold(0, MAX_HELD_AT_ONCE), 0);
+        assert!(hold(MAX_HELD_AT_ONCE, 0) >= 8 << 20);
     }
 
     fn written(target: Target, place: Place, len: usize) -> usize {

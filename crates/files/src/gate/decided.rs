@@ -7,7 +7,7 @@ use quorate_credential::Rights;
 use quorate_wire::mutants::{Mutant, is_on};
 
 use super::{ANY, Guest};
-use crate::decisions::{Decision, Decisions, Given};
+use crate::decisions::{Decision, Decisions, Given, prefixes_of};
 use crate::fs::{Done, Fs, Stop};
 use crate::layout::Inode;
 use crate::types::{Ino, Kind};
@@ -139,7 +139,7 @@ impl Fs<'_, '_> {
     ) -> Done<T> {
         let known = |decision: &Decision| match name {
             Some(name) if !decision.prefixes.is_empty() => {
-                let prefixes = decision.prefixes_of(name);
+                let prefixes = prefixes_of(&decision.prefixes, name);
                 let given = decision.named(prefixes).map(&ask);
                 given.ok_or((name, prefixes))
             }

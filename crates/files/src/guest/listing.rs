@@ -1,12 +1,16 @@
 //! Listings by guests: the names that they may list, with attributes as they see them.
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use bytes::Bytes;
 use quorate_credential::Rights;
 use quorate_state::{Fault, Txn};
 
-use super::refused;
+use super::{Allowed, refused};
 use crate::answer::{Answer, Attr, Entries, Entry, Outcome};
+use crate::decisions::{Prefixes, prefixes_of};
 use crate::fs::{Caller, Done, Fs};
 use crate::gate::Guest;
 use crate::needs::object;
@@ -16,7 +20,9 @@ use crate::types::{Ino, Kind};
 use crate::walk::MAX_NAMES;
 
 /// How many names one listing looks at for those that a guest may see, before it has the guest ask again.
-const NAMES_PER_LISTING: usize = 16_384;
+const NAMES_PER_LISTING: usize = 4_096;
+/// As how many a page counts at least, however few the guest wants at once: there are rows to read for each.
+const LEAST_OF_A_PAGE: usize = 32;
 /// Where objects have several names, a page ends before it has looked at more ways than this: each name is one.
 const WAYS_PER_LISTING: usize = 256;
 
@@ -28,14 +34,15 @@ pub(super) fn list(
     op: &ReadDir,
 ) -> Result<Outcome, Fault> {
     let (mut op, mut looked_at) = (op.clone(), 0);
+    let mut by_name = ByName::default();
     loop {
         let outcome = run_read(txn, caller, &Action::ReadDir(op.clone()))?;
         let Outcome(Ok(Answer::Entries(page))) = outcome else {
             return Ok(outcome);
         };
-        looked_at += page.entries.len();
+        looked_at += page.entries.len().max(LEAST_OF_A_PAGE);
         let fs = Fs::new(txn, caller)?;
-        let page = match fs.listed_to(guest, object(&op.target), page) {
+        let page = match fs.listed_to(guest, object(&op.target), page, &mut by_name) {
             Ok(page) => page,
             Err(stop) => return refused(stop),
         };
@@ -46,9 +53,46 @@ pub(super) fn list(
     }
 }
 
+/// What a guest may do with what has a name in the directory that is listed: by the prefixes that the name has, of those to which credentials limit
+/// names in there. However many names there are, that differs no more often than there are prefixes. It is the listing's own: what is remembered of a
+/// directory beyond the operation makes room for whatever else is looked at.
+#[derive(Default)]
+struct ByName {
+    prefixes: Option<Box<[Bytes]>>,
+    allowed: BTreeMap<Prefixes, Option<Allowed>>,
+}
+
+impl ByName {
+    fn allowed(
+        &mut self,
+        fs: &Fs<'_, '_>,
+        guest: &Guest,
+        dir: Ino,
+        name: &[u8],
+    ) -> Done<Option<Allowed>> {
+        let prefixes = match &mut self.prefixes {
+            Some(prefixes) => prefixes,
+            unknown => unknown.insert(fs.decided(guest, dir, |known| known.prefixes.clone())?),
+        };
+        let has = prefixes_of(prefixes, name);
+        if let Some(known) = self.allowed.get(&has) {
+            return Ok(known.clone());
+        }
+        let allowed = fs.listed_as(guest, dir, name)?;
+        self.allowed.insert(has, allowed.clone());
+        Ok(allowed)
+    }
+}
+
 impl Fs<'_, '_> {
     /// The entries of a directory that the guest may list, with the attributes of those that it may look at.
-    fn listed_to(&self, guest: &Guest, dir: Ino, mut page: Entries) -> Done<Entries> {
+    fn listed_to(
+        &self,
+        guest: &Guest,
+        dir: Ino,
+        mut page: Entries,
+        by_name: &mut ByName,
+    ) -> Done<Entries> {
         let mut own = self.attr(dir, &self.inode(dir)?);
         self.allowed_on(guest, dir)?.cut(&mut own);
         let mut entries = Vec::with_capacity(page.entries.len());
@@ -70,7 +114,7 @@ impl Fs<'_, '_> {
                     }
                 }
                 name => {
-                    let Some(mut allowed) = self.listed_as(guest, dir, name)? else {
+                    let Some(mut allowed) = by_name.allowed(self, guest, dir, name)? else {
                         continue;
                     };
                     if let Some(mut attr) = entry.attr.take() {

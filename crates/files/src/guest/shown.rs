@@ -18,7 +18,7 @@ use crate::service::run_read;
 use crate::types::{Ino, Kind};
 
 /// What a guest's credentials give with an object.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Allowed {
     /// All together.
     pub rights: Rights,

@@ -18,7 +18,7 @@ use crate::sharing::{MEMBER, Volume, terms};
 const BOB: u8 = 1;
 
 /// Puts a volume's rows where reads of them are counted.
-fn count(v: &mut Volume) -> Reads {
+pub fn count(v: &mut Volume) -> Reads {
     let entries = v.contents();
     let nodes = Default::default();
     let inner = MemorySnapshot { entries, nodes };
@@ -164,6 +164,35 @@ fn names_are_found_behind_any_number() -> Result<()> {
         .collect();
     assert_eq!(names, [b"pub-last"]);
     Ok(())
+}
+
+/// Who may list none of very many names has a bounded number of them looked at for each page, and of fewer where it asks for small pages.
+#[test]
+fn a_page_looks_at_so_many_names() {
+    let mut v = Volume::new();
+    let dir = v.dir(Ino::ROOT, b"dir");
+    crowd(&mut v, dir, 20_000);
+    let mut t = terms(BOB, dir.0);
+    t.caveats.push(Caveat::NamePrefix("pub-".into()));
+    let chain = v.issue(BOB, t);
+    v.put(BOB, &chain).unwrap();
+    let reads = count(&mut v);
+    for count in [MAX_ENTRIES, 10, 1] {
+        let op = ReadDir {
+            target: Target::Ino(dir),
+            cookie: 2,
+            count,
+            plus: true,
+        };
+        reads.take();
+        let Ok(Answer::Entries(page)) = v.run(BOB, Action::ReadDir(op)) else {
+            panic!("no page");
+        };
+        assert!(page.entries.is_empty() && !page.end && page.next > 100);
+        // With and without memory, of which `contents` is no part.
+        let each = reads.take() / 2;
+        assert!(each < 20_000, "{each} rows in pages of {count}");
+    }
 }
 
 /// Who changes a part of the mode that it sees takes no bits away that it is not shown.

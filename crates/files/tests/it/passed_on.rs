@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use quorate_credential::{Chain, Rights};
+use quorate_credential::{Caveat, Chain, Rights};
 use quorate_files::op::*;
-use quorate_files::{Action, Errno, Ino};
+use quorate_files::{Action, Answer, Errno, Ino};
 use quorate_wire::Digest;
 
 use crate::common::Result;
+use crate::guest_listing::count;
 use crate::sharing::{MEMBER, Volume, key, public, terms};
 
 /// A part of a chain, for so many seconds.
@@ -121,10 +122,66 @@ fn they_come_in_pages() -> Result<()> {
             after,
             count: 100,
         };
-        let quorate_files::Answer::Grants(page) = v.run(1, Action::PassedOn(op))? else {
+        let Answer::Grants(page) = v.run(1, Action::PassedOn(op))? else {
             panic!("no page");
         };
         assert_eq!(page.grants.len(), expected);
+    }
+    Ok(())
+}
+
+/// What was passed on is about files with many names deep down: a page ends when it has gone so many steps up from them, and nothing is left out.
+#[test]
+fn pages_go_so_many_steps() -> Result<()> {
+    let mut v = Volume::new();
+    let mut deep = v.dir(Ino::ROOT, b"shared");
+    let shared = deep;
+    for _ in 0..60 {
+        deep = v.dir(deep, b"dir");
+    }
+    let mut t = terms(1, shared.0);
+    t.caveats.push(Caveat::NamePrefix("d".into()));
+    let bob = v.issue(1, t);
+    v.put(1, &bob)?;
+    let mut all = BTreeSet::new();
+    for to in 10..70 {
+        // Each about a file of its own, that has 20 names.
+        let name = |n: usize| format!("file {to} {n}");
+        let file = v.file(deep, name(0).as_bytes());
+        for n in 1..20 {
+            v.link(MEMBER, file, deep, name(n).as_bytes())?;
+        }
+        let mut t = terms(to, file.0);
+        t.depth = 4;
+        t.window.not_after = v.second() + 1000;
+        let chain = bob.delegate(&key(1), t).unwrap();
+        all.insert(v.put(to, &chain)?);
+    }
+    let reads = count(&mut v);
+    for about in [None, Some(deep)] {
+        let (mut found, mut after, mut pages) = (BTreeSet::new(), None, 0);
+        loop {
+            let op = PassedOn {
+                link: bob.id(),
+                about,
+                after,
+                count: 256,
+            };
+            reads.take();
+            let Answer::Grants(page) = v.run(1, Action::PassedOn(op))? else {
+                panic!("no page");
+            };
+            // With and without memory.
+            let each = reads.take() / 2;
+            assert!(each < 25_000, "{each} rows");
+            found.extend(page.grants.iter().map(|kept| v.chain(kept).id()));
+            assert!(page.grants.iter().all(|kept| kept.reaches.is_some()));
+            (after, pages) = (page.next, pages + 1);
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!(found == all && pages < all.len());
     }
     Ok(())
 }
