@@ -79,7 +79,7 @@ impl Agreement {
     pub(crate) fn on_client_key(&mut self, client: ClientId, key: MacKey) -> Result<(), Rejected> {
         if !self.config.clients.contains(&client) {
             // Its MACs count for nothing.
-            self.on_guest(client)?;
+            self.on_guest(client, None)?;
             self.accept_proposals();
             return Ok(());
         }

@@ -425,6 +425,7 @@ impl Agreement {
                 Ok(())
             }
             Input::ClientKey(client, key) => self.on_client_key(client, key),
+            Input::Guest(client, is_owners) => self.on_guest(client, Some(is_owners)),
             Input::ClientKeyGone(client, key) => {
                 self.on_client_key_gone(&client, &key);
                 Ok(())

@@ -10,7 +10,7 @@
 //!   can let in;
 //! - they accuse nobody: what they ask is no claim against a primary. A faulty one can leave guests waiting, and they can't unseat a correct one.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
 use quorate_wire::message::{AuthRequest, Batch};
@@ -32,13 +32,15 @@ const MAX_SPARED: usize = 256;
 const SHOWN_AT_ONCE: u64 = 2 * MAX_GUESTS as u64;
 const SHOWN_IN_A_SECOND: u64 = 8;
 /// How many a correct primary tells of: less, also with those whom it is spared, so that backups' budgets for it last, and guests who come and
-/// go, each with another key, make no backup refuse a proposal.
-const INTRODUCED_AT_ONCE: u64 = MAX_GUESTS as u64 - 64;
-const INTRODUCED_IN_A_SECOND: u64 = SHOWN_IN_A_SECOND / 2;
+/// go, each with another key, make no backup refuse a proposal. As many of those to whom the owner itself has granted something as of the others: who
+/// may pass on can name as many keys as it likes, and would leave nothing to anybody else.
+const INTRODUCED_AT_ONCE: u64 = 96;
+const INTRODUCED_IN_A_SECOND: u64 = SHOWN_IN_A_SECOND / 4;
 /// One guest, in the parts of which so many come in a millisecond.
 const ONE: u64 = 1_000;
 
-const _: () = assert!(MAX_SPARED as u64 + INTRODUCED_AT_ONCE < SHOWN_AT_ONCE);
+const _: () = assert!(MAX_SPARED as u64 + 2 * INTRODUCED_AT_ONCE < SHOWN_AT_ONCE);
+const _: () = assert!(2 * INTRODUCED_IN_A_SECOND < SHOWN_IN_A_SECOND);
 
 /// So many clients, those noted last.
 #[derive(Clone, Debug, Default)]
@@ -72,14 +74,16 @@ impl Latest {
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guests {
-    /// Those with a link here.
-    here: BTreeSet<ClientId>,
+    /// Those with a link here; of each whether the owner itself has granted what it has come by.
+    here: BTreeMap<ClientId, bool>,
     /// Those of proposals that were accepted here, or whose signature was right in one; and those whom this replica has introduced.
     shown: Latest,
     /// The latest of these.
     spared: Latest,
-    /// What each primary has left of those it may tell of.
+    /// What each other primary has left of those it may tell of.
     budgets: BTreeMap<ReplicaId, Budget>,
+    /// What this one has: of the owner's own guests, and of others.
+    introduced: [Option<Budget>; 2],
 }
 
 impl Guests {
@@ -101,16 +105,21 @@ impl Guests {
 }
 
 impl Agreement {
-    /// A link with a client that the group does not name.
-    pub(crate) fn on_guest(&mut self, client: ClientId) -> Result<(), Rejected> {
+    /// A link with a client that the group does not name; whether the owner itself lets it in, where that is said.
+    pub(crate) fn on_guest(
+        &mut self,
+        client: ClientId,
+        is_owners: Option<bool>,
+    ) -> Result<(), Rejected> {
         if !self.config.guests {
             return Err(Rejected::BadAuthentication);
         }
         let guests = &mut self.guests.here;
-        if guests.len() >= MAX_GUESTS && !guests.contains(&client) {
+        if guests.len() >= MAX_GUESTS && !guests.contains_key(&client) {
             return Err(Rejected::TooOften);
         }
-        guests.insert(client);
+        let known = guests.entry(client).or_insert(false);
+        *known = is_owners.unwrap_or(*known);
         Ok(())
     }
 
@@ -130,7 +139,7 @@ impl Agreement {
 
     /// Whether this replica has, or had of late, a link with a guest.
     pub(crate) fn is_guest_here(&self, client: &ClientId) -> bool {
-        self.guests.here.contains(client)
+        self.guests.here.contains_key(client)
     }
 
     /// Whether a guest is known, by a link or by a proposal.
@@ -148,9 +157,10 @@ impl Agreement {
             self.guests.show(*client);
             return Ok(());
         }
-        let (me, now) = (self.config.me, self.now.mono);
+        let now = self.now.mono;
         let new = || Budget::new(INTRODUCED_AT_ONCE * ONE, INTRODUCED_IN_A_SECOND, now);
-        let budget = self.guests.budgets.entry(me).or_insert_with(new);
+        let is_owners = self.guests.here.get(client).is_some_and(|is| *is);
+        let budget = self.guests.introduced[usize::from(is_owners)].get_or_insert_with(new);
         if !budget.is_open(now) {
             return Err(Rejected::TooOften);
         }

@@ -106,6 +106,9 @@ pub enum Input {
     PeerLink(ReplicaId, bool),
     /// A link with a client stands, with this key for its authenticators. Whom the group does not name is a guest.
     ClientKey(ClientId, MacKey),
+    /// The next link is one of a guest's; and whether the owner itself has granted what it has come by, or others have passed that on. Of whom this is
+    /// not said, others have.
+    Guest(ClientId, bool),
     /// The link with a client that had this key is gone.
     ClientKeyGone(ClientId, MacKey),
     /// A client that the group does not name has been gone for long: what is known of it can be forgotten.

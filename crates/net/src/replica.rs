@@ -106,6 +106,13 @@ pub enum Event {
         /// The key for the MACs on requests that the client makes from now on.
         mac_key: MacKey,
     },
+    /// The next connection is one of a client that came by a credential.
+    GuestComes {
+        /// Whose.
+        client: ClientId,
+        /// Whether the owner itself has granted the credential, or others have passed it on.
+        is_owners: bool,
+    },
     /// A client says something; TLS vouches for it.
     Client(ConnectionId, ClientMessage),
     /// A client's connection has ended.
@@ -639,6 +646,11 @@ impl ReplicaLinks {
             self.on_guest_gone(gone);
         }
         self.clients.insert(guest.key, known);
+        let comes = Event::GuestComes {
+            client: guest.key,
+            is_owners: self.guests.is_owners(&guest.key),
+        };
+        self.told.push_back((Who::Client(guest.key), comes));
         if self.welcome(guest.key, known, CONNECTIONS_PER_GUEST, link)? {
             self.guests.came(&guest.key);
         }

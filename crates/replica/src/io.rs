@@ -29,6 +29,9 @@ pub enum Input {
     PeerLink(ReplicaId, bool),
     /// A client connected and proved its key.
     ClientUp(ConnectionId, ClientId, MacKey),
+    /// The next connection is one of a client that the group does not name; and whether the owner itself has granted what it has come by, or others
+    /// have passed that on.
+    Guest(ClientId, bool),
     /// A client's connection is gone.
     ClientDown(ConnectionId),
     /// A client that the group does not name has been gone for long.

@@ -233,6 +233,9 @@ impl<S: Service> Replica<S> {
                 self.clients.up(connection, client, key.clone());
                 self.agree(now, AgreementInput::ClientKey(client, key));
             }
+            Input::Guest(client, is_owners) => {
+                self.agree(now, AgreementInput::Guest(client, is_owners));
+            }
             Input::ClientDown(connection) => {
                 if let Some((client, key)) = self.clients.down(connection) {
                     self.agree(now, AgreementInput::ClientKeyGone(client, key));

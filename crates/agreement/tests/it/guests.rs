@@ -9,6 +9,9 @@ use quorate_wire::{
 
 use crate::support::*;
 
+/// How many guests a primary introduces at once whose credentials were passed on.
+const INTRODUCED: usize = 96;
+
 fn guest_key(number: u32) -> KeyPair {
     let mut seed = [0xa5; 32];
     seed[..4].copy_from_slice(&number.to_le_bytes());
@@ -199,7 +202,7 @@ fn a_primary_introduces_no_more_than_backups_believe() {
         }
         leave(&mut primary, 0, guest);
     }
-    assert_eq!(told, MAX_GUESTS - 64);
+    assert_eq!(told, INTRODUCED);
     // Who was introduced stays known; and there is room for new ones again.
     come(&mut primary, 0).unwrap();
     from_client(&mut primary, 0, asked(0, 2)).unwrap();
@@ -215,7 +218,7 @@ fn who_has_left_is_known_to_backups_as_to_the_primary() {
     let (all, at_once) = (704, 8);
     let mut ms = 0;
     for first in (0..all).step_by(at_once as usize) {
-        ms += 2_000;
+        ms += 4_000;
         for guest in first..first + at_once {
             come(&mut primary, guest).unwrap();
             come(&mut backup, guest).unwrap();
@@ -235,7 +238,7 @@ fn who_has_left_is_known_to_backups_as_to_the_primary() {
         taken += usize::from(from_client(&mut primary, ms, asked(guest, 2)).is_ok());
         leave(&mut primary, ms, guest);
     }
-    assert!(taken >= MAX_GUESTS - 64, "{taken}");
+    assert!(taken >= INTRODUCED, "{taken}");
     let ordered = order(&mut primary, &mut backup, ms);
     assert_eq!(ordered, (taken, taken));
 }
@@ -268,7 +271,32 @@ fn a_new_primary_proposes_nothing_that_guests_left_with_a_backup() {
         taken += usize::from(from_client(&mut next, 0, asked(guest, 1)).is_ok());
         leave(&mut next, 0, guest);
     }
-    assert_eq!(taken, MAX_GUESTS - 64);
+    assert_eq!(taken, INTRODUCED);
+}
+
+/// Whoever may pass on can have key after key come; that takes nothing from those to whom the owner itself has granted something, and the backups
+/// believe the primary of all of them.
+#[test]
+fn the_owners_guests_are_introduced_whatever_others_do() {
+    let (mut primary, mut backup) = (fresh_for_guests(0), fresh_for_guests(1));
+    let (mut churned, mut own) = (0, 0);
+    for guest in 0..1_000 {
+        let ms = 20 * Millis::from(guest);
+        come(&mut primary, guest).unwrap();
+        churned += usize::from(from_client(&mut primary, ms, asked(guest, 1)).is_ok());
+        leave(&mut primary, ms, guest);
+        if guest >= 900 {
+            let guest = 10_000 + guest;
+            let is_owners = Input::Guest(guest_key(guest).public(), true);
+            primary.handle(at(ms), is_owners).unwrap();
+            come(&mut primary, guest).unwrap();
+            own += usize::from(from_client(&mut primary, ms, asked(guest, 1)).is_ok());
+        }
+        let (proposed, accepted) = order(&mut primary, &mut backup, ms);
+        assert_eq!(proposed, accepted);
+    }
+    assert_eq!(own, 100);
+    assert!((INTRODUCED..200).contains(&churned), "{churned}");
 }
 
 /// What a guest waits for is no claim: however long that takes, its primary stays.

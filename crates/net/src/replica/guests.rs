@@ -165,6 +165,13 @@ impl Guests {
         self.places[at].as_client
     }
 
+    /// Whether the owner itself has granted what a guest has come by.
+    pub fn is_owners(&self, key: &ClientId) -> bool {
+        let place = self.by_key.get(key).map(|at| &self.places[*at]);
+        let seated = place.and_then(|place| place.guest.as_ref());
+        seated.is_some_and(|seated| seated.hosts.is_empty())
+    }
+
     /// A link of a guest stands.
     pub fn came(&mut self, key: &ClientId) {
         if let Some(seated) = self.seated(key) {

@@ -89,8 +89,15 @@ fn guests_come_in() {
         let to_carol = to_bob
             .delegate(&bob, terms(&carol, now() + 900, 0))
             .unwrap();
-        for (key, chain) in [(&bob, to_bob), (&carol, to_carol)] {
+        for (key, chain, from_owner) in [(&bob, to_bob, true), (&carol, to_carol, false)] {
             let guest = cluster.guest(key, chain);
+            let comes = cluster
+                .node(0)
+                .next(|e| matches!(e, Event::GuestComes { .. }));
+            let Event::GuestComes { client, is_owners } = comes else {
+                unreachable!()
+            };
+            assert_eq!((client, is_owners), (key.public(), from_owner));
             asks(&cluster, &guest, key);
         }
         let owner = cluster.client(&owner_key());

@@ -77,7 +77,7 @@ impl<S: Service> Core<S> {
         // what an older connection has brought. Nor need they, being of no older one; and they keep their order among themselves.
         let is_coming = matches!(
             arrived.what,
-            What::Other(Event::ClientUp { .. } | Event::GuestGone(_))
+            What::Other(Event::ClientUp { .. } | Event::GuestComes { .. } | Event::GuestGone(_))
         );
         let Some(verifying) = self.verifying.as_mut().filter(|_| !is_coming) else {
             return self.hand_over(arrived, Vec::new());
@@ -216,6 +216,7 @@ impl<S: Service> Core<S> {
                 Some(Input::Client(id(connection), message))
             }
             Event::ClientDown(connection) => Some(Input::ClientDown(id(connection))),
+            Event::GuestComes { client, is_owners } => Some(Input::Guest(client, is_owners)),
             Event::GuestGone(client) => Some(Input::GuestGone(client)),
         }
     }
