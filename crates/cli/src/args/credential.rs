@@ -90,7 +90,7 @@ pub struct Link {
     #[arg(long, value_name = "N")]
     pub serial: Option<u64>,
     /// A condition; at most one of each kind. prefix=NAME: only names directly in it that begin so. quota=BYTES: no more is
-    /// written; each name that is made counts as 256, so it bounds empty files too. tag=TEXT: for the audit log. ids=UID:GID: acts as this user and group. Repeatable.
+    /// written; each name that is made counts as 256, so it bounds empty files too, and what takes more of the volume as that (a block of 4096). tag=TEXT: for the audit log. ids=UID:GID: acts as this user and group. Repeatable.
     #[arg(long = "caveat", value_name = "KIND=VALUE", value_parser = parse_caveat)]
     pub caveats: Vec<Caveat>,
 }

@@ -15,12 +15,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use quorate_execution::Service;
-use quorate_files::op::{Make, Mkdir};
-use quorate_files::{Action, Admission, FileService, Genesis, Ino};
+use quorate_files::op::{Make, Mkdir, Place, Write};
+use quorate_files::{Action, Admission, FileService, Genesis, Ino, Target};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::Seq;
 
-use grants::{DIR_NAMES, DIRS, NAMES, VOLUME, key};
+use grants::{DIR_NAMES, DIRS, FILES, NAMES, VOLUME, key};
 use history::{Counts, History, call};
 
 /// Operations, and other things that happen, in a history.
@@ -58,6 +58,14 @@ fn prepare() -> (FileService, Arc<MemorySnapshot>) {
             mode: 0o666,
             umask: 0,
             verifier: None,
+        }));
+    }
+    // What guests write there later takes no more of the volume, so it counts as the bytes that it has.
+    for file in FILES {
+        run(Action::Write(Write {
+            target: Target::Ino(file),
+            place: Place::At(0),
+            data: "x".into(),
         }));
     }
     let layer = state.freeze(Seq(1));

@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use quorate_credential::{Caveat, Rights};
 use quorate_files::op::*;
-use quorate_files::{Action, Errno, Ino, Target};
+use quorate_files::{Action, Answer, Errno, Ino, Nothing, Target};
 
 use crate::common::{Result, set_attr};
 use crate::sharing::{MEMBER, Volume, refused, terms};
 
 const BOB: u8 = 1;
+const CAROL: u8 = 2;
 const ROOT: Ino = Ino::ROOT;
 
 /// A credential of Bob's, by which he acts as a user, with a serial of its own: which comes first depends on its digest.
@@ -146,6 +147,78 @@ fn names_are_paid_for() -> Result<()> {
     v.unlink(BOB, shared, b"h")?;
     refused(v.create(BOB, shared, b"a"), Errno::EDQUOT);
     assert_eq!(v.names(BOB, shared)?.len(), 6);
+    v.check();
+    Ok(())
+}
+
+/// An ACL that names so many users, as Linux has it.
+fn acl_of(users: u32) -> Bytes {
+    let entry = |tag: u16, id: u32| {
+        let perm = 7_u16;
+        [
+            &tag.to_le_bytes()[..],
+            &perm.to_le_bytes(),
+            &id.to_le_bytes(),
+        ]
+        .concat()
+    };
+    let mut acl = Vec::from([2_u32.to_le_bytes().to_vec(), entry(1, u32::MAX)]);
+    acl.extend((1000..1000 + users).map(|id| entry(2, id)));
+    acl.extend([4, 0x10, 0x20].map(|tag| entry(tag, u32::MAX)));
+    acl.concat().into()
+}
+
+/// A quota bounds what is taken of the volume: a byte takes a block where there was none, and what a new name gets from its directory counts too.
+#[test]
+fn quotas_bound_what_is_taken() -> Result<()> {
+    let mut v = Volume::new();
+    let shared = v.dir(ROOT, b"shared");
+    let file = v.file(shared, b"file");
+    let acl = SetXattr {
+        ino: shared,
+        name: Bytes::from_static(b"system.posix_acl_default"),
+        value: acl_of(50),
+        mode: XattrMode::Set,
+    };
+    let quota = 100 * 4096;
+    let mut t = terms(BOB, shared.0);
+    t.caveats.push(Caveat::ByteQuota(quota));
+    let bob = v.issue(BOB, t);
+    v.put(BOB, &bob)?;
+    let used = |v: &mut Volume| match v.run(MEMBER, Action::StatFs(Nothing)).unwrap() {
+        Answer::StatFs(stat) => stat.used,
+        other => panic!("{other:?}"),
+    };
+    let before = used(&mut v);
+    let mut written = 0;
+    for block in 1..200 {
+        let op = Write {
+            target: Target::Ino(file),
+            place: Place::At(block * 8192),
+            data: Bytes::from_static(b"x"),
+        };
+        match v.run(BOB, Action::Write(op)) {
+            Ok(_) => written += 1,
+            refused => assert_eq!(refused.map(drop), Err(Errno::EDQUOT)),
+        }
+    }
+    assert_eq!((written, used(&mut v) - before), (100, quota));
+
+    // Directories that inherit an ACL.
+    v.run(MEMBER, Action::SetXattr(acl))?;
+    let mut t = terms(CAROL, shared.0);
+    t.caveats.push(Caveat::ByteQuota(quota));
+    let carol = v.issue(CAROL, t);
+    v.put(CAROL, &carol)?;
+    let before = used(&mut v);
+    let mut made = 0;
+    while v
+        .mkdir(CAROL, shared, format!("dir {made}").as_bytes())
+        .is_ok()
+    {
+        made += 1;
+    }
+    assert!(made > 10 && used(&mut v) - before <= quota, "{made}");
     v.check();
     Ok(())
 }
