@@ -265,6 +265,12 @@ impl Memory {
         }
     }
 
+    /// Those who are known.
+    #[cfg(test)]
+    pub(crate) fn guests(&self) -> impl Iterator<Item = &Guest> {
+        self.seats.values().filter_map(|seat| seat.guest.as_deref())
+    }
+
     /// A guest as it is now, if what is known of it still holds. It is given back by [`Memory::keep`].
     pub fn take(&mut self, fs: &Fs<'_, '_>) -> Option<Box<Guest>> {
         self.operations += 1;

@@ -251,6 +251,17 @@ impl Guest {
         }
     }
 
+    /// The operation is over. Ways are no small thing to keep, and the next operation would go them anew.
+    pub fn rest(&self) {
+        self.walked.borrow_mut().clear();
+    }
+
+    /// Of how many objects the ways are in memory.
+    #[cfg(test)]
+    pub(crate) fn walked(&self) -> usize {
+        self.walked.borrow().len()
+    }
+
     /// Something has been changed by the operation: what was walked and decided may be otherwise now.
     pub fn has_changed(&self, fs: &Fs<'_, '_>) {
         self.has_changed.set(true);

@@ -52,6 +52,7 @@ pub(crate) fn run(
         action if is_simple(action) => read(fs, &guest, action),
         action => run_action(txn, caller, &guest, action),
     };
+    guest.rest();
     memory.borrow_mut().keep(caller.call.client, guest);
     outcome
 }

@@ -4,6 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use bytes::Bytes;
 use quorate_credential::{Caveat, Chain, ObjectId, Rights, Scope, Terms, VolumeId, Window};
@@ -11,8 +12,9 @@ use quorate_execution::{Call, Service};
 use quorate_state::{MemorySnapshot, State};
 use quorate_wire::{Digest, KeyPair, SessionId, Time};
 
-use super::listing;
+use super::{listing, run};
 use crate::answer::{Answer, Outcome};
+use crate::decisions::Memory;
 use crate::fs::{Caller, Fs};
 use crate::op::{Action, MAX_ENTRIES, Mkdir, Op, PutCredential, ReadDir, Target, Who};
 use crate::types::Ino;
@@ -155,4 +157,36 @@ fn names_are_judged_by_their_prefixes() {
     // For a name and what is below it, and a few for the directory itself and the one above.
     let asked = guest.asked.get();
     assert!(asked <= 2 * prefixes as usize + 10, "{asked}");
+}
+
+/// Ways are kept for the operation that goes them, and no longer: each may be long, and so may the names in it.
+#[test]
+fn ways_are_not_kept_between_operations() {
+    let mut v = Volume::new();
+    let dir = v.mkdir(Ino::ROOT, "dir");
+    v.share(dir, Rights::LOOKUP, 0, "d");
+    let deep = v.mkdir(dir, "deep");
+    let (call, who) = (call(GUEST), Who::root());
+    let caller = Caller {
+        call: &call,
+        who: &who,
+        admission: &v.admission,
+    };
+    let memory = RefCell::new(Memory::default());
+    let mut txn = v.state.begin();
+    let fs = Fs::new(&mut txn, &caller).unwrap();
+    let guest = fs.guest(call.client).unwrap();
+    let looked_up = Action::GetAttr(Target::Ino(deep));
+    fs.judge(&guest, &looked_up).unwrap();
+    assert!(guest.walked() > 0, "it goes some");
+    run(&mut txn, &caller, &memory, &looked_up)
+        .unwrap()
+        .0
+        .unwrap();
+    let kept: Vec<usize> = memory
+        .borrow()
+        .guests()
+        .map(|guest| guest.walked())
+        .collect();
+    assert_eq!(kept, [0]);
 }
