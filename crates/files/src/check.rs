@@ -192,7 +192,7 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
             tag::GUEST_SESSION => {
                 v.guests.insert(number(0)?, value(key, bytes)?);
             }
-            tag::GRANT..=tag::AUDIT | tag::AUDITED | tag::BELOW => {
+            tag::GRANT..=tag::AUDIT | tag::AUDITED | tag::BELOW | tag::SWEEP_AGAIN => {
                 sharing.push((key.clone(), bytes.clone()))
             }
             _ => return Err(odd()),

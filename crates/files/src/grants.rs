@@ -365,7 +365,26 @@ impl Fs<'_, '_> {
         }
         let mut sharing = self.sharing()?;
         sharing.sweep = found.get(SWEPT_PER_OP).map(|(key, _)| key.clone());
+        let again = layout::sweep_again_key();
+        if sharing.sweep.is_none() && self.txn.get(&again)?.is_some() {
+            self.txn.delete(again);
+            sharing.sweep = Some(Bytes::from_static(&[tag::GRANT]));
+        }
         self.put_sharing(&sharing);
+        Ok(())
+    }
+
+    /// Something more is revoked. A search that goes on comes to its end first, or whoever revokes all the time would keep it at the beginning.
+    pub fn sweep_for_more(&mut self) -> Done<()> {
+        let first = Bytes::from_static(&[tag::GRANT]);
+        let mut sharing = self.sharing()?;
+        match &sharing.sweep {
+            Some(at) if *at != first => self.txn.put(layout::sweep_again_key(), Bytes::new()),
+            _ => {
+                sharing.sweep = Some(first);
+                self.put_sharing(&sharing);
+            }
+        }
         Ok(())
     }
 

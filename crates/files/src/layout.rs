@@ -35,6 +35,7 @@
 //! | `2a` | [`Lingering`]: counts; absent where nothing lingers |
 //! | `2b` key | `u32`: how many `23` count against this key's share of the log; absent for none |
 //! | `2c` link subject chain | nothing: the `1c` with this subject and chain was passed on from this link, directly or by others. One for each of its links but the last |
+//! | `2d` | nothing: what was revoked while credentials are searched for it (`22`) is searched for from the first again. Absent where nothing is |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -156,6 +157,7 @@ pub(crate) mod tag {
     pub const LINGERING_ALL: u8 = 0x2a;
     pub const AUDITED: u8 = 0x2b;
     pub const BELOW: u8 = 0x2c;
+    pub const SWEEP_AGAIN: u8 = 0x2d;
 }
 
 record! {
@@ -322,7 +324,7 @@ record! {
         pub grants: u32,
         /// Revocations.
         pub revocations: u32,
-        /// Where the search for revoked credentials goes on: a key. None where it has come to the end since the last revocation.
+        /// Where the search for revoked credentials goes on: a key. None where none goes on.
         pub sweep: Option<Bytes>,
         /// How many rows the audit log ever had.
         pub audited: u64,
@@ -614,6 +616,10 @@ pub(crate) fn audited_key(share: PublicKey) -> Bytes {
 
 pub(crate) fn sharing_key() -> Bytes {
     join(tag::SHARING, &[], &[])
+}
+
+pub(crate) fn sweep_again_key() -> Bytes {
+    join(tag::SWEEP_AGAIN, &[], &[])
 }
 
 /// 32 bytes of a key that this crate made: the first or second of two in a row.

@@ -16,9 +16,7 @@ use crate::answer::{self, Answer, KeptRevocation};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
 use crate::grants::Kept;
-use crate::layout::{
-    self, MAX_REVOCATIONS, MAX_REVOCATIONS_PER_GRANT, Revocation, revocation_key, tag,
-};
+use crate::layout::{self, MAX_REVOCATIONS, MAX_REVOCATIONS_PER_GRANT, Revocation, revocation_key};
 use crate::op::{MAX_ROWS, Restore, RevocationPlace, Revocations, Revoke, Revoked, Serial};
 use crate::types::Nothing;
 
@@ -55,6 +53,10 @@ impl Fs<'_, '_> {
         let mut new = Revocation { below, until };
         let key = revocation_key(under, &op.what);
         match self.load::<Revocation>(&key)? {
+            // It says as much already.
+            Some(old) if old.below >= new.below && old.until >= new.until => {
+                return Ok(Answer::Done(Nothing));
+            }
             Some(old) => {
                 self.txn.delete(layout::expiry_key(old.until, &key));
                 // Taking back once more gives nothing back.
@@ -67,9 +69,7 @@ impl Fs<'_, '_> {
             .put(layout::expiry_key(new.until, &key), Bytes::new());
         self.put(key, &new);
         self.counters.shared += 1;
-        let mut sharing = self.sharing()?;
-        sharing.sweep = Some(Bytes::from_static(&[tag::GRANT]));
-        self.put_sharing(&sharing);
+        self.sweep_for_more()?;
         Ok(Answer::Done(Nothing))
     }
 

@@ -26,6 +26,7 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     let (mut below, mut below_rows): (Vec<Bytes>, Vec<Bytes>) = (Vec::new(), Vec::new());
     let mut audit: Vec<AuditRow> = Vec::new();
     let mut sharing: Option<Sharing> = None;
+    let mut sweeps_again = false;
     let mut share_counts: BTreeMap<PublicKey, u32> = BTreeMap::new();
     for (key, bytes) in rows {
         let odd = || format!("odd key {key:02x?}");
@@ -66,6 +67,7 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
             tag::EXPIRY => end_rows.push(key.clone()),
             tag::BELOW => below_rows.push(key.clone()),
             tag::SHARING => sharing = Some(value(key, bytes)?),
+            tag::SWEEP_AGAIN => sweeps_again = true,
             tag::AUDIT => audit.push(value(key, bytes)?),
             tag::AUDITED => {
                 share_counts.insert(PublicKey(first()?), value::<u32>(key, bytes)?);
@@ -99,6 +101,9 @@ pub(super) fn check(rows: &[(Bytes, Bytes)]) -> Result<(), String> {
     let Some(sharing) = sharing else {
         return want(rows.is_empty(), || "credentials without counts".into());
     };
+    want(sharing.sweep.is_some() || !sweeps_again, || {
+        "a search that does not go on is to begin again".into()
+    })?;
     let counted = (sharing.grants as usize, sharing.revocations);
     want(counted == (grants, revocations), || {
         format!("{grants} credentials and {revocations} revocations, {counted:?} are counted")

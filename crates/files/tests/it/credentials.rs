@@ -141,6 +141,54 @@ fn nothing_is_left_after_the_end() {
     v.check();
 }
 
+/// The search for what was revoked comes to its end whoever revokes all the time: the same again, or something that is new each time.
+#[test]
+fn who_revokes_all_the_time_keeps_no_search_from_its_end() -> Result<()> {
+    let mut keys: Vec<u8> = (1..=100).collect();
+    keys.sort_by_key(|key| public(*key).0);
+    let (last, guest) = (keys[99], keys[0]);
+    let of_nobody = |serial| {
+        let issuer = public(150);
+        Revoked::Epoch(Serial { issuer, serial })
+    };
+    let again: [&dyn Fn(u64) -> Revoked; 2] = [&|_| Revoked::Key(public(last)), &of_nobody];
+    for what in again {
+        let mut v = Volume::new();
+        for key in &keys {
+            v.share(*key, Ino::ROOT, Rights::ALL);
+        }
+        v.revoke(0, Revoked::Key(public(last)), None, None)?;
+        assert_eq!(v.grants(0).len(), 100);
+        for n in 1..=6 {
+            v.mkdir(guest, Ino::ROOT, format!("dir {n}").as_bytes())?;
+            v.revoke(0, what(n), None, None)?;
+            v.check();
+        }
+        assert_eq!(v.grants(0).len(), 99);
+    }
+    Ok(())
+}
+
+/// What comes while a search goes on is searched for from the first again.
+#[test]
+fn what_is_revoked_behind_a_search_is_found() -> Result<()> {
+    let mut keys: Vec<u8> = (1..=100).collect();
+    keys.sort_by_key(|key| public(*key).0);
+    let mut v = Volume::new();
+    for key in &keys {
+        v.share(*key, Ino::ROOT, Rights::ALL);
+    }
+    v.revoke(0, Revoked::Key(public(keys[99])), None, None)?;
+    v.revoke(0, Revoked::Key(public(keys[1])), None, None)?;
+    for n in 0..8 {
+        v.mkdir(keys[0], Ino::ROOT, format!("dir {n}").as_bytes())?;
+        v.check();
+    }
+    assert_eq!(v.grants(0).len(), 98);
+    assert_eq!(v.contents().keys().filter(|key| key[0] == 0x2d).count(), 0);
+    Ok(())
+}
+
 /// Revocation by serial, key and epoch, by the owner and by who is above; not by others.
 #[test]
 fn who_is_above_takes_back() -> Result<()> {
