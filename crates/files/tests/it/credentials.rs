@@ -141,6 +141,29 @@ fn nothing_is_left_after_the_end() {
     v.check();
 }
 
+/// What is kept is not verified again when it is brought again; with another signature it is.
+#[test]
+fn what_is_kept_was_verified() -> Result<()> {
+    let mut v = Volume::new();
+    let bob = v.issue(1, terms(1, 1));
+    let mut forged = bob.to_bytes();
+    *forged.last_mut().unwrap() ^= 1;
+    v.put(1, &bob)?;
+    assert_eq!(v.put_bytes(1, forged.clone()), Err(Errno::EINVAL));
+    // Nobody can have that kept; it shows that nobody looks.
+    let (row, _) = v
+        .contents()
+        .into_iter()
+        .find(|(key, _)| key[0] == 0x1c)
+        .unwrap();
+    let mut txn = v.state.begin();
+    txn.put(row, forged.clone().into());
+    txn.commit();
+    assert_eq!(v.put_bytes(1, forged), Ok(bob.id()));
+    assert_eq!(v.put(1, &bob), Ok(bob.id()));
+    Ok(())
+}
+
 /// The search for what was revoked comes to its end whoever revokes all the time: the same again, or something that is new each time.
 #[test]
 fn who_revokes_all_the_time_keeps_no_search_from_its_end() -> Result<()> {
