@@ -11,6 +11,24 @@ use crate::op::{Access, SetAttr, SetTime, Target, access, flags};
 use crate::perm::{self, MODE_BITS, SETGID};
 use crate::types::{Ino, Kind, Stamp};
 
+impl SetAttr {
+    /// Whether it sets nothing.
+    fn is_empty(&self) -> bool {
+        let SetAttr {
+            target: _,
+            mode,
+            uid,
+            gid,
+            size,
+            atime,
+            mtime,
+        } = self;
+        let ids = uid.is_none() && gid.is_none();
+        let times = atime.is_none() && mtime.is_none();
+        mode.is_none() && size.is_none() && ids && times
+    }
+}
+
 impl Fs<'_, '_> {
     pub fn get_attr(&mut self, target: &Target) -> Done<Answer> {
         let (ino, inode, _) = self.to_read(target)?;
@@ -43,6 +61,10 @@ impl Fs<'_, '_> {
         self.check_owner(op, &inode)?;
         self.check_mode(op, &inode)?;
         self.check_times(op, ino, &inode)?;
+        if op.is_empty() {
+            // Nothing was checked, so nothing is changed.
+            return Ok(self.answer(ino, &inode));
+        }
 
         if op.size.is_some() {
             self.set_size(ino, &mut inode, op)?;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use quorate_credential::{Caveat, Rights};
 use quorate_files::op::*;
-use quorate_files::{Action, Answer, Errno, Ino, Nothing, Target};
+use quorate_files::{Action, Answer, Errno, Ino, Nothing, Target, Who};
 
 use crate::common::{Result, set_attr};
 use crate::sharing::{MEMBER, Volume, refused, terms};
@@ -220,5 +220,32 @@ fn quotas_bound_what_is_taken() -> Result<()> {
     }
     assert!(made > 10 && used(&mut v) - before <= quota, "{made}");
     v.check();
+    Ok(())
+}
+
+/// Who sets nothing changes nothing, and so needs no right: what was made exclusively is still told to who made it.
+#[test]
+fn setting_nothing_changes_nothing() -> Result<()> {
+    let mut v = Volume::new();
+    let make = || {
+        Action::Make(Make {
+            parent: ROOT,
+            name: Bytes::from_static(b"made"),
+            mode: 0o600,
+            umask: 0,
+            verifier: Some(7),
+        })
+    };
+    let Answer::Made(made) = v.run(MEMBER, make())? else {
+        panic!("it is made");
+    };
+    let before = v.contents();
+    let nothing = Action::SetAttr(set_attr(Target::Ino(made.attr.ino)));
+    v.run_as(MEMBER, Who::new(1000, 100), nothing)?;
+    assert!(before == v.contents());
+    let Answer::Made(again) = v.run(MEMBER, make())? else {
+        panic!("it is there");
+    };
+    assert_eq!(again.attr.ino, made.attr.ino);
     Ok(())
 }

@@ -460,7 +460,11 @@ impl Tree {
         if !owner && times.iter().any(|time| time.is_some()) {
             self.must(who, ino, "w")?;
         }
-        self.get_mut(ino).verifier = None;
+        let ids = op.uid.is_some() || op.gid.is_some();
+        let sets = ids || op.mode.is_some() || op.size.is_some();
+        if sets || times.iter().any(|time| time.is_some()) {
+            self.get_mut(ino).verifier = None;
+        }
         if let Some(size) = op.size {
             self.resize(ino, size as usize);
             self.strip(who, ino, false);
