@@ -6,22 +6,25 @@
 //! comes before can be undone, and what comes after can be done at any time; a stub without a target is no name.
 //!
 //! - `steps`: the parts that operations are made of. Each can be done again.
+//! - `rename`: what is looked at before a RENAME, and who does it.
 //! - `settle`: after a crash or a failure, from what is on the servers: finish, or undo.
 //!
 //! Callers hold the names that they pass, and those of intentions that are not settled.
 
+mod rename;
 mod settle;
 mod steps;
 
+pub use rename::{Moving, Renamed, Renaming};
 pub(crate) use steps::KEEPER;
 
 use bytes::Bytes;
 use quorate_files::Who;
 use quorate_nfs::call::{Fh, NewAttrs, Place};
 use quorate_nfs::status::Status;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::Mutex;
 
-use crate::ask::{Ask, Given, Object, Servers};
+use crate::ask::{Ask, Entry, Given, Object, Servers};
 use crate::attrs::{Attrs, STUB_OWNER};
 use crate::handle::{Handle, stub_of, target_name};
 use crate::intent::{Intent, Log, Name, Number, Thing};
@@ -34,9 +37,6 @@ const CHANGE: u32 = 0x4 | 0x8;
 const STICKY: u32 = 0o1000;
 /// What is made in such a directory gets its group, and so on down.
 const SET_GID: u32 = 0o2000;
-/// How deep a directory can lie where its ancestors are looked at.
-const MAX_DEPTH: usize = 4096;
-
 /// The hidden directories of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hidden {
@@ -58,13 +58,6 @@ pub struct Coordinator<S, L> {
     moves: std::sync::Arc<Mutex<()>>,
 }
 
-/// Nobody else changes a directory's parent until this goes.
-#[derive(Debug)]
-pub struct Moving<H> {
-    _here: OwnedMutexGuard<()>,
-    _elsewhere: H,
-}
-
 /// What is held, among routers, while a directory changes its parent: no directory has this handle.
 pub(crate) fn moves() -> Handle {
     Handle {
@@ -83,15 +76,6 @@ pub enum Found {
     },
     /// Something.
     Thing(Thing, Attrs),
-}
-
-/// What is to be done about a RENAME.
-#[derive(Debug)]
-pub enum Renamed<H> {
-    /// Its server can do it by itself; this is to be kept until it has.
-    Straight(Option<Moving<H>>),
-    /// It is done.
-    Done,
 }
 
 impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
@@ -236,6 +220,24 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         }
     }
 
+    /// A directory is taken to `staging` before its server is told to remove it. That is not seen where it is plain that it will not be removed;
+    /// what its server gives first is enough to look at.
+    async fn must_be_empty(&self, dir: &Handle) -> Result<(), Status> {
+        let ask = Ask::ReadDir {
+            dir: dir.key.clone(),
+            cookie: 0,
+            verifier: 0,
+        };
+        let Given::Entries { entries, .. } = self.as_root(dir.bucket, ask).await? else {
+            return Err(Status::ServerFault);
+        };
+        let own = |entry: &Entry| matches!(&entry.name[..], b"." | b"..");
+        match entries.iter().all(own) {
+            true => Ok(()),
+            false => Err(Status::NotEmpty),
+        }
+    }
+
     /// MKDIR of a directory that is to lie on another bucket.
     ///
     /// # Errors
@@ -295,7 +297,8 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         match (dir_wanted, thing.is_dir) {
             (true, false) => return Err(Status::NotDir),
             (false, true) => return Err(Status::IsDir),
-            (true, true) | (false, false) => {}
+            (true, true) => self.must_be_empty(&thing.object).await?,
+            (false, false) => {}
         }
         let intent = Intent::Remove { at, thing };
         let number = self.log.begin(&intent).await?;
@@ -304,75 +307,6 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         };
         let removed = self.remove_steps(number, at, thing).await;
         self.end(number, &intent, removed).await
-    }
-
-    /// RENAME.
-    ///
-    /// # Errors
-    /// As RENAME has them.
-    pub async fn rename(
-        &self,
-        who: &Who,
-        from: Name,
-        to: Name,
-    ) -> Result<Renamed<L::Hold>, Status> {
-        for name in [&from.name, &to.name] {
-            if matches!(&name[..], b"." | b"..") {
-                return Err(Status::Inval);
-            }
-        }
-        let Found::Thing(thing, attrs) = self.find(&from).await? else {
-            return Err(Status::NoEnt);
-        };
-        let across = thing.is_dir && from.dir != to.dir;
-        let guard = match across {
-            true => Some(Moving {
-                _here: self.moves.clone().lock_owned().await,
-                _elsewhere: self.log.hold(vec![moves()]).await?,
-            }),
-            false => None,
-        };
-        if across && self.lies_in(&to.dir, &thing.object).await? {
-            return Err(Status::Inval);
-        }
-        let (replaced, other) = match self.find(&to).await? {
-            Found::Thing(replaced, attrs) => (Some(replaced), Some(attrs)),
-            Found::Nothing { stub } => {
-                if stub.is_some() {
-                    self.may_change(who, &to.dir).await?;
-                    self.must_be_free_of(&to, stub).await?;
-                }
-                (None, None)
-            }
-        };
-        let own = |thing: &Thing| thing.stub.is_none();
-        let one_bucket = from.dir.bucket == to.dir.bucket;
-        if one_bucket && own(&thing) && replaced.as_ref().is_none_or(own) {
-            return Ok(Renamed::Straight(guard));
-        }
-        let (dir, other_dir) = (
-            self.may_change(who, &from.dir).await?,
-            self.may_change(who, &to.dir).await?,
-        );
-        may_unlink(who, &dir, &attrs)?;
-        if across {
-            // Its `..` changes.
-            self.may_change(who, &thing.object).await?;
-        }
-        if let (Some(replaced), Some(other)) = (&replaced, &other) {
-            let same = (thing.object.bucket, attrs.fileid());
-            if (replaced.object.bucket, other.fileid()) == same {
-                return Ok(Renamed::Done);
-            }
-            may_unlink(who, &other_dir, other)?;
-            match (thing.is_dir, replaced.is_dir) {
-                (true, false) => return Err(Status::NotDir),
-                (false, true) => return Err(Status::IsDir),
-                (true, true) | (false, false) => {}
-            }
-        }
-        self.attach(Some(from), thing, to, replaced).await?;
-        Ok(Renamed::Done)
     }
 
     /// LINK of a file into a directory on another bucket.
@@ -487,24 +421,6 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         let Some(stub) = stub else { return Ok(()) };
         let staged = Bytes::from(format!("{}-left", &stub_name(at.dir.bucket, &stub)));
         self.drop_stub(at, &stub, &staged).await
-    }
-
-    /// Whether a directory is another, or lies below it.
-    async fn lies_in(&self, dir: &Handle, above: &Handle) -> Result<bool, Status> {
-        let wanted = (above.bucket, self.attrs(above).await?.fileid());
-        let top = (self.root.bucket, self.attrs(&self.root).await?.fileid());
-        let mut dir = dir.clone();
-        for _ in 0..MAX_DEPTH {
-            let number = (dir.bucket, self.attrs(&dir).await?.fileid());
-            if number == wanted {
-                return Ok(true);
-            }
-            if number == top {
-                return Ok(false);
-            }
-            dir = self.parent(&dir).await?;
-        }
-        Err(Status::Inval)
     }
 
     /// The directory above a directory.

@@ -4,7 +4,7 @@
 //! - [`map`], [`buckets`], [`table`]: which bucket of directories is on which volume, and what its objects are called there.
 //! - [`mover`]: buckets that move while they are in use; [`shelf`]: the router's own directories on volumes.
 //! - [`ask`]: the few things that the coordinator asks of servers; [`coordinator`]: what touches two of them, done whole or not
-//!   at all; [`intent`]: its log. None of these knows a socket, a clock or a disk; tests drive them over servers in memory.
+//!   at all; [`intent`]: its log; [`names`]: what calls hold meanwhile. None of these knows a socket, a clock or a disk; tests drive them over servers in memory.
 //! - [`shared`]: the log and what is held, on a group, for several routers; [`fence`]: what keeps late orders of one that is gone from doing
 //!   harm; [`takeover`]: finishing what it has left.
 //! - [`rewrite`]: replies that go straight through. [`proxy`]: which call goes where.
@@ -28,6 +28,7 @@ pub mod kernel;
 pub mod layout;
 pub mod map;
 pub mod mover;
+pub mod names;
 pub mod proxy;
 pub mod rewrite;
 pub mod setup;

@@ -1,7 +1,6 @@
 //! Which call goes where, and what comes back.
 
 mod mount;
-pub(crate) mod names;
 mod reply;
 mod space;
 mod straight;
@@ -29,10 +28,10 @@ use crate::handle::Handle;
 use crate::intent::{Log, Name};
 use crate::kernel::TcpSwitch;
 use crate::layout::{Bucket, Layout, Volume};
+use crate::names::{Held, Names};
 use crate::rewrite::{Rewrite, limit};
 use crate::shelf::Shelves;
 use crate::upstream::Upstreams;
-use names::{Held, Names};
 use space::Space;
 
 /// The program and version of MOUNT.
@@ -366,6 +365,11 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     /// Holds names until what it gives goes.
     async fn hold(&self, names: Vec<Name>) -> Result<Held<'_, L::Hold>, Status> {
         self.names.hold(self.coordinator.log(), names).await
+    }
+
+    /// Holds a directory that is to be removed until what it gives goes.
+    async fn hold_removal(&self, dir: &Handle) -> Result<Held<'_, L::Hold>, Status> {
+        self.names.hold_removal(self.coordinator.log(), dir).await
     }
 
     /// Sends a call to the server of the handle that its arguments begin with.

@@ -35,7 +35,7 @@ use crate::buckets::Buckets;
 use crate::coordinator::{Coordinator, Hidden};
 use crate::handle::{Handle, key, origin};
 use crate::layout::{self, Bucket, Layout};
-use crate::proxy::names::Names;
+use crate::names::Names;
 use crate::shared::Shared;
 use crate::shelf::Shelves;
 use crate::upstream::{Opened, Upstreams};

@@ -160,7 +160,16 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
             // The directory is gone as well.
             Err(Status::NoEnt | Status::Stale) => {
                 let place = Ask::Rename(self.staged(on, &taken(number))?, from.place());
-                self.as_root(on, place).await?;
+                match self.as_root(on, place).await {
+                    Ok(_) => {}
+                    // And so is the one that it came from.
+                    Err(status @ (Status::NoEnt | Status::Stale)) => {
+                        if !self.is_left(on, &taken(number), from).await? {
+                            return Err(status);
+                        }
+                    }
+                    Err(status) => return Err(status),
+                }
                 Ok(false)
             }
             Err(status) => Err(status),
@@ -179,12 +188,33 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         }
         match self.destroy(thing, staged).await {
             Ok(()) => Ok(true),
-            Err(Status::NotEmpty) => {
-                self.give_back(at, thing, staged).await?;
-                Ok(false)
-            }
+            Err(Status::NotEmpty) => match self.give_back(at, thing, staged).await {
+                Ok(()) => Ok(false),
+                // Its directory was removed by others.
+                Err(Status::NoEnt | Status::Stale)
+                    if self.is_left(thing.object.bucket, staged, at).await? =>
+                {
+                    Ok(true)
+                }
+                Err(status) => Err(status),
+            },
             Err(status) => Err(status),
         }
+    }
+
+    /// Whether what was taken from a name is still in `staging`, now that the directory of the name is gone. Then it stays there: it has no other place,
+    /// and all that waits for it would wait for ever.
+    async fn is_left(&self, on: Bucket, staged: &Bytes, at: &Name) -> Result<bool, Status> {
+        let is_left = self.find_staged(on, staged).await?.is_some();
+        if is_left {
+            tracing::error!(
+                bucket = on.0,
+                left = %String::from_utf8_lossy(staged),
+                name = %String::from_utf8_lossy(&at.name),
+                "what had this name has lost its directory, and stays in the bucket's `staging`"
+            );
+        }
+        Ok(is_left)
     }
 
     /// Where the stub of an operation is. `not_ours`: a stub that may be under the name from before.

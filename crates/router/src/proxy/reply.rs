@@ -138,12 +138,18 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     pub(super) async fn rmdir(&self, who: &Who, place: &Place, arguments: &[u8]) -> Done {
         let name = self.name(place)?;
         let _held = self.hold(vec![name.clone()]).await?;
-        let elsewhere = match &name.name[..] {
-            b"." | b".." => false,
+        let (elsewhere, dir) = match &name.name[..] {
+            b"." | b".." => (false, None),
             _ => match self.coordinator.find(&name).await? {
-                Found::Thing(thing, _) => thing.stub.is_some(),
-                Found::Nothing { stub } => stub.is_some(),
+                Found::Thing(thing, _) => {
+                    (thing.stub.is_some(), thing.is_dir.then_some(thing.object))
+                }
+                Found::Nothing { stub } => (stub.is_some(), None),
             },
+        };
+        let _goes = match &dir {
+            Some(dir) => Some(self.hold_removal(dir).await?),
+            None => None,
         };
         if !elsewhere {
             return self.straight(RMDIR, who, &place.dir, arguments).await;
@@ -171,11 +177,15 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
 
     pub(super) async fn rename(&self, who: &Who, from: &Place, to: &Place) -> Done {
         let (from, to) = (self.name(from)?, self.name(to)?);
-        let mut names = vec![from.clone(), to.clone()];
-        names.dedup();
-        let _held = self.hold(names).await?;
-        let renamed = self.coordinator.rename(who, from.clone(), to.clone());
-        match renamed.await? {
+        let log = self.coordinator.log();
+        let _held = self.names.hold_rename(log, &from, &to).await?;
+        let renaming = self.coordinator.find_rename(from.clone(), to.clone());
+        let renaming = renaming.await?;
+        let _goes = match renaming.removes() {
+            Some(dir) => Some(self.hold_removal(dir).await?),
+            None => None,
+        };
+        match self.coordinator.rename(who, renaming).await? {
             Renamed::Done => self.done(RENAME),
             Renamed::Straight(_guard) => {
                 let ask = Ask::Rename(from.place(), to.place());

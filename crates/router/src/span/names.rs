@@ -328,12 +328,18 @@ impl Inner {
 
     async fn rmdir(&self, life: &Life, who: &Who, rmdir: Rmdir) -> Result<Answer, Refused> {
         let (name, _held) = self.hold(life, rmdir.parent, &rmdir.name).await?;
-        let elsewhere = match &name.name[..] {
-            b"." | b".." => false,
+        let (elsewhere, dir) = match &name.name[..] {
+            b"." | b".." => (false, None),
             _ => match life.find(&name).await? {
-                Found::Thing(thing, _) => thing.stub.is_some(),
-                Found::Nothing { stub } => stub.is_some(),
+                Found::Thing(thing, _) => {
+                    (thing.stub.is_some(), thing.is_dir.then_some(thing.object))
+                }
+                Found::Nothing { stub } => (stub.is_some(), None),
             },
+        };
+        let _goes = match &dir {
+            Some(dir) => Some(self.names.hold_removal(life.log(), dir).await?),
+            None => None,
         };
         if elsewhere {
             life.remove(who, name, true).await?;
@@ -354,9 +360,7 @@ impl Inner {
         if exchanges && from.dir != to.dir {
             return Err(Errno::EINVAL.into());
         }
-        let mut names = vec![from.clone(), to.clone()];
-        names.dedup();
-        let _held = self.names.hold(life.log(), names).await?;
+        let _held = self.names.hold_rename(life.log(), &from, &to).await?;
         if rename.mode == RenameMode::NoReplace
             && let Found::Thing(..) = life.find(&to).await?
         {
@@ -371,7 +375,12 @@ impl Inner {
         if exchanges {
             return self.straight(who, rename.parent, own).await;
         }
-        match life.rename(who, from, to).await? {
+        let renaming = life.find_rename(from, to).await?;
+        let _goes = match renaming.removes() {
+            Some(dir) => Some(self.names.hold_removal(life.log(), dir).await?),
+            None => None,
+        };
+        match life.rename(who, renaming).await? {
             Renamed::Done => Ok(Answer::Done(Nothing)),
             Renamed::Straight(_guard) => self.straight(who, rename.parent, own).await,
         }

@@ -2,6 +2,7 @@
 //! operation, and if the router dies, an order is lost or refused at any step, it is what it was before or what it is after.
 
 mod model;
+mod removed;
 mod two_routers;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use quorate_files::Who;
-use quorate_nfs::call::{NewAttrs, Place};
+use quorate_nfs::call::{Fh, NewAttrs, Place};
 use quorate_nfs::status::Status;
 use quorate_router::ask::{Ask, Given, Servers};
 use quorate_router::coordinator::{Coordinator, Found, Hidden, Renamed};
@@ -18,8 +19,9 @@ use quorate_router::fence::{adopt, enter};
 use quorate_router::handle::Handle;
 use quorate_router::intent::{Log, Name, Number};
 use quorate_router::layout::{Bucket, HOME};
+use quorate_router::names::Names;
 
-use model::{FAULTS, Fault, ROOT, Server, State, World, fh};
+use model::{FAULTS, Fault, PLACED, ROOT, Server, State, World, fh};
 
 const VOLUMES: u32 = 3;
 const NAMES: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
@@ -115,7 +117,7 @@ fn world(volumes: u32) -> World {
 fn shared() -> Hidden {
     Hidden {
         staging: fh(ROOT + 3),
-        placed: fh(ROOT + 4),
+        placed: fh(PLACED),
     }
 }
 
@@ -186,17 +188,24 @@ async fn name<S: Servers<Bucket>, L: Log>(
     Ok(Name { dir, name })
 }
 
-/// As the proxy does it.
+/// An operation beside which there are no others.
 async fn act<S: Servers<Bucket>, L: Log>(
     router: &Coordinator<S, L>,
     volumes: u32,
     op: &Op,
 ) -> Result<(), Status> {
-    let who = Who::root();
-    let hold = |names: Vec<&Name>| {
-        let dirs = names.into_iter().map(|name| name.dir.clone());
-        router.log().hold(dirs.collect())
-    };
+    act_beside(router, &Names::default(), volumes, op).await
+}
+
+/// As the proxy does it.
+async fn act_beside<S: Servers<Bucket>, L: Log>(
+    router: &Coordinator<S, L>,
+    names: &Names,
+    volumes: u32,
+    op: &Op,
+) -> Result<(), Status> {
+    let (who, log) = (Who::root(), router.log());
+    let hold = |at: &Name| names.hold(log, vec![at.clone()]);
     let straight = |volume: Bucket, ask: Ask| async move {
         let servers = &router.servers;
         servers.ask(volume, &Who::root(), ask).await.map(drop)
@@ -204,7 +213,7 @@ async fn act<S: Servers<Bucket>, L: Log>(
     match op {
         Op::Mkdir(path, volume) => {
             let at = name(router, path).await?;
-            let _held = hold(vec![&at]).await?;
+            let _held = hold(&at).await?;
             let volume = Bucket(volume.0 % volumes);
             if volume == at.dir.bucket {
                 let ask = Ask::Mkdir(at.place(), NewAttrs::default());
@@ -215,14 +224,21 @@ async fn act<S: Servers<Bucket>, L: Log>(
         }
         Op::Make(path, text) => {
             let at = name(router, path).await?;
-            let _held = hold(vec![&at]).await?;
+            let _held = hold(&at).await?;
             let text = Bytes::copy_from_slice(&text.to_be_bytes());
             straight(at.dir.bucket, Ask::Symlink(at.place(), text)).await
         }
         Op::Rmdir(path) => {
             let at = name(router, path).await?;
-            let _held = hold(vec![&at]).await?;
-            match router.find(&at).await? {
+            let _held = hold(&at).await?;
+            let found = router.find(&at).await?;
+            let _goes = match &found {
+                Found::Thing(thing, _) if thing.is_dir => {
+                    Some(names.hold_removal(log, &thing.object).await?)
+                }
+                _ => None,
+            };
+            match found {
                 Found::Thing(thing, _) if thing.stub.is_none() => {
                     straight(at.dir.bucket, Ask::Rmdir(at.place())).await
                 }
@@ -231,7 +247,7 @@ async fn act<S: Servers<Bucket>, L: Log>(
         }
         Op::Remove(path) => {
             let at = name(router, path).await?;
-            let _held = hold(vec![&at]).await?;
+            let _held = hold(&at).await?;
             match straight(at.dir.bucket, Ask::Remove(at.place())).await {
                 Err(Status::IsDir) => router.remove(&who, at, false).await,
                 other => other,
@@ -239,9 +255,13 @@ async fn act<S: Servers<Bucket>, L: Log>(
         }
         Op::Rename(from, to) => {
             let (from, to) = (name(router, from).await?, name(router, to).await?);
-            let _held = hold(vec![&from, &to]).await?;
-            let renamed = router.rename(&who, from.clone(), to.clone()).await?;
-            match renamed {
+            let _held = names.hold_rename(log, &from, &to).await?;
+            let renaming = router.find_rename(from.clone(), to.clone()).await?;
+            let _goes = match renaming.removes() {
+                Some(dir) => Some(names.hold_removal(log, dir).await?),
+                None => None,
+            };
+            match router.rename(&who, renaming).await? {
                 Renamed::Done => Ok(()),
                 Renamed::Straight(_guard) => {
                     let ask = Ask::Rename(from.place(), to.place());
@@ -255,7 +275,7 @@ async fn act<S: Servers<Bucket>, L: Log>(
                 return Err(Status::NoEnt);
             };
             let file = thing.object;
-            let _held = hold(vec![&to]).await?;
+            let _held = hold(&to).await?;
             if file.bucket != to.dir.bucket {
                 return router.link(&who, file, to).await;
             }
@@ -361,7 +381,7 @@ fn assert_clean<S: Servers<Bucket>, L: Log>(
         for own in staged {
             assert!(list(own).is_empty(), "staging of {volume}");
         }
-        targets += list(ROOT + 4).len();
+        targets += list(PLACED).len();
     }
     let mut todo = vec![router.root().clone()];
     while let Some(dir) = todo.pop() {
@@ -436,7 +456,10 @@ fn each_step_can_be_the_last() {
         let (many, one) = (many.lock().clone(), one.lock().clone());
         for _ in 0..40 {
             let op = op(&mut random);
+            // In every other tree what is replaced seems to be empty, so that it has to be given back.
+            let hides = seed % 2 == 1;
             let whole = World(many.clone().into());
+            whole.lock().hides = hides;
             let steps = whole.lock().steps;
             let outcome = run(act(&router(&whole), VOLUMES, &op)).unwrap();
             let used = whole.lock().steps - steps;
@@ -455,7 +478,9 @@ fn each_step_can_be_the_last() {
                     let told = format!("seed {seed}, {op:?}, {fault:?} at {at} of {used}");
                     let faulty = World(many.clone().into());
                     faulty.lock().fault = Some((steps + at, fault));
+                    faulty.lock().hides = hides;
                     let answer = run(act(&router(&faulty), VOLUMES, &op));
+                    faulty.lock().hides = false;
                     recover(&faulty, &mut random);
                     let router = router(&faulty);
                     let found = tree(&router);

@@ -21,6 +21,8 @@ const REGULAR: u32 = 1;
 const LINK: u32 = 5;
 /// The number of each server's root.
 pub const ROOT: u64 = 1;
+/// Of each server's `placed`, where each is one bucket.
+pub const PLACED: u64 = ROOT + 4;
 
 #[derive(Clone, Debug)]
 struct Node {
@@ -351,6 +353,8 @@ pub struct State {
     pub fault: Option<(u64, Fault)>,
     /// Whether others may do something before each of them.
     pub yields: bool,
+    /// Directories of clients are told to be empty: what is in them comes right after the look.
+    pub hides: bool,
     /// What is late stays so.
     pub holds_back: bool,
     /// Which life of the router this is.
@@ -417,8 +421,15 @@ impl World {
 /// Where buckets are not what is tested, each server is one.
 impl Servers<Bucket> for &World {
     async fn ask(&self, bucket: Bucket, _: &Who, ask: Ask) -> Result<Given, Status> {
-        self.step(true, |state| state.servers[bucket.0 as usize].ask(ask))
-            .await
+        self.step(true, |state| match &ask {
+            Ask::ReadDir { dir, .. } if state.hides && *dir != fh(PLACED) => Ok(Given::Entries {
+                verifier: 0,
+                entries: Vec::new(),
+                end: true,
+            }),
+            _ => state.servers[bucket.0 as usize].ask(ask),
+        })
+        .await
     }
 
     async fn pause(&self) {}

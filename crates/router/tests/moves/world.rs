@@ -312,7 +312,8 @@ pub async fn act(router: &Router<'_>, op: &Op) -> Result<(), Status> {
         }
         Op::Rename(from, to) => {
             let (from, to) = (name(router, from).await?, name(router, to).await?);
-            let renamed = router.rename(&who, from.clone(), to.clone()).await?;
+            let renaming = router.find_rename(from.clone(), to.clone()).await?;
+            let renamed = router.rename(&who, renaming).await?;
             match renamed {
                 Renamed::Done => Ok(()),
                 Renamed::Straight(_guard) => {
