@@ -325,6 +325,8 @@ impl<'a, S: Servers> Copying<'a, S> {
         let Some(copy) = self.copies.get(original).cloned() else {
             return Ok(());
         };
+        // What has no content may have differed all the same, and is looked at once more.
+        self.unset.insert(original.clone());
         if copy.kind != REGULAR {
             return Ok(());
         }
@@ -332,7 +334,6 @@ impl<'a, S: Servers> Copying<'a, S> {
             // The server has lost what was not yet on its disk.
             self.copy_part(original, &copy.handle, &part, true).await?;
         }
-        self.unset.insert(original.clone());
         Ok(())
     }
 

@@ -44,6 +44,8 @@ struct Node {
 pub struct Server {
     nodes: BTreeMap<u64, Node>,
     next: u64,
+    /// The bits that modes of directories can have.
+    pub dir_modes: u32,
 }
 
 pub fn fh(number: u64) -> Fh {
@@ -66,6 +68,7 @@ impl Default for Server {
         Server {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
+            dir_modes: u32::MAX,
         }
     }
 }
@@ -209,6 +212,9 @@ impl Server {
                 let number = self.number(&fh)?;
                 let node = self.nodes.get_mut(&number).unwrap();
                 node.mode = new.mode.unwrap_or(node.mode);
+                if node.names.is_some() {
+                    node.mode &= self.dir_modes;
+                }
                 node.uid = new.uid.unwrap_or(node.uid);
                 node.gid = new.gid.unwrap_or(node.gid);
                 if let Some(size) = new.size {

@@ -11,6 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use quorate_files::Who;
+use quorate_nfs::call::NewAttrs;
+use quorate_router::ask::{Ask, Servers};
 use quorate_router::layout::{Bucket, HOME, Volume};
 use quorate_router::map::Use;
 use quorate_router::mover::{MoveError, Mover};
@@ -304,6 +307,33 @@ fn sweep(world: &World, random: &mut Random) {
         }
     }
     panic!("it never ends");
+}
+
+/// A server that gives a directory other attributes than it is told gets no bucket, and nothing is seen of that.
+#[test]
+fn what_a_volume_does_not_keep_does_not_go_there() {
+    let (many, _) = some(&mut Random(1), 1);
+    let running = router(&many);
+    let sticky = NewAttrs {
+        mode: Some(0o1777),
+        ..NewAttrs::default()
+    };
+    let root = running.root().clone();
+    let ask = Ask::SetAttr(root.key, sticky);
+    let set = run(running.servers.ask(root.bucket, &Who::root(), ask)).unwrap();
+    set.unwrap();
+    let before = seen(&running);
+    let from = running.servers.map().volume(root.bucket).unwrap();
+    let mut others = (0..VOLUMES).map(Volume).filter(|&to| to != from);
+    let (to, good) = (others.next().unwrap(), others.next().unwrap());
+    many.lock().servers[usize::from(to.0)].dir_modes = 0o777;
+    let mover = mover(&many, &running);
+    let moved = run(mover.move_bucket(root.bucket, to)).unwrap();
+    assert!(matches!(moved, Err(MoveError::Differs(v, _)) if v == to.0));
+    assert_eq!(seen(&running), before);
+    assert_clean(&many, &running);
+    run(mover.move_bucket(root.bucket, good)).unwrap().unwrap();
+    assert_eq!(seen(&running), before);
 }
 
 /// A volume comes, another goes with all that was on it, and what is asked by handles from before finds it.
