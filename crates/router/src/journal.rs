@@ -60,8 +60,9 @@ struct Inner {
     bytes: u64,
     open: BTreeMap<u64, Intent>,
     map: Option<Map>,
-    /// A write that failed half way leaves nobody knows what: nothing is written after it.
-    broken: bool,
+    /// A write that failed leaves nobody knows what, and what a system has not written once it may take for written: nothing comes after it
+    /// in the same file. The next record comes with a new one.
+    anew: bool,
     /// Held by the process; the file itself is replaced.
     _lock: File,
 }
@@ -127,7 +128,7 @@ impl Journal {
             bytes: 0,
             open: open.clone(),
             map,
-            broken: false,
+            anew: false,
             _lock: lock,
         };
         Ok((Journal(Arc::new(Mutex::new(inner))), open))
@@ -144,25 +145,16 @@ impl Journal {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).epoch
     }
 
-    async fn write(
-        &self,
-        act: impl FnOnce(&mut Inner) -> (Number, Vec<u8>) + Send + 'static,
-    ) -> Result<Number, Status> {
+    async fn write(&self, record: Record) -> Result<Number, Status> {
         let journal = self.0.clone();
         let written = tokio::task::spawn_blocking(move || {
             let mut inner = journal.lock().unwrap_or_else(PoisonError::into_inner);
-            if inner.broken {
-                return Err(io::Error::other("a write has failed before"));
-            }
-            let (number, payload) = act(&mut inner);
-            let written = inner.append(&payload);
-            inner.broken = written.is_err();
-            written.map(|()| number)
+            inner.write(record)
         });
         match written.await {
             Ok(Ok(number)) => Ok(number),
             Ok(Err(error)) => {
-                tracing::error!(%error, "the log can't be written: nothing on two volumes is done any more");
+                tracing::error!(%error, "the log can't be written: what touches two volumes is not done until it can");
                 Err(Status::Io)
             }
             Err(_) => Err(Status::ServerFault),
@@ -170,7 +162,74 @@ impl Journal {
     }
 }
 
+/// What is to be written down.
+enum Record {
+    Begin(Box<Intent>),
+    End(Number),
+    Keep(Map),
+}
+
+/// What does not hold if it can't be written.
+enum Undo {
+    Begin(u64),
+    Keep(Option<Map>),
+    /// What has ended has ended; it is told with the next record.
+    Nothing,
+}
+
 impl Inner {
+    fn write(&mut self, record: Record) -> io::Result<Number> {
+        let (number, payload, undo) = self.take(record);
+        if !self.anew {
+            match self.append(&payload) {
+                Ok(()) => {
+                    if self.bytes > MAX_BYTES
+                        && let Err(error) = self.rewrite()
+                    {
+                        tracing::warn!(%error, "the log can't be written anew");
+                    }
+                    return Ok(number);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a write of the log failed: it is written anew")
+                }
+            }
+        }
+        let written = self.rewrite();
+        if written.is_err() {
+            match undo {
+                Undo::Begin(number) => drop(self.open.remove(&number)),
+                Undo::Keep(map) => self.map = map,
+                Undo::Nothing => {}
+            }
+        }
+        written.map(|()| number)
+    }
+
+    fn take(&mut self, record: Record) -> (Number, Vec<u8>, Undo) {
+        match record {
+            Record::Begin(intent) => {
+                let number = self.next;
+                self.next += 1;
+                let payload = begin(number, &intent);
+                self.open.insert(number, *intent);
+                (Number(number), payload, Undo::Begin(number))
+            }
+            Record::End(number) => {
+                self.open.remove(&number.0);
+                let mut w = Writer::default();
+                w.u32(END);
+                w.u64(number.0);
+                (number, w.out, Undo::Nothing)
+            }
+            Record::Keep(map) => {
+                let payload = map_record(&map);
+                let before = self.map.replace(map);
+                (Number(self.next), payload, Undo::Keep(before))
+            }
+        }
+    }
+
     fn append(&mut self, payload: &[u8]) -> io::Result<()> {
         let mut out = Vec::new();
         frame::write(&mut out, LogIndex(self.index), payload);
@@ -178,16 +237,17 @@ impl Inner {
         self.file.sync_data()?;
         self.index += 1;
         self.bytes += out.len() as u64;
-        if self.bytes > MAX_BYTES {
-            self.file = rewrite(
-                &self.path,
-                &self.set,
-                self.next,
-                &self.open,
-                self.map.as_ref(),
-            )?;
-            (self.index, self.bytes) = (self.open.len() as u64 + 2, 0);
-        }
+        Ok(())
+    }
+
+    /// Puts a file with all that holds in the place of the log.
+    fn rewrite(&mut self) -> io::Result<()> {
+        // Until it is there, nobody knows which of the two is the log.
+        self.anew = true;
+        let (open, map) = (&self.open, self.map.as_ref());
+        self.file = rewrite(&self.path, &self.set, self.next, open, map)?;
+        (self.index, self.bytes) = (self.open.len() as u64 + 2, 0);
+        self.anew = false;
         Ok(())
     }
 }
@@ -317,36 +377,15 @@ impl Log for Journal {
     }
 
     async fn begin(&self, intent: &Intent) -> Result<Number, Status> {
-        let intent = intent.clone();
-        self.write(move |inner| {
-            let number = inner.next;
-            inner.next += 1;
-            let payload = begin(number, &intent);
-            inner.open.insert(number, intent);
-            (Number(number), payload)
-        })
-        .await
+        self.write(Record::Begin(Box::new(intent.clone()))).await
     }
 
     async fn end(&self, number: Number) -> Result<(), Status> {
-        let ended = self.write(move |inner| {
-            inner.open.remove(&number.0);
-            let mut w = Writer::default();
-            w.u32(END);
-            w.u64(number.0);
-            (number, w.out)
-        });
-        ended.await.map(drop)
+        self.write(Record::End(number)).await.map(drop)
     }
 
     async fn keep(&self, map: &Map) -> Result<(), Status> {
-        let map = map.clone();
-        let kept = self.write(move |inner| {
-            let payload = map_record(&map);
-            inner.map = Some(map);
-            (Number(inner.next), payload)
-        });
-        kept.await.map(drop)
+        self.write(Record::Keep(map.clone())).await.map(drop)
     }
 }
 
@@ -404,5 +443,76 @@ mod tests {
         ));
         std::fs::write(&path, b"something else").unwrap();
         assert!(Journal::open(&path, [1; 16], 0).is_err());
+    }
+
+    /// From now on the file is on a disk that is full.
+    fn fill(log: &Journal) {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        log.0.lock().unwrap().file = full;
+    }
+
+    /// A write that fails is made good by a new file, and nobody hears of it.
+    #[tokio::test]
+    async fn a_file_that_can_not_be_written_is_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("route.log");
+        let (log, _) = Journal::open(&path, [1; 16], 0).unwrap();
+        let first = log.begin(&intent(1)).await.unwrap();
+        fill(&log);
+        let second = log.begin(&intent(2)).await.unwrap();
+        log.end(first).await.unwrap();
+        let third = log.begin(&intent(3)).await.unwrap();
+        fill(&log);
+        log.end(second).await.unwrap();
+        fill(&log);
+        log.keep(&map(7)).await.unwrap();
+        drop(log);
+        let (log, open) = Journal::open(&path, [1; 16], 0).unwrap();
+        assert_eq!(open, BTreeMap::from([(third.0, intent(3))]));
+        assert_eq!(log.map(), Some(map(7)));
+    }
+
+    fn map(version: u64) -> Map {
+        let volumes = (0..2).map(|n| n.to_string()).collect();
+        Map {
+            version,
+            ..Map::first(volumes, 4)
+        }
+    }
+
+    /// While there is no place for a new file either, nothing is begun; when there is, all goes on, and what was refused is not there.
+    #[tokio::test]
+    async fn a_full_disk_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("route.log");
+        let new = path.with_extension("new");
+        let (log, _) = Journal::open(&path, [1; 16], 0).unwrap();
+        log.keep(&map(1)).await.unwrap();
+        let first = log.begin(&intent(1)).await.unwrap();
+        fill(&log);
+        std::fs::create_dir(&new).unwrap();
+        assert_eq!(log.begin(&intent(2)).await, Err(Status::Io));
+        assert_eq!(log.keep(&map(2)).await, Err(Status::Io));
+        assert_eq!(log.end(first).await, Err(Status::Io));
+        assert_eq!(log.begin(&intent(3)).await, Err(Status::Io));
+        std::fs::remove_dir(&new).unwrap();
+        let fourth = log.begin(&intent(4)).await.unwrap();
+        let check = |open| assert_eq!(open, BTreeMap::from([(fourth.0, intent(4))]));
+        assert_eq!(log.map(), Some(map(1)));
+        drop(log);
+        let (log, open) = Journal::open(&path, [1; 16], 0).unwrap();
+        check(open);
+        assert_eq!(log.map(), Some(map(1)));
+        // What is on the disk already is not refused since the file has become long; it is written anew another time.
+        std::fs::create_dir(&new).unwrap();
+        log.0.lock().unwrap().bytes = MAX_BYTES;
+        log.keep(&map(5)).await.unwrap();
+        assert_eq!(log.begin(&intent(6)).await, Err(Status::Io));
+        std::fs::remove_dir(&new).unwrap();
+        log.keep(&map(6)).await.unwrap();
+        drop(log);
+        let (log, open) = Journal::open(&path, [1; 16], 0).unwrap();
+        check(open);
+        assert_eq!(log.map(), Some(map(6)));
     }
 }
