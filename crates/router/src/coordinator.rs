@@ -33,6 +33,8 @@ use crate::shelf::entries;
 
 /// `ACCESS3_MODIFY` and `ACCESS3_EXTEND`.
 const CHANGE: u32 = 0x4 | 0x8;
+/// `ACCESS3_LOOKUP`.
+const SEARCH: u32 = 0x2;
 /// The sticky bit of a directory: names are their owners'.
 const STICKY: u32 = 0o1000;
 /// What is made in such a directory gets its group, and so on down.
@@ -423,30 +425,65 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         self.drop_stub(at, &stub, &staged).await
     }
 
+    /// The directory above a directory, for somebody who may search it.
+    ///
+    /// # Errors
+    /// [`Status::Acces`] if not; as [`Coordinator::parent`].
+    pub async fn parent_for(&self, who: &Who, dir: &Handle) -> Result<Handle, Status> {
+        let ask = Ask::Access(dir.key.clone(), SEARCH);
+        let Given::Allowed(mask) = self.servers.ask(dir.bucket, who, ask).await? else {
+            return Err(Status::ServerFault);
+        };
+        if mask & SEARCH == SEARCH {
+            return self.parent(dir).await;
+        }
+        match self.attrs(dir).await?.is_dir() {
+            true => Err(Status::Acces),
+            false => Err(Status::NotDir),
+        }
+    }
+
     /// The directory above a directory.
     ///
     /// # Errors
-    /// [`Status::Stale`] if there is none any more; the servers'.
+    /// [`Status::Stale`] if there is none any more; [`Status::Jukebox`] while it is on its way from one to another, or to nowhere; the servers'.
     pub async fn parent(&self, dir: &Handle) -> Result<Handle, Status> {
         if *dir == self.root {
             return Ok(dir.clone());
         }
+        let (above, attrs) = self.above(dir).await?;
+        let placed = Handle {
+            bucket: dir.bucket,
+            key: self.hidden(dir.bucket)?.placed.clone(),
+        };
+        if attrs.fileid() != self.attrs(&placed).await?.fileid() {
+            return Ok(above);
+        }
+        let own = self.attrs(dir).await?.fileid();
+        let (bucket, key) = self.stub_of_target(&placed, own).await?;
+        let (above, _) = self.above(&Handle { bucket, key }).await?;
+        Ok(above)
+    }
+
+    /// The directory above one on its server, but that of a router in `staging`, from where the way leads to what nobody may see.
+    async fn above(&self, dir: &Handle) -> Result<(Handle, Attrs), Status> {
         let up = Bytes::from_static(b"..");
         let bucket = dir.bucket;
         let found = self.look(bucket, &dir.key, &up).await?;
         let (key, attrs) = found.ok_or(Status::Stale)?;
-        let placed = Handle {
-            bucket,
-            key: self.hidden(bucket)?.placed.clone(),
-        };
-        if attrs.fileid() != self.attrs(&placed).await?.fileid() {
-            return Ok(Handle { bucket, key });
+        let Hidden { staging, placed } = self.hidden(bucket)?;
+        let above = Handle { bucket, key };
+        if above == self.root || above.key == *placed {
+            return Ok((above, attrs));
         }
-        let own = self.attrs(dir).await?.fileid();
-        let (bucket, stub) = self.stub_of_target(&placed, own).await?;
-        let found = self.look(bucket, &stub, &up).await?;
-        let (key, _) = found.ok_or(Status::Stale)?;
-        Ok(Handle { bucket, key })
+        // Each life of a router has one, and all are in one directory.
+        let lives = self.look(bucket, staging, &up).await?;
+        let (_, lives) = lives.ok_or(Status::Jukebox)?;
+        let beyond = self.look(bucket, &above.key, &up).await?;
+        match beyond.is_some_and(|(_, beyond)| beyond.fileid() == lives.fileid()) {
+            true => Err(Status::Jukebox),
+            false => Ok((above, attrs)),
+        }
     }
 
     /// Whose target an object is: found by its number among all that lie there.

@@ -29,7 +29,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         let name = self.name(place)?;
         if &place.name[..] == b".." {
             let _passage = self.buckets().pass_all().await;
-            let parent = self.coordinator.parent(&name.dir).await?;
+            let parent = self.coordinator.parent_for(who, &name.dir).await?;
             let attrs = self.coordinator.attrs(&parent).await?;
             return self.found(&parent, attrs);
         }

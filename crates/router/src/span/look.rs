@@ -39,7 +39,8 @@ impl Inner {
             name: lookup.name.clone(),
         };
         let found = at.member.volume.lookup(who, own).await?;
-        if lookup.name == ".." && self.leads_out(lookup.parent, found.ino) {
+        if lookup.name == ".." {
+            // What is above on the group may be none of those that are shown.
             return self.parent(lookup.parent).await;
         }
         self.follow(lookup.parent, lookup.name, found).await
@@ -51,7 +52,7 @@ impl Inner {
         dir == self.top || placed == Some(&above)
     }
 
-    /// The directory above a placed one.
+    /// The directory above one, as it is shown.
     async fn parent(self: &Arc<Inner>, dir: Ino) -> Called<Attr> {
         if dir == self.top {
             return self.attr(dir).await;

@@ -361,6 +361,8 @@ pub struct State {
     pub yields: bool,
     /// Directories of clients are told to be empty: what is in them comes right after the look.
     pub hides: bool,
+    /// Nobody may search a directory.
+    pub unsearchable: bool,
     /// What is late stays so.
     pub holds_back: bool,
     /// Which life of the router this is.
@@ -433,6 +435,7 @@ impl Servers<Bucket> for &World {
                 entries: Vec::new(),
                 end: true,
             }),
+            Ask::Access(_, mask) if state.unsearchable => Ok(Given::Allowed(mask & !0x2)),
             _ => state.servers[bucket.0 as usize].ask(ask),
         })
         .await

@@ -154,6 +154,64 @@ fn what_has_no_place_any_more_is_kept() {
     handle(&router(&many), &vec![b"x"]);
 }
 
+/// While a directory lies in `staging`, whoever has it open is not told that that is above it, on the way from one name to another and on the way out;
+/// and whoever may not search it is told nothing.
+#[test]
+fn nobody_is_led_to_staging() {
+    let there = Op::Mkdir(vec![b"c"], Bucket(1));
+    for (path, op) in [
+        (b"x", Op::Rename(vec![b"x"], vec![b"b", b"z"])),
+        // A stub that its own server renames.
+        (b"c", Op::Rename(vec![b"c"], vec![b"x", b"z"])),
+        (b"c", Op::Rmdir(vec![b"c"])),
+    ] {
+        let many = prepared();
+        run(act(&router(&many), VOLUMES, &there)).unwrap().unwrap();
+        let routed = router(&many);
+        let object = handle(&routed, &vec![path]);
+        let above = run(routed.parent(&object)).unwrap().unwrap();
+        assert_eq!(above, root());
+        let (mut waited, mut done) = (0, false);
+        let mut acting = pin!(act(&routed, VOLUMES, &op));
+        while !done {
+            many.lock().yields = true;
+            if let Poll::Ready(acted) = poll(acting.as_mut()) {
+                acted.unwrap();
+                done = true;
+            }
+            many.lock().yields = false;
+            match run(routed.parent(&object)).unwrap() {
+                Ok(above) => assert!(!is_hidden(&many, &above), "{op:?}: {above:?}"),
+                Err(Status::Jukebox) => waited += 1,
+                Err(Status::Stale) => {}
+                other => panic!("{op:?}: {other:?}"),
+            }
+        }
+        assert!(waited > 0, "{op:?}");
+        assert_clean(&many, &routed, 1, 0);
+    }
+    let many = prepared();
+    let routed = router(&many);
+    let b = handle(&routed, &vec![b"b"]);
+    let above = |who: Who| run(routed.parent_for(&who, &b)).unwrap();
+    assert_eq!(above(Who::root()), Ok(root()));
+    many.lock().unsearchable = true;
+    assert_eq!(above(Who::root()), Err(Status::Acces));
+}
+
+/// Whether it is none of those that clients may see: they are below `root`, or directly below `placed`.
+fn is_hidden(world: &World, dir: &Handle) -> bool {
+    let up = Place {
+        dir: dir.key.clone(),
+        name: b".."[..].into(),
+    };
+    let above = world.lock().servers[dir.bucket.0 as usize].ask(Ask::Lookup(up));
+    let Given::Object(above) = above.unwrap() else {
+        panic!("no directory");
+    };
+    *dir != root() && [fh(ROOT), fh(ROOT + 1), shared().staging].contains(&above.handle)
+}
+
 /// Whether something lies in the directory of the last life in its bucket's `staging`.
 fn is_staged(world: &World, object: &Handle) -> bool {
     let lives = Handle {

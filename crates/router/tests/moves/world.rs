@@ -22,6 +22,8 @@ use quorate_router::shelf::{self, Shelf, Shelved, bucket_name, table_name};
 use crate::model::{ROOT, Server, State, World, fh};
 
 pub const VOLUMES: u16 = 3;
+/// The one life of a router in `staging`.
+const LIFE: &[u8] = b"life";
 /// More than volumes, so that some are side by side.
 const BUCKETS: u32 = 5;
 /// `ftype3` of a file.
@@ -122,7 +124,8 @@ pub fn world(volumes: u16, buckets: u32) -> World {
         let mut server = empty();
         for bucket in map.held_by(Volume(volume)) {
             let own = make(&mut server, &fh(BUCKETS_DIR), &bucket_name(bucket, 0));
-            make(&mut server, &own, b"staging");
+            let staging = make(&mut server, &own, b"staging");
+            make(&mut server, &staging, LIFE);
             make(&mut server, &own, b"placed");
             if bucket == HOME {
                 make(&mut server, &own, b"root");
@@ -182,10 +185,12 @@ fn own(world: &World, buckets: &Buckets<&World>, bucket: Bucket, name: &'static 
         found.unwrap().expect("a hidden directory")
     };
     let own = look(&fh(BUCKETS_DIR), bucket_name(bucket, place.moved));
-    buckets
-        .locate(bucket)
-        .unwrap()
-        .key(&look(&own, name.into()))
+    let named = look(&own, name.into());
+    let named = match name {
+        b"staging" => look(&named, LIFE.into()),
+        _ => named,
+    };
+    buckets.locate(bucket).unwrap().key(&named)
 }
 
 fn hidden(world: &World, buckets: &Buckets<&World>) -> Vec<Hidden> {
