@@ -136,7 +136,7 @@ pub trait Servers<At = Volume>: Send + Sync {
     /// Waits a moment before what did not work is tried again.
     fn pause(&self) -> impl Future<Output = ()> + Send;
 
-    /// Waits as long as calls may be kept waiting for the end of a move; then it is given up.
+    /// Waits as long as calls may be kept waiting, for the end of a bucket's move or that of a directory; then that is given up.
     fn patience(&self) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }

@@ -448,4 +448,8 @@ impl<S: Servers> Servers<Bucket> for Arc<Buckets<S>> {
     async fn pause(&self) {
         self.servers.pause().await;
     }
+
+    async fn patience(&self) {
+        self.servers.patience().await;
+    }
 }

@@ -394,6 +394,27 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         Ok(done)
     }
 
+    /// The same, but not for as long as it takes: none if it can't be settled yet.
+    ///
+    /// # Errors
+    /// If its end can't be written.
+    pub async fn try_to_recover(
+        &self,
+        number: Number,
+        intent: &Intent,
+    ) -> Result<Option<bool>, Status> {
+        match self.settle(number, intent).await {
+            Ok(done) => {
+                self.log.end(number).await?;
+                Ok(Some(done))
+            }
+            Err(status) => {
+                tracing::warn!(number = number.0, ?status, "can't settle an operation yet");
+                Ok(None)
+            }
+        }
+    }
+
     /// # Errors
     /// [`Status::Jukebox`]: it is another router's from now on.
     async fn settle_at_last(&self, number: Number, intent: &Intent) -> Result<bool, Status> {

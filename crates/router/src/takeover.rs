@@ -56,18 +56,17 @@ pub async fn settle<S: Servers<Bucket> + Clone, G: Group>(
             root.clone(),
         );
         let is_ready = |intent: &Intent| intent.buckets().iter().all(|v| own.contains_key(v));
-        let ready: Vec<u64> = open
-            .iter()
-            .filter(|(_, intent)| is_ready(intent))
-            .map(|(number, _)| *number)
-            .collect();
-        for number in ready {
-            let Some(intent) = open.remove(&number) else {
-                continue;
-            };
-            let done = coordinator.recover(Number(number), &intent).await;
-            settled.push((intent, done.map_err(|_| SharedError::Lost)?));
+        let (ready, mut left): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            open.into_iter().partition(|(_, intent)| is_ready(intent));
+        // Each once: one that has to wait for a server does not hold up those after it.
+        for (number, intent) in ready {
+            let done = coordinator.try_to_recover(Number(number), &intent).await;
+            match done.map_err(|_| SharedError::Lost)? {
+                Some(done) => settled.push((intent, done)),
+                None => drop(left.insert(number, intent)),
+            }
         }
+        open = left;
         if open.is_empty() && own.len() == shared.len() {
             break;
         }

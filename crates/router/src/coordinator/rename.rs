@@ -77,10 +77,26 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         })
     }
 
+    /// Waits until no other directory changes its parent, but not longer than calls may be kept waiting: one that does may itself wait, for a server
+    /// that is away, and those behind it would fill the place that there is for calls.
+    async fn moving(&self) -> Result<Moving<L::Hold>, Status> {
+        let moving = async {
+            Ok(Moving {
+                _here: self.moves.clone().lock_owned().await,
+                _elsewhere: self.log.hold(vec![moves()]).await?,
+            })
+        };
+        tokio::select! {
+            biased;
+            moving = moving => moving,
+            () = self.servers.patience() => Err(Status::Jukebox),
+        }
+    }
+
     /// RENAME.
     ///
     /// # Errors
-    /// As RENAME has them.
+    /// As RENAME has them; [`Status::Jukebox`] if it has to wait for long until no other directory changes its parent.
     pub async fn rename(&self, who: &Who, renaming: Renaming) -> Result<Renamed<L::Hold>, Status> {
         let Renaming {
             from,
@@ -91,10 +107,7 @@ impl<S: Servers<Bucket>, L: Log> Coordinator<S, L> {
         } = renaming;
         let across = thing.is_dir && from.dir != to.dir;
         let guard = match across {
-            true => Some(Moving {
-                _here: self.moves.clone().lock_owned().await,
-                _elsewhere: self.log.hold(vec![moves()]).await?,
-            }),
+            true => Some(self.moving().await?),
             false => None,
         };
         if across && self.lies_in(&to.dir, &thing.object).await? {

@@ -361,12 +361,23 @@ pub struct State {
     pub yields: bool,
     /// Directories of clients are told to be empty: what is in them comes right after the look.
     pub hides: bool,
+    /// A server does not answer for names that begin so.
+    pub unanswered: Option<Bytes>,
+    /// Nothing is waited for that may take long.
+    pub impatient: bool,
     /// Nobody may search a directory.
     pub unsearchable: bool,
     /// What is late stays so.
     pub holds_back: bool,
     /// Which life of the router this is.
     pub epoch: u64,
+}
+
+impl State {
+    fn does_not_answer(&self, name: &Bytes) -> bool {
+        let names = self.unanswered.as_ref();
+        names.is_some_and(|names| name.starts_with(names))
+    }
 }
 
 /// All servers, and the log.
@@ -435,6 +446,7 @@ impl Servers<Bucket> for &World {
                 entries: Vec::new(),
                 end: true,
             }),
+            Ask::Lookup(at) if state.does_not_answer(&at.name) => Err(Status::Jukebox),
             Ask::Access(_, mask) if state.unsearchable => Ok(Given::Allowed(mask & !0x2)),
             _ => state.servers[bucket.0 as usize].ask(ask),
         })
@@ -442,6 +454,14 @@ impl Servers<Bucket> for &World {
     }
 
     async fn pause(&self) {}
+
+    async fn patience(&self) {
+        std::future::poll_fn(|_| match self.lock().impatient {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
 }
 
 impl Servers for &World {

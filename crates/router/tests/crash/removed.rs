@@ -13,7 +13,7 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Poll<T> {
 }
 
 /// Polls until something holds.
-fn poll_until<T: std::fmt::Debug>(
+pub fn poll_until<T: std::fmt::Debug>(
     mut future: Pin<&mut impl Future<Output = T>>,
     holds: impl Fn() -> bool,
 ) {
@@ -27,7 +27,7 @@ fn poll_until<T: std::fmt::Debug>(
     panic!("it never comes to that");
 }
 
-fn end<T>(mut future: Pin<&mut impl Future<Output = T>>) -> T {
+pub fn end<T>(mut future: Pin<&mut impl Future<Output = T>>) -> T {
     for _ in 0..POLLS {
         if let Poll::Ready(ended) = poll(future.as_mut()) {
             return ended;
@@ -60,7 +60,7 @@ fn handle(router: &Router<'_>, path: &Path) -> Handle {
 }
 
 /// The names in a directory of a server.
-fn listed(world: &World, dir: &Handle) -> Vec<Bytes> {
+pub fn listed(world: &World, dir: &Handle) -> Vec<Bytes> {
     let ask = Ask::ReadDir {
         dir: dir.key.clone(),
         cookie: 0,
@@ -197,6 +197,48 @@ fn nobody_is_led_to_staging() {
     assert_eq!(above(Who::root()), Ok(root()));
     many.lock().unsearchable = true;
     assert_eq!(above(Who::root()), Err(Status::Acces));
+}
+
+/// A directory that changes its parent, and waits for a server that is away, does not keep others waiting for ever.
+#[test]
+fn directories_wait_for_each_other_not_for_ever() {
+    let many = prepared();
+    let there = Op::Mkdir(vec![b"c"], Bucket(2));
+    run(act(&router(&many), VOLUMES, &there)).unwrap().unwrap();
+    let routed = router(&many);
+    many.lock().yields = true;
+    let x = handle_of(&many, b"x");
+    let to_b = Op::Rename(vec![b"x"], vec![b"b", b"x"]);
+    let mut renaming = pin!(act(&routed, VOLUMES, &to_b));
+    poll_until(renaming.as_mut(), || is_staged(&many, &x));
+    let other = Op::Rename(vec![b"c"], vec![b"b", b"c"]);
+    let mut waiting = pin!(act(&routed, VOLUMES, &other));
+    for _ in 0..100 {
+        assert_eq!(poll(waiting.as_mut()), Poll::Pending);
+    }
+    many.lock().impatient = true;
+    assert_eq!(end(waiting.as_mut()), Err(Status::Jukebox));
+    assert_eq!(end(renaming.as_mut()), Ok(()));
+    assert_eq!(end(pin!(act(&routed, VOLUMES, &other))), Ok(()));
+    many.lock().yields = false;
+    assert_eq!(tree(&routed).len(), 4);
+    assert_clean(&many, &routed, 1, 0);
+}
+
+/// What has a name in the root's own bucket.
+fn handle_of(world: &World, name: &'static [u8]) -> Handle {
+    let place = Place {
+        dir: root().key,
+        name: name.into(),
+    };
+    let found = world.lock().servers[HOME.0 as usize].ask(Ask::Lookup(place));
+    match found.unwrap() {
+        Given::Object(object) => Handle {
+            bucket: HOME,
+            key: object.handle,
+        },
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Whether it is none of those that clients may see: they are below `root`, or directly below `placed`.
