@@ -134,6 +134,11 @@ pub(super) async fn serve(
     // Nobody else sets it.
     let _ = told.set(opened.clone());
     load.up.fetch_add(1, Ordering::Relaxed);
+    answer(&front, &mut calls).await;
+    opened.session.close().await;
+}
+
+async fn answer<A: Answers>(front: &Arc<A>, calls: &mut mpsc::Receiver<Sending>) {
     let places = Arc::new(Semaphore::new(MAX_CALLS));
     let mut xid = 0u32;
     while let Some(mut next) = calls.recv().await {
@@ -142,6 +147,10 @@ pub(super) async fn serve(
         let Ok(place) = places.clone().acquire_owned().await else {
             break;
         };
+        // Whoever has given up meanwhile looks at what was done; nothing may come after that.
+        if next.reply.is_closed() {
+            continue;
+        }
         let front = front.clone();
         tokio::spawn(async move {
             if let Some(call) = front.parse(next.record.into()) {
@@ -152,5 +161,76 @@ pub(super) async fn serve(
             drop(place);
         });
     }
-    opened.session.close().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use quorate_nfs::Peer;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Notes calls, and answers as many as it is let.
+    struct Noting {
+        seen: Mutex<Vec<u8>>,
+        may_go: Semaphore,
+    }
+
+    impl Answers for Noting {
+        type Call = u8;
+
+        fn admits(&self, _: IpAddr) -> bool {
+            true
+        }
+
+        fn parse(&self, record: Bytes) -> Option<u8> {
+            record.last().copied()
+        }
+
+        fn reply_bytes(&self, _: &u8) -> usize {
+            1
+        }
+
+        async fn answer(self: &Arc<Self>, _: Peer, call: u8) -> Vec<u8> {
+            self.seen.lock().unwrap().push(call);
+            self.may_go.acquire().await.unwrap().forget();
+            vec![call]
+        }
+    }
+
+    /// A call whose caller has given up before there was a place for it is not made any more.
+    #[tokio::test]
+    async fn what_nobody_waits_for_is_not_begun() {
+        let front = Arc::new(Noting {
+            seen: Mutex::default(),
+            may_go: Semaphore::new(0),
+        });
+        let (sender, mut calls) = mpsc::channel(MAX_CALLS + 2);
+        let call = |number: u8| {
+            let (reply, told) = oneshot::channel();
+            let record = vec![0, 0, 0, 0, number];
+            sender.try_send(Sending { record, reply }).unwrap();
+            told
+        };
+        let busy: Vec<_> = (0..MAX_CALLS).map(|_| call(1)).collect();
+        drop(call(2));
+        let last = call(3);
+        let (answering, all) = (front.clone(), front.clone());
+        let answering = tokio::spawn(async move { answer(&answering, &mut calls).await });
+        while all.seen.lock().unwrap().len() < MAX_CALLS {
+            tokio::task::yield_now().await;
+        }
+        front.may_go.add_permits(MAX_CALLS + 2);
+        assert_eq!(last.await.unwrap()[..], [3]);
+        for one in busy {
+            assert_eq!(one.await.unwrap()[..], [1]);
+        }
+        drop(sender);
+        answering.await.unwrap();
+        assert!(!front.seen.lock().unwrap().contains(&2));
+    }
 }
