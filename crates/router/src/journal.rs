@@ -46,6 +46,17 @@ pub enum JournalError {
     /// It is the log of something else.
     #[error("{0}: this is no log of these volumes")]
     Other(PathBuf),
+    /// A part of it was changed, and what was written after that part is there.
+    #[error(
+        "{path}: the log is damaged at byte {at}, and there is more after it: bring back a copy of the file. If there is none, put the file aside and \
+         say --new-log: an operation on two servers that was under way may have left a name that leads nowhere"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the first record begins that can't be read.
+        at: usize,
+    },
 }
 
 #[derive(Debug)]
@@ -102,14 +113,12 @@ impl Journal {
             Err(e) => return Err(failed(e)),
         };
         let is_new = bytes.is_empty();
-        // A torn end was told to nobody.
-        let (frames, _) = frame::read(&bytes.into());
         let Ok(Replayed {
             set: found,
             open,
             next,
             map,
-        }) = replay(frames)
+        }) = replay(frames(path, bytes.into())?)
         else {
             return Err(JournalError::Other(path.into()));
         };
@@ -265,11 +274,39 @@ pub fn kept_map(path: &Path) -> Result<Option<Map>, JournalError> {
             return Err(JournalError::Io { path, source });
         }
     };
-    let (frames, _) = frame::read(&bytes.into());
-    match replay(frames) {
+    match replay(frames(path, bytes.into())?) {
         Ok(replayed) => Ok(replayed.map),
         Err(_) => Err(JournalError::Other(path.into())),
     }
+}
+
+/// What is in a file. Its end may be torn: that was told to nobody. But one record is written after another is on the disk, so if there is a whole one
+/// after what can't be read, that was whole as well.
+fn frames(path: &Path, bytes: Bytes) -> Result<Vec<(LogIndex, Bytes)>, JournalError> {
+    let (frames, _) = frame::read(&bytes);
+    let lengths = frames.iter().map(|(_, payload)| payload.len());
+    let at = lengths.map(|length| frame::HEADER_BYTES + length).sum();
+    let last = frames.last().map_or(0, |(index, _)| index.0);
+    let is_later = |start: usize| {
+        let index = bytes.get(start + 8..start + frame::HEADER_BYTES);
+        let index = index.and_then(|index| index.try_into().ok());
+        // There can't be more of them than bytes.
+        let later = last..=last + bytes.len() as u64;
+        index.is_some_and(|index| later.contains(&u64::from_le_bytes(index)))
+            && !frame::read(&bytes.slice(start..)).0.is_empty()
+    };
+    match (at + 1..bytes.len()).any(is_later) {
+        true => Err(JournalError::Damaged {
+            path: path.into(),
+            at,
+        }),
+        false => Ok(frames),
+    }
+}
+
+/// Whether there is a log. None was ever left empty.
+pub fn is_there(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
 }
 
 /// What a log says: the set, what is open, the number of the next intention, and the map.
@@ -514,5 +551,45 @@ mod tests {
         let (log, open) = Journal::open(&path, [1; 16], 0).unwrap();
         check(open);
         assert_eq!(log.map(), Some(map(6)));
+    }
+
+    /// Damage in the midst of the file is told, and nothing is written over it; a torn end is none, wherever it was cut.
+    #[tokio::test]
+    async fn damage_in_the_midst_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("route.log");
+        assert!(!is_there(&path));
+        let (log, _) = Journal::open(&path, [1; 16], 0).unwrap();
+        assert!(is_there(&path));
+        let head = std::fs::read(&path).unwrap().len();
+        log.begin(&intent(1)).await.unwrap();
+        let first = std::fs::read(&path).unwrap().len();
+        log.begin(&intent(2)).await.unwrap();
+        drop(log);
+        let whole = std::fs::read(&path).unwrap();
+        for at in 0..first {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x41;
+            std::fs::write(&path, &damaged).unwrap();
+            let expected = if at < head { 0 } else { head };
+            match Journal::open(&path, [1; 16], 0) {
+                Err(JournalError::Damaged { at, .. }) => assert_eq!(at, expected),
+                other => panic!("{at}: {other:?}"),
+            }
+            assert!(kept_map(&path).is_err());
+            assert_eq!(std::fs::read(&path).unwrap(), damaged);
+        }
+        // A block that was never written is none either.
+        let mut hole = whole.clone();
+        hole[head..first].fill(0);
+        std::fs::write(&path, &hole).unwrap();
+        assert!(Journal::open(&path, [1; 16], 0).is_err());
+        for cut in first..whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let (_, open) = Journal::open(&path, [1; 16], 0).unwrap();
+            assert_eq!(open.len(), 1, "{cut}");
+        }
+        File::create(&path).unwrap();
+        assert!(!is_there(&path));
     }
 }

@@ -183,8 +183,12 @@ impl<S: Servers, L: Log> Mover<S, L> {
         };
         let moved = self.steps(bucket, old, new).await;
         self.buckets.watch(None);
-        let left = if moved.is_ok() { old } else { new };
-        if let Err(error) = self.take_away(bucket, left, moved.is_err()).await {
+        // What was written down of a move that failed may be on both.
+        let (left, tables) = match moved {
+            Ok(()) => (old, &[][..]),
+            Err(_) => (new, &[old.volume, to][..]),
+        };
+        if let Err(error) = self.take_away(bucket, left, tables).await {
             tracing::warn!(bucket = bucket.0, %error, "what is left of a bucket stays until the next start");
         }
         moved
@@ -284,26 +288,24 @@ impl<S: Servers, L: Log> Mover<S, L> {
         Err(MoveError::Busy)
     }
 
-    /// Takes away what is left of a bucket where it does not lie any more, or did not come to.
+    /// Takes away what is left of a bucket where it does not lie any more, or did not come to; and on some volumes its table.
     async fn take_away(
         &self,
         bucket: Bucket,
         place: Place,
-        with_tables: bool,
+        tables: &[Volume],
     ) -> Result<(), MoveError> {
         let (server, shelf) = self.shelf(place.volume)?;
         let failed = |status| MoveError::Server(status, place.volume.0);
         let name = bucket_name(bucket, place.moved);
-        server
-            .remove_all(&shelf.buckets, &name)
-            .await
-            .map_err(failed)?;
-        if with_tables {
-            let name = table_name(place.moved);
-            server
-                .remove_all(&shelf.tables, &name)
-                .await
-                .map_err(failed)?;
+        let gone = server.remove_all(&shelf.buckets, &name);
+        gone.await.map_err(failed)?;
+        let name = table_name(place.moved);
+        for &volume in tables {
+            let (server, shelf) = self.shelf(volume)?;
+            let gone = server.remove_all(&shelf.tables, &name);
+            let failed = |status| MoveError::Server(status, volume.0);
+            gone.await.map_err(failed)?;
         }
         Ok(())
     }

@@ -273,6 +273,10 @@ fn each_step_of_a_move_can_be_the_last() {
                     if moved.is_some() {
                         assert_eq!(seen(&running), before, "{told}");
                     }
+                    // One that failed has left nothing, also before the next start.
+                    if matches!(moved, Some(Err(_))) {
+                        assert_clean(&faulty, &running);
+                    }
                     sweep(&faulty, &mut random);
                     let anew = router(&faulty);
                     assert_eq!(seen(&anew), before, "{told}, anew");
