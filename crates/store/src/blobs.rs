@@ -321,8 +321,11 @@ impl Blobs {
             let is_in = |place: Place| place.segment == number;
             inner.recent.retain(|_, r| !r.place.is_some_and(is_in));
         }
-        let removed = self.directory.remove(number);
-        removed.map_err(|source| self.error(number, source))
+        match self.directory.remove(number) {
+            // It was to be gone.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(|source| self.error(number, source)),
+        }
     }
 
     fn file(&self, number: u64) -> io::Result<Arc<dyn Disk>> {

@@ -134,7 +134,12 @@ impl<D: Disk> Blocks<D> {
                 generation: 0,
                 unsynced: false,
             },
-            false => read_header(&file)?,
+            false => {
+                // A process that was killed may have left a header that is in memory alone. The next one is written in the place of the one before it, which
+                // would be the only one on the disk.
+                file.sync()?;
+                read_header(&file)?
+            }
         };
         Ok(Blocks {
             file,

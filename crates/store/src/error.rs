@@ -100,9 +100,19 @@ impl StoreError {
                 path: path.to_owned(),
                 source: io::Error::other("an earlier write failed, and the store is closed"),
             },
-            other => StoreError::Corrupt {
+            damage @ (redb::Error::Corrupted(_)
+            | redb::Error::TableDoesNotExist(_)
+            | redb::Error::TableTypeMismatch { .. }
+            | redb::Error::TableIsMultimap(_)
+            | redb::Error::TableIsNotMultimap(_)
+            | redb::Error::TypeDefinitionChanged { .. }) => StoreError::Corrupt {
                 path: path.to_owned(),
-                what: other.to_string(),
+                what: damage.to_string(),
+            },
+            // A store that was closed, since a write has failed, say, or that another version wrote: what is in it may be sound, and is not thrown away.
+            other => StoreError::Io {
+                path: path.to_owned(),
+                source: io::Error::other(other.to_string()),
             },
         }
     }

@@ -26,16 +26,23 @@ pub(super) fn forget_log(data: &Path) -> Result<(), DaemonError> {
 /// The replica has recovered, and must never go back to the log that it had. It is removed: an intruder may have made it as long as the disk bears. But in one
 /// step it is no log any more: half of one could be taken for all of it.
 pub(super) fn drop_former_log(data: &Path) -> Result<(), DaemonError> {
+    let clear_note = || {
+        let mut reached = Reached::read(&data.join(FORMER_REACHED)).map_err(io(data))?;
+        reached.clear().map_err(io(data))
+    };
     if !data.join(FORMER_LOG).exists() {
-        return Ok(());
+        // A crash may have left it, and it would be taken for that of the next log that is set aside.
+        return match data.join(FORMER_REACHED).exists() {
+            true => clear_note(),
+            false => Ok(()),
+        };
     }
     let mut gone = Vec::new();
     for log in [FORMER_LOG, OLD_LOG] {
         gone.extend(move_away(data, log).map_err(io(data))?);
     }
     disk::sync_directory_of(&data.join(FORMER_LOG)).map_err(io(data))?;
-    let mut reached = Reached::read(&data.join(FORMER_REACHED)).map_err(io(data))?;
-    reached.clear().map_err(io(data))?;
+    clear_note()?;
     let remove = move || {
         for log in &gone {
             if let Err(e) = if_there(fs::remove_dir_all(log)) {
@@ -92,6 +99,8 @@ pub(super) fn take_back(data: &Path) -> Result<bool, DaemonError> {
     let blobs = open_blobs(data)?;
     former::take_back(data, &data.join(STATE), &blobs)?;
     if_there(fs::remove_dir_all(data.join(LOG))).map_err(io(data))?;
+    // That of the log that was there in its place: the former one may have none, and would be taken for one that ends too early.
+    if_there(fs::remove_file(data.join(REACHED))).map_err(io(data))?;
     rename(data, FORMER_LOG, LOG)?;
     rename(data, FORMER_REACHED, REACHED)?;
     Ok(true)
@@ -151,6 +160,19 @@ mod tests {
         assert!(take_back(data).unwrap());
         assert_eq!(last(), (LogIndex(7), true));
         assert!(!take_back(data).unwrap());
+
+        // One that has no note gets none of the log that was there in its place.
+        fs::remove_file(data.join(REACHED)).unwrap();
+        set_log_aside(data).unwrap();
+        begin_log(data, &blobs()).unwrap();
+        fs::write(data.join(REACHED), "100").unwrap();
+        assert!(take_back(data).unwrap());
+        assert_eq!(last(), (LogIndex(7), false));
+        // Nor that of one that is gone, where a crash has left it.
+        fs::write(data.join(FORMER_REACHED), "100").unwrap();
+        drop_former_log(data).unwrap();
+        assert!(!data.join(FORMER_REACHED).exists());
+        fs::write(data.join(REACHED), "7").unwrap();
 
         set_log_aside(data).unwrap();
         begin_log(data, &blobs()).unwrap();

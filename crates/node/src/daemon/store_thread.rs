@@ -75,7 +75,12 @@ impl StoreThread {
                             snapshot,
                         });
                     }
-                    Err(e) => return tell(StoreEvent::Failed(e)),
+                    Err(e) => {
+                        tell(StoreEvent::Failed(e));
+                        // Who reads meanwhile is not to find it closed: it is to stop for what has failed, and for nothing else.
+                        while receiver.recv().is_ok() {}
+                        return;
+                    }
                 }
             }
         };

@@ -259,3 +259,22 @@ proptest! {
         }
     }
 }
+
+/// A store that is closed, since a write of it has failed, say, is no damaged one: who still reads then is refused, and the state is not thrown away for it.
+#[test]
+fn a_closed_store_is_not_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options {
+        cache_bytes: 64 << 10,
+    };
+    let path = dir.path().join("state");
+    let mut store = Store::open(&path, blobs(&path), options).unwrap();
+    let entries = (0..20_000).map(|k| (key(k), Some(vec![7; 200])));
+    let (_, snapshot) = store.checkpoint(Seq(1), &layer(entries), true).unwrap();
+    let damage = store.damage();
+    drop(store);
+    let read = |k| snapshot.get(&Bytes::from(key(k)));
+    let refused = (0..20_000).filter(|&k| read(k).is_err()).count();
+    assert!(refused > 0, "all of it is in memory");
+    assert!(damage.has_failed() && !damage.is_found());
+}
