@@ -1,7 +1,8 @@
 //! Who asks. The kernel tells user, group and thread; supplementary groups and waiting signals are in /proc.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quorate_files::Who;
@@ -109,6 +110,24 @@ pub(super) fn is_interrupted(pid: u32) -> bool {
 fn is_gone(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     pid.is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+}
+
+tokio::task_local! {
+    /// Whether the process for which a task works was killed, and has been let go.
+    static LEFT: Arc<AtomicBool>;
+}
+
+/// Work that can see whether its process was let go, by [`has_left`]; and what is to be set then.
+pub(super) fn seen<W: Future>(work: W) -> (impl Future<Output = W::Output>, Arc<AtomicBool>) {
+    let left = Arc::<AtomicBool>::default();
+    (LEFT.scope(left.clone(), work), left)
+}
+
+/// Whether the process was let go for which this task works: then a change in several steps ends with the one under way. Whoever comes after a program that
+/// was killed does not expect it to go on.
+pub(super) fn has_left() -> bool {
+    let left = LEFT.try_with(|left| left.load(Ordering::Acquire));
+    left.unwrap_or(false)
 }
 
 /// Returns when a process that has waited for long is killed; never for others. The FUSE library drops the kernel's

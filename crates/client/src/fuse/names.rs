@@ -13,6 +13,7 @@ use quorate_files::{Action, Answer, Attr, Errno, Ino, Kind, Nothing, Target, Who
 use tokio::time::Instant;
 
 use super::OBJECT;
+use super::caller;
 use super::convert::{Result, is_acl, is_usual, kind_of_mode};
 use super::core::{Core, OldPages};
 use super::owners::Owners;
@@ -166,6 +167,11 @@ impl Core {
                     None => OldPages::Dropped,
                 };
                 return self.fresh_with(attr, old).await;
+            }
+            if caller::has_left() {
+                // A part of what it held is gone.
+                self.doubt_pages(ino);
+                return Err(fuser::Errno::EINTR);
             }
             // Only the size takes several steps.
             op = SetAttr {

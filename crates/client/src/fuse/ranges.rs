@@ -6,6 +6,7 @@ use quorate_files::answer::Progress;
 use quorate_files::op::{CopyRange, Fallocate, FallocateMode, Seek, Whence};
 use quorate_files::{Action, Answer, Target, Who};
 
+use super::caller;
 use super::convert::Result;
 use super::core::Core;
 use super::handles::OpenFile;
@@ -65,6 +66,9 @@ impl Core {
             if done <= from {
                 return Err(CallError::Garbled.into());
             }
+            if caller::has_left() {
+                return Err(fuser::Errno::EINTR);
+            }
             from = done;
         }
     }
@@ -85,7 +89,7 @@ impl Core {
         let had_set_id = file.inode.has_set_id();
         let len = len.min(MAX_COPY_BYTES);
         let mut copied = 0;
-        while copied < len {
+        while copied < len && !(copied > 0 && caller::has_left()) {
             let _changing = self.changing();
             let at = to_offset + copied;
             let copy = |to, from| {

@@ -162,6 +162,64 @@ fn a_range_that_is_zero_in_part_is_shown_so() {
     assert!(fs::read(a.path("d/f")).unwrap() == there);
 }
 
+/// A program that was killed while it made a range zero, which takes several steps, has nothing more made zero when it is gone: others may have written there
+/// since.
+#[test]
+fn a_killed_allocation_goes_no_further() {
+    const STEP: usize = 1 << 20;
+    const MAX_LOOKS: usize = 3000;
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let a = group.mount(1);
+    let data = noise(1, 3 * STEP);
+    fs::write(a.path("f"), &data).unwrap();
+    let open = || OpenOptions::new().read(true).write(true).open(a.path("f"));
+    let (file, stdin) = (open().unwrap(), open().unwrap());
+    file.sync_all().unwrap();
+    // ZERO_RANGE.
+    let script = "
+import ctypes, os, sys, time
+size = ctypes.c_int64
+print('ready', flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+ctypes.CDLL(None).fallocate(0, 16, size(0), size(3 << 20))
+";
+    let place = tempfile::tempdir().unwrap();
+    let may_begin = place.path().join("may-begin");
+    let python = Command::new("python3")
+        .args(["-c", script])
+        .arg(&may_begin)
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut python) = python else {
+        return println!("skipped: python3 is absent");
+    };
+    let mut ready = [0; 5];
+    let told = python.stdout.as_mut().unwrap().read_exact(&mut ready);
+    group.paused.store(true, Ordering::Release);
+    fs::write(&may_begin, b"").unwrap();
+    std::thread::sleep(PATIENCE);
+    python.kill().unwrap();
+    python.wait().unwrap();
+    group.paused.store(false, Ordering::Release);
+    told.unwrap();
+    let read = || fs::read(a.path("f")).unwrap();
+    let first_is_zero = |_| {
+        std::thread::sleep(Duration::from_millis(20));
+        read()[..STEP].iter().all(|byte| *byte == 0)
+    };
+    assert!((0..MAX_LOOKS).any(first_is_zero), "the step under way ends");
+    // Time enough for more of them.
+    std::thread::sleep(PATIENCE);
+    let found = read();
+    assert!(found[2 * STEP..] == data[2 * STEP..], "it went on");
+    drop(file);
+}
+
 /// What a killed program has made zero is zero on its own mount, too.
 #[test]
 fn a_killed_allocation_keeps_no_pages() {

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fuser::{INodeNo, ReplyEmpty, ReplyOpen, Request};
 use quorate_files::{Ino, Who};
@@ -154,7 +155,8 @@ impl Front {
         release(&self.core, &self.runtime, number);
     }
 
-    /// If the process is killed meanwhile, it is let go and the work goes on: then `undo` gets what nobody waits for.
+    /// If the process is killed meanwhile, it is let go and the work goes on, but for further steps of what takes several: then `undo` gets what nobody waits
+    /// for.
     fn spawn<R: Answer<T>, T: Send + 'static>(
         &self,
         pid: u32,
@@ -166,6 +168,7 @@ impl Front {
         let core = self.core.clone();
         begin(&self.runtime, async move {
             let _busy = busy;
+            let (work, left) = caller::seen(work);
             let mut work = Box::pin(work);
             tokio::select! {
                 biased;
@@ -174,6 +177,7 @@ impl Front {
                     Err(errno) => reply.fail(errno),
                 },
                 () = caller::killed(pid) => {
+                    left.store(true, Ordering::Release);
                     reply.fail(fuser::Errno::EINTR);
                     if let Ok(value) = work.await {
                         undo(value);
