@@ -373,14 +373,9 @@ impl Agreement {
         }
     }
 
-    /// Whether the signatures of requests that count as authentic were checked, where only signatures count. As primary a replica takes in what it checks
-    /// when it proposes it; where its view ended before that, it has not.
+    /// Whether the signatures of requests that are here are right, where only signatures count; those are checked that were not. What is not its client's is
+    /// dropped. As primary a replica takes in what it checks when it proposes it; where its view ended before that, it has not.
     pub(crate) fn are_checked(&mut self, requests: &[Digest]) -> bool {
-        self.check_before_proposal(requests)
-    }
-
-    /// As primary: whether a batch may be proposed. What is not its client's is dropped, and then it may not.
-    pub(crate) fn check_before_proposal(&mut self, requests: &[Digest]) -> bool {
         if self.config.authentication == Authentication::Mac {
             return true;
         }

@@ -228,7 +228,7 @@ impl Pool {
                 return Ok(());
             }
             match self.waiting.heaviest() {
-                Some((most, newest)) if most > own + charge => self.drop_open(&newest),
+                Some((most, newest)) if most > own + charge => self.forget(&newest),
                 Some(_) | None => return Err(Rejected::ClientOverLimit),
             }
         }
@@ -333,11 +333,6 @@ impl Pool {
         }
     }
 
-    /// The request is not its client's. What the log needs stays, without a claim.
-    pub fn forget(&mut self, digest: &Digest) {
-        self.drop_open(digest);
-    }
-
     fn remove(&mut self, digest: &Digest) {
         if let Some(entry) = self.entries.remove(digest)
             && entry.in_log
@@ -410,7 +405,7 @@ impl Pool {
         let old = |digest: &&Digest| self.entries[*digest].heard < before;
         let abandoned: Vec<Digest> = self.open.values().filter(old).copied().collect();
         for digest in abandoned {
-            self.drop_open(&digest);
+            self.forget(&digest);
         }
     }
 
@@ -423,11 +418,11 @@ impl Pool {
 
     /// Does without some of what waits.
     pub fn forget_waiting(&mut self, meant: &[Digest]) {
-        meant.iter().for_each(|digest| self.drop_open(digest));
+        meant.iter().for_each(|digest| self.forget(digest));
     }
 
     /// Does without an open request, but for what the log needs of it.
-    fn drop_open(&mut self, digest: &Digest) {
+    pub fn forget(&mut self, digest: &Digest) {
         let Some(entry) = self.entries.get_mut(digest) else {
             return;
         };
@@ -471,7 +466,7 @@ impl Pool {
             if all <= POOL_BYTES && most <= CLIENT_BYTES {
                 return;
             }
-            self.drop_open(&newest);
+            self.forget(&newest);
         }
     }
 

@@ -79,7 +79,7 @@ impl Agreement {
             let Some(requests) = self.next_batch(in_flight) else {
                 return;
             };
-            if self.check_before_proposal(&requests) {
+            if self.are_checked(&requests) {
                 let bodies = self.bodies_to_relay(&requests);
                 requests
                     .iter()

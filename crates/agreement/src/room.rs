@@ -5,12 +5,11 @@
 //! beyond [`LOG_BYTES`] at a backup is refused. The place after the last that has committed has some room of its own, as much as
 //! leads to the next checkpoint: what a faulty primary left behind can't stop the next one.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 
+use quorate_wire::Seq;
 use quorate_wire::message::{AuthRequest, Batch, Request};
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, Seq};
 
 use crate::core::Agreement;
 use crate::normal::MAX_BATCH_WEIGHT;
@@ -49,16 +48,14 @@ impl Agreement {
             && self.unstable_weight < LATE_BYTES - CHECKPOINT_BYTES
     }
 
-    /// What a batch would bring into the log, as far as it is here: in the pool, or among `bodies`.
+    /// What a batch and the requests that come with it would bring into the log, as far as they are here.
     pub(crate) fn would_bring(&self, batch: &Batch, bodies: &[Arc<AuthRequest>]) -> usize {
-        let bodies = bodies.iter().map(|body| &body.request);
-        let bodies: BTreeMap<Digest, &Request> = bodies.map(|r| (r.digest(), r)).collect();
-        let of = |digest: &Digest| match self.pool.get(digest) {
-            Some(entry) if entry.in_log() => 0,
-            Some(entry) => entry.request().weight(),
-            None => bodies.get(digest).map_or(0, |request| request.weight()),
-        };
-        batch.requests.iter().map(of).sum()
+        let known = batch.requests.iter().filter_map(|d| self.pool.get(d));
+        let known = known.filter(|entry| !entry.in_log());
+        let new = bodies.iter().map(|body| &body.request);
+        let new = new.filter(|request| self.pool.get(&request.digest()).is_none());
+        let known: usize = known.map(|entry| entry.request().weight()).sum();
+        known + new.map(Request::weight).sum::<usize>()
     }
 
     /// Whether a place is the next to commit here, or to be executed. What is to be done there is always asked for: it is what leads to a
