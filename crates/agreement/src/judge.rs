@@ -421,7 +421,9 @@ impl Agreement {
         let judge = &mut self.judge;
         judge.is_unfair |= judge.shown.is_starving(claims, most, least, now);
         let too_much = TOO_MUCH_BLAME_MS << judge.left.0.min(5);
-        if judge.blame >= too_much * 10 || (judge.is_unfair && !is_behind) {
+        let is_unfair = judge.is_unfair && !is_behind && !is_on(Mutant::UnfairForgiven);
+        let is_blamed = judge.blame >= too_much * 10 && !is_on(Mutant::BlameForgiven);
+        if is_blamed || is_unfair {
             judge.left = (judge.left.0 + 1, now);
             return true;
         }

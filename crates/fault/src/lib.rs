@@ -16,6 +16,7 @@ mod leap;
 mod lie;
 mod mislead;
 mod mutate;
+mod starve;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -31,6 +32,7 @@ use equivocate::Equivocator;
 use flood::Flooder;
 use leap::Leaper;
 use mutate::Mutator;
+use starve::Starver;
 
 /// How a replica misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,11 +59,13 @@ pub enum Fault {
     Mislead,
     /// Has views begin, as all others do, and takes part in nothing that is ordered in them.
     Shirk,
+    /// As primary proposes nothing of one client, and all that others ask.
+    Starve,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 11] = [
+    pub const ALL: [Fault; 12] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -73,6 +77,7 @@ impl Fault {
         Fault::Leap,
         Fault::Mislead,
         Fault::Shirk,
+        Fault::Starve,
     ];
 
     /// The name on the command line and in reports.
@@ -89,6 +94,7 @@ impl Fault {
             Fault::Leap => "leap",
             Fault::Mislead => "mislead",
             Fault::Shirk => "shirk",
+            Fault::Starve => "starve",
         }
     }
 }
@@ -150,6 +156,7 @@ pub struct Faulty {
     mutator: Mutator,
     flooder: Flooder,
     leaper: Leaper,
+    starver: Starver,
 }
 
 impl Faulty {
@@ -170,6 +177,7 @@ impl Faulty {
             mutator: Mutator::default(),
             flooder: Flooder::default(),
             leaper: Leaper::default(),
+            starver: Starver::default(),
         }
     }
 
@@ -201,6 +209,7 @@ impl Faulty {
             Fault::Leap => self.leaper.for_peer(to, message),
             Fault::Mislead => mislead::for_peer(&self.identity, &mut self.rng, message),
             Fault::Shirk => shirk(message),
+            Fault::Starve => self.starver.for_peer(&self.identity, message),
         }
     }
 
@@ -214,7 +223,8 @@ impl Faulty {
             | Fault::Flood
             | Fault::Leap
             | Fault::Mislead
-            | Fault::Shirk => now(message),
+            | Fault::Shirk
+            | Fault::Starve => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),

@@ -1,13 +1,16 @@
 //! The behaviours, seen from those who hear them.
 
+use std::sync::Arc;
+
 use quorate_fault::{Fault, Faulty};
 use quorate_wire::digest::Content;
 use quorate_wire::message::{
-    Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare, ReplicaMessage, Reply,
-    ReplyBody, SignedViewChange, Status, ViewChange,
+    AuthRequest, Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare,
+    ReplicaMessage, Reply, ReplyBody, Request, SignedViewChange, Status, ViewChange,
 };
 use quorate_wire::{
-    Digest, KeyPair, Quorum, ReplicaId, ReplicaKeys, RequestNumber, Seq, SessionId, Time, View,
+    Authenticator, Digest, KeyPair, Quorum, ReplicaId, ReplicaKeys, RequestNumber, Seq, SessionId,
+    Time, View,
 };
 
 const ME: ReplicaId = ReplicaId(0);
@@ -238,6 +241,68 @@ fn who_shirks_votes_for_nothing() {
     }
     let status = PeerMessage::Status(status());
     assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
+}
+
+/// One that starves a client proposes what the others ask and nothing of that one, tells all the same, and votes for what it has told. As backup it
+/// changes nothing.
+#[test]
+fn who_starves_serves_the_others() {
+    let (a, b) = (KeyPair::from_seed(&[7; 32]), KeyPair::from_seed(&[8; 32]));
+    let (starved, served) = match a.public() < b.public() {
+        true => (a, b),
+        false => (b, a),
+    };
+    let body = |of: &KeyPair, number: u64| {
+        let number = RequestNumber(number);
+        let request = Request::new(of.public(), SessionId(1), number, bytes::Bytes::new());
+        Arc::new(AuthRequest {
+            request,
+            auth: Authenticator::Macs(Vec::new()),
+            replier: ME,
+        })
+    };
+    let named = |bodies: &[Arc<AuthRequest>]| -> Vec<Digest> {
+        bodies.iter().map(|b| b.request.digest()).collect()
+    };
+    let proposal = |view: u64, seq: u64, bodies: &[Arc<AuthRequest>]| PrePrepare {
+        view: View(view),
+        seq: Seq(seq),
+        batch: Batch {
+            time: Time(seq),
+            requests: named(bodies),
+        },
+        bodies: bodies.to_vec(),
+    };
+    let mut it = faulty(Fault::Starve);
+    let mut told = |to: u8, m: &PrePrepare| {
+        let sent = it.for_peer(ReplicaId(to), PeerMessage::PrePrepare(m.clone()));
+        let [(PeerMessage::PrePrepare(told), 0)] = &sent[..] else {
+            panic!("{sent:?}")
+        };
+        let commit = |digest| {
+            PeerMessage::Commit(Commit {
+                view: m.view,
+                seq: m.seq,
+                digest,
+            })
+        };
+        let vote = it.for_peer(ReplicaId(to), commit(m.batch.digest()));
+        assert_eq!(vote, [(commit(told.batch.digest()), 0)]);
+        assert_eq!(named(&told.bodies), told.batch.requests);
+        told.clone()
+    };
+    // Alone it is served.
+    let alone = proposal(0, 1, &[body(&starved, 1)]);
+    assert_eq!(told(1, &alone), alone);
+    let others = body(&served, 1);
+    let both = proposal(0, 2, &[body(&starved, 2), others.clone()]);
+    for to in [1, 2, 1] {
+        assert_eq!(told(to, &both).batch.requests, named(&[others.clone()]));
+    }
+    let nothing_else = proposal(0, 3, &[body(&starved, 3)]);
+    assert_eq!(told(1, &nothing_else).bodies, [others]);
+    let of_another = proposal(1, 4, &[body(&starved, 4)]);
+    assert_eq!(told(1, &of_another), of_another);
 }
 
 /// One that leaps names a far place at once and the next one late, to each; its votes are in time.

@@ -405,6 +405,12 @@ impl Knobs {
         k.options.inline_bytes = d.pick(&[INLINE_BYTES, INLINE_BYTES, INLINE_BYTES, 0, 40]);
         k.options.digest_replies = d.per_mille(800);
         k.options.early_reads = d.per_mille(800);
+        let mut d = Dice::new(seed, 27);
+        for (_, adversary) in &mut k.adversaries {
+            if d.per_mille(60) {
+                *adversary = Adversary::Fault(Fault::Starve);
+            }
+        }
         let mut d = Dice::new(seed, 3);
         if long && k.replicas > 1 && d.per_mille(600) {
             k.exile = Some(ReplicaId(d.below(k.replicas as u64) as u8));

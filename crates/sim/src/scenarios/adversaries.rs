@@ -87,6 +87,50 @@ pub(super) fn leaping_primary() -> Outcome {
     Ok(())
 }
 
+/// A primary that orders what all ask but one client is left for that: where many others keep it busy all the time, since it goes on without
+/// what it was shown; where it has little to do, since it lets that wait. Disks are so slow that any patience is far longer.
+pub(super) fn starving_primary() -> Outcome {
+    // The starved one is that with the lowest key.
+    let mut clients = [0, 1];
+    clients.sort_by_key(|&client| client_key(client).public());
+    let [starved, other] = clients;
+    for open in [48, 1] {
+        let mut w = group(2, |k| {
+            k.adversaries = vec![(ReplicaId(0), Adversary::Fault(Fault::Starve))];
+            k.sync = (200_000, 200_000);
+            k.timeout_ms = 20_000;
+            k.tuning.batch_requests = 1;
+        });
+        let mut token = 10;
+        let mut busy: Vec<usize> = Vec::new();
+        // What others ask all the time; until the end, or for so long.
+        let mut work = |w: &mut World, ms: u64, end: Option<usize>| -> Result<bool, Failure> {
+            for _ in 0..ms {
+                busy.retain(|&o| w.operation(o).done.is_none());
+                while busy.len() < open {
+                    token += 1;
+                    busy.push(ask(w, other, token));
+                }
+                w.run_for(1)?;
+                if end.is_some_and(|o| w.operation(o).done.is_some()) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        work(&mut w, 10_000, None)?;
+        assert!((1..4).all(|i| standing(&w, i).view == View(0)));
+        let operation = ask(&mut w, starved, 1);
+        if !work(&mut w, 5_000, Some(operation))? {
+            let said = format!("one client is not served beside {open} requests");
+            return Err(Failure::new("liveness", said));
+        }
+        assert!((1..4).all(|i| standing(&w, i).view == View(1)));
+        w.finish()?;
+    }
+    Ok(())
+}
+
 /// A replica that sends dozens of valid and useless messages with each of its own, as backup and as primary: the others' work goes on,
 /// and nothing piles up in them.
 pub(super) fn flooding_replica() -> Outcome {
