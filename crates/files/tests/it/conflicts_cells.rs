@@ -512,7 +512,7 @@ const GUESTS_READ: &str = "what a guest asks that changes nothing";
 const NO_OPERATION: &str = "bytes that are no operation";
 
 /// What an action is called.
-fn called(action: &Action) -> String {
+pub fn called(action: &Action) -> String {
     let text = format!("{action:?}");
     text.split('(').next().unwrap().to_owned()
 }

@@ -8,6 +8,8 @@ mod cases;
 mod codec;
 mod common;
 mod conflicts_cells;
+mod conflicts_dropped;
+mod conflicts_pairs;
 mod conflicts_table;
 mod content;
 mod copy;
