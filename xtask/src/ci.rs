@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{bpf, deny, lab, packages, tests, tools};
+use crate::{bpf, deny, elsewhere, lab, packages, tests, tools};
 
 /// A step that can fail with a message.
 type Step = (&'static str, fn() -> Result<(), String>);
@@ -85,6 +85,7 @@ pub fn ci() -> Result<(), String> {
         ("bpf", bpf::check),
         ("mutants stay out", mutants_stay_out),
         ("build", tests::build),
+        ("elsewhere", elsewhere::check),
         ("tools", tools::for_tests),
         ("deny", deny::check),
         ("sim", sim),

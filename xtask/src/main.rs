@@ -4,6 +4,7 @@ mod bpf;
 mod chaos;
 mod ci;
 mod deny;
+mod elsewhere;
 mod figures;
 mod fuzz;
 mod lab;

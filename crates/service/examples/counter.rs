@@ -1,6 +1,7 @@
 //! A counter that nobody can turn back: `cargo run --example counter`.
 
-use anyhow::{Context, Result};
+use std::error::Error;
+
 use quorate_service::{Bytes, Call, Fault, Local, Service, Session, Txn};
 
 const COUNT: &[u8] = b"count";
@@ -36,23 +37,21 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// Ten additions in flight at the same time: clones of a session are for several threads, and for tasks of any executor.
-fn add_ten_times(session: &Session) -> Result<()> {
+fn add_ten_times(session: &Session) -> Result<(), Box<dyn Error>> {
     let add = |n| {
         let session = session.clone();
         std::thread::spawn(move || session.call_blocking(encode(n)))
     };
     for addition in (1..=10).map(add).collect::<Vec<_>>() {
-        let sum = addition.join().ok().and_then(Result::ok);
-        let sum = sum.context("the session was lost")?;
+        let sum = addition.join().map_err(|_| "a thread died")??;
         println!("one addition saw the sum {}", number(&sum));
     }
-    let sum = session.read_blocking("get".into());
-    let sum = sum.ok().context("the session was lost")?;
+    let sum = session.read_blocking("get".into())?;
     println!("read: {}", number(&sum));
     Ok(())
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     let group = Local::start(4, Counter)?;
     add_ten_times(&group.session()?)
 }

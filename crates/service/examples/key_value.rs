@@ -2,7 +2,8 @@
 //!
 //! Operations on different keys don't conflict, and say so: each replica executes them on four threads.
 
-use anyhow::Result;
+use std::error::Error;
+
 use quorate_service::{Bytes, Call, Fault, Local, Scope, Service, Txn, Uses};
 
 const GET: u8 = b'g';
@@ -65,15 +66,14 @@ impl Service for Store {
     }
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     let group = Local::start_with(4, 4, Store)?;
     let mut session = group.inline_session()?;
     for (key, value) in [("fruit", "apple"), ("tree", "oak"), ("fruit", "pear")] {
         let before = session.call(encode(PUT, key, value))?;
         println!("{key} = {value}, before: {before:?}");
     }
-    let fruit = session.read(encode(GET, "fruit", ""))?;
-    println!("fruit is {fruit:?}");
+    println!("fruit is {:?}", session.read(encode(GET, "fruit", ""))?);
     session.close();
     Ok(())
 }

@@ -2,9 +2,9 @@
 //!
 //! The files are those that `quorate init --no-key-holders` makes. `cargo run --example processes` runs all of it on this machine.
 
+use std::error::Error;
 use std::path::Path;
 
-use anyhow::{Result, bail};
 use quorate_service::{
     Bytes, Call, Daemon, Fault, Group, Identity, InlineSession, Options, ReplicaId, Service, Txn,
     keys,
@@ -32,7 +32,7 @@ impl Service for LastWord {
 }
 
 /// `first_start`: it has never run. One that has run and lost its directory must not be started so: it would not know what it has promised.
-fn replica(directory: &Path, id: u8, first_start: bool) -> Result<()> {
+fn replica(directory: &Path, id: u8, first_start: bool) -> Result<(), Box<dyn Error>> {
     let group = Group::load(&directory.join("group.toml"))?.into();
     let data = directory.join(format!("replica-{id}"));
     let key = keys::load(&data.join("key"))?;
@@ -49,7 +49,7 @@ fn replica(directory: &Path, id: u8, first_start: bool) -> Result<()> {
     Ok(replica.wait()?)
 }
 
-fn client(directory: &Path, word: &str) -> Result<()> {
+fn client(directory: &Path, word: &str) -> Result<(), Box<dyn Error>> {
     let group = Group::load(&directory.join("group.toml"))?;
     let identity = Identity::new(&keys::load(&directory.join("client.key"))?);
     let mut session = InlineSession::connect(&group, &identity)?;
@@ -59,12 +59,12 @@ fn client(directory: &Path, word: &str) -> Result<()> {
     Ok(())
 }
 
-pub fn main() -> Result<()> {
+pub fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["replica", directory, id] => replica(directory.as_ref(), id.parse()?, false),
         ["replica", directory, id, "new"] => replica(directory.as_ref(), id.parse()?, true),
         ["client", directory, word] => client(directory.as_ref(), word),
-        _ => bail!(USAGE),
+        _ => Err(USAGE.into()),
     }
 }

@@ -3,11 +3,11 @@
 //! Asks in both ways: one operation after the other, and as tasks that all wait at once. `quorate bench` measures the same service
 //! with care, with processes of their own; here all is in one.
 
+use std::error::Error;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use quorate_service::null::{NullOp, NullService};
-use quorate_service::{Local, Session};
+use quorate_service::{Local, NoResult, Session};
 
 /// How long each way is tried.
 const TRIED: Duration = Duration::from_secs(2);
@@ -15,7 +15,7 @@ const TRIED: Duration = Duration::from_secs(2);
 const TASKS: usize = 64;
 
 /// Asks until the time is over. How often it was answered.
-async fn ask(session: Session, start: Instant) -> Result<u32> {
+async fn ask(session: Session, start: Instant) -> Result<u32, NoResult> {
     let op = NullOp::default().encode(0);
     let mut answered = 0;
     while start.elapsed() < TRIED {
@@ -27,7 +27,7 @@ async fn ask(session: Session, start: Instant) -> Result<u32> {
 
 #[tokio::main(flavor = "current_thread")]
 #[allow(clippy::disallowed_methods)] // How long it takes is what this is about.
-async fn main() -> Result<()> {
+async fn main() -> Result<(), Box<dyn Error>> {
     let group = Local::start(4, NullService::default())?;
     let session = group.session()?;
     for tasks in [1, TASKS] {

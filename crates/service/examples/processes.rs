@@ -3,20 +3,22 @@
 //! Makes keys and a group file, starts four replicas of the service of `last_word`, has a client write to them, kills the primary with SIGKILL, has
 //! another client read what the first one wrote, and starts the killed one again, from its directory.
 
+use std::error::Error;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Result, ensure};
 use quorate_service::{Files, Group, Purpose, keys};
 
 mod last_word;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// What is done once, before the first start, as `quorate init --no-key-holders` does it: each replica and client has a key, and all have the group file.
 fn make_group(directory: &Path) -> Result<()> {
     let ports: Vec<_> = (0..4)
         .map(|_| TcpListener::bind("127.0.0.1:0"))
-        .collect::<Result<_, _>>()?;
+        .collect::<std::io::Result<_>>()?;
     let mut replicas = Vec::new();
     for (id, port) in ports.iter().enumerate() {
         let key = keys::generate()?;
@@ -46,19 +48,20 @@ fn all(directory: &Path) -> Result<()> {
     for id in ["0", "1", "2", "3"] {
         replicas.push(spawn(directory, "replica", &[id, "new"])?);
     }
-    let say = |word| {
-        spawn(directory, "client", &[word])?
-            .wait()
-            .map_err(anyhow::Error::from)
+    let say = |word: &str| -> Result<()> {
+        match spawn(directory, "client", &[word])?.wait()?.success() {
+            true => Ok(()),
+            false => Err(format!("the client that was to say {word:?} failed").into()),
+        }
     };
-    ensure!(say("hello")?.success(), "the first client failed");
+    say("hello")?;
     replicas[0].kill()?;
     replicas[0].wait()?;
-    ensure!(say("goodbye")?.success(), "the second client failed");
+    say("goodbye")?;
     replicas[0] = spawn(directory, "replica", &["0"])?;
     // Without the one that was started again there are too few.
     replicas[1].kill()?;
-    ensure!(say("?")?.success(), "the third client failed");
+    say("?")?;
     for mut replica in replicas {
         drop(replica.stdin.take());
         replica.wait()?;

@@ -5,11 +5,12 @@
 //! service is one such service; yours is another. Three things are to be written: the service, what a replica's process does,
 //! and what a client does.
 //!
-//! The crates are not on a registry. All that is used here comes from this one, beside a program's own choice of executor, if it has one:
+//! The crates are not on a registry. All that is used here comes from this one and from the standard library, beside a program's own choice of
+//! executor, if it has one. With a clone of the repository beside the program's own directory:
 //!
 //! ```toml
 //! [dependencies]
-//! quorate-service = { git = "https://github.com/quorate/quorate" } # or { path = "quorate/crates/service" }
+//! quorate-service = { path = "../quorate/crates/service" } # or { git = "..." }, where a repository can be reached
 //! ```
 //!
 //! # The service

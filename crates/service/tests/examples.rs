@@ -51,13 +51,25 @@ fn the_null_service() {
     assert!(answered.iter().all(|count| *count > 0), "{shown}");
 }
 
-/// A service of one's own takes less than 80 lines, with all that a replica's process and a client do.
+/// A service of one's own takes less than 80 lines, with all that a replica's process and a client do, and no other crate.
 #[test]
 fn the_examples_are_short() {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
     for name in ["counter", "key_value", "last_word"] {
         let text = std::fs::read_to_string(format!("{directory}/{name}.rs")).expect("it is there");
         assert!(text.lines().count() < 80, "{name}");
+        let used = text.lines().filter_map(|line| {
+            let line = line.trim_start().trim_start_matches("pub ");
+            let path = line
+                .strip_prefix("use ")
+                .or(line.strip_prefix("extern crate "))?;
+            path.split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()
+        });
+        let used: Vec<&str> = used.collect();
+        assert!(used.contains(&"quorate_service"), "{name}: {used:?}");
+        let known = |root: &&str| ["std", "quorate_service"].contains(root);
+        assert!(used.iter().all(known), "{name}: {used:?}");
     }
 }
 
