@@ -76,6 +76,23 @@ fn digest_replies() {
     }
 }
 
+/// A client that has nothing else under way takes what was read before the last batch has committed; else nobody does.
+#[test]
+fn early_reads() {
+    for early_reads in [true, false] {
+        let mut client = linked(ClientOptions {
+            early_reads,
+            ..ClientOptions::default()
+        });
+        client.read(1, Bytes::from_static(b"read"), 1);
+        let asked = client.drain().filter_map(|output| match output {
+            ClientOutput::Send(_, ClientMessage::Read(m)) => Some(m.early),
+            _ => None,
+        });
+        assert_eq!(asked.collect::<BTreeSet<_>>(), [early_reads].into());
+    }
+}
+
 /// Who gets an operation of so many bytes from its client.
 fn receivers(inline_bytes: usize, len: usize) -> Vec<u8> {
     let mut client = linked(ClientOptions {
