@@ -361,6 +361,27 @@ mod tests {
         assert!(!deframer.is_between() && out.len() == 1);
     }
 
+    /// However many records bring a long message, it is put together in memory that was asked for once, and comes out as that.
+    #[test]
+    fn a_long_message_has_its_memory_at_once() {
+        const LENGTH: usize = 1 << 20;
+        let message: Vec<u8> = (0..LENGTH).map(|at| (at >> 8) as u8).collect();
+        let stream = framed(&message);
+        for step in [1_000, 4_096, 16_384, 65_536] {
+            let (mut deframer, mut out) = (Deframer::new(LENGTH, None), VecDeque::new());
+            let mut pieces = stream.chunks(step);
+            deframer.feed(pieces.next().unwrap(), &mut out).unwrap();
+            let memory = deframer.body.as_ptr();
+            for piece in pieces {
+                assert!(deframer.body.capacity() >= LENGTH);
+                deframer.feed(piece, &mut out).unwrap();
+            }
+            let whole = out.pop_front().expect("it is whole");
+            assert!(whole == message && out.is_empty());
+            assert_eq!(whole.as_ptr(), memory, "in steps of {step}");
+        }
+    }
+
     /// Lengths of nothing and of too much are no messages; a welcome is one length of nothing, at the start.
     #[test]
     fn bad_lengths_are_refused() {
