@@ -25,6 +25,8 @@ pub mod umount;
 pub mod up;
 pub mod volume;
 
+mod script;
+
 use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;

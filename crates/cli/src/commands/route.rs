@@ -25,6 +25,7 @@ use serde_json::json;
 
 use crate::args::Route;
 use crate::commands;
+use crate::commands::script::Script;
 use crate::commands::volume::control;
 use coordination::{Buckets, Ground, Instance};
 
@@ -150,12 +151,11 @@ async fn offer<L: Log + Debug + Clone + 'static>(
     let again = listeners.again();
     let control = control::listen(config.socket())?;
     let count = buckets.map().present().count();
-    match args.json {
-        true => println!(
-            "{}",
-            json!({"event": "ready", "address": address.to_string(), "volumes": count})
-        ),
-        false => say!("serving {count} volumes as one over NFS at {address}"),
+    let script = args.json.then(Script::listens);
+    match &script {
+        Some(script) => script
+            .tell(&json!({"event": "ready", "address": address.to_string(), "volumes": count})),
+        None => say!("serving {count} volumes as one over NFS at {address}"),
     }
     let overview = {
         let keeper = keeper.clone();
@@ -163,9 +163,9 @@ async fn offer<L: Log + Debug + Clone + 'static>(
     };
     let status = overview.clone();
     let told = async {
-        if !args.json {
+        let Some(script) = &script else {
             return std::future::pending().await;
-        }
+        };
         loop {
             tokio::time::sleep(INTERVAL).await;
             let mut told = json!(status());
@@ -179,7 +179,7 @@ async fn offer<L: Log + Debug + Clone + 'static>(
             if let Some(streams) = &streams {
                 told["tcp_switch"] = json!(streams.streamed());
             }
-            println!("{told}");
+            script.tell(&told);
         }
     };
     let switched = async {

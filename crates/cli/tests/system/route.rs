@@ -119,6 +119,16 @@ impl Routed {
         self.router = Some(start(self.command(), self.port, &log));
     }
 
+    /// Nobody reads what it says on standard output.
+    fn start_unread(&mut self) {
+        let (reader, output) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = self.command();
+        command.stdout(output);
+        let log = self.place.join("route.err");
+        self.router = Some(start(command, self.port, &log));
+    }
+
     pub fn kill_router(&mut self) {
         self.router = None;
     }
@@ -478,6 +488,16 @@ fn files_are_copied_and_servers_die_alone() {
 }
 
 /// Volumes that are not what they were are refused, and so are a log that is lost and a configuration that means nothing.
+#[test]
+fn a_router_goes_on_when_nobody_reads_what_it_says() {
+    let mut routed = Routed::with("", &["--json"]);
+    routed.kill_router();
+    routed.start_unread();
+    let client = Client::connect(routed.port);
+    let made = client.act(&Op::Mkdir("a".into()));
+    assert_eq!(made, Ok(()));
+}
+
 #[test]
 fn what_does_not_fit_is_told() {
     let mut routed = Routed::start();

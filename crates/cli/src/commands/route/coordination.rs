@@ -15,7 +15,7 @@ use quorate_router::coordinator::{Coordinator, Hidden};
 use quorate_router::fence::{adopt, enter, found, leave};
 use quorate_router::handle::Handle;
 use quorate_router::intent::{Intent, Log, Number};
-use quorate_router::journal::Journal;
+use quorate_router::journal::{Journal, is_there};
 use quorate_router::layout::Bucket;
 use quorate_router::shared::{Refused, Shared, SharedError, set_of};
 use quorate_router::takeover::settle;
@@ -77,7 +77,7 @@ pub async fn in_file(
     ground: &Ground,
 ) -> Result<Coordinator<Buckets, Journal>> {
     let servers = &ground.buckets;
-    if ground.was_used && !log.exists() && !args.new_log {
+    if ground.was_used && !is_there(log) && !args.new_log {
         return Err(lost_log(&log.display().to_string()));
     }
     let refused = |status| anyhow!("a volume refuses what recovery needs: {status:?}");

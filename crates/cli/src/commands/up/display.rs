@@ -1,8 +1,6 @@
 //! What `quorate up` shows.
 
-use std::io::Write;
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,15 +10,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::groups::Member;
+use crate::commands::script::{Script, print};
 use crate::commands::status::{self, Health, Reports};
 
 /// How often a script is told that all is as it was.
 const REPEAT: Duration = Duration::from_secs(5);
-
-/// How many lines wait for a script that does not read.
-const WAITING_LINES: usize = 256;
-/// How long is waited for it at the end.
-const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// A status line for people, or a JSON object a line for scripts.
 #[derive(Debug)]
@@ -233,50 +227,6 @@ impl Display {
     }
 }
 
-impl Drop for Script {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// A script that reads what is told, on standard output. It is written to by a thread of its own: a reader that does not read must not hold up
-/// who looks after replicas.
-#[derive(Debug, Default)]
-struct Script {
-    lines: Option<SyncSender<String>>,
-    ended: Option<Receiver<()>>,
-}
-
-impl Script {
-    fn listens() -> Script {
-        let (lines, to_write) = mpsc::sync_channel::<String>(WAITING_LINES);
-        let (end, ended) = mpsc::channel();
-        std::thread::spawn(move || {
-            to_write.iter().for_each(|line| print(&line));
-            drop(end);
-        });
-        Script {
-            lines: Some(lines),
-            ended: Some(ended),
-        }
-    }
-
-    /// What it has no room for it does not hear.
-    fn tell(&self, line: &Value) {
-        if let Some(lines) = &self.lines {
-            let _ = lines.try_send(line.to_string());
-        }
-    }
-
-    /// Gives it a moment for its last lines.
-    fn end(&mut self) {
-        self.lines = None;
-        if let Some(ended) = self.ended.take() {
-            let _ = ended.recv_timeout(LAST_LINES);
-        }
-    }
-}
-
 fn sentence(summary: &Summary, directory: Option<&Path>) -> String {
     let silent: Vec<String> = summary.silent.iter().map(ToString::to_string).collect();
     let silent = match silent.is_empty() {
@@ -293,27 +243,4 @@ fn sentence(summary: &Summary, directory: Option<&Path>) -> String {
         summary.batches,
         summary.lag
     )
-}
-
-/// A line on standard output. Whoever read it may be gone; the group goes on without.
-fn print(line: &(impl std::fmt::Display + ?Sized)) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// However much it is told, a script that reads nothing holds nobody up.
-    #[test]
-    fn a_script_that_does_not_read_is_left_behind() {
-        let (lines, _unread) = mpsc::sync_channel(WAITING_LINES);
-        let mut script = Script {
-            lines: Some(lines),
-            ended: None,
-        };
-        (0..10 * WAITING_LINES).for_each(|n| script.tell(&json!(n)));
-        script.end();
-    }
 }
