@@ -225,11 +225,12 @@ fn is_expired(session: &Session, now: Time) -> bool {
     now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000
 }
 
-/// Which of a client's sessions makes room for one more.
+/// Which of a client's sessions makes room for one more. Those that nobody has used come first: old openings may be shown again by anybody who
+/// has seen them, and then there is a session that nobody knows of.
 pub(crate) fn makes_room(open: &[(SessionId, Session)]) -> Option<SessionId> {
     if open.len() < SESSIONS_PER_CLIENT {
         return None;
     }
-    let least = open.iter().min_by_key(|(id, s)| (s.active, *id));
+    let least = open.iter().min_by_key(|(id, s)| (s.is_used, s.active, *id));
     least.map(|(id, _)| *id)
 }

@@ -144,7 +144,8 @@ impl<S: Service> Executor<S> {
         })
     }
 
-    /// Whether the result of this request is kept for when it is asked again: not that of a read.
+    /// Whether the result of this request is kept for when it is asked again: not that of a read. That a session was used counts with such requests
+    /// alone: else whoever has seen the last read of a client that is no more could keep its session by showing it again and again.
     pub fn keeps_result(&self, request: &Request) -> bool {
         request.op().is_empty() || !self.service.is_read_only(request.op())
     }
@@ -282,15 +283,18 @@ impl<S: Service> Executor<S> {
             Cached::TooOld => return Ok(Outcome::TooOld(()).to_bytes().into()),
             Cached::AtWork | Cached::Unknown => {}
         }
-        self.table.touch(call.session, call.now);
-        // An empty operation only keeps the session alive.
-        if request.op().is_empty() {
-            return Ok(Outcome::Done(Bytes::new()).to_bytes().into());
+        let keeps = self.keeps_result(request);
+        if keeps {
+            self.table.touch(call.session, call.now);
         }
-        let answer = self.service.execute(txn, &call, request.op())?;
+        // An empty operation only keeps the session alive.
+        let answer = match request.op().is_empty() {
+            true => Bytes::new(),
+            false => self.service.execute(txn, &call, request.op())?,
+        };
         debug_assert!(txn.writes().keys().all(|k| !k.is_empty()));
         let outcome = done(answer);
-        if !self.service.is_read_only(request.op()) {
+        if keeps {
             let answered = request.answered();
             let reply = KeptReply {
                 number,
@@ -348,6 +352,7 @@ impl<S: Service> Executor<S> {
             client: call.client,
             nonce,
             active: call.now,
+            is_used: false,
         };
         self.table.create(txn, id, session);
         Ok(id)

@@ -217,27 +217,48 @@ impl<T> Flight<T> {
             match executor.table.lookup(&txn, session, number)? {
                 Cached::Reply(outcome) => Some(executor.table.as_agreed(session, number, outcome)),
                 Cached::TooOld => Some(Outcome::TooOld(()).to_bytes().into()),
-                Cached::AtWork | Cached::Unknown => {
-                    executor.table.touch(session, now);
-                    // An empty operation only keeps the session alive.
-                    request.op().is_empty().then(|| done(Bytes::new()))
-                }
+                Cached::AtWork | Cached::Unknown => None,
             }
         };
         if let Some(outcome) = early {
             self.finish(tag(), ReplyBody::Full(outcome), self.tentative.is_some());
             return Ok(true);
         }
-        let keeps = (!executor.service.is_read_only(request.op())).then(|| {
+        let keeps = executor.keeps_result(request).then(|| {
             let table = &mut executor.table;
-            table.set_busy(session, number, true);
+            table.touch(session, now);
             Keeps {
                 number,
                 answered: table.raise_answered(session, number, request.answered()),
                 is_answered: false,
             }
         });
-        self.insert(executor, tag(), call, request.op(), (How::Ordered, keeps));
+        match keeps {
+            // An empty operation only keeps the session alive.
+            Some(keeps) if request.op().is_empty() => {
+                let outcome = done(Bytes::new());
+                let epoch = self.epoch + self.marks.len() as u64;
+                let may_be_undone = self.tentative.is_some();
+                let table = &mut executor.table;
+                self.keep_unwritten(table, state, session, (number, epoch));
+                let mut txn = state.begin_at(self.place(epoch, may_be_undone), Layer::new());
+                self.keep(
+                    table,
+                    &mut txn,
+                    session,
+                    (keeps, outcome.clone()),
+                    (epoch, may_be_undone),
+                );
+                txn.commit();
+                self.finish(tag(), ReplyBody::Full(outcome), may_be_undone);
+            }
+            keeps => {
+                if keeps.is_some() {
+                    executor.table.set_busy(session, number, true);
+                }
+                self.insert(executor, tag(), call, request.op(), (How::Ordered, keeps));
+            }
+        }
         Ok(true)
     }
 
@@ -574,21 +595,10 @@ impl<T> Flight<T> {
                 (Some(Came::Ran(ran, writes)), _) => (Some(ran), writes),
                 (None, How::Ordered) => (None, Layer::new()),
             };
-            let is_oldest = epoch == self.epoch || is_on(Mutant::RepliesInOldest);
-            if let Some(keeps) = keeps.filter(|_| !is_oldest)
-                && let Some(before) = table.take_unwritten(call.session, keeps.number)
-            {
-                // It belongs to the oldest layer, and its place in memory is taken now.
-                let mut txn = state.begin_at(Place::Open(0), Layer::new());
-                sessions::keep(&mut txn, call.session, &before);
-                txn.commit();
+            if let Some(keeps) = &keeps {
+                self.keep_unwritten(table, state, call.session, (keeps.number, epoch));
             }
-            let place = match is_tentative {
-                true => Place::Tentative,
-                false if is_on(Mutant::SettlesInNewest) => Place::Open(self.marks.len()),
-                false => Place::Open((epoch - self.epoch) as usize),
-            };
-            let mut txn = state.begin_at(place, writes);
+            let mut txn = state.begin_at(self.place(epoch, is_tentative), writes);
             let answer = match ran {
                 Some(Ran::Done(answer)) => answer,
                 Some(Ran::Settle(ran)) => service.settle(&mut txn, &call, &op, ran)?,
@@ -601,28 +611,10 @@ impl<T> Flight<T> {
                     .all(|k| k.first() != Some(&sessions::OWN_KEYS))
             );
             let outcome = done(answer);
-            if let Some(Keeps {
-                number,
-                answered,
-                is_answered,
-            }) = keeps
-            {
-                let reply = KeptReply {
-                    number,
-                    answered,
-                    outcome: outcome.clone(),
-                };
-                if is_answered || !is_oldest {
-                    sessions::keep(&mut txn, call.session, &reply);
-                }
-                match is_answered {
-                    true => table.pass_over(call.session, &reply),
-                    false => table.replace(call.session, reply, is_tentative, is_oldest),
-                }
-                table.set_busy(call.session, number, false);
-                if self.marks.is_empty() || is_on(Mutant::BoundWhileWaiting) {
-                    table.bound(call.session);
-                }
+            if let Some(keeps) = keeps {
+                let what = (keeps, outcome.clone());
+                table.set_busy(call.session, keeps.number, false);
+                self.keep(table, &mut txn, call.session, what, (epoch, is_tentative));
             } else {
                 debug_assert!(txn.writes().is_empty(), "an operation that only reads");
             }
@@ -630,6 +622,64 @@ impl<T> Flight<T> {
             self.finish(tag, ReplyBody::Full(outcome), is_tentative);
         }
         Ok(())
+    }
+
+    /// Where an operation of this open layer writes.
+    fn place(&self, epoch: u64, is_tentative: bool) -> Place {
+        match is_tentative {
+            true => Place::Tentative,
+            false if is_on(Mutant::SettlesInNewest) => Place::Open(self.marks.len()),
+            false => Place::Open((epoch - self.epoch) as usize),
+        }
+    }
+
+    fn is_oldest(&self, epoch: u64) -> bool {
+        epoch == self.epoch || is_on(Mutant::RepliesInOldest)
+    }
+
+    /// What is in the place of a reply that is about to be kept by an operation of this open layer, and nowhere but in memory, belongs to the oldest
+    /// one: it is written there.
+    fn keep_unwritten(
+        &self,
+        table: &mut Table,
+        state: &mut State,
+        session: SessionId,
+        (number, epoch): (RequestNumber, u64),
+    ) {
+        if !self.is_oldest(epoch)
+            && let Some(before) = table.take_unwritten(session, number)
+        {
+            let mut txn = state.begin_at(Place::Open(0), Layer::new());
+            sessions::keep(&mut txn, session, &before);
+            txn.commit();
+        }
+    }
+
+    /// Keeps the reply of an operation that is done, which writes to this open layer.
+    fn keep(
+        &self,
+        table: &mut Table,
+        txn: &mut Txn<'_>,
+        session: SessionId,
+        (keeps, outcome): (Keeps, Bytes),
+        (epoch, is_tentative): (u64, bool),
+    ) {
+        let is_oldest = self.is_oldest(epoch);
+        let reply = KeptReply {
+            number: keeps.number,
+            answered: keeps.answered,
+            outcome,
+        };
+        if keeps.is_answered || !is_oldest {
+            sessions::keep(txn, session, &reply);
+        }
+        match keeps.is_answered {
+            true => table.pass_over(session, &reply),
+            false => table.replace(session, reply, is_tentative, is_oldest),
+        }
+        if self.marks.is_empty() || is_on(Mutant::BoundWhileWaiting) {
+            table.bound(session);
+        }
     }
 
     /// All that belong to the oldest mark are done.

@@ -3,7 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `00 'c'` | agreed time of the last operation (`u64` ns), next session number (`u64`), how many sessions are ending (`u64`), the last session whose lease was looked at (`u64`) |
-//! | `00 's'` session (`u64`, big-endian) | client key (32 bytes), nonce (`u64`), last active (`u64` ns) |
+//! | `00 's'` session (`u64`, big-endian) | client key (32 bytes), nonce (`u64`), last active (`u64` ns), and a zero byte as long as nobody has used it |
 //! | `00 'o'` client key, session (`u64`, big-endian) | empty: the sessions of a client |
 //! | `00 'e'` session (`u64`, big-endian) | client key (32 bytes): the session has ended, and the service still holds something for it |
 //! | `00 'r'` session (`u64`, big-endian), slot (`u8`) | request number (`u64`), answered (`u64`), outcome |
@@ -23,11 +23,13 @@ use bytes::Bytes;
 use quorate_state::{Fault, Txn};
 use quorate_wire::message::Outcome;
 use quorate_wire::message::session::SESSION_WINDOW;
-use quorate_wire::{ClientId, Decode, Encode, RequestNumber, SessionId, Time, record};
+use quorate_wire::{
+    ClientId, Decode, DecodeError, Encode, Reader, RequestNumber, SessionId, Time, record,
+};
 
 /// The first byte of all keys that belong to the executor.
 pub const OWN_KEYS: u8 = 0;
-/// The most sessions of one client; the least recently active makes room for a new one.
+/// The most sessions of one client. One that was never used makes room for a new one, or else the least recently active.
 pub const SESSIONS_PER_CLIENT: usize = 16;
 
 record! {
@@ -44,15 +46,44 @@ record! {
     }
 }
 
-record! {
-    /// A session.
-    pub struct Session {
-        /// Whose it is.
-        pub client: ClientId,
-        /// The number of the request that opened it.
-        pub nonce: u64,
-        /// When it was last used, to within [`ACTIVITY_GRAIN_NS`].
-        pub active: Time,
+/// A session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// Whose it is.
+    pub client: ClientId,
+    /// The number of the request that opened it.
+    pub nonce: u64,
+    /// When it was last used, to within [`ACTIVITY_GRAIN_NS`].
+    pub active: Time,
+    /// Whether it was used since it was opened.
+    pub is_used: bool,
+}
+
+impl Encode for Session {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.client.encode(out);
+        self.nonce.encode(out);
+        self.active.encode(out);
+        if !self.is_used {
+            out.push(0);
+        }
+    }
+}
+
+/// Rows of groups that did not know yet who had used what are those of sessions that were used.
+impl Decode for Session {
+    fn decode(r: &mut Reader) -> Result<Session, DecodeError> {
+        let (client, nonce, active) = (Decode::decode(r)?, Decode::decode(r)?, Decode::decode(r)?);
+        let is_used = r.remaining() == 0;
+        if !is_used && bool::decode(r)? {
+            return Err(DecodeError::Invalid("mark of an unused session"));
+        }
+        Ok(Session {
+            client,
+            nonce,
+            active,
+            is_used,
+        })
     }
 }
 

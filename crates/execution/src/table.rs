@@ -65,7 +65,7 @@ enum Undo {
     Clock(Clock),
     /// The session was not here, or was this.
     Session(SessionId, Option<Live>),
-    Active(SessionId, Time),
+    Active(SessionId, Time, bool),
     Answered(SessionId, RequestNumber),
     Reply(SessionId, usize, Option<KeptReply>),
 }
@@ -125,9 +125,9 @@ impl Table {
                     self.live.remove(&id);
                     self.live.extend(before.map(|live| (id, live)));
                 }
-                Undo::Active(id, before) => {
+                Undo::Active(id, active, is_used) => {
                     if let Some(live) = self.live.get_mut(&id) {
-                        live.session.active = before;
+                        (live.session.active, live.session.is_used) = (active, is_used);
                     }
                 }
                 Undo::Answered(id, before) => {
@@ -412,17 +412,19 @@ impl Table {
         }
     }
 
-    /// The session was used.
+    /// The session was used, by a request whose reply will be kept: none that is shown again does this a second time.
     pub fn touch(&mut self, id: SessionId, now: Time) {
         let Some(live) = self.live.get_mut(&id) else {
             return;
         };
-        let before = live.session.active;
-        if now.0 - before.0 >= ACTIVITY_GRAIN_NS {
-            live.session.active = now;
+        let Session {
+            active, is_used, ..
+        } = live.session;
+        if !is_used || now.0 - active.0 >= ACTIVITY_GRAIN_NS {
+            (live.session.active, live.session.is_used) = (now, true);
             live.is_changed = true;
             if let Some(journal) = &mut self.journal {
-                journal.push(Undo::Active(id, before));
+                journal.push(Undo::Active(id, active, is_used));
             }
         }
     }

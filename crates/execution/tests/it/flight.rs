@@ -30,8 +30,8 @@ fn client(seat: u64) -> PublicKey {
 enum Ask {
     /// In one of a few sessions, under a new number plus so much.
     Op(u64, i64, Op),
-    /// Nothing but a sign of life.
-    Empty(u64),
+    /// Nothing but a sign of life, a new one or one that is shown again.
+    Empty(u64, i64),
     /// Under a number of its own, or one that another session was opened with.
     Open(u64, bool),
     Close(u64),
@@ -44,7 +44,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         4 => (1..6_u64, -4..2_i64, op()).prop_map(|(s, back, op)| Ask::Op(s, back, op)),
         4 => (1..4_u64, prop_oneof![Just(64_i64), Just(-64)], op())
             .prop_map(|(s, back, op)| Ask::Op(s, back, op)),
-        1 => (1..5_u64).prop_map(Ask::Empty),
+        2 => (1..5_u64, prop_oneof![2 => Just(0), 1 => -4..2_i64])
+            .prop_map(|(s, back)| Ask::Empty(s, back)),
         2 => (1..5_u64, prop::bool::weighted(0.2)).prop_map(|(s, again)| Ask::Open(s, again)),
         1 => (1..5_u64).prop_map(Ask::Close),
     ]
@@ -93,12 +94,12 @@ impl Numbers {
                 *next += u64::from(back == 0);
                 (*session, (*next).saturating_add_signed(back).max(1))
             };
-            let (Ask::Op(seat, ..) | Ask::Empty(seat) | Ask::Open(seat, _) | Ask::Close(seat)) =
+            let (Ask::Op(seat, ..) | Ask::Empty(seat, _) | Ask::Open(seat, _) | Ask::Close(seat)) =
                 ask;
             let client = client(*seat);
             let ((session, number), op) = match ask {
                 Ask::Op(seat, back, body) => (number(*seat, *back), op(body)),
-                Ask::Empty(seat) => (number(*seat, 0), Bytes::new()),
+                Ask::Empty(seat, back) => (number(*seat, *back), Bytes::new()),
                 Ask::Open(seat, again) => {
                     // The group counts the same, unless the order is changed by an undone batch.
                     if !again {
@@ -359,7 +360,7 @@ fn who_leaves_memory_has_its_answered_replies_taken_away() {
         vec![Ask::Open(1, false), Ask::Open(2, false)],
         // The first stays at work.
         vec![write(2, 2), write(1, 1)],
-        vec![Ask::Empty(3)],
+        vec![Ask::Empty(3, 0)],
         // It says that the one before is answered.
         vec![write(1, 3)],
     ] {
@@ -373,8 +374,8 @@ fn who_leaves_memory_has_its_answered_replies_taken_away() {
     world.run(0);
     world.proceed();
     assert_eq!((world.flight.marks(), world.running.len()), (0, 0));
-    numbers.enter(&mut world, vec![Ask::Empty(3)]);
-    numbers.enter(&mut world, vec![Ask::Empty(3)]);
+    numbers.enter(&mut world, vec![Ask::Empty(3, 0)]);
+    numbers.enter(&mut world, vec![Ask::Empty(3, 0)]);
     world.finish();
 }
 
@@ -526,11 +527,11 @@ fn what_is_answered_is_not_back_when_a_session_ends() {
         vec![write(2, 2)],
         vec![write(1, 3), write(1, 4)],
         vec![answered(3)],
-        vec![Ask::Empty(2)],
-        vec![Ask::Empty(2)],
+        vec![Ask::Empty(2, 0)],
+        vec![Ask::Empty(2, 0)],
         vec![write(1, 3), write(1, 4), write(1, 5)],
-        vec![Ask::Empty(2)],
-        vec![Ask::Empty(2)],
+        vec![Ask::Empty(2, 0)],
+        vec![Ask::Empty(2, 0)],
     ] {
         numbers.enter(&mut world, asks);
         while world.running.len() > 1 {

@@ -12,8 +12,10 @@ use quorate_wire::{ClientId, Decode, Encode, PublicKey, RequestNumber, SessionId
 /// What is let go of at once.
 const PART: u8 = 10;
 
-/// An operation takes so many things, which its session holds from then on.
+/// An operation takes so many things, which its session holds from then on; [`LOOK`] says how many.
 struct Holder;
+
+const LOOK: &[u8] = b"?";
 
 fn key(session: SessionId) -> Bytes {
     [&b"h"[..], &session.0.to_be_bytes()].concat().into()
@@ -28,11 +30,14 @@ impl Service for Holder {
         Ok(())
     }
 
-    fn is_read_only(&self, _: &[u8]) -> bool {
-        false
+    fn is_read_only(&self, op: &[u8]) -> bool {
+        op == LOOK
     }
 
     fn execute(&self, txn: &mut Txn<'_>, call: &Call, op: &Bytes) -> Result<Bytes, Fault> {
+        if op == LOOK {
+            return Ok(vec![held(txn, call.session)?].into());
+        }
         let now = held(txn, call.session)? + op[0];
         txn.put(key(call.session), vec![now].into());
         Ok(vec![now].into())
@@ -148,6 +153,59 @@ fn a_closed_session_holds_on_for_a_while_only() {
     assert_eq!(told, Outcome::NoSession(()));
     w.run(client(1), other, 1, Bytes::from_static(&[0]));
     assert_eq!(w.held(session), 0);
+}
+
+/// A session ends with its client, whoever shows its last requests again: what kept it alive, what it read, and what it wrote.
+#[test]
+fn no_session_lives_on_by_what_is_shown_again() {
+    for last in [&b""[..], LOOK, &[1]] {
+        let mut w = World::new();
+        let (ours, other) = (w.open(client(1), 1), w.open(client(2), 1));
+        w.run(client(1), ours, 1, Bytes::from_static(last));
+        let mut again = Outcome::Done(Bytes::new());
+        for renewal in 1..=8 {
+            w.pass(SESSION_LEASE_MS / 4);
+            w.run(client(2), other, renewal, Bytes::new());
+            again = w.run(client(1), ours, 1, Bytes::from_static(last));
+        }
+        assert_eq!(again, Outcome::NoSession(()), "{last:?}");
+        // Who is there keeps its session.
+        let told = w.run(client(2), other, 9, Bytes::new());
+        assert_eq!(told, Outcome::Done(Bytes::new()));
+    }
+}
+
+/// Old openings that are shown again make sessions that nobody uses: they make room for each other, and not one that is in use does, though it was used long before.
+#[test]
+fn old_openings_end_no_session_that_is_in_use() {
+    for used in [&b""[..], &[1]] {
+        let mut w = World::new();
+        let ours = w.open(client(1), 100);
+        w.run(client(1), ours, 1, Bytes::copy_from_slice(used));
+        w.pass(10_000);
+        for nonce in 1..=50 {
+            w.open(client(1), nonce);
+        }
+        let told = w.run(client(1), ours, 2, Bytes::new());
+        assert_eq!(told, Outcome::Done(Bytes::new()));
+    }
+}
+
+/// What was undone has used no session.
+#[test]
+fn what_is_undone_has_used_nothing() {
+    let mut w = World::new();
+    let (first, second) = (w.open(client(1), 100), w.open(client(1), 101));
+    w.executor.begin_tentative(&mut w.state).unwrap();
+    w.run(client(1), first, 1, Bytes::new());
+    w.executor.drop_tentative(&mut w.state);
+    w.run(client(1), second, 1, Bytes::new());
+    for nonce in 1..=15 {
+        w.open(client(1), nonce);
+    }
+    let [first, second] = [first, second].map(|session| w.run(client(1), session, 2, Bytes::new()));
+    assert_eq!(first, Outcome::NoSession(()));
+    assert_eq!(second, Outcome::Done(Bytes::new()));
 }
 
 /// Thousands of sessions are looked at a part at a time, and all whose leases are over end.

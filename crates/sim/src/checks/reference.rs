@@ -93,7 +93,7 @@ impl Reference {
             .map_err(|fault| Failure::new("reference", fault.to_string()))?;
         for (request, executed) in requests.iter().zip(done) {
             self.executions += 1;
-            let is_own = request.session() == SessionId(0) || request.op().is_empty();
+            let is_own = request.session() == SessionId(0);
             if !is_own && self.executor.keeps_result(request) {
                 self.kept.on_executed(request, &executed.outcome)?;
             }
