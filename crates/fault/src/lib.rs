@@ -23,6 +23,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
+use quorate_wire::message::transfer::{Nodes, StateMessage};
 use quorate_wire::message::{PeerMessage, ReplicaMessage, SignedViewChange, ViewChange};
 use quorate_wire::{Digest, Quorum, ReplicaId, Seq, Signer, View};
 use rand_chacha::ChaCha8Rng;
@@ -61,11 +62,13 @@ pub enum Fault {
     Shirk,
     /// As primary proposes nothing of one client, and all that others ask.
     Starve,
+    /// Follows the protocol, but of what replicas fetch from it they get the root of a state alone.
+    Withhold,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 13] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -78,6 +81,7 @@ impl Fault {
         Fault::Mislead,
         Fault::Shirk,
         Fault::Starve,
+        Fault::Withhold,
     ];
 
     /// The name on the command line and in reports.
@@ -95,6 +99,7 @@ impl Fault {
             Fault::Mislead => "mislead",
             Fault::Shirk => "shirk",
             Fault::Starve => "starve",
+            Fault::Withhold => "withhold",
         }
     }
 }
@@ -210,6 +215,7 @@ impl Faulty {
             Fault::Mislead => mislead::for_peer(&self.identity, &mut self.rng, message),
             Fault::Shirk => shirk(message),
             Fault::Starve => self.starver.for_peer(&self.identity, message),
+            Fault::Withhold => withhold(message),
         }
     }
 
@@ -224,7 +230,8 @@ impl Faulty {
             | Fault::Leap
             | Fault::Mislead
             | Fault::Shirk
-            | Fault::Starve => now(message),
+            | Fault::Starve
+            | Fault::Withhold => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),
@@ -266,6 +273,18 @@ fn shirk(message: PeerMessage) -> Sent<PeerMessage> {
         | PeerMessage::Commit(_)
         | PeerMessage::Checkpoint(_)
         | PeerMessage::Committed(_) => Vec::new(),
+        other => now(other),
+    }
+}
+
+/// All but content, and what is below the root of a state.
+fn withhold(message: PeerMessage) -> Sent<PeerMessage> {
+    let is_root = |m: &Nodes| m.nodes.first().is_some_and(|(path, _)| path.is_empty());
+    match message {
+        PeerMessage::State(StateMessage::Nodes(m)) if !is_root(&m) => Vec::new(),
+        PeerMessage::State(StateMessage::Values(_))
+        | PeerMessage::Batch(_)
+        | PeerMessage::Body(_) => Vec::new(),
         other => now(other),
     }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use quorate_fault::{Fault, Faulty};
 use quorate_wire::digest::Content;
+use quorate_wire::message::transfer::{Nodes, StateMessage};
 use quorate_wire::message::{
     AuthRequest, Batch, Checkpoint, Commit, Estimate, PeerMessage, PrePrepare, Prepare,
     ReplicaMessage, Reply, ReplyBody, Request, SignedViewChange, Status, ViewChange,
@@ -303,6 +305,24 @@ fn who_starves_serves_the_others() {
     assert_eq!(told(1, &nothing_else).bodies, [others]);
     let of_another = proposal(1, 4, &[body(&starved, 4)]);
     assert_eq!(told(1, &of_another), of_another);
+}
+
+/// Who withholds votes, and shows the root of its state and nothing else that is asked for.
+#[test]
+fn who_withholds_gives_the_root_alone() {
+    let mut it = faulty(Fault::Withhold);
+    let nodes = |path: &'static [u8]| {
+        let piece = (Bytes::from_static(path), Bytes::from_static(b"node"));
+        PeerMessage::State(StateMessage::Nodes(Nodes {
+            checkpoint: Seq(1),
+            nodes: vec![piece],
+        }))
+    };
+    let root = nodes(&[]);
+    assert_eq!(it.for_peer(ReplicaId(1), root.clone()), [(root, 0)]);
+    assert_eq!(it.for_peer(ReplicaId(1), nodes(&[3])), []);
+    let status = PeerMessage::Status(status());
+    assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
 }
 
 /// One that leaps names a far place at once and the next one late, to each; its votes are in time.

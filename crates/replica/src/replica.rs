@@ -92,6 +92,8 @@ pub struct Replica<S> {
     /// Long operations whose writes are not on their way to the store yet, with their places.
     bodies: VecDeque<(Seq, Body)>,
     pub(crate) transfer: Transfer,
+    /// Of donors, in transfers that have ended.
+    pub(crate) silences: state_transfer::Silences,
     pub(crate) former: Option<Former>,
     pub(crate) doubts: Doubts,
     /// Of peers that fetch from this replica.
@@ -163,6 +165,7 @@ impl<S: Service> Replica<S> {
             has_log,
             bodies: VecDeque::new(),
             transfer: Transfer::Idle,
+            silences: state_transfer::Silences::default(),
             former: former.then(Former::default),
             doubts: Doubts::default(),
             asks: Asks::default(),
@@ -388,7 +391,10 @@ impl<S: Service> Replica<S> {
                 // What is on its way to execution belongs to the state that is given up.
                 self.backlog.clear();
                 self.drop_flight();
+                // Checkpoints may come faster than a piece is complete.
+                let gathered = self.transfer.leave();
                 self.set_transfer(Transfer::Draining(target(seq, root)));
+                gathered.into_iter().for_each(|piece| self.store(piece));
             }
             AgreementOutput::Void(replica, number) => {
                 self.out.push_back(Output::Void(replica, number));
@@ -630,7 +636,13 @@ impl<S: Service> Replica<S> {
             let donors = self.quorum.others(self.me).take(most);
             let lookups = self.former.as_mut().map(Former::next_round);
             let base = self.newest.clone();
-            self.set_transfer(Transfer::begin(target, base, donors, lookups)?);
+            self.set_transfer(Transfer::begin(
+                target,
+                base,
+                donors,
+                &self.silences,
+                lookups,
+            )?);
         }
         if self.transfer.is_unavailable() {
             self.agree(now, AgreementInput::StateUnavailable);

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_state::transfer::{Counts, Fetcher, Found, Lie, Lookup, Target};
+use quorate_state::transfer::{Counts, Fetcher, Found, Lie, Lookup, Silences, Target};
 use quorate_state::{Fault, Layer, Snapshot};
 use quorate_wire::message::StateMessage;
 use quorate_wire::{Digest, ReplicaId, Seq};
@@ -42,14 +42,16 @@ impl Transfer {
         matches!(self, Transfer::Doubted)
     }
 
-    /// `lookups`: there is a former state, in which other transfers of this replica have looked so many times before.
+    /// `silences`: of donors, in transfers of this replica before; `lookups`: there is a former state, in which they have looked so many times.
     pub fn begin(
         target: Target,
         base: Arc<dyn Snapshot>,
         donors: impl IntoIterator<Item = ReplicaId>,
+        silences: &Silences,
         lookups: Option<u32>,
     ) -> Result<Transfer, Fault> {
         let mut fetcher = Fetcher::new(target, base, donors)?;
+        fetcher.mistrust(silences);
         if let Some(first) = lookups {
             fetcher.look_at_home_first(first);
         }
@@ -133,6 +135,27 @@ impl Transfer {
             layer: Arc::new(chunk.unwrap_or_default()),
         };
         Ok((messages, Some(piece)))
+    }
+
+    /// The donors that have left requests unanswered, if a transfer runs.
+    pub fn silences(&self) -> Option<Silences> {
+        match self {
+            Transfer::Running { fetcher, .. } => Some(fetcher.silences()),
+            Transfer::Idle | Transfer::Doubted | Transfer::Draining(_) => None,
+        }
+    }
+
+    /// It goes on to another target: what it has gathered, to be stored.
+    pub fn leave(&mut self) -> Option<Piece> {
+        let Transfer::Running { fetcher, .. } = self else {
+            return None;
+        };
+        let layer = fetcher.leave()?;
+        Some(Piece {
+            seq: fetcher.target().checkpoint,
+            complete: false,
+            layer: Arc::new(layer),
+        })
     }
 
     /// The store has a piece; the target if that was the last one.

@@ -41,6 +41,7 @@ macro_rules! scenarios {
 scenarios! {
     state::who_starts_again_helps_those_who_lag
     state::state_transfer_with_a_lying_donor
+    state::who_withholds_keeps_nobody_out
     state::a_state_transfer_is_cut_short
     state::a_damaged_state_is_mended
     state::an_unreadable_value_is_mended

@@ -1,6 +1,6 @@
 //! State transfer: a replica that lags fetches what differs between its own state and a certified root. PBFT 2002, 5.3.2.
 //!
-//! [`Fetcher`] walks the partition tree of the target from the root down, next to its own tree. It asks for a node only
+//! [`Fetcher`] asks all donors for the root, and those that answer for more. It walks the partition tree of the target from the root down, next to its own tree. It asks for a node only
 //! where the digests differ, and for a value only where the leaves differ. Each piece is checked against the digest
 //! above it, and the root against the certified one, so that a lying donor can waste its own turn and nothing else.
 //! [`serve`] is the donor's side.
@@ -11,7 +11,8 @@
 //! [`Fetcher::poll`] gives, then write each layer that [`Fetcher::take_chunk`] gives over the store's newest contents. The layers
 //! are parts of one difference to the base that the fetcher was made with; they do not overlap, and together they give the
 //! target. Whether a layer was the last is what [`Fetcher::is_done`] says after it was taken. After a crash, or when the
-//! group has moved on to another checkpoint, make a new fetcher over the partly changed contents: it fetches less.
+//! group has moved on to another checkpoint, make a new fetcher over the partly changed contents: it fetches less. In the second case write first what
+//! [`Fetcher::leave`] gives: checkpoints may come faster than a layer is full.
 //!
 //! A replica that does not trust its own store has it set aside, starts from an empty one, and says so
 //! ([`Fetcher::look_at_home_first`]). Then the driver also answers what [`Fetcher::look_up`] gives: by [`look`], in the state that was
@@ -28,6 +29,7 @@ mod fetcher;
 mod former;
 mod serve;
 
+pub use donors::Silences;
 pub use fetcher::{Fetcher, Lie, Target};
 pub use former::{Counts, Found, LOOKUPS, Lookup, Names, Piece, look};
 pub use serve::serve;

@@ -43,6 +43,31 @@ pub(super) fn state_transfer_with_a_lying_donor() -> Outcome {
     w.finish().map(|_| ())
 }
 
+/// A replica lags too far for batches while checkpoints come several times a second. One of the others, the first in the order of numbers, shows it the root of
+/// each and nothing below: by the time at which that is noticed the others have dropped what was asked for.
+pub(super) fn who_withholds_keeps_nobody_out() -> Outcome {
+    let mut w = group(1, |k| {
+        // Some forty requests.
+        k.checkpoint_bytes = 10_000;
+        k.adversaries = vec![(ReplicaId(0), Adversary::Fault(Fault::Withhold))];
+    });
+    append(&mut w, 0, 0..3, 1000)?;
+    w.crash(3);
+    append(&mut w, 0, 3..420, 1000)?;
+    w.start(3)?;
+    let mut is_back = false;
+    for token in 420..3_000 {
+        append(&mut w, 0, token..token + 1, 1000)?;
+        let it = standing(&w, 3);
+        is_back = !it.fetching && it.executed.0 + 20 > standing(&w, 1).executed.0;
+        if is_back {
+            break;
+        }
+    }
+    assert!(is_back, "it is still out");
+    w.finish().map(|_| ())
+}
+
 /// The power goes in the midst of a state transfer, when the store holds neither the old state nor the new one.
 pub(super) fn a_state_transfer_is_cut_short() -> Outcome {
     let mut w = group(1, |k| k.encode = false);

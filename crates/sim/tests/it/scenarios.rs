@@ -24,6 +24,7 @@ macro_rules! tests {
 tests! {
     who_starts_again_helps_those_who_lag
     state_transfer_with_a_lying_donor
+    who_withholds_keeps_nobody_out
     a_state_transfer_is_cut_short
     a_damaged_state_is_mended
     an_unreadable_value_is_mended

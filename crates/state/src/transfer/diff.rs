@@ -104,12 +104,7 @@ impl Diff {
             // Nobody needs to be asked what an empty state looks like.
             diff.compare(&[], Node::EMPTY, None)?;
         } else if tree::root(&*diff.base)? != root {
-            diff.nodes.push(NodeWant {
-                path: Bytes::new(),
-                digest: root,
-                count: None,
-                above: None,
-            });
+            diff.nodes.push(root_want(root));
         }
         Ok(diff)
     }
@@ -309,6 +304,16 @@ impl Diff {
         let before = self.gathered.insert(key, value);
         // Each key is wanted or swept once: target's keys are put, others deleted.
         assert!(before.is_none());
+    }
+}
+
+/// The root of the target.
+pub(super) fn root_want(root: Digest) -> NodeWant {
+    NodeWant {
+        path: Bytes::new(),
+        digest: root,
+        count: None,
+        above: None,
     }
 }
 

@@ -1,6 +1,8 @@
-//! Whom to ask: donors that answer are preferred, donors that fail get a pause, donors that lie are put aside.
+//! Whom to ask: each donor for the root first, and for more when it has answered that; donors that have not failed are preferred, those that fail get a
+//! pause, and those that lie are put aside.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use quorate_wire::ReplicaId;
 
@@ -18,6 +20,8 @@ struct Donor {
     lies: u32,
     /// Lied in this round.
     aside: bool,
+    /// It has answered with the root since it failed last.
+    has_root: bool,
     /// Said last that it does not have the checkpoint.
     not_here: bool,
     /// It is left alone until then, in milliseconds.
@@ -27,22 +31,62 @@ struct Donor {
 #[derive(Debug)]
 pub(super) struct Donors(BTreeMap<ReplicaId, Donor>);
 
+/// Donors that left requests of former transfers unanswered: how often, and until when they are left alone.
+#[derive(Clone, Debug, Default)]
+pub struct Silences(BTreeMap<ReplicaId, (u32, u64)>);
+
 impl Donors {
     pub(super) fn new(ids: impl IntoIterator<Item = ReplicaId>) -> Donors {
         Donors(ids.into_iter().map(|id| (id, Donor::default())).collect())
     }
 
+    /// Which donors have left requests unanswered.
+    pub(super) fn silences(&self) -> Silences {
+        let silent = self.0.iter().filter(|(_, d)| d.failures > 0 && !d.not_here);
+        Silences(
+            silent
+                .map(|(id, d)| (*id, (d.failures, d.paused_until)))
+                .collect(),
+        )
+    }
+
+    /// Donors have left requests of former transfers unanswered. Where more of them have than may be faulty, it was not the donors.
+    pub(super) fn mistrust(&mut self, before: &Silences) {
+        if before.0.len() > self.0.len() / 3 {
+            return;
+        }
+        for (id, (failures, paused_until)) in &before.0 {
+            if let Some(donor) = self.0.get_mut(id) {
+                (donor.failures, donor.paused_until) = (*failures, *paused_until);
+            }
+        }
+    }
+
+    /// The donors to ask for the root.
+    pub(super) fn unheard(&self, now: u64) -> Vec<ReplicaId> {
+        let unheard = self
+            .0
+            .iter()
+            .filter(|(_, donor)| donor.is_ready(now) && !donor.has_root && donor.asks == 0);
+        unheard.map(|(id, _)| *id).collect()
+    }
+
     /// How many more requests may go out now.
     pub(super) fn room(&self, now: u64) -> usize {
-        let ready = self.0.values().filter(|donor| donor.is_ready(now));
+        let ready = self.0.values().filter(|d| d.has_root && d.is_ready(now));
         ready.map(|donor| ASKS_PER_DONOR - donor.asks).sum()
     }
 
     /// The donor to ask next.
     pub(super) fn pick(&self, now: u64) -> Option<ReplicaId> {
-        let ready = self.0.iter().filter(|(_, donor)| donor.is_ready(now));
-        let best = ready.min_by_key(|(id, donor)| (donor.asks, donor.failures, **id));
+        let ready = self.0.iter().filter(|(_, d)| d.has_root && d.is_ready(now));
+        let best = ready.min_by_key(|(id, donor)| (donor.failures, donor.asks, **id));
         best.map(|(id, _)| *id)
+    }
+
+    /// Whether a donor has failed of late.
+    pub(super) fn has_failed(&self, id: ReplicaId) -> bool {
+        self.0.get(&id).is_some_and(|donor| donor.failures > 0)
     }
 
     /// Notes a request; gives the time until which its answer is waited for.
@@ -59,6 +103,14 @@ impl Donors {
     pub(super) fn settled(&mut self, id: ReplicaId) {
         if let Some(donor) = self.0.get_mut(&id) {
             donor.asks -= 1;
+        }
+    }
+
+    /// The donor answered with the root. That costs it little, so it makes nothing good.
+    pub(super) fn has_root(&mut self, id: ReplicaId) {
+        if let Some(donor) = self.0.get_mut(&id) {
+            donor.has_root = true;
+            donor.not_here = false;
         }
     }
 
@@ -124,6 +176,7 @@ impl Donor {
     }
 
     fn pause(&mut self, now: u64) {
+        self.has_root = false;
         self.paused_until = now.saturating_add(doubled(PAUSE_MS, self.failures));
         self.failures = (self.failures + 1).min(MAX_DOUBLINGS);
     }

@@ -10,8 +10,8 @@ use quorate_wire::message::transfer::{GetNodes, GetValues, StateMessage};
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Digest, ReplicaId, Seq};
 
-use super::diff::{Above, Diff, NodeWant, ValueWant};
-use super::donors::Donors;
+use super::diff::{self, Above, Diff, NodeWant, ValueWant};
+use super::donors::{Donors, Silences};
 use super::former::{Counts, Former};
 use super::{MAX_ASK_BYTES, MAX_KEYS, MAX_PATHS, MAX_VALUE_ASKS};
 use crate::layers::Layer;
@@ -72,6 +72,8 @@ struct Ask {
 
 #[derive(Debug)]
 enum Wants {
+    /// The root, from a donor that is to show that it answers; whether it is wanted any more or not.
+    Root,
     Nodes(BTreeMap<Bytes, NodeWant>),
     Values(BTreeMap<Bytes, ValueWant>),
 }
@@ -97,6 +99,16 @@ impl Fetcher {
             fetched_bytes: 0,
             now: 0,
         })
+    }
+
+    /// Donors have left requests of former transfers unanswered: those come last.
+    pub fn mistrust(&mut self, before: &Silences) {
+        self.donors.mistrust(before);
+    }
+
+    /// Which donors have left requests unanswered, in this transfer and those of which it was told.
+    pub fn silences(&self) -> Silences {
+        self.donors.silences()
     }
 
     /// The state to get to.
@@ -132,7 +144,8 @@ impl Fetcher {
 
     /// When to call [`Fetcher::poll`] again if nothing else happens.
     pub fn next_timeout(&self) -> Option<u64> {
-        let deadlines = self.in_flight.iter().map(|ask| ask.deadline).min();
+        let in_flight = self.in_flight.iter().filter(|_| !self.is_fetched());
+        let deadlines = in_flight.map(|ask| ask.deadline).min();
         let pause = match self.diff.has_work() {
             true => self.donors.next_pause(self.now),
             false => None,
@@ -181,19 +194,44 @@ impl Fetcher {
         self.expire();
         self.diff.sweep()?;
         let mut out = Vec::new();
+        if !self.diff.nodes.is_empty() || !self.diff.values.is_empty() {
+            for donor in self.donors.unheard(self.now) {
+                out.push(self.ask(donor, Wants::Root));
+            }
+        }
         while let Some(donor) = self.donors.pick(self.now) {
-            let Some(wants) = self.next_wants() else {
-                break;
-            };
-            out.push((donor, wants.to_message(self.target.checkpoint)));
-            let deadline = self.donors.asked(donor, self.now);
-            self.in_flight.push(Ask {
-                donor,
-                deadline,
-                wants,
-            });
+            match self.next_wants() {
+                Some(wants) => out.push(self.ask(donor, wants)),
+                None if self.take_back(donor) => {}
+                None => break,
+            }
         }
         Ok(out)
+    }
+
+    fn ask(&mut self, donor: ReplicaId, wants: Wants) -> (ReplicaId, StateMessage) {
+        let message = wants.to_message(self.target.checkpoint);
+        let deadline = self.donors.asked(donor, self.now);
+        self.in_flight.push(Ask {
+            donor,
+            deadline,
+            wants,
+        });
+        (donor, message)
+    }
+
+    /// A donor has nothing to do. If it has not failed, it gets what one that has is asked for, which may never answer; whether there was any.
+    fn take_back(&mut self, donor: ReplicaId) -> bool {
+        if self.donors.has_failed(donor) {
+            return false;
+        }
+        let is_waited_for = |ask: &Ask| !matches!(ask.wants, Wants::Root);
+        let mut asks = self.in_flight.iter().filter(|ask| is_waited_for(ask));
+        let Some(from) = asks.find(|ask| self.donors.has_failed(ask.donor)) else {
+            return false;
+        };
+        let from = from.donor;
+        self.drop_asks(|ask| ask.donor == from && is_waited_for(ask))
     }
 
     /// A part of the difference, when enough is gathered or all of the rest is: up to [`CHUNK_BYTES`](super::CHUNK_BYTES)
@@ -205,6 +243,11 @@ impl Fetcher {
         self.diff.sweep()?;
         let ready = self.diff.is_full() || (self.is_fetched() && self.diff.has_gathered());
         Ok(ready.then(|| self.diff.drain()))
+    }
+
+    /// What was gathered so far, up to [`CHUNK_BYTES`](super::CHUNK_BYTES): of use to who goes on to another target, once it is written.
+    pub fn leave(&mut self) -> Option<Layer> {
+        self.diff.has_gathered().then(|| self.diff.drain())
     }
 
     /// Checks what must hold between any two calls.
@@ -219,7 +262,7 @@ impl Fetcher {
         let mut wanted = BTreeSet::new();
         let in_flight = self.in_flight.iter().flat_map(|ask| match &ask.wants {
             Wants::Nodes(nodes) => nodes.keys().collect::<Vec<_>>(),
-            Wants::Values(_) => Vec::new(),
+            Wants::Values(_) | Wants::Root => Vec::new(),
         });
         for path in self
             .diff
@@ -242,16 +285,20 @@ impl Fetcher {
     /// Whether there is nothing left to fetch or delete.
     fn is_fetched(&self) -> bool {
         let looks = self.former.as_ref().is_some_and(|f| !f.is_idle());
-        !self.diff.has_work() && self.in_flight.is_empty() && !looks
+        let mut asks = self.in_flight.iter();
+        !self.diff.has_work() && asks.all(|ask| matches!(ask.wants, Wants::Root)) && !looks
     }
 
     fn on_nodes(&mut self, from: ReplicaId, nodes: Vec<(Bytes, Bytes)>) -> Result<(), Fault> {
         let asked = |wants: &Wants| match (wants, nodes.first()) {
             (Wants::Nodes(wanted), Some((path, _))) => wanted.contains_key(path),
+            (Wants::Root, Some((path, _))) => path.is_empty(),
             _ => false,
         };
-        let Some(Wants::Nodes(mut wanted)) = self.take_ask(from, asked) else {
-            return Ok(());
+        let mut wanted = match self.take_ask(from, asked) {
+            Some(Wants::Nodes(wanted)) => wanted,
+            Some(Wants::Root) => return self.on_root(from, nodes),
+            Some(Wants::Values(_)) | None => return Ok(()),
         };
         let mut lied = false;
         for (path, bytes) in nodes {
@@ -271,6 +318,28 @@ impl Fetcher {
         }
         self.diff.nodes.extend(wanted.into_values());
         self.judge(from, lied);
+        Ok(())
+    }
+
+    /// A donor has answered with the root: the first that does is the one who was waited for.
+    fn on_root(&mut self, from: ReplicaId, nodes: Vec<(Bytes, Bytes)>) -> Result<(), Fault> {
+        let root = diff::root_want(self.target.root);
+        let Some((_, bytes)) = nodes.into_iter().next() else {
+            return Ok(());
+        };
+        let Some(node) = check_node(&root, bytes.clone()) else {
+            self.note_lie(from, &root.path, bytes, None);
+            self.judge(from, true);
+            return Ok(());
+        };
+        self.donors.has_root(from);
+        let mut wanted = self.diff.nodes.iter();
+        if let Some(at) = wanted.position(|want| want.path.is_empty()) {
+            self.diff.nodes.swap_remove(at);
+            self.fetched_bytes += bytes.len() as u64;
+            let above = Above::new(&bytes, None);
+            self.diff.compare(&root.path, node, Some(&above))?;
+        }
         Ok(())
     }
 
@@ -352,6 +421,7 @@ impl Fetcher {
             match ask.wants {
                 Wants::Nodes(wanted) => self.diff.nodes.extend(wanted.into_values()),
                 Wants::Values(wanted) => self.diff.values.extend(wanted.into_values()),
+                Wants::Root => {}
             }
         }
         any
@@ -396,6 +466,10 @@ impl Fetcher {
 impl Wants {
     fn to_message(&self, checkpoint: Seq) -> StateMessage {
         match self {
+            Wants::Root => StateMessage::GetNodes(GetNodes {
+                checkpoint,
+                paths: [Bytes::new()].into(),
+            }),
             Wants::Nodes(wanted) => StateMessage::GetNodes(GetNodes {
                 checkpoint,
                 paths: wanted.keys().cloned().collect(),
