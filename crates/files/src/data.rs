@@ -311,6 +311,28 @@ impl Fs<'_, '_> {
             .collect()
     }
 
+    /// The numbers of these chunks; nothing of them is read.
+    pub fn stored_chunks(
+        &self,
+        data: u64,
+        first: u64,
+        end: u64,
+        limit: usize,
+    ) -> Done<alloc::vec::Vec<u64>> {
+        let key = |chunk| layout::extent_key(data, chunk);
+        let keys = self.scan_keys(key, first, end, limit)?;
+        let number = |key: Bytes| layout::number_at(&key, 1).unwrap_or(u64::MAX);
+        Ok(keys.into_iter().map(number).collect())
+    }
+
+    /// Makes a hole of a whole chunk.
+    pub fn remove_chunk(&mut self, (ino, inode): (Ino, &mut Inode), chunk: u64) -> Done<()> {
+        let present = self.present(inode.data, chunk)?;
+        self.account((ino, inode), present, 0)?;
+        self.txn.delete(layout::extent_key(inode.data, chunk));
+        Ok(())
+    }
+
     /// The content was written or cut off: times, and the rights that a change by others takes away.
     pub fn written(&mut self, ino: Ino, inode: &mut Inode) -> Done<()> {
         inode.mode = perm::mode_after_write(inode, self.who);
@@ -342,11 +364,11 @@ impl Fs<'_, '_> {
             })?;
         }
         let first = size.div_ceil(CHUNK_BYTES);
-        let gone = self.stored_range(inode.data, first, u64::MAX, CHUNKS_PER_OP)?;
+        // What goes is not read where its length says all: all who go through the chunks that are gone already would read these again.
+        let gone = self.stored_chunks(inode.data, first, u64::MAX, CHUNKS_PER_OP)?;
         let all = gone.len() < CHUNKS_PER_OP;
-        for (chunk, stored) in gone {
-            self.account((ino, inode), stored.present, 0)?;
-            self.txn.delete(layout::extent_key(inode.data, chunk));
+        for chunk in gone {
+            self.remove_chunk((ino, inode), chunk)?;
         }
         if all {
             inode.size = size;
@@ -381,9 +403,9 @@ impl Fs<'_, '_> {
             let gap = || Fault::value(&key, "the queue of dead content has a gap");
             let dead: Dead = self.load(&key)?.ok_or_else(gap)?;
             let key_of = |chunk| layout::extent_key(dead.data, chunk);
-            let extents = self.scan_numbers(key_of, dead.from, u64::MAX, left)?;
+            let extents = self.scan_keys(key_of, dead.from, u64::MAX, left)?;
             match extents.last() {
-                Some((last, _)) if extents.len() == left => {
+                Some(last) if extents.len() == left => {
                     let from = layout::number_at(last, 1).unwrap_or(u64::MAX);
                     self.put(key, &Dead { from, ..dead });
                 }
@@ -394,7 +416,7 @@ impl Fs<'_, '_> {
             }
             // Content that is gone already counts too, so that the loop is bounded.
             left = left.saturating_sub(extents.len().max(1));
-            for (key, _) in extents {
+            for key in extents {
                 self.txn.delete(key);
             }
         }

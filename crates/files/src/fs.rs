@@ -120,7 +120,7 @@ impl<'a, 't> Fs<'a, 't> {
     }
 
     /// Up to `limit` entries whose keys are made of the numbers from `first` and below `end`, where numbers lie mostly close
-    /// together. A range over layers costs what lies in it, even beyond the limit; so it is looked at in windows.
+    /// together: looked at in windows.
     pub fn scan_numbers(
         &self,
         key: impl Fn(u64) -> Bytes,
@@ -128,12 +128,37 @@ impl<'a, 't> Fs<'a, 't> {
         end: u64,
         limit: usize,
     ) -> Done<Vec<(Bytes, Bytes)>> {
+        let scan = |from: &Bytes, to: &Bytes, limit| self.scan(from, to, limit);
+        Fs::in_windows(scan, key, (first, end), limit)
+    }
+
+    /// The keys of these entries. No value is read.
+    pub fn scan_keys(
+        &self,
+        key: impl Fn(u64) -> Bytes,
+        first: u64,
+        end: u64,
+        limit: usize,
+    ) -> Done<Vec<Bytes>> {
+        let scan = |from: &Bytes, to: &Bytes, limit| {
+            let (from, to) = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
+            Ok(self.txn.keys(from, to, limit)?)
+        };
+        Fs::in_windows(scan, key, (first, end), limit)
+    }
+
+    fn in_windows<E>(
+        scan: impl Fn(&Bytes, &Bytes, usize) -> Done<Vec<E>>,
+        key: impl Fn(u64) -> Bytes,
+        (first, end): (u64, u64),
+        limit: usize,
+    ) -> Done<Vec<E>> {
         let mut out = Vec::new();
         let mut at = first;
         let mut window = limit as u64 * 2;
         while at < end && out.len() < limit {
             let stop = end.min(at.saturating_add(window));
-            out.extend(self.scan(&key(at), &key(stop), limit - out.len())?);
+            out.extend(scan(&key(at), &key(stop), limit - out.len())?);
             at = stop;
             // Growing, so that even 2^64 numbers are passed in few steps.
             window = window.saturating_mul(8);

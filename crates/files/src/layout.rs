@@ -70,8 +70,8 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub const MAX_SYMLINK_BYTES: usize = 4095;
 /// The most names of an object that is not a directory.
 pub const MAX_LINKS: u32 = 65_000;
-/// The deepest directory that can move to another parent.
-pub const MAX_DEPTH: usize = 4096;
+/// The deepest directory that can move to another parent. No path of 4,096 bytes leads deeper.
+pub const MAX_DEPTH: usize = 2048;
 /// What each directory entry counts against the volume's space: without it, hard links would be free.
 pub const ENTRY_BYTES: u64 = 256;
 /// The most handles of a session.
@@ -92,7 +92,7 @@ pub const FIRST_COOKIE: u64 = 3;
 pub const CHUNKS_PER_OP: usize = 256;
 /// How many of these it writes anew at most, where what is in them stays.
 pub const REWRITTEN_PER_OP: usize = 16;
-/// How many extents of dead content each change deletes.
+/// How many extents of dead content each change deletes; no operation makes more.
 pub const RECLAIM_PER_OP: usize = 128;
 
 /// The most credentials that one key has here. One more puts out the one that ends first.

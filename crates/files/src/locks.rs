@@ -2,7 +2,9 @@
 //!
 //! Absent on purpose: waiting, and with it the search for deadlocks. Who is refused asks again.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 use crate::answer::{Answer, HeldLock};
 use crate::errno::Errno;
@@ -12,6 +14,8 @@ use crate::needs;
 use crate::op::{Lock, LockKind, LockSpace, flags};
 use crate::types::{Handle, Ino};
 
+/// How many locks all guests together may have on an object.
+const MAX_OF_GUESTS: usize = MAX_LOCKS / 2;
 /// How many guests one lock asks about whose locks are in its way. What is left then is asked about when it is tried again.
 const GUESTS_ASKED_ABOUT: usize = 16;
 
@@ -47,12 +51,35 @@ impl Fs<'_, '_> {
             None if op.test => return Ok(Answer::Lock(None)),
             None => {}
         }
-        table.locks = with(table.locks, new);
-        if table.locks.len() > MAX_LOCKS {
-            return Err(Errno::ENOLCK.into());
+        let mut locks = with(table.locks.clone(), new.clone());
+        if !self.have_room(&locks)? {
+            let sessions = by_most(&table.locks);
+            self.forget_some(open.ino, &mut table, sessions)?;
+            locks = with(table.locks, new);
+            if !self.have_room(&locks)? {
+                return Err(Errno::ENOLCK.into());
+            }
         }
-        self.put_locks(open.ino, &table);
+        self.put_locks(open.ino, &LockTable { locks });
         Ok(Answer::Lock(None))
+    }
+
+    /// Whether an object may have these locks. All guests together have half of the places: they need no right but to read.
+    fn have_room(&self, locks: &[LockEntry]) -> Done<bool> {
+        if locks.len() <= MAX_OF_GUESTS || !self.is_guest(self.session())? {
+            return Ok(locks.len() <= MAX_LOCKS);
+        }
+        let mut of_guests = 0;
+        for (session, count) in by_most(locks) {
+            if self.is_guest(session)? {
+                of_guests += count;
+            }
+        }
+        Ok(locks.len() <= MAX_LOCKS && of_guests <= MAX_OF_GUESTS)
+    }
+
+    fn is_guest(&self, session: u64) -> Done<bool> {
+        Ok(self.txn.get(&layout::guest_session_key(session))?.is_some())
     }
 
     /// Of the locks in the way, those go that their holders could not take now: guests whose credentials don't give it any more.
@@ -62,8 +89,19 @@ impl Fs<'_, '_> {
         let mut sessions: Vec<u64> = in_way.map(|held| held.session).collect();
         sessions.dedup();
         sessions.retain(|session| *session != self.session());
+        let sessions = sessions.into_iter().map(|session| (session, 0));
+        self.forget_some(ino, table, sessions.collect())
+    }
+
+    /// The same of the first of these sessions that are guests', whatever they are in the way of.
+    fn forget_some(
+        &mut self,
+        ino: Ino,
+        table: &mut LockTable,
+        sessions: Vec<(u64, usize)>,
+    ) -> Done<()> {
         let before = table.locks.len();
-        for session in sessions.into_iter().take(GUESTS_ASKED_ABOUT) {
+        for (session, _) in sessions.into_iter().take(GUESTS_ASKED_ABOUT) {
             let subject = self.load(&layout::guest_session_key(session))?;
             let Some(subject) = subject else { continue };
             let guest = self.guest(subject)?;
@@ -130,6 +168,17 @@ fn check_lock(op: &Lock, rights: u32) -> Result<(), Errno> {
             }
         }
     }
+}
+
+/// The sessions that have locks, with how many; those with the most first.
+fn by_most(locks: &[LockEntry]) -> Vec<(u64, usize)> {
+    let mut counts = BTreeMap::new();
+    for held in locks {
+        *counts.entry(held.session).or_insert(0) += 1;
+    }
+    let mut sessions: Vec<(u64, usize)> = counts.into_iter().collect();
+    sessions.sort_by_key(|(session, count)| (Reverse(*count), *session));
+    sessions
 }
 
 fn same_owner(a: &LockEntry, b: &LockEntry) -> bool {

@@ -6,7 +6,8 @@ use crate::errno::Errno;
 use crate::extent::touched;
 use crate::fs::{Done, Fs};
 use crate::layout::{
-    BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Inode, MAX_FILE_BYTES, REWRITTEN_PER_OP,
+    BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Inode, MAX_FILE_BYTES, RECLAIM_PER_OP,
+    REWRITTEN_PER_OP,
 };
 use crate::op::{Fallocate, FallocateMode, Seek, Whence};
 use crate::types::Ino;
@@ -52,7 +53,7 @@ impl Fs<'_, '_> {
         mode: FallocateMode,
         (from, to): (u64, u64),
     ) -> Done<u64> {
-        let mut rewritten = 0;
+        let (mut rewritten, mut made) = (0, 0);
         let zero = matches!(
             mode,
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize
@@ -68,13 +69,15 @@ impl Fs<'_, '_> {
                 continue;
             }
             rewritten += usize::from(old.is_some());
+            made += usize::from(old.is_none());
             self.edit((ino, inode), piece.chunk, old, |extent| {
                 extent.allocate(wanted);
                 if zero {
                     extent.zero(piece.from, piece.to);
                 }
             })?;
-            if rewritten == REWRITTEN_PER_OP {
+            // No more come than go where there is dead content: else who allocates and cuts off has ever more of it, which counts nowhere.
+            if rewritten == REWRITTEN_PER_OP || made == RECLAIM_PER_OP {
                 return Ok(to.min((piece.chunk + 1) * CHUNK_BYTES));
             }
         }
@@ -84,16 +87,21 @@ impl Fs<'_, '_> {
     /// Makes a hole of `from..to`, as far as one operation goes; says how far that was.
     fn punch(&mut self, (ino, inode): (Ino, &mut Inode), from: u64, to: u64) -> Done<u64> {
         let end_chunk = to.div_ceil(CHUNK_BYTES);
-        let found = self.stored_range(inode.data, from / CHUNK_BYTES, end_chunk, CHUNKS_PER_OP)?;
+        let found = self.stored_chunks(inode.data, from / CHUNK_BYTES, end_chunk, CHUNKS_PER_OP)?;
         let full = found.len() == CHUNKS_PER_OP;
         let mut done = to;
-        for (chunk, stored) in found {
+        for chunk in found {
             let start = chunk * CHUNK_BYTES;
-            let low = from.saturating_sub(start) as usize;
-            let high = (to - start).min(CHUNK_BYTES) as usize;
-            self.edit((ino, inode), chunk, Some(stored), |extent| {
-                extent.punch(low, high);
-            })?;
+            let low = from.saturating_sub(start);
+            let high = (to - start).min(CHUNK_BYTES);
+            if low == 0 && high == CHUNK_BYTES {
+                self.remove_chunk((ino, inode), chunk)?;
+            } else {
+                let stored = self.stored(inode.data, chunk)?;
+                self.edit((ino, inode), chunk, stored, |extent| {
+                    extent.punch(low as usize, high as usize);
+                })?;
+            }
             if full {
                 done = to.min(start + CHUNK_BYTES);
             }

@@ -64,6 +64,8 @@ const SUMMARY: usize = 1024;
 const LISTING: usize = 512 << 10;
 const CHAIN: usize = 512 << 10;
 const WAYS: usize = 2 << 20;
+/// The same of the way up from a directory, which is mostly short, and seldom gone.
+const WALK: usize = 64 << 10;
 /// Of each file that is held, since a guest is asked about by all its names; and of a lock, which may stand behind those of guests.
 const HELD_BY_NAMES: usize = 32 << 10;
 const BEHIND_LOCKS: usize = 64 << 10;
@@ -74,7 +76,16 @@ pub(crate) fn work(action: &Action) -> usize {
     match action {
         Action::WithAttrs(op) => work(&op.action),
         Action::CopyRange(op) => op.len.min(MAX_IO_BYTES as u64) as usize + copy(op),
+        Action::Fallocate(op) if op.mode == FallocateMode::PunchHole => {
+            fallocate(op) + CHUNKS_PER_OP * SUMMARY
+        }
         Action::Fallocate(op) => fallocate(op),
+        // What is cut off is looked at.
+        Action::SetAttr(op) if op.size.is_some_and(|size| size > 0) => {
+            CHUNK + CHUNKS_PER_OP * SUMMARY
+        }
+        // Where a directory goes, all above it and above the place that it goes to may be looked at.
+        Action::Rename(op) if op.parent != op.new_parent => WALK,
         // Of one that is ordered, as where replicas could not answer it alike.
         Action::Read(op) => (op.len as usize).min(MAX_IO_BYTES),
         // A summary of each chunk, of as many as one may look at.
@@ -198,6 +209,47 @@ mod tests {
         };
         assert_eq!(hold(0, MAX_HELD_AT_ONCE), 0);
         assert!(hold(MAX_HELD_AT_ONCE, 0) >= 8 << 20);
+    }
+
+    /// What is short to ask for, and has much looked at, is work.
+    #[test]
+    fn what_goes_through_much_is_work() {
+        use crate::op::{Rename, RenameMode, SetAttr};
+
+        let rename = |new_parent| {
+            work(&Action::Rename(Rename {
+                parent: Ino(2),
+                name: Bytes::from_static(b"a"),
+                new_parent,
+                new_name: Bytes::from_static(b"b"),
+                mode: RenameMode::Exchange,
+            }))
+        };
+        assert_eq!((rename(Ino(2)), rename(Ino(3))), (0, WALK));
+        let cut = |size| {
+            work(&Action::SetAttr(SetAttr {
+                target: Target::Ino(Ino(2)),
+                mode: None,
+                uid: None,
+                gid: None,
+                size,
+                atime: None,
+                mtime: None,
+            }))
+        };
+        assert_eq!(
+            (cut(None), cut(Some(0))),
+            (0, 0),
+            "what goes with all goes later"
+        );
+        assert!(cut(Some(1)) >= CHUNKS_PER_OP * SUMMARY);
+        let punch = work(&Action::Fallocate(Fallocate {
+            target: Target::Ino(Ino(2)),
+            mode: FallocateMode::PunchHole,
+            offset: 0,
+            len: u64::MAX,
+        }));
+        assert!(punch >= CHUNKS_PER_OP * SUMMARY);
     }
 
     fn written(target: Target, place: Place, len: usize) -> usize {

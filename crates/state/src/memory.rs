@@ -66,6 +66,19 @@ impl Snapshot for MemorySnapshot {
             .collect())
     }
 
+    fn keys(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Bytes>, Fault> {
+        if crate::merge::is_empty_range(from, to) {
+            return Ok(Vec::new());
+        }
+        let range = self.entries.range::<[u8], _>((from, to));
+        Ok(range.take(limit).map(|(k, _)| k.clone()).collect())
+    }
+
     fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
         Ok(self.nodes.get(path).cloned())
     }

@@ -18,6 +18,34 @@ pub(crate) fn range<'a>(
     to: Bound<&[u8]>,
     limit: usize,
 ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+    let page = |from: Bound<&[u8]>, limit| base.range(from, to, limit);
+    merged(layers, page, Bytes::clone, (from, to), limit)
+}
+
+/// The keys of these entries; no value is read.
+pub(crate) fn keys<'a>(
+    layers: impl Iterator<Item = &'a Layer>,
+    base: &dyn Snapshot,
+    from: Bound<&[u8]>,
+    to: Bound<&[u8]>,
+    limit: usize,
+) -> Result<Vec<Bytes>, Fault> {
+    let page = |from: Bound<&[u8]>, limit| {
+        let keys = base.keys(from, to, limit)?;
+        Ok(keys.into_iter().map(|key| (key, ())).collect())
+    };
+    let keys = merged(layers, page, |_| (), (from, to), limit)?;
+    Ok(keys.into_iter().map(|(key, ())| key).collect())
+}
+
+/// `page` gives up to so many entries of the snapshot from a bound on, and `of` what is wanted of a layer's value.
+fn merged<'a, V>(
+    layers: impl Iterator<Item = &'a Layer>,
+    page: impl Fn(Bound<&[u8]>, usize) -> Result<Vec<(Bytes, V)>, Fault>,
+    of: impl Fn(&Bytes) -> V,
+    (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+    limit: usize,
+) -> Result<Vec<(Bytes, V)>, Fault> {
     let mut out = Vec::new();
     if limit == 0 || is_empty_range(from, to) {
         return Ok(out);
@@ -25,7 +53,7 @@ pub(crate) fn range<'a>(
     let mut layers: Vec<_> = layers
         .map(|layer| layer.range::<[u8], _>((from, to)).peekable())
         .collect();
-    let mut base = Pages::new(base, from, to, limit);
+    let mut base = Pages::new(page, from, limit);
     while out.len() < limit {
         let below = base.peek()?.map(|(key, _)| key.clone());
         let heads = layers
@@ -38,7 +66,7 @@ pub(crate) fn range<'a>(
         for layer in &mut layers {
             // The first layer that has the key is the newest; the older ones are passed over.
             if let Some((_, found)) = layer.next_if(|(k, _)| **k == key) {
-                value = value.or(Some(found.clone()));
+                value = value.or_else(|| Some(found.as_ref().map(&of)));
             }
         }
         if let Some(found) = base.next_if(&key)? {
@@ -50,39 +78,31 @@ pub(crate) fn range<'a>(
 }
 
 /// The entries of a snapshot's range, read in pages.
-struct Pages<'a> {
-    base: &'a dyn Snapshot,
+struct Pages<V, F> {
+    read: F,
     next: Bound<Bytes>,
-    to: Bound<&'a [u8]>,
     size: usize,
-    page: VecDeque<(Bytes, Bytes)>,
+    page: VecDeque<(Bytes, V)>,
     is_last: bool,
 }
 
-impl<'a> Pages<'a> {
-    /// The longest page; a caller may say "no limit".
-    const MAX_PAGE: usize = 1024;
+/// The longest page; a caller may say "no limit".
+const MAX_PAGE: usize = 1024;
 
-    fn new(
-        base: &'a dyn Snapshot,
-        from: Bound<&[u8]>,
-        to: Bound<&'a [u8]>,
-        limit: usize,
-    ) -> Pages<'a> {
-        let (next, size) = (own(from), limit.min(Pages::MAX_PAGE));
+impl<V, F: Fn(Bound<&[u8]>, usize) -> Result<Vec<(Bytes, V)>, Fault>> Pages<V, F> {
+    fn new(read: F, from: Bound<&[u8]>, limit: usize) -> Pages<V, F> {
         Pages {
-            base,
-            next,
-            to,
-            size,
+            read,
+            next: own(from),
+            size: limit.min(MAX_PAGE),
             page: VecDeque::new(),
             is_last: false,
         }
     }
 
-    fn peek(&mut self) -> Result<Option<&(Bytes, Bytes)>, Fault> {
+    fn peek(&mut self) -> Result<Option<&(Bytes, V)>, Fault> {
         if self.page.is_empty() && !self.is_last {
-            let page = self.base.range(borrow(&self.next), self.to, self.size)?;
+            let page = (self.read)(borrow(&self.next), self.size)?;
             self.is_last = page.len() < self.size;
             if let Some((last, _)) = page.last() {
                 self.next = Bound::Excluded(last.clone());
@@ -92,7 +112,7 @@ impl<'a> Pages<'a> {
         Ok(self.page.front())
     }
 
-    fn next_if(&mut self, key: &Bytes) -> Result<Option<Bytes>, Fault> {
+    fn next_if(&mut self, key: &Bytes) -> Result<Option<V>, Fault> {
         if self.peek()?.is_none_or(|(k, _)| k != key) {
             return Ok(None);
         }

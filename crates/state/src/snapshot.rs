@@ -108,6 +108,20 @@ pub trait Snapshot: Send + Sync + fmt::Debug {
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, Fault>;
 
+    /// The keys of these entries. A store that has large values elsewhere does not read them for that.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    fn keys(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Bytes>, Fault> {
+        let entries = self.range(from, to, limit)?;
+        Ok(entries.into_iter().map(|(key, _)| key).collect())
+    }
+
     /// A node of the partition tree in its canonical form, by its path; `None` where the tree has no such node.
     ///
     /// # Errors

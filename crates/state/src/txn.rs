@@ -102,6 +102,29 @@ impl Txn<'_> {
         }
     }
 
+    /// The keys of these entries. No value is read.
+    ///
+    /// # Errors
+    /// [`Fault`] where the store fails.
+    pub fn keys(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Bytes>, Fault> {
+        let top = core::iter::once(&self.writes);
+        match &self.ground {
+            Ground::State(state, _) => {
+                let layers = top.chain(state.layers_from_top());
+                merge::keys(layers, state.base(), from, to, limit)
+            }
+            Ground::View(view) => {
+                let layers = top.chain(view.layers_from_top());
+                merge::keys(layers, view.base(), from, to, limit)
+            }
+        }
+    }
+
     /// The same as the layer has it that the writes belong into, without what lies above that.
     ///
     /// # Errors

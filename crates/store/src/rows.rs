@@ -281,6 +281,29 @@ impl Snapshot for StoreSnapshot {
         Ok(out)
     }
 
+    fn keys(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Bytes>, Fault> {
+        let rows = self
+            .entries
+            .range::<&[u8]>((from, to))
+            .map_err(|e| self.fault(e))?;
+        let mut out = Vec::new();
+        for row in rows.take(limit) {
+            let (key, row) = row.map_err(|e| self.fault(e))?;
+            let (key, row) = (key.value(), row.value());
+            // A row that has its content's digest is checked without the content.
+            if digest(Kind::Entry, key, row).is_none() {
+                self.read(Kind::Entry, key, row)?;
+            }
+            out.push(Bytes::copy_from_slice(key));
+        }
+        Ok(out)
+    }
+
     fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
         self.row(&self.nodes, Kind::Node, path)
     }

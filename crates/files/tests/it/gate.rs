@@ -545,6 +545,52 @@ fn open_files_stop() -> Result<()> {
     Ok(())
 }
 
+/// Guests, who need no right but to read, can't have all places for locks of a file; and where these places are full, those go that could not be taken any more.
+#[test]
+fn guests_leave_others_places_for_locks() -> Result<()> {
+    let mut v = Volume::new();
+    let shared = v.dir(Ino::ROOT, b"shared");
+    let file = v.file(shared, b"file");
+    let chains = [BOB, CAROL].map(|guest| v.share(guest, shared, Rights::LOOKUP | Rights::READ));
+    let lock = |v: &mut Volume, key, handle: Handle, at: u64| {
+        let op = Lock {
+            handle,
+            space: LockSpace::Posix,
+            owner: 1,
+            start: 2 * at,
+            end: 2 * at,
+            kind: LockKind::Read,
+            pid: 1,
+            test: false,
+        };
+        v.run(key, Action::Lock(op)).map(drop)
+    };
+    let [bob, carol, own] = [BOB, CAROL, MEMBER].map(|key| v.open(key, file, flags::READ));
+    let (bob, carol, own) = (bob?, carol?, own?);
+    for at in 0..300 {
+        lock(&mut v, BOB, bob, at)?;
+    }
+    for at in 0..212 {
+        lock(&mut v, CAROL, carol, at)?;
+    }
+    refused(lock(&mut v, CAROL, carol, 999), Errno::ENOLCK);
+    refused(lock(&mut v, BOB, bob, 999), Errno::ENOLCK);
+    for at in 0..512 {
+        lock(&mut v, MEMBER, own, at)?;
+    }
+    refused(lock(&mut v, MEMBER, own, 999), Errno::ENOLCK);
+    v.check();
+    let of = Serial {
+        issuer: public(0),
+        serial: chains[0].links()[0].terms.serial,
+    };
+    v.revoke(0, Revoked::Serial(of), None, None)?;
+    lock(&mut v, MEMBER, own, 999)?;
+    lock(&mut v, CAROL, carol, 999)?;
+    v.check();
+    Ok(())
+}
+
 /// A guest's lock stands in nobody's way once it could not be taken any more; what the guest has open goes when it has no credential left.
 #[test]
 fn who_is_out_keeps_nothing() -> Result<()> {

@@ -13,6 +13,7 @@ use quorate_wire::{Decode, Encode, PublicKey, RequestNumber, SessionId, Time};
 
 use crate::common::GENESIS;
 use crate::common::counted::{Counted, Reads};
+use crate::common::set_attr;
 
 const CHUNK: usize = 64 << 10;
 const CLIENT: PublicKey = PublicKey([7; 32]);
@@ -185,4 +186,45 @@ fn what_is_not_whole_is_read_by_all() {
         assert!(matches!(&body, ReplyBody::Full(_)), "{body:?}");
         assert_eq!(replica.read(&refused, false).digest(), body.digest());
     }
+}
+
+/// Content that is cut off, made a hole or removed is not read, neither what goes nor what went with the steps before; what of a chunk stays is.
+#[test]
+fn what_is_cut_off_is_not_read() {
+    let mut replica = Replica::new();
+    let ino = replica.file(&content(700 * CHUNK));
+    let cut = |replica: &mut Replica, size: usize| {
+        let mut op = set_attr(Target::Ino(ino));
+        op.size = Some(size as u64);
+        match replica.run(Action::SetAttr(op)) {
+            Answer::Attr(attr) => attr.size,
+            other => panic!("{other:?}"),
+        }
+    };
+    replica.reads.take_large();
+    let mut steps = 1;
+    while cut(&mut replica, 20 * CHUNK) != 20 * CHUNK as u64 {
+        steps += 1;
+    }
+    assert_eq!((steps, replica.reads.take_large()), (3, 0));
+
+    replica.run(Action::Fallocate(Fallocate {
+        target: Target::Ino(ino),
+        mode: FallocateMode::PunchHole,
+        offset: CHUNK as u64 / 2,
+        len: 9 * CHUNK as u64,
+    }));
+    let of_parts = replica.reads.take_large();
+    assert!(of_parts <= 2, "{of_parts} read");
+
+    assert_eq!(cut(&mut replica, 0), 0);
+    for _ in 0..2 {
+        replica.run(Action::Ping(quorate_files::Nothing));
+    }
+    assert_eq!(replica.reads.take_large(), 0);
+    replica.executor.flush(&mut replica.state);
+    let all = replica.state.begin();
+    let keys = all.keys(Bound::Unbounded, Bound::Unbounded, usize::MAX >> 1);
+    let extents = keys.unwrap().into_iter().filter(|key| key[0] == 0x14);
+    assert_eq!(extents.count(), 0);
 }

@@ -57,8 +57,21 @@ impl Snapshot for Counted {
         to: Bound<&[u8]>,
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        let entries = self.inner.range(from, to, limit)?;
+        let large = entries.iter().filter(|(_, v)| v.len() >= LARGE_BYTES);
         self.reads.all.fetch_add(1, Ordering::Relaxed);
-        self.inner.range(from, to, limit)
+        self.reads.large.fetch_add(large.count(), Ordering::Relaxed);
+        Ok(entries)
+    }
+
+    fn keys(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<Bytes>, Fault> {
+        self.reads.all.fetch_add(1, Ordering::Relaxed);
+        self.inner.keys(from, to, limit)
     }
 
     fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
