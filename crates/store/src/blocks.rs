@@ -47,6 +47,8 @@ const HEADER_SLOTS: u64 = 2;
 const HEADER_KEPT: usize = 4064;
 const HEADER_SUMMED: usize = 4080;
 const MAGIC: &[u8; 8] = b"QRSTORE2";
+/// The part of it that all versions have.
+const MAGIC_OF_ALL: &[u8; 7] = b"QRSTORE";
 
 /// Where the blocks are: a file, or in tests a disk that forgets.
 pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
@@ -339,6 +341,7 @@ impl<D: Disk> StorageBackend for Blocks<D> {
 
 fn read_header(file: &impl Disk) -> io::Result<Header> {
     let mut newest: Option<(u64, [u8; BLOCK as usize])> = None;
+    let mut other = None;
     for slot in 0..HEADER_SLOTS {
         let mut bytes = [0; BLOCK as usize];
         match file.read_exact_at(&mut bytes, slot * BLOCK) {
@@ -348,8 +351,12 @@ fn read_header(file: &impl Disk) -> io::Result<Header> {
             Err(e) => return Err(e),
         }
         let sum = crc32fast::hash(&bytes[..HEADER_SUMMED]).to_le_bytes();
-        let whole = bytes[HEADER_SUMMED..HEADER_SUMMED + 4] == sum
-            && &bytes[HEADER_KEPT..HEADER_KEPT + 8] == MAGIC;
+        let magic = &bytes[HEADER_KEPT..HEADER_KEPT + 8];
+        let is_sound = bytes[HEADER_SUMMED..HEADER_SUMMED + 4] == sum;
+        let whole = is_sound && magic == MAGIC;
+        if is_sound && !whole && magic.starts_with(MAGIC_OF_ALL) {
+            other = Some(char::from(magic[7]));
+        }
         let mut generation = [0; 8];
         generation.copy_from_slice(&bytes[HEADER_KEPT + 8..HEADER_SUMMED]);
         let generation = u64::from_le_bytes(generation);
@@ -358,7 +365,11 @@ fn read_header(file: &impl Disk) -> io::Result<Header> {
         }
     }
     let Some((generation, mut block)) = newest else {
-        let what = "it has no header of a Quorate store, or of an unknown version";
+        if let Some(version) = other {
+            let what = format!("its format is {version}, and this program reads 2");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
+        let what = "it has no header of a Quorate store";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     };
     block[HEADER_KEPT..].fill(0);

@@ -39,6 +39,14 @@ pub enum StoreError {
         /// What was found.
         what: String,
     },
+    /// Another version of the program has written the store, in a format that this one does not know. What is in it may be sound.
+    #[error("{} was written by another version of Quorate ({what}): use the program that wrote it, or remove the file and let the replica fetch the state from the others, one replica at a time", path.display())]
+    Version {
+        /// The store's file.
+        path: PathBuf,
+        /// Which format.
+        what: String,
+    },
     /// Any other failure of the environment.
     #[error("input or output failed on {}: {source}; check the disk and start the replica again", path.display())]
     Io {
@@ -66,6 +74,11 @@ impl StoreError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
             // The kind by which the block layer says that a sum is wrong.
             io::ErrorKind::InvalidData => StoreError::Corrupt {
+                path,
+                what: source.to_string(),
+            },
+            // The block layer's, of a header.
+            io::ErrorKind::Unsupported if source.get_ref().is_some() => StoreError::Version {
                 path,
                 what: source.to_string(),
             },

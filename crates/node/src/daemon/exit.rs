@@ -83,7 +83,7 @@ fn of_store(error: &StoreError) -> u8 {
         StoreError::Locked { .. } => BUSY,
         StoreError::Permission { .. } => PERMISSION,
         StoreError::Full { .. } | StoreError::Io { .. } => IO,
-        StoreError::Corrupt { .. } => DATA,
+        StoreError::Corrupt { .. } | StoreError::Version { .. } => DATA,
     }
 }
 

@@ -246,3 +246,32 @@ fn a_file_may_be_cut_anywhere() {
     }
     assert!(damaged > 10, "{damaged}");
 }
+
+/// A store of another version is told from a damaged one, and left as it is; damage to the version's number is damage.
+#[test]
+fn another_version_is_no_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state");
+    let mut store = Store::open(&path, blobs(&path), Options::default()).unwrap();
+    store.checkpoint(Seq(1), &delta(1), true).unwrap();
+    drop(store);
+    let image = fs::read(&path).unwrap();
+    let open = |sums_too: bool| {
+        let mut bytes = image.clone();
+        for slot in bytes[..2 * 4096].chunks_mut(4096) {
+            slot[4064 + 7] = b'9';
+            if sums_too {
+                let sum = crc32fast::hash(&slot[..4080]).to_le_bytes();
+                slot[4080..4084].copy_from_slice(&sum);
+            }
+        }
+        fs::write(&path, &bytes).unwrap();
+        let error = Store::open(&path, blobs(&path), Options::default()).unwrap_err();
+        assert!(fs::read(&path).unwrap() == bytes, "it was changed");
+        error
+    };
+    let error = open(true);
+    assert!(matches!(error, StoreError::Version { .. }), "{error}");
+    assert!(!error.is_damage() && error.to_string().contains("its format is 9"));
+    assert!(open(false).is_damage());
+}
