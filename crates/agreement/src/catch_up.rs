@@ -206,7 +206,7 @@ impl Agreement {
         });
         self.statuses.insert(from, (m.clone(), moved));
         if let Some(recovery) = &mut self.recovery {
-            recovery.hear(from, &m, self.now.mono);
+            recovery.hear(from, &m);
             // What it could offer others have as well, and know to be right.
             return Ok(());
         }

@@ -137,8 +137,8 @@ impl Recovery {
     }
 
     /// Another replica says where it stands.
-    pub fn hear(&mut self, from: ReplicaId, status: &Status, now: Millis) {
-        self.spared.hear(from, status, now);
+    pub fn hear(&mut self, from: ReplicaId, status: &Status) {
+        self.spared.hear(from, status);
     }
 
     /// The number of a replica's keys has risen. What it answered counts no longer while the bound does not stand yet, or where its key was `void` when

@@ -31,9 +31,37 @@ const STEP: u64 = 16;
 /// it takes.
 const WAIT_IN_ALL_MS: Millis = 120_000;
 
-/// What a replica that recovers has heard of the others.
+/// The most that counts of the time between two looks, which are a tenth of a second apart.
+const MOMENT_MS: Millis = 500;
+
+/// Time in which others could be heard. A replica that waited for its key holder before it began, or whose machine stood still, has heard nobody
+/// meanwhile, and that is not the others' doing.
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    looked: Millis,
+    passed: Millis,
+}
+
+impl Watch {
+    fn new(now: Millis) -> Watch {
+        Watch {
+            looked: now,
+            passed: 0,
+        }
+    }
+
+    /// How much has passed.
+    fn look(&mut self, now: Millis) -> Millis {
+        self.passed += now.saturating_sub(self.looked).min(MOMENT_MS);
+        self.looked = now;
+        self.passed
+    }
+}
+
+/// What a replica that recovers has heard of the others. Times are those of its watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Spared {
+    watch: Watch,
     /// Of each that takes part in a view: when it last said so, and in which.
     heard: BTreeMap<ReplicaId, (Millis, View)>,
     /// When there were enough of them last.
@@ -48,17 +76,18 @@ pub(crate) struct Spared {
 impl Spared {
     pub fn new(now: Millis) -> Spared {
         Spared {
+            watch: Watch::new(now),
             heard: BTreeMap::new(),
-            enough: now,
+            enough: 0,
             view: View(0),
             began_at: None,
         }
     }
 
     /// Another replica says where it stands.
-    pub fn hear(&mut self, from: ReplicaId, status: &Status, now: Millis) {
+    pub fn hear(&mut self, from: ReplicaId, status: &Status) {
         if status.active && status.recovering.is_none() {
-            self.heard.insert(from, (now, status.view));
+            self.heard.insert(from, (self.watch.passed, status.view));
         } else {
             self.heard.remove(&from);
         }
@@ -67,6 +96,7 @@ impl Spared {
     /// Whether too few take part, or to no effect, and have for a while; told once in that time. `others`: the place to which one of them that is
     /// correct has come.
     pub fn look(&mut self, quorum: Quorum, others: Seq, now: Millis) -> Option<Missed> {
+        let now = self.watch.look(now);
         let takes_part = |(at, _): &&(Millis, View)| now.saturating_sub(*at) < HEARD_MS;
         let taking_part = self.heard.values().filter(takes_part);
         let views = taking_part.map(|(_, view)| *view);
@@ -87,9 +117,10 @@ impl Spared {
     }
 }
 
-/// How long a replica that recovers has waited for others.
+/// How long a replica that recovers has waited for others. Times are those of its watch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
+    watch: Watch,
     begin: Millis,
     /// When they came on last, and how far they had come then.
     moved: (Millis, Seq),
@@ -98,13 +129,15 @@ pub(crate) struct Wait {
 impl Wait {
     pub fn new(now: Millis) -> Wait {
         Wait {
-            begin: now,
-            moved: (now, Seq(0)),
+            watch: Watch::new(now),
+            begin: 0,
+            moved: (0, Seq(0)),
         }
     }
 
     /// Whether it `waits` for too long; told once in that time. `others`: as for [`Spared::look`].
     pub fn look(&mut self, waits: bool, others: Seq, now: Millis) -> bool {
+        let now = self.watch.look(now);
         if !waits {
             self.begin = now;
         }
@@ -114,10 +147,7 @@ impl Wait {
         let is_long = now.saturating_sub(self.moved.0) >= WAIT_MS
             || now.saturating_sub(self.begin) >= WAIT_IN_ALL_MS;
         if is_long {
-            *self = Wait {
-                begin: now,
-                moved: (now, others),
-            };
+            (self.begin, self.moved) = (now, (now, others));
         }
         is_long
     }

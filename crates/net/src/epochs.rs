@@ -160,6 +160,21 @@ impl Epochs {
         Ok(Some(epochs))
     }
 
+    /// Numbers that were seen according to who has kept them elsewhere: none is taken back, and the file gets those that it has not got.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn raise(&mut self, highest: &[u64]) -> io::Result<()> {
+        let before = self.highest().iter().copied();
+        let others = highest.iter().copied().chain(std::iter::repeat(0));
+        let both: Vec<u64> = before.zip(others).map(|(a, b)| a.max(b)).collect();
+        if both != self.highest() {
+            self.seen = Counters::from_highest(both);
+            self.keep(&self.seen)?;
+        }
+        Ok(())
+    }
+
     /// The same, for who goes on where the file can't be read or written: what it lacks is learnt anew.
     pub fn noted(group: &Group, path: &Path) -> Option<Epochs> {
         let mut epochs = Epochs::of(group)?;
@@ -425,6 +440,25 @@ mod tests {
         };
         assert!(epochs.learn(&forged).is_err() && epochs.learn(&of_nobody).is_err());
         assert_eq!(epochs.highest(), [0, 5, 0, 0]);
+    }
+
+    /// Numbers that a log has count beside those of a file that is older: what was refused once stays so, also after the next start.
+    #[test]
+    fn numbers_are_raised_and_never_taken_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("epochs");
+        let before = Epochs::anew(&group(), &path, &[7, 480, 0, 0]);
+        let mut epochs = before.unwrap().unwrap();
+        epochs.raise(&[3, 500, 0, 0]).unwrap();
+        epochs.raise(&[9]).unwrap();
+        assert_eq!(epochs.highest(), [9, 500, 0, 0]);
+        assert!(
+            epochs
+                .judge(&key(100).public(), certificate(1, 490, 100))
+                .is_err()
+        );
+        let again = Epochs::kept(&group(), &path).unwrap().unwrap();
+        assert_eq!(again.highest(), [9, 500, 0, 0]);
     }
 
     /// Newer ones that come one after the other are written down a few times, and then as often as a sound replica renews its keys; the last one is taken in

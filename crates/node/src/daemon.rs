@@ -394,7 +394,18 @@ impl Daemon {
             restore::Past::Distrusted => Epochs::anew(&group, &known, &seen),
             _ => Epochs::kept(&group, &known),
         };
-        let epochs = epochs.map_err(io)?;
+        let mut epochs = epochs.map_err(io)?;
+        // What was refused once stays so: the file may be older than the log, after a recovery that was given up, say, or lost.
+        if let (Some(epochs), false) = (&mut epochs, past == restore::Past::Distrusted) {
+            let logged = restored.records.iter().filter_map(|record| match record {
+                Record::Epochs(highest) => Some(highest),
+                _ => None,
+            });
+            logged
+                .map(|highest| epochs.raise(highest))
+                .collect::<std::io::Result<()>>()
+                .map_err(io)?;
+        }
         // What the links refuse is to be refused where others pass it on as well.
         let highest = epochs.iter().map(|e| Record::Epochs(e.highest().to_vec()));
         restored.records.extend(highest);

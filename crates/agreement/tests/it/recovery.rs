@@ -115,6 +115,42 @@ fn a_view_that_does_not_begin_is_asked_for_anew() {
     replica.invariants();
 }
 
+/// What it could not hear is no silence of the others: it may begin long after it was made, when its key holder has let it wait, and its machine may stand
+/// still. Silence is.
+#[test]
+fn what_is_not_heard_in_a_pause_is_no_silence() {
+    let mut replica = without_log(2);
+    let missed = |replica: &mut Agreement| {
+        let mut all = outputs(replica).into_iter();
+        all.any(|output| matches!(output, Output::Missed(_)))
+    };
+    let hear = |replica: &mut Agreement, ms| {
+        for from in [0, 1, 3] {
+            let status = Status {
+                view: View(5),
+                active: true,
+                stable: Seq(0),
+                committed: Seq(0),
+                executed: Seq(0),
+                primary_lost: false,
+                recovering: None,
+            };
+            from_peer(replica, ms, from, PeerMessage::Status(status)).unwrap();
+        }
+    };
+    wait(&mut replica, 8_000, 8_200);
+    assert!(!missed(&mut replica));
+    hear(&mut replica, 8_201);
+    wait(&mut replica, 8_250, 8_400);
+    wait(&mut replica, 15_000, 15_200);
+    assert!(!missed(&mut replica), "it has stood still");
+    hear(&mut replica, 15_201);
+    wait(&mut replica, 15_250, 19_000);
+    assert!(!missed(&mut replica), "they were heard not long ago");
+    wait(&mut replica, 19_050, 22_000);
+    assert!(missed(&mut replica));
+}
+
 /// Whatever it is told, it says nothing that counts; it answers nobody else who asks.
 #[test]
 fn it_is_silent() {

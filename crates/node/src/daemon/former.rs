@@ -64,7 +64,8 @@ pub(super) fn take_back(data: &Path, state: &Path, blobs: &Arc<Blobs>) -> Result
     })
 }
 
-/// Opens what was set aside, if anything was and it can be opened.
+/// Opens what was set aside, if anything was and it can be opened. What never can is removed: a later recovery would keep it as what was set aside
+/// first, and remove the present state for it.
 pub(super) fn open(data: &Path, blobs: &Arc<Blobs>) -> Option<Former> {
     let path = data.join(NAME);
     if !path.exists() {
@@ -74,6 +75,11 @@ pub(super) fn open(data: &Path, blobs: &Arc<Blobs>) -> Option<Former> {
         Ok(former) => Some(former),
         Err(e) => {
             tracing::warn!("nothing of the former state can be used: {e}");
+            if matches!(e, StoreError::Corrupt { .. } | StoreError::Version { .. })
+                && let Err(e) = remove(data)
+            {
+                tracing::warn!("and it can't be removed: {e}");
+            }
             None
         }
     }
