@@ -30,9 +30,9 @@ const KEY_LASTS_MS: Millis = 30_000;
 const SUSPECT_MS: Millis = 60_000;
 /// The most such clients that are remembered.
 pub(crate) const MAX_SUSPECTS: usize = 4096;
-/// How long a client's first key has been here before wrong MACs are its fault: what came on the way to it is through.
+/// How long a client's first key has been here before wrong MACs are surely its fault: what came on the way to it is through.
 const KEY_SETTLES_MS: Millis = 3_000;
-/// How long a replica that has started waits for a client that has no link here.
+/// The same, since this replica has started, of a client that has no link here.
 const SETTLING_MS: Millis = 10_000;
 
 /// The keys of a client's links.
@@ -278,7 +278,8 @@ impl Agreement {
 
     /// Aardvark, NSDI 2009, 3.1 (the Big MAC attack): a client whose requests a primary takes and backups can't. Each such request
     /// can cost the group a view; so whoever saw one takes nothing from that client, once it is the primary, but what is
-    /// signed. A replica that has just started is still without its clients' keys.
+    /// signed. A replica that has just started, or whose link with the client has, may be without the key, and so it is for no longer than that
+    /// lasts: a client that is new would else cost view after view until then, and so would the next one.
     pub(crate) fn suspect(&mut self, client: ClientId) {
         let now = self.now.mono;
         // Guests sign in any case, and would only take the places of others.
@@ -289,12 +290,13 @@ impl Agreement {
             Some(known) => known.since + KEY_SETTLES_MS,
             None => self.started + SETTLING_MS,
         };
-        if now < settled {
-            return;
-        }
+        let until = match now < settled {
+            true => settled,
+            false => now + SUSPECT_MS,
+        };
         self.suspects.retain(|_, until| now < *until);
         if self.suspects.len() < MAX_SUSPECTS || self.suspects.contains_key(&client) {
-            self.suspects.insert(client, now + SUSPECT_MS);
+            self.suspects.insert(client, until);
         }
     }
 
