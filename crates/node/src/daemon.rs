@@ -397,13 +397,12 @@ impl Daemon {
         let mut epochs = epochs.map_err(io)?;
         // What was refused once stays so: the file may be older than the log, after a recovery that was given up, say, or lost.
         if let (Some(epochs), false) = (&mut epochs, past == restore::Past::Distrusted) {
-            let logged = restored.records.iter().filter_map(|record| match record {
+            let mut logged = restored.records.iter().filter_map(|record| match record {
                 Record::Epochs(highest) => Some(highest),
                 _ => None,
             });
             logged
-                .map(|highest| epochs.raise(highest))
-                .collect::<std::io::Result<()>>()
+                .try_for_each(|highest| epochs.raise(highest))
                 .map_err(io)?;
         }
         // What the links refuse is to be refused where others pass it on as well.

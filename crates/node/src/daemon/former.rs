@@ -166,3 +166,31 @@ impl FormerThreads {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quorate_state::Layer;
+    use quorate_store::Store;
+    use quorate_wire::Seq;
+
+    /// What somebody has left in its place, and can't be opened, is gone after one recovery: at the next the state that came since is set aside.
+    #[test]
+    fn what_can_not_be_opened_does_not_cost_the_next_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path();
+        let (state, former) = (data.join("state.redb"), data.join(NAME));
+        let blobs = Blobs::open(&data.join("blobs")).unwrap();
+        for is_garbage in [true, false] {
+            let mut store = Store::open(&state, blobs.clone(), Options::default()).unwrap();
+            store.checkpoint(Seq(1), &Layer::new(), true).unwrap();
+            drop(store);
+            if is_garbage {
+                fs::write(&former, [7; 10_000]).unwrap();
+            }
+            set_aside(data, &state).unwrap();
+            let opened = open(data, &blobs).is_some();
+            assert_eq!((opened, former.exists()), (!is_garbage, !is_garbage));
+        }
+    }
+}
