@@ -242,10 +242,10 @@ fn serve(way: &str, bytes: usize) -> Result<()> {
             tell(listener.local_addr()?.port())?;
             let (mut stream, _) = listener.accept()?;
             stream.set_nodelay(true)?;
-            loop {
-                stream.read_exact(&mut buffer)?;
+            while stream.read_exact(&mut buffer).is_ok() {
                 stream.write_all(&buffer)?;
             }
+            Ok(())
         }
         "tokio" => runtime()?.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
