@@ -180,10 +180,18 @@ impl Knobs {
         }
     }
 
-    /// The same with clients that flood.
+    /// The same with clients that flood, and in many runs a replica that does.
     pub fn with_floods(self, seed: u64) -> Knobs {
+        let mut d = Dice::new(seed, 29);
+        let mut adversaries = self.adversaries;
+        for (_, adversary) in &mut adversaries {
+            if d.per_mille(400) {
+                *adversary = Adversary::Fault(Fault::Flood);
+            }
+        }
         Knobs {
             floods: 1 + (seed % 4) as usize,
+            adversaries,
             ..self
         }
     }

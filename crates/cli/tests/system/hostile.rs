@@ -15,7 +15,10 @@ use crate::harness::{Group, Mount, Random, Setup, eventually, require_fuse};
 /// More than a replica lets wait for a handshake, and more than a process may have open by default.
 const CONNECTIONS: usize = 3_000;
 
-/// Files are served while `attack` goes on, and all replicas are there afterwards.
+/// What a replica's process may take meanwhile.
+const MOST_MEMORY: u64 = 1 << 30;
+
+/// Files are served while `attack` goes on, and all replicas are there afterwards, none of which has taken much memory.
 fn served_during(group: &mut Group, mount: &Mount, attack: impl FnOnce(&Group) + Send) {
     let over = AtomicBool::new(false);
     let rounds = AtomicUsize::new(0);
@@ -42,10 +45,20 @@ fn served_during(group: &mut Group, mount: &Mount, attack: impl FnOnce(&Group) +
         rounds.load(Ordering::Relaxed)
     );
     assert!(group.all_run(), "a replica died");
+    check_memory(group);
     let fresh = group.mount_as(1);
     fs::metadata(fresh.at("file")).expect("a new mount is served too");
     drop(fresh);
     group.wait_until_they_agree(&[0, 1, 2, 3]);
+}
+
+/// The bound of docs/protocol.md, section 11, is for the worst of all that these attacks have a small part of.
+fn check_memory(group: &Group) {
+    for id in 0..4 {
+        let peak = group.peak_memory(id);
+        println!("replica {id} had {} MiB at most", peak >> 20);
+        assert!(peak < MOST_MEMORY, "replica {id} took {peak} bytes");
+    }
 }
 
 struct SetOnDrop<'a>(&'a AtomicBool);
