@@ -59,6 +59,49 @@ fn a_damaged_store_is_fetched_again() {
     group.wait_until_they_agree(&[1, 2, 3]);
 }
 
+/// The place of the newest state in a replica's store, while the replica is down.
+fn newest_of(group: &Group, id: u8) -> u64 {
+    let own = group.directory().join(format!("replica-{id}"));
+    let blobs = Blobs::open(&own.join("blobs")).expect("segments");
+    let store = Store::open(&own.join("state.redb"), blobs, Options::default());
+    store.expect("a store").newest().seq.0
+}
+
+/// A disk that lied about syncs has the whole store as it was some checkpoints ago, beside a log that has let go of what led on from there. The replica
+/// has what it lacks from the others, and votes meanwhile: its log is whole.
+#[test]
+fn a_store_of_long_ago_is_brought_up() {
+    if !require_fuse() {
+        return;
+    }
+    let mut group = Group::start();
+    let mount = group.mount();
+    write_some(mount.path(), 0, FILES);
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    group.kill(2);
+    let long_ago = newest_of(&group, 2);
+    let state = group.directory().join("replica-2/state.redb");
+    let kept = group.directory().join("kept");
+    fs::copy(&state, &kept).expect("a copy");
+    group.start_replica(2);
+    write_some(mount.path(), FILES, 2 * FILES);
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    group.kill(2);
+    let newest = newest_of(&group, 2);
+    assert!(newest > long_ago + 128, "{long_ago}, {newest}");
+    fs::rename(&kept, &state).expect("it is put back");
+    group.start_replica(2);
+    write_some(mount.path(), 3 * FILES, 20);
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    let log = group.log(2);
+    assert!(!log.contains("recovering"), "{log}");
+    group.kill(0);
+    write_some(mount.path(), 3 * FILES + 20, 20);
+    read_all(mount.path(), 3 * FILES + 40);
+    group.wait_until_they_agree(&[1, 2, 3]);
+    assert!(group.all_run(), "no restart was needed");
+}
+
 /// The replica's log directory.
 fn log_of(group: &Group, id: u8) -> PathBuf {
     group.directory().join(format!("replica-{id}/log"))

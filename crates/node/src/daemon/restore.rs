@@ -298,6 +298,9 @@ pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> DaemonError + use<> 
 }
 
 #[cfg(test)]
+mod astray;
+
+#[cfg(test)]
 mod tests {
     use super::super::aside::OLD_LOG;
     use super::*;
