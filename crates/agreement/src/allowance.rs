@@ -12,7 +12,8 @@ use crate::core::Agreement;
 
 /// One, in the parts of which so many come in a millisecond.
 const ONE: u64 = 1_000;
-/// Sessions at once: twice what a client may have.
+/// Sessions at once: twice what a client may have. Each costs a place in the agreed order and a row of the state, so one client that opens thousands
+/// would have the group do nothing else; beyond sixteen it loses its own (docs/protocol.md, sections 9 and 10).
 const SESSIONS_AT_ONCE: u64 = 32;
 const SESSIONS_IN_A_SECOND: u64 = 8;
 /// Signatures at once: two windows of repeated requests.

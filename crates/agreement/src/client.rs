@@ -531,6 +531,7 @@ impl Client {
     }
 
     fn open(&mut self) {
+        // Random, and not 0: a client that starts again with the numbers of its last run is answered nothing (measured on Themis).
         let number = RequestNumber(self.nonce);
         self.nonce = self.nonce.wrapping_add(1);
         let op = Bytes::from(Control::Open(()).to_bytes());

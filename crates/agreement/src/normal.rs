@@ -175,6 +175,7 @@ impl Agreement {
         if batch.requests.is_empty() || distinct.len() != batch.requests.len() {
             return Err(Rejected::BadBatch);
         }
+        // Castro and Liskov (OSDI 1999, 4.6): what a primary chooses, its time too, backups check, so that a faulty one can't have bad time agreed on.
         let bound = u128::from(self.config.clock_bound_ms) * 1_000_000;
         let far = u128::from(batch.time.0.abs_diff(self.now.wall.0)) > bound;
         if far && !known && !is_on(Mutant::TimeUnchecked) {

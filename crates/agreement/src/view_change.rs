@@ -232,7 +232,8 @@ impl Agreement {
         self.try_to_start_view();
     }
 
-    /// f+1 replicas have gone ahead: one of them is correct, so this one follows to the smallest of their views. Or the primary
+    /// f+1 replicas have gone ahead: one of them is correct, so this one follows to the smallest of their views. f or fewer bring nobody to
+    /// leave a view, however often they ask: no storm of view changes (Castro and Liskov, OSDI 1999, 4.5.2). Or the primary
     /// itself has left: nobody else can lead the view, and a faulty primary only rids the group of itself.
     pub(crate) fn join_view_change(&mut self) {
         let primary = self.view_changes.get(&self.primary());

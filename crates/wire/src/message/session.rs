@@ -61,7 +61,8 @@ impl Outcome {
     }
 }
 
-/// How many requests a session may have in flight: number n may be sent once all up to n - WINDOW have been answered.
+/// How many requests a session may have in flight: number n may be sent once all up to n - WINDOW have been answered. And how many replies are kept
+/// of a client that never says what it has been answered (docs/protocol.md, section 10).
 pub const SESSION_WINDOW: u64 = 64;
 /// How many bytes the results may have together that a group keeps of a session, for requests that are repeated: one of any length is
 /// kept. Where they would have more, those of the lowest numbers go.
