@@ -299,7 +299,10 @@ fn who_starves_serves_the_others() {
     let others = body(&served, 1);
     let both = proposal(0, 2, &[body(&starved, 2), others.clone()]);
     for to in [1, 2, 1] {
-        assert_eq!(told(to, &both).batch.requests, named(&[others.clone()]));
+        assert_eq!(
+            told(to, &both).batch.requests,
+            named(std::slice::from_ref(&others))
+        );
     }
     let nothing_else = proposal(0, 3, &[body(&starved, 3)]);
     assert_eq!(told(1, &nothing_else).bodies, [others]);

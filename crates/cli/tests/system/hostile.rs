@@ -16,7 +16,7 @@ use crate::harness::{Group, Mount, Random, Setup, eventually, require_fuse};
 const CONNECTIONS: usize = 3_000;
 
 /// What a replica's process may take meanwhile.
-const MOST_MEMORY: u64 = 1 << 30;
+const MOST_MEMORY: u64 = 256 << 20;
 
 /// Files are served while `attack` goes on, and all replicas are there afterwards, none of which has taken much memory.
 fn served_during(group: &mut Group, mount: &Mount, attack: impl FnOnce(&Group) + Send) {
