@@ -36,6 +36,19 @@ fn all_cuts_of_two_views() {
     run(plan, 0..plan.count());
 }
 
+/// One cut in each of three views, for all messages: each seventeenth schedule, which has all twins and all cuts of each view.
+#[test]
+fn cuts_of_three_views() {
+    let plan = Plan {
+        replicas: 4,
+        twins: 1,
+        views: 3,
+        phases: 1,
+    };
+    assert_eq!(plan.count(), 4 * 16 * 16 * 16);
+    run(plan, (0..plan.count()).step_by(17));
+}
+
 /// Any two twins of seven, and the ways to cut one view in two: each eleventh, which has all pairs.
 #[test]
 fn cuts_of_one_view_of_seven() {
