@@ -150,6 +150,11 @@ fn hunters<'a>(args: &Arguments, mutant: Mutant, tests: &'a Tests) -> Vec<Hunter
             runs: args.seeds.min(INTRUSIONS),
             run: Box::new(|seed| intrude(seed, 0).result.map(drop)),
         },
+        Hunter {
+            name: "byround",
+            runs: args.seeds,
+            run: Box::new(|seed| quorate_sim::run_by_round(seed).result.map(drop)),
+        },
     ]
 }
 

@@ -254,6 +254,24 @@ impl Knobs {
         }
     }
 
+    /// A calm group in which one replica is faulty by round, and clients that ask for something.
+    pub fn by_round(seed: u64) -> Knobs {
+        let mut d = Dice::new(seed, 28);
+        let mut k = Knobs::calm(4);
+        (k.clients, k.operations, k.window) =
+            (1 + d.below(3) as usize, 30, 1 + d.below(4) as usize);
+        k.think = (0, d.pick(&[1_000, 20_000]));
+        k.reads = d.pick(&[0, 300]);
+        k.storm = 3_000_000;
+        let id = match d.per_mille(500) {
+            true => 0,
+            false => d.below(4) as u8,
+        };
+        let faulty = Adversary::ByRound(d.pick(&[50, 200, 600]));
+        k.adversaries = vec![(ReplicaId(id), faulty)];
+        k
+    }
+
     /// What a seed draws.
     pub fn draw(seed: u64) -> Knobs {
         let mut d = Dice::new(seed, 0);

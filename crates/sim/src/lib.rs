@@ -125,6 +125,15 @@ fn attempt(seed: u64, options: Options, sink: Sink) -> Report {
     if options.memory {
         knobs = knobs.with_floods(seed);
     }
+    attempt_with(seed, knobs, sink)
+}
+
+/// Runs a group to which nothing happens but that one replica is faulty by round ([`rounds::process`]).
+pub fn run_by_round(seed: u64) -> Report {
+    attempt_with(seed, Knobs::by_round(seed), Sink::None)
+}
+
+fn attempt_with(seed: u64, knobs: Knobs, sink: Sink) -> Report {
     let mut world = World::new(seed, knobs.clone(), sink);
     let result = catch_unwind(AssertUnwindSafe(|| {
         world.begin_storm();
