@@ -45,8 +45,8 @@ const ATTACKERS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long an attack goes on before it is measured, at least: what it brings about at first shows in the longest wait.
 const UNMEASURED: Duration = Duration::from_secs(2);
-/// A replica that has started waits 10 s before it thinks ill of the MACs of a client that has no link with it (`agreement/src/authenticity.rs`); until
-/// then wrong ones cost view after view (protocol.md, 10).
+/// Wrong MACs are measured in a group that is sure whose fault they are: 10 s after its start a replica is, also of a client that has no link with it
+/// (`agreement/src/authenticity.rs`).
 const SETTLING: Duration = Duration::from_secs(11);
 /// By when a slow primary's group is to be at work again.
 const LEFT_WITHIN: Duration = Duration::from_secs(10);
