@@ -78,3 +78,18 @@ fn a_state_larger_than_memory_is_served() {
     check_memory(&group, "restarting and reading");
     group.wait_until_they_agree(&[0, 1, 2, 3]);
 }
+
+/// A replica that is started with the usual limits has as many open files as it may: each client's link is one.
+#[test]
+fn a_replica_may_have_many_links() {
+    let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let few = rustix::process::Rlimit {
+        current: before.current.map(|now| now.min(200)),
+        maximum: before.maximum,
+    };
+    let group = Setup::new(1).start();
+    let pid = rustix::process::Pid::from_raw(group.pid(0) as i32).expect("a process");
+    let its = rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, few);
+    let its = its.expect("it is this user's process");
+    assert_eq!((its.current, its.maximum), (before.maximum, before.maximum));
+}
