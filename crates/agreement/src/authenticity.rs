@@ -296,7 +296,8 @@ impl Agreement {
         };
         self.suspects.retain(|_, until| now < *until);
         if self.suspects.len() < MAX_SUSPECTS || self.suspects.contains_key(&client) {
-            self.suspects.insert(client, until);
+            let known = self.suspects.entry(client).or_insert(until);
+            *known = until.max(*known);
         }
     }
 

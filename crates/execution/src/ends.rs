@@ -59,7 +59,7 @@ impl<S: Service> Executor<S> {
     ) -> Result<Ends, Fault> {
         let sweep = self.sweep(txn, clock, now, is_first)?;
         let by_request = match request.session() {
-            SessionId(0) => self.ends_by(txn, request, sweep.as_ref())?,
+            SessionId(0) => self.ends_by(txn, now, request, sweep.as_ref())?,
             _ => None,
         };
         Ok(Ends { sweep, by_request })
@@ -68,6 +68,7 @@ impl<S: Service> Executor<S> {
     fn ends_by(
         &mut self,
         txn: &Txn<'_>,
+        now: Time,
         request: &Request,
         sweep: Option<&Sweep>,
     ) -> Result<Option<SessionId>, Fault> {
@@ -83,7 +84,7 @@ impl<S: Service> Executor<S> {
                 let is_there = |(_, s): &(_, Session)| s.nonce == request.number().0;
                 match open.iter().any(is_there) {
                     true => Ok(None),
-                    false => Ok(makes_room(&open)),
+                    false => Ok(makes_room(&open, now)),
                 }
             }
             Ok(Control::Close(id)) => {
@@ -221,16 +222,23 @@ impl<S: Service> Executor<S> {
     }
 }
 
+/// Whether nothing has been heard of it for two thirds of its lease.
+fn is_silent(session: &Session, now: Time) -> bool {
+    now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000 / 3 * 2
+}
+
 fn is_expired(session: &Session, now: Time) -> bool {
     now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000
 }
 
-/// Which of a client's sessions makes room for one more. Those that nobody has used come first: old openings may be shown again by anybody who
-/// has seen them, and then there is a session that nobody knows of.
-pub(crate) fn makes_room(open: &[(SessionId, Session)]) -> Option<SessionId> {
+/// Which of a client's sessions makes room for one more. Those come first whose clients are gone: who is there says so three times in a lease. Then those that nobody
+/// has used: old openings may be shown again by anybody who has seen them, and then there is a session that nobody knows of.
+pub(crate) fn makes_room(open: &[(SessionId, Session)], now: Time) -> Option<SessionId> {
     if open.len() < SESSIONS_PER_CLIENT {
         return None;
     }
-    let least = open.iter().min_by_key(|(id, s)| (s.is_used, s.active, *id));
+    let least = open
+        .iter()
+        .min_by_key(|(id, s)| (!is_silent(s, now), s.is_used, s.active, *id));
     least.map(|(id, _)| *id)
 }

@@ -343,7 +343,7 @@ impl<S: Service> Executor<S> {
         if let Some((id, _)) = open.iter().find(|(_, s)| s.nonce == nonce) {
             return Ok(*id);
         }
-        if let Some(id) = makes_room(&open) {
+        if let Some(id) = makes_room(&open, call.now) {
             self.end(txn, clock, id, &call.client)?;
         }
         let id = clock.next_session;

@@ -29,7 +29,8 @@ use quorate_wire::{
 
 /// The first byte of all keys that belong to the executor.
 pub const OWN_KEYS: u8 = 0;
-/// The most sessions of one client. One that was never used makes room for a new one, or else the least recently active.
+/// The most sessions of one client. One of which nothing was heard of late makes room for a new one, then one that was never used, or else the least
+/// recently active.
 pub const SESSIONS_PER_CLIENT: usize = 16;
 
 record! {

@@ -52,9 +52,17 @@ impl Fs<'_, '_> {
             None => {}
         }
         let mut locks = with(table.locks.clone(), new.clone());
-        if !self.have_room(&locks)? {
-            let sessions = by_most(&table.locks);
-            self.forget_some(open.ino, &mut table, sessions)?;
+        let grows = locks.len() > table.locks.len();
+        if grows && !self.have_room(&locks)? {
+            let mut guests = by_most(&table.locks);
+            let mut others = Vec::new();
+            for (session, _) in &guests {
+                if !self.is_guest(*session)? {
+                    others.push(*session);
+                }
+            }
+            guests.retain(|(session, _)| !others.contains(session));
+            self.forget_some(open.ino, &mut table, guests)?;
             locks = with(table.locks, new);
             if !self.have_room(&locks)? {
                 return Err(Errno::ENOLCK.into());

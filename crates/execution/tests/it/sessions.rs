@@ -191,6 +191,21 @@ fn old_openings_end_no_session_that_is_in_use() {
     }
 }
 
+/// Sessions of processes that have died make room before one that has just been opened.
+#[test]
+fn who_is_gone_makes_room_before_who_has_just_come() {
+    let mut w = World::new();
+    for nonce in 1..=15 {
+        let dead = w.open(client(1), nonce);
+        w.run(client(1), dead, 1, Bytes::from_static(&[1]));
+    }
+    w.pass(40_000);
+    let first = w.open(client(1), 100);
+    w.open(client(1), 101);
+    let told = w.run(client(1), first, 1, Bytes::from_static(&[1]));
+    assert!(matches!(told, Outcome::Done(_)), "{told:?}");
+}
+
 /// What was undone has used no session.
 #[test]
 fn what_is_undone_has_used_nothing() {

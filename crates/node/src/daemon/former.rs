@@ -75,7 +75,7 @@ pub(super) fn open(data: &Path, blobs: &Arc<Blobs>) -> Option<Former> {
         Ok(former) => Some(former),
         Err(e) => {
             tracing::warn!("nothing of the former state can be used: {e}");
-            if matches!(e, StoreError::Corrupt { .. } | StoreError::Version { .. })
+            if e.is_damage()
                 && let Err(e) = remove(data)
             {
                 tracing::warn!("and it can't be removed: {e}");

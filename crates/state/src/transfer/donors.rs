@@ -8,6 +8,8 @@ use quorate_wire::ReplicaId;
 
 use super::{ASKS_PER_DONOR, PAUSE_MS, TIMEOUT_MS};
 
+/// Nobody is slow before that.
+const LEAST_PATIENCE_MS: u64 = 50;
 /// Pauses and time-outs double up to this many times.
 const MAX_DOUBLINGS: u32 = 4;
 
@@ -22,6 +24,8 @@ struct Donor {
     aside: bool,
     /// It has answered with the root since it failed last.
     has_root: bool,
+    /// About how long its answers take, in milliseconds.
+    usual: u64,
     /// Said last that it does not have the checkpoint.
     not_here: bool,
     /// It is left alone until then, in milliseconds.
@@ -71,10 +75,15 @@ impl Donors {
         unheard.map(|(id, _)| *id).collect()
     }
 
-    /// How many more requests may go out now.
+    /// How many more requests may go out, to those as well that have yet to answer with the root: who is first is not to get all.
     pub(super) fn room(&self, now: u64) -> usize {
-        let ready = self.0.values().filter(|d| d.has_root && d.is_ready(now));
-        ready.map(|donor| ASKS_PER_DONOR - donor.asks).sum()
+        let room = |donor: &Donor| match donor.has_root {
+            true => ASKS_PER_DONOR - donor.asks,
+            false => ASKS_PER_DONOR,
+        };
+        let there = self.0.values();
+        let there = there.filter(|donor| !donor.aside && donor.paused_until <= now);
+        there.map(room).sum()
     }
 
     /// The donor to ask next.
@@ -82,6 +91,12 @@ impl Donors {
         let ready = self.0.iter().filter(|(_, d)| d.has_root && d.is_ready(now));
         let best = ready.min_by_key(|(id, donor)| (donor.failures, donor.asks, **id));
         best.map(|(id, _)| *id)
+    }
+
+    /// How long another one may take for an answer when this one has nothing to do, in milliseconds.
+    pub(super) fn patience(&self, id: ReplicaId) -> u64 {
+        let usual = self.0.get(&id).map_or(0, |donor| donor.usual);
+        usual.saturating_mul(4).max(LEAST_PATIENCE_MS)
     }
 
     /// Whether a donor has failed of late.
@@ -97,6 +112,13 @@ impl Donors {
         donor.asks += 1;
         assert!(donor.asks <= ASKS_PER_DONOR);
         now.saturating_add(doubled(TIMEOUT_MS, donor.failures))
+    }
+
+    /// An answer has come after so long.
+    pub(super) fn took(&mut self, id: ReplicaId, ms: u64) {
+        if let Some(donor) = self.0.get_mut(&id) {
+            donor.usual = ms.max(donor.usual / 4 * 3);
+        }
     }
 
     /// A request no longer waits.

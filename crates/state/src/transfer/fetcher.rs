@@ -66,6 +66,7 @@ pub struct Fetcher {
 #[derive(Debug)]
 struct Ask {
     donor: ReplicaId,
+    asked: u64,
     deadline: u64,
     wants: Wants,
 }
@@ -151,7 +152,11 @@ impl Fetcher {
             false => None,
         };
         let former = self.former.as_ref().and_then(Former::deadline);
-        deadlines.into_iter().chain(pause).chain(former).min()
+        let idle = self.donors.pick(self.now).filter(|_| !self.is_fetched());
+        let slow = idle.and_then(|donor| self.to_take_back(donor));
+        let slow = slow.map(|(_, at)| at).filter(|at| *at > self.now);
+        let times = deadlines.into_iter().chain(pause);
+        times.chain(former).chain(slow).min()
     }
 
     /// A message from a peer. Whatever was not asked for is ignored.
@@ -214,24 +219,40 @@ impl Fetcher {
         let deadline = self.donors.asked(donor, self.now);
         self.in_flight.push(Ask {
             donor,
+            asked: self.now,
             deadline,
             wants,
         });
         (donor, message)
     }
 
-    /// A donor has nothing to do. If it has not failed, it gets what one that has is asked for, which may never answer; whether there was any.
+    /// A donor has nothing to do. If it has not failed, it gets what one is asked for that has, and may never answer, or that takes far longer than this one
+    /// would, which counts as a failure; whether there was any.
     fn take_back(&mut self, donor: ReplicaId) -> bool {
-        if self.donors.has_failed(donor) {
-            return false;
-        }
-        let is_waited_for = |ask: &Ask| !matches!(ask.wants, Wants::Root);
-        let mut asks = self.in_flight.iter().filter(|ask| is_waited_for(ask));
-        let Some(from) = asks.find(|ask| self.donors.has_failed(ask.donor)) else {
+        let Some((from, _)) = self.to_take_back(donor).filter(|(_, at)| *at <= self.now) else {
             return false;
         };
-        let from = from.donor;
-        self.drop_asks(|ask| ask.donor == from && is_waited_for(ask))
+        if !self.donors.has_failed(from) {
+            self.donors.failed(from, self.now, false);
+        }
+        self.drop_asks(|ask| ask.donor == from && !matches!(ask.wants, Wants::Root))
+    }
+
+    /// Whose requests such a donor gets, and when.
+    fn to_take_back(&self, donor: ReplicaId) -> Option<(ReplicaId, u64)> {
+        if self.donors.has_failed(donor) {
+            return None;
+        }
+        let patience = self.donors.patience(donor);
+        let asks = self.in_flight.iter();
+        let others = asks.filter(|ask| !matches!(ask.wants, Wants::Root) && ask.donor != donor);
+        let when = |ask: &Ask| match self.donors.has_failed(ask.donor) {
+            true => 0,
+            false => ask.asked.saturating_add(patience),
+        };
+        others
+            .map(|ask| (ask.donor, when(ask)))
+            .min_by_key(|(id, at)| (*at, *id))
     }
 
     /// A part of the difference, when enough is gathered or all of the rest is: up to [`CHUNK_BYTES`](super::CHUNK_BYTES)
@@ -406,7 +427,9 @@ impl Fetcher {
         let mut asks = self.in_flight.iter();
         let at = asks.position(|ask| ask.donor == from && asked(&ask.wants))?;
         self.donors.settled(from);
-        Some(self.in_flight.remove(at).wants)
+        let ask = self.in_flight.remove(at);
+        self.donors.took(from, self.now.saturating_sub(ask.asked));
+        Some(ask.wants)
     }
 
     /// Gives up requests: what they wanted is wanted from someone else. Says whether there were any.

@@ -408,6 +408,36 @@ fn nobody_waits_for_a_silent_donor() {
     }
 }
 
+/// A donor that answers with the root at once, and with all else just before its time is over, is waited for no longer than is usual for the others.
+#[test]
+fn nobody_waits_for_a_slow_donor() {
+    let target = state((0..3_000).map(|k| (key(k), key(k))));
+    let mut fetcher = fetcher(&MemorySnapshot::default(), &target, 3);
+    let (mut now, mut late) = (0, Vec::new());
+    while !fetcher.is_done() {
+        assert!(now < 500, "{fetcher:?}");
+        let asks = fetcher.poll(now).unwrap();
+        fetcher.invariants();
+        let is_idle = asks.is_empty();
+        for (donor, ask) in asks {
+            let is_root = matches!(&ask, StateMessage::GetNodes(ask) if ask.paths[0].is_empty());
+            let answer = transfer::serve(&target, CHECKPOINT, &ask).unwrap().unwrap();
+            match donor == ReplicaId(0) && !is_root {
+                true => late.push((now + 990, answer)),
+                false => fetcher.handle(now, donor, answer).unwrap(),
+            }
+        }
+        let chunk = fetcher.take_chunk().unwrap();
+        if is_idle && chunk.is_none() {
+            let next = fetcher.next_timeout().into_iter();
+            let next = next.chain(late.iter().map(|(at, _)| *at)).min().unwrap();
+            assert!(next > now);
+            now = next;
+        }
+    }
+    assert!(!late.is_empty(), "it was asked");
+}
+
 /// Where none of the donors have answered, it may have been the link: all of them are asked at once when there is another target.
 #[test]
 fn a_broken_link_is_no_donors_fault() {
