@@ -433,8 +433,8 @@ impl Knobs {
         k.options.early_reads = d.per_mille(800);
         let mut d = Dice::new(seed, 27);
         for (_, adversary) in &mut k.adversaries {
-            if d.per_mille(60) {
-                *adversary = Adversary::Fault(Fault::Starve);
+            if d.per_mille(100) {
+                *adversary = Adversary::Fault(d.pick(&[Fault::Starve, Fault::Withhold]));
             }
         }
         let mut d = Dice::new(seed, 3);
