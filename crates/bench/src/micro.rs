@@ -56,30 +56,36 @@ pub async fn run(options: &Options, beside: Beside, report: &mut Report) -> Resu
 
 /// The systems that the paper compares.
 fn variants() -> Vec<Variant> {
-    let mut bft_pk = variant("BFT-PK memory", 4, Durability::Memory);
-    bft_pk.setup.authentication = Authentication::Signature;
     vec![
         variant("NO-REP memory", 1, Durability::Memory),
         variant("NO-REP disk", 1, Durability::Disk),
         variant("BFT memory", 4, Durability::Memory),
         variant("BFT disk", 4, Durability::Disk),
-        bft_pk,
+        signing("BFT-PK memory", 4),
     ]
+}
+
+/// A group in which all that is asked is signed, reads among it: these are ordered, since one that is not rests on TLS.
+fn signing(name: &str, replicas: usize) -> Variant {
+    let mut variant = variant(name, replicas, Durability::Memory);
+    variant.setup.authentication = Authentication::Signature;
+    variant.setup.unordered_reads = false;
+    variant.options.unordered_reads = false;
+    variant
 }
 
 /// Groups with signatures, with and without threads that check these. A group of one has a processor to spare for them also where four
 /// replicas have none.
 fn verifying(verifiers: usize) -> Vec<Variant> {
-    let signing = |name: &str, replicas, verifiers| {
-        let mut variant = variant(name, replicas, Durability::Memory);
-        variant.setup.authentication = Authentication::Signature;
+    let with = |name: &str, replicas| {
+        let mut variant = signing(name, replicas);
         variant.setup.verifiers = verifiers;
         variant
     };
     vec![
-        signing("BFT-PK memory, verifiers", 4, verifiers),
-        signing("NO-REP-PK memory", 1, 0),
-        signing("NO-REP-PK memory, verifiers", 1, verifiers),
+        with("BFT-PK memory, verifiers", 4),
+        signing("NO-REP-PK memory", 1),
+        with("NO-REP-PK memory, verifiers", 1),
     ]
 }
 
@@ -410,6 +416,20 @@ mod tests {
             paper: None,
             median,
             rounds: vec![median],
+        }
+    }
+
+    /// What has signatures in its name has none that are spared: its reads are ordered, by its replicas and its clients.
+    #[test]
+    fn what_signs_orders_its_reads() {
+        for variant in variants().into_iter().chain(verifying(1)) {
+            let signs = variant.setup.authentication == Authentication::Signature;
+            assert_eq!(variant.name.contains("-PK "), signs);
+            let unordered = [
+                variant.setup.unordered_reads,
+                variant.options.unordered_reads,
+            ];
+            assert_eq!(unordered, [!signs; 2], "{}", variant.name);
         }
     }
 
