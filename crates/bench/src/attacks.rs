@@ -129,7 +129,7 @@ impl Attacks {
     /// Nothing yet.
     pub fn new(options: &Options) -> Attacks {
         Attacks {
-            machine: Report::new("attacks", options.seconds),
+            machine: Report::new("attacks", options.seconds, &options.data),
             clients: CLIENTS,
             attackers: ATTACKERS,
             attacks: Vec::new(),

@@ -27,7 +27,7 @@ const LEAST_OF_NFS: f64 = 0.80;
 /// Nothing yet.
 pub fn report(options: &Options) -> Files {
     Files {
-        machine: Report::new("credentials", options.run.seconds),
+        machine: Report::new("credentials", options.run.seconds, &options.run.data),
         files: Vec::new(),
         left_out: Vec::new(),
     }
@@ -245,7 +245,7 @@ mod tests {
         let guest_s = row("find", Unit::Seconds, GUESTS[0].0, 1.0);
         assert_eq!(percent(cost(&guest_s, &member_s)), "-50.0 %");
         let files = Files {
-            machine: Report::new("credentials", 1.0),
+            machine: Report::new("credentials", 1.0, std::path::Path::new("/")),
             files: vec![member, guest, member_s, guest_s],
             left_out: Vec::new(),
         };

@@ -143,7 +143,7 @@ impl Failover {
     /// Nothing yet.
     pub fn new(options: &Options) -> Failover {
         Failover {
-            machine: Report::new("failover", options.seconds),
+            machine: Report::new("failover", options.seconds, &options.data),
             clients: CLIENTS,
             failover: Vec::new(),
         }
@@ -259,7 +259,7 @@ mod tests {
             longest_ms,
         };
         let failover = Failover {
-            machine: Report::new("failover", 1.0),
+            machine: Report::new("failover", 1.0, std::path::Path::new("/")),
             clients: CLIENTS,
             failover: vec![Row {
                 primary: "killed".into(),

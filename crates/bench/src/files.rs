@@ -166,7 +166,7 @@ impl Files {
     /// Nothing yet.
     pub fn new(options: &Options) -> Files {
         Files {
-            machine: Report::new("files", options.run.seconds),
+            machine: Report::new("files", options.run.seconds, &options.run.data),
             files: Vec::new(),
             left_out: Vec::new(),
         }

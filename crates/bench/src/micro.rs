@@ -436,7 +436,7 @@ mod tests {
     /// The paper's ratios are drawn from what they are ratios to, where the variant itself is highest.
     #[test]
     fn plots_have_the_papers_ratios() {
-        let mut report = Report::new("micro", 1.0);
+        let mut report = Report::new("micro", 1.0, std::path::Path::new("/"));
         report.rows = vec![
             row("NO-REP memory", 10, 1_000.0),
             row("NO-REP memory", 50, 2_000.0),

@@ -125,7 +125,7 @@ impl Recovery {
     /// Nothing yet.
     pub fn new(options: &Options) -> Recovery {
         Recovery {
-            machine: Report::new("recovery", options.run.seconds),
+            machine: Report::new("recovery", options.run.seconds, &options.run.data),
             writers: WRITERS,
             recovered: Vec::new(),
             compared: Vec::new(),

@@ -1,11 +1,15 @@
 //! What was measured: medians of rounds, as JSON and as tables.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use crate::load::Sample;
 use crate::paper::Paper;
+
+/// This program's version, with the commit that it was built from where that is known, as of a release build.
+pub const VERSION: &str = env!("QUORATE_VERSION");
 
 /// The figures of one measurement, or the medians of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -52,6 +56,12 @@ pub struct Report {
     pub benchmark: &'static str,
     /// This program's version.
     pub version: &'static str,
+    /// The commit that it was built from, of a release build where git knew it. What was changed and not committed does not show.
+    pub commit: Option<&'static str>,
+    /// What the program was started with.
+    pub arguments: Vec<String>,
+    /// Where the groups kept their files.
+    pub data: PathBuf,
     /// Whether it was built with optimisations; otherwise its figures mean nothing.
     pub optimised: bool,
     /// Processors that the kernel gives to this process.
@@ -72,12 +82,18 @@ pub struct Report {
 
 impl Report {
     /// A report of nothing yet, with what is to be known of the machine.
-    pub fn new(benchmark: &'static str, seconds: f64) -> Report {
+    pub fn new(benchmark: &'static str, seconds: f64, data: &Path) -> Report {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let load = load.split(' ').next().and_then(|l| l.parse().ok());
         Report {
             benchmark,
             version: env!("CARGO_PKG_VERSION"),
+            commit: option_env!("QUORATE_COMMIT"),
+            arguments: std::env::args_os()
+                .skip(1)
+                .map(|argument| argument.to_string_lossy().into_owned())
+                .collect(),
+            data: std::path::absolute(data).unwrap_or_else(|_| data.into()),
             optimised: !cfg!(debug_assertions),
             processor: processor(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),

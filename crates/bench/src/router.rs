@@ -200,7 +200,7 @@ impl Routed {
     /// Nothing yet.
     pub fn new(options: &Options) -> Routed {
         Routed {
-            machine: Report::new("router", options.run.seconds),
+            machine: Report::new("router", options.run.seconds, &options.run.data),
             network: options.network,
             router: Vec::new(),
         }

@@ -34,7 +34,7 @@ pub use time::Period;
 /// To try it on this machine: `quorate up`. In earnest: `quorate init` once, then `quorate replica` on each server
 /// and `quorate mount` on each client.
 #[derive(Debug, Parser)]
-#[command(name = "quorate", version, max_term_width = 100)]
+#[command(name = "quorate", version = quorate_bench::report::VERSION, max_term_width = 100)]
 pub struct Args {
     /// Say more: -v what happens, -vv details. QUORATE_LOG takes filters like `quorate_node=debug`.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]

@@ -230,7 +230,7 @@ mod tests {
 
     fn files(rows: Vec<Row>) -> Files {
         Files {
-            machine: Report::new("files", 1.0),
+            machine: Report::new("files", 1.0, std::path::Path::new("/")),
             files: rows,
             left_out: Vec::new(),
         }

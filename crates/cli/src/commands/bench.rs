@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use quorate_bench::group::Launcher;
 use quorate_bench::micro::Beside;
 use quorate_bench::plot::Plot;
-use quorate_bench::report::{Report, Table};
+use quorate_bench::report::{Report, Table, VERSION};
 use quorate_bench::{
     attackers, attacks, credentials, failover, files, micro, parallel, recovery, replica, router,
     run,
@@ -22,7 +22,7 @@ pub fn run(args: &Bench) -> Result<()> {
         Benchmark::Micro(args) => {
             let Micro { measure, .. } = args;
             let options = options(measure)?;
-            let mut report = Report::new("micro", options.seconds);
+            let mut report = Report::new("micro", options.seconds, &options.data);
             let beside = Beside {
                 verifiers: args.verifiers.map(usize::from),
                 sealers: args.sealers.map(usize::from),
@@ -34,7 +34,7 @@ pub fn run(args: &Bench) -> Result<()> {
         }
         Benchmark::Overhead(measure) => {
             let options = options(measure)?;
-            let mut report = Report::new("overhead", options.seconds);
+            let mut report = Report::new("overhead", options.seconds, &options.data);
             let ended = to_its_end(parallel::overhead(&options, &mut report));
             report.cut_short = why(&ended);
             let (tables, plots) = (parallel::tables(&report), parallel::plots(&report));
@@ -42,7 +42,7 @@ pub fn run(args: &Bench) -> Result<()> {
         }
         Benchmark::Parallel(measure) => {
             let options = options(measure)?;
-            let mut report = Report::new("parallel", options.seconds);
+            let mut report = Report::new("parallel", options.seconds, &options.data);
             let ended = to_its_end(parallel::scalability(&options, &mut report));
             report.cut_short = why(&ended);
             let (tables, plots) = (parallel::tables(&report), parallel::plots(&report));
@@ -260,7 +260,7 @@ fn show(
     }
     println!(
         "Quorate {}, {} processors ({}), Linux {}, load average before {}, {} s each\n",
-        machine.version,
+        VERSION,
         machine.processors,
         machine.processor,
         machine.kernel,
