@@ -242,6 +242,8 @@ impl Fleet {
         drive.records.counts = true;
         drive.during(window.measured)?;
         drive.until_an_answer()?;
+        // Without any there is nothing to tell.
+        drive.go_on(PATIENCE, |records| !records.latencies_ns.is_empty())?;
         drive.records.counts = false;
         let seconds = since.elapsed().as_secs_f64();
         let replica_cpu = cpu::total(group.pids())? - replicas;

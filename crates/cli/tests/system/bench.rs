@@ -8,6 +8,18 @@ use serde_json::Value;
 
 use crate::harness::{Group, Patience, quorate, require_fuse, run, scratch, wait};
 
+/// The variants of a part, in each of which something was answered.
+fn measured<'a>(report: &'a Value, part: &str) -> Vec<&'a str> {
+    let rows = report["rows"].as_array().unwrap();
+    let rows = rows.iter().filter(|row| row["part"] == part);
+    let of = |row: &'a Value| {
+        let ops_per_s = row["median"]["ops_per_s"].as_f64();
+        assert!(ops_per_s > Some(0.0), "{row}");
+        row["variant"].as_str().unwrap()
+    };
+    rows.map(of).collect()
+}
+
 /// Each part of the micro-benchmark has figures for each of its variants, and nothing is left behind.
 #[test]
 fn the_micro_benchmark_runs() {
@@ -22,15 +34,39 @@ fn the_micro_benchmark_runs() {
     assert!(shown.contains("paper"), "{shown}");
 
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-    let rows = report["rows"].as_array().unwrap();
-    for part in ["latency", "window", "throughput", "switches"] {
-        let rows: Vec<_> = rows.iter().filter(|r| r["part"] == part).collect();
-        assert!(rows.len() >= 3, "{part}: {rows:?}");
+    let systems = [
+        "NO-REP memory",
+        "NO-REP disk",
+        "BFT memory",
+        "BFT disk",
+        "BFT-PK memory",
+    ];
+    // How many operations each part has.
+    for (part, operations) in [("latency", 4), ("window", 1), ("throughput", 1)] {
+        let expected = systems.repeat(operations);
+        assert_eq!(measured(&report, part), expected, "{part}");
     }
-    let busy = rows
-        .iter()
-        .filter(|r| r["median"]["ops_per_s"].as_f64() > Some(0.0));
-    assert!(busy.count() * 2 > rows.len(), "{rows:?}");
+    let switches = [
+        "all on",
+        "no tentative execution",
+        "all reads ordered",
+        "no early reads",
+        "no digest replies",
+        "each replica replies",
+        "no batching",
+        "one batch at a time",
+        "no separate sending",
+    ];
+    assert_eq!(measured(&report, "switches"), switches);
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6 * systems.len() + switches.len());
+    // What it was that was measured.
+    let arguments = report["arguments"].as_array().unwrap();
+    assert_eq!(arguments[..3], ["bench", "micro", "--quick"]);
+    assert_eq!(report["data"].as_str(), data.to_str());
+    let is_hash =
+        |commit: &str| commit.len() == 40 && commit.bytes().all(|c| c.is_ascii_hexdigit());
+    assert!(report["commit"].as_str().is_none_or(is_hash), "{report}");
     assert!(directory.path().join("micro-0-0-read-only.svg").exists());
     assert_eq!(std::fs::read_dir(&data).unwrap().count(), 0);
 }
@@ -229,20 +265,40 @@ fn the_files_run() {
 #[test]
 fn the_other_benchmarks_run() {
     let _turn = Group::take_turn();
-    let most = [
-        ("overhead", &["inline, 4"][..]),
-        (
-            "parallel",
-            &["CBASE, 128 threads, 4", "CBASE, factor inf, 4"],
-        ),
-    ];
-    for (name, most) in most {
-        let shown = run(quorate().args(["bench", name, "--quick"]));
-        for row in [&["BASE, 4", "CBASE, "][..], most].concat() {
-            assert!(shown.contains(row), "{row}: {shown}");
+    let directory = scratch();
+    let json = directory.path().join("r.json");
+    let threads = ["BASE", "CBASE, 8 threads", "CBASE, 128 threads"];
+    let factors = ["BASE", "CBASE, factor 20", "CBASE, factor inf"];
+    let overhead = [("figure-4", ["BASE", "CBASE", "inline"])];
+    let parallel = [("figure-5a", threads), ("figure-5b", factors)];
+    for (name, figures) in [("overhead", &overhead[..]), ("parallel", &parallel)] {
+        let mut command = quorate();
+        command
+            .args(["bench", name, "--quick", "--json"])
+            .arg(&json);
+        let shown = run(command.arg("--out").arg(directory.path()));
+        let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        assert_eq!(report["benchmark"], name);
+        for (figure, variants) in figures {
+            assert_eq!(measured(&report, figure), variants, "{figure}");
+            let svg = directory.path().join(format!("{figure}.svg"));
+            let svg = std::fs::read_to_string(svg).unwrap();
+            for variant in variants {
+                assert!(shown.contains(&format!("{variant}, 4")), "{shown}");
+                assert!(svg.contains(variant), "{figure}: {variant}");
+            }
         }
-        let graph = shown.contains("a write to one of 64 files");
-        assert_eq!(graph, name == "overhead", "{shown}");
+        // The graph by itself has no clients.
+        let rows = report["rows"].as_array().unwrap().iter();
+        let graph = rows.clone().filter(|row| row["part"] == "graph");
+        assert_eq!(graph.count(), if name == "overhead" { 8 } else { 0 });
+        let parts = figures.iter().map(|(figure, _)| *figure).chain(["graph"]);
+        let parts: Vec<_> = parts.collect();
+        for row in rows {
+            assert!(parts.contains(&row["part"].as_str().unwrap()), "{row}");
+        }
+        let shows = shown.contains("a write to one of 64 files");
+        assert_eq!(shows, name == "overhead", "{shown}");
     }
 }
 
