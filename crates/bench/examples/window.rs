@@ -143,4 +143,16 @@ fn main() {
         });
         println!("factor {factor}: ideal {ideal:.0}/s; {}", shares.join(", "));
     }
+    println!("200 clients with the window, by both:");
+    for factor in [50, 100, 150] {
+        let ideal = throughput((200, factor), NO_WINDOW, 0);
+        for ms in [2, 4] {
+            let shares = [2, 4, 6, 8].map(|per_place| {
+                let window = (per_place, LOG_WINDOW);
+                let share = throughput((200, factor), window, ms * 1_000) / ideal;
+                format!("{per_place} a place {:.1} %", share * 100.0)
+            });
+            println!("factor {factor}, {ms} ms: {}", shares.join(", "));
+        }
+    }
 }
