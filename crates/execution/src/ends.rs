@@ -222,13 +222,15 @@ impl<S: Service> Executor<S> {
     }
 }
 
-/// Whether nothing has been heard of it for two thirds of its lease.
-fn is_silent(session: &Session, now: Time) -> bool {
-    now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000 / 3 * 2
-}
+const LEASE_NS: u64 = SESSION_LEASE_MS * 1_000_000;
 
 fn is_expired(session: &Session, now: Time) -> bool {
-    now.0.saturating_sub(session.active.0) > SESSION_LEASE_MS * 1_000_000
+    is_silent(session, now, LEASE_NS)
+}
+
+/// Whether nothing has been heard of it for longer than so many nanoseconds.
+fn is_silent(session: &Session, now: Time, longest: u64) -> bool {
+    now.0.saturating_sub(session.active.0) > longest
 }
 
 /// Which of a client's sessions makes room for one more. Those come first whose clients are gone: who is there says so three times in a lease. Then those that nobody
@@ -237,8 +239,9 @@ pub(crate) fn makes_room(open: &[(SessionId, Session)], now: Time) -> Option<Ses
     if open.len() < SESSIONS_PER_CLIENT {
         return None;
     }
+    let is_there = |session: &Session| !is_silent(session, now, LEASE_NS / 3 * 2);
     let least = open
         .iter()
-        .min_by_key(|(id, s)| (!is_silent(s, now), s.is_used, s.active, *id));
+        .min_by_key(|(id, s)| (is_there(s), s.is_used, s.active, *id));
     least.map(|(id, _)| *id)
 }

@@ -54,14 +54,12 @@ impl Fs<'_, '_> {
         let mut locks = with(table.locks.clone(), new.clone());
         let grows = locks.len() > table.locks.len();
         if grows && !self.have_room(&locks)? {
-            let mut guests = by_most(&table.locks);
-            let mut others = Vec::new();
-            for (session, _) in &guests {
-                if !self.is_guest(*session)? {
-                    others.push(*session);
+            let mut guests = Vec::new();
+            for (session, _) in by_most(&table.locks) {
+                if self.is_guest(session)? {
+                    guests.push(session);
                 }
             }
-            guests.retain(|(session, _)| !others.contains(session));
             self.forget_some(open.ino, &mut table, guests)?;
             locks = with(table.locks, new);
             if !self.have_room(&locks)? {
@@ -97,19 +95,13 @@ impl Fs<'_, '_> {
         let mut sessions: Vec<u64> = in_way.map(|held| held.session).collect();
         sessions.dedup();
         sessions.retain(|session| *session != self.session());
-        let sessions = sessions.into_iter().map(|session| (session, 0));
-        self.forget_some(ino, table, sessions.collect())
+        self.forget_some(ino, table, sessions)
     }
 
     /// The same of the first of these sessions that are guests', whatever they are in the way of.
-    fn forget_some(
-        &mut self,
-        ino: Ino,
-        table: &mut LockTable,
-        sessions: Vec<(u64, usize)>,
-    ) -> Done<()> {
+    fn forget_some(&mut self, ino: Ino, table: &mut LockTable, sessions: Vec<u64>) -> Done<()> {
         let before = table.locks.len();
-        for (session, _) in sessions.into_iter().take(GUESTS_ASKED_ABOUT) {
+        for session in sessions.into_iter().take(GUESTS_ASKED_ABOUT) {
             let subject = self.load(&layout::guest_session_key(session))?;
             let Some(subject) = subject else { continue };
             let guest = self.guest(subject)?;

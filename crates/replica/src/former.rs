@@ -27,9 +27,9 @@ impl Former {
 impl<S: Service> Replica<S> {
     pub(crate) fn set_transfer(&mut self, next: Transfer) {
         let ended = core::mem::replace(&mut self.transfer, next);
-        self.silences = ended
-            .silences()
-            .unwrap_or(core::mem::take(&mut self.silences));
+        if let Some(silences) = ended.silences() {
+            self.silences = silences;
+        }
         if let Some(former) = &mut self.former {
             former.counts = former.counts.and(ended.former_counts());
         }

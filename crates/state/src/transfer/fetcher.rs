@@ -145,14 +145,16 @@ impl Fetcher {
 
     /// When to call [`Fetcher::poll`] again if nothing else happens.
     pub fn next_timeout(&self) -> Option<u64> {
-        let in_flight = self.in_flight.iter().filter(|_| !self.is_fetched());
-        let deadlines = in_flight.map(|ask| ask.deadline).min();
+        if self.is_fetched() {
+            return None;
+        }
+        let deadlines = self.in_flight.iter().map(|ask| ask.deadline).min();
         let pause = match self.diff.has_work() {
             true => self.donors.next_pause(self.now),
             false => None,
         };
         let former = self.former.as_ref().and_then(Former::deadline);
-        let idle = self.donors.pick(self.now).filter(|_| !self.is_fetched());
+        let idle = self.donors.pick(self.now);
         let slow = idle.and_then(|donor| self.to_take_back(donor));
         let slow = slow.map(|(_, at)| at).filter(|at| *at > self.now);
         let times = deadlines.into_iter().chain(pause);
