@@ -31,7 +31,7 @@ use crate::load::{Fleet, Load, Sample, Window};
 use crate::micro;
 use crate::progress::Progress;
 use crate::report::{Figures, Report, show};
-use crate::run::{self, Options};
+use crate::run::Options;
 
 pub use figures::{Attacks, Round, Row, tables};
 use figures::{medians, percent};
@@ -93,7 +93,7 @@ impl Case {
 /// # Errors
 /// Where a group does not start or does not answer.
 pub async fn run(options: &Options, attacks: &mut Attacks) -> Result<()> {
-    run::allow_many_links();
+    quorate_net::open_files::allow_many();
     let mut cases = Case::all();
     cases.retain(|case| options.only.iter().all(|word| case.name().contains(word)));
     let mut bench = Bench::start(options, &cases).await?;

@@ -17,7 +17,7 @@ use crate::load::{Fleet, Load, Window};
 use crate::micro;
 use crate::paper;
 use crate::report::{Report, Table, median, show};
-use crate::run::{self, Options};
+use crate::run::Options;
 
 /// Clients, one operation in flight each.
 const CLIENTS: usize = 16;
@@ -107,7 +107,7 @@ pub struct Failover {
 /// # Errors
 /// Where a group does not start, or does not answer any more.
 pub async fn run(options: &Options, failover: &mut Failover) -> Result<()> {
-    run::allow_many_links();
+    quorate_net::open_files::allow_many();
     let mut cases = Case::all();
     cases.retain(|case| options.only.iter().all(|word| case.name().contains(word)));
     let mut rounds = vec![Vec::new(); cases.len()];

@@ -139,7 +139,7 @@ impl Case {
 /// # Errors
 /// Where a file system does not start, fails, or does not hold what was written.
 pub async fn run(options: &Options, files: &mut Files) -> Result<()> {
-    run::allow_many_links();
+    quorate_net::open_files::allow_many();
     let (systems, left_out) = system::all(&options.beside);
     left_out.into_iter().for_each(|one| files.leave_out(one));
     let cases = cases(options);

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use quorate_agreement::client::ClientOptions;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::group::{Launcher, Running, Setup};
 use crate::load::{Fleet, Load, Parallelism, Window};
@@ -107,7 +106,7 @@ pub(crate) async fn measure(
     progress: &mut Progress,
     report: &mut Report,
 ) -> Result<()> {
-    allow_many_links();
+    quorate_net::open_files::allow_many();
     let mut groups = Vec::new();
     for (at, variant) in variants.iter().enumerate() {
         let own = cases.iter().filter(|case| case.variant == at);
@@ -188,17 +187,6 @@ async fn start(variant: &Variant, clients: usize, options: &Options) -> Result<(
         group.pids()
     );
     Ok((group, Fleet::new(variant.options, variant.parallelism)))
-}
-
-/// Hundreds of clients with a link to each replica of each group need more files than the usual limit; replicas inherit it.
-pub(crate) fn allow_many_links() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    // Where it fails, connecting says so.
-    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 impl Options {

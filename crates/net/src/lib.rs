@@ -47,6 +47,7 @@ pub mod keys;
 mod link;
 mod listen;
 mod log_limit;
+pub mod open_files;
 mod outbox;
 mod records;
 mod replica;

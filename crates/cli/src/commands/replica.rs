@@ -16,9 +16,7 @@ use quorate_node::{
 };
 use quorate_wire::ReplicaId;
 use quorate_wire::message::Report;
-use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::{ConflictsArg, Replica};
 use crate::supervision::{intended, tell};
@@ -57,7 +55,8 @@ fn run_to_end(args: &Replica) -> Result<()> {
     // What else runs as this user is not to have the keys in its memory, nor to make it do things.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("can't keep this process's memory from others")?;
-    allow_many_links();
+    // Each client has a link of its own, and guests have hundreds more.
+    quorate_net::open_files::allow_many();
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;
     commands::check_id(&group, args.id)?;
     match group.is_coordinator() {
@@ -70,17 +69,6 @@ fn run_to_end(args: &Replica) -> Result<()> {
             serve(args, group, service)
         }
     }
-}
-
-/// Each client has a link of its own, and guests have hundreds more: the usual soft limit of 1,024 open files is for programs that use select(2). Where it
-/// can't be raised, the log says when no more links are taken.
-fn allow_many_links() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 /// Where signatures are checked.
