@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use quorate_agreement::Record;
 use quorate_files::Op;
-use quorate_state::tree::Node;
+use quorate_state::tree::{DEPTH, Node};
 use quorate_wire::evidence::Kept;
 use quorate_wire::message::{ClientMessage, Outcome, PeerMessage, ReplicaMessage};
 use quorate_wire::{
@@ -109,7 +109,7 @@ pub fn tree_node(data: &[u8]) {
     let Some((&length, rest)) = data.split_first() else {
         return;
     };
-    let Some((path, node)) = rest.split_at_checked(usize::from(length % 6)) else {
+    let Some((path, node)) = rest.split_at_checked(usize::from(length) % (DEPTH + 2)) else {
         return;
     };
     if let Ok(read) = Node::decode(path, Bytes::copy_from_slice(node)) {

@@ -69,7 +69,7 @@ pub fn lookup(snapshot: &dyn Snapshot, key: &[u8]) -> Result<Option<Digest>, Fau
             Node::Leaf(entries) => {
                 return Ok(find_entry(&entries, key).map(|entry| entry.value));
             }
-            // A path of 4 bytes is never an inner node, so the index is in range.
+            // A path of `DEPTH` bytes is never an inner node, so the index is in range.
             Node::Inner(children) => match find_child(&children, place[depth]) {
                 Some(child) => expected = Some(child.digest),
                 None => return Ok(None),

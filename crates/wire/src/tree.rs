@@ -1,8 +1,8 @@
 //! The nodes of the partition tree, over which replicas compare their states: their shape, bytes and digests.
 //!
-//! A key's place is the first 4 bytes of its digest as [`Content::StateKey`]. A node covers the keys whose place
-//! begins with the node's *path* (0 to 4 bytes; the root's is empty). A node that covers at most [`LEAF_MAX`] entries,
-//! or whose path has 4 bytes, is a leaf and lists them; any other is an inner node and lists its children. So the
+//! A key's place is the first 16 bytes of its digest as [`Content::StateKey`]. A node covers the keys whose place
+//! begins with the node's *path* (0 to 16 bytes; the root's is empty). A node that covers at most [`LEAF_MAX`] entries,
+//! or whose path has 16 bytes, is a leaf and lists them; any other is an inner node and lists its children. So the
 //! shape follows from the contents alone, and equal contents have equal trees whatever their histories. PBFT 2002, 5.3.1.
 //!
 //! Bytes of a node, integers little-endian:
@@ -27,8 +27,9 @@ use crate::digest::{Content, Digest};
 
 /// The most entries in a leaf above the lowest level. Part of the format.
 pub const LEAF_MAX: usize = 16;
-/// The longest path, in bytes. Part of the format.
-pub const DEPTH: usize = 4;
+/// The longest path, in bytes. Part of the format. Who may write chooses keys, and all keys of one place are in one leaf, which has to fit in
+/// a message: with 4 bytes some hours of search would fill one beyond that, with 16 nobody finds even two.
+pub const DEPTH: usize = 16;
 
 const LEAF: u8 = 1;
 const INNER: u8 = 2;
@@ -40,7 +41,7 @@ const CHILD_BYTES: usize = 1 + 32 + 8;
 /// Where in the tree a key belongs.
 pub fn place(key: &[u8]) -> [u8; DEPTH] {
     let digest = Digest::of(Content::StateKey, key).0;
-    [digest[0], digest[1], digest[2], digest[3]]
+    *digest.first_chunk().expect("a digest is longer")
 }
 
 /// The digest of a node's bytes.

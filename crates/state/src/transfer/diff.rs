@@ -203,7 +203,7 @@ impl Diff {
             }
             (Node::Inner(target), Own::Few(own)) => {
                 for entry in own {
-                    // An inner node's path has less than 4 bytes, so the index is in range.
+                    // An inner node's path has less than `DEPTH` bytes, so the index is in range.
                     let byte = tree::place(&entry.key)[path.len()];
                     if tree::find_child(&target, byte).is_none() {
                         self.gather(entry.key, None);

@@ -184,14 +184,14 @@ fn non_canonical_nodes_are_refused() {
         (&[], Node::Inner(vec![child(1, 8), child(2, 8)])),
         (&[], Node::Inner(vec![child(2, 20), child(1, 20)])),
         (&[], Node::Inner(vec![child(1, 20), child(2, 0)])),
-        (&[1, 2, 3, 4], Node::Inner(vec![child(1, 20)])),
+        (&[1; tree::DEPTH], Node::Inner(vec![child(1, 20)])),
     ];
     for (path, node) in refused {
         assert!(Node::decode(path, node.encode()).is_err(), "{node:?}");
     }
     let overflow = Node::Inner(vec![child(1, u64::MAX), child(2, 2)]);
     assert!(Node::decode(&[], overflow.encode()).is_err());
-    assert!(Node::decode(&[0; 5], Node::EMPTY.encode()).is_err());
+    assert!(Node::decode(&[0; tree::DEPTH + 1], Node::EMPTY.encode()).is_err());
 }
 
 /// At the lowest level a leaf takes any count; the format's last resort.
