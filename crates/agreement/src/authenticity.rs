@@ -26,10 +26,6 @@ pub(crate) const KEYS_PER_CLIENT: usize = 8;
 /// set. Whoever has stolen it can use it no longer.
 const KEY_LASTS_MS: Millis = 30_000;
 
-/// How long a client that has sent wrong MACs must sign what it asks.
-const SUSPECT_MS: Millis = 60_000;
-/// The most such clients that are remembered.
-pub(crate) const MAX_SUSPECTS: usize = 4096;
 /// How long a client's first key has been here before wrong MACs are surely its fault: what came on the way to it is through.
 const KEY_SETTLES_MS: Millis = 3_000;
 /// The same, since this replica has started, of a client that has no link here.
@@ -254,10 +250,9 @@ impl Agreement {
         self.config.clients.contains(client) || self.is_guest_here(client)
     }
 
-    /// Whether a client has lately sent MACs that were right for a primary and wrong here.
+    /// Whether a client has lately sent MACs that were right for a primary and wrong here, or many have.
     pub(crate) fn is_suspect(&self, client: &ClientId) -> bool {
-        let until = self.suspects.get(client);
-        until.is_some_and(|until| self.now.mono < *until)
+        self.suspects.hold(client, self.now.mono)
     }
 
     /// As primary of a view that begins: what a suspect has sent without a signature while this replica was a backup, or others
@@ -276,29 +271,41 @@ impl Agreement {
         self.pool.forget_waiting(&doubtful);
     }
 
-    /// Aardvark, NSDI 2009, 3.1 (the Big MAC attack): a client whose requests a primary takes and backups can't. Each such request
-    /// can cost the group a view; so whoever saw one takes nothing from that client, once it is the primary, but what is
+    /// A client's request was right for a primary and is not here: whoever saw one takes nothing from that client, once it is the primary, but what is
     /// signed. A replica that has just started, or whose link with the client has, may be without the key, and so it is for no longer than that
-    /// lasts: a client that is new would else cost view after view until then, and so would the next one.
+    /// lasts.
     pub(crate) fn suspect(&mut self, client: ClientId) {
-        let now = self.now.mono;
         // Guests sign in any case, and would only take the places of others.
         if self.is_guest(&client) {
             return;
         }
-        let settled = match self.mac_keys.get(&client) {
+        let since_start = self.started + SETTLING_MS;
+        let settles = match self.mac_keys.get(&client) {
             Some(known) => known.since + KEY_SETTLES_MS,
-            None => self.started + SETTLING_MS,
+            None => since_start,
         };
-        let until = match now < settled {
-            true => settled,
-            false => now + SUSPECT_MS,
-        };
-        self.suspects.retain(|_, until| now < *until);
-        if self.suspects.len() < MAX_SUSPECTS || self.suspects.contains_key(&client) {
-            let known = self.suspects.entry(client).or_insert(until);
-            *known = until.max(*known);
-        }
+        let now = self.now.mono;
+        self.suspects
+            .suspect(client, now, settles, now >= since_start);
+    }
+
+    /// This replica leaves the view that it leads: whose requests it has proposed with MACs, and are in no batch that has prepared, must sign when it leads the next time.
+    pub(crate) fn doubt_proposed(&mut self) {
+        let view = self.view;
+        let open = self.slots.values().filter_map(|slot| {
+            let proposal = slot.proposal?;
+            let has_prepared = slot.prepared.as_ref().is_some_and(|vote| vote.view == view);
+            let open = !has_prepared && slot.committed.is_none();
+            open.then(|| slot.batches.get(&proposal.digest)).flatten()
+        });
+        let requests = open.flat_map(|batch| &batch.requests);
+        let known = requests.filter_map(|digest| self.pool.get(digest));
+        let unsigned = known.map(|entry| entry.known()).filter(|known| {
+            let signed = matches!(known.auth, Authenticator::Signed(_));
+            !signed && !known.auth.is_empty()
+        });
+        let clients: Vec<ClientId> = unsigned.map(|known| known.request.client()).collect();
+        self.suspects.doubt(clients.into_iter(), self.now.mono);
     }
 
     /// Which of some requests that others have passed on are their clients'.

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_wire::message::session::{KEPT_BYTES, SESSION_WINDOW};
 use quorate_wire::message::{
-    AuthRequest, ClientMessage, Control, EVERYONE, Outcome, Reply, Request,
+    AuthRequest, ClientMessage, Control, EVERYONE, Outcome, Reply, Request, Unsigned,
 };
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{
@@ -348,6 +348,21 @@ impl Client {
         };
         pending.answers.add(from, reply);
         self.look_at(id);
+    }
+
+    /// A primary takes nothing of this client but what is signed: that a request was refused for it counts as three that were not heard. Only
+    /// whoever leads has to say in this; a faulty one can have a client sign, and could as well not answer it.
+    pub fn on_unsigned(&mut self, from: ReplicaId, refused: &Unsigned, now: Millis) {
+        self.now = now;
+        let (id, leads) = ((refused.session, refused.number), from == self.primary());
+        let pending = self.pending.get_mut(&id);
+        let Some(pending) = pending.filter(|p| leads && !p.was_signed && !p.is_repeated) else {
+            return;
+        };
+        pending.was_signed = true;
+        self.macs.raise(SIGN_ALL_MS, now);
+        let message = ClientMessage::Request(self.signed(&self.pending[&id]));
+        self.out.push_back(ClientOutput::Send(from, message));
     }
 
     fn look_at(&mut self, id: (SessionId, RequestNumber)) {

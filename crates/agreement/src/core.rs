@@ -25,6 +25,7 @@ use crate::pace::Pace;
 use crate::pool::{ENOUGH_BYTES, Pool};
 use crate::primary::Due;
 use crate::recovery::{Help, Recovering, Recovery};
+use crate::signed_terms::SignedTerms;
 use crate::slot::{Proposal, Slot, Stage};
 use crate::watched::{Marks, Seen, Slots, Watched};
 use crate::{LOG_WINDOW, Millis};
@@ -50,8 +51,8 @@ pub struct Agreement {
     /// Other signatures that the driver has checked.
     pub(crate) checked: Checked,
     pub(crate) checks: Checks,
-    /// Clients that must sign what they ask this replica as primary, and until when.
-    pub(crate) suspects: BTreeMap<ClientId, Millis>,
+    /// Clients that must sign what they ask this replica as primary.
+    pub(crate) suspects: SignedTerms,
     /// What clients have left of what they may ask for.
     pub(crate) allowances: BTreeMap<ClientId, Allowance>,
     /// Clients that the group does not name.
@@ -250,7 +251,7 @@ impl Agreement {
             shared: BTreeMap::new(),
             checked: Checked::new(secret_seed(config.key.key())),
             checks: Checks::default(),
-            suspects: BTreeMap::new(),
+            suspects: SignedTerms::default(),
             allowances: BTreeMap::new(),
             guests: Guests::default(),
             started: now.mono,

@@ -54,6 +54,7 @@ pub mod recovery;
 mod requests;
 mod room;
 pub mod selection;
+mod signed_terms;
 mod slot;
 mod spared;
 mod statements;

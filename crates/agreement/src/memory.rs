@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use quorate_wire::Quorum;
 use quorate_wire::message::{MAX_BATCH_REQUESTS, SignedNewView, SignedViewChange};
 
-use crate::authenticity::{KEYS_PER_CLIENT, MAX_SUSPECTS};
+use crate::authenticity::KEYS_PER_CLIENT;
 use crate::checked;
 use crate::checkpoint::PLACES_PER_SENDER;
 use crate::core::Agreement;
@@ -15,6 +15,7 @@ use crate::guests::{Guests, MAX_GUESTS};
 use crate::normal::MAX_BATCH_WEIGHT;
 use crate::pool::{CLIENT_BYTES, POOL_BYTES};
 use crate::room::NEXT_BYTES;
+use crate::signed_terms::MAX_SUSPECTS;
 use crate::slot::MAX_PREPREPARED;
 use crate::turns::LEAST_CHARGE;
 use crate::{LOG_BYTES, LOG_WINDOW};

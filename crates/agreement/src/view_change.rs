@@ -26,6 +26,9 @@ impl Agreement {
         if !is_on(Mutant::TentativeKept) {
             self.roll_back();
         }
+        if self.is_leading() && !is_on(Mutant::SpoiltProposedAgain) {
+            self.doubt_proposed();
+        }
         self.failed_views += 1;
         // A view that has begun, and had nothing to do when it was left, was not too slow for anybody. One counts all the same: who joins others has as
         // much patience with the next view as those for whom the one before was too slow.

@@ -467,6 +467,9 @@ impl Machine {
             ClientEvent::Message(from, ReplicaMessage::Vouched(vouched)) => {
                 self.client.on_vouched(from, vouched, now);
             }
+            ClientEvent::Message(from, ReplicaMessage::Unsigned(refused)) => {
+                self.client.on_unsigned(from, &refused, now);
+            }
             ClientEvent::Message(_, ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_)) => {
             }
         }

@@ -78,8 +78,8 @@ pub(crate) fn for_client(message: ReplicaMessage) -> ReplicaMessage {
             root: other_digest(report.root),
             ..*report
         })),
-        // Another's word, which nobody else can make.
-        certificate @ ReplicaMessage::Certificate(_) => certificate,
+        // Another's word, which nobody else can make; and what says nothing of a result.
+        other @ (ReplicaMessage::Certificate(_) | ReplicaMessage::Unsigned(_)) => other,
     }
 }
 

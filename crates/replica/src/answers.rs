@@ -7,7 +7,7 @@ use quorate_execution::{Cached, Executed, Service};
 use quorate_state::Fault;
 use quorate_wire::message::{
     AuthRequest, ClientMessage, EVERYONE, Outcome, PeerMessage, Read, ReadReply, ReplicaMessage,
-    Reply, ReplyBody, Request, Vouchers,
+    Reply, ReplyBody, Request, Unsigned, Vouchers,
 };
 use quorate_wire::mutants::{Mutant, is_on};
 use quorate_wire::{Encode, ReplicaId, RequestNumber, Seq, SessionId, Verified, View};
@@ -112,7 +112,17 @@ impl<S: Service> Replica<S> {
                     self.clients.remember_repeated(client, session, number);
                 }
                 // TLS has authenticated the client at the other end of the connection.
-                self.agree(now, input(Verified::from_link(message)));
+                let taken = self
+                    .agreement
+                    .take(now, input(Verified::from_link(message)));
+                if let Err(reason) = taken {
+                    self.refuse(reason);
+                }
+                // Its client would find out by three repetitions, each time that it tries.
+                if taken == Err(Rejected::Unsigned) {
+                    let told = ReplicaMessage::Unsigned(Unsigned { session, number });
+                    self.out.push_back(Output::Reply(connection, told));
+                }
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ pub use agreement::{
 };
 pub use client::{
     AuthRequest, ClientMessage, EVERYONE, Read, ReadReply, ReplicaMessage, Reply, ReplyBody,
-    Request, Vouched, Voucher,
+    Request, Unsigned, Vouched, Voucher,
 };
 pub use parted::{Parted, PartedDigest, Span};
 pub use report::{KeyRenewal, LinkReport, RECOVERY_STEPS, Report, StateCheck};

@@ -8,7 +8,7 @@ use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, w
 use quorate_wire::message::session::{KEPT_BYTES, SESSION_WINDOW};
 use quorate_wire::message::{
     AuthRequest, ClientMessage, MAX_RESULT_BYTES, Outcome, Parted, Read, ReadReply, Reply,
-    ReplyBody, Span,
+    ReplyBody, Span, Unsigned,
 };
 use quorate_wire::{
     Authenticator, Encode, KeyPair, MacKey, Quorum, ReplicaId, RequestNumber, Seq, SessionId, View,
@@ -422,6 +422,38 @@ fn who_is_not_heard_signs() {
     assert!(is_signed(&ask(&mut client, 10, now)));
     assert!(is_signed(&ask(&mut client, 11, now + 999)));
     assert!(!is_signed(&ask(&mut client, 12, now + 1_000)));
+}
+
+/// A primary that takes signed requests alone says so: what it has refused is sent again at once, and all else is signed for a while, longer each time.
+/// Others have nothing to say in this, and nothing is sent again for it twice.
+#[test]
+fn who_is_told_to_sign_does_so_at_once() {
+    let mut client = in_session();
+    let mut now = 1_000;
+    for (token, long) in (0..).zip([1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 32_000]) {
+        client.call(token, Bytes::from_static(b"op"), now);
+        let asked = requests(&mut client).remove(0).1;
+        assert!(!is_signed(&asked));
+        let refused = Unsigned {
+            session: asked.request.session(),
+            number: asked.request.number(),
+        };
+        client.on_unsigned(ReplicaId(1), &refused, now + 1);
+        assert_eq!(sent(&mut client), vec![]);
+        client.on_unsigned(ReplicaId(0), &refused, now + 1);
+        let again = sent(&mut client);
+        let [(ReplicaId(0), ClientMessage::Request(signed))] = &again[..] else {
+            panic!("{again:?}")
+        };
+        assert!(is_signed(signed) && signed.request == asked.request);
+        client.on_unsigned(ReplicaId(0), &refused, now + 1);
+        assert_eq!(sent(&mut client), vec![]);
+        for replica in 0..3 {
+            answer(&mut client, ReplicaId(replica), &asked, b"r", true, now + 1);
+        }
+        now += 1 + long;
+        assert!(is_signed(&ask(&mut client, 100 + token, now - 1)));
+    }
 }
 
 /// If MACs do not bring requests through afterwards either, all is signed for twice as long each time, up to half a minute; and if they do

@@ -24,9 +24,13 @@ fn unsigned(number: u64) -> AuthRequest {
 
 /// The primary of view 0 passes on a request with wrong MACs: its client's doing, or its own.
 fn spoil(replica: &mut Agreement, ms: Millis) {
-    let mut bad = unsigned(1);
+    spoil_of(replica, ms, 1, unsigned(1));
+}
+
+/// The same at a place, of some client.
+fn spoil_of(replica: &mut Agreement, ms: Millis, place: u64, mut bad: AuthRequest) {
     bad.auth = Authenticator::Macs(vec![Mac([0xee; 16]); 4]);
-    let proposal = PeerMessage::PrePrepare(pre_prepare(ms, 1, &[bad]));
+    let proposal = PeerMessage::PrePrepare(pre_prepare(ms, place, &[bad]));
     from_peer(replica, ms, 0, proposal).unwrap();
 }
 
@@ -86,6 +90,96 @@ fn wrong_macs_put_a_client_on_signed_terms() {
         request(4, Bytes::from_static(b"op")),
     );
     assert_eq!(taken, Ok(()));
+}
+
+/// Whether a replica that has been a backup for so long would take MACs of the client as the next primary.
+fn takes_macs(replica: &Agreement, ms: Millis) -> bool {
+    let mut replica = replica.clone();
+    lead(&mut replica, ms);
+    match from_client(&mut replica, ms, unsigned(9_000)) {
+        Ok(()) => true,
+        Err(Rejected::Unsigned) => false,
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// What others can't tell to be its client's, its primary can't see: it proposes that once, and when it leads again only if it is signed.
+#[test]
+fn a_primary_proposes_once_what_others_refuse() {
+    let mut primary = fresh(0);
+    let link = Input::ClientKey(client(), link_key(0));
+    primary.handle(at(0), link).unwrap();
+    from_client(&mut primary, LATE, unsigned(1)).unwrap();
+    from_client(&mut primary, LATE, op(2)).unwrap();
+    let first = proposed(&mut primary);
+    let first: Vec<_> = first.iter().flat_map(|m| &m.batch.requests).collect();
+    assert_eq!(first, [&unsigned(1).request.digest()]);
+    // Nobody votes for it. View 4 is its own again.
+    for from in [1, 2, 3] {
+        let change = PeerMessage::ViewChange(view_change(from, 4));
+        let _ = from_peer(&mut primary, LATE, from, change);
+    }
+    sync(&mut primary, LATE);
+    let standing = primary.standing();
+    assert_eq!((standing.view, standing.active), (View(4), true));
+    let again = proposed(&mut primary);
+    let again: Vec<_> = again.iter().flat_map(|m| &m.batch.requests).collect();
+    assert_eq!(again, [&op(2).request.digest()]);
+    let taken = from_client(&mut primary, LATE, unsigned(3));
+    assert_eq!(taken, Err(Rejected::Unsigned));
+    from_client(&mut primary, LATE, op(1)).unwrap();
+    from_client(&mut primary, LATE + 60_000, unsigned(4)).unwrap();
+}
+
+/// Who sends wrong MACs again when its time is over must sign for twice as long, up to half an hour; who sends none for as long as that begins anew.
+#[test]
+fn who_comes_again_signs_for_longer() {
+    let minute = 60_000;
+    let mut replica = fresh(1);
+    let (mut now, mut place) = (LATE, 0);
+    let mut spoil_again = |replica: &mut Agreement, now| {
+        place += 1;
+        spoil_of(replica, now, place, unsigned(place));
+    };
+    for minutes in [1, 2, 4, 8, 16, 32, 32] {
+        spoil_again(&mut replica, now);
+        assert!(
+            !takes_macs(&replica, now + minutes * minute - 1),
+            "{minutes}"
+        );
+        now += minutes * minute;
+        assert!(takes_macs(&replica, now), "{minutes}");
+    }
+    now += 32 * minute;
+    spoil_again(&mut replica, now);
+    assert!(!takes_macs(&replica, now + minute - 1));
+    assert!(takes_macs(&replica, now + minute));
+}
+
+/// Where many clients send wrong MACs, all must sign for a while, also those that never did: each would else cost a view. Few do not bring
+/// that about, nor do those of long ago, nor what comes while this replica has just started and may lack keys.
+#[test]
+fn wrong_macs_of_many_put_all_on_signed_terms() {
+    for (clients, apart, began, all) in [
+        (16, 1_000, LATE, true),
+        (15, 1_000, LATE, false),
+        (24, 4_000, LATE, false),
+        (16, 10, 1_000, false),
+    ] {
+        let mut replica = fresh_with(1, |config| {
+            let more = (100..100 + clients).map(|seed| key(seed).public());
+            config.clients.extend(more);
+        });
+        let mut now = began;
+        for (place, client) in (1..).zip(100..100 + clients) {
+            now = began + place * apart;
+            let bad = request_of(client, 1, Bytes::from_static(b"op"));
+            spoil_of(&mut replica, now, place, bad);
+        }
+        let what = format!("{clients} {apart} {began}");
+        assert_eq!(!takes_macs(&replica, now), all, "{what}");
+        assert!(takes_macs(&replica, now + 60_000), "{what}");
+    }
 }
 
 /// A proposal with requests of both kinds: what is signed is checked together, whatever carries MACs or is a stranger's; a wrong signature

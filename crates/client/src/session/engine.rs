@@ -324,6 +324,9 @@ impl Engine {
             ClientEvent::Message(from, ReplicaMessage::Report(report)) => {
                 self.happened.push_back(Happened::Report(from, report));
             }
+            ClientEvent::Message(from, ReplicaMessage::Unsigned(refused)) => {
+                self.client.on_unsigned(from, &refused, now);
+            }
             // The links go by it, and keep it to themselves.
             ClientEvent::Message(_, ReplicaMessage::Certificate(_)) => {}
         }

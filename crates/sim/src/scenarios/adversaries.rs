@@ -9,8 +9,8 @@ use quorate_wire::message::{
     SignedNewView, SignedViewChange, Status, ViewChange, Vote,
 };
 use quorate_wire::{
-    Authentication, Authenticator, Digest, Mac, ReplicaId, RequestNumber, Seq, SessionId, Time,
-    View,
+    Authentication, Authenticator, Digest, Mac, Quorum, ReplicaId, RequestNumber, Seq, SessionId,
+    Time, View,
 };
 
 use super::*;
@@ -182,6 +182,35 @@ pub(super) fn inconsistent_authenticators_without_a_repeat() -> Outcome {
     w.run_for(5)?;
     append(&mut w, 0, 5..25, 20_000)?;
     w.crash_client(1);
+    w.finish().map(|_| ())
+}
+
+/// Who has the keys of many clients has each send one request that is right for the primary alone, one after the other. Some cost a view;
+/// then all sign what they ask, and no more views are left. The others are answered all along.
+pub(super) fn clients_with_wrong_macs_in_turn() -> Outcome {
+    const MANY: usize = 40;
+    let mut w = group(1 + MANY, |_| {});
+    // Nobody counts what comes before.
+    w.run_for(11_000)?;
+    for client in 1..=MANY {
+        let number = client as u64;
+        // It learns who leads.
+        append(&mut w, client, 2_000 + number..2_001 + number, 5_000)?;
+        let view = standing(&w, 0).view;
+        let primary = Quorum::new(4).expect("a size").primary(view);
+        let others = [0, 1, 2, 3].map(ReplicaId).into_iter();
+        w.client_mut(client).stubborn = true;
+        w.client_mut(client).bad_macs = others.filter(|r| *r != primary).collect();
+        ask(&mut w, client, 1_000 + number);
+        w.run_for(5)?;
+        append(&mut w, 0, number..number + 1, 5_000)?;
+        w.crash_client(client);
+    }
+    // A view is seen by three replicas, each of which has sixteen to see.
+    let view = standing(&w, 0).view;
+    if !(View(8)..View(24)).contains(&view) {
+        return Err(Failure::new("liveness", format!("{view} is the last")));
+    }
     w.finish().map(|_| ())
 }
 

@@ -268,6 +268,17 @@ impl World {
             ReplicaMessage::Reply(reply) => reply,
             ReplicaMessage::Read(answer) => &answer.reply,
             ReplicaMessage::Vouched(vouched) => &vouched.reply,
+            ReplicaMessage::Unsigned(refused) => {
+                let (id, now_ms) = (self.servers[server].id, self.now / 1000);
+                self.note(
+                    &[28, client as u64, server as u64, refused.number.0],
+                    || format!("server {server} -> client {client}: unsigned {refused:?}"),
+                );
+                if let Some(core) = &mut self.clients[client].core {
+                    core.on_unsigned(id, refused, now_ms);
+                }
+                return self.carry_out_client(client);
+            }
             ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_) => return,
         };
         self.note(&[26, client as u64, server as u64, reply.number.0], || {
@@ -291,7 +302,9 @@ impl World {
                 ReplicaMessage::Reply(reply) => core.on_reply(id, reply, now_ms),
                 ReplicaMessage::Read(answer) => core.on_read(id, answer, now_ms),
                 ReplicaMessage::Vouched(vouched) => core.on_vouched(id, vouched, now_ms),
-                ReplicaMessage::Report(_) | ReplicaMessage::Certificate(_) => {}
+                ReplicaMessage::Report(_)
+                | ReplicaMessage::Certificate(_)
+                | ReplicaMessage::Unsigned(_) => {}
             }
         }
         self.carry_out_client(client);

@@ -276,6 +276,18 @@ tagged! {
         /// The newest certificate of another replica that the sender has seen: with a newer one than its own link's a client knows that
         /// link for one that a stolen key has made.
         5 => Certificate(alloc::boxed::Box<EpochCertificate>),
+        /// The sender leads, and takes nothing of this client for now but what is signed.
+        6 => Unsigned(Unsigned),
+    }
+}
+
+record! {
+    /// A request that was refused since it carried MACs.
+    pub struct Unsigned {
+        /// The session of the request.
+        pub session: SessionId,
+        /// The number of the request.
+        pub number: RequestNumber,
     }
 }
 

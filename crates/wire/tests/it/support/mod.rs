@@ -566,6 +566,9 @@ pub fn replica_message() -> impl Strategy<Value = ReplicaMessage> {
         certificate()
             .prop_map(Box::new)
             .prop_map(ReplicaMessage::Certificate),
+        (session(), request_number()).prop_map(|(session, number)| {
+            ReplicaMessage::Unsigned(Unsigned { session, number })
+        }),
     ]
 }
 

@@ -1,0 +1,106 @@
+//! Who must sign what it asks of this replica as primary: clients whose MACs were right for a primary and wrong here. Aardvark, NSDI
+//! 2009, 3.1 (the Big MAC attack): each such request can cost the group a view.
+
+use alloc::collections::BTreeMap;
+
+use quorate_wire::ClientId;
+use quorate_wire::mutants::{Mutant, is_on};
+
+use crate::Millis;
+
+/// How long a client that has sent wrong MACs must sign what it asks; twice as long each time that this comes again.
+const SUSPECT_MS: Millis = 60_000;
+/// The longest, after five times.
+const LONGEST_MS: Millis = 32 * SUSPECT_MS;
+/// The most clients that are remembered.
+pub(crate) const MAX_SUSPECTS: usize = 4096;
+/// With so many that came to be suspects within [`LATELY_MS`] all clients must sign for [`SUSPECT_MS`]: who has the keys of many would else have
+/// them take turns, and each would cost a view.
+const MANY: usize = 16;
+const LATELY_MS: Millis = 60_000;
+
+/// The clients that this replica suspects.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SignedTerms {
+    suspects: BTreeMap<ClientId, Suspect>,
+    /// Until when all are on signed terms.
+    everyone: Millis,
+}
+
+/// What is known of a client.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    /// When it was last seen to send wrong MACs.
+    seen: Millis,
+    /// Whether that was its own doing, or somebody's: not that this replica had just started.
+    counts: bool,
+    /// Until when it must sign.
+    until: Millis,
+    /// How long it must once it is surely its fault; 0 if that has not been so yet. As long after `until` it is forgotten.
+    lasts: Millis,
+}
+
+impl SignedTerms {
+    /// A client's MACs are wrong here. Until `settles` it may be that this replica lacks a key; `counts`: it is not because this replica has just started.
+    pub fn suspect(&mut self, client: ClientId, now: Millis, settles: Millis, counts: bool) {
+        let Some(known) = self.entry(client, now) else {
+            return;
+        };
+        (known.seen, known.counts) = (now, counts);
+        if now < settles {
+            // A client that is new would else cost view after view until then, and so would the next one.
+            known.until = known.until.max(settles);
+        } else {
+            known.lasts = match known.lasts {
+                0 => SUSPECT_MS,
+                lasts if now < known.until => lasts,
+                lasts if now < known.until + lasts => LONGEST_MS.min(2 * lasts),
+                _ => SUSPECT_MS,
+            };
+            known.until = known.until.max(now + known.lasts);
+        }
+        let lately = |s: &&Suspect| s.counts && now < s.seen + LATELY_MS;
+        let many = self.suspects.values().filter(lately).count() >= MANY;
+        if many && !is_on(Mutant::ManyForgiven) {
+            self.everyone = now + SUSPECT_MS;
+        }
+    }
+
+    /// This replica has proposed what clients sent with MACs, and too few took it before the view ended. It can't tell whose MACs were wrong for others, or
+    /// whether any were; but who was right for it alone would else have it propose that again each time that it leads.
+    pub fn doubt(&mut self, clients: impl Iterator<Item = ClientId>, now: Millis) {
+        for client in clients {
+            if let Some(known) = self.entry(client, now) {
+                known.until = known.until.max(now + SUSPECT_MS);
+            }
+        }
+    }
+
+    /// What is known of a client, if there is room for it.
+    fn entry(&mut self, client: ClientId, now: Millis) -> Option<&mut Suspect> {
+        let has_room = self.suspects.len() < MAX_SUSPECTS || self.suspects.contains_key(&client);
+        if !has_room {
+            let is_kept = |s: &Suspect| now < s.until + s.lasts || now < s.seen + LATELY_MS;
+            self.suspects.retain(|_, suspect| is_kept(suspect));
+        }
+        let has_room = has_room || self.suspects.len() < MAX_SUSPECTS;
+        let new = Suspect {
+            seen: now,
+            counts: false,
+            until: 0,
+            lasts: 0,
+        };
+        has_room.then(|| self.suspects.entry(client).or_insert(new))
+    }
+
+    /// Whether a client must sign.
+    pub fn hold(&self, client: &ClientId, now: Millis) -> bool {
+        let its = self.suspects.get(client);
+        now < self.everyone || its.is_some_and(|suspect| now < suspect.until)
+    }
+
+    /// How many clients are remembered.
+    pub fn len(&self) -> usize {
+        self.suspects.len()
+    }
+}
