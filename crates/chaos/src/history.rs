@@ -5,8 +5,8 @@
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 /// Directories of a tree, and names that are used in each.
@@ -178,18 +178,25 @@ impl fmt::Display for Operation {
     }
 }
 
+/// Nanoseconds of a clock that never goes back and is the same for all processes of this machine.
+pub fn clock_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Where clients write down what they do, as they do it.
 #[derive(Debug)]
 pub struct Recorder {
-    start: Instant,
+    /// See [`clock_ns`].
+    start_ns: u64,
     operations: Mutex<Vec<Operation>>,
 }
 
 impl Recorder {
-    /// An empty history; times count from `start`.
-    pub fn new(start: Instant) -> Recorder {
+    /// An empty history; times count from now.
+    pub fn start() -> Recorder {
         Recorder {
-            start,
+            start_ns: clock_ns(),
             operations: Mutex::default(),
         }
     }
@@ -202,7 +209,11 @@ impl Recorder {
 
     /// Microseconds since the start.
     pub fn now(&self) -> u64 {
-        self.start.elapsed().as_micros() as u64
+        self.since_start(clock_ns())
+    }
+
+    fn since_start(&self, clock_ns: u64) -> u64 {
+        clock_ns.saturating_sub(self.start_ns) / 1000
     }
 
     /// An operation is about to be asked for; its place in the history.
@@ -224,6 +235,14 @@ impl Recorder {
     pub fn end(&self, place: usize, outcome: Outcome) {
         let now = self.now();
         self.lock()[place].ended = Some((now, outcome));
+    }
+
+    /// It has this outcome, and somebody else has seen when it began and ended, by [`clock_ns`].
+    pub fn end_as_seen(&self, place: usize, seen_ns: (u64, u64), outcome: Outcome) {
+        let (begun, ended) = (self.since_start(seen_ns.0), self.since_start(seen_ns.1));
+        let operation = &mut self.lock()[place];
+        operation.begun = begun;
+        operation.ended = Some((ended, outcome));
     }
 
     /// How many have an outcome.

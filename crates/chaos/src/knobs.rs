@@ -41,7 +41,30 @@ pub struct Means {
     pub disks: bool,
 }
 
+/// What somebody wants of every group, in place of what its seed would give.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// How many replicas.
+    pub replicas: Option<u8>,
+    /// How many mounts, where there is FUSE.
+    pub mounts: Option<u8>,
+}
+
 impl Knobs {
+    /// These, but for what is wanted.
+    pub fn but(mut self, wanted: Wanted, means: Means) -> Knobs {
+        if let Some(replicas) = wanted.replicas {
+            self.replicas = replicas;
+            self.byzantine = self.byzantine.map(|(id, kind)| (id % replicas, kind));
+        }
+        if let Some(mounts) = wanted.mounts
+            && means.mounts
+        {
+            self.mounts = mounts;
+        }
+        self
+    }
+
     /// The knobs of a seed.
     pub fn draw(seed: u64, means: Means) -> Knobs {
         let mut dice = Dice::new(seed, 3);
@@ -121,9 +144,17 @@ mod tests {
             mounts: false,
             disks: false,
         };
+        let wanted = Wanted {
+            replicas: Some(4),
+            mounts: Some(2),
+        };
         for seed in 0..50 {
             let knobs = Knobs::draw(seed, none);
             assert!(knobs.mounts == 0 && !knobs.disks);
+            assert_eq!(knobs.but(wanted, none).mounts, 0);
+            let knobs = Knobs::draw(seed, means).but(wanted, means);
+            assert_eq!((knobs.replicas, knobs.mounts), (4, 2));
+            assert!(knobs.byzantine.is_none_or(|(id, _)| id < 4));
         }
     }
 }

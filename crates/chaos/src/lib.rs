@@ -2,7 +2,7 @@
 //!
 //! - [`schedule`]: what goes wrong and when, drawn from a seed; [`nemesis`] carries it out.
 //! - [`group`], [`mount`], [`disk`]: the processes, and disks that can be filled; [`net`]: proxies for each direction of each link.
-//! - [`work`]: clients of the library and of mounts; [`history`]: what they saw; [`model`] and [`check`]: whether that can be.
+//! - [`work`]: clients of the library and of mounts; [`hand`]: the processes that alone touch mounts; [`history`]: what they saw; [`model`] and [`check`]: whether that can be.
 //! - [`run`]: groups and rounds; [`report`] and [`picture`]: what comes of it.
 //!
 //! Seeds give equal schedules and choices, not equal runs: processes, disks and sockets are real. So a failure keeps all that is
@@ -16,6 +16,7 @@ pub mod check;
 mod dice;
 pub mod disk;
 pub mod group;
+pub mod hand;
 pub mod history;
 pub mod knobs;
 pub mod model;

@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use quorate_chaos::knobs::Wanted;
 use quorate_chaos::report::Round;
-use quorate_chaos::{Failure, Report, Schedule, Settings, check, picture, run};
+use quorate_chaos::{Failure, Report, Schedule, Settings, check, hand, picture, run};
 
 /// Runs groups of real processes under faults, and checks what their clients see.
 #[derive(Debug, Parser)]
@@ -25,6 +26,9 @@ struct Args {
 enum Command {
     Run(Run),
     Check(Check),
+    /// Work on a mount; the harness starts it.
+    #[command(hide = true)]
+    Hand,
 }
 
 /// Run groups, round after round, until something is wrong or the time is over.
@@ -54,6 +58,13 @@ struct Run {
     /// Do without mounts.
     #[arg(long)]
     no_mounts: bool,
+    /// So many mounts for each group [default: up to 2, drawn].
+    #[arg(long, value_name = "N", conflicts_with = "no_mounts",
+          value_parser = clap::value_parser!(u8).range(..=8))]
+    mounts: Option<u8>,
+    /// So many replicas in each group [default: 4 or 7, drawn].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(4..=16))]
+    replicas: Option<u8>,
     /// Use the schedule in this file for all rounds.
     #[arg(long, value_name = "FILE")]
     schedule: Option<PathBuf>,
@@ -78,6 +89,7 @@ fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Run(args) => chaos(&args),
         Command::Check(args) => check_again(&args),
+        Command::Hand => hand::serve(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -110,9 +122,14 @@ fn chaos(args: &Run) -> Result<()> {
         rounds_per_group: args.rounds_per_group,
         patience: Duration::from_secs_f64(args.patience_seconds),
         mounts: !args.no_mounts,
+        hand: vec![std::env::current_exe()?.into(), "hand".into()],
         ends_at_interrupt: true,
         schedule: args.schedule.as_deref().map(load).transpose()?,
         knobs: None,
+        wanted: Wanted {
+            replicas: args.replicas,
+            mounts: args.mounts,
+        },
     };
     eprintln!("seed {seed}");
     match run::run(&settings, &|line| eprintln!("{line}")) {
@@ -130,7 +147,7 @@ fn chaos(args: &Run) -> Result<()> {
                 error, seed, round, ..
             } = *failure;
             Err(error.context(format!(
-                "seed {seed}, round {round}: all that is known is in {}; the same schedules again: cargo xtask chaos --seed {seed} --rounds {}",
+                "seed {seed}, round {round}: all that is known is in {}; the same schedules again: cargo xtask chaos --seed {seed} --rounds {}, and the options of this run",
                 place.display(),
                 round + 1
             )))

@@ -3,6 +3,7 @@
 //! A round has new files, a schedule, and clients that work while it goes on. Then all is healed, and within a bound
 //! every client must be answered and the correct replicas must come to one state. What the clients saw is checked, and forgotten.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,8 +19,8 @@ use crate::check::{self, Verdict};
 use crate::disk::SmallDisk;
 use crate::group::Group;
 use crate::history::{Operation, Recorder};
-use crate::knobs::{Knobs, Means};
-use crate::mount::Mount;
+use crate::knobs::{Knobs, Means, Wanted};
+use crate::mount::{self, Mount};
 use crate::nemesis;
 use crate::report::{Report, Round};
 use crate::schedule::{Cast, Schedule};
@@ -46,12 +47,16 @@ pub struct Settings {
     pub patience: Duration,
     /// Whether there are mounts.
     pub mounts: bool,
+    /// The program that works on mounts, and its arguments: it calls [`crate::hand::serve`].
+    pub hand: Vec<OsString>,
     /// Whether ctrl-C (or SIGTERM) ends the run in order, with the report of the rounds that were finished.
     pub ends_at_interrupt: bool,
     /// In place of what the seed would give: one schedule, for all rounds.
     pub schedule: Option<Schedule>,
     /// In place of what the seed would give.
     pub knobs: Option<Knobs>,
+    /// What is wanted of groups that the seed gives.
+    pub wanted: Wanted,
 }
 
 /// What went wrong, and what is known of the round.
@@ -143,8 +148,11 @@ pub fn run(settings: &Settings, told: &(dyn Fn(String) + Sync)) -> Result<Report
                     () = interrupt(settings) => Ok(false),
                 }
             });
-            // Threads that still wait in a mount have been woken by its end.
             runtime.shutdown_timeout(Duration::from_secs(5));
+            // What is kept must not be removed with what is mounted there.
+            if ended.is_ok() && mount::is_any_below(&directory) {
+                bail!("a mount below {} can't be taken away", directory.display());
+            }
             ended
         });
         let goes_on = ended.map_err(|error| {
@@ -201,13 +209,13 @@ async fn one_group(
     told: &(dyn Fn(String) + Sync),
     is_over: &dyn Fn(&Report) -> bool,
 ) -> Result<()> {
-    let knobs = settings.knobs.clone();
-    let knobs = knobs.unwrap_or_else(|| Knobs::draw(seed, settings.means()));
+    let (knobs, means) = (settings.knobs.clone(), settings.means());
+    let knobs = knobs.unwrap_or_else(|| Knobs::draw(seed, means).but(settings.wanted, means));
     told(format!("group of seed {seed}: {knobs}"));
     std::fs::create_dir_all(directory)?;
     let mut group =
         Group::start(&settings.quorate, directory, &knobs, knobs.members(), seed).await?;
-    let mut members = Members::connect(&group, &knobs, directory).await?;
+    let mut members = Members::connect(&group, &knobs, directory, &settings.hand).await?;
     for round in 0..settings.rounds_per_group {
         at.round = round;
         let seed = round_seed(seed, round);
@@ -236,8 +244,9 @@ async fn one_group(
             Err(error) => {
                 let heads = heads(&members.observer, &group.all()).await;
                 let processes = group.describe();
+                let mounts: String = members.mounts.iter().map(Mount::describe).collect();
                 return Err(anyhow!(
-                    "{error:#}\nthe replicas say {heads:#?}\n{processes}"
+                    "{error:#}\nthe replicas say {heads:#?}\n{processes}{mounts}"
                 ));
             }
         };
@@ -258,7 +267,12 @@ struct Members {
 }
 
 impl Members {
-    async fn connect(group: &Group, knobs: &Knobs, directory: &Path) -> Result<Members> {
+    async fn connect(
+        group: &Group,
+        knobs: &Knobs,
+        directory: &Path,
+        hand: &[OsString],
+    ) -> Result<Members> {
         let mut clients = Vec::new();
         for client in 0..knobs.clients {
             let (file, identity) = group.client(client)?;
@@ -266,7 +280,7 @@ impl Members {
         }
         let mut mounts = Vec::new();
         for mount in 0..knobs.mounts {
-            mounts.push(Mount::start(group, knobs.clients + mount, directory).await?);
+            mounts.push(Mount::start(group, knobs.clients + mount, directory, hand).await?);
         }
         let (file, identity) = group.observer()?;
         Ok(Members {
@@ -274,6 +288,10 @@ impl Members {
             mounts,
             observer: Session::connect(&file, &identity)?,
         })
+    }
+
+    fn check_mounts(&mut self) -> Result<()> {
+        self.mounts.iter_mut().try_for_each(Mount::check)
     }
 }
 
@@ -298,7 +316,7 @@ async fn one_round(
     let layout = made.context("the files of the round can't be made")?;
     let start = Instant::now();
     let shared = Arc::new(Shared {
-        recorder: Recorder::new(start),
+        recorder: Recorder::start(),
         stop: AtomicBool::new(false),
         stopped: AtomicU64::new(0),
         rest_ms: knobs.rest_ms,
@@ -315,16 +333,16 @@ async fn one_round(
         ));
     }
     for (number, mount) in (knobs.clients..).zip(&members.mounts) {
-        let (path, layout) = (mount.directory().to_owned(), layout.clone());
-        let shared = shared.clone();
-        std::thread::spawn(move || work::mounted(path, number, &layout, &shared, seed));
+        let (link, path) = (mount.link.clone(), mount.directory().to_owned());
+        let (layout, shared) = (layout.clone(), shared.clone());
+        tokio::spawn(work::mounted(link, path, number, layout, shared, seed));
     }
     let say = |step: String| told(format!("{:8.3} s  {step}", start.elapsed().as_secs_f64()));
     nemesis::run(group, &at.schedule, &say).await?;
     group.net.heal();
     let healed = Instant::now();
     shared.stop.store(true, Ordering::Release);
-    wait_for_clients(settings, group, &shared, u64::from(knobs.members())).await?;
+    wait_for_clients(settings, group, members, &shared).await?;
     let looks = work::look_at_all(&members.clients[0], 0, &layout, &shared);
     let looks = tokio::time::timeout(settings.patience, looks).await;
     looks.context("the group does not answer")?;
@@ -333,9 +351,7 @@ async fn one_round(
     let agreed = healed.elapsed();
     group.check_processes()?;
     group.check_traces()?;
-    for mount in &mut members.mounts {
-        mount.check()?;
-    }
+    members.check_mounts()?;
     let history = shared.recorder.copy();
     let undecided = check(&history)?;
     Ok(Round {
@@ -353,12 +369,14 @@ async fn one_round(
 async fn wait_for_clients(
     settings: &Settings,
     group: &mut Group,
+    members: &mut Members,
     shared: &Shared,
-    all: u64,
 ) -> Result<()> {
     let end = Instant::now() + settings.patience;
+    let all = (members.clients.len() + members.mounts.len()) as u64;
     while shared.stopped.load(Ordering::Acquire) < all {
         group.check_processes()?;
+        members.check_mounts()?;
         if Instant::now() > end {
             let open = shared.recorder.copy();
             let open = open.iter().filter(|o| o.ended.is_none());

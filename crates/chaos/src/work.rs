@@ -1,14 +1,14 @@
 //! What clients do: each asks for one thing after the other and writes down what it was told.
 
 mod choose;
-mod layout;
+pub mod layout;
 mod library;
 mod mounted;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use layout::{Layout, content, token_of};
+pub use layout::Layout;
 pub use library::{Client, library, look_at_all};
 pub use mounted::mounted;
 

@@ -120,18 +120,30 @@ impl Layout {
         self.trees[usize::from(tree)][usize::from(directory)]
     }
 
-    pub(super) fn register_path(&self, mount: &Path, register: u8) -> PathBuf {
-        mount.join(&self.name).join(register_name(register))
+    /// The directory of the round, as a mount has it.
+    pub(super) fn root(&self, mount: &Path) -> PathBuf {
+        mount.join(&self.name)
     }
+}
 
-    pub(super) fn directory_path(&self, mount: &Path, tree: u8, directory: u8) -> PathBuf {
-        mount.join(&self.name).join(directory_name(tree, directory))
-    }
+/// The length of a register, in bytes.
+pub fn register_bytes(register: u8) -> usize {
+    REGISTERS[usize::from(register)]
+}
 
-    pub(super) fn slot_path(&self, mount: &Path, slot: Slot) -> PathBuf {
-        let directory = self.directory_path(mount, slot.tree, slot.directory);
-        directory.join(name_of(slot.name))
-    }
+/// A register's file, in the directory of its round.
+pub fn register_path(root: &Path, register: u8) -> PathBuf {
+    root.join(register_name(register))
+}
+
+/// A tree's directory, in the directory of its round.
+pub fn directory_path(root: &Path, tree: u8, directory: u8) -> PathBuf {
+    root.join(directory_name(tree, directory))
+}
+
+/// A name's path, in the directory of its round.
+pub fn slot_path(root: &Path, slot: Slot) -> PathBuf {
+    directory_path(root, slot.tree, slot.directory).join(name_of(slot.name))
 }
 
 fn register_name(register: u8) -> String {
@@ -148,7 +160,7 @@ pub(super) fn name_of(name: u8) -> String {
 }
 
 /// The name of a text; one that is not used here is 255.
-pub(super) fn name_from(text: &[u8]) -> u8 {
+pub fn name_from(text: &[u8]) -> u8 {
     let digits = std::str::from_utf8(text)
         .ok()
         .and_then(|t| t.strip_prefix('n'));
