@@ -18,7 +18,8 @@ use crate::dice::Dice;
 use crate::disk::SmallDisk;
 use crate::knobs::Knobs;
 use crate::net::Net;
-use crate::schedule::Node;
+use crate::rot;
+use crate::schedule::{Node, Rotten};
 use crate::traces;
 
 /// Whose links go past the proxies: who looks from outside.
@@ -47,6 +48,8 @@ struct Replica {
     disk: Option<SmallDisk>,
     /// Why the process may end by itself at present.
     may_end: bool,
+    /// If it must say that its log is damaged: where in its words that must stand.
+    must_tell: Option<u64>,
 }
 
 impl Group {
@@ -78,6 +81,7 @@ impl Group {
                 child: None,
                 disk,
                 may_end: false,
+                must_tell: None,
             });
         }
         let addresses: Vec<(u8, SocketAddr)> = replicas.iter().map(|r| (r.id, r.address)).collect();
@@ -271,6 +275,43 @@ impl Group {
             Some(_) => Ok(()),
             None => self.recover(id),
         }
+    }
+
+    /// Kills a replica and damages what it has written.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn rot(&mut self, id: u8, what: Rotten, at_per_mille: u64, every: u64) -> Result<()> {
+        self.kill(id)?;
+        let data = data(&self.directory, id);
+        if rot::damage(&data, what, at_per_mille, every)? && what == Rotten::Log {
+            let said = std::fs::metadata(self.log(id)).map_or(0, |words| words.len());
+            self.replica(id).must_tell = Some(said);
+        }
+        Ok(())
+    }
+
+    /// Fails if a replica has not said that its log was damaged. It has been started since.
+    ///
+    /// # Errors
+    /// The replica, and its last words.
+    pub fn check_rot(&mut self) -> Result<()> {
+        for replica in &mut self.replicas {
+            let Some(said) = replica.must_tell.take() else {
+                continue;
+            };
+            let path = log_path(&self.directory, replica.id);
+            let words = std::fs::read(&path)?;
+            let words = String::from_utf8_lossy(&words[said as usize..]);
+            // Both: that it is damaged, and that it has come back from that.
+            for expected in ["is damaged at byte", "the replica votes again"] {
+                if !words.contains(expected) {
+                    let (id, last) = (replica.id, last_lines(&path, 12));
+                    bail!("replica {id} has not said {expected:?} of its damaged log:\n{last}");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What kept a replica's disk from working is over.

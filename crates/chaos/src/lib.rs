@@ -1,7 +1,7 @@
 //! Chaos: a group of real processes under faults, and clients whose histories are checked.
 //!
 //! - [`schedule`]: what goes wrong and when, drawn from a seed; [`nemesis`] carries it out.
-//! - [`group`], [`mount`], [`disk`]: the processes, and disks that can be filled; [`net`]: proxies for each direction of each link.
+//! - [`group`], [`mount`], [`disk`], [`rot`]: the processes, disks that can be filled, and damage on them; [`net`]: proxies for each direction of each link.
 //! - [`work`]: clients of the library and of mounts; [`hand`]: the processes that alone touch mounts; [`history`]: what they saw; [`model`] and [`check`]: whether that can be.
 //! - [`run`]: groups and rounds; [`report`] and [`picture`]: what comes of it.
 //!
@@ -25,6 +25,7 @@ pub mod nemesis;
 pub mod net;
 pub mod picture;
 pub mod report;
+pub mod rot;
 pub mod run;
 pub mod schedule;
 mod traces;

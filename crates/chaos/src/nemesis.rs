@@ -83,6 +83,12 @@ fn begin(group: &mut Group, act: usize, fault: &Fault) -> Result<()> {
             replica,
             longest_kib,
         } => group.limit_files(*replica, Some(longest_kib << 10)),
+        Fault::Rot {
+            replica,
+            what,
+            at_per_mille,
+            every,
+        } => group.rot(*replica, *what, *at_per_mille, *every),
     }
 }
 
@@ -96,5 +102,6 @@ fn end(group: &mut Group, act: usize, fault: &Fault) -> Result<()> {
         }
         Fault::FullDisk { replica, .. } => group.fill_disk(*replica, None),
         Fault::CutWrite { replica, .. } => group.limit_files(*replica, None),
+        Fault::Rot { replica, .. } => group.start_replica(*replica),
     }
 }

@@ -128,7 +128,7 @@ fn color(fault: &Fault) -> &'static str {
     match fault {
         Fault::Kill { .. } => "#222222",
         Fault::Pause { .. } => "#888888",
-        Fault::FullDisk { .. } | Fault::CutWrite { .. } => "#aa3377",
+        Fault::FullDisk { .. } | Fault::CutWrite { .. } | Fault::Rot { .. } => "#aa3377",
         Fault::Network { trouble, .. } => match trouble {
             Trouble::Hold | Trouble::Cut => "#ee6677",
             Trouble::Delay { .. } | Trouble::Limit { .. } => "#ccbb44",
@@ -154,6 +154,7 @@ mod tests {
             replicas: 4,
             clients: 3,
             disks: true,
+            rots: 1,
         };
         let schedule = Schedule::draw(3, 40_000, &cast);
         let lanes = lanes(&schedule.acts);

@@ -123,6 +123,7 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::Pause { .. } => "pause",
         Fault::FullDisk { .. } => "full disk",
         Fault::CutWrite { .. } => "cut write",
+        Fault::Rot { .. } => "rot",
         Fault::Network { trouble, both, .. } => match (trouble, both) {
             (Trouble::Hold, true) => "hold",
             (Trouble::Hold, false) => "hold one way",

@@ -223,6 +223,7 @@ async fn one_group(
             replicas: knobs.replicas,
             clients: knobs.members(),
             disks: knobs.disks,
+            rots: (knobs.replicas - 1) / 3 - u8::from(knobs.byzantine.is_some()),
         };
         let length = settings.round.as_millis() as u64;
         at.schedule = match &settings.schedule {
@@ -351,6 +352,7 @@ async fn one_round(
     let agreed = healed.elapsed();
     group.check_processes()?;
     group.check_traces()?;
+    group.check_rot()?;
     members.check_mounts()?;
     let history = shared.recorder.copy();
     let undecided = check(&history)?;
@@ -452,7 +454,10 @@ async fn head(observer: &Session, id: ReplicaId) -> Result<Head> {
         executed: report.executed.0,
         stable: report.stable.0,
         root: format!("{:?}", report.root),
-        is_steady: report.active && !report.fetching && report.committed == report.executed,
+        is_steady: report.active
+            && !report.fetching
+            && report.recovering.is_none()
+            && report.committed == report.executed,
     })
 }
 

@@ -49,6 +49,26 @@ pub enum Fault {
     /// No file of a replica may become longer than this: the system kills it within a write. It is started again at
     /// the end.
     CutWrite { replica: u8, longest_kib: u64 },
+    /// A replica is killed, and some of what it has written is not as it was when it is started again at the end.
+    Rot {
+        replica: u8,
+        what: Rotten,
+        /// Where it begins, in thousandths of what there is.
+        at_per_mille: u64,
+        /// From there on one byte in so many is another. 0: one byte.
+        every: u64,
+    },
+}
+
+/// What of a replica's files is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rotten {
+    /// The log, at one byte which was safe on the disk.
+    Log,
+    /// The state.
+    State,
+    /// Large contents.
+    Blobs,
 }
 
 /// A fault and its time, in milliseconds from the start of the schedule.
@@ -80,6 +100,8 @@ pub struct Cast {
     pub clients: u8,
     /// Whether replicas have disks that can be filled.
     pub disks: bool,
+    /// How often a replica may lose what it has written: it may count as one that misbehaves until it has recovered.
+    pub rots: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,12 +118,13 @@ enum Kind {
     FullDisk,
     CutWrite,
     Outage,
+    Rot,
 }
 
 /// How long a client must be away for its session to be lost, and so for the outcome of what it asked for not to be known.
 const OUTAGE_MS: u64 = 55_000;
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::Kill,
     Kind::KillMany,
     Kind::Pause,
@@ -114,6 +137,7 @@ const KINDS: [Kind; 12] = [
     Kind::FullDisk,
     Kind::CutWrite,
     Kind::Outage,
+    Kind::Rot,
 ];
 
 impl Schedule {
@@ -128,6 +152,7 @@ impl Schedule {
             dice,
             cast,
             busy_until: vec![0; usize::from(cast.replicas)],
+            rots_left: cast.rots,
         };
         let mut acts = Vec::new();
         let mut at = draw.dice.range(200, 1_500);
@@ -135,7 +160,9 @@ impl Schedule {
             let kind = draw.dice.pick(&kinds);
             let gap = draw.dice.range(200, longest_gap_ms);
             let length = match kind {
-                Kind::Kill | Kind::KillMany | Kind::CutWrite => draw.dice.range(100, 5_000),
+                Kind::Kill | Kind::KillMany | Kind::CutWrite | Kind::Rot => {
+                    draw.dice.range(100, 5_000)
+                }
                 Kind::FullDisk => draw.dice.range(2_000, 8_000),
                 // Only where it fits in.
                 Kind::Outage if at + OUTAGE_MS > duration_ms => {
@@ -164,6 +191,7 @@ struct Draw<'a> {
     cast: &'a Cast,
     /// Until when each replica's process is somebody's already.
     busy_until: Vec<u64>,
+    rots_left: u8,
 }
 
 impl Draw<'_> {
@@ -194,6 +222,20 @@ impl Draw<'_> {
                 replica: self.take(1, at, end)?[0],
                 longest_kib: self.dice.range(64, 8 << 10),
             },
+            Kind::Rot => {
+                self.rots_left = self.rots_left.checked_sub(1)?;
+                let replica = self.take(1, at, end)?[0];
+                let what = self.dice.pick(&[Rotten::Log, Rotten::State, Rotten::Blobs]);
+                Fault::Rot {
+                    replica,
+                    what,
+                    at_per_mille: self.dice.below(1000),
+                    every: match what {
+                        Rotten::Log => 0,
+                        Rotten::State | Rotten::Blobs => self.dice.pick(&[0, 4096]),
+                    },
+                }
+            }
             Kind::Partition => {
                 let all = self.everyone();
                 let side: Vec<bool> = all.iter().map(|_| self.dice.percent(50)).collect();
@@ -345,6 +387,27 @@ impl fmt::Display for Fault {
                 replica,
                 longest_kib,
             } => write!(f, "cut writes of {replica} at {longest_kib} KiB"),
+            Fault::Rot {
+                replica,
+                what,
+                at_per_mille,
+                every,
+            } => {
+                let many = if *every == 0 {
+                    "one byte"
+                } else {
+                    "many bytes"
+                };
+                let what = match what {
+                    Rotten::Log => "log",
+                    Rotten::State => "state",
+                    Rotten::Blobs => "blobs",
+                };
+                write!(
+                    f,
+                    "rot {many} of the {what} of {replica} from {at_per_mille} of 1000"
+                )
+            }
         }
     }
 }
@@ -367,6 +430,7 @@ mod tests {
         replicas: 4,
         clients: 5,
         disks: true,
+        rots: 1,
     };
 
     /// Equal seeds give equal schedules, others give others; all is over at the end, and no process is hit twice at a time.
@@ -386,13 +450,15 @@ mod tests {
             assert_eq!(schedule, Schedule::draw(seed, 40_000, &CAST));
             assert_ne!(schedule, Schedule::draw(seed + 1, 40_000, &CAST));
             let mut busy = [0; 4];
+            let is_rot = |act: &&Act| matches!(act.fault, Fault::Rot { .. });
+            assert!(schedule.acts.iter().filter(is_rot).count() <= 1);
             for act in &schedule.acts {
                 assert!(act.start_ms < act.end_ms && act.end_ms <= 40_000);
                 let hit = match &act.fault {
                     Fault::Kill { replicas } | Fault::Pause { replicas } => replicas.clone(),
-                    Fault::FullDisk { replica, .. } | Fault::CutWrite { replica, .. } => {
-                        vec![*replica]
-                    }
+                    Fault::FullDisk { replica, .. }
+                    | Fault::CutWrite { replica, .. }
+                    | Fault::Rot { replica, .. } => vec![*replica],
                     Fault::Network { from, to, .. } => {
                         assert!(!from.is_empty() && !to.is_empty());
                         Vec::new()
@@ -418,6 +484,9 @@ mod tests {
             "limit",
             "fill the disk",
             "cut writes",
+            "rot one byte of the log",
+            "rot many bytes of the state",
+            "of the blobs",
         ] {
             assert!(seen.contains(words), "no {words:?} in 200 schedules");
         }
