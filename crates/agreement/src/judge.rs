@@ -21,6 +21,7 @@
 //! only from when its client was last served.
 
 mod pipeline;
+mod promptness;
 mod shown;
 
 use alloc::collections::BTreeMap;
@@ -31,7 +32,7 @@ use hashbrown::HashMap;
 use quorate_wire::message::PeerMessage;
 use quorate_wire::message::session::SESSION_WINDOW;
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{ClientId, Digest, ReplicaId, Seq, SessionId};
+use quorate_wire::{Digest, ReplicaId, Seq, SessionId};
 
 use crate::Millis;
 use crate::core::Agreement;
@@ -40,6 +41,7 @@ use crate::pool::WaitingClaim;
 use crate::primary::EAGER_BATCHES;
 
 use pipeline::Pipeline;
+use promptness::Promptness;
 use shown::Shown;
 
 /// The shortest patience, where the configured time-out is not shorter still.
@@ -95,6 +97,7 @@ pub(crate) struct Judge {
     looked_at: Millis,
     /// In tenths of milliseconds.
     blame: u64,
+    promptness: Promptness,
     /// The oldest claim that waits to be ordered, and how many requests of each session were ordered since.
     overtaken: Option<(u64, HashMap<SessionId, u32, FixedState>)>,
     is_unfair: bool,
@@ -118,6 +121,7 @@ impl Judge {
             full_at: now,
             looked_at: now,
             blame: 0,
+            promptness: Promptness::new(now),
             overtaken: None,
             is_unfair: false,
             left: (0, now),
@@ -132,6 +136,7 @@ impl Judge {
     pub fn begin_view(&mut self, start: Seq, now: Millis) {
         self.pipeline.begin_view(start, now);
         self.shown.begin_view();
+        self.promptness.begin_view();
         self.relayed = 0;
         self.oldest = None;
         (self.full_at, self.blame) = (now, 0);
@@ -177,9 +182,11 @@ impl Judge {
     }
 
     /// The primary has proposed a claim. If it was not shown to it, it knew by itself.
-    pub fn on_claim_proposed(&mut self, claim: u64, client: ClientId, now: Millis) {
-        if claim > self.relayed {
-            self.shown.on_known(client, now);
+    pub fn on_claim_proposed(&mut self, claim: &WaitingClaim, now: Millis) {
+        if claim.number > self.relayed {
+            self.shown.on_known(claim.client, now);
+            let waited = now.saturating_sub(claim.since.max(self.full_at));
+            self.promptness.on_proposed(waited, now);
         }
     }
 
@@ -189,7 +196,8 @@ impl Judge {
             .overtaken
             .as_ref()
             .map_or(0, |(_, counts)| counts.len());
-        self.pipeline.len() + self.heard.len() + self.lost.len() + self.shown.len() + sessions
+        let judged = self.pipeline.len() + self.promptness.len() + self.shown.len();
+        judged + self.heard.len() + self.lost.len() + sessions
     }
 
     /// How long a primary may be silent.
@@ -425,6 +433,12 @@ impl Agreement {
         let is_blamed = judge.blame >= too_much * 10 && !is_on(Mutant::BlameForgiven);
         if is_blamed || is_unfair {
             judge.left = (judge.left.0 + 1, now);
+            return true;
+        }
+        let quickest = judge.pipeline.quickest();
+        let is_late = quickest.is_some_and(|quickest| judge.promptness.is_late(quickest, now));
+        if is_late && judge.knows_enough() && !is_behind && !is_on(Mutant::LatenessForgiven) {
+            judge.promptness.on_left(now);
             return true;
         }
         let said = self.statuses.iter().filter(|(from, (status, _))| {

@@ -140,8 +140,8 @@ impl Agreement {
                 continue;
             };
             let (client, weight) = (entry.request().client(), entry.request().weight());
-            if let Some(claim) = entry.claim_number() {
-                self.judge.on_claim_proposed(claim, client, self.now.mono);
+            if let Some(claim) = entry.claimed() {
+                self.judge.on_claim_proposed(&claim, self.now.mono);
             }
             let long = self.config.tuning.inline_bytes;
             self.pool.served(&client, weight, long, self.now.mono);

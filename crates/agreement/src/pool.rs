@@ -74,6 +74,16 @@ impl Entry {
         self.claim.map(|claim| claim.number)
     }
 
+    /// Its claim, if it is one, and since when this replica waits for it.
+    pub fn claimed(&self) -> Option<WaitingClaim> {
+        let claim = self.claim?;
+        Some(WaitingClaim {
+            client: self.request().client(),
+            number: claim.number,
+            since: claim.since + claim.grace,
+        })
+    }
+
     /// Whether it waits for a primary to order it.
     pub fn is_waiting(&self) -> bool {
         self.place == Place::Waiting

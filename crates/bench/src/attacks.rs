@@ -63,6 +63,7 @@ enum Case {
     FloodingReplica,
     SlowPrimary,
     LeapingPrimary,
+    DawdlingPrimary,
 }
 
 impl Case {
@@ -72,8 +73,15 @@ impl Case {
             Case::FloodingReplica,
             Case::SlowPrimary,
             Case::LeapingPrimary,
+            Case::DawdlingPrimary,
         ];
         by_clients.chain(others).collect()
+    }
+
+    /// Whether the primary attacks: it is left for good, so that each round takes a new group.
+    fn is_primary(self) -> bool {
+        use Case::{DawdlingPrimary, LeapingPrimary, SlowPrimary};
+        matches!(self, SlowPrimary | LeapingPrimary | DawdlingPrimary)
     }
 
     fn name(self) -> String {
@@ -84,6 +92,7 @@ impl Case {
             Case::FloodingReplica => "replica: floods".into(),
             Case::SlowPrimary => "primary: slow".into(),
             Case::LeapingPrimary => "primary: leaps".into(),
+            Case::DawdlingPrimary => "primary: dawdles".into(),
         }
     }
 }
@@ -178,8 +187,7 @@ impl<'a> Bench<'a> {
     }
 
     async fn group_of(&mut self, case: Case) -> Result<()> {
-        let is_primary = matches!(case, Case::SlowPrimary | Case::LeapingPrimary);
-        if !is_primary && !self.attacked.contains_key(&case.name()) {
+        if !case.is_primary() && !self.attacked.contains_key(&case.name()) {
             let group = Attacked::start(self.options, case).await?;
             self.attacked.insert(case.name(), group);
         }
@@ -228,7 +236,9 @@ impl<'a> Bench<'a> {
             Case::Peace => self.in_peace(round),
             Case::ByClients(attack) => self.by_clients(attack, round, peace).await,
             Case::FloodingReplica => self.flooding_replica(peace).await,
-            Case::SlowPrimary | Case::LeapingPrimary => self.slow_primary(case, peace).await,
+            Case::SlowPrimary | Case::LeapingPrimary | Case::DawdlingPrimary => {
+                self.slow_primary(case, peace).await
+            }
         };
         let measured = result.with_context(|| case.name())?;
         self.tell(case, round, &measured);
@@ -343,6 +353,7 @@ impl Attacked {
             Case::FloodingReplica => Some((FLOODER, Fault::Flood)),
             Case::SlowPrimary => Some((0, Fault::Slow)),
             Case::LeapingPrimary => Some((0, Fault::Leap)),
+            Case::DawdlingPrimary => Some((0, Fault::Dawdle)),
         };
         let attackers = match case {
             Case::ByClients(_) => ATTACKERS * options.rounds,

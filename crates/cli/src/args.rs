@@ -110,7 +110,7 @@ pub struct Up {
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
     /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, leap, corrupt-state, mutate, restless,
-    /// flood, mislead, shirk, starve, withhold. Repeatable.
+    /// flood, mislead, shirk, starve, withhold, dawdle. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
     pub fault: Vec<(u8, Fault)>,
     /// Make a new group without key holders: processes apart from the replicas that have the keys by which these are known, so that the keys of

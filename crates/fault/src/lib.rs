@@ -64,11 +64,13 @@ pub enum Fault {
     Starve,
     /// Follows the protocol, but of what replicas fetch from it they get the root of a state alone.
     Withhold,
+    /// As primary makes each proposal 15 ms late: less than messages may take where many processes share a machine.
+    Dawdle,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 13] = [
+    pub const ALL: [Fault; 14] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -82,6 +84,7 @@ impl Fault {
         Fault::Shirk,
         Fault::Starve,
         Fault::Withhold,
+        Fault::Dawdle,
     ];
 
     /// The name on the command line and in reports.
@@ -100,6 +103,7 @@ impl Fault {
             Fault::Shirk => "shirk",
             Fault::Starve => "starve",
             Fault::Withhold => "withhold",
+            Fault::Dawdle => "dawdle",
         }
     }
 }
@@ -142,6 +146,8 @@ pub type Sent<M> = Vec<(M, u64)>;
 
 /// The shortest and the longest delay of [`Fault::Slow`].
 const SLOW_MS: (u64, u64) = (300, 900);
+/// That of [`Fault::Dawdle`].
+const DAWDLE_MS: u64 = 15;
 
 /// What a faulty replica knows of its group.
 #[derive(Clone, Debug)]
@@ -216,6 +222,7 @@ impl Faulty {
             Fault::Shirk => shirk(message),
             Fault::Starve => self.starver.for_peer(&self.identity, message),
             Fault::Withhold => withhold(message),
+            Fault::Dawdle => dawdle(message),
         }
     }
 
@@ -231,7 +238,8 @@ impl Faulty {
             | Fault::Mislead
             | Fault::Shirk
             | Fault::Starve
-            | Fault::Withhold => now(message),
+            | Fault::Withhold
+            | Fault::Dawdle => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),
@@ -287,6 +295,12 @@ fn withhold(message: PeerMessage) -> Sent<PeerMessage> {
         | PeerMessage::Body(_) => Vec::new(),
         other => now(other),
     }
+}
+
+/// All at once but proposals.
+fn dawdle(message: PeerMessage) -> Sent<PeerMessage> {
+    let late = matches!(message, PeerMessage::PrePrepare(_));
+    Vec::from([(message, if late { DAWDLE_MS } else { 0 })])
 }
 
 fn now<M>(message: M) -> Sent<M> {

@@ -434,7 +434,8 @@ impl Knobs {
         let mut d = Dice::new(seed, 27);
         for (_, adversary) in &mut k.adversaries {
             if d.per_mille(100) {
-                *adversary = Adversary::Fault(d.pick(&[Fault::Starve, Fault::Withhold]));
+                *adversary =
+                    Adversary::Fault(d.pick(&[Fault::Starve, Fault::Withhold, Fault::Dawdle]));
             }
         }
         let mut d = Dice::new(seed, 3);

@@ -197,6 +197,8 @@ mutants! {
         "a primary keeps to a proposal that is too old for whoever has not heard of it" ""
     SuspectsRelayed "suspects-relayed"
         "what a backup passes on of a client with wrong MACs needs no signature" ""
+    LatenessForgiven "lateness-forgiven"
+        "a primary that delays each request for a few milliseconds is not left for that" "Aardvark, NSDI 2009; Prime, DSN 2008"
     SpoiltProposedAgain "spoilt-proposed-again"
         "a primary proposes anew, whenever it leads, what others could not tell to be its client's" ""
     ManyForgiven "many-forgiven"

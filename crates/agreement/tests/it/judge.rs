@@ -145,6 +145,34 @@ fn a_slow_primary_is_left() {
     }
 }
 
+/// What is too short to be blamed is too long if most claims wait for it: a primary that is late by some milliseconds each time is left, one that is so
+/// now and then is not. The sample is of seconds: however many claims come at a time, a stall is one of them.
+#[test]
+fn a_primary_that_is_a_little_late_is_left() {
+    let late = |rounds: u64, delay: fn(u64) -> Millis| {
+        let (mut replica, mut now) = acquainted(5);
+        for round in 0..rounds {
+            for part in 0..3 {
+                let number = 100 + 3 * round + part;
+                let seq = 21 + 3 * round + part;
+                watch(&mut replica, now, op(number)).unwrap();
+                let at = now + delay(round);
+                replica.handle(crate::support::at(at), Input::Tick).unwrap();
+                order(&mut replica, at, 0, seq, &[op(number)]);
+                if replica.standing().view > View(0) {
+                    return Some(round);
+                }
+                now = at + 5;
+            }
+            now += 270;
+        }
+        None
+    };
+    assert_eq!(late(60, |_| 4), None);
+    assert_eq!(late(60, |_| 15), Some(7));
+    assert_eq!(late(60, |round| if round % 3 == 0 { 20 } else { 2 }), None);
+}
+
 /// A primary that puts requests far ahead at once, and what leads there late, is as slow as one that delays them.
 #[test]
 fn a_gap_is_slowness() {

@@ -65,6 +65,27 @@ pub(super) fn slow_primary() -> Outcome {
     Ok(())
 }
 
+/// A primary that makes each proposal some milliseconds late, by no more than is forgiven at a moment, is left, whether one client asks or many; and the prompt one
+/// after it is kept.
+pub(super) fn dawdling_primary() -> Outcome {
+    for clients in [1, 12] {
+        let mut w = group(clients, |k| {
+            k.adversaries = vec![(ReplicaId(0), Adversary::Fault(Fault::Dawdle))];
+            k.timeout_ms = 2_500;
+            k.operations = 10_000;
+            k.window = 1;
+            k.think = (10_000, 40_000);
+            k.delay = (50, 300);
+        });
+        w.run_until("in another view", 12_000, |w| {
+            (1..4).all(|i| standing(w, i).view > View(0) && standing(w, i).active)
+        })?;
+        w.run_for(20_000)?;
+        assert!((1..4).all(|i| standing(&w, i).view == View(1)));
+    }
+    Ok(())
+}
+
 /// A primary that has something in flight far ahead all the time, while what leads there comes late, is as slow as one that delays all,
 /// and is left as soon.
 pub(super) fn leaping_primary() -> Outcome {

@@ -85,6 +85,7 @@ tests! {
     who_skips_numbers_keeps_nobody_away
     service_is_back_within_two_timeouts
     leaping_primary
+    dawdling_primary
     starving_primary
     a_client_and_a_replica_in_league
     old_requests_are_not_ordered

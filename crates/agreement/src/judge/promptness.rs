@@ -1,0 +1,135 @@
+//! Whether a primary orders what it is asked as soon as messages let it, going by what most claims of late had to wait.
+//!
+//! Blame needs waits of some length: below what it allows a primary could delay each request for ever, and most requests are not claims. So a sample of the claims is
+//! looked at, a few a second, and the one in the middle has to be quick. That a machine stands still now and then does not touch it; a primary that is slow all the
+//! time can't tell which requests are claims. There is nothing to compare it with but the others: Aardvark (NSDI 2009, 4.3) has primaries take turns, and asks of each
+//! what those before it gave. Here who seems slow is left, and if the next one is no better, more is allowed.
+
+use alloc::collections::VecDeque;
+
+use crate::Millis;
+
+/// Claims that are looked at, the newest of this view, and how many it takes.
+const SAMPLE: usize = 15;
+const ENOUGH: usize = 8;
+/// One in so long, so that what happens at a moment counts once.
+const APART_MS: Millis = 250;
+/// What the claim in the middle may wait in any case: as long as COMMITs are held to go along with others, and clocks here are in milliseconds.
+const PROMPT_MS: Millis = 4;
+/// Beyond what COMMIT took at its quickest without that, so many times: PRE-PREPARE has come, and the client may be nearer to this replica than to its primary.
+const TIMES: Millis = 3;
+/// The allowance doubles with each primary that was left for this, so often, and halves after so long without one.
+const DOUBLINGS: u32 = 6;
+const FORGIVEN_MS: Millis = 300_000;
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(crate) struct Promptness {
+    /// What claims waited, the newest last.
+    waits: VecDeque<Millis>,
+    /// When the last of them was proposed.
+    last: Millis,
+    /// Primaries left for this, and when the last was, or was forgiven.
+    left: (u32, Millis),
+}
+
+impl Promptness {
+    pub fn new(now: Millis) -> Promptness {
+        Promptness {
+            waits: VecDeque::new(),
+            last: now,
+            left: (0, now),
+        }
+    }
+
+    /// Another primary.
+    pub fn begin_view(&mut self) {
+        self.waits.clear();
+    }
+
+    /// The primary has proposed a claim that it knew by itself, and could have so long before.
+    pub fn on_proposed(&mut self, waited: Millis, now: Millis) {
+        if now < self.last + APART_MS {
+            return;
+        }
+        self.last = now;
+        if self.waits.len() == SAMPLE {
+            self.waits.pop_front();
+        }
+        self.waits.push_back(waited);
+    }
+
+    /// Whether the primary is too slow; `quickest`: what COMMIT took at its quickest of late.
+    pub fn is_late(&mut self, quickest: Millis, now: Millis) -> bool {
+        if now.saturating_sub(self.left.1) >= FORGIVEN_MS {
+            self.left = (self.left.0.saturating_sub(1), now);
+        }
+        if self.waits.len() < ENOUGH {
+            return false;
+        }
+        let allowance = PROMPT_MS + TIMES * quickest.saturating_sub(PROMPT_MS);
+        let allowance = allowance << self.left.0.min(DOUBLINGS);
+        let above = self.waits.iter().filter(|waited| **waited > allowance);
+        2 * above.count() > self.waits.len()
+    }
+
+    /// The primary is left for this.
+    pub fn on_left(&mut self, now: Millis) {
+        self.left = (self.left.0 + 1, now);
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.waits.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// After how many claims, each of which waits so long, a primary is left.
+    fn left_after(
+        it: &mut Promptness,
+        from: Millis,
+        waited: Millis,
+        quickest: Millis,
+    ) -> Option<u64> {
+        (1..100).find(|n| {
+            let now = from + n * APART_MS;
+            it.on_proposed(waited, now);
+            it.is_late(quickest, now)
+        })
+    }
+
+    /// Where the next primary is as slow, it is allowed twice as much, and so on; after some minutes half as much.
+    #[test]
+    fn what_all_need_is_allowed() {
+        let mut it = Promptness::new(0);
+        let mut now = 0;
+        for allowed in [4, 8, 16] {
+            assert_eq!(left_after(&mut it, now, allowed, 0), None);
+            it.begin_view();
+            now += 100_000;
+            assert_eq!(
+                left_after(&mut it, now, allowed + 1, 0),
+                Some(ENOUGH as u64)
+            );
+            it.on_left(now);
+            it.begin_view();
+        }
+        assert_eq!(left_after(&mut it, now, 32, 0), None);
+        it.begin_view();
+        now += FORGIVEN_MS;
+        assert_eq!(left_after(&mut it, now, 17, 0), Some(ENOUGH as u64));
+    }
+
+    /// What messages take is no slowness.
+    #[test]
+    fn what_commit_takes_is_allowed() {
+        let mut it = Promptness::new(0);
+        assert_eq!(left_after(&mut it, 0, 100, 36), None);
+        it.begin_view();
+        assert_eq!(left_after(&mut it, 100_000, 101, 36), Some(ENOUGH as u64));
+    }
+}
