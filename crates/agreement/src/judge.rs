@@ -143,14 +143,18 @@ impl Judge {
         (self.overtaken, self.is_unfair) = (None, false);
     }
 
-    /// The primary has proposed something at this place; it holds these sessions' requests.
+    /// The primary has proposed something at this place; it holds these sessions' requests, and `has_room` for more.
     pub fn on_proposed(
         &mut self,
         seq: Seq,
         sessions: impl Iterator<Item = SessionId>,
+        has_room: bool,
         now: Millis,
     ) {
         self.pipeline.on_proposed(seq, now);
+        if has_room {
+            self.promptness.on_roomy(now);
+        }
         self.shown.on_batch();
         let Some((_, counts)) = &mut self.overtaken else {
             return;
@@ -185,8 +189,8 @@ impl Judge {
     pub fn on_claim_proposed(&mut self, claim: &WaitingClaim, now: Millis) {
         if claim.number > self.relayed {
             self.shown.on_known(claim.client, now);
-            let waited = now.saturating_sub(claim.since.max(self.full_at));
-            self.promptness.on_proposed(waited, now);
+            let full_at = self.full_at;
+            self.promptness.on_proposed(claim.since, full_at, now);
         }
     }
 

@@ -134,21 +134,29 @@ impl Agreement {
             .requests
             .iter()
             .for_each(|d| self.pool.mark_ordered(d));
+        let mut cost = 0_usize;
         for digest in &m.batch.requests {
             let Some(entry) = self.pool.get(digest) else {
                 self.expect_content(m.seq);
+                cost = BATCH_BYTES;
                 continue;
             };
             let (client, weight) = (entry.request().client(), entry.request().weight());
+            let cost_here = self.pool.cost(entry);
             if let Some(claim) = entry.claimed() {
                 self.judge.on_claim_proposed(&claim, self.now.mono);
             }
             let long = self.config.tuning.inline_bytes;
             self.pool.served(&client, weight, long, self.now.mono);
+            cost = cost.saturating_add(cost_here);
         }
+        // A batch may have been closed for what is dear in it, or was next.
+        let few = self.config.tuning.batch_requests / 2;
+        let has_room = m.batch.requests.len() <= few && cost <= BATCH_BYTES / 4;
         let requests = m.batch.requests.iter();
         let sessions = requests.filter_map(|d| Some(self.pool.get(d)?.request().session()));
-        self.judge.on_proposed(m.seq, sessions, self.now.mono);
+        self.judge
+            .on_proposed(m.seq, sessions, has_room, self.now.mono);
         let slot = self.slots.entry(m.seq).or_default();
         slot.batches.insert(digest, Arc::new(m.batch));
         let view = m.view;

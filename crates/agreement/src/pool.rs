@@ -207,6 +207,12 @@ impl Pool {
         self.entries.get(digest)
     }
 
+    /// What a request costs in its batch: its bytes, and what the service reads and writes for it beyond those.
+    pub fn cost(&self, entry: &Entry) -> usize {
+        let size = size(entry.request(), self.work);
+        size.weight.saturating_add(size.work)
+    }
+
     /// Takes a request that is authentic.
     ///
     /// # Errors

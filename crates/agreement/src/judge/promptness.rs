@@ -12,6 +12,8 @@ use crate::Millis;
 /// Claims that are looked at, the newest of this view, and how many it takes.
 const SAMPLE: usize = 15;
 const ENOUGH: usize = 8;
+/// Batches that are remembered: some pipelines full.
+const BATCHES: usize = 64;
 /// One in so long, so that what happens at a moment counts once.
 const APART_MS: Millis = 250;
 /// What the claim in the middle may wait in any case: as long as COMMITs are held to go along with others, and clocks here are in milliseconds.
@@ -29,6 +31,8 @@ pub(crate) struct Promptness {
     waits: VecDeque<Millis>,
     /// When the last of them was proposed.
     last: Millis,
+    /// When batches of this view were proposed that had room for more.
+    roomy: VecDeque<Millis>,
     /// Primaries left for this, and when the last was, or was forgiven.
     left: (u32, Millis),
 }
@@ -38,6 +42,7 @@ impl Promptness {
         Promptness {
             waits: VecDeque::new(),
             last: now,
+            roomy: VecDeque::new(),
             left: (0, now),
         }
     }
@@ -45,14 +50,30 @@ impl Promptness {
     /// Another primary.
     pub fn begin_view(&mut self) {
         self.waits.clear();
+        self.roomy.clear();
     }
 
-    /// The primary has proposed a claim that it knew by itself, and could have so long before.
-    pub fn on_proposed(&mut self, waited: Millis, now: Millis) {
+    /// The primary has proposed a batch that had room for more.
+    pub fn on_roomy(&mut self, now: Millis) {
+        if self.roomy.len() == BATCHES {
+            self.roomy.pop_front();
+        }
+        self.roomy.push_back(now);
+    }
+
+    /// The primary has proposed a claim that it knew by itself, for which this replica waits since `since`; there was no place for another batch until `full_at`.
+    /// That excuses nobody who had room in a batch before that.
+    pub fn on_proposed(&mut self, since: Millis, full_at: Millis, now: Millis) {
         if now < self.last + APART_MS {
             return;
         }
         self.last = now;
+        let was_passed_over = |at: &Millis| (since + PROMPT_MS..now).contains(at);
+        let from = match self.roomy.iter().any(was_passed_over) {
+            true => since,
+            false => since.max(full_at),
+        };
+        let waited = now.saturating_sub(from);
         if self.waits.len() == SAMPLE {
             self.waits.pop_front();
         }
@@ -80,7 +101,7 @@ impl Promptness {
 
     /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.waits.len()
+        self.waits.len() + self.roomy.len()
     }
 }
 
@@ -97,7 +118,7 @@ mod tests {
     ) -> Option<u64> {
         (1..100).find(|n| {
             let now = from + n * APART_MS;
-            it.on_proposed(waited, now);
+            it.on_proposed(now - waited, 0, now);
             it.is_late(quickest, now)
         })
     }

@@ -173,6 +173,54 @@ fn a_primary_that_is_a_little_late_is_left() {
     assert_eq!(late(60, |round| if round % 3 == 0 { 20 } else { 2 }), None);
 }
 
+/// A primary that always has as much on its way as keeps it from proposing more, in batches with room for what waits, is as late as one that has nothing on
+/// its way.
+#[test]
+fn who_had_room_is_late() {
+    for (requests, is_left) in [(1, true), (40, false)] {
+        let (mut replica, mut now) = acquainted(5);
+        let (mut seq, mut open) = (21, Vec::new());
+        let mut propose = |replica: &mut Agreement, ms, requests: &[AuthRequest]| {
+            let proposal = pre_prepare(ms, seq, requests);
+            let (view, digest) = (View(0), proposal.batch.digest());
+            let _ = from_peer(replica, ms, 0, PeerMessage::PrePrepare(proposal));
+            open.push((Seq(seq), digest));
+            seq += 1;
+            // Two are always in flight.
+            if open.len() > 2 {
+                let (seq, digest) = open.remove(0);
+                sync(replica, ms);
+                for from in [0, 2, 3] {
+                    let commit = PeerMessage::Commit(Commit { view, seq, digest });
+                    let _ = from_peer(replica, ms, from, commit);
+                }
+            }
+        };
+        let mut others = 10_000;
+        for step in 0..216 {
+            now += 15;
+            // Each eighteenth batch has what was asked for 30 ms before, and the rest what others ask.
+            let round = 1_000 + step / 18;
+            let batch: Vec<AuthRequest> = match step % 18 {
+                8 => vec![op(round)],
+                _ => {
+                    others += requests;
+                    (others..others + requests).map(|n| op_of(51, n)).collect()
+                }
+            };
+            propose(&mut replica, now, &batch);
+            if step % 18 == 6 {
+                watch(&mut replica, now, op(round)).unwrap();
+            }
+            replica.handle(at(now), Input::Tick).unwrap();
+            if replica.standing().view > View(0) {
+                break;
+            }
+        }
+        assert_eq!(replica.standing().view > View(0), is_left, "{requests}");
+    }
+}
+
 /// A primary that puts requests far ahead at once, and what leads there late, is as slow as one that delays them.
 #[test]
 fn a_gap_is_slowness() {
