@@ -199,6 +199,7 @@ fn who_had_room_is_late() {
         let mut others = 10_000;
         for step in 0..216 {
             now += 15;
+            replica.handle(at(now), Input::Tick).unwrap();
             // Each eighteenth batch has what was asked for 30 ms before, and the rest what others ask.
             let round = 1_000 + step / 18;
             let batch: Vec<AuthRequest> = match step % 18 {
