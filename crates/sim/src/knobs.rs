@@ -172,9 +172,12 @@ impl Knobs {
             Workload::KeyValue => for_files(self.checkpoint_bytes),
             Workload::Files | Workload::Shared => self.checkpoint_bytes,
         };
+        let clients = self.clients.max(3);
         Knobs {
             workload: Workload::Shared,
-            clients: self.clients.max(3),
+            clients,
+            // Each has as much to do as the one or two in their place would have had: with a slow store and a checkpoint for each operation that takes long.
+            heal_within: self.heal_within * clients as u64 / self.clients.max(1) as u64,
             checkpoint_bytes,
             ..self
         }
