@@ -275,8 +275,8 @@ impl Agreement {
     /// signed. A replica that has just started, or whose link with the client has, may be without the key, and so it is for no longer than that
     /// lasts.
     pub(crate) fn suspect(&mut self, client: ClientId) {
-        // Guests sign in any case, and would only take the places of others.
-        if self.is_guest(&client) {
+        // Guests sign in any case, and whoever is made up would only take the places of others.
+        if !self.config.clients.contains(&client) {
             return;
         }
         let since_start = self.started + SETTLING_MS;
@@ -304,7 +304,10 @@ impl Agreement {
             let signed = matches!(known.auth, Authenticator::Signed(_));
             !signed && !known.auth.is_empty()
         });
-        let clients: Vec<ClientId> = unsigned.map(|known| known.request.client()).collect();
+        let clients = unsigned.map(|known| known.request.client());
+        let clients: Vec<ClientId> = clients
+            .filter(|client| self.config.clients.contains(client))
+            .collect();
         self.suspects.doubt(clients.into_iter(), self.now.mono);
     }
 

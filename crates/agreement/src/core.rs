@@ -685,7 +685,8 @@ impl Agreement {
         if over(self.content_due.map(|due| due.at)) {
             self.ask_for_content();
         }
-        let is_lost = self.active && (self.is_primary_lost() || self.is_primary_silent());
+        let is_lost = self.is_primary_lost() || self.is_primary_silent() || self.judge.is_late();
+        let is_lost = is_lost && self.active;
         if core::mem::replace(&mut self.told_loss, is_lost) != is_lost {
             // The others wait for this.
             self.next_status = self.now.mono;

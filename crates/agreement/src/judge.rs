@@ -11,6 +11,7 @@
 //!   primary with too much of it is left.
 //! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before, or
 //!   while two pipelines full of batches are proposed after the primary was shown it.
+//! - **Lateness**: most claims of late waited for some milliseconds ([`promptness`]), and f others say that the primary is no good.
 //! - **Loss**: the link with the primary's process is gone, and f others say the same.
 //! - **Silence**: it says nothing at all although a claim waits and was shown to it, and 2f others say the same: a process that
 //!   stands still keeps its links. That all who are correct must see it keeps a busy machine from changing views.
@@ -98,6 +99,7 @@ pub(crate) struct Judge {
     /// In tenths of milliseconds.
     blame: u64,
     promptness: Promptness,
+    is_late: bool,
     /// The oldest claim that waits to be ordered, and how many requests of each session were ordered since.
     overtaken: Option<(u64, HashMap<SessionId, u32, FixedState>)>,
     is_unfair: bool,
@@ -122,6 +124,7 @@ impl Judge {
             looked_at: now,
             blame: 0,
             promptness: Promptness::new(now),
+            is_late: false,
             overtaken: None,
             is_unfair: false,
             left: (0, now),
@@ -137,6 +140,7 @@ impl Judge {
         self.pipeline.begin_view(start, now);
         self.shown.begin_view();
         self.promptness.begin_view();
+        self.is_late = false;
         self.relayed = 0;
         self.oldest = None;
         (self.full_at, self.blame) = (now, 0);
@@ -185,13 +189,19 @@ impl Judge {
         }
     }
 
-    /// The primary has proposed a claim. If it was not shown to it, it knew by itself.
-    pub fn on_claim_proposed(&mut self, claim: &WaitingClaim, now: Millis) {
+    /// The primary has proposed a claim. If it was not shown to it, it knew by itself. `is_sample`: it is short, and waited for nothing else of its client's.
+    pub fn on_claim_proposed(&mut self, claim: &WaitingClaim, is_sample: bool, now: Millis) {
         if claim.number > self.relayed {
             self.shown.on_known(claim.client, now);
-            let full_at = self.full_at;
-            self.promptness.on_proposed(claim.since, full_at, now);
+            if is_sample {
+                self.promptness.on_proposed(claim, self.full_at, now);
+            }
         }
+    }
+
+    /// Whether most claims of late waited for longer than messages take.
+    pub fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// How many entries its tables have.
@@ -440,15 +450,19 @@ impl Agreement {
             return true;
         }
         let quickest = judge.pipeline.quickest();
-        let is_late = quickest.is_some_and(|quickest| judge.promptness.is_late(quickest, now));
-        if is_late && judge.knows_enough() && !is_behind && !is_on(Mutant::LatenessForgiven) {
-            judge.promptness.on_left(now);
-            return true;
-        }
+        let has_workers = self.pace.is_told();
+        let is_late =
+            quickest.is_some_and(|quickest| judge.promptness.is_late(quickest, has_workers, now));
+        judge.is_late =
+            is_late && judge.knows_enough() && !is_behind && !is_on(Mutant::LatenessForgiven);
         let said = self.statuses.iter().filter(|(from, (status, _))| {
             **from != self.primary() && status.view == self.view && status.primary_lost
         });
         let (said, f) = (said.count(), self.config.quorum.f());
+        if self.judge.is_late && said >= f {
+            self.judge.promptness.on_left(now);
+            return true;
+        }
         (self.is_primary_lost() && said >= f) || (self.is_primary_silent() && said >= 2 * f)
     }
 }

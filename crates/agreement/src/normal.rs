@@ -143,10 +143,12 @@ impl Agreement {
             };
             let (client, weight) = (entry.request().client(), entry.request().weight());
             let cost_here = self.pool.cost(entry);
-            if let Some(claim) = entry.claimed() {
-                self.judge.on_claim_proposed(&claim, self.now.mono);
-            }
             let long = self.config.tuning.inline_bytes;
+            if let Some((claim, is_next)) = entry.claimed() {
+                let is_sample = is_next && entry.request().op().len() <= long;
+                self.judge
+                    .on_claim_proposed(&claim, is_sample, self.now.mono);
+            }
             self.pool.served(&client, weight, long, self.now.mono);
             cost = cost.saturating_add(cost_here);
         }

@@ -40,6 +40,11 @@ impl Pace {
         }
     }
 
+    /// Whether there are workers, so that batches may be held back.
+    pub fn is_told(&self) -> bool {
+        self.is_told
+    }
+
     /// All operations up to a place are done.
     pub fn on_done(&mut self, done: Seq) {
         self.is_told = true;

@@ -74,14 +74,15 @@ impl Entry {
         self.claim.map(|claim| claim.number)
     }
 
-    /// Its claim, if it is one, and since when this replica waits for it.
-    pub fn claimed(&self) -> Option<WaitingClaim> {
+    /// Its claim, if it is one, and whether nothing else of its client was ordered since this replica waits for it.
+    pub fn claimed(&self) -> Option<(WaitingClaim, bool)> {
         let claim = self.claim?;
-        Some(WaitingClaim {
+        let waiting = WaitingClaim {
             client: self.request().client(),
             number: claim.number,
             since: claim.since + claim.grace,
-        })
+        };
+        Some((waiting, !claim.was_served))
     }
 
     /// Whether it waits for a primary to order it.

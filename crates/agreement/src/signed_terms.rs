@@ -10,8 +10,8 @@ use crate::Millis;
 
 /// How long a client that has sent wrong MACs must sign what it asks; twice as long each time that this comes again.
 const SUSPECT_MS: Millis = 60_000;
-/// The longest, after five times.
-const LONGEST_MS: Millis = 32 * SUSPECT_MS;
+/// The longest. A primary can make correct clients look like suspects, which should not sign for long.
+const LONGEST_MS: Millis = 8 * SUSPECT_MS;
 /// The most clients that are remembered.
 pub(crate) const MAX_SUSPECTS: usize = 4096;
 /// With so many that came to be suspects within [`LATELY_MS`] all clients must sign for [`SUSPECT_MS`]: who has the keys of many would else have
@@ -30,7 +30,7 @@ pub(crate) struct SignedTerms {
 /// What is known of a client.
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
-    /// When it was last seen to send wrong MACs.
+    /// When it was last seen to send wrong MACs though it did not have to sign.
     seen: Millis,
     /// Whether that was its own doing, or somebody's: not that this replica had just started.
     counts: bool,
@@ -46,7 +46,11 @@ impl SignedTerms {
         let Some(known) = self.entry(client, now) else {
             return;
         };
-        (known.seen, known.counts) = (now, counts);
+        // Who must sign already costs nothing more.
+        let is_new = now >= known.until;
+        if is_new {
+            (known.seen, known.counts) = (now, counts);
+        }
         if now < settles {
             // A client that is new would else cost view after view until then, and so would the next one.
             known.until = known.until.max(settles);
@@ -61,7 +65,7 @@ impl SignedTerms {
         }
         let lately = |s: &&Suspect| s.counts && now < s.seen + LATELY_MS;
         let many = self.suspects.values().filter(lately).count() >= MANY;
-        if many && !is_on(Mutant::ManyForgiven) {
+        if is_new && many && !is_on(Mutant::ManyForgiven) {
             self.everyone = now + SUSPECT_MS;
         }
     }

@@ -28,7 +28,7 @@ use crate::digest::{Content, Digest};
 /// The most entries in a leaf above the lowest level. Part of the format.
 pub const LEAF_MAX: usize = 16;
 /// The longest path, in bytes. Part of the format. Who may write chooses keys, and all keys of one place are in one leaf, which has to fit in
-/// a message: with 4 bytes some hours of search would fill one beyond that, with 16 nobody finds even two.
+/// a message: with 4 bytes some hours of search would fill one beyond that, with 16 it takes 2^64 tries to find two, and nobody finds as many as fill one.
 pub const DEPTH: usize = 16;
 
 const LEAF: u8 = 1;

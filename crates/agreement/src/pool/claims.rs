@@ -20,6 +20,8 @@ pub(super) struct Claim {
     pub(super) since: Millis,
     /// How much longer it may take than another's: its client was served with something large before.
     pub(super) grace: Millis,
+    /// Whether something else of its client has been ordered since: then it may wait behind that client's other requests.
+    pub(super) was_served: bool,
 }
 
 impl Claim {
@@ -27,6 +29,7 @@ impl Claim {
         Claim {
             since: now,
             grace: 0,
+            was_served: false,
             ..self
         }
     }
@@ -57,6 +60,7 @@ impl Pool {
                 number: self.last_claim,
                 since: now,
                 grace: 0,
+                was_served: false,
             });
             let client = entry.request().client();
             self.claims.insert(self.last_claim, *digest);
@@ -114,7 +118,13 @@ impl Pool {
         let Some(entry) = self.entries.get_mut(&digest) else {
             return;
         };
-        if entry.place != Place::Waiting || entry.request().op().len() <= long {
+        if entry.place != Place::Waiting {
+            return;
+        }
+        if entry.request().op().len() <= long {
+            if let Some(claim) = &mut entry.claim {
+                claim.was_served = true;
+            }
             return;
         }
         self.last_claim += 1;
@@ -122,6 +132,7 @@ impl Pool {
             number: self.last_claim,
             since: now,
             grace: (weight / BYTES_PER_MS).min(MOST_GRACE_MS) as Millis,
+            was_served: true,
         });
         self.claims.remove(&number);
         self.claims.insert(self.last_claim, digest);

@@ -276,7 +276,7 @@ tagged! {
         /// The newest certificate of another replica that the sender has seen: with a newer one than its own link's a client knows that
         /// link for one that a stolen key has made.
         5 => Certificate(alloc::boxed::Box<EpochCertificate>),
-        /// The sender leads, and takes nothing of this client for now but what is signed.
+        /// The sender takes nothing of this client for now but what is signed. Clients go by it if it leads.
         6 => Unsigned(Unsigned),
     }
 }
