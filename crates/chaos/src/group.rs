@@ -33,6 +33,8 @@ pub struct Group {
     file: GroupFile,
     replicas: Vec<Replica>,
     byzantine: Option<(u8, String)>,
+    /// Against whom there may be evidence.
+    misbehaving: Option<u8>,
     workers: u16,
     verifiers: u16,
     sealers: u16,
@@ -99,6 +101,7 @@ impl Group {
             file,
             replicas,
             byzantine: knobs.byzantine.map(|(id, fault)| (id, fault.to_string())),
+            misbehaving: knobs.misbehaving(),
             workers: knobs.workers,
             verifiers: knobs.verifiers,
             sealers: knobs.sealers,
@@ -291,7 +294,7 @@ impl Group {
         Ok(())
     }
 
-    /// Fails if a replica has not said that its log was damaged. It has been started since.
+    /// Fails if a correct replica has not said that its log was damaged. It has been started since, and recovered.
     ///
     /// # Errors
     /// The replica, and its last words.
@@ -300,6 +303,14 @@ impl Group {
             let Some(said) = replica.must_tell.take() else {
                 continue;
             };
+            // Nobody has waited for it.
+            if self
+                .byzantine
+                .as_ref()
+                .is_some_and(|(id, _)| *id == replica.id)
+            {
+                continue;
+            }
             let path = log_path(&self.directory, replica.id);
             let words = std::fs::read(&path)?;
             let words = String::from_utf8_lossy(&words[said as usize..]);
@@ -353,7 +364,6 @@ impl Group {
     /// # Errors
     /// Where, and what.
     pub fn check_traces(&self) -> Result<()> {
-        let faulty = self.byzantine.as_ref().map(|(id, _)| *id);
         for replica in &self.replicas {
             let path = self.log(replica.id);
             let log = std::fs::read(&path).unwrap_or_default();
@@ -363,7 +373,7 @@ impl Group {
             }
             for name in names_in(&data(&self.directory, replica.id).join("evidence")) {
                 let accused = name.split('-').next().and_then(|id| id.parse().ok());
-                if accused.is_none() || accused != faulty {
+                if accused.is_none() || accused != self.misbehaving {
                     bail!("replica {} keeps {name}, against a correct one", replica.id);
                 }
             }

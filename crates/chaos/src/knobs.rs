@@ -14,6 +14,8 @@ pub struct Knobs {
     pub replicas: u8,
     /// The one that misbehaves, and how.
     pub byzantine: Option<(u8, Fault)>,
+    /// The one whose log may lose its end, where none misbehaves otherwise.
+    pub forgetful: Option<u8>,
     /// Whether all messages are signed.
     pub signed: bool,
     /// Threads that execute operations.
@@ -56,6 +58,7 @@ impl Knobs {
         if let Some(replicas) = wanted.replicas {
             self.replicas = replicas;
             self.byzantine = self.byzantine.map(|(id, kind)| (id % replicas, kind));
+            self.forgetful = self.forgetful.map(|id| id % replicas);
         }
         if let Some(mounts) = wanted.mounts
             && means.mounts
@@ -71,9 +74,12 @@ impl Knobs {
         let replicas = if dice.percent(15) { 7 } else { 4 };
         let faulty = dice.below(u64::from(replicas)) as u8;
         let kind = dice.pick(&Fault::ALL);
+        let byzantine = dice.percent(50).then_some((faulty, kind));
+        let forgets = byzantine.is_none() && Dice::new(seed, 4).percent(50);
         Knobs {
             replicas,
-            byzantine: dice.percent(50).then_some((faulty, kind)),
+            byzantine,
+            forgetful: forgets.then_some(faulty),
             signed: dice.percent(25),
             workers: dice.pick(&[0, 0, 3]),
             clients: dice.range(2, 6) as u8,
@@ -96,6 +102,16 @@ impl Knobs {
         }
     }
 
+    /// The one that counts as misbehaving all the time.
+    pub fn misbehaving(&self) -> Option<u8> {
+        self.byzantine.map(|(id, _)| id).or(self.forgetful)
+    }
+
+    /// How many others may lose what they have written, at a time.
+    pub fn rots(&self) -> u8 {
+        (self.replicas - 1) / 3 - u8::from(self.misbehaving().is_some())
+    }
+
     /// Everyone who has links through proxies, beside the replicas.
     pub fn members(&self) -> u8 {
         self.clients + self.mounts
@@ -107,6 +123,9 @@ impl fmt::Display for Knobs {
         write!(f, "{} replicas", self.replicas)?;
         if let Some((id, fault)) = self.byzantine {
             write!(f, " (replica {id}: {fault})")?;
+        }
+        if let Some(id) = self.forgetful {
+            write!(f, " (replica {id} forgets)")?;
         }
         let signed = if self.signed { "signed" } else { "MACs" };
         write!(
@@ -136,6 +155,11 @@ mod tests {
         assert!(
             all.iter()
                 .any(|k| k.byzantine.is_none() && k.replicas == 7 && k.signed)
+        );
+        assert!(all.iter().any(|k| k.forgetful.is_some() && k.rots() == 0));
+        assert!(
+            all.iter()
+                .any(|k| k.misbehaving().is_none() && k.rots() > 0)
         );
         assert!(all.iter().any(|k| k.mounts == 2 && k.workers > 0));
         assert!(all.iter().any(|k| k.signed && k.verifiers > 1));

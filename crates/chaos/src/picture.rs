@@ -155,6 +155,7 @@ mod tests {
             clients: 3,
             disks: true,
             rots: 1,
+            forgetful: None,
         };
         let schedule = Schedule::draw(3, 40_000, &cast);
         let lanes = lanes(&schedule.acts);

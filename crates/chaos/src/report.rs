@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::history::Operation;
-use crate::schedule::{Fault, Schedule, Trouble};
+use crate::schedule::{Fault, Rotten, Schedule, Trouble};
 
 /// One round.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -123,7 +123,10 @@ fn kind(fault: &Fault) -> &'static str {
         Fault::Pause { .. } => "pause",
         Fault::FullDisk { .. } => "full disk",
         Fault::CutWrite { .. } => "cut write",
-        Fault::Rot { .. } => "rot",
+        Fault::Rot { what, .. } => match what {
+            Rotten::LogEnd => "lost end of a log",
+            Rotten::Log | Rotten::State | Rotten::Blobs => "rot",
+        },
         Fault::Network { trouble, both, .. } => match (trouble, both) {
             (Trouble::Hold, true) => "hold",
             (Trouble::Hold, false) => "hold one way",

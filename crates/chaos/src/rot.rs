@@ -11,6 +11,8 @@ use crate::schedule::Rotten;
 
 /// What a mark of the log begins with. Whatever stands before the last one was safe on the disk (docs/design.md).
 const MARK: &[u8] = b"quorate log mark";
+/// The longest end that a log loses, of one segment.
+const END_BYTES: usize = 64 << 10;
 
 /// Changes some of what a replica, which does not run, has written in its directory: see [`crate::schedule::Fault::Rot`]. Whether
 /// there was anything.
@@ -19,27 +21,41 @@ const MARK: &[u8] = b"quorate log mark";
 /// Those of the file system.
 pub fn damage(data: &Path, what: Rotten, at_per_mille: u64, every: u64) -> Result<bool> {
     let (directory, ending, every) = match what {
-        Rotten::Log => (data.join("log"), ".wal", 0),
+        Rotten::Log | Rotten::LogEnd => (data.join("log"), ".wal", 0),
         Rotten::State => (data.to_owned(), "state.redb", every),
         Rotten::Blobs => (data.join("blobs"), "", every),
     };
     for path in newest_first(&directory, ending)? {
         let reading = || format!("can't read {}", path.display());
         let bytes = fs::read(&path).with_context(reading)?;
+        // A segment that is kept ready has no mark.
+        let mark = last_mark(&bytes);
         let length = match what {
-            // A segment that is kept ready has no mark.
-            Rotten::Log => last_mark(&bytes).unwrap_or(0),
+            Rotten::Log => mark.unwrap_or(0),
+            Rotten::LogEnd => mark.map_or(0, |_| used(&bytes)),
             Rotten::State | Rotten::Blobs => bytes.len(),
         };
         if length == 0 {
             continue;
         }
-        let first = length * at_per_mille as usize / 1000;
-        let step = if every == 0 { length } else { every as usize };
+        let of = |length: usize| length * at_per_mille as usize / 1000;
+        let (first, step) = match what {
+            Rotten::LogEnd => (length - of(END_BYTES.min(length)), 1),
+            _ if every == 0 => (of(length), length),
+            _ => (of(length), every as usize),
+        };
         let file = File::options().write(true).open(&path)?;
+        let writing = || format!("can't write {}", path.display());
+        if what == Rotten::LogEnd {
+            // As before it was used.
+            let zeros = vec![0; length - first];
+            file.write_all_at(&zeros, first as u64)
+                .with_context(writing)?;
+            return Ok(true);
+        }
         for at in (first..length).step_by(step) {
             file.write_all_at(&[bytes[at] ^ 0x20], at as u64)
-                .with_context(|| format!("can't write {}", path.display()))?;
+                .with_context(writing)?;
         }
         return Ok(true);
     }
@@ -65,9 +81,13 @@ fn newest_first(directory: &Path, ending: &str) -> Result<Vec<PathBuf>> {
 }
 
 fn last_mark(bytes: &[u8]) -> Option<usize> {
-    let last = bytes.iter().rposition(|byte| *byte != 0)?;
-    let used = &bytes[..=last];
+    let used = &bytes[..used(bytes)];
     used.windows(MARK.len()).rposition(|window| window == MARK)
+}
+
+fn used(bytes: &[u8]) -> usize {
+    let last = bytes.iter().rposition(|byte| *byte != 0);
+    last.map_or(0, |last| last + 1)
 }
 
 #[cfg(test)]
@@ -98,6 +118,9 @@ mod tests {
         assert!(last.len() == 1 && (160..166).contains(&last[0]), "{last:?}");
         assert!(changed(segment(1), &log).is_empty());
         assert!(changed(segment(3), &[0; 1000]).is_empty());
+        assert!(damage(data, Rotten::LogEnd, 900, 0).expect("it is written"));
+        let left = fs::read(segment(2)).expect("a segment");
+        assert_eq!((used(&left), used(&log)), (27, 262));
         assert!(damage(data, Rotten::State, 500, 100).expect("it is written"));
         let many = changed(data.join("state.redb"), &[0; 1000]);
         assert_eq!(many, [500, 600, 700, 800, 900]);

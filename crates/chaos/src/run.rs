@@ -223,7 +223,8 @@ async fn one_group(
             replicas: knobs.replicas,
             clients: knobs.members(),
             disks: knobs.disks,
-            rots: (knobs.replicas - 1) / 3 - u8::from(knobs.byzantine.is_some()),
+            rots: knobs.rots(),
+            forgetful: knobs.forgetful,
         };
         let length = settings.round.as_millis() as u64;
         at.schedule = match &settings.schedule {

@@ -69,6 +69,9 @@ pub enum Rotten {
     State,
     /// Large contents.
     Blobs,
+    /// The end of the log, which is gone, as with a disk that has told lies about what it has written: the replica may not notice, and
+    /// speak against what it has said.
+    LogEnd,
 }
 
 /// A fault and its time, in milliseconds from the start of the schedule.
@@ -102,6 +105,8 @@ pub struct Cast {
     pub disks: bool,
     /// How often a replica may lose what it has written: it may count as one that misbehaves until it has recovered.
     pub rots: u8,
+    /// The one whose log may lose its end unnoticed, and so counts as one that misbehaves all the time.
+    pub forgetful: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,12 +124,16 @@ enum Kind {
     CutWrite,
     Outage,
     Rot,
+    Forget,
 }
 
 /// How long a client must be away for its session to be lost, and so for the outcome of what it asked for not to be known.
 const OUTAGE_MS: u64 = 55_000;
 
-const KINDS: [Kind; 13] = [
+/// How long a replica's process is left alone after a fault of it, in milliseconds.
+const REST_MS: u64 = 300;
+
+const KINDS: [Kind; 14] = [
     Kind::Kill,
     Kind::KillMany,
     Kind::Pause,
@@ -138,6 +147,7 @@ const KINDS: [Kind; 13] = [
     Kind::CutWrite,
     Kind::Outage,
     Kind::Rot,
+    Kind::Forget,
 ];
 
 impl Schedule {
@@ -231,11 +241,17 @@ impl Draw<'_> {
                     what,
                     at_per_mille: self.dice.below(1000),
                     every: match what {
-                        Rotten::Log => 0,
                         Rotten::State | Rotten::Blobs => self.dice.pick(&[0, 4096]),
+                        Rotten::Log | Rotten::LogEnd => 0,
                     },
                 }
             }
+            Kind::Forget => Fault::Rot {
+                replica: self.take_this(self.cast.forgetful?, at, end)?,
+                what: Rotten::LogEnd,
+                at_per_mille: self.dice.below(1000),
+                every: 0,
+            },
             Kind::Partition => {
                 let all = self.everyone();
                 let side: Vec<bool> = all.iter().map(|_| self.dice.percent(50)).collect();
@@ -287,9 +303,18 @@ impl Draw<'_> {
         })
     }
 
+    /// This replica, if its process is free in this time.
+    fn take_this(&mut self, replica: u8, at: u64, end: u64) -> Option<u8> {
+        let until = &mut self.busy_until[usize::from(replica)];
+        let is_free = *until <= at;
+        if is_free {
+            *until = end + REST_MS;
+        }
+        is_free.then_some(replica)
+    }
+
     /// So many replicas whose processes are free in this time, or fewer; none if there are none.
     fn take(&mut self, count: usize, at: u64, end: u64) -> Option<Vec<u8>> {
-        const REST_MS: u64 = 300;
         let free = (0..self.cast.replicas).filter(|r| self.busy_until[usize::from(*r)] <= at);
         let free: Vec<u8> = free.collect();
         let taken = self.dice.some(&free, count);
@@ -402,6 +427,7 @@ impl fmt::Display for Fault {
                     Rotten::Log => "log",
                     Rotten::State => "state",
                     Rotten::Blobs => "blobs",
+                    Rotten::LogEnd => return write!(f, "cut the end of the log of {replica}"),
                 };
                 write!(
                     f,
@@ -431,6 +457,7 @@ mod tests {
         clients: 5,
         disks: true,
         rots: 1,
+        forgetful: Some(2),
     };
 
     /// Equal seeds give equal schedules, others give others; all is over at the end, and no process is hit twice at a time.
@@ -450,15 +477,21 @@ mod tests {
             assert_eq!(schedule, Schedule::draw(seed, 40_000, &CAST));
             assert_ne!(schedule, Schedule::draw(seed + 1, 40_000, &CAST));
             let mut busy = [0; 4];
-            let is_rot = |act: &&Act| matches!(act.fault, Fault::Rot { .. });
-            assert!(schedule.acts.iter().filter(is_rot).count() <= 1);
+            let mut rots = 0;
             for act in &schedule.acts {
                 assert!(act.start_ms < act.end_ms && act.end_ms <= 40_000);
                 let hit = match &act.fault {
                     Fault::Kill { replicas } | Fault::Pause { replicas } => replicas.clone(),
-                    Fault::FullDisk { replica, .. }
-                    | Fault::CutWrite { replica, .. }
-                    | Fault::Rot { replica, .. } => vec![*replica],
+                    Fault::Rot { replica, what, .. } => {
+                        match what {
+                            Rotten::LogEnd => assert_eq!(*replica, 2),
+                            Rotten::Log | Rotten::State | Rotten::Blobs => rots += 1,
+                        }
+                        vec![*replica]
+                    }
+                    Fault::FullDisk { replica, .. } | Fault::CutWrite { replica, .. } => {
+                        vec![*replica]
+                    }
                     Fault::Network { from, to, .. } => {
                         assert!(!from.is_empty() && !to.is_empty());
                         Vec::new()
@@ -470,6 +503,7 @@ mod tests {
                     *until = act.end_ms;
                 }
             }
+            assert!(rots <= 1, "seed {seed}: {schedule}");
             seen += &schedule.to_string();
         }
         for words in [
@@ -487,6 +521,7 @@ mod tests {
             "rot one byte of the log",
             "rot many bytes of the state",
             "of the blobs",
+            "cut the end of the log of 2",
         ] {
             assert!(seen.contains(words), "no {words:?} in 200 schedules");
         }

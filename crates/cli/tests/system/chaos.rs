@@ -41,6 +41,7 @@ fn torment(seed: u64, byzantine: Option<(u8, Fault)>, signed: bool, mounts: u8) 
     settings.knobs = Some(Knobs {
         replicas: 4,
         byzantine,
+        forgetful: None,
         signed,
         workers: 0,
         verifiers: if signed { 2 } else { 0 },
