@@ -26,6 +26,8 @@ pub const FOR_TESTS: &[Need] = &[
     ("setpriv", "util-linux"),
     ("pkill", "procps"),
     ("setfacl", "acl"),
+    // Has the kernel refuse a replica's reads, writes and syncs.
+    ("strace", "strace"),
     // A TPM that is a program, and what the command is built with to speak to one.
     ("swtpm", "swtpm"),
     ("/usr/include/tss2/tss2_esys.h", "libtss2-dev"),
