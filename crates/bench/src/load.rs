@@ -217,7 +217,7 @@ impl Fleet {
     /// Puts a load on the group and measures. Blocks this thread meanwhile, which is the load's alone.
     ///
     /// # Errors
-    /// Where the group does not answer, or answers wrongly.
+    /// Where the group does not answer, at first or while it is measured, or answers wrongly.
     pub fn measure(&mut self, group: &Running, load: &Load, window: Window) -> Result<Sample> {
         self.connect(group, load.clients)?;
         // What was left of the load before.
@@ -242,9 +242,16 @@ impl Fleet {
         drive.records.counts = true;
         drive.during(window.measured)?;
         drive.until_an_answer()?;
-        // Without any there is nothing to tell.
+        // A short measurement on a slow machine may have had none yet.
         drive.go_on(PATIENCE, |records| !records.latencies_ns.is_empty())?;
         drive.records.counts = false;
+        if drive.records.latencies_ns.is_empty() {
+            bail!(
+                "no answers while it was measured, nor in {} s more{}",
+                PATIENCE.as_secs(),
+                group.last_words()
+            );
+        }
         let seconds = since.elapsed().as_secs_f64();
         let replica_cpu = cpu::total(group.pids())? - replicas;
         let client_cpu = cpu::seconds(std::process::id())? - own;

@@ -117,16 +117,30 @@ fn the_attacks_run() {
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     let rows = report["attacks"].as_array().unwrap();
     let names: Vec<_> = rows.iter().filter_map(|r| r["attack"].as_str()).collect();
-    for name in [
+    let expected = [
         "peace",
         "clients: repeats",
-        "clients: wrong MACs",
         "clients: watches",
+        "clients: garbage",
+        "clients: giants",
+        "clients: sessions",
+        "clients: deaf",
         "strangers",
+        "clients: greedy",
+        "clients: wrong MACs",
         "replica: floods",
         "primary: slow",
-    ] {
-        assert!(names.contains(&name), "{names:?}");
+        "primary: leaps",
+        "primary: dawdles",
+    ];
+    assert_eq!(names, expected);
+    for row in rows {
+        let rounds = row["rounds"].as_array().unwrap();
+        let is_answered = |round: &Value| round["figures"]["ops_per_s"].as_f64() > Some(0.0);
+        assert!(
+            !rounds.is_empty() && rounds.iter().all(is_answered),
+            "{row:?}"
+        );
     }
 }
 
