@@ -73,6 +73,32 @@ struct Catch {
     hunter: &'static str,
     run: u64,
     failure: Failure,
+    /// What the same run came to with no mutant in the code. Where that is a failure as well, it is no catch.
+    without: Result<(), Failure>,
+}
+
+/// The mutants that were not found.
+#[derive(Default)]
+struct Missed {
+    survivors: Vec<&'static str>,
+    /// Where what was to find one fails without it: that, and which one was hunted.
+    broken: Vec<String>,
+}
+
+impl Missed {
+    fn told(self) -> Result<(), String> {
+        let mut said = self.broken;
+        if !self.survivors.is_empty() {
+            said.push(format!(
+                "survived: {}. The suite has a hole: mend it",
+                self.survivors.join(", ")
+            ));
+        }
+        match said.is_empty() {
+            true => Ok(()),
+            false => Err(said.join("\n")),
+        }
+    }
 }
 
 fn parse(args: &[String]) -> Result<Arguments, String> {
@@ -199,26 +225,15 @@ pub fn main(args: &[String]) -> Result<(), String> {
     let kinds = kinds.filter(|kind| mutants.iter().any(|m| m.hunt() == *kind));
     let tests = kinds.map(|kind| Ok((kind, suites::build(kind)?)));
     let tests = tests.collect::<Result<Tests, String>>()?;
-    let survivors = runs::quietly(|| hunt_all(&mutants, &args, &tests))?;
-    match survivors.as_slice() {
-        [] => Ok(()),
-        alive => Err(format!(
-            "survived: {}. The suite has a hole: mend it",
-            alive.join(", ")
-        )),
-    }
+    runs::quietly(|| hunt_all(&mutants, &args, &tests))?.told()
 }
 
-/// Gives the names of those that were not found.
+/// Gives those that were not found.
 #[allow(clippy::disallowed_methods)] // For people, who want to know what takes long.
-fn hunt_all(
-    mutants: &[Mutant],
-    args: &Arguments,
-    tests: &Tests,
-) -> Result<Vec<&'static str>, String> {
+fn hunt_all(mutants: &[Mutant], args: &Arguments, tests: &Tests) -> Result<Missed, String> {
     let style = ProgressStyle::with_template("[{elapsed_precise}] {pos}/{len} {msg}");
     let bar = ProgressBar::new(mutants.len() as u64).with_style(style.map_err(|e| e.to_string())?);
-    let mut survivors = Vec::new();
+    let mut missed = Missed::default();
     if !args.json {
         println!("| mutant | bug | source | found by | run | what did not hold | s |");
         println!("|---|---|---|---|---|---|---|");
@@ -226,7 +241,6 @@ fn hunt_all(
     for &mutant in mutants {
         bar.set_message(mutant.name());
         let started = Instant::now();
-        switch(Some(mutant));
         let hunters = hunters(args, mutant, tests);
         let wanted = |h: &&Hunter| args.by.as_deref().is_none_or(|by| by == h.name);
         let found = hunters.iter().filter(wanted).find_map(|hunter| {
@@ -237,28 +251,48 @@ fn hunt_all(
             };
             hunt(hunter, threads, &bar, mutant)
         });
-        switch(None);
         let seconds = started.elapsed().as_secs_f64();
         bar.suspend(|| report(mutant, found.as_ref(), seconds, args.json));
-        if found.is_none() {
-            survivors.push(mutant.name());
+        match &found {
+            None => missed.survivors.push(mutant.name()),
+            Some(found) => missed.broken.extend(found.broken(mutant)),
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(survivors)
+    Ok(missed)
 }
 
-/// Runs until one fails; gives the first that does.
+/// Runs with a mutant until one fails; gives the first that does, after the same without.
 fn hunt(hunter: &Hunter<'_>, threads: usize, bar: &ProgressBar, mutant: Mutant) -> Option<Catch> {
     let begun = |run| bar.set_message(format!("{}: {} {run}", mutant.name(), hunter.name));
-    let (run, failure) = runs::first_failure(0..hunter.runs, threads, &hunter.run, begun)?;
+    switch(Some(mutant));
+    let first = runs::first_failure(0..hunter.runs, threads, &hunter.run, begun);
+    switch(None);
+    let (run, failure) = first?;
+    let without = match mutant.hunt() {
+        Hunt::Group => (hunter.run)(run),
+        // These have been run without any when they were built.
+        Hunt::Rules | Hunt::Execution | Hunt::Credentials => Ok(()),
+    };
     let hunter = hunter.name;
     Some(Catch {
         hunter,
         run,
         failure,
+        without,
     })
+}
+
+impl Catch {
+    /// What to say where it is none.
+    fn broken(&self, mutant: Mutant) -> Option<String> {
+        let failure = self.without.as_ref().err()?;
+        let (hunter, run, mutant) = (self.hunter, self.run, mutant.name());
+        Some(format!(
+            "{hunter} {run}, which fails with {mutant} in the code, fails without a bug in it as well: {failure}"
+        ))
+    }
 }
 
 fn report(mutant: Mutant, found: Option<&Catch>, seconds: f64, json: bool) {
@@ -268,13 +302,18 @@ fn report(mutant: Mutant, found: Option<&Catch>, seconds: f64, json: bool) {
         .and_then(|w| w.lines().next())
         .unwrap_or("nothing");
     let what: String = what.chars().take(90).collect();
-    let hunter = found.map_or("SURVIVED", |f| f.hunter);
+    let hunter = match found {
+        None => "SURVIVED",
+        Some(found) if found.without.is_err() => "NO CATCH",
+        Some(found) => found.hunter,
+    };
     if json {
         let line = serde_json::json!({
             "mutant": mutant.name(),
             "bug": mutant.bug(),
             "source": mutant.source(),
-            "caught_by": found.map(|f| f.hunter),
+            "caught_by": found.filter(|f| f.without.is_ok()).map(|f| f.hunter),
+            "fails_without_it": found.is_some_and(|f| f.without.is_err()),
             "run": found.map(|f| f.run),
             "what": found.map(|_| what),
             "seconds": seconds,
