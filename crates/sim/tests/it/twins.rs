@@ -49,6 +49,19 @@ fn cuts_of_three_views() {
     run(plan, (0..plan.count()).step_by(17));
 }
 
+/// One twin of seven, and all ways to cut one view in two.
+#[test]
+fn all_cuts_of_one_view_of_seven_with_one_twin() {
+    let plan = Plan {
+        replicas: 7,
+        twins: 1,
+        views: 1,
+        phases: 1,
+    };
+    assert_eq!(plan.count(), 7 * 128);
+    run(plan, 0..plan.count());
+}
+
 /// Any two twins of seven, and the ways to cut one view in two: each eleventh, which has all pairs.
 #[test]
 fn cuts_of_one_view_of_seven() {
