@@ -152,7 +152,8 @@ fn clippy() -> Result<(), String> {
 /// In the dev profile: its checks of overflow and its debug assertions are a part of what is looked for.
 fn sim() -> Result<(), String> {
     lab::run(&["sim", "--seeds", "0..5000"])?;
-    lab::run(&["sim", "--guests", "--seeds", "0..500"])
+    lab::run(&["sim", "--guests", "--seeds", "0..500"])?;
+    lab::run(&["sim", "--by-round", "--seeds", "0..1000"])
 }
 
 /// The small scenarios of the model, whole.

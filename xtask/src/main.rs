@@ -26,7 +26,9 @@ cargo xtask bpf [--check]                      makes the router's programs for t
 cargo xtask fuzz [--mutations N] [TARGET]...   the fuzz targets' corpus and mutations of it, without a fuzzer
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
+    --by-round                                 calm groups of four instead, in which one replica is faulty by round
     --guests                                   the same seeds with an owner and guests, who are taken back
+    --memory                                   the same seeds with clients that flood: replicas' memory stays bounded
 cargo xtask recoveries --seeds A..B            an intruder, or all replicas recover in turn; --help for all
 cargo xtask twins [--sample N]                 runs schedules in which replicas run twice; --help for all
 cargo xtask model [--quick] [--only NAME]      explores the agreement core exhaustively; --help for all

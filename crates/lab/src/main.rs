@@ -21,6 +21,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const USAGE: &str = "\
 cargo xtask sim --seeds A..B [--threads N]     runs seeds; stops at the first failure
 cargo xtask sim --seed N [--trace]             runs one seed, printing each event
+    --by-round                                 calm groups of four instead, in which one replica is faulty by round
     --guests                                   the same seeds with an owner and guests, who are taken back
     --memory                                   the same seeds with clients that flood: replicas' memory stays bounded
     --keep-going                               tells of all failures

@@ -179,7 +179,13 @@ fn hunters<'a>(args: &Arguments, mutant: Mutant, tests: &'a Tests) -> Vec<Hunter
         Hunter {
             name: "byround",
             runs: args.seeds,
-            run: Box::new(|seed| quorate_sim::run_by_round(seed).result.map(drop)),
+            run: Box::new(|seed| {
+                let options = Options {
+                    by_round: true,
+                    ..Options::default()
+                };
+                quorate_sim::run(seed, options).result.map(drop)
+            }),
         },
     ]
 }

@@ -15,6 +15,7 @@ struct Arguments {
     seed: Option<u64>,
     threads: Option<usize>,
     trace: bool,
+    by_round: bool,
     guests: bool,
     memory: bool,
     keep_going: bool,
@@ -34,6 +35,7 @@ fn parse(args: &[String]) -> Result<Arguments, String> {
             "--seed" => out.seed = Some(number(value()?)?),
             "--threads" => out.threads = Some(number(value()?)? as usize),
             "--trace" => out.trace = true,
+            "--by-round" => out.by_round = true,
             "--guests" => out.guests = true,
             "--memory" => out.memory = true,
             "--keep-going" => out.keep_going = true,
@@ -53,6 +55,7 @@ pub fn main(args: &[String]) -> Result<(), String> {
     let args = parse(args)?;
     let options = Options {
         trace: args.trace,
+        by_round: args.by_round,
         guests: args.guests,
         memory: args.memory,
     };

@@ -42,6 +42,9 @@ pub use world::{Stats, World};
 pub struct Options {
     /// Print one line for each event.
     pub trace: bool,
+    /// In place of all that a seed draws else: a group to which nothing happens but that one replica is faulty by round
+    /// ([`rounds::process`]).
+    pub by_round: bool,
     /// Whatever the seed says of the service and of clients: files, their owner, and guests.
     pub guests: bool,
     /// Beside that, clients that flood; and after each step it is looked what replicas have in memory.
@@ -53,6 +56,8 @@ pub struct Options {
 pub struct Report {
     /// Its seed.
     pub seed: u64,
+    /// How the seed was run.
+    pub options: Options,
     /// What it cost, or what did not hold.
     pub result: Result<Stats, Failure>,
     /// When it ended, in microseconds of virtual time.
@@ -84,19 +89,14 @@ impl fmt::Display for Report {
                 writeln!(f, "{:#?}", self.knobs)?;
                 let ms = self.time_us as f64 / 1000.0;
                 writeln!(f, "seed {seed} fails at {ms} ms. {failure}")?;
-                let guests = match self.knobs.workload {
-                    knobs::Workload::Shared => " --guests",
-                    knobs::Workload::KeyValue | knobs::Workload::Files => "",
-                };
-                let floods = if self.knobs.floods > 0 {
-                    " --memory"
-                } else {
-                    ""
-                };
-                write!(
-                    f,
-                    "Replay: cargo xtask sim --seed {seed}{guests}{floods} --trace"
-                )
+                let given = [
+                    (self.options.by_round, " --by-round"),
+                    (self.options.guests, " --guests"),
+                    (self.options.memory, " --memory"),
+                ];
+                let given = given.iter().filter(|(is_given, _)| *is_given);
+                let given: String = given.map(|(_, option)| *option).collect();
+                write!(f, "Replay: cargo xtask sim --seed {seed}{given} --trace")
             }
         }
     }
@@ -118,22 +118,16 @@ pub fn run(seed: u64, options: Options) -> Report {
 }
 
 fn attempt(seed: u64, options: Options, sink: Sink) -> Report {
-    let mut knobs = Knobs::draw(seed);
+    let mut knobs = match options.by_round {
+        true => Knobs::by_round(seed),
+        false => Knobs::draw(seed),
+    };
     if options.guests {
         knobs = knobs.with_guests();
     }
     if options.memory {
         knobs = knobs.with_floods(seed);
     }
-    attempt_with(seed, knobs, sink)
-}
-
-/// Runs a group to which nothing happens but that one replica is faulty by round ([`rounds::process`]).
-pub fn run_by_round(seed: u64) -> Report {
-    attempt_with(seed, Knobs::by_round(seed), Sink::None)
-}
-
-fn attempt_with(seed: u64, knobs: Knobs, sink: Sink) -> Report {
     let mut world = World::new(seed, knobs.clone(), sink);
     let result = catch_unwind(AssertUnwindSafe(|| {
         world.begin_storm();
@@ -143,6 +137,7 @@ fn attempt_with(seed: u64, knobs: Knobs, sink: Sink) -> Report {
     let result = result.unwrap_or_else(|panic| Err(Failure::panicked(&*panic)));
     Report {
         seed,
+        options,
         result,
         time_us: world.now_ms() * 1000,
         trace_hash: world.trace_hash(),

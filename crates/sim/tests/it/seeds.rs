@@ -50,6 +50,19 @@ fn a_few_seeds_with_floods() {
     }
 }
 
+/// Calm groups in which one replica is faulty by round, and nothing else is.
+#[test]
+fn seeds_by_round() {
+    let options = Options {
+        by_round: true,
+        ..Options::default()
+    };
+    for seed in 0..300 {
+        let report = run(seed, options);
+        assert!(report.result.is_ok(), "{report}");
+    }
+}
+
 /// A few seeds with every test run; `cargo xtask sim` runs many.
 #[test]
 fn a_few_seeds() {
