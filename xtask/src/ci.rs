@@ -153,7 +153,9 @@ fn clippy() -> Result<(), String> {
 fn sim() -> Result<(), String> {
     lab::run(&["sim", "--seeds", "0..5000"])?;
     lab::run(&["sim", "--guests", "--seeds", "0..500"])?;
-    lab::run(&["sim", "--by-round", "--seeds", "0..1000"])
+    lab::run(&["sim", "--by-round", "--seeds", "0..1000"])?;
+    // Replicas that flood are drawn here alone. Memory is looked at after each step, so a seed takes a second.
+    lab::run(&["sim", "--memory", "--seeds", "0..16"])
 }
 
 /// The small scenarios of the model, whole.
