@@ -673,7 +673,7 @@ impl Agreement {
         } else if is_bad {
             self.start_view_change(self.view.next());
         } else if over(self.request_deadline()) {
-            if self.others_are_ahead() {
+            if self.others_are_ahead() && self.judge.may_wait_anew(self.executed) {
                 // A correct replica has committed what this one has not: the primary works and this one is slow. To leave the
                 // view would take its vote from the group and help nobody.
                 self.pool.wait_anew(self.now.mono);

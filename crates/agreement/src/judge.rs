@@ -70,6 +70,8 @@ const SILENCE_MS: Millis = 120;
 /// After more views than this that began nothing, one has its time before another replica's word ends it. To follow one that recovers takes
 /// two or three.
 const FEW_FAILED: u32 = 3;
+/// How often in a row patience that is over may begin anew because others are ahead, while nothing is executed here.
+const EXCUSED: u32 = 4;
 /// How long a lost link may take to come back.
 const LOST_MS: Millis = 50;
 /// Requests of one session that may overtake a claim: a window that was in flight before it, one that followed while the claim
@@ -106,6 +108,8 @@ pub(crate) struct Judge {
     /// Primaries left for their slowness, and when the last was, or was forgiven.
     left: (u32, Millis),
     stood_still_at: Option<Millis>,
+    /// What this replica had executed when it last was the slow one itself, and how often in a row that was so in this view.
+    excused: (Seq, u32),
     shown: Shown,
     /// Since when links with other replicas that stood before are gone.
     lost: BTreeMap<ReplicaId, Millis>,
@@ -129,6 +133,7 @@ impl Judge {
             is_unfair: false,
             left: (0, now),
             stood_still_at: None,
+            excused: (Seq(0), 0),
             shown: Shown::default(),
             lost: BTreeMap::new(),
             hash: FixedState::with_seed(seed),
@@ -145,6 +150,18 @@ impl Judge {
         self.oldest = None;
         (self.full_at, self.blame) = (now, 0);
         (self.overtaken, self.is_unfair) = (None, false);
+        self.excused.1 = 0;
+    }
+
+    /// Whether a replica that is behind others, and has executed so much, may wait for longer. One of the f+1 that say that they are ahead
+    /// may be the primary, and the only one beside it that is: then nobody brings what is missing, and the others have to leave.
+    pub fn may_wait_anew(&mut self, executed: Seq) -> bool {
+        let (before, times) = self.excused;
+        self.excused = match before == executed {
+            true => (before, times.saturating_add(1)),
+            false => (executed, 1),
+        };
+        self.excused.1 <= EXCUSED
     }
 
     /// The primary has proposed something at this place; it holds these sessions' requests, and `has_room` for more.

@@ -318,6 +318,20 @@ fn a_replica_that_others_are_ahead_of_stays() {
     }
 }
 
+/// One of those f+1 may be the primary, and the other the only one to which it let anything commit: nobody else can bring what is
+/// missing, and a group whose others stayed for this stood still for ever. So who executes nothing all the while leaves in the end.
+#[test]
+fn who_is_behind_and_stays_so_leaves() {
+    let mut replica = fresh(1);
+    let waits = signed_request(1, Bytes::from_static(b"waits"));
+    from_client(&mut replica, 0, waits).unwrap();
+    for from in [0, 2] {
+        from_peer(&mut replica, 1, from, status(0, true, 5)).unwrap();
+    }
+    wait(&mut replica, 500, 20 * TIMEOUT_MS);
+    assert_eq!(replica.standing().view, View(1));
+}
+
 /// A replica that waits alone in a later view is followed after a second, since the group lacks its vote; but not
 /// again within a minute, since a faulty one may pretend.
 #[test]

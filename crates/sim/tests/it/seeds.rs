@@ -50,14 +50,15 @@ fn a_few_seeds_with_floods() {
     }
 }
 
-/// Calm groups in which one replica is faulty by round, and nothing else is.
+/// Calm groups in which one replica is faulty by round, and nothing else is. In the last three a primary let batches commit at one other alone,
+/// and the two that were behind stayed for ever.
 #[test]
 fn seeds_by_round() {
     let options = Options {
         by_round: true,
         ..Options::default()
     };
-    for seed in 0..300 {
+    for seed in (0..300).chain([1745, 8571, 10427]) {
         let report = run(seed, options);
         assert!(report.result.is_ok(), "{report}");
     }
