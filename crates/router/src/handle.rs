@@ -137,8 +137,10 @@ pub fn stub_of(name: &[u8]) -> Option<(Bucket, Fh)> {
     }
     let bucket = u32::from_str_radix(bucket, 16).ok()?;
     let byte = |at: usize| u8::from_str_radix(key.get(at..at + 2)?, 16).ok();
-    let key: Option<Vec<u8>> = (0..key.len()).step_by(2).map(byte).collect();
-    Some((Bucket(bucket), key?.into()))
+    let stub: Option<Vec<u8>> = (0..key.len()).step_by(2).map(byte).collect();
+    let (bucket, stub) = (Bucket(bucket), stub?);
+    // Numbers have other forms as well, which are no names of ours.
+    (target_name(bucket, &stub) == name).then(|| (bucket, stub.into()))
 }
 
 #[cfg(test)]
@@ -191,6 +193,9 @@ mod tests {
             "00000001-a",
             "00000001-zz",
             "0000000g-aa",
+            "+0000001-aa",
+            "00000001-+a",
+            "00000001-AA",
         ] {
             assert_eq!(stub_of(name.as_bytes()), None, "{name}");
         }
