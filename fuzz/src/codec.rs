@@ -5,6 +5,8 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use quorate_agreement::Record;
 use quorate_files::Op;
+use quorate_ledger::{fuzzing as ledger, op};
+use quorate_net::fuzzing::{Answer, Ask, MAX_TALK_BYTES};
 use quorate_state::tree::{DEPTH, Node};
 use quorate_wire::evidence::Kept;
 use quorate_wire::message::{ClientMessage, Outcome, PeerMessage, ReplicaMessage};
@@ -104,6 +106,34 @@ pub fn statement(data: &[u8]) {
     }
 }
 
+/// What a replica asks of its key holder, and what it is told. Whatever is one has room in what either side reads.
+pub fn key_holder(data: &[u8]) {
+    one_form::<Ask>(data);
+    one_form::<Answer>(data);
+    let is_either = Ask::from_slice(data).is_ok() || Answer::from_slice(data).is_ok();
+    assert!(!is_either || data.len() <= MAX_TALK_BYTES);
+}
+
+/// What a router asks of a coordinator's group, and what it is told.
+pub fn ledger_op(data: &[u8]) {
+    one_form::<op::Op>(data);
+    one_form::<op::Reply>(data);
+}
+
+/// What a replica of such a group keeps. The first byte says which kind.
+pub fn ledger_record(data: &[u8]) {
+    let Some((&kind, rest)) = data.split_first() else {
+        return;
+    };
+    match kind % 5 {
+        0 => one_form::<ledger::Counters>(rest),
+        1 => one_form::<ledger::Router>(rest),
+        2 => one_form::<ledger::Holder>(rest),
+        3 => one_form::<ledger::Intent>(rest),
+        _ => one_form::<op::Value>(rest),
+    }
+}
+
 /// Nodes of the partition tree. The first byte says how many of the next ones are the path.
 pub fn tree_node(data: &[u8]) {
     let Some((&length, rest)) = data.split_first() else {
@@ -112,7 +142,9 @@ pub fn tree_node(data: &[u8]) {
     let Some((path, node)) = rest.split_at_checked(usize::from(length) % (DEPTH + 2)) else {
         return;
     };
-    if let Ok(read) = Node::decode(path, Bytes::copy_from_slice(node)) {
+    let bytes = Bytes::copy_from_slice(node);
+    let most = MEMORY_AT_LEAST + MEMORY_PER_BYTE * node.len();
+    if let Ok(read) = crate::within(most, || Node::decode(path, bytes)) {
         assert_eq!(&read.encode()[..], node);
         let _ = read.count();
     }

@@ -1,7 +1,7 @@
 //! What the fuzz targets do with their input. Each takes any bytes, and panics where Quorate does what it must not.
 //!
 //! [`codec`]: encodings. [`credential`]: credentials. [`links`]: frames, handshakes and calls over NFS. [`disk`]: files. [`transfer`]: pieces of a state. [`service`]:
-//! operations. [`replica`] and [`group`]: sequences of inputs to agreement cores.
+//! operations. [`ledger`]: what routers share. [`router`]: calls and replies that go through one. [`replica`] and [`group`]: sequences of inputs to agreement cores.
 
 mod choices;
 pub mod codec;
@@ -9,9 +9,11 @@ pub mod credential;
 pub mod disk;
 pub mod group;
 mod host;
+pub mod ledger;
 pub mod links;
 mod peers;
 pub mod replica;
+pub mod router;
 pub mod service;
 pub mod transfer;
 
@@ -48,6 +50,13 @@ pub const TARGETS: &[Target] = &[
     target("evidence", codec::evidence, 20),
     target("statement", codec::statement, 10),
     target("credential", credential::credential, 20),
+    target("key_holder", codec::key_holder, 1),
+    target("ledger_op", codec::ledger_op, 1),
+    target("ledger_record", codec::ledger_record, 1),
+    target("router_handle", router::handle, 1),
+    target("router_call", router::call, 1),
+    target("router_reply", router::reply, 1),
+    target("router_record", router::record, 1),
     target("tree_node", codec::tree_node, 1),
     target("frame", codec::frame, 1),
     target("nfs", links::nfs, 1),
@@ -59,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     target("store", disk::store, 500),
     target("transfer", transfer::transfer, 10),
     target("service", service::service, 20),
+    target("ledger", ledger::ledger, 20),
     target("replica", replica::replica, 50),
     target("group", group::group, 100),
 ];

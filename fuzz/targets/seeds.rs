@@ -13,22 +13,28 @@ use quorate_credential::{Chain, armour};
 use quorate_files::op::{Lookup, Place, SetAttr, Target, Write};
 use quorate_files::{Action, Answer, Ino, Nothing, Op, Who};
 use quorate_fuzz::credential::support::{Raw, assemble};
+use quorate_net::fuzzing::{self as talk, Wanted, Whose};
 use quorate_net::group::{Files, Group, Purpose};
-use quorate_state::tree::{Child, Entry, Node};
+use quorate_state::tree::{Child, DEPTH, Entry, Node, place};
 use quorate_wire::evidence::{Evidence, Kept, TwoMessages, TwoNewViews, TwoViewChanges};
 use quorate_wire::frame;
 use quorate_wire::message::{
     NewView, PeerMessage, Prepare, SignedMessage, SignedNewView, SignedViewChange, ViewChange,
 };
 use quorate_wire::{
-    Digest, Encode, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, View,
+    Digest, Encode, EpochCertificate, KeyPair, LogIndex, RecoveryStatement, ReplicaId, Seq, Time,
+    View,
 };
 
+mod ledgers;
+mod routers;
 #[path = "../../crates/wire/tests/it/support/mod.rs"]
 mod support;
 
 /// Seeds of each target.
 const EACH: usize = 64;
+/// Of messages more, so that there are some of each kind.
+const MESSAGES: usize = 256;
 
 fn main() -> std::io::Result<()> {
     messages("peer_message", support::peer_message())?;
@@ -47,36 +53,47 @@ fn main() -> std::io::Result<()> {
         (support::vote(), support::batch(), support::request()),
         (support::view_change(), support::new_view()),
     );
-    samples(parts, |i, ((vote, batch, request), (change, new_view))| {
-        let content = Some(Content {
-            batch,
-            requests: vec![request],
-        });
-        let (seq, digest) = (vote.seq, vote.digest);
-        let record = match i % 6 {
-            0 => Record::PrePrepared(PrePrepared { vote, content }),
-            1 => Record::Prepared(vote),
-            2 => Record::Committed(CommittedRecord {
-                seq,
-                digest,
-                content,
-            }),
-            3 => Record::Stable(StableRecord { seq, root: digest }),
-            4 => Record::Changing(change),
-            _ => {
-                let proofs = vec![change];
-                Record::Entered(Entered { new_view, proofs }.into())
-            }
-        };
-        write("record", i, &record.to_bytes())?;
-        let mut segment = Vec::new();
-        frame::write(&mut segment, LogIndex(i as u64), &record.to_bytes());
-        frame::write(&mut segment, LogIndex(i as u64 + 1), b"next");
-        segment.resize(segment.len() + i, 0);
-        write("frame", i, &segment)
-    })?;
+    samples(
+        EACH,
+        parts,
+        |i, ((vote, batch, request), (change, new_view))| {
+            let content = Some(Content {
+                batch,
+                requests: vec![request],
+            });
+            let (seq, digest) = (vote.seq, vote.digest);
+            let record = match i % 10 {
+                0 => Record::PrePrepared(PrePrepared { vote, content }),
+                1 => Record::Prepared(vote),
+                2 => Record::Committed(CommittedRecord {
+                    seq,
+                    digest,
+                    content,
+                }),
+                3 => Record::Stable(StableRecord { seq, root: digest }),
+                4 => Record::Changing(change),
+                5 => Record::Checkpoint(StableRecord { seq, root: digest }),
+                6 => Record::Recovering(Time(seq.0)),
+                7 => Record::Epochs(vec![1, seq.0]),
+                8 => Record::Fetching(StableRecord { seq, root: digest }),
+                _ => {
+                    let proofs = vec![change];
+                    Record::Entered(Entered { new_view, proofs }.into())
+                }
+            };
+            write("record", i, &record.to_bytes())?;
+            let mut segment = Vec::new();
+            frame::write(&mut segment, LogIndex(i as u64), &record.to_bytes());
+            frame::write(&mut segment, LogIndex(i as u64 + 1), b"next");
+            segment.resize(segment.len() + i, 0);
+            write("frame", i, &segment)
+        },
+    )?;
     ops()?;
     nodes()?;
+    holders()?;
+    ledgers::all()?;
+    routers::all()?;
     groups()?;
     machines()?;
     links()?;
@@ -187,7 +204,7 @@ fn evidence() -> std::io::Result<()> {
 
 /// Scripts of choices: any bytes are one.
 fn machines() -> std::io::Result<()> {
-    for target in ["replica", "group", "transfer"] {
+    for target in ["replica", "group", "transfer", "ledger"] {
         for i in 0..EACH {
             let length = 40 + 4 * i;
             let script: Vec<u8> = (0..length).map(|at| noise(i * 1000 + at)).collect();
@@ -218,7 +235,9 @@ fn noise(number: usize) -> u8 {
         .to_be_bytes()[0]
 }
 
-const OPERATIONS: usize = 24;
+const OPERATIONS: usize = 48;
+/// The highest tag of an action.
+const ACTIONS: u8 = 44;
 
 /// Operations that have something to do on a small volume, one after the other.
 fn operation(number: usize) -> Vec<u8> {
@@ -246,7 +265,7 @@ fn operation(number: usize) -> Vec<u8> {
         n => {
             // The rest by their tags, with fields that often fit: a parent, a name, a mode.
             let mut bytes = Encode::to_bytes(&Who::root());
-            bytes.push((3 + number + n) as u8 % 28 + 1);
+            bytes.push((3 + number + n) as u8 % ACTIONS + 1);
             bytes.extend(1_u64.to_le_bytes());
             name(number).encode(&mut bytes);
             bytes.extend(0o644_u32.to_le_bytes());
@@ -297,24 +316,28 @@ fn disks() -> std::io::Result<()> {
 }
 
 fn write(target: &str, number: usize, bytes: &[u8]) -> std::io::Result<()> {
-    let directory = Path::new("work").join(target);
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = home.join("work").join(target);
     fs::create_dir_all(&directory)?;
     fs::write(directory.join(format!("seed-{number:03}")), bytes)
 }
 
 fn samples<S: Strategy>(
+    count: usize,
     strategy: S,
     mut each: impl FnMut(usize, S::Value) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
     let mut runner = TestRunner::deterministic();
-    (0..EACH).try_for_each(|i| {
+    (0..count).try_for_each(|i| {
         let tree = strategy.new_tree(&mut runner);
         each(i, tree.expect("no value is filtered out").current())
     })
 }
 
 fn messages<T: Encode>(target: &str, strategy: impl Strategy<Value = T>) -> std::io::Result<()> {
-    samples(strategy, |i, message| write(target, i, &message.to_bytes()))
+    samples(MESSAGES, strategy, |i, message| {
+        write(target, i, &message.to_bytes())
+    })
 }
 
 fn ops() -> std::io::Result<()> {
@@ -347,33 +370,63 @@ fn ops() -> std::io::Result<()> {
         write("op", i, &Op::new(who, action).to_bytes())?;
     }
     // One of each tag, its fields left out: the fuzzer fills them in.
-    for tag in 1..=28_u8 {
+    for tag in 1..=ACTIONS {
         let who = Encode::to_bytes(&Who::root());
         write("op", 100 + usize::from(tag), &[&who[..], &[tag]].concat())?;
     }
     Ok(())
 }
 
+/// Nodes at paths of each length that there may be, and of one more.
 fn nodes() -> std::io::Result<()> {
-    let entry = |byte| Entry {
-        key: Bytes::copy_from_slice(&[byte]),
-        value: Digest::ZERO,
-    };
+    let value = Digest::ZERO;
+    let entry = |key: Bytes| Entry { key, value };
     let child = |byte| Child {
         byte,
-        digest: Digest::ZERO,
+        digest: value,
         count: 20,
     };
-    let nodes = [
-        Node::EMPTY,
-        Node::Leaf((0..5).map(entry).collect()),
-        Node::Inner((0..5).map(child).collect()),
-    ];
-    for (i, node) in nodes.iter().enumerate() {
-        write("tree_node", i, &[&[0][..], &node.encode()].concat())?;
-        write("tree_node", 10 + i, &[&[1, 7][..], &node.encode()].concat())?;
+    let key = Bytes::from_static(b"k");
+    let to = [&place(&key)[..], &[0]].concat();
+    for length in 0..=DEPTH + 1 {
+        let nodes = [
+            Node::EMPTY,
+            Node::Leaf(vec![entry(key.clone())]),
+            Node::Inner((0..3).map(child).collect()),
+        ];
+        for (i, node) in nodes.iter().enumerate() {
+            let input = [&[length as u8], &to[..length], &node.encode()].concat();
+            write("tree_node", 3 * length + i, &input)?;
+        }
     }
-    Ok(())
+    let some = (0..5).map(|n| entry(Bytes::from(vec![n])));
+    let input = [&[0][..], &Node::Leaf(some.collect()).encode()].concat();
+    write("tree_node", 3 * (DEPTH + 2), &input)
+}
+
+/// What a replica and its key holder say to each other.
+fn holders() -> std::io::Result<()> {
+    let (identity, epoch) = (KeyPair::from_seed(&[1; 32]), KeyPair::from_seed(&[2; 32]));
+    let (group, replica) = (Digest([7; 32]), ReplicaId(2));
+    let wanted = [Wanted::Certificate(epoch.public()), Wanted::Recovery(())];
+    for (i, statement) in wanted.into_iter().enumerate() {
+        let ask = talk::Ask {
+            group,
+            replica,
+            statement,
+        };
+        write("key_holder", i, &ask.to_bytes())?;
+    }
+    let certificate = EpochCertificate::sign(&identity, group, replica, 3, epoch.public());
+    let recovery = RecoveryStatement::sign(&identity, group, replica, 4);
+    let answers = [
+        talk::Answer::Certificate(certificate),
+        talk::Answer::Recovery(recovery),
+        talk::Answer::NotMine(Whose { group, replica }),
+        talk::Answer::TooOften(1500),
+    ];
+    let mut all = answers.iter().enumerate();
+    all.try_for_each(|(i, answer)| write("key_holder", 10 + i, &answer.to_bytes()))
 }
 
 fn groups() -> std::io::Result<()> {

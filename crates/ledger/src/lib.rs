@@ -14,6 +14,8 @@
 
 extern crate alloc;
 
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod op;
 mod records;
 mod service;

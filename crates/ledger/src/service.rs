@@ -239,7 +239,8 @@ fn begin_intent(txn: &mut Txn<'_>, call: &Call, begin: Begin) -> Outcome {
     for held in &begin.keys {
         match holder(txn, held)? {
             Some(mut found) if found.epoch == begin.epoch => {
-                found.intents += 1;
+                // So high it is in a damaged state alone: what is open at a time is bounded.
+                found.intents = found.intents.saturating_add(1);
                 set_holder(txn, held, &found);
             }
             _ => return Ok(Err(Refused::NotHeld(()))),

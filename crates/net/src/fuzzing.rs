@@ -7,6 +7,11 @@ use quorate_wire::EpochCertificate;
 
 use crate::frame::{Deframer, Length};
 
+pub use crate::holder::talk::{Answer, Ask, Wanted, Whose};
+
+/// The longest of what a replica and its key holder say to each other.
+pub const MAX_TALK_BYTES: usize = crate::holder::MAX_BYTES as usize;
+
 /// Cuts a stream that comes in pieces into messages; and whether it may go on or end so.
 pub fn cut<'a>(
     max_bytes: usize,

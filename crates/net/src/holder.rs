@@ -17,7 +17,7 @@ mod client;
 mod counter;
 mod pace;
 mod server;
-mod talk;
+pub(crate) mod talk;
 mod vault;
 
 use std::io::{self, Read};
@@ -34,7 +34,7 @@ pub use server::{Holder, HolderError};
 pub use vault::{FileVault, Vault, VaultError};
 
 /// The longest ask or answer; a longer one is none.
-const MAX_BYTES: u64 = 256;
+pub(crate) const MAX_BYTES: u64 = 256;
 /// How long an ask may take to come, and an answer: a disk that is busy with other things makes it wait.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

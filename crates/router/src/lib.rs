@@ -21,6 +21,8 @@ pub mod buckets;
 pub mod config;
 pub mod coordinator;
 pub mod fence;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod handle;
 pub mod intent;
 pub mod journal;

@@ -3,7 +3,7 @@
 mod mount;
 mod reply;
 mod space;
-mod straight;
+pub(crate) mod straight;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -103,6 +103,29 @@ impl<'a> Call<'a> {
             shape,
         })
     }
+
+    /// As a server gets it that calls the object `called`, from after its number on, in the name of these ids.
+    fn write(&self, w: &mut Writer, ids: (u32, u32, &[u32]), called: &[u8]) {
+        upstream::head(w, (call::PROGRAM, call::VERSION), self.procedure, ids);
+        w.opaque(called);
+        match (self.shape.listed, self.rest.split_last_chunk::<4>()) {
+            (Some((_, bytes)), Some((rest, _))) => {
+                w.fixed(rest);
+                w.u32(bytes);
+            }
+            _ => w.fixed(self.rest),
+        }
+    }
+}
+
+/// For the fuzz targets: a record as it would be passed on to a server that calls its object `called`, with its number, in the caller's own name.
+pub(crate) fn passed_on(record: &[u8], most: usize, called: &[u8]) -> Option<Vec<u8>> {
+    let call = Call::read(record, most)?;
+    let mut w = Writer::default();
+    w.u32(call.xid);
+    let ids = (call.uid, call.gid, &call.groups[..call.count]);
+    call.write(&mut w, ids, called);
+    Some(w.out)
 }
 
 trait Words {
@@ -245,18 +268,7 @@ impl<L: Log + Debug + 'static> Proxy<L> {
                 _passage: passage,
             })
         };
-        let write = |w: &mut Writer| {
-            let ids = (uid, gid, &groups[..count]);
-            upstream::head(w, (call::PROGRAM, call::VERSION), call.procedure, ids);
-            w.opaque(called);
-            match (call.shape.listed, call.rest.split_last_chunk::<4>()) {
-                (Some((_, bytes)), Some((rest, _))) => {
-                    w.fixed(rest);
-                    w.u32(bytes);
-                }
-                _ => w.fixed(call.rest),
-            }
-        };
+        let write = |w: &mut Writer| call.write(w, (uid, gid, &groups[..count]), called);
         // As it came: what changes nothing may go twice.
         let datagrams = match peer.is_datagram && !matches!(call.procedure, WRITE | COMMIT) {
             true => server.datagrams(),
@@ -308,7 +320,7 @@ impl<L: Log + Debug + 'static> Passed for OnItsWay<L> {
 }
 
 /// Whether the results of a LOOKUP are a stub, or can't be told from one.
-fn is_to_be_followed(results: &[u8]) -> Read<bool> {
+pub(crate) fn is_to_be_followed(results: &[u8]) -> Read<bool> {
     let r = &mut View::new(results);
     if r.u32()? != 0 {
         return Ok(false);
