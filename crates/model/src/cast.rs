@@ -35,6 +35,11 @@ fn key(number: u8) -> KeyPair {
     KeyPair::from_seed(&[number + 1; 32])
 }
 
+/// Who asks for what goes to a place: each another, since replicas wait for one request of a client at a time.
+fn client(place: u64) -> KeyPair {
+    key(49 + place as u8)
+}
+
 /// The group, its clients' requests, and the batches that anyone may propose.
 #[derive(Debug)]
 pub struct Cast {
@@ -49,8 +54,7 @@ pub struct Cast {
 
 impl Cast {
     pub fn new(scenario: &Scenario, book: &mut Book) -> Cast {
-        let client = key(50);
-        let sign = |number: u64, signer: &KeyPair| {
+        let sign = |number: u64, client: &KeyPair, signer: &KeyPair| {
             let op = Bytes::from(vec![number as u8]);
             let number = RequestNumber(number);
             let request = Request::new(client.public(), SessionId(1), number, op);
@@ -61,7 +65,8 @@ impl Cast {
                 request,
             }
         };
-        let requests: Vec<AuthRequest> = (1..=scenario.places).map(|n| sign(n, &client)).collect();
+        let requests = (1..=scenario.places).map(|n| sign(n, &client(n), &client(n)));
+        let requests: Vec<AuthRequest> = requests.collect();
         let batch = |view: u64, request: &AuthRequest, later_ns: u64| {
             let primary = quorum().primary(View(view));
             Batch {
@@ -86,7 +91,7 @@ impl Cast {
         }
         book.name(Batch::null().digest(), "null");
         book.name(GENESIS, "genesis");
-        let forged = sign(9, &key(60));
+        let forged = sign(9, &client(1), &key(60));
         let forged_batch = batch(0, &forged, 0);
         book.name(forged_batch.digest(), "forged");
         Cast {
@@ -111,7 +116,9 @@ impl Cast {
             me,
             key: key(me.0).into(),
             keys: keys.collect(),
-            clients: [key(50).public()].into(),
+            clients: (1..=self.scenario.places)
+                .map(|n| client(n).public())
+                .collect(),
             timeout_ms: TIMEOUT_MS,
             guests: false,
             clock_bound_ms: 100_000,
