@@ -112,8 +112,9 @@ impl Agreement {
         list(fetching.iter().copied(), out);
         list(asked.iter().copied(), out);
         pool.fingerprint(out);
-        (slots.len() as u32).encode(out);
-        for (seq, slot) in slots.iter() {
+        let slots = || slots.iter().filter(|(_, slot)| !slot.is_blank());
+        (slots().count() as u32).encode(out);
+        for (seq, slot) in slots() {
             seq.encode(out);
             slot.fingerprint(self.config.me, *view, out);
         }
@@ -142,6 +143,20 @@ impl Agreement {
 }
 
 impl Agreement {
+    /// Forgets what it has heard from others and only waits for more of the like: votes at places where nothing has committed, and
+    /// VIEW-CHANGEs. For exploring, where all of that can be heard again: it could as well not have been heard yet.
+    pub fn forget_heard(&mut self) {
+        let others: Vec<ReplicaId> = self.config.quorum.others(self.config.me).collect();
+        for other in others {
+            self.view_changes.remove(&other);
+            for slot in self.slots.values_mut().filter(|s| s.committed.is_none()) {
+                slot.prepares.forget(other);
+                slot.commits.forget(other);
+                slot.hints.forget(other);
+            }
+        }
+    }
+
     /// The monotonic clock as it was last told; for exploring.
     pub fn clock(&self) -> Millis {
         self.now.mono
@@ -159,6 +174,17 @@ impl Agreement {
 }
 
 impl Slot {
+    /// Whether nothing is known of the place.
+    fn is_blank(&self) -> bool {
+        let votes = [&self.prepares, &self.commits, &self.hints];
+        self.proposal.is_none()
+            && votes.iter().all(|votes| votes.iter().next().is_none())
+            && self.prepared.is_none()
+            && self.preprepared.is_empty()
+            && self.committed.is_none()
+            && self.batches.is_empty()
+    }
+
     fn fingerprint(&self, me: ReplicaId, view: View, out: &mut Vec<u8>) {
         let proposal = self.proposal.as_ref();
         let stage = proposal.map(|p| p.stage);

@@ -133,6 +133,8 @@ mod mutants {
         ("certificates-ignored", "old-primary-1", true),
         ("without-a1", "old-primary-1", false),
         ("new-view-unchecked", "new-primary-1", false),
+        ("certificates-ignored", "old-primary-2", false),
+        ("committed-with-2f", "backup-view-2", false),
     ];
 
     pub fn main(args: &[String]) -> Result<(), String> {

@@ -9,16 +9,22 @@
 //! Words that are not needed for a step are left for later if that comes to the same, which is tried out on the core
 //! each time ([`Explorer::is_needless`]). And only words of one subject are tried together; that nothing is lost by this is tested
 //! against a search without it.
-
-use std::collections::BTreeSet;
+//!
+//! **Reduced** scenarios have their steps in one order where the others lead to nothing else ([`Phase`]). Nobody who has left the first
+//! view says what somebody needs who is still there, but for what makes that one leave, which it can do by itself. So whatever is done in the
+//! first view can be done before anything is in the next; and who does nothing more there can as well have left, and said so. What a replica heard for
+//! its last step it can hear again, so that it is as if it had not heard it ([`Agreement::forget_heard`](quorate_agreement::Agreement::forget_heard)).
+//! And in the last view a step that will be possible whatever the others do, and keeps nobody from anything, is the only one ([`Explorer::is_due`]).
+//! Tests compare with searches of scenarios that are not reduced.
 
 use crate::cast::Cast;
 use crate::checks::{Violation, of_all};
 use crate::local::{Event, Local, Node, NodeId};
+use crate::said::Which;
 use crate::scenario::Scenario;
-use crate::words::{Book, Map, SetId, Subject, Word, print_of};
+use crate::words::{Book, Map, SetId, Spoken, Subject, Word, WordId};
 use quorate_wire::message::PeerMessage;
-use quorate_wire::{Digest, ReplicaId, Seq};
+use quorate_wire::{Digest, ReplicaId, Seq, View};
 
 /// One state for each correct replica.
 pub type State = [NodeId; 3];
@@ -37,8 +43,8 @@ pub struct Options {
     pub all_subjects: bool,
     /// How many replicas to keep, of each, that came to known states in other ways: for [`Explorer::verify`].
     pub keep: usize,
-    /// Whether to compute [`Counts::said`].
-    pub said: bool,
+    /// Whether to compute [`Counts::said`], and of which words.
+    pub said: Option<Which>,
 }
 
 impl Default for Options {
@@ -48,7 +54,7 @@ impl Default for Options {
             trace: false,
             all_subjects: false,
             keep: 0,
-            said: false,
+            said: None,
         }
     }
 }
@@ -84,8 +90,10 @@ pub struct Explorer {
     ids: Vec<ReplicaId>,
     locals: Vec<Local>,
     options: Options,
-    /// What the faulty replica can always say.
+    /// What the faulty replica can always say; where the scenario is reduced, once the first view is left.
     vocabulary: SetId,
+    /// What of that is of use in the first view alone.
+    early: SetId,
     /// The same, with the NEW-VIEWs that it can make of what the others have said.
     with_new_views: Map<[SetId; 3], SetId>,
     /// The VIEW-CHANGEs and so on in what one replica has said.
@@ -107,6 +115,16 @@ fn unpack(number: u64) -> State {
     [2, 1, 0].map(|i| (number >> (i * NODE_BITS) & mask) as NodeId)
 }
 
+/// What may happen in a state: all, unless what is done in the first view is to be done before all else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Any,
+    /// All are in the first view, and what they do there is done; or all leave it.
+    First,
+    /// Some have left it. Those who do not by themselves follow the others.
+    Leaving,
+}
+
 /// Who saw which state first: it, or nothing where that is not asked for.
 #[derive(Debug, Default)]
 struct Seen {
@@ -124,7 +142,12 @@ impl Explorer {
         let cast = Cast::new(scenario, &mut book);
         let ids = cast.correct();
         let words = cast.vocabulary(&mut book);
-        let vocabulary = book.set(words);
+        let mut vocabulary = book.set(words);
+        let early = book.up_to(vocabulary, View(0));
+        if scenario.reduced {
+            assert!(scenario.last_view == View(1) && scenario.look_only && !scenario.checkpoints);
+            vocabulary = book.outliving(vocabulary, View(0));
+        }
         let locals = ids
             .iter()
             .map(|id| Local::new(*id, options.keep, &cast, &mut book));
@@ -136,6 +159,7 @@ impl Explorer {
             locals,
             options,
             vocabulary,
+            early,
             with_new_views: Map::default(),
             changes: Map::default(),
         })
@@ -185,25 +209,15 @@ impl Explorer {
             counts.depth += u64::from(!next.is_empty());
             frontier = next;
         }
-        if self.options.said {
-            counts.said = self.all_said(&seen);
+        if let Some(which) = self.options.said {
+            let states = seen.states.keys();
+            let said = states.map(|number| self.said(unpack(*number)));
+            counts.said = which.of_all(said.collect(), &self.book);
         }
         counts.states = seen.states.len() as u64;
         counts.locals = self.locals.iter().map(Local::len).collect();
         counts.words = self.book.len();
         Ok(counts)
-    }
-
-    fn all_said(&self, seen: &Seen) -> (usize, u128) {
-        let states = seen.states.keys();
-        let all: BTreeSet<[SetId; 3]> = states.map(|number| self.said(unpack(*number))).collect();
-        let prints = all.iter().map(|said| {
-            let words = said.iter().flat_map(|set| self.book.spoken(*set));
-            let mut words: Vec<String> = words.map(|(word, _)| self.book.tell(word)).collect();
-            words.sort();
-            print_of(words.join("; ").as_bytes())
-        });
-        (all.len(), prints.fold(0, |all, print| all ^ print))
     }
 
     /// Sees that states that were taken for one are one, as far as replicas were kept. Gives the number of comparisons.
@@ -242,21 +256,37 @@ impl Explorer {
     /// All states that one step leads to.
     fn steps(&mut self, state: State) -> Result<Vec<State>, Violation> {
         let said = self.said(state);
-        let faulty = self.faulty_words(said);
+        let phase = self.phase(state);
+        let faulty = match phase {
+            Phase::First => self.early,
+            _ => self.faulty_words(said),
+        };
         let mut out = Vec::new();
-        let mut seen = Vec::new();
+        if phase == Phase::First
+            && let Some(left) = self.all_leave(state)?
+        {
+            out.push(left);
+        }
+        let (mut seen, mut due) = (Vec::new(), None);
         for i in 0..3 {
             let mut heard: Vec<SetId> = (0..3).filter(|j| *j != i).map(|j| said[j]).collect();
             heard.push(faulty);
-            for node in self.steps_of(i, state[i], &heard)? {
+            for node in self.steps_of(i, state[i], phase, &heard)? {
                 if self.cast.scenario.look_only && !self.tells(i, state[i], node) {
                     seen.push(self.locals[i].get(node).said);
                     continue;
                 }
                 let mut after = state;
                 after[i] = node;
+                if phase == Phase::Any && self.is_due(i, state[i], node) {
+                    due.get_or_insert(after);
+                }
                 out.push(after);
             }
+        }
+        // What can be done at any time and keeps nobody from anything is done at once.
+        if let Some(after) = due {
+            out = vec![after];
         }
         if !seen.is_empty() {
             // What one can do the others can't prevent: all of it may come about in one run.
@@ -266,15 +296,79 @@ impl Explorer {
         Ok(out)
     }
 
-    /// Whether a step tells the others something, or moves the replica.
+    fn phase(&self, state: State) -> Phase {
+        if !self.cast.scenario.reduced {
+            return Phase::Any;
+        }
+        let nodes = self.nodes(state);
+        let stay = nodes.iter().filter(|node| node.view == View(0)).count();
+        match stay {
+            0 => Phase::Any,
+            3 => Phase::First,
+            _ => Phase::Leaving,
+        }
+    }
+
+    /// All leave the first view that do so by themselves, if any does: who has executed all that it waits for does not.
+    fn all_leave(&mut self, state: State) -> Result<Option<State>, Violation> {
+        let mut left = state;
+        for (i, node) in left.iter_mut().enumerate() {
+            let after = self.step(i, *node, Event::TimeOut)?;
+            if self.locals[i].get(after).view > View(0) {
+                *node = after;
+            }
+        }
+        Ok((left != state).then_some(left))
+    }
+
+    /// Whether a step tells the others something, or moves the replica; in a reduced scenario without committing, since it can do the same and
+    /// commit later.
     fn tells(&self, i: usize, before: NodeId, after: NodeId) -> bool {
-        let (a, b) = (self.locals[i].get(before), self.locals[i].get(after));
+        let mut news = self.news(i, before, after);
+        let commits = |(_, s): (WordId, &Spoken)| matches!(s.word, Word::Committed(..));
+        if self.cast.scenario.reduced && news.any(commits) {
+            return false;
+        }
+        let mut news = self.news(i, before, after);
         self.locals[i].moves(before, after)
-            || self
-                .book
-                .spoken(b.said)
-                .filter(|(word, _)| !self.book.has(a.said, *word))
-                .any(|(_, spoken)| matches!(spoken.word, Word::Message(_)))
+            || news.any(|(_, spoken)| matches!(spoken.word, Word::Message(_)))
+    }
+
+    fn news(
+        &self,
+        i: usize,
+        before: NodeId,
+        after: NodeId,
+    ) -> impl Iterator<Item = (WordId, &Spoken)> {
+        let [before, after] = [before, after].map(|node| self.locals[i].get(node).said);
+        let said = self.book.spoken(after);
+        said.filter(move |(word, _)| !self.book.has(before, *word))
+    }
+
+    /// Whether a step in the last view, of a reduced scenario, keeps nobody from anything, and will be possible whatever the others do: to
+    /// say COMMIT; and where the view's primary is correct, to enter the view that it has started, and to vote there.
+    fn is_due(&self, i: usize, before: NodeId, after: NodeId) -> bool {
+        let Scenario {
+            reduced,
+            last_view,
+            faulty,
+            ..
+        } = self.cast.scenario;
+        let (a, b) = (self.locals[i].get(before), self.locals[i].get(after));
+        if !reduced || a.view != last_view || b.view != last_view || !b.active {
+            return false;
+        }
+        let primary = self.cast.quorum.primary(last_view);
+        if primary != faulty {
+            return a.active || self.ids[i] != primary;
+        }
+        let is_commit = |s: &Spoken| match &s.word {
+            Word::Message(PeerMessage::Commit(m)) => m.view == last_view,
+            _ => false,
+        };
+        a.active
+            && !self.locals[i].moves(before, after)
+            && self.news(i, before, after).all(|(_, s)| is_commit(s))
     }
 
     /// What the faulty replica can say once the others have said so much.
@@ -315,6 +409,7 @@ impl Explorer {
         &mut self,
         i: usize,
         node: NodeId,
+        phase: Phase,
         heard: &[SetId],
     ) -> Result<Vec<NodeId>, Violation> {
         let mut search = Search {
@@ -324,13 +419,20 @@ impl Explorer {
             quiet: vec![node],
             path: Vec::new(),
         };
-        if self.locals[i].get(node).view < self.cast.scenario.last_view {
+        let its = self.locals[i].get(node);
+        let (view, last) = (its.view, self.cast.scenario.last_view);
+        if view < last && phase == Phase::Any {
             let after = self.step(i, node, Event::TimeOut)?;
             if self.locals[i].shows(node, after) {
                 search.out.push(after);
             }
         }
-        self.hear(i, node, Subject::Any, &mut search)?;
+        let subject = match phase {
+            Phase::Leaving if view > View(0) => return Ok(search.out),
+            Phase::Leaving => Subject::Views,
+            Phase::First | Phase::Any => Subject::Any,
+        };
+        self.hear(i, node, subject, &mut search)?;
         Ok(search.out)
     }
 

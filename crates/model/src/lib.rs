@@ -10,11 +10,13 @@ pub mod checks;
 mod explore;
 mod live;
 mod local;
+mod said;
 pub mod scenario;
 mod words;
 
 pub use checks::Violation;
 pub use explore::{Counts, Explorer, Options};
+pub use said::Which;
 pub use scenario::Scenario;
 
 /// Explores a scenario. If something does not hold it is explored once more, to tell the shortest way there.

@@ -89,8 +89,7 @@ impl Local {
             others: Vec::new(),
             keep,
         };
-        let said = book.set(vec![]);
-        local.settle(cast.replica(me), 0, said, None, cast, book)?;
+        local.settle(cast.replica(me), 0, None, cast, book)?;
         Ok(local)
     }
 
@@ -211,7 +210,7 @@ impl Local {
         if it.view > last {
             return Ok(node);
         }
-        let (said, fetching) = (it.said, it.fetching);
+        let fetching = it.fetching;
         let mut inputs: Vec<Input> = Vec::new();
         match event {
             Event::TimeOut => {}
@@ -257,22 +256,24 @@ impl Local {
             core
         }));
         match handled {
-            Ok(core) => self.settle(core, mono, said, fetching, cast, book),
+            Ok(core) => self.settle(core, mono, Some(node), cast, book),
             Err(panic) => Err(Violation::panicked(&*panic)),
         }
     }
 
-    /// Takes in what a replica has put out, and gives the number of the state that it is in.
+    /// Takes in what a replica has put out since it was in a state, and gives the number of the one that it is in.
     fn settle(
         &mut self,
         mut core: Agreement,
         mono: Millis,
-        said: SetId,
-        mut fetching: Option<(Seq, Digest)>,
+        before: Option<NodeId>,
         cast: &Cast,
         book: &mut Book,
     ) -> Result<NodeId, Violation> {
         let me = self.me;
+        let before = before.map(|node| self.get(node));
+        let said = before.map_or_else(|| book.set(vec![]), |it| it.said);
+        let mut fetching = before.and_then(|it| it.fetching);
         let mut words: Vec<WordId> = book.words_of(said).to_vec();
         loop {
             let outputs: Vec<Output> = core.drain().collect();
@@ -328,11 +329,24 @@ impl Local {
                 }
             }
         }
-        let after = book.set(words);
+        let mut after = book.set(words);
         if after != said {
             crate::checks::of_one(me, after, cast, book)?;
         }
         let standing = core.standing();
+        let places = (1..=cast.scenario.places).map(Seq);
+        let proposals: Vec<_> = places.map(|seq| core.proposal_at(seq)).collect();
+        let (view, active) = (standing.view, standing.active);
+        if cast.scenario.reduced {
+            let stays =
+                |it: &Node| (it.view, it.active, &it.proposals) == (view, active, &proposals);
+            if after != said || !before.is_none_or(stays) {
+                core.forget_heard();
+            }
+            if view > View(0) {
+                after = book.outliving(after, View(0));
+            }
+        }
         let mut bytes = Vec::new();
         core.fingerprint(cast.scenario.last_view, &mut bytes);
         let key = (print_of(&bytes), after);
@@ -344,14 +358,13 @@ impl Local {
                 self.others.push((number, core, mono));
             }
         } else if number == next {
-            let places = (1..=cast.scenario.places).map(Seq);
             self.nodes.push(Node {
-                proposals: places.map(|seq| core.proposal_at(seq)).collect(),
+                proposals,
                 core,
                 mono,
                 said: after,
-                view: standing.view,
-                active: standing.active,
+                view,
+                active,
                 fetching: fetching.filter(|_| standing.fetching),
             });
         }

@@ -259,7 +259,26 @@ impl Book {
         words
     }
 
-    /// The VIEW-CHANGEs that a NEW-VIEW names.
+    /// A set without what nobody takes any more once all have left a view: proposals and PREPAREs of it and those before it.
+    pub fn outliving(&mut self, set: SetId, view: View) -> SetId {
+        let is_over = |word: &Word| match word {
+            Word::Message(PeerMessage::PrePrepare(m)) => m.view <= view,
+            Word::Message(PeerMessage::Prepare(m)) => m.view <= view,
+            _ => false,
+        };
+        let left = self.spoken(set).filter(|(_, s)| !is_over(&s.word));
+        let left = left.map(|(word, _)| word).collect();
+        self.set(left)
+    }
+
+    /// Those of a set that are about no view, or one up to `view`, and not about the change of views.
+    pub fn up_to(&mut self, set: SetId, view: View) -> SetId {
+        let fits = |s: &Spoken| s.subject != Subject::Views && s.word.bounds().1 <= view;
+        let left = self.spoken(set).filter(|(_, s)| fits(s));
+        let left = left.map(|(word, _)| word).collect();
+        self.set(left)
+    }
+
     pub fn proofs(&self, message: &PeerMessage) -> Vec<PeerMessage> {
         let PeerMessage::NewView(new_view) = message else {
             return Vec::new();
@@ -339,12 +358,12 @@ impl fmt::Display for Telling<'_> {
                 write!(f, "VIEW-CHANGE {:?} P[{p}] Q[{q}]", m.body.view)
             }
             Word::Message(PeerMessage::NewView(m)) => {
-                let of: Vec<_> = m.body.proofs.iter().map(|(r, _)| r.0).collect();
                 let selection: Vec<_> = m.body.selection.iter().map(name).collect();
                 let start = m.body.start.0;
+                // The VIEW-CHANGEs are those of the first that was come upon.
                 write!(
                     f,
-                    "NEW-VIEW {:?} of {of:?} from {start:?}: {selection:?}",
+                    "NEW-VIEW {:?} from {start:?}: {selection:?}",
                     m.body.view
                 )
             }

@@ -1,6 +1,6 @@
 //! What the search rests on. The scenarios themselves are explored by `cargo xtask model`.
 
-use quorate_model::{Counts, Explorer, Options, Scenario, explore, scenario};
+use quorate_model::{Counts, Explorer, Options, Scenario, Which, explore, scenario};
 
 fn named(name: &str) -> Scenario {
     let mut all = scenario::all().into_iter();
@@ -25,7 +25,7 @@ fn a_small_scenario_holds() {
 #[test]
 fn subjects_do_not_matter() {
     let said = Options {
-        said: true,
+        said: Some(Which::All),
         ..Options::default()
     };
     let all_subjects = Options {
@@ -39,10 +39,49 @@ fn subjects_do_not_matter() {
     }
 }
 
+/// Reduced, a scenario has far fewer states, and in it correct replicas say all that they say otherwise as far as anything can come of it.
+fn compare_reduced(name: &str) {
+    let lasting = Options {
+        said: Some(Which::Lasting),
+        ..Options::default()
+    };
+    let explored = |reduced| {
+        let scenario = Scenario {
+            reduced,
+            live_every: 0,
+            ..named(name)
+        };
+        let counts = explore(&scenario, lasting);
+        counts.unwrap_or_else(|violation| panic!("{name}: {violation}"))
+    };
+    let (whole, reduced) = (explored(false), explored(true));
+    assert!(whole.complete && reduced.complete);
+    assert!(reduced.states * 5 < whole.states, "{name}");
+    assert!(whole.said.0 > 3, "{name}: {}", whole.said.0);
+    assert_eq!(whole.said, reduced.said, "{name}");
+}
+
+#[test]
+fn what_reduced_scenarios_leave_out_leads_to_nothing_else() {
+    compare_reduced("backup-view-1");
+}
+
+#[test]
+#[ignore = "minutes"]
+fn nor_does_it_where_a_primary_is_faulty() {
+    compare_reduced("old-primary-1");
+    compare_reduced("new-primary-1");
+}
+
 /// What a fingerprint leaves out does not matter: replicas with equal fingerprints go on alike, whatever they hear.
 #[test]
 fn fingerprints_leave_out_what_does_not_matter() {
-    for (name, most) in [("primary-1", usize::MAX), ("old-primary-1", 2_000)] {
+    let some = [
+        ("primary-1", usize::MAX),
+        ("old-primary-1", 2_000),
+        ("old-primary-2", 200),
+    ];
+    for (name, most) in some {
         let options = Options {
             keep: 100,
             most,
