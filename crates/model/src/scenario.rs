@@ -162,6 +162,13 @@ pub fn all() -> Vec<Scenario> {
             ..two.clone()
         },
         Scenario {
+            name: "new-primary-2-alone",
+            what: "two places, a change to a view whose primary is faulty, which sends no VIEW-CHANGE itself",
+            faulty: ReplicaId(1),
+            claims: Claims::None,
+            ..two.clone()
+        },
+        Scenario {
             name: "new-primary-2",
             what: "two places, a change to a view whose primary is faulty",
             faulty: ReplicaId(1),
