@@ -304,11 +304,11 @@ impl Agreement {
             let signed = matches!(known.auth, Authenticator::Signed(_));
             !signed && !known.auth.is_empty()
         });
-        let clients = unsigned.map(|known| known.request.client());
-        let clients: Vec<ClientId> = clients
-            .filter(|client| self.config.clients.contains(client))
+        let both = unsigned.map(|known| (known.request.digest(), known.request.client()));
+        let both: Vec<(Digest, ClientId)> = both
+            .filter(|(_, client)| self.config.clients.contains(client))
             .collect();
-        self.suspects.doubt(clients.into_iter(), self.now.mono);
+        self.suspects.doubt(both.into_iter(), self.now.mono);
     }
 
     /// Which of some requests that others have passed on are their clients'.

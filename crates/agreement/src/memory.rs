@@ -15,7 +15,7 @@ use crate::guests::{Guests, MAX_GUESTS};
 use crate::normal::MAX_BATCH_WEIGHT;
 use crate::pool::{CLIENT_BYTES, POOL_BYTES};
 use crate::room::NEXT_BYTES;
-use crate::signed_terms::MAX_SUSPECTS;
+use crate::signed_terms::{MAX_DOUBTED, MAX_SUSPECTS};
 use crate::slot::MAX_PREPREPARED;
 use crate::turns::LEAST_CHARGE;
 use crate::{LOG_BYTES, LOG_WINDOW};
@@ -139,6 +139,7 @@ impl Agreement {
             ("NEW-VIEWs", self.heard_new_views.len(), n),
             ("STATUS", self.statuses.len(), n),
             ("suspects", self.suspects.len(), MAX_SUSPECTS),
+            ("doubted requests", self.suspects.doubted(), MAX_DOUBTED),
             ("keys of a client", keys.max().unwrap_or(0), KEYS_PER_CLIENT),
             ("clients with keys", self.mac_keys.len(), known),
             ("allowances", self.allowances.len(), known),
@@ -176,6 +177,7 @@ impl Agreement {
             + self.accused.len()
             + 2 * self.shared.len()
             + self.suspects.len()
+            + self.suspects.doubted()
             + 2 * self.allowances.len()
             + self.guests.held()
             + self

@@ -7,7 +7,7 @@ use quorate_wire::message::{
     AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare, Request, Vote,
 };
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, Quorum, ReplicaId, Seq};
+use quorate_wire::{Authenticator, Digest, Quorum, ReplicaId, Seq};
 
 use crate::BATCH_BYTES;
 use crate::core::Agreement;
@@ -128,6 +128,12 @@ impl Agreement {
         }
         if !self.has_room(m.seq, self.would_bring(&m.batch, &m.bodies)) {
             return Err(Rejected::LogFull);
+        }
+        if self.suspects.has_doubts() {
+            let macs = |b: &&Arc<AuthRequest>| matches!(b.auth, Authenticator::Macs(_));
+            for body in m.bodies.iter().filter(macs) {
+                self.suspects.on_proposed(&body.request.digest());
+            }
         }
         self.keep_bodies(&named, m.bodies);
         m.batch
@@ -428,6 +434,10 @@ impl Agreement {
         if slot.committed.is_none() {
             slot.committed = Some(digest);
             self.judge.pipeline.on_committed(seq, self.now.mono);
+            let batch = slot.batches.get(&digest);
+            for request in batch.iter().flat_map(|batch| &batch.requests) {
+                self.suspects.on_committed(request);
+            }
             // An equivocating primary gave this replica another batch than the one that committed.
             slot.proposal = slot.proposal.filter(|p| p.digest == digest);
             if self
