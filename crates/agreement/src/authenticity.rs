@@ -300,11 +300,10 @@ impl Agreement {
         });
         let requests = open.flat_map(|batch| &batch.requests);
         let known = requests.filter_map(|digest| self.pool.get(digest));
-        let unsigned = known.map(|entry| entry.known()).filter(|known| {
-            let signed = matches!(known.auth, Authenticator::Signed(_));
-            !signed && !known.auth.is_empty()
-        });
-        let both = unsigned.map(|known| (known.request.digest(), known.request.client()));
+        let with_macs = known
+            .map(|entry| entry.known())
+            .filter(|known| matches!(known.auth, Authenticator::Macs(_)) && !known.auth.is_empty());
+        let both = with_macs.map(|known| (known.request.digest(), known.request.client()));
         let both: Vec<(Digest, ClientId)> = both
             .filter(|(_, client)| self.config.clients.contains(client))
             .collect();

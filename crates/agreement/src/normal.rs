@@ -140,6 +140,8 @@ impl Agreement {
             .requests
             .iter()
             .for_each(|d| self.pool.mark_ordered(d));
+        // A batch may have been closed for what is dear in it, or was next. What that comes to is asked of the service, so only where it matters.
+        let is_small = m.batch.requests.len() <= self.config.tuning.batch_requests / 2;
         let mut cost = 0_usize;
         for digest in &m.batch.requests {
             let Some(entry) = self.pool.get(digest) else {
@@ -148,7 +150,9 @@ impl Agreement {
                 continue;
             };
             let (client, weight) = (entry.request().client(), entry.request().weight());
-            let cost_here = self.pool.cost(entry);
+            if is_small {
+                cost = cost.saturating_add(self.pool.cost(entry));
+            }
             let long = self.config.tuning.inline_bytes;
             if let Some((claim, is_next)) = entry.claimed() {
                 let is_sample = is_next && entry.request().op().len() <= long;
@@ -156,11 +160,8 @@ impl Agreement {
                     .on_claim_proposed(&claim, is_sample, self.now.mono);
             }
             self.pool.served(&client, weight, long, self.now.mono);
-            cost = cost.saturating_add(cost_here);
         }
-        // A batch may have been closed for what is dear in it, or was next.
-        let few = self.config.tuning.batch_requests / 2;
-        let has_room = m.batch.requests.len() <= few && cost <= BATCH_BYTES / 4;
+        let has_room = is_small && cost <= BATCH_BYTES / 4;
         let requests = m.batch.requests.iter();
         let sessions = requests.filter_map(|d| Some(self.pool.get(d)?.request().session()));
         self.judge

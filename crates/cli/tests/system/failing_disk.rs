@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Group, Mount, Random, Status, eventually, holds_in_time, require_fuse};
+use crate::harness::{
+    Group, Mount, Random, Status, eventually, holds_in_time, left_out, require_fuse,
+};
 
 /// EX_IOERR of sysexits.h.
 const IO: i32 = 74;
@@ -51,12 +53,6 @@ impl Drop for Failing {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn left_out(why: &str) -> Option<Failing> {
-    assert!(std::env::var_os("CI").is_none(), "{why}");
-    eprintln!("skipped: {why}");
-    None
 }
 
 /// The files of a replica in one of its directories.

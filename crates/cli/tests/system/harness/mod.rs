@@ -28,7 +28,8 @@ pub use group::Chip;
 pub use group::{Group, Setup, free_ports};
 pub use mount::{Mount, is_mounted, require_fuse};
 pub use programs::{
-    Finished, Patience, eventually, finish, holds_in_time, program, quorate, run, tool, wait,
+    Finished, Patience, eventually, finish, holds_in_time, left_out, program, quorate, run, tool,
+    wait,
 };
 pub use random::Random;
 pub use source::{Source, Times, assert_same};
