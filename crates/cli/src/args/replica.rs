@@ -334,4 +334,33 @@ mod tests {
         };
         assert_eq!(replica.key_holder, holder.socket);
     }
+
+    /// A unit's limit ends no replica that keeps to the bounds that are told: half of their sum more is for what is not counted there,
+    /// the allocator, what TLS holds and the supervisor.
+    #[test]
+    fn a_unit_has_room_for_what_a_sound_replica_may_take() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+        let protocol = read("docs/protocol.md");
+        let sum = protocol.lines().find_map(|l| l.strip_prefix("| sum |"));
+        let words: Vec<&str> = sum.unwrap().split_whitespace().collect();
+        let before_unit = words.windows(2).filter(|pair| pair[1].starts_with("GiB"));
+        let sums: Vec<f64> = before_unit.map(|pair| pair[0].parse().unwrap()).collect();
+        assert_eq!(sums.len(), 2, "without workers and with four: {words:?}");
+        let most = sums.into_iter().fold(0.0, f64::max);
+
+        let unit = read("dist/systemd/quorate-replica@.service");
+        let limit = unit.lines().find_map(|l| l.strip_prefix("MemoryMax="));
+        let limit: f64 = limit
+            .and_then(|l| l.strip_suffix('G'))
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(limit >= 1.5 * most, "{limit} GiB for {most} GiB");
+        // And the words beside the limits say the same.
+        for text in [unit, read("docs/recovery.md")] {
+            assert!(text.contains(&format!("bounds come to {most:.1} GiB for 100 clients")));
+            assert!(text.contains(&format!("MemoryMax={limit}G")));
+        }
+    }
 }
