@@ -26,6 +26,6 @@ pub use others::alarm;
 pub use programs::{Programs, digest};
 pub use records::{Records, steps_to_json};
 pub use recoveries::{Recoveries, check_may_recover, now_ms};
-pub use schedule::Schedule;
+pub use schedule::{Schedule, signing_pace};
 pub use voice::intended;
 pub use window::{EXCEPT as NO_WINDOW_FOR, lines as window_lines};

@@ -280,7 +280,8 @@ pub struct ScheduleArgs {
     /// The directory of `quorate up` or of the supervised replica [default: $XDG_DATA_HOME/quorate/local].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// From now on so often (90s, 10m, 2h), or `off`.
+    /// From now on so often (90s, 10m, 2h), or `off`. At the least 20s, and where replicas have key holders more than half of what the group file says of
+    /// their keys (30s where that is more): key holders sign for no more recoveries.
     #[arg(long, value_name = "TIME", value_parser = time::period)]
     pub every: Option<Period>,
     /// In a group whose replicas have key holders: other keys so often (1500ms, 15s, 2m), at most what the group file says and at least half of that, since key holders sign no more often; or 0 for never, where it says nothing. Each replica goes by it from its next

@@ -15,7 +15,7 @@ use crate::commands::{self, status};
 use crate::paths;
 use crate::supervision::{
     Account, Certificates, Children, Control, Launch, Programs, Records, Recoveries, Role,
-    Schedule, SignsOfLife, check_may_recover,
+    Schedule, SignsOfLife, check_may_recover, signing_pace,
 };
 
 /// How often the replica is looked after.
@@ -62,7 +62,7 @@ pub fn run(args: &Supervise) -> Result<()> {
         if every.0.is_some() {
             check_may_recover(&group).map_err(anyhow::Error::msg)?;
         }
-        schedule.set(every.0)?;
+        schedule.set(every.0, signing_pace(&group))?;
     }
     let programs = args.programs.clone().map(Programs::new);
     let runtime = commands::runtime()?;

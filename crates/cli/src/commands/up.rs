@@ -19,7 +19,8 @@ use crate::args::Up;
 use crate::commands::{self, init, mount, status};
 use crate::paths;
 use crate::supervision::{
-    Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule, check_may_recover,
+    Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule,
+    check_may_recover, signing_pace,
 };
 use display::Display;
 use lock::Lock;
@@ -255,7 +256,7 @@ async fn serve(
         if every.0.is_some() {
             check_may_recover(&group).map_err(anyhow::Error::msg)?;
         }
-        schedule.set(every.0)?;
+        schedule.set(every.0, signing_pace(&group))?;
     }
     set_key_refresh(args, &group, &mut schedule)?;
     let (records, word) = Records::load(data);

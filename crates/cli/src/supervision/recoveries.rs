@@ -25,7 +25,7 @@ use super::control::{Answer, Request};
 use super::intentions::Intentions;
 use super::others::{Others, alarm};
 use super::records::{Ended, Missed, Records};
-use super::schedule::Schedule;
+use super::schedule::{Schedule, signing_pace};
 use super::turns::{Due, Turns};
 use super::window::{self, Known, Reason, Window};
 use crate::commands::{self, status::Reports};
@@ -162,7 +162,8 @@ impl Recoveries {
             if s > 0 {
                 check_may_recover(&self.group).map_err(Error::msg)?;
             }
-            self.schedule.set((s > 0).then(|| Duration::from_secs(s)))?;
+            let every = (s > 0).then(|| Duration::from_secs(s));
+            self.schedule.set(every, signing_pace(&self.group))?;
             let dropped = self.drop_intended_turn(children);
             self.turns = self.turns_anew(dropped);
             events.push(match s {

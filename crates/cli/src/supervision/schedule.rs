@@ -5,10 +5,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use quorate_net::disk;
+use quorate_net::group::Group;
+use quorate_net::holder;
 use serde::{Deserialize, Serialize};
 
 /// The shortest period: each of four replicas needs some seconds.
 pub const SHORTEST: Duration = Duration::from_secs(20);
+
+/// After how long the key holders of a group sign for one more recovery in the long run; `None` where there are none, and nothing has to be signed.
+pub fn signing_pace(group: &Group) -> Option<Duration> {
+    group.identities().map(|_| holder::pace(group))
+}
 
 /// Tw: each replica recovers once in this time, and each at a time of its own within it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,15 +73,25 @@ impl Schedule {
         self.keep(self.every, Some(every))
     }
 
-    /// Sets and keeps how often each replica recovers.
+    /// Sets and keeps how often each replica recovers, in a group whose key holders sign at that pace ([`signing_pace`]).
     ///
     /// # Errors
     /// If it is too short, or can't be written.
-    pub fn set(&mut self, every: Option<Duration>) -> Result<()> {
+    pub fn set(&mut self, every: Option<Duration>, pace: Option<Duration>) -> Result<()> {
         if every.is_some_and(|every| every < SHORTEST) {
             bail!(
                 "that is too often: each replica is away for some seconds, and the others have to do without it. {} s is the least",
                 SHORTEST.as_secs()
+            );
+        }
+        // At the pace itself nothing would be left for a restart, or for who asks for a recovery between two turns.
+        if let (Some(every), Some(pace)) = (every, pace)
+            && every <= pace
+        {
+            bail!(
+                "that is too often: the key holders of this group sign for one recovery every {} s in the long run, by what the group file says \
+                 (key_refresh_ms), and turns beyond that would be missed. Say more than that",
+                pace.as_secs_f64()
             );
         }
         self.keep(every, self.key_refresh)
@@ -153,13 +170,31 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut kept = Schedule::load(directory.path()).unwrap();
         assert_eq!((kept.every(), kept.turn(0, 4, 5)), (None, None));
-        kept.set(Some(Duration::from_secs(600))).unwrap();
+        kept.set(Some(Duration::from_secs(600)), None).unwrap();
         assert_eq!(Schedule::load(directory.path()).unwrap(), kept);
-        assert!(kept.set(Some(Duration::from_secs(19))).is_err());
+        assert!(kept.set(Some(Duration::from_secs(19)), None).is_err());
         kept.set_key_refresh(Duration::from_secs(5)).unwrap();
-        kept.set(None).unwrap();
+        kept.set(None, None).unwrap();
         let loaded = Schedule::load(directory.path()).unwrap();
         assert_eq!(loaded.every(), None);
         assert_eq!(loaded.key_refresh(), Some(Duration::from_secs(5)));
+    }
+
+    /// No schedule is taken that key holders would not sign for, turn after turn.
+    #[test]
+    fn a_schedule_is_one_that_key_holders_keep_up_with() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut kept = Schedule::load(directory.path()).unwrap();
+        let seconds = Duration::from_secs;
+        let pace = Some(seconds(30));
+        for often in [20, 30] {
+            let refused = kept.set(Some(seconds(often)), pace).unwrap_err();
+            assert!(refused.to_string().contains("every 30 s"), "{refused}");
+            assert_eq!(kept.every(), None);
+        }
+        kept.set(Some(seconds(31)), pace).unwrap();
+        kept.set(None, pace).unwrap();
+        kept.set(Some(SHORTEST), Some(seconds(15))).unwrap();
+        assert_eq!(kept.every(), Some(SHORTEST));
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     fn schedule(directory: &tempfile::TempDir) -> Schedule {
         let mut schedule = Schedule::load(directory.path()).unwrap();
         let every = Some(Duration::from_millis(EVERY_MS));
-        schedule.set(every).unwrap();
+        schedule.set(every, None).unwrap();
         schedule
     }
 
@@ -186,7 +186,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut schedule = schedule(&directory);
         schedule
-            .set(Some(super::super::schedule::SHORTEST))
+            .set(Some(super::super::schedule::SHORTEST), None)
             .unwrap();
         let part = super::super::schedule::SHORTEST.as_millis() as u64 / 4;
         let turn = BEGIN + part;
