@@ -145,6 +145,17 @@ fn recovery(text: &mut Text, recoveries: &Recoveries, now_ms: u64) {
         "Tw: how often it recovers by itself",
         of(|told, _| Some(told["window"]["every_ms"].as_u64()? as f64 / 1000.0)),
     );
+    // Each machine's supervisor knows those that it runs, and so where there are several none knows the group's.
+    text.gauge(
+        "replica_window_claimed",
+        "Whether a window of vulnerability is claimed of this replica",
+        of(|told, _| Some(f64::from(u8::from(told["window"]["claimed_ms"].is_u64())))),
+    );
+    text.gauge(
+        "replica_window_seconds",
+        "2 Tk + Tr of this replica, where it is claimed; the longest of all is the group's window",
+        of(|told, _| Some(told["window"]["claimed_ms"].as_u64()? as f64 / 1000.0)),
+    );
     text.gauge(
         "recovery_damaged_pieces",
         "Pieces of its state that its last recovery found damaged",
@@ -159,4 +170,22 @@ fn recovery(text: &mut Text, recoveries: &Recoveries, now_ms: u64) {
             Some(alarms.count() as f64)
         }),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recovery::tests::recoveries;
+    use super::*;
+
+    /// A machine that runs some of the replicas tells of their windows, though it knows none of the whole group.
+    #[test]
+    fn a_replica_has_a_window_of_its_own() {
+        let mut told = Text::default();
+        recovery(&mut told, &recoveries(&[(1, Some(9_500)), (2, None)]), 0);
+        let has = |line: &str| told.0.lines().any(|l| l == line);
+        assert!(has("quorate_replica_window_claimed{replica=\"1\"} 1"));
+        assert!(has("quorate_replica_window_seconds{replica=\"1\"} 9.5"));
+        assert!(has("quorate_replica_window_claimed{replica=\"2\"} 0"));
+        assert!(!told.0.contains("window_seconds{replica=\"2\"}"));
+    }
 }

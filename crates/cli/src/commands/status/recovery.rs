@@ -12,6 +12,9 @@ use crate::commands::{self, recover};
 use crate::paths;
 use crate::supervision::{self, NO_WINDOW_FOR, Request, alarm, window_lines};
 
+/// What is said where no supervisor is there, or none where it was looked for.
+const UNHEARD: &str = "no supervisor was heard: no window of vulnerability is claimed (where one runs, name its directory: --supervisor DIR)";
+
 /// What supervisors say, as far as they can be asked.
 #[derive(Debug, Default)]
 pub struct Recoveries {
@@ -96,6 +99,10 @@ impl Recoveries {
 
     /// For people.
     pub fn lines(&self, quorum: Quorum) -> Vec<String> {
+        // Silence would look as if there were nothing to claim. One replica alone never recovers.
+        if self.told.is_empty() && quorum.f() > 0 {
+            return vec![UNHEARD.into()];
+        }
         let elsewhere = self.elsewhere.iter();
         let elsewhere = elsewhere.map(|(id, text)| alarm(id, text));
         let lines = window_lines(&self.windows(), quorum.n());
@@ -119,10 +126,10 @@ impl Recoveries {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn recoveries(windows: &[(u8, Option<u64>)]) -> Recoveries {
+    pub(crate) fn recoveries(windows: &[(u8, Option<u64>)]) -> Recoveries {
         let told = |(id, ms): &(u8, Option<u64>)| {
             let why = json!([{ "alarm": true, "text": "it is late" }]);
             let not = if ms.is_some() { json!([]) } else { why };
@@ -160,6 +167,14 @@ mod tests {
         assert_eq!(late.claimed_ms(quorum), None);
         let lines = late.lines(quorum).join("\n");
         assert!(lines.contains("replica 1: ALARM: it is late"), "{lines}");
-        assert!(Recoveries::default().lines(quorum).is_empty());
+    }
+
+    /// Where no supervisor is heard that is said, but of a group that has none to recover.
+    #[test]
+    fn that_no_supervisor_is_heard_is_told() {
+        let lines = |n| Recoveries::default().lines(Quorum::new(n).unwrap());
+        assert_eq!(lines(4), [UNHEARD]);
+        assert!(UNHEARD.contains("--supervisor DIR"));
+        assert!(lines(1).is_empty());
     }
 }
