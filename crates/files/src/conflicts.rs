@@ -141,9 +141,12 @@ pub(crate) fn uses_at_end(call: &Call) -> Uses {
 }
 
 /// Whether an operation may delete files that linger, beside what it is for: any of them, so all who look for an object wait for
-/// it. Those do it that have to be waited for anyway; and, for a volume in which nothing else is done, a few of the others.
+/// it. Those do it that have to be waited for anyway; and, for a volume in which nothing else is done, a few of the others: of writes, which
+/// come beside each other in great numbers, one for each 64 MiB or so that are written.
 pub(crate) fn sweeps(call: &Call, action: &Action) -> bool {
     const ONE_IN: u64 = 64;
+    const WRITES: u64 = 4096;
+    const WRITTEN: usize = 16 << 10;
     match action {
         Action::Create(_)
         | Action::Make(_)
@@ -156,6 +159,7 @@ pub(crate) fn sweeps(call: &Call, action: &Action) -> bool {
         | Action::Hold(_)
         | Action::Ping(_) => true,
         Action::WithAttrs(op) => sweeps(call, &op.action),
+        Action::Write(op) => call.now.0 % WRITES < op.data.len().div_ceil(WRITTEN).max(1) as u64,
         other => !other.is_read_only() && call.now.0.is_multiple_of(ONE_IN),
     }
 }

@@ -23,7 +23,7 @@ const SOURCE: Ino = Ino(22);
 const SESSION: u64 = 1;
 /// A change then sweeps nothing beside what it is for; and then it does.
 const NO_SWEEP: Time = Time(65);
-const SWEEP: Time = Time(64);
+const SWEEP: Time = Time(4096);
 /// Handles of those who do not append, and do.
 const OPEN: Handle = Handle {
     ino: FILE,
@@ -506,7 +506,8 @@ fn examples(row: &str) -> Vec<Action> {
 }
 
 /// Rows that are about operations of a kind, whatever they are called.
-const SWEEPS: &str = "any other change whose agreed time in nanoseconds is a multiple of 64, which deletes what has lingered";
+const SWEEPS: &str =
+    "any other change at some agreed times (above), which deletes what has lingered";
 const GUESTS_CHANGE: &str = "each change by a guest";
 const GUESTS_READ: &str = "what a guest asks that changes nothing";
 const NO_OPERATION: &str = "bytes that are no operation";

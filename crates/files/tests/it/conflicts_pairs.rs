@@ -376,7 +376,7 @@ impl Pairs {
         let mut all = Vec::new();
         for is_full in [false, true] {
             let v = volume(is_full);
-            for (first, second) in [(0, 2), (63, 65), (0, 63)] {
+            for (first, second) in [(0, 2), (4095, 4097), (0, 4095)] {
                 let at = Time(v.now + first);
                 let opens = [v.file, v.next].map(|ino| Handle::opened(ino, at, false).unwrap());
                 let asks = |now: u64| {

@@ -124,13 +124,33 @@ fn locks_wait_for_what_is_let_go() {
     }
 }
 
-/// One in 64 of all changes may delete files that linger: who looks for any object waits for it, and for no other change of another object.
+/// Some of all changes may delete files that linger: who looks for any object waits for them, and for no other change of another object.
 #[test]
 fn whoever_sweeps_is_waited_for() {
     let change = Action::SetAttr(crate::common::set_attr(Target::Ino(OTHER)));
     let look = Action::GetAttr(Target::Ino(FILE));
     assert!(waits((MINE, 64, &change), (ANOTHERS, &look)));
     assert!(!waits((MINE, NO_SWEEP, &change), (ANOTHERS, &look)));
+    // Of writes one in 4,096 does it for each 16 KiB, whoever else does at that time.
+    for (len, first_that_does_not) in [
+        (0, 1),
+        (1, 1),
+        (4096, 1),
+        (16 << 10, 1),
+        ((16 << 10) + 1, 2),
+        (1 << 20, 64),
+    ] {
+        let write = Action::Write(Write {
+            target: Target::Ino(OTHER),
+            place: Place::At(0),
+            data: vec![7; len].into(),
+        });
+        for now in [0, 1, 2, 63, 64, 128] {
+            let expected = now < first_that_does_not;
+            let waits = waits((MINE, 4096 + now, &write), (ANOTHERS, &look));
+            assert_eq!(waits, expected, "{len} bytes at {now}");
+        }
+    }
     let name = bytes::Bytes::from_static(b"a");
     let parent = Ino::ROOT;
     for sweeps in [

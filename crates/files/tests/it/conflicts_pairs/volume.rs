@@ -171,7 +171,7 @@ pub fn volume(is_full: bool) -> Volume {
     w.run(1, &root, unlink(Ino::ROOT, "o")).unwrap();
     // What was over in the moment before is so by now; nothing that follows makes or removes a name.
     w.now += 31_000_000_000;
-    w.now = w.now + 1 - w.now % 64;
+    w.now = w.now + 1 - w.now % 4096;
     w.run(1, &root, Action::Release(last.1)).unwrap();
     if is_full {
         let free = w.statfs().capacity - w.statfs().used;
@@ -183,8 +183,8 @@ pub fn volume(is_full: bool) -> Volume {
         });
         w.run(1, &root, fill).unwrap();
     }
-    let now = w.now + 1_000;
-    let now = now + 1 - now % 64;
+    let now = w.now + 10_000;
+    let now = now + 1 - now % 4096;
     let service = FileService::new(genesis, Admission::members_only());
     let service = Declaring {
         rows: Arc::new(w.contents()),
