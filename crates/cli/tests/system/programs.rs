@@ -1,7 +1,7 @@
 //! Programs that know nothing of Quorate work on a mount as on a local disk, and so they do while a replica dies
 //! or lies.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -116,7 +116,7 @@ fn programs_do_not_notice_a_silent_replica() {
     }
 }
 
-/// Replica 2 sends everything late, by up to a second. Nobody waits for it, nor for a vote of its: the view stays.
+/// Replica 2 sends everything late, by up to a second. Nobody needs it or a vote of its, so views stay.
 #[test]
 fn programs_do_not_notice_a_slow_replica() {
     if !require_fuse() {
@@ -125,21 +125,20 @@ fn programs_do_not_notice_a_slow_replica() {
     let source = Source::new(200);
     let mut group = Setup::new(4).fault(2, "slow").start();
     let mount = group.mount();
-    let start = Instant::now();
-    for n in 0..100 {
-        let file = File::create(mount.at(&n.to_string())).expect("a file");
-        file.sync_all().expect("it is synced");
-    }
-    // Two operations for each file at least, and each would take a third of a second if anybody waited.
-    let took = start.elapsed();
-    assert!(took < Duration::from_secs(60), "{took:?}");
     workload::work(mount.path(), &source, |_| {});
     Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 3], mount.path());
     mount.unmount();
     group.wait_until_they_agree(&[0, 1, 3]);
     let status = group.status();
-    let view = status.said(0).map(|said| said.view);
-    assert_eq!(view, Some(0), "the slow one had the view changed");
+    // Where others take the processors a view may end all the same; if anybody waited for it, each would.
+    let (view, batches) = status
+        .said(0)
+        .map(|said| (said.view, said.executed))
+        .expect("replica 0 answers");
+    assert!(
+        view <= 3 && batches > 500,
+        "view {view} after {batches} batches"
+    );
     assert_eq!(status.faults(), [(2, "slow")]);
 }
 

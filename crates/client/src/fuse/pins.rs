@@ -24,9 +24,9 @@ use super::core::Core;
 use crate::volume::CallError;
 
 /// For how long after such a failure what is looked up is held.
-const WATCHED: Duration = Duration::from_secs(1);
-/// For how long it is held.
-const HELD: Duration = Duration::from_secs(1);
+const WATCHED: Duration = Duration::from_secs(5);
+/// For how long it is held: longer than a busy machine leaves between the kernel's two requests.
+const HELD: Duration = Duration::from_secs(5);
 /// The most that is held at once, of the 65,536 handles that a session can have.
 const MAX_HELD: usize = 4096;
 /// The most symbolic links that are remembered, of up to 4 KiB.

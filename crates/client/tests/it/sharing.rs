@@ -129,7 +129,7 @@ fn what_is_being_replaced_can_be_opened() {
         let files = rustix::fs::statvfs(a.dir()).unwrap();
         files.f_files - files.f_ffree
     };
-    for _ in 0..200 {
+    for _ in 0..1200 {
         if left() == 3 {
             return;
         }
