@@ -8,6 +8,7 @@ mod protocol;
 mod quota;
 mod replica;
 mod sharing;
+mod size;
 mod time;
 
 use std::net::SocketAddr;
@@ -109,6 +110,10 @@ pub struct Up {
     /// First of the ports on 127.0.0.1 for a new group; replica N listens on PORT+N [default: 7400].
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
+    /// How much content a new volume may hold: bytes, or with K, M, G, T, P in steps of 1,024. It stays as it is [default: four fifths of
+    /// what the data directory's disk has free for each copy].
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    pub capacity: Option<u64>,
     /// Let a replica misbehave, for a demonstration: lie, equivocate, silent, slow, leap, corrupt-state, mutate, restless,
     /// flood, mislead, shirk, starve, withhold, dawdle. Repeatable.
     #[arg(long, value_name = "N=KIND", value_parser = parse_fault)]
@@ -196,8 +201,9 @@ pub struct Init {
     /// Make a group for routers (`quorate route`): it keeps what several of them share, and no files.
     #[arg(long, conflicts_with_all = ["owner", "capacity"])]
     pub coordinator: bool,
-    /// Bytes of content that the volume holds.
-    #[arg(long, default_value_t = 1 << 40, value_name = "BYTES")]
+    /// How much content the volume may hold: bytes, or with K, M, G, T, P in steps of 1,024. Less, by 1G and a fifth, than the smallest disk
+    /// on which a replica will keep it: writers are then told that it is full, before a full disk stops its replica. It stays as it is.
+    #[arg(long, default_value = "1T", value_name = "SIZE", value_parser = size::bytes)]
     pub capacity: u64,
     #[command(flatten)]
     pub protocol: ProtocolArgs,

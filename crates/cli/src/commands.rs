@@ -17,6 +17,7 @@ pub mod recover;
 pub mod replica;
 pub mod revocations;
 pub mod revoke;
+pub mod room;
 pub mod route;
 pub mod sharing;
 pub mod status;

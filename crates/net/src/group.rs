@@ -23,6 +23,7 @@ use quorate_wire::{
 use crate::disk;
 
 pub use error::{GroupError, Problem};
+pub use text::show_capacity;
 
 /// The most clients in a group file.
 pub const MAX_CLIENTS: usize = 4096;

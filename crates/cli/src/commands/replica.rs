@@ -20,7 +20,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::{ConflictsArg, Replica};
 use crate::supervision::{intended, tell};
-use crate::{commands, paths, words};
+use crate::{commands, commands::room, paths, words};
 
 /// How often a process mends a damaged state: a disk that damages each is to be replaced.
 const MENDED_AT_MOST: u32 = 3;
@@ -113,6 +113,10 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         false => keys::load(&key)?,
     };
     let group = Arc::new(group);
+    let data = args
+        .data
+        .clone()
+        .unwrap_or_else(|| paths::replica(&directory, args.id));
     let options = |again: bool, trust: Trust| Options {
         group: group.clone(),
         me: ReplicaId(args.id),
@@ -124,10 +128,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
                 .unwrap_or_else(|| paths::holder_socket(&directory, args.id)),
             refresh,
         }),
-        data: args
-            .data
-            .clone()
-            .unwrap_or_else(|| paths::replica(&directory, args.id)),
+        data: data.clone(),
         first_start: args.first_start && !again,
         lost_disk: args.lost_disk && !again,
         trust,
@@ -152,6 +153,11 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         false => Trust::All,
     };
     let mut replica = start(false, trust)?;
+    let holds = group.files().capacity_bytes;
+    let small = (!group.is_coordinator()).then(|| room::too_small(&data, holds));
+    if let Some(why) = small.flatten() {
+        tracing::warn!("{why}");
+    }
     let stop = Stop::default();
     stop.use_for(replica.stopper());
     if args.recover && args.with_parent {

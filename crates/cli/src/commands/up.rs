@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use quorate_net::Group;
-use quorate_net::group::{Files, Purpose};
+use quorate_net::group::{Files, Purpose, show_capacity};
 use quorate_wire::Quorum;
 
 use crate::args::Up;
-use crate::commands::{self, init, mount, status};
+use crate::commands::{self, init, mount, room, status};
 use crate::paths;
 use crate::supervision::{
     Certificates, Children, Control, Launch, Records, Recoveries, Role, Schedule,
@@ -72,7 +72,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
     let file = paths::group_file(data);
     if file.exists() {
         let group = Group::load(&file)?;
-        check_existing(args, data, &group)?;
+        check_existing(args, data, 1, &group)?;
         check_faults(args, group.quorum())?;
         return Ok(group);
     }
@@ -85,7 +85,7 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         &addresses,
         Vec::new(),
         init::Kind {
-            files: Files::default(),
+            files: files(args, data, 1, addresses.len())?,
             purpose,
             protocol: args.protocol.protocol(),
             key_holders: key_holders(args),
@@ -93,6 +93,18 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
         },
         &BTreeMap::new(),
     )
+}
+
+/// How much each of so many new groups may hold that are a volume together, where so many copies of anything come to lie in the data directory.
+fn files(args: &Up, data: &Path, groups: usize, copies: usize) -> Result<Files> {
+    let capacity_bytes = match args.capacity {
+        Some(bytes) => bytes.div_ceil(groups as u64),
+        None => room::shared(data, groups * copies)?,
+    };
+    Ok(Files {
+        capacity_bytes,
+        ..Files::default()
+    })
 }
 
 /// The addresses of a new group, if there can be one.
@@ -128,7 +140,7 @@ fn addresses(args: &Up, count: usize) -> Result<Vec<String>> {
 }
 
 /// Options that only a new group follows must not be passed over in silence.
-fn check_existing(args: &Up, data: &Path, group: &Group) -> Result<()> {
+fn check_existing(args: &Up, data: &Path, groups: usize, group: &Group) -> Result<()> {
     let n = group.quorum().n();
     if args.replicas.is_some_and(|replicas| replicas != n) {
         bail!(
@@ -140,6 +152,17 @@ fn check_existing(args: &Up, data: &Path, group: &Group) -> Result<()> {
         bail!(
             "the group in {} has key holders: leave --no-key-holders away, or choose another --data",
             data.display()
+        );
+    }
+    let holds = group.files().capacity_bytes;
+    if args
+        .capacity
+        .is_some_and(|bytes| bytes.div_ceil(groups as u64) != holds)
+    {
+        bail!(
+            "the volume in {} holds up to {}, and that stays: leave --capacity away, or choose another --data",
+            data.display(),
+            show_capacity(holds * groups as u64)
         );
     }
     if let Some(option) = args.protocol.differs_from(group.protocol()) {

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
+use rustix::fs::statvfs;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
 use crate::command_line::replica;
 use crate::harness::{
-    Group, Random, Setup, eventually, is_mounted, quorate, require_fuse, run, scratch,
+    Group, Patience, Random, Setup, Status, Up, eventually, finish, free_ports, is_mounted,
+    quorate, require_fuse, scratch,
 };
 
 /// Far more than the small disk holds.
@@ -109,6 +112,58 @@ fn a_full_disk_stops_one_replica() {
     group.wait_until_they_agree(&[0, 1, 2, 3]);
 }
 
+/// `up` makes a volume that its disk has room for: whoever fills it is told that it is full, all replicas go on, and what is removed makes room.
+#[test]
+fn a_volume_is_full_before_its_disk() {
+    if !require_fuse() {
+        return;
+    }
+    let Some(disk) = SmallDisk::new(1_500) else {
+        return;
+    };
+    let up = Up::start(&disk.path().join("data"), free_ports(1)[0], &[]);
+    let files = disk.path().join("data/files");
+    let space = statvfs(&files).expect("the volume's space");
+    let size = space.f_blocks * space.f_frsize;
+    assert!(
+        (100 << 20..1_500 << 18).contains(&size),
+        "it has {size} bytes"
+    );
+    let mut written = 0;
+    let full = loop {
+        assert!(written < MOST_FILES, "the volume does not fill");
+        let content = Random::new(written).bytes(4_000_000);
+        let file = File::create(files.join(written.to_string()));
+        let done =
+            file.and_then(|mut file| file.write_all(&content).and_then(|()| file.sync_all()));
+        match done {
+            Ok(()) => written += 1,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(
+        full.raw_os_error(),
+        Some(Errno::NOSPC.raw_os_error()),
+        "{full}"
+    );
+    println!("full after {written} files, of {size} bytes");
+    // As much once more, in place of what was there: what is superseded goes in time.
+    for n in 0..written {
+        fs::remove_file(files.join(n.to_string())).expect("it goes");
+        let content = Random::new(n + 1).bytes(3_000_000);
+        eventually("there is room for another", || {
+            fs::write(files.join(n.to_string()), &content).is_ok()
+        });
+    }
+    for n in 0..written {
+        let content = fs::read(files.join(n.to_string())).expect("the file");
+        assert!(content == Random::new(n + 1).bytes(3_000_000), "file {n}");
+    }
+    let status = Status::ask(&disk.path().join("data"));
+    assert_eq!(status.code, 0, "{status:?}");
+    up.stop();
+}
+
 /// What can't be said ends nobody: where what a replica and a mount say goes to a disk that is full, they go on.
 #[test]
 fn what_cannot_be_said_is_left_unsaid() {
@@ -156,7 +211,12 @@ fn what_cannot_be_said_is_left_unsaid() {
     eventually("all four serve", || group.status().code == 0);
     assert_eq!(silent.0.try_wait().expect("it is asked"), None);
     assert_eq!(mount.0.try_wait().expect("it is asked"), None);
-    run(quorate().arg("umount").arg(place.path()));
+    // Another test's child has what is open here until it becomes its program.
+    eventually("it is unmounted", || {
+        let mut command = quorate();
+        let umount = command.arg("umount").arg(place.path());
+        finish(umount, Patience::default()).code() == 0
+    });
 }
 
 /// A process that ends with the test.

@@ -289,7 +289,8 @@ pub(super) fn parse_capacity(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-fn show_capacity(bytes: u64) -> String {
+/// Bytes in the largest unit of which they are a whole number.
+pub fn show_capacity(bytes: u64) -> String {
     let whole = |shift: u32| bytes.is_multiple_of(1 << shift);
     let (unit, shift) = UNITS
         .into_iter()

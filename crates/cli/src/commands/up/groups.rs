@@ -116,7 +116,10 @@ fn make(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
             false => Purpose::Demonstration,
         };
         let kind = init::Kind {
-            files: Files::default(),
+            files: match purpose {
+                Purpose::Coordinator => Files::default(),
+                _ => super::files(args, data, volumes.len(), addresses.len())?,
+            },
             purpose,
             protocol: args.protocol.protocol(),
             key_holders: super::key_holders(args),
@@ -156,7 +159,7 @@ fn find(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
         groups.push((name, group));
     }
     let first = &groups[0].1;
-    super::check_existing(args, data, first)?;
+    super::check_existing(args, data, count, first)?;
     super::check_faults(args, first.quorum())?;
     Ok(groups)
 }
