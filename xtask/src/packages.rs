@@ -25,6 +25,8 @@ pub const FOR_TESTS: &[Need] = &[
     ("ip", "iproute2"),
     ("setpriv", "util-linux"),
     ("pkill", "procps"),
+    // Maps files into memory, and changes them there.
+    ("python3", "python3"),
     ("setfacl", "acl"),
     // Has the kernel refuse a replica's reads, writes and syncs.
     ("strace", "strace"),

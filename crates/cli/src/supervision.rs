@@ -29,3 +29,10 @@ pub use recoveries::{Recoveries, check_may_recover, now_ms};
 pub use schedule::{Schedule, signing_pace};
 pub use voice::intended;
 pub use window::{EXCEPT as NO_WINDOW_FOR, lines as window_lines};
+
+/// A test can't have what it needs: it is skipped, with a word, and fails where continuous integration runs.
+#[cfg(test)]
+fn left_out(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    println!("skipped: {why}");
+}

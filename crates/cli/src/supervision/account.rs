@@ -169,6 +169,7 @@ fn find(users: &str, name: &str) -> Option<Account> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::left_out;
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
@@ -199,7 +200,7 @@ mod tests {
     fn all_of_a_user_are_ended() {
         use std::os::unix::process::CommandExt;
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: only root can run a process as another user");
+            return left_out("only root can run a process as another user");
         }
         let (theirs, others) = (61_236, 61_237);
         let power = || capabilities(None).unwrap().effective;
@@ -234,7 +235,7 @@ mod tests {
         use std::os::unix::process::CommandExt;
         use std::process::{Command, Stdio};
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: only root can run a process as another user");
+            return left_out("only root can run a process as another user");
         }
         let theirs = 61_242;
         let account = Account {
@@ -271,7 +272,7 @@ mod tests {
         use std::os::fd::AsRawFd;
         use std::os::unix::process::CommandExt;
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: only root can run a process as another user");
+            return left_out("only root can run a process as another user");
         }
         if std::env::var_os("QUORATE_SKIP_FUSE").is_some() {
             return println!("skipped: QUORATE_SKIP_FUSE is set");

@@ -15,7 +15,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use crate::command_line::replica;
 use crate::harness::{
     Group, Patience, Random, Setup, Status, Up, eventually, finish, free_ports, is_mounted,
-    quorate, require_fuse, scratch,
+    left_out, quorate, require_fuse, scratch,
 };
 
 /// Far more than the small disk holds.
@@ -37,10 +37,7 @@ impl SmallDisk {
             size.as_c_str(),
         ) {
             Ok(()) => Some(SmallDisk(place)),
-            Err(e) => {
-                eprintln!("skipped: a small disk can't be mounted here: {e}");
-                None
-            }
+            Err(e) => left_out(&format!("a small disk can't be mounted here: {e}")),
         }
     }
 

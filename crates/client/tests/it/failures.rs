@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{Group, can_mount, noise};
+use crate::common::{Group, can_mount, left_out, noise};
 use quorate_files::op::{Limits, SetQuota};
 use quorate_files::{Ino, Who};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -196,7 +196,7 @@ ctypes.CDLL(None).fallocate(0, 16, size(0), size(3 << 20))
         .stdout(Stdio::piped())
         .spawn();
     let Ok(mut python) = python else {
-        return println!("skipped: python3 is absent");
+        return left_out("python3 is absent");
     };
     let mut ready = [0; 5];
     let told = python.stdout.as_mut().unwrap().read_exact(&mut ready);
@@ -249,7 +249,7 @@ ctypes.CDLL(None).fallocate(0, 16, size(0), size(65536))
         .spawn();
     let Ok(mut python) = python else {
         group.paused.store(false, Ordering::Release);
-        return println!("skipped: python3 is absent");
+        return left_out("python3 is absent");
     };
     let mut ready = [0; 5];
     let told = python.stdout.as_mut().unwrap().read_exact(&mut ready);

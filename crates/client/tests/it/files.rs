@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{CAPACITY, Group, can_mount, noise};
+use crate::common::{CAPACITY, Group, can_mount, left_out, noise};
 use quorate_client::fuse::OBJECT;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, StatxFlags, Timespec,
@@ -563,7 +563,7 @@ os.close(fd)
         .arg(m.path("map"))
         .output()
     else {
-        return println!("skipped: python3 is absent");
+        return left_out("python3 is absent");
     };
     assert!(out.status.success(), "{out:?}");
     assert_eq!(out.stdout, data[..100]);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Group, Mount, can_mount};
+use crate::common::{Group, Mount, can_mount, left_out};
 
 /// How often it is looked for whether a program has ended. One that has not after all of them hangs.
 const LOOKS: u32 = 3000;
@@ -16,7 +16,7 @@ fn runs(m: &Mount, script: &str, args: &[&Path]) -> bool {
     let script = format!("import mmap, os, sys, time\n{script}");
     python.args(["-c", &script]).args(args).current_dir(m.dir());
     let Ok(child) = python.stdin(Stdio::null()).spawn() else {
-        println!("skipped: python3 is absent");
+        left_out("python3 is absent");
         return false;
     };
     ends(child);

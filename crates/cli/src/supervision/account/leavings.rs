@@ -121,6 +121,7 @@ fn jobs(uid: u32) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::left_out;
     use super::*;
     use std::os::unix::process::CommandExt;
 
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn nothing_outlives_the_users_processes() {
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: only root can run a process as another user");
+            return left_out("only root can run a process as another user");
         }
         let (theirs, others) = (61_244, 61_245);
         let run = |uid: u32, script: &str| {
@@ -187,7 +188,7 @@ mod tests {
             .status()
             .is_err()
         {
-            return println!("skipped: there is no ipcmk(1)");
+            return left_out("there is no ipcmk(1)");
         }
         [theirs, others].into_iter().for_each(make);
         assert_eq!((files(theirs), shared(theirs)), (6, 3));

@@ -75,6 +75,7 @@ fn is_full(data: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::left_out;
     use super::*;
 
     /// What ends a replica from outside costs it nothing; a log goes only for what may be the log's doing, and after the state.
@@ -102,7 +103,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         assert!(!is_full(place.path()) && !is_full(&place.path().join("none")));
         if !rustix::process::geteuid().is_root() {
-            return println!("skipped: only root can make a small disk");
+            return left_out("only root can make a small disk");
         }
         use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
         let size = Some(c"size=1m");
