@@ -5,7 +5,7 @@ use quorate_files::Who;
 use quorate_nfs::call::{How, Listing, NewAttrs, Place};
 use quorate_nfs::handle::MAX_HANDLE_BYTES;
 use quorate_nfs::status::Status;
-use quorate_nfs::xdr::{Reader, Writer};
+use quorate_nfs::xdr::{Read, Reader, View, Writer};
 
 use super::{Done, LOOKUP, Proxy};
 use crate::ask::{Ask, Given, Servers};
@@ -230,12 +230,16 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         let How::Unchecked(new) = how else {
             return Ok(done);
         };
-        if !matches!(status(&done), Status::Exist | Status::IsDir) {
-            return Ok(done);
+        match status(&done) {
+            Status::Exist | Status::IsDir => {}
+            // Linux' own server gives what is there, also a directory.
+            Status::Ok if may_be_stub(&done).unwrap_or(true) => {}
+            _ => return Ok(done),
         }
         // The file that is there may lie elsewhere.
         let (thing, attrs) = match self.coordinator.find(&name).await? {
-            Found::Thing(thing, attrs) if thing.stub.is_some() && !thing.is_dir => (thing, attrs),
+            Found::Thing(thing, attrs) if thing.stub.is_some() => (thing, attrs),
+            Found::Nothing { stub: Some(_) } => return Err(Status::Exist),
             _ => return Ok(done),
         };
         const REGULAR: u32 = 1;
@@ -290,6 +294,15 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             _ => Err(Status::BadCookie),
         }
     }
+}
+
+/// Whether the results of a CREATE that was carried out give a stub, or can't be told from ones that do.
+fn may_be_stub(results: &[u8]) -> Read<bool> {
+    let r = &mut View::new(results);
+    r.u32()?;
+    r.option(|r| r.opaque(MAX_HANDLE_BYTES, "handle"))?;
+    let attrs = r.option(View::array)?;
+    Ok(attrs.is_none_or(|attrs| Attrs(*attrs).stub().is_some()))
 }
 
 fn status(results: &[u8]) -> Status {

@@ -18,6 +18,7 @@ pub const ACCESS: u32 = 4;
 pub const READLINK: u32 = 5;
 pub const READ: u32 = 6;
 pub const WRITE: u32 = 7;
+pub const CREATE: u32 = 8;
 pub const READDIR: u32 = 16;
 pub const FSSTAT: u32 = 18;
 pub const COMMIT: u32 = 21;

@@ -1,6 +1,7 @@
 //! The router over TCP, between a client and three servers: first use, placement, operations on two servers, a new router on the same log.
 
 mod calls;
+mod creates;
 mod datagrams;
 mod kernel;
 mod load;

@@ -7,11 +7,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_nfs::rpc::{Credential, read_head};
+use quorate_nfs::status::Status;
 use quorate_nfs::xdr::Reader;
 use quorate_nfs::{Answers, Peer};
+use quorate_router::attrs::ATTR_BYTES;
 
+use super::calls::CREATE;
 use super::model;
 use super::responder::Responder;
+
+/// Where the attributes of what CREATE gives are in a reply: after its head, the status, a handle of eight bytes, and that they are there.
+const ATTRS: usize = 24 + 4 + 16 + 4;
 
 /// How a server answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +32,10 @@ pub enum Manner {
     Garbled,
     /// With more than was asked for.
     Long,
+    /// CREATE with no attributes.
+    Bare,
+    /// CREATE as if the name were there and it were not to be.
+    Guarding,
 }
 
 /// A server that can be told how to answer, and tells as whom calls came.
@@ -95,10 +105,21 @@ impl Answers for Teller {
         }
         let mut reply = told.server.answer(peer, record).await;
         match manner {
+            Manner::Bare if head.procedure == CREATE => {
+                reply[ATTRS - 1] = 0;
+                reply.drain(ATTRS..ATTRS + ATTR_BYTES);
+            }
+            Manner::Guarding if head.procedure == CREATE => {
+                reply.truncate(24);
+                // And no attributes of the directory, before and after.
+                for word in [Status::Exist as u32, 0, 0] {
+                    reply.extend_from_slice(&word.to_be_bytes());
+                }
+            }
             Manner::Refusing => reply[20..24].copy_from_slice(&5u32.to_be_bytes()),
             Manner::Garbled => reply.truncate(26),
             Manner::Long => reply.resize(1 << 19, 0),
-            Manner::Well | Manner::Never | Manner::Held => {}
+            Manner::Well | Manner::Never | Manner::Held | Manner::Bare | Manner::Guarding => {}
         }
         reply
     }
