@@ -35,6 +35,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub fn run(args: &Route) -> Result<()> {
     let config = Config::load(&args.config)?;
     commands::check_reach(config.listen, args.trust_network)?;
+    // Each client has a connection, and each thread one to each server; those that the kernel carries have more.
+    quorate_net::open_files::allow_many();
     // Each thread has a runtime of its own: in one for all, a call's tasks would wake other threads, at many times the cost of what they do.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -33,6 +33,7 @@ mod quota;
 mod recovery;
 mod route;
 mod route_kernel;
+mod route_starts;
 mod route_udp;
 mod several_groups;
 mod supervise;
