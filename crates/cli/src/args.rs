@@ -341,7 +341,7 @@ pub enum Volume {
     },
     /// Add an export that was never used, and move buckets there until volumes hold equally many.
     Add {
-        /// nfs://HOST[:PORT]/EXPORT[?mountport=N]
+        /// nfs://HOST[:PORT]/EXPORT[?mountport=N][&udp=yes], or the path of a group file (*.toml[?key=FILE]), from the working directory.
         #[arg(value_name = "URL")]
         url: String,
         #[command(flatten)]

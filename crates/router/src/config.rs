@@ -257,8 +257,11 @@ impl Location {
         self.nfs.starts_with(GROUP)
     }
 
-    /// From what the operator wrote; relative paths of group files begin at a directory.
-    fn parse_beside(text: &str, beside: &Path) -> Result<Location, String> {
+    /// From what the operator wrote; relative paths of group files and keys begin at a directory.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn parse_beside(text: &str, beside: &Path) -> Result<Location, String> {
         let (file, key) = match text.split_once("?key=") {
             Some((file, key)) => (file, Some(key)),
             None => (text, None),

@@ -204,7 +204,8 @@ impl<L: Log> Keeper<L> {
         }
     }
 
-    /// Makes an export part of the set, and moves buckets there until volumes hold equally many; gives its number.
+    /// Makes an export part of the set, and moves buckets there until volumes hold equally many; gives its number. `url`: as
+    /// [`Location::parse`] takes it, with whole paths.
     ///
     /// # Errors
     /// [`OrderError`].

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use quorate_router::config::Config;
+use anyhow::{Context, Error, Result};
+use quorate_router::config::{Config, Location};
 use serde_json::{Value, json};
 
 use crate::args::{RouterConfig, Volume};
@@ -43,6 +43,7 @@ async fn carry_out(args: &Volume, socket: &Path) -> Result<()> {
             Ok(())
         }
         Volume::Add { url, detach, .. } => {
+            let url = located(url, &std::env::current_dir()?)?;
             let added = order(socket, &Order::Add { url: url.clone() }).await?;
             say!("{url} is volume {}", added["volume"]);
             follow(socket, *detach).await
@@ -70,6 +71,12 @@ async fn carry_out(args: &Volume, socket: &Path) -> Result<()> {
             follow(socket, *detach).await
         }
     }
+}
+
+/// A volume as the router can find it, which works in another directory.
+fn located(url: &str, here: &Path) -> Result<String> {
+    let location = Location::parse_beside(url, here).map_err(Error::msg)?;
+    Ok(location.url)
 }
 
 /// Tells how far moves are until there are none.
@@ -239,6 +246,24 @@ fn prometheus_text(all: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The router takes it as it is sent, wherever it works itself.
+    #[test]
+    fn group_files_are_found_from_where_the_operator_is() {
+        let here = Path::new("/here");
+        for (said, sent) in [
+            ("b/group.toml", "/here/b/group.toml?key=/here/b/client.key"),
+            ("/b/g.toml?key=k", "/b/g.toml?key=/here/k"),
+            ("nfs://a/x", "nfs://a/x"),
+        ] {
+            let url = located(said, here).unwrap();
+            assert_eq!(url, sent);
+            let taken = Location::parse(&url).unwrap();
+            assert_eq!(taken.is_group(), said.contains(".toml"), "{taken:?}");
+        }
+        let error = located("b/group", here).unwrap_err();
+        assert!(error.to_string().contains("*.toml"), "{error}");
+    }
 
     #[test]
     fn volumes_are_shown_to_people_and_to_prometheus() {
