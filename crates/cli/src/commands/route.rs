@@ -17,7 +17,7 @@ use quorate_router::journal::kept_map;
 use quorate_router::kernel::{Choice, TcpSwitch, UdpSwitch};
 use quorate_router::mover::Mover;
 use quorate_router::proxy::Proxy;
-use quorate_router::setup::{set_up, survey};
+use quorate_router::setup::{SetupError, set_up, survey};
 use quorate_router::shelf::Shelves;
 use quorate_router::upstream::{GROUP, check_group};
 use quorate_router::volumes;
@@ -31,6 +31,8 @@ use coordination::{Buckets, Ground, Instance};
 
 /// How often status is told.
 const INTERVAL: Duration = Duration::from_secs(5);
+/// Before a server is asked again that did not answer, at the start.
+const AGAIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: &Route) -> Result<()> {
     let config = Config::load(&args.config)?;
@@ -81,11 +83,30 @@ pub async fn prepare(config: &Config) -> Result<(Ground, Arc<Shelves>)> {
     Ok((ground, Arc::new(volumes.shelves.into())))
 }
 
+/// The same, for as long as it takes until all servers answer.
+async fn prepare_at_last(config: &Config) -> Result<(Ground, Arc<Shelves>)> {
+    let mut told = String::new();
+    loop {
+        let error = match prepare(config).await {
+            Ok(prepared) => return Ok(prepared),
+            Err(error) => error,
+        };
+        let Some(SetupError::Unanswered(url)) = error.downcast_ref() else {
+            return Err(error);
+        };
+        if told != *url {
+            say!("waiting for the server of {url}, which does not answer");
+            told.clone_from(url);
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
 async fn route(args: &Route, config: Config) -> Result<()> {
     let stop = commands::asked_to_end();
     tokio::pin!(stop);
     let (ground, shelves) = tokio::select! {
-        prepared = prepare(&config) => prepared?,
+        prepared = prepare_at_last(&config) => prepared?,
         () = &mut stop => return Ok(()),
     };
     match config.keeper.clone() {

@@ -1,10 +1,41 @@
-//! How `quorate route` starts: what it refuses, and what it needs of the system.
+//! How `quorate route` starts: what it refuses, what it waits for, and what it needs of the system.
 
-use std::fs;
+use std::fs::{self, File};
+use std::net::TcpStream;
+
+use quorate_router::ask::Ask;
 
 use crate::command_line::{assert_said, ends};
-use crate::harness::program;
-use crate::route::{Client, Op, Routed, start};
+use crate::harness::{eventually, program};
+use crate::route::{Client, Op, Process, Routed, server, start};
+
+/// A router that starts while a server is away says for which it waits, and goes on when that is back.
+#[test]
+fn a_router_that_starts_waits_for_servers() {
+    let mut routed = Routed::start();
+    let client = Client::connect(routed.port);
+    assert_eq!(client.act(&Op::Mkdir("a".into())), Ok(()));
+    let tree = client.tree();
+    routed.kill_router();
+    let (server_that_goes, port) = routed.servers.remove(2);
+    drop(server_that_goes);
+    let log = routed.place.join("waiting.err");
+    let mut command = routed.command();
+    command.stderr(File::create(&log).expect("a log"));
+    routed.router = Some(Process(command.spawn().expect("it starts")));
+    let waits = format!("waiting for the server of nfs://127.0.0.1:{port}/v2");
+    eventually("it says for whom it waits", || {
+        fs::read_to_string(&log).expect("a log").contains(&waits)
+    });
+    assert!(TcpStream::connect(("127.0.0.1", routed.port)).is_err());
+    let exports = routed.place.join("exports-2.toml");
+    let server = server(&routed.group, &exports, port);
+    routed.servers.push((server, port));
+    eventually("it serves", || {
+        client.ask(Ask::GetAttr(client.root.clone())).is_ok()
+    });
+    assert_eq!(client.tree(), tree);
+}
 
 /// It may have been started by what has ended since.
 #[test]

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use quorate_client::Session;
 use quorate_execution::SESSIONS_PER_CLIENT;
 use quorate_net::{Group, Identity, keys};
+use quorate_nfs::status::Status;
 use quorate_router::buckets;
 use quorate_router::coordinator::{Coordinator, Hidden};
 use quorate_router::fence::{adopt, enter, found, leave};
@@ -21,6 +22,7 @@ use quorate_router::shared::{Refused, Shared, SharedError, set_of};
 use quorate_router::takeover::settle;
 use quorate_router::upstream::Upstreams;
 
+use super::AGAIN;
 use crate::args::Route;
 use crate::paths;
 
@@ -70,6 +72,33 @@ impl Ground {
     }
 }
 
+/// What a bucket's server says, for as long as it takes until it answers.
+async fn at_last<T>(
+    servers: &Buckets,
+    bucket: Bucket,
+    ask: impl AsyncFn() -> Result<T, Status>,
+) -> Result<T> {
+    let mut told = false;
+    loop {
+        match ask().await {
+            Ok(given) => return Ok(given),
+            Err(Status::Jukebox) => {
+                let map = servers.map();
+                let member = map.volume(bucket).and_then(|volume| map.member(volume));
+                if let (false, Some(member)) = (told, member) {
+                    say!(
+                        "waiting for the server of {}, which does not answer",
+                        member.url
+                    );
+                    told = true;
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+            Err(status) => bail!("a volume refuses what recovery needs: {status:?}"),
+        }
+    }
+}
+
 /// The coordinator with a log in a file, when all is settled that was under way.
 pub async fn in_file(
     args: &Route,
@@ -80,10 +109,10 @@ pub async fn in_file(
     if ground.was_used && !is_there(log) && !args.new_log {
         return Err(lost_log(&log.display().to_string()));
     }
-    let refused = |status| anyhow!("a volume refuses what recovery needs: {status:?}");
     let mut ended = Vec::new();
     for (bucket, hidden) in ground.each() {
-        ended.extend(found(servers, bucket, hidden).await.map_err(refused)?);
+        let all = async || found(servers, bucket, hidden).await;
+        ended.extend(at_last(servers, bucket, all).await?);
     }
     ended.sort_unstable();
     ended.dedup();
@@ -95,11 +124,11 @@ pub async fn in_file(
     }
     let mut own = Vec::new();
     for (bucket, hidden) in ground.each() {
-        let entered = enter(servers, bucket, hidden, journal.epoch()).await;
-        let entered = entered.map_err(refused)?;
+        let entered = async || enter(servers, bucket, hidden, journal.epoch()).await;
+        let entered = at_last(servers, bucket, entered).await?;
         for &epoch in &ended {
-            let adopted = adopt(servers, bucket, hidden, &entered, epoch).await;
-            adopted.map_err(refused)?;
+            let adopted = async || adopt(servers, bucket, hidden, &entered, epoch).await;
+            at_last(servers, bucket, adopted).await?;
         }
         own.push(entered);
     }
