@@ -82,6 +82,17 @@ pub enum Transport {
     Auto,
 }
 
+/// What becomes of a call whose server can't be reached, where it was not sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Away {
+    /// Its client is told to come again.
+    #[default]
+    Jukebox,
+    /// It waits a while for the server.
+    Wait,
+}
+
 /// The file.
 #[derive(Debug)]
 pub struct Config {
@@ -91,6 +102,8 @@ pub struct Config {
     pub udp: bool,
     /// Who passes calls on.
     pub transport: Transport,
+    /// What becomes of calls to a server that can't be reached.
+    pub away: Away,
     /// The coordinator's log.
     pub keeper: Keeper,
     /// The volumes, in order of their numbers.
@@ -116,6 +129,8 @@ struct Raw {
     udp: bool,
     #[serde(default)]
     transport: Transport,
+    #[serde(default)]
+    away: Away,
     log: Option<PathBuf>,
     coordinator: Option<RawCoordinator>,
     volumes: Vec<String>,
@@ -226,6 +241,7 @@ impl Config {
             listen: raw.listen,
             udp: raw.udp,
             transport: raw.transport,
+            away: raw.away,
             keeper,
             volumes,
             exports,
@@ -372,11 +388,13 @@ mod tests {
         assert_eq!(config.pins.get(&b"home"[..]), Some(&Volume(1)));
         assert_eq!(config.buckets, 64);
         assert!(!config.exports.all()[0].secure);
+        assert_eq!(config.away, Away::Jukebox);
         let config = parse(
-            "log = \"l\"\ntransport = \"auto\"\nvolumes = [\"a/group.toml\", \"/b/g.toml?key=k\"]",
+            "log = \"l\"\ntransport = \"auto\"\naway = \"wait\"\nvolumes = [\"a/group.toml\", \"/b/g.toml?key=k\"]",
         )
         .unwrap();
         assert_eq!(config.transport, Transport::Auto);
+        assert_eq!(config.away, Away::Wait);
         let nfs: Vec<_> = config.volumes.iter().map(|v| &v.nfs[..]).collect();
         assert_eq!(
             nfs,

@@ -1,5 +1,6 @@
 //! Which call goes where, and what comes back.
 
+mod away;
 mod mount;
 mod reply;
 mod space;
@@ -23,6 +24,7 @@ use tokio::net::TcpStream;
 
 use crate::attrs::STUB_OWNER;
 use crate::buckets::{Buckets, Changes, Located, Mark};
+use crate::config::Away;
 use crate::coordinator::Coordinator;
 use crate::handle::Handle;
 use crate::intent::{Log, Name};
@@ -32,6 +34,7 @@ use crate::names::{Held, Names};
 use crate::rewrite::{Rewrite, limit};
 use crate::shelf::Shelves;
 use crate::upstream::Upstreams;
+use away::Waits;
 use space::Space;
 
 /// The program and version of MOUNT.
@@ -58,6 +61,7 @@ pub struct Proxy<L> {
     /// Of WRITE and SETATTR over UDP, which are many.
     writes: Replays,
     names: Names,
+    waits: Waits,
     /// Who carries connections, if anybody does.
     streams: Option<Arc<TcpSwitch>>,
 }
@@ -165,6 +169,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             replays: Replays::default(),
             writes: Replays::default(),
             names: Names::default(),
+            waits: Waits::new(Away::Jukebox),
             streams: None,
         }
     }
@@ -172,6 +177,11 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     /// From here on connections are carried by the system, where that can be.
     pub fn set_streams(&mut self, streams: Arc<TcpSwitch>) {
         self.streams = Some(streams);
+    }
+
+    /// What becomes of calls to servers that can't be reached from here on.
+    pub fn set_away(&mut self, away: Away) {
+        self.waits = Waits::new(away);
     }
 
     /// The one number of all file systems that clients see.
@@ -239,6 +249,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         arguments: &Bytes,
         most: u32,
     ) -> Done {
+        self.wait_for(&call).await;
         let _passage = match &call {
             // These see to it themselves: they may touch several buckets.
             Call::Lookup(_) | Call::FsStat(_) => None,
@@ -302,6 +313,7 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         if !changes_names(&call) {
             return self.other(procedure, who, call, arguments, 0).await;
         }
+        self.wait_for(&call).await;
         let _passage = self.buckets().pass_all().await;
         let _mark = self.mark(&call);
         match self.work(procedure, who, call, arguments, 0).await {

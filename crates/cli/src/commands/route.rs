@@ -162,6 +162,7 @@ async fn offer<L: Log + Debug + Clone + 'static>(
     let layout = Arc::new(config.layout());
     let exports = config.exports.clone();
     let mut proxy = Proxy::new(coordinator, layout.clone(), exports, shelves, set);
+    proxy.set_away(config.away);
     let streams = tcp_switch(config, proxy.fsid(), &buckets);
     if let Some(streams) = &streams {
         proxy.set_streams(streams.clone());

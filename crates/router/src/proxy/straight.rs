@@ -245,6 +245,9 @@ impl<L: Log + Debug + 'static> Proxy<L> {
         let passage = buckets.try_pass(bucket)?;
         let at = buckets.locate(bucket).ok()?;
         let (server, load) = buckets.servers.server(at.volume)?;
+        if self.waits.are_wanted() && !server.line().is_up() {
+            return None;
+        }
         // A listing that was begun before a move is looked after.
         if call.shape.listed.is_some_and(|(cookie, _)| cookie != 0) && at.moved != 0 {
             return None;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,8 @@ pub struct Line {
     ready: Notify,
     /// There is room for more.
     room: Notify,
+    /// Whether there is a connection.
+    is_up: AtomicBool,
     load: Arc<Load>,
 }
 
@@ -113,8 +115,14 @@ impl Line {
             state: Mutex::new(state),
             ready: Notify::new(),
             room: Notify::new(),
+            is_up: AtomicBool::new(false),
             load,
         }
+    }
+
+    /// Whether there is a connection to the server.
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -242,7 +250,9 @@ impl Line {
                 Ok(stream) => {
                     tracing::info!(%address, "connected");
                     self.load.up.fetch_add(1, Ordering::Relaxed);
+                    self.is_up.store(true, Ordering::Relaxed);
                     let why = self.connection(stream).await;
+                    self.is_up.store(false, Ordering::Relaxed);
                     self.load.up.fetch_sub(1, Ordering::Relaxed);
                     tracing::warn!(%address, %why, "the connection ended");
                     self.fail(false);

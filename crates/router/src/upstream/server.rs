@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use quorate_nfs::call;
 use quorate_nfs::xdr::Writer;
 use quorate_nfs::{MAX_THREADS, thread};
 use tokio::sync::oneshot;
@@ -10,6 +11,8 @@ use tokio::task::AbortHandle;
 
 use super::datagrams::Datagrams;
 use super::{Line, Load, Unsent, Waiter};
+
+const NFS: (u32, u32) = (call::PROGRAM, call::VERSION);
 
 /// See the module. What a thread has of it begins when the thread needs it, and all of it ends with this.
 #[derive(Debug)]
@@ -83,6 +86,12 @@ impl Server {
     /// Where it takes datagrams, if it does.
     pub(crate) fn udp_address(&self) -> Option<&str> {
         self.speaks_udp.then_some(&*self.address)
+    }
+
+    /// Asks for nothing, so that there is a connection where there can be one; whether there is.
+    pub(crate) async fn comes_up(&self) -> bool {
+        let write = |w: &mut Writer| super::head(w, NFS, 0, (0, 0, &[]));
+        self.line().is_up() || self.call(write).await.is_some()
     }
 
     /// The reply to a call, over the connection.

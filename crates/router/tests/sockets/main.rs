@@ -109,6 +109,8 @@ struct Serving<'a> {
     servers_speak_udp: bool,
     /// To whom the volume is offered.
     clients: &'a str,
+    /// What becomes of calls to a server that can't be reached.
+    away: &'a str,
     /// Whether the system passes calls on, where it can.
     switch: bool,
     /// The same over TCP: for which connections.
@@ -123,6 +125,7 @@ impl Default for Serving<'_> {
             udp: false,
             servers_speak_udp: false,
             clients: "127.0.0.0/8",
+            away: "jukebox",
             switch: false,
             streams: None,
         }
@@ -148,8 +151,9 @@ async fn route_with(
     let pins: Vec<_> = pins.map(|(n, name)| format!("{name} = {n}\n")).collect();
     let file = place.join("route.toml");
     let text = format!(
-        "log = \"route.log\"\nvolumes = [{}]\npolicy = \"{policy}\"\nbuckets = 12\n\
+        "log = \"route.log\"\naway = \"{}\"\nvolumes = [{}]\npolicy = \"{policy}\"\nbuckets = 12\n\
          [pin]\n{}[[export]]\npath = \"/\"\nsecure = false\nsquash = \"{}\"\nclients = [\"{}\"]\n",
+        serving.away,
         urls.join(", "),
         pins.concat(),
         serving.squash,
@@ -182,6 +186,7 @@ async fn route_with(
     let exports = config.exports.clone();
     let buckets = coordinator.servers.clone();
     let mut proxy = Proxy::new(coordinator, layout, config.exports, shelves, set);
+    proxy.set_away(config.away);
     let background = keeper.clone();
     let moving = tokio::spawn(async move { background.run().await });
     let address = ([127, 0, 0, 1], 0).into();

@@ -12,6 +12,7 @@ use quorate_nfs::xdr::Writer;
 use quorate_router::ask::{Ask, Given};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -428,5 +429,47 @@ async fn a_record_that_is_too_long_ends_the_connection() {
     match client.ask(Ask::GetAttr(site.files[0].clone())).await {
         Ok(Given::Attrs(_)) => {}
         other => panic!("{other:?}"),
+    }
+}
+
+/// Calls to a server that is away wait for it, as many as there is room for, and those to others go on.
+#[tokio::test]
+async fn calls_wait_for_a_server_that_is_away() {
+    // Of each of two connections.
+    const CALLS: u32 = 50;
+    const WAITING: u32 = 64;
+    let mut site = Site::with(super::Serving {
+        away: "wait",
+        ..super::Serving::default()
+    })
+    .await;
+    let who = Who::new(5, 6);
+    site.server.abort();
+    eventually(|| !site.keeper.overview(|_| 0).volumes[0].connected).await;
+    let (tell, mut replies) = mpsc::unbounded_channel();
+    for _ in 0..2 {
+        let (mut stream, tell) = (site.connect().await, tell.clone());
+        let asked = call(1, GETATTR, &who, &of(&site.files[0], &[]));
+        tokio::spawn(async move {
+            for _ in 0..CALLS {
+                send(&mut stream, &asked).await;
+            }
+            while let Some((_, results)) = reply(&mut stream).await {
+                tell.send(status(&results)).unwrap();
+            }
+        });
+    }
+    for _ in WAITING..2 * CALLS {
+        assert_eq!(replies.recv().await, Some(JUKEBOX));
+    }
+    let mut stream = site.connect().await;
+    let asked = call(1, READ, &who, &of(&site.files[1], &[0, 0, 9]));
+    send(&mut stream, &asked).await;
+    assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    let more = timeout(Duration::from_secs(2), replies.recv()).await;
+    assert!(more.is_err(), "the others are answered too: {more:?}");
+    site.server = told(&site.told, site.server_port).await.0;
+    for _ in 0..WAITING {
+        assert_eq!(replies.recv().await, Some(0));
     }
 }
