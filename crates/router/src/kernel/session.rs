@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use quorate_files::Who;
 use quorate_nfs::{Carried, Carrier, Doing, Tally};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_timeout};
@@ -34,6 +35,8 @@ const TRANSFER_TIME: Duration = Duration::from_secs(60);
 const IDLE_TIME: Duration = Duration::from_secs(1800);
 /// How often it is looked at servers and whether anything goes on.
 const LOOK_TIME: Duration = Duration::from_secs(1);
+/// How long a server answers no calls before it is asked whether it is there.
+const SILENCE: Duration = Duration::from_millis(500);
 /// Before a server is connected to again that could not be reached.
 const AGAIN: Duration = Duration::from_secs(10);
 /// How often a client that takes no replies is looked at.
@@ -75,6 +78,8 @@ struct Server {
     /// Calls that were passed on and answered, and since when no more were.
     went: (u64, u64),
     since: Instant,
+    /// Whether it is asked whether it is there.
+    is_asked: bool,
 }
 
 impl Session {
@@ -139,6 +144,7 @@ impl Session {
         let mut servers: BTreeMap<Volume, Server> = BTreeMap::new();
         let mut connecting = JoinSet::new();
         let mut watched = JoinSet::new();
+        let mut asked: JoinSet<(Volume, u64, bool)> = JoinSet::new();
         let mut looks = interval(LOOK_TIME);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut last, mut active) = (self.switch.tables.state(self.number), Instant::now());
@@ -172,10 +178,20 @@ impl Session {
                     }
                 }
                 Some(Ok(why)) = watched.join_next() => return format!("a server: {why}"),
+                Some(Ok((volume, answered, is_there))) = asked.join_next() => {
+                    let Some(server) = servers.get_mut(&volume) else {
+                        continue;
+                    };
+                    server.is_asked = false;
+                    let went = self.switch.tables.went([self.number, volume.0.into()]);
+                    if !is_there && went.1 == answered {
+                        return self.unanswered(server, went);
+                    }
+                }
                 _ = looks.tick() => {
                     self.look(&mut servers, &mut connecting);
-                    if let Some(why) = self.count(&mut servers) {
-                        return self.apart(why);
+                    if let Some(why) = self.count(&mut servers, &mut asked) {
+                        return why;
                     }
                     let state = self.switch.tables.state(self.number);
                     if let Some(tally) = &self.tally {
@@ -249,6 +265,7 @@ impl Session {
                         pause: None,
                         went: (0, 0),
                         since: now,
+                        is_asked: false,
                     };
                     servers.insert(volume, server);
                 }
@@ -275,9 +292,14 @@ impl Session {
         Ok(Arc::new(stream))
     }
 
-    /// Counts what went to servers; why it can't go on, if one is silent.
-    fn count(&self, servers: &mut BTreeMap<Volume, Server>) -> Option<&'static str> {
-        for (volume, server) in servers {
+    /// Counts what went to servers; why it can't go on, if one is silent. For those that may be, the router's own connection finds out: it
+    /// knows a server that thinks for long from a machine that is gone.
+    fn count(
+        &self,
+        servers: &mut BTreeMap<Volume, Server>,
+        asked: &mut JoinSet<(Volume, u64, bool)>,
+    ) -> Option<String> {
+        for (&volume, server) in servers {
             let went = self.switch.tables.went([self.number, volume.0.into()]);
             let more = went.0.saturating_sub(server.went.0);
             server.load.calls.fetch_add(more, Ordering::Relaxed);
@@ -285,13 +307,26 @@ impl Session {
                 server.since = Instant::now();
             }
             server.went = went;
-            if server.since.elapsed() > ANSWER_TIME {
-                let lost = went.0.saturating_sub(went.1);
-                server.load.unanswered.fetch_add(lost, Ordering::Relaxed);
-                return Some("a server does not answer");
+            let silent = server.since.elapsed();
+            if silent > ANSWER_TIME {
+                return Some(self.unanswered(server, went));
+            }
+            let upstream = self.switch.buckets.servers.get(volume);
+            if let (true, false, Some(upstream)) = (silent > SILENCE, server.is_asked, upstream) {
+                server.is_asked = true;
+                asked.spawn(async move {
+                    let null = upstream.nfs(0, &Who::root(), &[]).await;
+                    (volume, went.1, null.is_ok())
+                });
             }
         }
         None
+    }
+
+    fn unanswered(&self, server: &Server, (passed, answered): (u64, u64)) -> String {
+        let lost = passed.saturating_sub(answered);
+        server.load.unanswered.fetch_add(lost, Ordering::Relaxed);
+        self.apart("a server does not answer")
     }
 
     async fn has_room(&self) {

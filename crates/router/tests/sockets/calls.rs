@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+pub const NULL: u32 = 0;
 pub const GETATTR: u32 = 1;
 pub const LOOKUP: u32 = 3;
 pub const ACCESS: u32 = 4;

@@ -3,6 +3,7 @@
 mod calls;
 mod creates;
 mod datagrams;
+mod gate;
 mod kernel;
 mod load;
 #[allow(dead_code, reason = "the log and the faults are not needed here")]
@@ -115,6 +116,8 @@ struct Serving<'a> {
     switch: bool,
     /// The same over TCP: for which connections.
     streams: Option<Choice>,
+    /// Whether the first server is on a machine that can fall silent.
+    gate: bool,
 }
 
 impl Default for Serving<'_> {
@@ -128,6 +131,7 @@ impl Default for Serving<'_> {
             away: "jukebox",
             switch: false,
             streams: None,
+            gate: false,
         }
     }
 }

@@ -20,6 +20,7 @@ use super::calls::{
     ACCESS, COMMIT, FSSTAT, GETATTR, JUKEBOX, LOOKUP, READ, READDIR, READLINK, SERVERFAULT, WRITE,
     call, fragment, of, reply, send, status,
 };
+use super::gate::Gate;
 use super::responder::SPACE;
 use super::told::{Manner, Teller, Told};
 use super::{Client, at, eventually, listen, servers};
@@ -45,6 +46,8 @@ pub struct Site {
     pub told: Arc<Told>,
     pub server: AbortHandle,
     server_port: u16,
+    /// Before that server, if it is there.
+    pub gate: Option<Gate>,
     pub port: u16,
     pub root: Fh,
     pub files: [Fh; 2],
@@ -67,7 +70,9 @@ impl Site {
     pub async fn with(serving: super::Serving<'_>) -> Site {
         let told_server = Told::new();
         let (server, server_port) = told(&told_server, 0).await;
-        let ports = [server_port, servers(1).await[0]];
+        let gate = serving.gate.then(|| Gate::to(server_port));
+        let first = gate.as_ref().map_or(server_port, |gate| gate.port);
+        let ports = [first, servers(1).await[0]];
         let place = tempfile::tempdir().unwrap();
         let (router, port, keeper, _) =
             super::route_with(place.path(), &ports, [1; 16], "stay", serving).await;
@@ -91,6 +96,7 @@ impl Site {
             told: told_server,
             server,
             server_port,
+            gate,
             port,
             root,
             files: files.try_into().unwrap(),

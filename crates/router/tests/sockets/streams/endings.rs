@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use quorate_files::Who;
+use quorate_router::kernel::Choice;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{MEGABYTE, carried, start, streamed};
-use crate::calls::{GETATTR, READ, WRITE, call, fragment, of, reply, send, status};
+use crate::Serving;
+use crate::calls::{GETATTR, NULL, READ, WRITE, call, fragment, of, reply, send, status};
 use crate::datagrams::written;
 use crate::eventually;
 use crate::kernel::can_load;
-use crate::straight::TEXT;
+use crate::straight::{Site, TEXT};
 use crate::told::Manner;
 
 /// Who reads no replies is asked for no more than there is room for, and holds up nobody; when it reads at last it gets all.
@@ -192,6 +194,36 @@ async fn a_server_that_falls_silent_ends_sessions() {
     .await;
     assert!(reply(&mut stream).await.is_none());
     assert!((18..40).contains(&begun.elapsed().as_secs()));
+    assert_eq!(streamed(&site).ended, 1);
+}
+
+/// One whose machine is silent, so that it takes no further connections, is found out long before one that may think.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_falls_silent_ends_sessions() {
+    if !can_load("a_machine_that_falls_silent_ends_sessions") {
+        return;
+    }
+    let serving = Serving {
+        streams: Some(Choice::All),
+        gate: true,
+        ..Serving::default()
+    };
+    let mut site = Site::with(serving).await;
+    let who = Who::new(5, 6);
+    let mut stream = carried(&site).await;
+    site.manner(Manner::Never);
+    site.gate.as_mut().unwrap().shut().await;
+    let asked = site.told.count(NULL);
+    let begun = Instant::now();
+    send(
+        &mut stream,
+        &call(1, READ, &who, &of(&site.files[0], &[0, 0, 9])),
+    )
+    .await;
+    assert!(reply(&mut stream).await.is_none());
+    println!("found out after {:?}", begun.elapsed());
+    assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
+    assert!(site.told.count(NULL) > asked);
     assert_eq!(streamed(&site).ended, 1);
 }
 
