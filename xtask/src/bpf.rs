@@ -14,8 +14,10 @@ const PROGRAMS: [(&str, &[&str]); 2] = [
         &["sk_skb/stream_parser", "sk_skb/stream_verdict"],
     ),
 ];
-/// By which compiler the objects were made.
+/// By which compiler the objects were made, and of which sources.
 const COMPILER: &str = "compiler";
+/// How what is said of these begins.
+const SOURCES: &str = "sources ";
 
 /// `cargo xtask bpf`: makes the objects anew.
 pub fn make() -> Result<(), String> {
@@ -24,21 +26,27 @@ pub fn make() -> Result<(), String> {
     }
     let by = compiler().ok_or("there is no clang")?;
     let file = Path::new(PLACE).join(COMPILER);
-    fs::write(&file, by + "\n").map_err(|e| format!("{}: {e}", file.display()))
+    let text = format!("{by}\n{SOURCES}{:016x}\n", sources()?);
+    fs::write(&file, text).map_err(|e| format!("{}: {e}", file.display()))
 }
 
-/// Compares the objects with what comes of their C, where there is the compiler that made them: others write other instructions.
+/// Looks whether the objects were made of the C that is there; and compares them with what comes of it, where there is the compiler that
+/// made them: others write other instructions.
 pub fn check() -> Result<(), String> {
     let file = Path::new(PLACE).join(COMPILER);
-    let made_by = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let (made_by, made_of) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
+    let made_of = made_of.strip_prefix(SOURCES);
+    if made_of != Some(&format!("{:016x}", sources()?)) {
+        return Err(format!(
+            "{PLACE}: the objects were not made of the C that is there: run `cargo xtask bpf`"
+        ));
+    }
     match compiler() {
-        Some(by) if by == made_by.trim() => {}
+        Some(by) if by == made_by => {}
         found => {
             let found = found.unwrap_or_else(|| "none".into());
-            println!(
-                "not compared: the objects were made by {}; here is {found}",
-                made_by.trim()
-            );
+            println!("not compared: the objects were made by {made_by}; here is {found}");
             return Ok(());
         }
     }
@@ -64,6 +72,25 @@ pub fn check() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A hash (FNV-1a) of all that the objects are made of, with its names. Nobody is kept from making another text with the same.
+fn sources() -> Result<u64, String> {
+    let failed = |e: std::io::Error| format!("{PLACE}: {e}");
+    let all = fs::read_dir(PLACE).map_err(failed)?;
+    let all = all.map(|entry| entry.map(|entry| entry.path()));
+    let mut all = all.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    all.retain(|path| path.extension().is_some_and(|of| of == "c" || of == "h"));
+    all.sort();
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for path in all {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let text = fs::read(&path).map_err(failed)?;
+        for byte in name.iter().chain(&[0]).chain(&text).chain(&[0]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    Ok(hash)
 }
 
 /// The first line of what clang says of itself.
