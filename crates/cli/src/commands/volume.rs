@@ -46,6 +46,9 @@ async fn carry_out(args: &Volume, socket: &Path) -> Result<()> {
             let url = located(url, &std::env::current_dir()?)?;
             let added = order(socket, &Order::Add { url: url.clone() }).await?;
             say!("{url} is volume {}", added["volume"]);
+            if let Some(why) = stays_empty(&order(socket, &Order::List {}).await?) {
+                say!("{why}");
+            }
             follow(socket, *detach).await
         }
         Volume::Drain {
@@ -77,6 +80,17 @@ async fn carry_out(args: &Volume, socket: &Path) -> Result<()> {
 fn located(url: &str, here: &Path) -> Result<String> {
     let location = Location::parse_beside(url, here).map_err(Error::msg)?;
     Ok(location.url)
+}
+
+/// Why a new volume gets nothing, if that is so.
+fn stays_empty(all: &Value) -> Option<String> {
+    let buckets = all["buckets"].as_u64()? as usize;
+    let serving = volumes(all).filter(|volume| volume["state"] == "serving");
+    (serving.count() > buckets).then(|| {
+        format!(
+            "it stays empty for now: there are only {buckets} buckets, for good. What is drained goes there"
+        )
+    })
 }
 
 /// Tells how far moves are until there are none.
@@ -263,6 +277,18 @@ mod tests {
         }
         let error = located("b/group", here).unwrap_err();
         assert!(error.to_string().contains("*.toml"), "{error}");
+    }
+
+    #[test]
+    fn who_adds_more_volumes_than_there_are_buckets_is_told() {
+        let all = |states: &[&str]| {
+            let volumes: Vec<_> = states.iter().map(|state| json!({"state": state})).collect();
+            json!({"buckets": 2, "volumes": volumes})
+        };
+        assert_eq!(stays_empty(&all(&["serving", "serving"])), None);
+        assert_eq!(stays_empty(&all(&["serving", "draining", "serving"])), None);
+        let told = stays_empty(&all(&["serving", "serving", "serving"])).unwrap();
+        assert!(told.contains("only 2 buckets"), "{told}");
     }
 
     #[test]
