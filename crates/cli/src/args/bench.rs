@@ -48,7 +48,7 @@ pub enum Benchmark {
     /// which is started where it is installed and this is root.
     Credentials(Credentials),
     /// What a storage router costs: the load of a web server's files on four NFS servers in memory, straight and through `quorate route`.
-    /// About 2 minutes.
+    /// About 3 minutes; 4 as root, with what the kernel passes on.
     Router(Router),
     /// A server of a benchmark.
     #[command(hide = true)]
