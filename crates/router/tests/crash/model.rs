@@ -44,6 +44,10 @@ struct Node {
 pub struct Server {
     nodes: BTreeMap<u64, Node>,
     next: u64,
+    /// Of files that were written since, what is on the disk.
+    on_disk: BTreeMap<u64, Vec<u8>>,
+    /// Another after each start.
+    verifier: u64,
     /// The bits that modes of directories can have.
     pub dir_modes: u32,
 }
@@ -68,6 +72,8 @@ impl Default for Server {
         Server {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT + 1,
+            on_disk: BTreeMap::new(),
+            verifier: 7,
             dir_modes: u32::MAX,
         }
     }
@@ -81,6 +87,16 @@ impl Server {
             true => Ok(number),
             false => Err(Status::Stale),
         }
+    }
+
+    /// What was not yet on its disk is lost.
+    fn restart(&mut self) {
+        for (number, text) in std::mem::take(&mut self.on_disk) {
+            if let Some(node) = self.nodes.get_mut(&number) {
+                node.text = text;
+            }
+        }
+        self.verifier += 1;
     }
 
     fn names(&mut self, dir: u64) -> Result<&mut BTreeMap<Bytes, u64>, Status> {
@@ -219,6 +235,9 @@ impl Server {
                 node.gid = new.gid.unwrap_or(node.gid);
                 if let Some(size) = new.size {
                     node.text.resize(size as usize, 0);
+                    if let Some(text) = self.on_disk.get_mut(&number) {
+                        text.resize(size as usize, 0);
+                    }
                 }
                 if let Some(SetTime::At(at)) = new.mtime {
                     node.mtime = (at.secs as u64) << 32 | u64::from(at.nanos);
@@ -261,23 +280,36 @@ impl Server {
                 }
             }
             Ask::Write {
-                file, offset, data, ..
+                file,
+                offset,
+                data,
+                stable,
             } => {
                 let number = self.number(&file)?;
                 let node = self.nodes.get_mut(&number).unwrap();
+                if stable {
+                    self.on_disk.remove(&number);
+                } else {
+                    let entry = self.on_disk.entry(number);
+                    entry.or_insert_with(|| node.text.clone());
+                }
                 let end = offset as usize + data.len();
                 node.text.resize(node.text.len().max(end), 0);
                 node.text[offset as usize..end].copy_from_slice(&data);
                 node.mtime += 1;
                 Given::Written {
                     count: data.len() as u32,
-                    verifier: 7,
+                    verifier: self.verifier,
                 }
             }
-            Ask::Commit(_) => Given::Written {
-                count: 0,
-                verifier: 7,
-            },
+            Ask::Commit(file) => {
+                let number = self.number(&file)?;
+                self.on_disk.remove(&number);
+                Given::Written {
+                    count: 0,
+                    verifier: self.verifier,
+                }
+            }
             Ask::Remove(at) => self.take(&at, false)?,
             Ask::Rmdir(at) => self.take(&at, true)?,
             Ask::Rename(from, to) => self.rename(&from, &to)?,
@@ -336,6 +368,8 @@ pub enum Fault {
     Late,
     /// The same, and the router dies.
     LateAndLast,
+    /// All servers start again before it.
+    Restart,
 }
 
 pub const FAULTS: [Fault; 5] = [
@@ -418,6 +452,9 @@ impl World {
         }
         let done = {
             let mut state = self.lock();
+            if fault == Some(Fault::Restart) {
+                state.servers.iter_mut().for_each(Server::restart);
+            }
             let skipped = match fault {
                 Some(Fault::CrashBefore) => true,
                 Some(Fault::LostOrder | Fault::Refused) => can_be_lost,

@@ -261,7 +261,7 @@ fn each_step_of_a_move_can_be_the_last() {
             );
             let used = whole.lock().steps - steps;
             for at in 1..=used {
-                for fault in FAULTS {
+                for fault in FAULTS.into_iter().chain([Fault::Restart]) {
                     let told =
                         format!("seed {seed}, {bucket:?} to {to:?}, {fault:?} at {at} of {used}");
                     let faulty = World(many.clone().into());
