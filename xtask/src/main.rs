@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.first().map(String::as_str) {
         Some("up") => up::run(&args[1..]),
-        Some("tools") => tools::all(),
+        Some("tools") => tools::for_tests(),
         Some("deny") => deny::main(),
         Some("bpf") if args[1..] == ["--check"] => bpf::check(),
         Some("bpf") if args.len() == 1 => bpf::make(),

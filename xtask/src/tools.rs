@@ -7,12 +7,11 @@ use std::process::Command;
 type Tool = (&'static str, &'static str, &'static [&'static str]);
 
 /// What the test suite needs.
-const FOR_TESTS: [Tool; 2] = [
+const FOR_TESTS: [Tool; 3] = [
     ("fsx", "0.3.2", &[]),
     ("cargo-deny", "0.20.2", &["--debug"]),
+    ("pjdfstest", "0.2.2", &["--debug"]),
 ];
-/// What people run by hand beside it; see docs/testing.md.
-const BY_HAND: [Tool; 1] = [("pjdfstest", "0.2.2", &[])];
 
 /// Where an installed program is.
 pub fn path(name: &str) -> PathBuf {
@@ -27,11 +26,6 @@ fn root() -> PathBuf {
 /// Installs what the test suite needs, unless it is there.
 pub fn for_tests() -> Result<(), String> {
     FOR_TESTS.iter().try_for_each(install)
-}
-
-/// Installs all of it.
-pub fn all() -> Result<(), String> {
-    FOR_TESTS.iter().chain(&BY_HAND).try_for_each(install)
 }
 
 fn install((name, version, how): &Tool) -> Result<(), String> {

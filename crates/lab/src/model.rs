@@ -135,6 +135,8 @@ mod mutants {
         ("new-view-unchecked", "new-primary-1", false),
         ("certificates-ignored", "old-primary-2", false),
         ("committed-with-2f", "backup-view-2", false),
+        ("new-view-unchecked", "new-primary-2-alone", false),
+        ("stable-with-weak", "checkpoint-1", true),
     ];
 
     pub fn main(args: &[String]) -> Result<(), String> {

@@ -150,6 +150,56 @@ pub fn all() -> Vec<Scenario> {
             ..calm.clone()
         },
         Scenario {
+            name: "old-primary-1-tentative",
+            what: "one place, executed tentatively, an equivocating primary, and a view change in which it lies",
+            faulty: ReplicaId(0),
+            last_view: View(1),
+            look_only: true,
+            tentative: true,
+            claims: Claims::Some,
+            live_every: 500,
+            ..calm.clone()
+        },
+        Scenario {
+            name: "new-primary-1-tentative",
+            what: "one place, executed tentatively, a change to a view whose primary is faulty",
+            faulty: ReplicaId(1),
+            last_view: View(1),
+            look_only: true,
+            tentative: true,
+            claims: Claims::All,
+            live_every: 1_000,
+            ..calm.clone()
+        },
+        Scenario {
+            name: "checkpoint-1",
+            what: "one place and a checkpoint after it, a faulty backup, no view change",
+            hints: true,
+            checkpoints: true,
+            live_every: 20,
+            quick: true,
+            ..calm.clone()
+        },
+        Scenario {
+            name: "checkpoint-primary-1",
+            what: "one place and a checkpoint after it, an equivocating primary, no view change",
+            faulty: ReplicaId(0),
+            hints: true,
+            checkpoints: true,
+            live_every: 100,
+            ..calm.clone()
+        },
+        Scenario {
+            name: "checkpoint-view-1",
+            what: "one place and a checkpoint after it, and a view change in which a backup lies",
+            faulty: ReplicaId(3),
+            last_view: View(1),
+            checkpoints: true,
+            claims: Claims::Some,
+            live_every: 1_000,
+            ..calm.clone()
+        },
+        Scenario {
             name: "backup-view-2",
             what: "two places, and a view change in which a backup lies",
             faulty: ReplicaId(3),
