@@ -143,7 +143,7 @@ for i in $(seq $FILES); do tamper "$scratch/plain/$i" 65536; done
 read_all "$scratch/plain"
 
 if command -v glusterd >/dev/null && [ "$(id -u)" = 0 ]; then
-    say "GlusterFS $(glusterd --version | head -n 1 | cut -d ' ' -f 2), replica 3 with its defaults"
+    say "GlusterFS $(glusterd --version | head -n 1 | cut -d ' ' -f 2), replica 3, beside none of its bricks (cluster.choose-local off), else with its defaults"
     unshare --net --mount --pid --fork --mount-proc --kill-child "$0" --gluster "$scratch" || echo "   it could not be run here"
 else
     say "GlusterFS is left out: glusterfs-server is not installed, or this is not run by root"

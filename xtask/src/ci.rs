@@ -154,6 +154,8 @@ fn sim() -> Result<(), String> {
     lab::run(&["sim", "--seeds", "0..5000"])?;
     lab::run(&["sim", "--guests", "--seeds", "0..500"])?;
     lab::run(&["sim", "--by-round", "--seeds", "0..1000"])?;
+    // An intruder who has f replicas at a time, of which each recovers.
+    lab::run(&["recoveries", "--seeds", "0..50"])?;
     // Replicas that flood are drawn here alone. Memory is looked at after each step, so a seed takes a second.
     lab::run(&["sim", "--memory", "--seeds", "0..16"])
 }

@@ -203,6 +203,7 @@ pub fn all() -> Vec<Scenario> {
             name: "backup-view-2",
             what: "two places, and a view change in which a backup lies",
             faulty: ReplicaId(3),
+            quick: true,
             ..two.clone()
         },
         Scenario {

@@ -69,7 +69,8 @@ fn two_groups_are_one_volume() {
     let data = place.path().join("data");
     let files = data.join("files");
     let port = free_ports(1)[0];
-    let up = Up::start(&data, port, &GROUPS);
+    let options = [&GROUPS[..], &["--capacity", "2T"]].concat();
+    let up = Up::start(&data, port, &options);
     let ready = &up.events("ready")[0];
     assert_eq!(ready["groups"][1]["group"], "group-1");
     assert_eq!(ready["groups"][2]["replicas"], 1, "the coordinator's");
