@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use quorate_execution::graph::Conflicts;
 use quorate_files::Admission;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, Options, Sealing, Trust, Tuning, Verification};
+use quorate_node::{Daemon, Options, Sealing, StoreOptions, Trust, Tuning, Verification};
 use quorate_wire::ReplicaId;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +119,7 @@ pub fn run(spec: &str) -> Result<()> {
             threads: spec.sealers,
             ..Sealing::default()
         },
+        store: StoreOptions::default(),
         fault: spec.fault.map(|name| name.parse()).transpose()?,
     };
     let (volume, group) = (options.group.files(), options.group.clone());

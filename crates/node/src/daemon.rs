@@ -51,6 +51,7 @@ use quorate_net::{
     Epochs, Group, Identity, KeyError, Limits, ListenError, ReplicaLinks, Sealing, Waker, bind,
 };
 use quorate_replica::Signing;
+pub use quorate_store::Options as StoreOptions;
 use quorate_store::StoreError;
 use quorate_wire::message::Report;
 use quorate_wire::{KeyPair, ReplicaId};
@@ -110,6 +111,8 @@ pub struct Options {
     pub verification: Verification,
     /// Where frames are sealed. Nor in this.
     pub sealing: Sealing,
+    /// How much memory its store may take. Nor in this.
+    pub store: StoreOptions,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
 }
@@ -139,6 +142,7 @@ impl Options {
             conflicts: Conflicts::Declared,
             verification: Verification::default(),
             sealing: Sealing::default(),
+            store: StoreOptions::default(),
             fault: None,
         }
     }
@@ -345,6 +349,7 @@ impl Daemon {
             conflicts,
             verification,
             sealing,
+            store,
             fault,
         } = options;
         let begin = core_thread::clock_start();
@@ -376,7 +381,7 @@ impl Daemon {
             Trust::SetAside => directory::take_back(&data, &group)?,
             Trust::All => directory::check(&data, &group)?,
         };
-        let found = restore::restore(&data, past, alone, service.clone())?;
+        let found = restore::restore(&data, past, alone, store, service.clone())?;
         let restored_ms = since_begin();
         let (store, wal, mut restored) = (found.store, found.wal, found.restored);
         let is_new = past == restore::Past::None;

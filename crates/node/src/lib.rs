@@ -12,7 +12,9 @@ extern crate alloc;
 pub mod daemon;
 pub mod wal;
 
-pub use daemon::{Daemon, DaemonError, KeyHolder, Options, Stopper, Trust, Verification};
+pub use daemon::{
+    Daemon, DaemonError, KeyHolder, Options, Stopper, StoreOptions, Trust, Verification,
+};
 pub use quorate_agreement::Tuning;
 pub use quorate_net::{
     Group, GroupError, Identity, KeyError, Sealing, disk, generate, group, hex, keys, tls,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 use quorate_fault::Fault;
 
-use super::{Period, parse_route, time};
+use super::{Period, parse_route, size, time};
 
 /// See [`Conflicts`](quorate_execution::graph::Conflicts).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -155,6 +155,10 @@ pub struct Replica {
     /// Hand to these threads what has so many bytes; for tests.
     #[arg(long, value_name = "BYTES", hide = true)]
     pub seal_from: Option<u32>,
+    /// How much memory pages of the state's file may take, in all from 4M to 64G: with K, M, G in steps of 1,024. What else a replica has in memory is bounded by what
+    /// replicas agree on, whatever this says.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::cache)]
+    pub cache: u64,
     /// Misbehave, for a demonstration. Refused unless the group was made by `quorate up`.
     #[arg(long, value_name = "KIND", hide = true)]
     pub fault: Option<Fault>,

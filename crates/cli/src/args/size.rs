@@ -8,6 +8,14 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// How much a cache may take.
+pub fn cache(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        bytes @ 0x40_0000..=0x10_0000_0000 => Ok(bytes),
+        _ => Err("it may be from 4M to 64G".into()),
+    }
+}
+
 /// A number with a letter for a power of the step.
 pub fn number(text: &str, step: u64) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -41,6 +49,9 @@ mod tests {
         assert_eq!(bytes("1TiB"), Ok(1 << 40));
         assert_eq!(bytes("4096"), Ok(4096));
         assert_eq!(number("1M", 1000), Ok(1_000_000));
+        assert_eq!(cache("4M"), Ok(4 << 20));
+        assert_eq!(cache("64G"), Ok(64 << 30));
+        assert!(cache("3M").is_err() && cache("65G").is_err());
         for wrong in [
             "",
             "0",

@@ -12,7 +12,8 @@ use quorate_ledger::Ledger;
 use quorate_net::{Group, keys};
 use quorate_node::daemon::exit;
 use quorate_node::{
-    Daemon, DaemonError, KeyHolder, Options, Sealing, Stopper, Trust, Tuning, Verification,
+    Daemon, DaemonError, KeyHolder, Options, Sealing, Stopper, StoreOptions, Trust, Tuning,
+    Verification,
 };
 use quorate_wire::ReplicaId;
 use quorate_wire::message::Report;
@@ -142,6 +143,9 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         },
         verification: verification(args),
         sealing: sealing(args),
+        store: StoreOptions {
+            cache_bytes: args.cache as usize,
+        },
         fault: args.fault,
     };
     let runtime = commands::runtime()?;

@@ -67,7 +67,10 @@ fn a_state_larger_than_memory_is_served() {
     mount.unmount();
     check_memory(&group, "writing");
     group.kill_all();
-    group.start_all();
+    group.start_replica_with(0, &["--cache", "8M"]);
+    for id in 1..4 {
+        group.start_replica(id);
+    }
     group.wait_until_it_works();
     // Another machine's mount: nothing is in its cache.
     let mount = group.mount_as(1);

@@ -13,7 +13,7 @@ use quorate_agreement::Record;
 use quorate_execution::Service;
 use quorate_net::disk;
 use quorate_replica::{Restored, genesis};
-use quorate_store::{Blobs, Former, Store, StoreError};
+use quorate_store::{Blobs, Former, Options as StoreOptions, Store, StoreError};
 use quorate_wire::{LogIndex, Seq};
 
 use super::aside::{self, FORMER_LOG, if_there};
@@ -58,6 +58,7 @@ pub(super) fn restore<S: Service + Clone>(
     data: &Path,
     past: Past,
     alone: bool,
+    options: StoreOptions,
     service: S,
 ) -> Result<Found, DaemonError> {
     let blobs = open_blobs(data)?;
@@ -65,7 +66,7 @@ pub(super) fn restore<S: Service + Clone>(
         distrust(data)?;
     }
     let mut former = former::open(data, &blobs);
-    let mut store = open_store(data, &blobs, alone, service.clone())?;
+    let mut store = open_store(data, &blobs, alone, options, service.clone())?;
     let mut log = open_log(data, &blobs, past, alone)?;
     let recovering = log
         .records
@@ -75,7 +76,7 @@ pub(super) fn restore<S: Service + Clone>(
         // Half of a state, and no log that says of which.
         drop(store);
         set_state_aside(data)?;
-        store = open_store(data, &blobs, alone, service)?;
+        store = open_store(data, &blobs, alone, options, service)?;
     }
     if !recovering {
         aside::drop_former_log(data)?;
@@ -143,10 +144,10 @@ fn open_store<S: Service>(
     data: &Path,
     blobs: &Arc<Blobs>,
     alone: bool,
+    options: StoreOptions,
     service: S,
 ) -> Result<Store, DaemonError> {
     let path = data.join(STATE);
-    let options = quorate_store::Options::default();
     if data.join(DAMAGED).exists() && !alone {
         set_state_aside(data)?;
     }
