@@ -268,7 +268,7 @@ pub struct Nfs {
 ///   listen = "127.0.0.1:2049"
 ///   udp = false                          # also over UDP; docs/router.md says whom that lets in
 ///   transport = "user"                   # or kernel, where it can; auto: where that is better
-///   away = "jukebox"                     # or wait: calls wait a while for a server that can't be reached
+///   away = "jukebox"                     # or wait: calls wait for a server that is away
 ///   log = "route.log"                    # what is under way on two servers; keep it, on a disk
 ///   volumes = ["nfs://a.example/export", "nfs://b.example/export?mountport=20048&udp=yes"]
 ///   policy = "hash"                      # or round_robin, least_full, stay
