@@ -29,7 +29,7 @@ fn suites(hunt: Hunt) -> &'static [Suite] {
             Suite {
                 package: "quorate-agreement",
                 program: LIB,
-                tests: &["selection::"],
+                tests: &["selection::", "estimation::"],
             },
             Suite {
                 package: "quorate-agreement",

@@ -155,9 +155,6 @@ mutants! {
     TimerNeverStops "timer-never-stops"
         "the view's timer runs on while requests are executed"
         "BFT-SMaRt issue 57"
-    EstimateMiscounts "estimate-miscounts"
-        "what the answers before a new one have prepared counts for them, in place of for the new one: a lie that comes early raises the estimate"
-        "PBFT's library, recovery estimation"
     UnreadableForGood "unreadable-for-good"
         "a replica that finds a value that can't be read gives up"
         ""
@@ -287,7 +284,7 @@ mutants! {
         "what was read before it had committed counts together with what was read of another state" ""
     RecoveringLeadsFar "recovering-leads-far"
         "where a replica that recovers waits counts as a word for that view, however far it is" ""
-    // Rules of view changes, one by one. All from here on are looked for by tests of crates and not by the simulator; see [`Hunt`].
+    // Rules of view changes and of recovery, one by one. All from here on are looked for by tests of crates and not by the simulator; see [`Hunt`].
     SelectsFrom2f "selects-from-2f"
         "2f VIEW-CHANGEs begin a view" ""
     CheckpointOfF "checkpoint-of-f"
@@ -320,6 +317,9 @@ mutants! {
         "who leaves a view does not undo what it has executed tentatively" ""
     ViewWithoutBound "view-without-bound"
         "a NEW-VIEW ends a recovery whose bound has gone since it came" ""
+    EstimateMiscounts "estimate-miscounts"
+        "what the answers before a new one have prepared counts for them, in place of for the new one: a lie that comes early raises the estimate"
+        "PBFT's library, recovery estimation"
     // Execution beside each other: what waits for what.
     ReadsBesideChanges "reads-beside-changes"
         "who reads does not wait for who changes before it" ""
