@@ -17,6 +17,7 @@ use quorate_files::op::PutCredential;
 use quorate_files::{Ino, Who};
 use quorate_net::{Group, Identity};
 use quorate_wire::{KeyPair, PublicKey};
+use tokio::task::JoinHandle;
 
 use super::{credential, sharing};
 use bringing::{Bringing, without_place};
@@ -40,6 +41,14 @@ struct Held {
     ids: Option<(u32, u32)>,
 }
 
+/// A credential on its way to the group.
+#[derive(Debug)]
+struct OnItsWay {
+    chain: Chain,
+    name: PathBuf,
+    answer: JoinHandle<Result<(), CallError>>,
+}
+
 /// The credentials of somebody whom the group file does not name.
 #[derive(Debug)]
 pub struct Guest {
@@ -53,6 +62,7 @@ pub struct Guest {
     names: Names,
     /// What the group has, or does not take.
     bringing: Bringing,
+    on_its_way: Option<OnItsWay>,
     /// What was said last of each file that is of no use.
     complaints: BTreeMap<PathBuf, String>,
 }
@@ -79,6 +89,7 @@ impl Guest {
             held: BTreeMap::new(),
             names: Names::default(),
             bringing: Bringing::default(),
+            on_its_way: None,
             complaints: BTreeMap::new(),
         };
         for place in places.iter().filter(|place| !place.is_dir()) {
@@ -127,18 +138,20 @@ impl Guest {
                 session.renew(&self.group, &self.identity());
                 shown = self.longest();
             }
-            self.bring(&session, &volume).await;
+            // Who is not answered has to look at its files meanwhile: perhaps all of them have ended, or one comes by which it is let in.
+            let _ = tokio::time::timeout(PERIOD, self.bring(&session, &volume)).await;
             tokio::time::sleep(PERIOD).await;
         }
     }
 
-    /// Brings the credentials that the group has not.
+    /// Brings the credentials that the group has not, one after the other. Who gives up goes on where it was with the next call.
     pub async fn bring(&mut self, session: &Session, volume: &Volume) {
         let held: Vec<&Chain> = self.held.values().map(|held| &held.chain).collect();
         self.bringing.begin(&held);
+        let left: Vec<Chain> = without_place(&held).into_iter().cloned().collect();
+        self.arrived(session).await;
         if self.bringing.looks() {
             let generation = session.generation();
-            // Who is not answered has to look at its files meanwhile: perhaps one comes by which it is let in.
             let found = tokio::time::timeout(PERIOD, sharing::all_grants(volume, None)).await;
             if let Ok(Ok(found)) = found {
                 self.bringing.found(generation, |chain| {
@@ -148,7 +161,6 @@ impl Guest {
                 });
             }
         }
-        let left: Vec<Chain> = without_place(&held).into_iter().cloned().collect();
         for (name, Held { chain, .. }) in self.held.clone() {
             let name = PathBuf::from(String::from_utf8_lossy(&name).into_owned());
             if left.contains(&chain) {
@@ -162,13 +174,35 @@ impl Guest {
             let put = PutCredential {
                 chain: chain.to_bytes().into(),
             };
-            let outcome = volume.put_credential(&Who::root(), put).await.map(drop);
-            // The session may have been opened for it.
-            let generation = session.generation().max(1);
-            self.bringing.note(&chain, generation, outcome);
-            if let Err(why @ (CallError::Refused(_) | CallError::Garbled)) = outcome {
-                self.complain(&name, format!("the group does not take it: {why}"));
-            }
+            let volume = volume.clone();
+            let answer = tokio::spawn(async move {
+                let put = volume.put_credential(&Who::root(), put).await;
+                put.map(drop)
+            });
+            self.on_its_way = Some(OnItsWay {
+                chain,
+                name,
+                answer,
+            });
+            self.arrived(session).await;
+        }
+    }
+
+    /// Returns when there is an answer to what is on its way, if something is. It stays on its way where nobody waits for that: another attempt would be
+    /// ordered besides.
+    async fn arrived(&mut self, session: &Session) {
+        let Some(OnItsWay { answer, .. }) = &mut self.on_its_way else {
+            return;
+        };
+        let outcome = answer.await.unwrap_or(Err(CallError::Lost));
+        let Some(OnItsWay { chain, name, .. }) = self.on_its_way.take() else {
+            return;
+        };
+        // The session may have been opened for it.
+        let generation = session.generation().max(1);
+        self.bringing.note(&chain, generation, outcome);
+        if let Err(why @ (CallError::Refused(_) | CallError::Garbled)) = outcome {
+            self.complain(&name, format!("the group does not take it: {why}"));
         }
     }
 

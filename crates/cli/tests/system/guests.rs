@@ -5,9 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{Access, access};
 use serde_json::Value;
@@ -69,7 +67,7 @@ impl Scene {
         fs::write(self.at(into), run(&mut command)).expect("a file");
     }
 
-    fn mount_as(&self, key: &str, credential: &str) -> Mount {
+    pub fn mount_as(&self, key: &str, credential: &str) -> Mount {
         Mount::of_guest(&self.group, &self.at(key), &[&self.at(credential)])
     }
 
@@ -87,11 +85,11 @@ impl Scene {
     }
 }
 
-fn open_to_all(path: &Path) {
+pub fn open_to_all(path: &Path) {
     fs::set_permissions(path, Permissions::from_mode(0o777)).expect("a mode");
 }
 
-fn kind<T>(result: io::Result<T>) -> Option<ErrorKind> {
+pub fn kind<T>(result: io::Result<T>) -> Option<ErrorKind> {
     result.err().map(|e| e.kind())
 }
 
@@ -286,82 +284,6 @@ fn what_was_read_before_is_not_read_again() {
     }
     drop(files);
     mount.unmount();
-}
-
-/// When the only credential has ended replicas let the guest in no more: what it asks is refused then, also of what it has open, and does not wait for an
-/// answer that nobody gives.
-#[test]
-fn nothing_waits_after_the_end() {
-    if !require_fuse() {
-        return;
-    }
-    const BLOCK: usize = 64 << 10;
-    const LASTS: u64 = 20;
-    let scene = Scene::new();
-    let bob = scene.key("bob.key");
-    let plan = scene.mount.at("shared/plan");
-    fs::write(&plan, vec![7; 64 * BLOCK]).expect("a file");
-    open_to_all(&plan);
-    let end = format!("{LASTS} seconds");
-    let end = run(program("date").args(["-u", "+%FT%TZ", "-d", &end]));
-    let ends = Instant::now() + Duration::from_secs(LASTS);
-    let mut grant = quorate();
-    grant.arg("grant").arg(scene.mount.at("shared"));
-    grant.args(["--to", &bob, "--rights", "rw", "--until", end.trim()]);
-    grant.arg("--group").arg(scene.group.file());
-    fs::write(scene.at("bob.cred"), run(&mut grant)).expect("a file");
-    let mount = scene.mount_as("bob.key", "bob.cred");
-    let open = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(mount.at("plan"));
-    let open = Arc::new(open.expect("it opens"));
-    // Each time a part that the kernel has not got yet. One that waits for ever is not to keep the test.
-    let read = |part: usize| {
-        let (told, hear) = mpsc::channel();
-        let open = open.clone();
-        thread::spawn(move || {
-            let mut block = vec![0; 4096];
-            let read = open.read_exact_at(&mut block, (part * BLOCK) as u64);
-            let _ = told.send(read);
-        });
-        hear.recv_timeout(Duration::from_secs(8))
-            .expect("a read waits")
-    };
-    read(60).expect("he may read");
-    // Replicas end his links ten seconds after the credential, and he lets some more pass.
-    // Until the mount itself knows, some 4 s at most, the group may let him: where nothing is ordered its time stands still.
-    let mut refused = 0;
-    for part in (0..30).map(|at| at * 2 % 59) {
-        let (begun, result) = (Instant::now(), read(part));
-        if begun > ends + Duration::from_secs(7) {
-            assert_eq!(kind(result), Some(ErrorKind::PermissionDenied), "{part}");
-            refused += 1;
-        }
-        if begun > ends + Duration::from_secs(16) {
-            break;
-        }
-        thread::sleep(Duration::from_millis(1500));
-    }
-    assert!(refused > 2, "{refused}");
-    let (told, hear) = mpsc::channel();
-    let path = mount.at("plan");
-    let writer = open.clone();
-    thread::spawn(move || {
-        let written = writer
-            .write_all_at(b"late", 0)
-            .and_then(|()| writer.sync_all());
-        let _ = told.send((
-            written.is_err(),
-            fs::metadata(&path).is_err(),
-            File::open(&path).is_err(),
-        ));
-    });
-    let all = hear.recv_timeout(Duration::from_secs(20));
-    assert_eq!(all.expect("something waits"), (true, true, true));
-    drop(open);
-    mount.unmount();
-    assert_eq!(fs::read(&plan).expect("a file")[..4], [7; 4]);
 }
 
 /// What a revocation took back comes again by itself when that is ended, on a mount that has been there all the time.

@@ -18,6 +18,7 @@ mod detached;
 mod evidence;
 mod failing_disk;
 mod full_disk;
+mod guest_ends;
 mod guests;
 mod harness;
 mod hostile;
