@@ -103,18 +103,19 @@ fn main() -> std::io::Result<()> {
     disks()
 }
 
-/// Right chains with caveats of each kind, one that widens, and a text.
+/// Right chains with caveats of each kind in the first and the last link, one that widens, and a text.
 fn credentials() -> std::io::Result<()> {
     let kinds = [
         (1, b"report-".to_vec()),
         (2, vec![9; 8]),
-        (3, vec![2]),
         (4, b"project 7".to_vec()),
         (5, vec![1; 8]),
     ];
     for n in [1_u8, 2, 3, 5, 16] {
         let mut links: Vec<Raw> = (0..n).map(Raw::link).collect();
-        links[0].caveats = kinds[..usize::from(n).min(5)].to_vec();
+        let last = usize::from(n) - 1;
+        links[0].caveats = kinds.to_vec();
+        links[last].caveats = kinds.to_vec();
         write("credential", n.into(), &assemble(&links))?;
     }
     let mut wide = [Raw::link(0), Raw::link(1)];

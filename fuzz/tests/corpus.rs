@@ -7,6 +7,8 @@ use std::path::Path;
 use bytes::Bytes;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
+use quorate_credential::Chain;
+use quorate_fuzz::credential::judged;
 use quorate_router::fuzzing::{passed_on, results};
 use quorate_state::tree::{DEPTH, Node};
 use quorate_wire::{Decode, Encode};
@@ -60,6 +62,29 @@ fn nodes_at_each_depth_are_in_it() {
         }
     }
     assert!(depths.is_empty(), "there are none at {depths:?}");
+}
+
+/// Chains that hold, of one link and of many, with all kinds of caveats: what is about links after the first is reached by no mutation of one that ends there.
+#[test]
+fn chains_that_hold_are_in_it() {
+    let lengths = [1, 2, 3, 5, 16];
+    let each = |links| [1_u8, 2, 4, 5].map(|kind| (links, kind));
+    let mut missing: BTreeSet<(usize, u8)> = lengths.into_iter().flat_map(each).collect();
+    for input in corpus("credential") {
+        let Ok(chain) = Chain::from_bytes(Bytes::copy_from_slice(&input)) else {
+            continue;
+        };
+        if judged(&input) {
+            let caveats = chain.links().iter().flat_map(|link| &link.terms.caveats);
+            for caveat in caveats {
+                missing.remove(&(chain.links().len(), caveat.kind()));
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "no chain that holds of so many links with this kind of caveat: {missing:?}"
+    );
 }
 
 /// Of a router: calls that go straight through, and results that are changed.

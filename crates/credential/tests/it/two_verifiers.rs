@@ -2,11 +2,11 @@
 
 use std::cell::Cell;
 
-use crate::support::{Raw, VOLUME, assemble, public};
+use crate::support::{Raw, VOLUME, assemble, public, said};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use quorate_credential::{Chain, Grant, Trust};
+use quorate_credential::{Chain, Trust};
 
 /// What the crate says, in the words of the other.
 fn ours(bytes: &[u8]) -> Option<crate::naive::Authority> {
@@ -17,25 +17,7 @@ fn ours(bytes: &[u8]) -> Option<crate::naive::Authority> {
         volume: VOLUME,
         owners,
     };
-    chain.verify(&trust).ok().map(said)
-}
-
-fn said(grant: Grant) -> crate::naive::Authority {
-    let reaches = || grant.reaches.iter();
-    crate::naive::Authority {
-        subject: grant.subject.0,
-        scopes: reaches()
-            .map(|r| (r.scope.object.0, r.scope.subtree))
-            .collect(),
-        rights: grant.rights.bits(),
-        from: grant.window.not_before,
-        until: grant.window.not_after,
-        ids: grant.ids,
-        prefixes: reaches()
-            .map(|r| r.prefix.as_ref().map(|p| p.to_vec()))
-            .collect(),
-        quotas: reaches().map(|r| r.quota).collect(),
-    }
+    chain.verify(&trust).ok().as_ref().map(said)
 }
 
 /// Both, which must agree; whether they take it.

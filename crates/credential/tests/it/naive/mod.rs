@@ -4,7 +4,8 @@
 
 use ed25519_dalek::{Signature, VerifyingKey};
 
-/// What a chain comes to: (subject, object and subtree of each link, rights, first and last second, ids, prefixes, quotas).
+/// What a chain comes to: (subject, object and subtree of each link, rights, first and last second, ids, prefixes, quotas; of each link who signed it, under
+/// which number, and what its signature is over).
 #[derive(Debug, PartialEq, Eq, Default)]
 pub struct Authority {
     pub subject: [u8; 32],
@@ -15,6 +16,7 @@ pub struct Authority {
     pub ids: Option<(u32, u32)>,
     pub prefixes: Vec<Option<Vec<u8>>>,
     pub quotas: Vec<Option<u64>>,
+    pub signed: Vec<([u8; 32], u64, [u8; 32])>,
 }
 
 struct Cursor<'a>(&'a [u8], usize);
@@ -65,7 +67,7 @@ pub fn authority(bytes: &[u8], volume: &[u8; 32], owner: &[u8; 32]) -> Option<Au
         let rights = c.number(2)? as u16;
         let (from, until) = (c.number(8)? as u64, c.number(8)? as u64);
         let own_depth = c.number(1)?;
-        let _serial = c.number(8)?;
+        let serial = c.number(8)? as u64;
         let caveats = c.number(1)?;
         if subtree > 1 || rights >= 1 << 13 || until < from || own_depth >= depth || caveats > 8 {
             return None;
@@ -121,6 +123,7 @@ pub fn authority(bytes: &[u8], volume: &[u8; 32], owner: &[u8; 32]) -> Option<Au
             .update(terms);
         parent = *hasher.finalize().as_bytes();
         let signature = Signature::from_slice(c.next(64)?).ok()?;
+        out.signed.push((issuer, serial, parent));
         let issuer = VerifyingKey::from_bytes(&issuer).ok()?;
         issuer.verify_strict(&parent, &signature).ok()?;
         keys.push(subject);

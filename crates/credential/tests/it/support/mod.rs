@@ -1,8 +1,10 @@
 //! Chains that the crate itself would not make: links of any terms, rightly signed, put together byte by byte.
 #![allow(dead_code)]
 
-use quorate_credential::{Rights, VolumeId};
+use quorate_credential::{Grant, Rights, VolumeId};
 use quorate_wire::{Digest, KeyPair, PublicKey};
+
+use super::naive::Authority;
 
 pub const VOLUME: VolumeId = VolumeId(Digest([7; 32]));
 
@@ -85,4 +87,26 @@ pub fn assemble(links: &[Raw]) -> Vec<u8> {
         out.extend(key(link.issuer).sign(&Digest(parent)).0);
     }
     out
+}
+
+/// All of what the crate says that a chain comes to, in the words of the second verifier.
+pub fn said(grant: &Grant) -> Authority {
+    let reaches = || grant.reaches.iter();
+    let last = reaches().last().map(|reach| reach.id);
+    assert_eq!(Some(grant.id), last, "a chain is named by its last link");
+    Authority {
+        subject: grant.subject.0,
+        scopes: reaches()
+            .map(|r| (r.scope.object.0, r.scope.subtree))
+            .collect(),
+        rights: grant.rights.bits(),
+        from: grant.window.not_before,
+        until: grant.window.not_after,
+        ids: grant.ids,
+        prefixes: reaches()
+            .map(|r| r.prefix.as_ref().map(|p| p.to_vec()))
+            .collect(),
+        quotas: reaches().map(|r| r.quota).collect(),
+        signed: reaches().map(|r| (r.issuer.0, r.serial, r.id.0)).collect(),
+    }
 }
