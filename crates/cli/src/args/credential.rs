@@ -83,7 +83,8 @@ pub struct Link {
     /// The public key of who may, in 64 hexadecimal digits, as `quorate keygen` prints it.
     #[arg(long, value_name = "KEY", value_parser = parse_key)]
     pub to: PublicKey,
-    /// How many times it may be passed on; each time once less.
+    /// How many times it may be passed on; each time once less. It gives the right delegate as well, but not revoke: without that in --rights the holder
+    /// can't take back what it has passed on.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..16))]
     pub depth: u8,
     /// The number to take it back by [default: the nanosecond at which it is signed, counted from 1970].

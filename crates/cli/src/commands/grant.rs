@@ -53,7 +53,7 @@ pub fn run(args: &Grant) -> Result<()> {
         not_after: args.until,
     };
     let terms = terms(&args.link, scope, args.rights, window)?;
-    warn_of_depth(&args.link, args.rights);
+    warn_of_depth(&args.link, args.rights, Rights::ALL);
     if let Some(why) = missing_modes(&args.path, &terms) {
         say!("quorate: {}: {why}", args.path.display());
     }
@@ -66,11 +66,30 @@ pub fn run(args: &Grant) -> Result<()> {
     Ok(())
 }
 
-fn warn_of_depth(link: &Link, rights: Rights) {
-    if link.depth == 0 && rights.contains(Rights::DELEGATE) {
-        say!(
-            "quorate: the right delegate is of no use without a depth: the holder can pass nothing on (--depth says how many times it can)"
+fn warn_of_depth(link: &Link, rights: Rights, own: Rights) {
+    if let Some(why) = missing_with_depth(link.depth, rights, own) {
+        say!("quorate: {why}");
+    }
+}
+
+/// What a holder with these rights lacks to pass on, or to take back what it passes on; who signs has `own` to give.
+fn missing_with_depth(depth: u8, rights: Rights, own: Rights) -> Option<&'static str> {
+    if depth == 0 {
+        return rights.contains(Rights::DELEGATE).then_some(
+            "the right delegate is of no use without a depth: the holder can pass nothing on (--depth says how many times it can)",
         );
+    }
+    match (
+        rights.contains(Rights::REVOKE),
+        own.contains(Rights::REVOKE),
+    ) {
+        (true, _) => None,
+        (false, true) => Some(
+            "the holder can pass this on and take back nothing of what it has passed on: that is another right, revoke (--rights rw,revoke)",
+        ),
+        (false, false) => Some(
+            "the holder can pass this on and take back nothing of what it has passed on: that is another right, revoke, which this credential has not",
+        ),
     }
 }
 
@@ -229,7 +248,7 @@ pub fn delegate(args: &Delegate) -> Result<()> {
         not_before: args.from.unwrap_or(last.window.not_before),
         not_after: args.until.unwrap_or(last.window.not_after),
     };
-    warn_of_depth(&args.link, rights);
+    warn_of_depth(&args.link, rights, last.rights);
     let terms = terms(&args.link, scope, rights, window)?;
     let longer = chain.delegate(&key, terms);
     say(&longer.map_err(|why| anyhow!("it can't be passed on so: {why}"))?);
@@ -299,6 +318,20 @@ fn parse(said: &str) -> Option<(VolumeId, ObjectId)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who may pass on and can't take back is told so, and who can't pass on what it has the right to.
+    #[test]
+    fn what_passing_on_lacks_is_told() {
+        let (reads, both) = (Rights::READ, Rights::DELEGATE | Rights::REVOKE);
+        let said = |depth, rights, own| missing_with_depth(depth, rights, own).unwrap_or_default();
+        assert_eq!(said(0, reads, Rights::ALL), "");
+        assert!(said(0, reads | Rights::DELEGATE, Rights::ALL).contains("--depth"));
+        assert!(said(1, reads, Rights::ALL).contains("--rights rw,revoke"));
+        assert_eq!(said(1, reads | both, Rights::ALL), "");
+        assert_eq!(said(3, reads | Rights::REVOKE, Rights::ALL), "");
+        // It could not be given either.
+        assert!(said(1, reads, reads | Rights::DELEGATE).contains("has not"));
+    }
 
     /// Who signs what modes keep the holder from is told: as whom the holder acts, and what it can't do.
     #[test]

@@ -49,7 +49,9 @@ fn a_directory_is_shared_and_passed_on() {
         command.arg("--key").arg(&owner);
         command
     };
-    let text = run(&mut by_owner(&shared));
+    let granted = ends(&mut by_owner(&shared));
+    assert_said(&granted, 0, &["another right, revoke (--rights rw,revoke)"]);
+    let text = granted.stdout;
     assert!(text.contains("until:   2999-01-31 23:59:59 UTC"), "{text}");
     fs::write(at("bob.cred"), &text).expect("a file");
     assert_said(
