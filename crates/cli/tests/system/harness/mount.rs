@@ -208,10 +208,13 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        let mut how = UnmountFlags::DETACH;
         if std::thread::panicking() {
             eprintln!("  the mount process said:\n{}", last_lines(&self.log, 20));
+            // What waits in the kernel for an answer would keep this process and the test from their ends.
+            how |= UnmountFlags::FORCE;
         }
-        if is_mounted(&self.directory) && unmount(&self.directory, UnmountFlags::DETACH).is_err() {
+        if is_mounted(&self.directory) && unmount(&self.directory, how).is_err() {
             // Not root.
             let mut command = quorate();
             let _ = command
