@@ -416,6 +416,9 @@ struct Visitor<'a> {
     url: &'a str,
 }
 
+/// MNT3ERR_SERVERFAULT.
+const SERVER_FAULT: u32 = 10_006;
+
 /// The handle of an export.
 async fn mount(location: &Location, own: &Upstream) -> Result<Fh, SetupError> {
     let url = || location.url.clone();
@@ -429,6 +432,8 @@ async fn mount(location: &Location, own: &Upstream) -> Result<Fh, SetupError> {
     let r = &mut Reader::new(results.map_err(|_| SetupError::Unanswered(url()))?);
     match r.u32() {
         Ok(0) => {}
+        // What a front says whose group does not answer: MOUNT has no word for later.
+        Ok(SERVER_FAULT) => return Err(SetupError::Unanswered(url())),
         Ok(status) => return Err(SetupError::Mount { url: url(), status }),
         Err(_) => return Err(SetupError::Unanswered(url())),
     }

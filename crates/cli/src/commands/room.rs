@@ -26,6 +26,12 @@ fn of(free: u64, copies: usize) -> u64 {
     (content >> 20 << 20).max(LEAST)
 }
 
+/// How many files, directories and links such a volume may hold: one for each 16 KiB, as file systems are mostly made. What content does not count of them, the targets of
+/// symbolic links, of up to 4 KiB, and long names, then has room in what is left beside the content.
+pub fn objects(capacity: u64) -> u64 {
+    capacity / (16 << 10)
+}
+
 /// What is to be said where a volume may come to hold more than the whole disk on which a replica keeps it.
 pub fn too_small(place: &Path, capacity: u64) -> Option<String> {
     let disk = statvfs(place).ok()?;

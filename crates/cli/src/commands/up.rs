@@ -103,7 +103,7 @@ fn files(args: &Up, data: &Path, groups: usize, copies: usize) -> Result<Files> 
     };
     Ok(Files {
         capacity_bytes,
-        ..Files::default()
+        inodes: room::objects(capacity_bytes),
     })
 }
 

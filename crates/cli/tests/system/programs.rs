@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 
 use crate::harness::{
-    Group, Setup, Source, Status, Times, Up, assert_same, eventually, free_ports, long_or,
+    Group, Mount, Setup, Source, Status, Times, Up, assert_same, eventually, free_ports, long_or,
     require_fuse, scratch_in_memory,
 };
 use crate::workload::{self, Step};
@@ -116,15 +116,37 @@ fn programs_do_not_notice_a_silent_replica() {
     }
 }
 
+/// How long it takes to make and sync 100 files.
+fn made_and_synced(mount: &Mount) -> Duration {
+    let start = Instant::now();
+    for n in 0..100 {
+        let file = fs::File::create(mount.at(&n.to_string())).expect("a file");
+        file.sync_all().expect("it is synced");
+    }
+    start.elapsed()
+}
+
 /// Replica 2 sends everything late, by up to a second. Nobody needs it or a vote of its, so views stay.
 #[test]
 fn programs_do_not_notice_a_slow_replica() {
     if !require_fuse() {
         return;
     }
+    // How long it takes where none is slow: the same machine, as busy as it is.
+    let sound = {
+        let group = Group::start();
+        let mount = group.mount();
+        let took = made_and_synced(&mount);
+        mount.unmount();
+        took
+    };
     let source = Source::new(200);
     let mut group = Setup::new(4).fault(2, "slow").start();
     let mount = group.mount();
+    let took = made_and_synced(&mount);
+    // Two operations for each file, and each would take a third of a second more if anybody waited for it.
+    let most = sound * 3 + Duration::from_secs(15);
+    assert!(took < most, "{took:?}, and {sound:?} without a slow one");
     workload::work(mount.path(), &source, |_| {});
     Status::wait_for_a_checkpoint(group.directory(), &[0, 1, 3], mount.path());
     mount.unmount();

@@ -66,7 +66,6 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             return self.rewritten(bucket, &at, LOOKUP, &results);
         };
         drop(passage);
-        self.wait_for_bucket(elsewhere).await;
         let _passage = self.buckets().pass_all().await;
         let target = self
             .coordinator

@@ -441,8 +441,9 @@ async fn a_record_that_is_too_long_ends_the_connection() {
 /// Calls to a server that is away wait for it, as many as there is room for, and those to others go on.
 #[tokio::test]
 async fn calls_wait_for_a_server_that_is_away() {
-    // Of each of two connections.
-    const CALLS: u32 = 50;
+    // Of each of ten connections: 8 may wait, and 64 of all.
+    const CONNECTIONS: u32 = 10;
+    const CALLS: u32 = 12;
     const WAITING: u32 = 64;
     let mut site = Site::with(super::Serving {
         away: "wait",
@@ -453,7 +454,7 @@ async fn calls_wait_for_a_server_that_is_away() {
     site.server.abort();
     eventually(|| !site.keeper.overview(|_| 0).volumes[0].connected).await;
     let (tell, mut replies) = mpsc::unbounded_channel();
-    for _ in 0..2 {
+    for _ in 0..CONNECTIONS {
         let (mut stream, tell) = (site.connect().await, tell.clone());
         let asked = call(1, GETATTR, &who, &of(&site.files[0], &[]));
         tokio::spawn(async move {
@@ -465,13 +466,27 @@ async fn calls_wait_for_a_server_that_is_away() {
             }
         });
     }
-    for _ in WAITING..2 * CALLS {
+    for _ in WAITING..CONNECTIONS * CALLS {
         assert_eq!(replies.recv().await, Some(JUKEBOX));
     }
+    // What is long does not wait, and so takes no room from what comes behind it on its connection.
     let mut stream = site.connect().await;
-    let asked = call(1, READ, &who, &of(&site.files[1], &[0, 0, 9]));
+    let long = call(1, READ, &who, &of(&site.files[0], &[0, 0, 1 << 20]));
+    for _ in 0..80 {
+        send(&mut stream, &long).await;
+    }
+    let asked = call(2, READ, &who, &of(&site.files[1], &[0, 0, 9]));
     send(&mut stream, &asked).await;
-    assert_eq!(status(&reply(&mut stream).await.unwrap().1), 0);
+    let mut refused = 0;
+    loop {
+        let (number, results) = reply(&mut stream).await.unwrap();
+        match number {
+            1 => assert_eq!(status(&results), JUKEBOX),
+            _ => break assert_eq!(status(&results), 0),
+        }
+        refused += 1;
+    }
+    assert!(refused <= 80);
     let more = timeout(Duration::from_secs(2), replies.recv()).await;
     assert!(more.is_err(), "the others are answered too: {more:?}");
     site.server = told(&site.told, site.server_port).await.0;

@@ -47,7 +47,8 @@ fn a_silent_mount_is_taken_away() {
     std::fs::create_dir(&at).expect("a directory");
     let Some(mut device) = silent(&at) else {
         let why = "this user may not mount FUSE by hand";
-        assert!(std::env::var_os("CI").is_none(), "{why}");
+        let wanted = std::env::var_os("QUORATE_SKIP_FUSE").is_none();
+        assert!(!wanted || std::env::var_os("CI").is_none(), "{why}");
         eprintln!("skipped: {why}");
         return;
     };
