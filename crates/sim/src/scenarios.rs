@@ -52,6 +52,7 @@ scenarios! {
     adversaries::kept_in_the_dark
     adversaries::inconsistent_authenticators
     adversaries::inconsistent_authenticators_without_a_repeat
+    adversaries::what_others_vouch_for_is_voted_for
     adversaries::clients_with_wrong_macs_in_turn
     adversaries::long_requests_for_the_primary_alone
     adversaries::absurd_messages_are_refused

@@ -35,8 +35,9 @@ const MAX_LINKS: usize = 1024;
 const MAX_HELD_BYTES: u64 = 1 << 20;
 /// How many of the objects that were looked up last are known.
 const RECENT: usize = 64;
-/// How often a name is looked up that is another's before the object can be held.
-const ATTEMPTS: usize = 16;
+/// How often a name is looked up that is another's before the object can be held. On a busy machine who replaces files may
+/// be quicker than this mount many times in a row.
+const ATTEMPTS: usize = 256;
 
 #[derive(Debug, Default)]
 struct State {

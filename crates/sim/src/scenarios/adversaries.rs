@@ -193,7 +193,28 @@ pub(super) fn inconsistent_authenticators() -> Outcome {
     w.finish().map(|_| ())
 }
 
-/// As above, but the client never repeats: no backup ever hears from it. A view change gets rid of what it left.
+/// A client's MAC is wrong for one backup alone, without which there are no 2f+1 while another is away. It votes for what f+1 others have voted for: the client need not
+/// repeat anything, and the view stays (Aardvark, NSDI 2009).
+pub(super) fn what_others_vouch_for_is_voted_for() -> Outcome {
+    let mut w = group(2, |_| {});
+    // Who has no link to all signs.
+    append(&mut w, 1, 0..1, 2_000)?;
+    w.run_for(11_000)?;
+    w.client_mut(1).bad_macs = [ReplicaId(3)].into();
+    w.client_mut(1).stubborn = true;
+    w.set_filter(Some(|from, to, _| from == 2 || to == 2));
+    let next = Seq(standing(&w, 0).committed.0 + 1);
+    ask(&mut w, 1, 1);
+    w.run_until("it commits, in the view that there is", 5_000, |w| {
+        let is_there = |i| standing(w, i).committed >= next && standing(w, i).view == View(0);
+        [0, 1, 3].into_iter().all(is_there)
+    })?;
+    w.client_mut(1).stubborn = false;
+    w.set_filter(None);
+    w.finish().map(|_| ())
+}
+
+/// A client that is right for the primary alone, and never repeats: no backup ever hears from it. A view change gets rid of what it left.
 pub(super) fn inconsistent_authenticators_without_a_repeat() -> Outcome {
     let mut w = group(2, |_| {});
     append(&mut w, 1, 0..1, 2000)?;

@@ -37,6 +37,7 @@ tests! {
     kept_in_the_dark
     inconsistent_authenticators
     inconsistent_authenticators_without_a_repeat
+    what_others_vouch_for_is_voted_for
     clients_with_wrong_macs_in_turn
     long_requests_for_the_primary_alone
     absurd_messages_are_refused
