@@ -231,8 +231,9 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
             return self.change(peer, head, who, call, arguments).await;
         }
         let most = peer.io_bytes() as u32;
+        self.wait_for(peer.address, &call, &arguments).await;
         let mut done = self
-            .other(peer, head.procedure, &who, call, &arguments, most)
+            .other(head.procedure, &who, call, &arguments, most)
             .await?;
         if head.procedure == FSINFO {
             limit(&mut done, most);
@@ -243,14 +244,12 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
     /// A call that changes no names. `most`: the most bytes that may come back.
     async fn other(
         &self,
-        peer: Peer,
         procedure: u32,
         who: &Who,
         call: Call,
         arguments: &Bytes,
         most: u32,
     ) -> Done {
-        self.wait_for(peer.address, &call, arguments).await;
         let _passage = match &call {
             // These see to it themselves: they may touch several buckets.
             Call::Lookup(_) | Call::FsStat(_) => None,
@@ -297,7 +296,8 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
                 let proxy = self.clone();
                 work.send();
                 tokio::spawn(async move {
-                    let done = proxy.changed(peer, procedure, &who, call, &arguments).await;
+                    proxy.wait_for(peer.address, &call, &arguments).await;
+                    let done = proxy.changed(procedure, &who, call, &arguments).await;
                     work.finish(done.unwrap_or_else(|status| refusal(procedure, status)));
                 });
                 wait
@@ -310,18 +310,10 @@ impl<L: Log + std::fmt::Debug + 'static> Proxy<L> {
         }
     }
 
-    async fn changed(
-        &self,
-        peer: Peer,
-        procedure: u32,
-        who: &Who,
-        call: Call,
-        arguments: &Bytes,
-    ) -> Done {
+    async fn changed(&self, procedure: u32, who: &Who, call: Call, arguments: &Bytes) -> Done {
         if !changes_names(&call) {
-            return self.other(peer, procedure, who, call, arguments, 0).await;
+            return self.other(procedure, who, call, arguments, 0).await;
         }
-        self.wait_for(peer.address, &call, arguments).await;
         let _passage = self.buckets().pass_all().await;
         let _mark = self.mark(&call);
         match self.work(procedure, who, call, arguments, 0).await {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use quorate_files::Who;
 use quorate_router::kernel::Choice;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{MEGABYTE, carried, start, streamed};
@@ -176,6 +177,15 @@ async fn a_server_that_fails_ends_sessions() {
     assert_eq!(streamed(&site).ended, 0);
 }
 
+/// Asks what is not answered; how long it takes until the connection ends for that.
+async fn ends_unanswered(site: &Site, stream: &mut TcpStream) -> Duration {
+    let asked = of(&site.files[0], &[0, 0, 9]);
+    let begun = Instant::now();
+    send(stream, &call(1, READ, &Who::new(5, 6), &asked)).await;
+    assert!(reply(stream).await.is_none());
+    begun.elapsed()
+}
+
 /// One that stays silent is found out, and the client asks again by user space.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_falls_silent_ends_sessions() {
@@ -183,17 +193,10 @@ async fn a_server_that_falls_silent_ends_sessions() {
         return;
     }
     let site = start(true, "no_root_squash").await;
-    let who = Who::new(5, 6);
     let mut stream = carried(&site).await;
     site.manner(Manner::Never);
-    let begun = Instant::now();
-    send(
-        &mut stream,
-        &call(1, READ, &who, &of(&site.files[0], &[0, 0, 9])),
-    )
-    .await;
-    assert!(reply(&mut stream).await.is_none());
-    assert!((18..40).contains(&begun.elapsed().as_secs()));
+    let took = ends_unanswered(&site, &mut stream).await;
+    assert!((18..40).contains(&took.as_secs()));
     assert_eq!(streamed(&site).ended, 1);
 }
 
@@ -209,20 +212,13 @@ async fn a_machine_that_falls_silent_ends_sessions() {
         ..Serving::default()
     };
     let mut site = Site::with(serving).await;
-    let who = Who::new(5, 6);
     let mut stream = carried(&site).await;
     site.manner(Manner::Never);
     site.gate.as_mut().unwrap().shut().await;
     let asked = site.told.count(NULL);
-    let begun = Instant::now();
-    send(
-        &mut stream,
-        &call(1, READ, &who, &of(&site.files[0], &[0, 0, 9])),
-    )
-    .await;
-    assert!(reply(&mut stream).await.is_none());
-    println!("found out after {:?}", begun.elapsed());
-    assert!(begun.elapsed().as_secs() < 15, "{:?}", begun.elapsed());
+    let took = ends_unanswered(&site, &mut stream).await;
+    println!("found out after {took:?}");
+    assert!(took.as_secs() < 15, "{took:?}");
     assert!(site.told.count(NULL) > asked);
     assert_eq!(streamed(&site).ended, 1);
 }
