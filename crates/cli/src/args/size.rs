@@ -10,10 +10,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 
 /// How much a cache may take.
 pub fn cache(text: &str) -> Result<u64, String> {
-    match bytes(text)? {
-        bytes @ 0x40_0000..=0x10_0000_0000 => Ok(bytes),
-        _ => Err("it may be from 4M to 64G".into()),
-    }
+    let bytes = bytes(text)?;
+    let may = (4 << 20..=64 << 30).contains(&bytes);
+    may.then_some(bytes)
+        .ok_or_else(|| "it may be from 4M to 64G".into())
 }
 
 /// A number with a letter for a power of the step.

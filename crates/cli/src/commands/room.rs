@@ -29,7 +29,7 @@ fn of(free: u64, copies: usize) -> u64 {
 /// How many files, directories and links such a volume may hold: one for each 16 KiB, as file systems are mostly made. What content does not count of them, the targets of
 /// symbolic links, of up to 4 KiB, and long names, then has room in what is left beside the content.
 pub fn objects(capacity: u64) -> u64 {
-    capacity / (16 << 10)
+    capacity.max(LEAST) / (16 << 10)
 }
 
 /// What is to be said where a volume may come to hold more than the whole disk on which a replica keeps it.
@@ -54,6 +54,7 @@ mod tests {
     #[test]
     fn there_is_room_for_all_copies() {
         assert_eq!(of(100 << 30, 4), 20_070 << 20);
+        assert_eq!((objects(1), objects(32 << 20)), (1_024, 2_048));
         for free in [0, 1 << 20, 300 << 20, 1 << 30, 13 << 30, 1 << 50] {
             for copies in [1, 4, 7] {
                 let size = of(free, copies);
