@@ -22,9 +22,8 @@ use crate::io::Rejected;
 
 /// The authenticator keys remembered for one client: its connections, and a few that have just closed.
 pub(crate) const KEYS_PER_CLIENT: usize = 8;
-/// How long a key counts after its link has gone, for what others still pass on: twice the time in which links are made anew unless that was
-/// set. Whoever has stolen it can use it no longer.
-const KEY_LASTS_MS: Millis = 30_000;
+/// [`Config::client_keys_last_ms`](crate::Config::client_keys_last_ms) of a group whose links are not made anew.
+pub const CLIENT_KEYS_LAST_MS: Millis = 30_000;
 
 /// How long a client's first key has been here before wrong MACs are surely its fault: what came on the way to it is through.
 const KEY_SETTLES_MS: Millis = 3_000;
@@ -188,7 +187,8 @@ impl Agreement {
             return false;
         };
         let (me, digest, now) = (self.config.me, request.request.digest(), self.now.mono);
-        let counts = |gone: &Option<Millis>| gone.is_none_or(|at| now < at + KEY_LASTS_MS);
+        let lasts = self.config.client_keys_last_ms;
+        let counts = |gone: &Option<Millis>| gone.is_none_or(|at| now < at + lasts);
         let mut keys = known.keys.iter().filter(|(_, gone)| counts(gone));
         keys.any(|(key, _)| request.auth.check_mac(me, key, &digest).is_ok())
     }

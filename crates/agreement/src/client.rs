@@ -44,7 +44,8 @@ const MAX_RETRY_MS: Millis = 5_000;
 const FULL_RESULT_MS: Millis = 100;
 /// A full result that comes so long after enough replicas have vouched for its digest is late: others are asked for a while.
 const LATE_RESULT_MS: Millis = 25;
-/// How often a request is sent to all replicas that would go to the primary alone, so that the others see how soon it is ordered.
+/// How often a request is shown to the backups in its signed form, so that they see how soon it is ordered: one that would go to the primary alone, or is so
+/// long that all get it.
 const WATCH_MS: Millis = 1_000;
 /// After so many requests in a row that only a signed repetition to all brought through, what follows is signed, and goes to all, for a
 /// while.
@@ -596,23 +597,26 @@ impl Client {
         };
         let message = ClientMessage::Request(self.authenticated(&pending));
         let primary = self.primary();
-        let to_all = pending.request.op().len() > self.options.inline_bytes
-            || self.now < self.ask_all_until
-            || self.keys[usize::from(primary.0)].is_none();
-        let watch = (!to_all && self.now >= self.next_watch).then(|| {
+        let is_long = pending.request.op().len() > self.options.inline_bytes;
+        let is_unheard =
+            self.now < self.ask_all_until || self.keys[usize::from(primary.0)].is_none();
+        let is_watched = !is_unheard && self.now >= self.next_watch;
+        if is_watched {
             self.next_watch = self.now + WATCH_MS;
-            ClientMessage::Watch(self.signed(&pending))
-        });
-        pending.went_to_all = to_all;
-        pending.is_watched = watch.is_some();
-        self.pending.insert(id, pending);
-        for replica in self.quorum.replicas().filter(|r| to_all || *r == primary) {
-            self.out
-                .push_back(ClientOutput::Send(replica, message.clone()));
         }
+        let for_others = match (is_watched, is_long) {
+            (true, true) => Some(ClientMessage::Request(self.signed(&pending))),
+            (true, false) => Some(ClientMessage::Watch(self.signed(&pending))),
+            (false, _) => (is_long || is_unheard).then(|| message.clone()),
+        };
+        pending.went_to_all = is_long || is_unheard;
+        pending.is_watched = is_watched;
+        self.pending.insert(id, pending);
+        self.out.push_back(ClientOutput::Send(primary, message));
         for replica in self.quorum.others(primary) {
-            let watch = watch.clone().map(|m| ClientOutput::Send(replica, m));
-            self.out.extend(watch);
+            let message = for_others.clone();
+            let message = message.map(|m| ClientOutput::Send(replica, m));
+            self.out.extend(message);
         }
     }
 

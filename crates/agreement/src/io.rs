@@ -38,6 +38,8 @@ pub struct Config {
     pub timeout_ms: Millis,
     /// How far the primary's time may be from this replica's clock.
     pub clock_bound_ms: Millis,
+    /// How long the key of a client's link counts after the link has gone, for what others still pass on. Whoever has stolen it can use it no longer.
+    pub client_keys_last_ms: Millis,
     /// What a client's word rests on.
     pub authentication: Authentication,
     /// Whether there is a log: votes leave when they are on disk. Without one they leave at once, and a replica that has

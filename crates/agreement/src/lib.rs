@@ -63,7 +63,7 @@ mod view_change;
 mod watched;
 
 pub use crate::core::{Agreement, Standing};
-pub use authenticity::Checks;
+pub use authenticity::{CLIENT_KEYS_LAST_MS, Checks};
 pub use budget::Budget;
 pub use checked::Signed;
 pub use durable::Record;

@@ -40,7 +40,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quorate_agreement::{CHECKPOINT_BYTES, Config, Missed, Record, Tuning};
+use quorate_agreement::{CHECKPOINT_BYTES, CLIENT_KEYS_LAST_MS, Config, Missed, Record, Tuning};
 use quorate_execution::Service;
 use quorate_execution::graph::Conflicts;
 use quorate_fault::Fault;
@@ -292,6 +292,16 @@ pub struct Stopper(Mailbox);
 #[derive(Clone, Debug)]
 struct Mailbox(Sender<Wake>, Waker);
 
+/// For how long clients' keys count that had links which are gone, where links are made anew so often: none counts for more than twice as long as that, and a
+/// second of it is left for the client to make its link anew.
+fn client_keys_last_ms(refresh: Option<Duration>) -> u64 {
+    let Some(refresh) = refresh else {
+        return CLIENT_KEYS_LAST_MS;
+    };
+    let ms = refresh.as_millis() as u64;
+    (ms - (ms / 2).min(1_000)).min(CLIENT_KEYS_LAST_MS)
+}
+
 impl Mailbox {
     fn put(&self, wake: Wake) {
         // Fails only when the ordering thread has stopped, and then nobody misses it.
@@ -443,6 +453,7 @@ impl Daemon {
             let tell = move |event| mailbox.put(Wake::Store(event));
             StoreThread::spawn(store, tell, died.clone()).map_err(io)?
         };
+        let refresh = holder.as_ref().and(key_holder.as_ref()).map(|k| k.refresh);
         let config = Config {
             quorum: group.quorum(),
             me,
@@ -452,6 +463,7 @@ impl Daemon {
             guests: group.owner().is_some(),
             timeout_ms: TIMEOUT_MS,
             clock_bound_ms: CLOCK_BOUND_MS,
+            client_keys_last_ms: client_keys_last_ms(refresh),
             checkpoint_bytes: CHECKPOINT_BYTES,
             kept_bytes: quorate_wire::message::session::KEPT_BYTES,
             authentication: group.protocol().authentication,
@@ -500,9 +512,8 @@ impl Daemon {
             damage,
             alone,
             former,
-            key_refresh: holder.as_ref().and(key_holder.as_ref()).map(|k| k.refresh),
+            key_refresh: refresh,
         };
-        let refresh = key_holder.map(|k| k.refresh).unwrap_or_default();
         let start = Start {
             went_back: past == restore::Past::TakenBack,
             restored: restored_ms,
@@ -514,7 +525,8 @@ impl Daemon {
         if let Some(holder) = holder.as_ref().filter(|_| core.is_recovering()) {
             core.recover(epoch::recovers(holder)?);
         }
-        let renewals = holder.map(|holder| epoch::renew(holder, refresh, mailbox.clone()));
+        let every = refresh.unwrap_or_default();
+        let renewals = holder.map(|holder| epoch::renew(holder, every, mailbox.clone()));
         let renewals = renewals.transpose().map_err(io)?;
         let core = std::thread::Builder::new()
             .name(core_thread::NAME.into())

@@ -124,6 +124,7 @@ impl Server {
                 timeout_ms: knobs.timeout_ms,
                 guests: knobs.named() < knobs.clients,
                 clock_bound_ms: CLOCK_BOUND_MS,
+                client_keys_last_ms: quorate_agreement::CLIENT_KEYS_LAST_MS,
                 authentication: knobs.authentication,
                 durable: !knobs.memory,
                 checkpoint_bytes: knobs.checkpoint_bytes,

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use quorate_agreement::Millis;
 use quorate_agreement::client::{Client, ClientOptions, ClientOutput, NoResult, window_for};
+use quorate_agreement::{INLINE_BYTES, Millis};
 use quorate_wire::message::session::{KEPT_BYTES, SESSION_WINDOW};
 use quorate_wire::message::{
     AuthRequest, ClientMessage, MAX_RESULT_BYTES, Outcome, Parted, Read, ReadReply, Reply,
@@ -360,6 +360,28 @@ fn some_requests_are_watched() {
         }
     }
     assert_eq!(watched, 5);
+}
+
+/// What is so long that all replicas get it is signed for the backups now and then: else a primary that is slow with it is judged by nobody, as long as its
+/// answers come before they are asked for again.
+#[test]
+fn some_long_requests_are_signed() {
+    let mut client = in_session();
+    let (long, mut signed) = (Bytes::from(vec![7; INLINE_BYTES + 1]), 0);
+    for ms in (2_000..7_000).step_by(10) {
+        client.call(ms, long.clone(), ms);
+        let sent = requests(&mut client);
+        assert_eq!(sent.len(), 4);
+        let (to, request) = sent[0].clone();
+        assert!(to == ReplicaId(0) && !is_signed(&request));
+        let for_backups = sent[1..].iter().filter(|(_, r)| is_signed(r)).count();
+        assert!(for_backups == 0 || for_backups == 3);
+        signed += for_backups / 3;
+        for replica in 0..3 {
+            answer(&mut client, ReplicaId(replica), &request, b"r", true, ms);
+        }
+    }
+    assert_eq!(signed, 5);
 }
 
 /// A request is repeated sooner where answers are quick, and the repetition is signed.

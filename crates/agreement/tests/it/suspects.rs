@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use bytes::Bytes;
-use quorate_agreement::{Agreement, Checks, Input, Millis, Output, Record, Rejected};
+use quorate_agreement::{
+    Agreement, CLIENT_KEYS_LAST_MS, Checks, Input, Millis, Output, Record, Rejected,
+};
 use quorate_wire::message::{AuthRequest, Commit, PeerMessage, PrePrepare, Prepare};
 use quorate_wire::{Authenticator, LogIndex, Mac, Seq, View};
 
@@ -413,12 +415,17 @@ fn what_was_executed_is_not_ordered_again() {
     assert!(again <= 16, "{again}");
 }
 
-/// The key of a client's link counts for what others pass on for half a minute after the link has gone, and then no longer.
+/// The key of a client's link counts for what others pass on for a while after the link has gone, as long as the configuration says, and then no longer.
 #[test]
 fn a_key_does_not_outlive_its_link_for_long() {
     let gone_at = 100_000;
-    for (later, counts) in [(29_950, true), (30_000, false)] {
-        let mut replica = fresh(0);
+    for (lasts, later, counts) in [
+        (CLIENT_KEYS_LAST_MS, 29_950, true),
+        (CLIENT_KEYS_LAST_MS, 30_000, false),
+        (14_000, 13_950, true),
+        (14_000, 14_000, false),
+    ] {
+        let mut replica = fresh_with(0, |config| config.client_keys_last_ms = lasts);
         let key = Input::ClientKey(client(), link_key(0));
         replica.handle(at(0), key).unwrap();
         wait(&mut replica, 0, gone_at);
@@ -431,6 +438,6 @@ fn a_key_does_not_outlive_its_link_for_long() {
             true => Ok(()),
             false => Err(Rejected::BadAuthentication),
         };
-        assert_eq!(taken, wanted, "{later} ms after");
+        assert_eq!(taken, wanted, "{later} ms after, where it lasts {lasts} ms");
     }
 }

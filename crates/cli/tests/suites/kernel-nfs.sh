@@ -1,22 +1,26 @@
 #!/bin/bash
-# The NFS client of Linux itself works on `quorate nfs`: a virtual machine mounts an export of a group of four and runs, on the mount,
-# suites that others wrote. docs/nfs.md tells what came out.
+# The NFS client of Linux itself works on `quorate nfs`, or on `quorate route` before four servers: a virtual machine mounts the volume and runs, on the
+# mount, suites that others wrote, and `tree`: sources are unpacked, built, moved, changed and removed. docs/nfs.md and docs/router.md tell what came out.
 #
-#   kernel-nfs.sh WORK [SUITE...]      pjdfstest, fsx, conformance, connectathon [default: the first two]
+#   kernel-nfs.sh WORK [SUITE...]      pjdfstest, fsx, conformance, connectathon; with SERVER=route also tree, libnfs
+#                                      [default: the first two; with SERVER=route tree and libnfs]
 #
 # WORK keeps the virtual machine's kernel (Debian's) between runs, what is built, and the results: SUITE.txt. The machine is emulated, so it
 # needs no support of the processor's. Its network is QEMU's, in which 10.0.2.2 is this machine's 127.0.0.1; it asks nobody else.
 #
 #   QUORATE=...       the program [target/release/quorate]
 #   SERVER=ganesha    the same on nfs-ganesha, which serves a directory of WORK, to compare
+#   SERVER=route      the same on `quorate route`, which makes one volume of four nfs-ganesha of eight exports each. `tree` does all on one export of one
+#                     of them as well, and what is there after each step must be the same; `libnfs` reads and writes both with its tools
 #   TOOLS=...         where pjdfstest and fsx are [target/tools/bin; `cargo xtask tools` puts them there]
 #   CONFORMANCE=...   the sources of nfs-conformance (github.com/loghyr/nfs-conformance), checked out
 #   CONNECTATHON=...  those of Connectathon's tests of 2004 (github.com/phdeniel/cthon04)
-#   PORT=...          the first of four ports, and the two below it [7881]
+#   TREE=...          the sources of mimalloc, version 2, for tree and libnfs [those that a build of Quorate has fetched]
+#   PORT=...          the first of eight ports, and the two below it [7881]
 #   LIMIT=...         seconds that the virtual machine may run [1500]
 #
 # Needs root, and: apt-get install qemu-system-x86 busybox-static kmod cpio; for conformance and connectathon a C compiler and make, for the latter
-# also groff and time; for SERVER=ganesha nfs-ganesha nfs-ganesha-vfs rpcbind
+# also groff and time; for SERVER=ganesha and route nfs-ganesha nfs-ganesha-vfs rpcbind, for tree a C compiler and make, for libnfs libnfs-utils
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,18 +29,31 @@ top=$(cd "$here/../../../.." && pwd)
 mkdir -p "$1"
 work=$(cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- pjdfstest fsx
-quorate=${QUORATE:-$top/target/release/quorate}
 server=${SERVER:-quorate}
+if [ $# -eq 0 ]; then
+    case $server in
+        route) set -- tree libnfs ;;
+        *) set -- pjdfstest fsx ;;
+    esac
+fi
+quorate=${QUORATE:-$top/target/release/quorate}
 tools=${TOOLS:-$top/target/tools/bin}
 port=${PORT:-7881}
-nfs=$((port - 1)) mount=$((port - 1))
-[ "$server" = quorate ] || mount=$((port - 2))
+# Where the volume is, and the one server that `tree` and `libnfs` compare it with.
+nfs=$((port - 1)) mount=$((port - 1)) export_path=/
+[ "$server" != ganesha ] || mount=$((port - 2))
+one_port= one_mount= one_path=
 needed="qemu-system-x86_64 busybox modprobe depmod cpio"
 for suite in "$@"; do
     case $suite in
         pjdfstest | fsx) needed="$needed $tools/$suite" ;;
         conformance) needed="$needed cc make ${CONFORMANCE:?}/op_append.c" ;;
+        tree | libnfs)
+            [ "$server" = route ] || { echo "the suite $suite compares SERVER=route with one of its servers" >&2; exit 2; }
+            tree=${TREE:-$(ls -d "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*/libmimalloc-sys-*/c_src/mimalloc/v2 2> /dev/null | tail -n 1)}
+            needed="$needed cc ar make ${tree:?is not there: say TREE=...}/src/static.c"
+            [ $suite != libnfs ] || needed="$needed nfs-ls nfs-cp nfs-cat"
+            ;;
         connectathon) needed="$needed cc make groff tbl /usr/bin/time ${CONNECTATHON:?}/basic/runtests" ;;
         *) echo "there is no suite $suite here" >&2; exit 2 ;;
     esac
@@ -44,19 +61,22 @@ done
 case $server in
     quorate) needed="$needed $quorate" ;;
     ganesha) needed="$needed ganesha.nfsd rpcbind unshare" ;;
+    route) needed="$needed $quorate ganesha.nfsd rpcbind unshare" ;;
     *) echo "there is no server $server here" >&2; exit 2 ;;
 esac
 for program in $needed; do
     command -v "$program" > /dev/null || [ -f "$program" ] || { echo "this needs $program" >&2; exit 2; }
 done
 
-group= front= machine=
+group= front= machine= ganeshas=
 stop() {
-    # unshare hears nothing but this, and what it runs ends with it.
-    [ "$server" = quorate ] || [ -z "$front" ] || kill -KILL "$front" 2> /dev/null || true
     for process in $machine $front $group; do
         # Not INT: what runs in the background of a script does not hear that.
         kill -TERM "$process" 2> /dev/null && wait "$process" || true
+    done
+    for process in $ganeshas; do
+        # unshare hears nothing but this, and what it runs ends with it.
+        kill -KILL "$process" 2> /dev/null && wait "$process" 2> /dev/null || true
     done
     rm -rf "$work/group" "$work/served"
 }
@@ -102,97 +122,21 @@ done
 echo 'passwd: files' > root/etc/nsswitch.conf
 echo 'group: files' >> root/etc/nsswitch.conf
 
-# For each suite what it takes, and a line of a script for the virtual machine.
-give_pjdfstest() {
-    put "$tools/pjdfstest" /bin/pjdfstest
-    # Version 3 has no posix_fallocate and no time of birth.
-    grep -vE '^(posix_fallocate|stat_st_birthtime)' "$here/pjdfstest.toml" > root/etc/pjdfstest.toml
-    # A name of this length, for which the suite's paths of the greatest length come out even.
-    echo 'mkdir /mnt/n/pjdfs && chmod 755 /mnt/n/pjdfs && pjdfstest -c /etc/pjdfstest.toml -p /mnt/n/pjdfs -s /tmp'
-}
-give_fsx() {
-    put "$tools/fsx" /bin/fsx
-    echo 'fsx -N 5000 -S 42 /mnt/n/fsx > /tmp/fsx 2>&1; rc=$?; tail -n 5 /tmp/fsx; (exit $rc)'
-}
-# Each of its programs by itself: it passed, or there is nothing to test (77), or what it said.
-give_conformance() {
-    rm -rf conformance
-    cp -r "$CONFORMANCE" conformance
-    make -C conformance > conformance.log 2>&1
-    for program in conformance/op_*; do
-        [ ! -x "$program" ] || put "$program" "/conformance/$(basename "$program")"
-    done
-    cat > root/conformance/run << 'GUEST'
-mkdir /mnt/n/conformance && cd /mnt/n/conformance || exit
-bad=0
-for program in /conformance/op_*; do
-    timeout 300 $program -d /mnt/n/conformance > /tmp/said 2>&1
-    case $? in
-        0) echo "PASS ${program##*/}" ;;
-        77) echo "SKIP ${program##*/}: $(grep -m 1 SKIP /tmp/said)" ;;
-        *) echo "FAIL ${program##*/}"; sed 's/^/    /' /tmp/said; bad=1 ;;
-    esac
-done
-exit $bad
-GUEST
-    echo 'sh /conformance/run'
-}
-# It compiles, makes and typesets on the mount.
-give_connectathon() {
-    rm -rf connectathon
-    cp -r "$CONNECTATHON" connectathon
-    # Its C is of another time.
-    flags='-DLINUX -DHAVE_SOCKLEN_T -DGLIBC=22 -DMMAP -DSTDARG -std=gnu89 -fcommon -w'
-    # Both its makefiles and its scripts read this. What they call is also searched in the directory where they are.
-    printf '%s\n' 'PATH=/bin:/usr/bin:.' CC=cc "CFLAGS='$flags'" LIBS= TESTARG=-t TEST=-a DASHN=-n BLC= > connectathon/tests.init
-    echo "LOCKTESTS='tlocklfs tlock64'" >> connectathon/tests.init
-    for part in basic general special lock; do
-        make -C "connectathon/$part" CC=cc CFLAGS="$flags" LOCKTESTS='tlocklfs tlock64'
-    done > connectathon.log 2>&1
-    cp -r connectathon root/connectathon
-    for program in connectathon/*/*; do
-        if [ -x "$program" ] && [ -f "$program" ]; then put "$program" "/$program"; fi
-    done
-    for program in cc as ld make groff troff grotty tbl nroff /usr/bin/time; do
-        put "$(command -v $program)" "/usr/bin/$(basename $program)"
-    done
-    for program in cc1 collect2; do
-        put "$(cc -print-prog-name=$program)" "$(cc -print-prog-name=$program)"
-    done
-    gcc=$(dirname "$(cc -print-libgcc-file-name)")
-    mkdir -p "root$gcc" root/usr/share
-    find "$gcc" -maxdepth 1 -name '*.[ao]' -o -maxdepth 1 -name 'lib*.so*' | xargs -I{} cp -L {} "root$gcc/"
-    cp -r "$gcc/include" "root$gcc/"
-    for file in crt1.o Scrt1.o crti.o crtn.o libc.so libc_nonshared.a libm.so libmvec.so.1 libmvec.so; do
-        found=$(cc -print-file-name=$file)
-        [ ! -f "$found" ] || put "$found" "$(readlink -f "$(dirname "$found")")/$file"
-    done
-    # shellcheck disable=SC2086
-    cat connectathon/general/*.c | cc $flags -M -xc - | grep -o '/[^ ]*\.h' | sort -u |
-        cpio --quiet -pdmuL root
-    for header in stdio ctype time pwd signal setjmp; do
-        cp -L /usr/include/$header.h root/usr/include/
-    done
-    cp -rL "$(readlink -f /usr/share/groff/current)" root/usr/share/groff-here
-    mkdir -p "root/usr/share/groff" && mv root/usr/share/groff-here "root/usr/share/groff/$(basename "$(readlink -f /usr/share/groff/current)")"
-    [ ! -d /etc/groff ] || cp -rL /etc/groff root/etc/
-    cat > root/connectathon/run << 'GUEST'
-cd /connectathon
-ln -sf /proc/self/fd /dev/fd
-bad=0
-for part in b g s l; do
-    ./runtests -$part -t /mnt/n/connectathon > /tmp/said 2>&1 && echo "PASS -$part" || { echo "FAIL -$part"; bad=1; }
-    sed 's/^/    /' /tmp/said
-done
-exit $bad
-GUEST
-    echo 'sh /connectathon/run'
-}
+. "$here/kernel-nfs/suites.sh"
 mkdir -p root/suites
 for suite in "$@"; do
     "give_$suite" > "root/suites/$suite"
 done
 
+rm -rf group served
+. "$here/kernel-nfs/servers.sh"
+"serve_$server"
+[ -z "$front" ] || is_there "$nfs" "$mount" "$front" || { cat front.log >&2; exit 1; }
+
+# How the virtual machine mounts: where, the port, the port of MOUNT, the path.
+mounted() {
+    echo "mkdir $1 && mount -t nfs -o vers=3,tcp,mountproto=tcp,port=$2,mountport=$3,nolock,addr=10.0.2.2 10.0.2.2:$4 $1"
+}
 cat > root/init << GUEST
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -200,8 +144,7 @@ export PATH=/bin:/usr/bin
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev; mount -t tmpfs tmp /tmp
 for module in /mods/*; do insmod "\$module"; done 2> /dev/null
 ip link set lo up; ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0; ip route add default via 10.0.2.2
-mkdir /mnt/n
-if mount -t nfs -o vers=3,tcp,mountproto=tcp,port=$nfs,mountport=$mount,nolock,addr=10.0.2.2 10.0.2.2:$([ $server = quorate ] && echo / || echo "$work/served") /mnt/n; then
+if $(mounted /mnt/n "$nfs" "$mount" "$export_path") && $([ -z "$one_port" ] && echo : || mounted /mnt/one "$one_port" "$one_mount" "$one_path"); then
     for suite in $*; do
         echo "BEGIN \$suite"; sh "/suites/\$suite"; echo "END \$suite \$?"
     done
@@ -213,54 +156,6 @@ poweroff -f
 GUEST
 chmod +x root/init
 (cd root && find . | cpio --quiet -o -H newc | gzip -1) > initramfs.gz
-
-rm -rf group served
-serve_quorate() {
-    "$quorate" up --no-mount --data "$work/group" --port "$port" --json > up.log 2>&1 &
-    group=$!
-    for _ in $(seq 120); do
-        grep -q '"ready"' up.log && break
-        kill -0 "$group" 2> /dev/null || { cat up.log >&2; exit 1; }
-        sleep 1
-    done
-    cat > exports.toml << EXPORTS
-[[export]]
-path = "/"
-clients = ["127.0.0.1"]
-secure = false
-squash = "no_root_squash"
-EXPORTS
-    "$quorate" nfs "$work/group/group.toml" --listen "127.0.0.1:$nfs" --exports exports.toml > front.log 2>&1 &
-    front=$!
-}
-# It starts only where a port mapper takes its ports; so it gets one that nobody else sees.
-serve_ganesha() {
-    mkdir served
-    cat > ganesha.conf << CONFIGURATION
-NFS_CORE_PARAM {
-    Protocols = 3; NFS_Port = $nfs; MNT_Port = $mount; Bind_addr = 127.0.0.1;
-    Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false;
-}
-EXPORT {
-    Export_Id = 1; Path = $work/served; Pseudo = /served; Access_Type = RW; Squash = No_Root_Squash;
-    Protocols = 3; Transports = TCP; SecType = sys; PrivilegedPort = false;
-    FSAL { Name = VFS; }
-}
-CONFIGURATION
-    unshare --mount --pid --fork --kill-child=KILL sh -euc '
-        mount -t proc proc /proc
-        mount -t tmpfs none /run; mount -t tmpfs none /var/lib/nfs; mkdir -p /run/rpcbind
-        unshare --net rpcbind -f -w &
-        until [ -S /run/rpcbind.sock ]; do sleep 0.1; done
-        exec ganesha.nfsd -F -f ganesha.conf -L ganesha.log -p /run/ganesha.pid' > front.log 2>&1 &
-    front=$!
-}
-"serve_$server"
-for _ in $(seq 30); do
-    (: < "/dev/tcp/127.0.0.1/$nfs" && : < "/dev/tcp/127.0.0.1/$mount") 2> /dev/null && break
-    sleep 1
-done
-kill -0 "$front" 2> /dev/null || { cat front.log >&2; exit 1; }
 
 timeout "${LIMIT:-1500}" qemu-system-x86_64 -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m 1536 -nographic -no-reboot \
     -kernel kernel -initrd initramfs.gz -append 'console=ttyS0 panic=-1 quiet mitigations=off' \
@@ -274,26 +169,6 @@ for suite in "$@"; do
     grep -q "^END $suite" "$suite.txt" || { tail -n 30 guest.log >&2; echo "$suite did not come to its end" >&2; exit 1; }
 done
 bad=0
-judge_pjdfstest() {
-    grep '^Summary' pjdfstest.txt
-    # The two that the protocol can't pass.
-    failed=$(sed -n 's/ *FAILED$//p' pjdfstest.txt | grep -vE '^(unlink::open_file_not_freed|utimensat::y2038)$' || true)
-    [ -z "$failed" ] || { echo "failed: $failed"; return 1; }
-}
-judge_fsx() {
-    tail -n 2 fsx.txt
-    grep -q '^END fsx 0' fsx.txt
-}
-judge_conformance() {
-    for result in PASS SKIP FAIL; do
-        echo "conformance: $(grep -c "^$result" conformance.txt) $result"
-    done
-    ! grep '^FAIL' conformance.txt
-}
-judge_connectathon() {
-    grep -E '^(PASS|FAIL)' connectathon.txt
-    grep -q '^END connectathon 0' connectathon.txt
-}
 for suite in "$@"; do
     "judge_$suite" || bad=1
 done

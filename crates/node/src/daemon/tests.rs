@@ -58,3 +58,13 @@ fn a_replica_ends_with_each_of_its_threads() {
         assert_eq!(ended.exit_code(), 70);
     }
 }
+
+/// No key of a client's counts for longer than twice the time in which links are made anew.
+#[test]
+fn keys_of_clients_last_no_longer_than_two_renewals() {
+    assert_eq!(client_keys_last_ms(None), CLIENT_KEYS_LAST_MS);
+    for (refresh, lasts) in [(1, 500), (2, 1_000), (15, 14_000), (3_600, 30_000)] {
+        let refresh = Duration::from_secs(refresh);
+        assert_eq!(client_keys_last_ms(Some(refresh)), lasts, "{refresh:?}");
+    }
+}

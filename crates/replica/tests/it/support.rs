@@ -67,6 +67,7 @@ pub fn config(n: u8, me: ReplicaId) -> Config {
         timeout_ms: 1_000,
         guests: false,
         clock_bound_ms: 60_000,
+        client_keys_last_ms: quorate_agreement::CLIENT_KEYS_LAST_MS,
         authentication: Authentication::Mac,
         durable: false,
         checkpoint_bytes: usize::MAX,

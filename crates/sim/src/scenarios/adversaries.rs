@@ -1,6 +1,7 @@
 //! Replicas and clients that do what they must not.
 
 use bytes::Bytes;
+use quorate_agreement::INLINE_BYTES;
 use quorate_fault::Fault;
 use quorate_replica::Input;
 use quorate_wire::digest::Content;
@@ -44,12 +45,13 @@ pub(super) fn equivocation_leaves_evidence() -> Outcome {
     }
 }
 
-/// A primary that answers well within the time-out, and a hundred times as slowly as it could, is left in a few seconds. A
-/// slow backup changes nothing.
+/// A primary that answers well within the time-out, and a hundred times as slowly as it could, is left in a few seconds, also where all that is asked is so long that
+/// it goes to all replicas. A slow backup changes nothing.
 pub(super) fn slow_primary() -> Outcome {
-    for slow in [0, 2] {
+    for (slow, inline_bytes) in [(0, INLINE_BYTES), (2, INLINE_BYTES), (0, 0)] {
         let mut w = group(4, |k| {
             k.adversaries = vec![(ReplicaId(slow), Adversary::Fault(Fault::Slow))];
+            (k.tuning.inline_bytes, k.options.inline_bytes) = (inline_bytes, inline_bytes);
             k.timeout_ms = 2_500;
             k.operations = 200;
             k.window = 4;

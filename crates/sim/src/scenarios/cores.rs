@@ -36,6 +36,7 @@ fn core(replicas: usize, me: u8) -> Agreement {
         timeout_ms: 60_000,
         guests: false,
         clock_bound_ms: CLOCK_BOUND_MS,
+        client_keys_last_ms: quorate_agreement::CLIENT_KEYS_LAST_MS,
         authentication: Authentication::Mac,
         durable: false,
         checkpoint_bytes: usize::MAX,

@@ -70,6 +70,7 @@ impl Group<'_> {
                 timeout_ms: TIMEOUT_MS,
                 guests: false,
                 clock_bound_ms: 5_000,
+                client_keys_last_ms: quorate_agreement::CLIENT_KEYS_LAST_MS,
                 authentication: Authentication::Mac,
                 durable: false,
                 checkpoint_bytes: usize::MAX,

@@ -86,6 +86,7 @@ fn config_of(quorum: Quorum, me: u8, authentication: Authentication) -> Config {
         timeout_ms: TIMEOUT_MS,
         guests: false,
         clock_bound_ms: 10_000,
+        client_keys_last_ms: quorate_agreement::CLIENT_KEYS_LAST_MS,
         authentication,
         durable: true,
         checkpoint_bytes: usize::MAX,
