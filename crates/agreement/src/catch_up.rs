@@ -271,13 +271,13 @@ impl Agreement {
     /// Published traps (sawtooth-pbft pull 90, dedis/dela pull 214): who caught up must learn the view as well.
     fn offer_view(&mut self, to: ReplicaId, status: &Status) {
         let behind = (status.view, status.active) < (self.view, self.active);
-        if behind
+        if (behind || self.holds_superseded(to))
             && !is_on(Mutant::ViewNeverLearnt)
             && self.is_entry_durable()
             && let Some(entered) = &self.entered
         {
             let began = entered.new_view.body.view;
-            if (status.view, status.active) < (began, true) {
+            if (status.view, status.active) < (began, true) || self.holds_superseded(to) {
                 let message = PeerMessage::NewView(entered.new_view.clone());
                 self.send(to, message);
             }
@@ -288,6 +288,21 @@ impl Agreement {
             own.into_iter()
                 .for_each(|vc| self.send(to, PeerMessage::ViewChange(vc)));
         }
+    }
+
+    /// Whether a replica that waits in this view, or a later one, has shown a certificate in its VIEW-CHANGE that has come to nothing by what the last view here began with: it was not there.
+    /// As long as it shows it, no view may begin without it (see [`Slot::forget_superseded`](crate::slot::Slot::forget_superseded)).
+    fn holds_superseded(&self, replica: ReplicaId) -> bool {
+        let Some(entered) = self.entered.as_ref().filter(|_| !self.active) else {
+            return false;
+        };
+        let began = &entered.new_view.body;
+        let shown = self.view_changes.get(&replica);
+        let mut shown = shown.into_iter().flat_map(|m| &m.body.prepared);
+        shown.any(|p| {
+            let is_given = began.given(p.seq) == Some(p.digest);
+            p.seq > began.start.0 && p.view < began.view && !is_given
+        })
     }
 
     fn offer_committed(&mut self, to: ReplicaId, committed: Seq) {

@@ -150,8 +150,13 @@ impl Agreement {
             // BFT-SMaRt issue 73: a replica whose state is damaged was never repaired.
             Some(own) if *own != root && is_on(Mutant::NeverRepaired) => {}
             Some(own) if *own != root => {
-                // f+1 others, a correct one among them, say otherwise: this replica's state is damaged, and is repaired from theirs.
-                self.own_checkpoints.retain(|&at, _| at < seq);
+                // f+1 others, a correct one among them, say otherwise: this replica's state is damaged, and is repaired from theirs. Since when is not
+                // known: what else it had was right as far as others say the same.
+                let (stable, enough) = (self.stable.0, certificate_of_others(quorum));
+                let votes = &self.checkpoint_votes;
+                let is_right = |at, own| votes.count(at, own) >= enough;
+                self.own_checkpoints
+                    .retain(|&at, own| at <= stable || at < seq && is_right(at, *own));
                 self.fetch_state((seq, root));
             }
             Some(_) => {}
@@ -178,6 +183,17 @@ impl Agreement {
         holders.extend(self.checkpoint_votes.holders(seq, root));
         holders.insert(me);
         holders.len() >= self.config.quorum.commit() || is_on(Mutant::FetchedIsStable)
+    }
+
+    /// Whether the store may give up the state of `from`, a checkpoint that this replica has made, for that of `to`, the next one. A replica vouches for a
+    /// checkpoint also when its store has gone on, and a view may begin with what f+1 vouch for, or others fetch it, since one of them is correct. That one
+    /// has to have it after a restart as well. So it goes on only where 2f+1 have made that checkpoint, f+1 correct ones among them: these are all still there, or all but those that went on
+    /// to one for which f+1 vouch in turn; or where f+1 others have gone on so far.
+    pub fn may_pass(&self, from: Seq, to: Seq) -> bool {
+        let is_alone = self.config.quorum.n() == 1;
+        is_alone
+            || from <= self.stable.0
+            || self.certified_ahead().is_some_and(|(seq, _)| seq >= to)
     }
 
     /// The highest checkpoint above the stable one that is certified: f+1 others claim it, so that one
@@ -297,7 +313,10 @@ impl Agreement {
             self.committed = seq;
         }
         self.committed = self.committed.max(seq);
-        self.own_checkpoints = [(seq, root)].into();
+        // It goes on vouching for those that it had made before: one of them may be another's low water mark, for which f+1 have to be found when a view
+        // is to start.
+        self.own_checkpoints.retain(|&at, _| at < seq);
+        self.own_checkpoints.insert(seq, root);
         self.persist(Record::Checkpoint(StableRecord { seq, root }));
         if seq > self.stable.0 && self.is_backed(seq, root) {
             self.make_stable(seq, root);

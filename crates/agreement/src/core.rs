@@ -226,8 +226,13 @@ impl Agreement {
         // What the log has learnt since of places up to there is done with.
         let slots = slots.split_off(&stable.0.next());
         let mut own_checkpoints = checkpoints;
-        // The log can be ahead of the store: such a checkpoint was of a state that this replica has not any more.
-        own_checkpoints.retain(|seq, _| whole && *seq <= checkpoint.0);
+        // The log can be ahead of the store: such a checkpoint was of a state that this replica has not any more. Where the store was to become another, those before that one
+        // were made.
+        let made = match whole {
+            true => checkpoint.0.next(),
+            false => fetching.as_ref().map_or(Seq(0), |f| f.seq),
+        };
+        own_checkpoints.retain(|seq, _| *seq < made);
         own_checkpoints.extend(whole.then_some(checkpoint));
         let last_given = slots
             .keys()

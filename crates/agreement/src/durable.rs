@@ -4,7 +4,7 @@
 //!
 //! | before this is sent | this is on disk |
 //! |---|---|
-//! | PRE-PREPARE, PREPARE | [`Record::PrePrepared`] with the batch and its requests |
+//! | PREPARE | [`Record::PrePrepared`] with the batch and its requests; a PRE-PREPARE is no vote, and leaves at once |
 //! | COMMIT | [`Record::Prepared`] |
 //! | VIEW-CHANGE | [`Record::Changing`] |
 //! | NEW-VIEW, and any vote in the new view | [`Record::Entered`] |
@@ -30,7 +30,7 @@ tagged! {
     pub enum Record {
         /// A proposal was accepted.
         1 => PrePrepared(PrePrepared),
-        /// 2f backups agreed to it.
+        /// 2f+1 agreed to it.
         2 => Prepared(Vote),
         /// A batch committed.
         3 => Committed(CommittedRecord),
@@ -102,6 +102,24 @@ record! {
         pub new_view: SignedNewView,
         /// The VIEW-CHANGEs that it names.
         pub proofs: Vec<SignedViewChange>,
+    }
+}
+
+impl Entered {
+    /// Which view.
+    pub fn view(&self) -> View {
+        self.new_view.body.view
+    }
+
+    /// What certificates of earlier views it shows to have come to nothing, these are: see [`Slot::forget_superseded`].
+    pub(crate) fn forget_superseded<'s>(
+        &self,
+        slots: impl Iterator<Item = (&'s Seq, &'s mut Slot)>,
+    ) {
+        let body = &self.new_view.body;
+        for (seq, slot) in slots.filter(|(seq, _)| **seq > body.start.0) {
+            slot.forget_superseded(body.view, body.given(*seq));
+        }
     }
 }
 
@@ -262,6 +280,7 @@ impl Remembered {
             Record::Entered(entered) => {
                 let body = &entered.new_view.body;
                 let view = body.view;
+                entered.forget_superseded(self.slots.iter_mut());
                 for vote in body.votes() {
                     if is_null_forgotten(vote.digest) {
                         continue;
@@ -276,7 +295,7 @@ impl Remembered {
                     self.changing = None;
                     self.recovering = false;
                     self.entered = Some(*entered);
-                } else if self.entered.is_none() {
+                } else if self.entered.as_ref().is_none_or(|e| e.view() < view) {
                     self.entered = Some(*entered);
                 }
             }

@@ -530,6 +530,7 @@ impl Agreement {
             let digest = known.request.digest();
             self.pool.keep(&digest);
             self.pool.mark_executed(&digest);
+            self.pool.outlived(&known.request);
         }
         self.executed = seq;
         let weights = ordered.requests.iter().map(|k| k.request.weight());

@@ -64,7 +64,7 @@ pub enum Stage {
     Proposed,
     /// Content is here and authentic; the vote is in the log or on its way there.
     Accepted,
-    /// 2f backups agree; the certificate is in the log or on its way there.
+    /// 2f+1 agree; the certificate is in the log or on its way there.
     Prepared,
 }
 
@@ -127,6 +127,14 @@ impl Slot {
         }
         self.preprepared.push(vote);
         self.preprepared.sort_by_key(|v| v.digest);
+    }
+
+    /// A view has begun, rightly, that gives this place another batch than the one of a certificate of an earlier view, or none. So that one has committed nowhere and never will: 2f+1
+    /// have left those views, and f+1 of any 2f+1 with whose votes it had committed would have shown it. The certificate goes. Where it stayed, a later view might wait for it for ever: it is selected where
+    /// f+1 remember to have pre-prepared its batch, and of batches that came to nothing nobody remembers more than [`MAX_PREPREPARED`].
+    pub fn forget_superseded(&mut self, view: View, given: Option<Digest>) {
+        let is_superseded = |p: &mut Vote| p.view < view && Some(p.digest) != given;
+        self.prepared.take_if(is_superseded);
     }
 
     /// The batch that is to be executed here, or that the current view wants here: what content is needed.

@@ -38,7 +38,7 @@ impl Agreement {
         self.view = view;
         self.active = false;
         self.new_view_deadline = None;
-        self.waiting_new_views.retain(|_, m| m.body.view >= view);
+        self.forget_useless_new_views();
         self.forget_proposals();
         self.forget_unvoted();
         if is_on(Mutant::ExecutedFalls) {
@@ -319,7 +319,7 @@ impl Agreement {
             return Err(old);
         }
         self.compare_new_view(primary, &m);
-        if view < self.view || (view == self.view && self.active) {
+        if !self.is_of_use(view) {
             return Err(Rejected::OtherView);
         }
         let waiting = self.waiting_new_views.get(&primary);
@@ -412,7 +412,7 @@ impl Agreement {
         for new_view in waiting {
             // An earlier one may have brought this replica further.
             let view = new_view.body.view;
-            if view < self.view || (view == self.view && self.active) {
+            if !self.is_of_use(view) {
                 continue;
             }
             let proofs = new_view.body.proofs.iter();
@@ -423,14 +423,34 @@ impl Agreement {
                 continue;
             };
             match self.is_right(&new_view, &proofs) {
+                true if view < self.view => self.learn(Entered { new_view, proofs }),
                 true => self.enter(Entered { new_view, proofs }),
                 false => self.refuse_new_view(&new_view),
             }
         }
-        let (view, active) = (self.view, self.active);
-        self.waiting_new_views
-            .retain(|_, m| m.body.view > view || (m.body.view == view && !active));
+        self.forget_useless_new_views();
         self.prune_proofs();
+    }
+
+    fn forget_useless_new_views(&mut self) {
+        let mut waiting = core::mem::take(&mut self.waiting_new_views);
+        waiting.retain(|_, m| self.is_of_use(m.body.view));
+        self.waiting_new_views = waiting;
+    }
+
+    /// Whether a NEW-VIEW of this view is one to enter; or tells, while this replica waits in a later view, of one that it did not know to have begun.
+    fn is_of_use(&self, view: View) -> bool {
+        let began = self.entered.as_ref().map_or(View(0), Entered::view);
+        match self.active {
+            true => view > self.view,
+            false => view >= self.view || view > began && !self.is_recovering(),
+        }
+    }
+
+    /// A view has begun that this replica did not take part in, and it waits in a later one already. What it says of this one's certificates it says all the same.
+    fn learn(&mut self, entered: Entered) {
+        entered.forget_superseded(self.slots.iter_mut());
+        self.entered = Some(entered);
     }
 
     fn is_right(&self, new_view: &SignedNewView, proofs: &[SignedViewChange]) -> bool {
@@ -479,6 +499,7 @@ impl Agreement {
         self.failed_to_begin = 0;
         self.entered = Some(entered.clone());
         self.forget_proposals();
+        entered.forget_superseded(self.slots.iter_mut());
         if is_on(Mutant::PreparedForgotten) {
             self.slots
                 .values_mut()

@@ -78,6 +78,10 @@ pub struct Replica<S> {
     snapshots: BTreeMap<Seq, Arc<dyn Snapshot>>,
     /// Layers that the store has not confirmed.
     pub(crate) in_store: usize,
+    /// Of those, the ones of checkpoints that it has not got yet: it keeps the one that it has, or was given last, until enough others have that one as well.
+    held: VecDeque<Piece>,
+    /// The last checkpoint that it was given.
+    handed: Seq,
     /// Batches that wait until the store has caught up.
     pub(crate) backlog: VecDeque<Arc<Ordered>>,
     pub(crate) applied: Seq,
@@ -156,6 +160,8 @@ impl<S: Service> Replica<S> {
             newest: snapshot,
             snapshots,
             in_store: 0,
+            held: VecDeque::new(),
+            handed: seq,
             backlog: VecDeque::new(),
             applied: seq,
             tentative: None,
@@ -337,6 +343,7 @@ impl<S: Service> Replica<S> {
         if self.failed {
             return;
         }
+        self.hand_over();
         let result = self
             .execute_backlog()
             .and_then(|()| self.move_transfer(now))
@@ -391,6 +398,8 @@ impl<S: Service> Replica<S> {
                 // What is on its way to execution belongs to the state that is given up.
                 self.backlog.clear();
                 self.drop_flight();
+                self.in_store -= self.held.len();
+                self.held.clear();
                 // Checkpoints may come faster than a piece is complete.
                 let gathered = self.transfer.leave();
                 self.set_transfer(Transfer::Draining(target(seq, root)));
@@ -504,12 +513,33 @@ impl<S: Service> Replica<S> {
     }
 
     pub(crate) fn store(&mut self, piece: Piece) {
+        self.in_store += 1;
+        match self.transfer.is_idle() {
+            true => {
+                self.held.push_back(piece);
+                self.hand_over();
+            }
+            false => self.hand(piece),
+        }
+    }
+
+    /// Gives the store the layers that it may have by now.
+    fn hand_over(&mut self) {
+        while let Some(piece) = self.held.front()
+            && self.agreement.may_pass(self.handed, piece.seq)
+            && let Some(piece) = self.held.pop_front()
+        {
+            self.handed = piece.seq;
+            self.hand(piece);
+        }
+    }
+
+    fn hand(&mut self, piece: Piece) {
         let Piece {
             seq,
             complete,
             layer,
         } = piece;
-        self.in_store += 1;
         let of_layer = self.bodies.partition_point(|(at, _)| *at <= seq);
         let bodies = self.bodies.drain(..of_layer).map(|(_, body)| body);
         self.out.push_back(Output::Store {
@@ -555,7 +585,7 @@ impl<S: Service> Replica<S> {
             self.state = State::new(snapshot.clone());
             self.executor.reset();
             self.snapshots = [(seq, snapshot)].into();
-            self.applied = seq;
+            (self.applied, self.handed) = (seq, seq);
             self.checkpoints.restart();
             self.bodies.clear();
             self.tell_recoveries(now, seq)?;

@@ -27,6 +27,7 @@ pub(crate) enum Transfer {
 }
 
 /// A piece of the state to be written.
+#[derive(Debug)]
 pub(crate) struct Piece {
     pub seq: Seq,
     pub complete: bool,

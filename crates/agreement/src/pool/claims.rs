@@ -1,8 +1,10 @@
 //! Requests that a replica may hold against a primary: its claims. At most one of each client.
 
-use quorate_wire::{ClientId, Digest};
+use quorate_wire::message::Request;
+use quorate_wire::message::session::SESSION_WINDOW;
+use quorate_wire::{ClientId, Digest, SessionId};
 
-use super::{Place, Pool};
+use super::{Entry, Place, Pool};
 use crate::Millis;
 
 /// How many claims are looked at to find one that waits.
@@ -137,6 +139,29 @@ impl Pool {
         self.claims.remove(&number);
         self.claims.insert(self.last_claim, digest);
         self.claimants.insert(*client, self.last_claim);
+    }
+
+    /// Something of a client was executed. What it claims in the same session is nothing to wait for any more where it has given that number twice, has said that it was answered,
+    /// or has gone on by more than a window: no primary would take it when it is shown it, since all have the reply or know that it was given.
+    pub fn outlived(&mut self, executed: &Request) {
+        let Some(number) = self.claimants.get(&executed.client()) else {
+            return;
+        };
+        let Some(digest) = self.claims.get(number).copied() else {
+            return;
+        };
+        // What has a place is executed there, whatever comes of it.
+        let waiting = self.entries.get(&digest).filter(|e| e.is_waiting());
+        let Some(claimed) = waiting.map(Entry::request) else {
+            return;
+        };
+        let (number, latest) = (claimed.number(), executed.number());
+        let said = executed.answered().0.min(latest.0.saturating_sub(1));
+        let over = said.max(latest.0.saturating_sub(SESSION_WINDOW));
+        let is_same = claimed.session() == executed.session() && claimed.session() != SessionId(0);
+        if is_same && (number == latest || number.0 <= over) {
+            self.forget(&digest);
+        }
     }
 
     /// Nobody has waited yet: what was waited for so far was this replica's own fault.

@@ -102,6 +102,38 @@ fn unsigned_requests_are_no_claims() {
     assert_eq!(leaves(&mut replica, now, now + 10_000), None);
 }
 
+/// A client gives one number to two requests, or shows the backups one that it has said to be answered: what it claims would be executed by nobody any more once
+/// the other is, and no primary takes it when it is shown it. It leads nobody away from one.
+#[test]
+fn what_would_not_be_executed_is_no_claim() {
+    let other = |number: u64, answered: u64| {
+        let (number, answered) = (RequestNumber(number), RequestNumber(answered));
+        let op = Bytes::from_static(b"another");
+        let mut body = request(1, op.clone());
+        body.request = Request::after(key(50).public(), SessionId(1), number, answered, op);
+        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        body
+    };
+    for (claimed, executed, answered, stays) in [
+        (100, 100, 0, false),
+        (100, 101, 100, false),
+        (100, 164, 0, false),
+        (100, 101, 0, true),
+        (100, 163, 99, true),
+        (101, 100, 1_000, true),
+    ] {
+        let (mut replica, now) = acquainted(0);
+        watch(&mut replica, now, op(claimed)).unwrap();
+        order(&mut replica, now + 1, 0, 21, &[other(executed, answered)]);
+        let left = leaves(&mut replica, now + 10, now + 10_000);
+        assert_eq!(
+            left.is_some(),
+            stays,
+            "{claimed} after {executed}, {answered}"
+        );
+    }
+}
+
 /// Where all is signed, what is watched is too.
 #[test]
 fn what_is_watched_is_signed() {
@@ -646,7 +678,7 @@ fn who_is_served_is_not_kept_waiting() {
         body
     };
     let (mut replica, start) = acquainted(5);
-    watch(&mut replica, start, long(1_000)).unwrap();
+    watch(&mut replica, start, long(1_100)).unwrap();
     let mut now = start;
     for seq in 21..81 {
         assert_eq!(leaves(&mut replica, now, now + 40), None, "{}", now - start);

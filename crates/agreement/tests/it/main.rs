@@ -15,6 +15,7 @@ mod reads;
 mod records;
 mod recovery;
 mod statements;
+mod superseded;
 mod support;
 mod suspects;
 mod switches;

@@ -7,9 +7,10 @@ use quorate_agreement::{Config, Tuning};
 use quorate_execution::Workers;
 use quorate_execution::graph::Conflicts;
 use quorate_replica::{Input, Output, Replica};
+use quorate_state::MemorySnapshot;
 use quorate_wire::message::{
-    AuthRequest, Batch, ClientMessage, Commit, Control, EVERYONE, PeerMessage, PrePrepare, Prepare,
-    Read, ReplicaMessage, ReplyBody,
+    AuthRequest, Batch, Checkpoint, ClientMessage, Commit, Control, EVERYONE, PeerMessage,
+    PrePrepare, Prepare, Read, ReplicaMessage, ReplyBody,
 };
 use quorate_wire::{
     Authenticator, Digest, Encode, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
@@ -23,6 +24,9 @@ const ME: ReplicaId = ReplicaId(1);
 struct Backup {
     replica: Replica<Echo>,
     ordered: u64,
+    store: MemorySnapshot,
+    /// What came of the opening of its client's session.
+    opened: Vec<Output>,
 }
 
 /// A request that its client has signed.
@@ -41,11 +45,13 @@ impl Backup {
     }
 
     fn tuned(workers: usize, tuning: Tuning) -> Backup {
-        let (restored, _) = beginning(Echo);
-        let config = Config {
-            tuning,
-            ..config(4, ME)
-        };
+        Backup::with(workers, |config| config.tuning = tuning)
+    }
+
+    fn with(workers: usize, change: impl FnOnce(&mut Config)) -> Backup {
+        let (restored, store) = beginning(Echo);
+        let mut config = config(4, ME);
+        change(&mut config);
         let workers = Workers {
             count: workers,
             conflicts: Conflicts::Declared,
@@ -53,13 +59,15 @@ impl Backup {
         let mut backup = Backup {
             replica: Replica::new(config, Echo, workers, restored, at(0)),
             ordered: 0,
+            store,
+            opened: Vec::new(),
         };
         let (client, key) = (client().public(), MacKey([3; 32]));
         let replica = &mut backup.replica;
         replica.take(at(0), Input::ClientUp(CONNECTION, client, key));
         let open = signed(0, 1, &Control::Open(()).to_bytes());
         backup.order(open);
-        backup.end_turn();
+        backup.opened = backup.end_turn();
         backup
     }
 
@@ -147,6 +155,55 @@ fn what_has_committed_is_not_waited_for_again() {
         assert_eq!(backup.replica.standing().committed, Seq(2));
         assert!(backup.is_content(), "{workers} workers, later: {later}");
     }
+}
+
+/// The store keeps a checkpoint until 2f+1 have it, or f+1 others the next one: others may be led to it by this replica's word, and nobody else may have it. What is
+/// executed meanwhile waits in memory, three checkpoints at the most, and none of it is lost.
+#[test]
+fn the_store_keeps_what_others_may_need() {
+    let root = Digest([9; 32]);
+    let stored = |outputs: Vec<Output>| -> Vec<u64> {
+        let seqs = outputs.into_iter().filter_map(|output| match output {
+            Output::Store { seq, .. } => Some(seq.0),
+            _ => None,
+        });
+        seqs.collect()
+    };
+    // Each batch has a checkpoint; the first is that of the session's opening.
+    let mut backup = Backup::with(0, |config| config.checkpoint_bytes = 1);
+    assert_eq!(stored(std::mem::take(&mut backup.opened)), [1]);
+    let made = |backup: &mut Backup, seq: u64| {
+        let made = Input::Stored {
+            seq: Seq(seq),
+            complete: true,
+            root,
+            snapshot: Arc::new(backup.store.clone()),
+        };
+        backup.replica.take(at(0), made);
+        stored(backup.end_turn())
+    };
+    assert_eq!(made(&mut backup, 1), [0; 0]);
+    for number in 1..=5 {
+        backup.order(signed(1, number, b"write"));
+        assert_eq!(
+            stored(backup.end_turn()),
+            [0; 0],
+            "nobody else has the first"
+        );
+    }
+    assert_eq!(backup.replica.applied(), Seq(4), "three layers wait");
+    let claimed = |backup: &mut Backup, from: u8, seq: u64| {
+        let seq = Seq(seq);
+        backup.hear(from, PeerMessage::Checkpoint(Checkpoint { seq, root }));
+        stored(backup.end_turn())
+    };
+    assert_eq!(claimed(&mut backup, 0, 1), [0; 0], "two are not enough");
+    assert_eq!(claimed(&mut backup, 2, 1), [2]);
+    assert_eq!(made(&mut backup, 2), [0; 0]);
+    // Two others have the third, so this replica need not keep the second.
+    assert_eq!(claimed(&mut backup, 0, 3), [0; 0]);
+    assert_eq!(claimed(&mut backup, 2, 3), [3]);
+    assert_eq!(backup.replica.applied(), Seq(5));
 }
 
 /// Nor is a read, of which no result is kept.

@@ -85,6 +85,12 @@ impl NewView {
             digest: *digest,
         })
     }
+
+    /// The batch that it starts with at a place, if it has one there.
+    pub fn given(&self, seq: Seq) -> Option<Digest> {
+        let at = seq.0.checked_sub(self.start.0.0)?.checked_sub(1)?;
+        self.selection.get(usize::try_from(at).ok()?).copied()
+    }
 }
 
 impl SignedViewChange {
