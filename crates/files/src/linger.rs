@@ -7,7 +7,8 @@
 //! and what is in use are together more than the volume can have, or more than [`MAX_LINGERING`] linger, the first go before their time: a few with
 //! each operation, while one that lets go of what a session held may add hundreds.
 //!
-//! They wait in a queue, since each lingers for the same time. Nobody searches in it; a file that is held again leaves a gap.
+//! They wait in a queue, since each lingers for the same time. Nobody searches in it; a file that is held again leaves a gap. Gaps at its
+//! front are passed over once: one client can make many with each operation, and must not hold up what waits behind them.
 
 use alloc::vec::Vec;
 
@@ -100,22 +101,36 @@ impl Fs<'_, '_> {
             if all.files == 0 {
                 break;
             }
-            let key = layout::waiting_key(all.first);
-            if let Some(Waiting { ino, until }) = self.load(&key)? {
-                if until > self.call.now.0 && !self.is_crowded(&all) {
-                    break;
-                }
-                let inode = self.any_inode(ino)?;
-                self.forget_lingering(ino, &inode, all.first, &mut all)?;
-                self.erase(ino, &inode)?;
-                self.txn.delete(layout::member_key(ino));
+            let Waiting { ino, until } = self.first_waiting(&mut all)?;
+            if until > self.call.now.0 && !self.is_crowded(&all) {
+                break;
             }
-            all.first += 1;
+            let (inode, place) = (self.any_inode(ino)?, all.first);
+            self.forget_lingering(ino, &inode, place, &mut all)?;
+            self.erase(ino, &inode)?;
+            self.txn.delete(layout::member_key(ino));
+            all.first = place + 1;
         }
         if all != before {
             self.put_lingering(&all);
         }
         Ok(())
+    }
+
+    /// Who waits in the first place that is not empty, which becomes the first of all. There is one.
+    fn first_waiting(&self, all: &mut Lingering) -> Done<Waiting> {
+        // Mostly it is the first already.
+        if let Some(waiting) = self.load(&layout::waiting_key(all.first))? {
+            return Ok(waiting);
+        }
+        let missing = || {
+            let key = layout::lingering_all_key();
+            Fault::value(&key, "what lingers waits nowhere")
+        };
+        let found = self.scan_keys(layout::waiting_key, all.first, all.next, 1)?;
+        let key = found.first().ok_or_else(missing)?;
+        all.first = layout::number_at(key, 0).ok_or_else(missing)?;
+        Ok(self.load(key)?.ok_or_else(missing)?)
     }
 
     fn is_crowded(&self, all: &Lingering) -> bool {

@@ -19,7 +19,8 @@ pub(crate) fn range<'a>(
     limit: usize,
 ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
     let page = |from: Bound<&[u8]>, limit| base.range(from, to, limit);
-    merged(layers, page, Bytes::clone, (from, to), limit)
+    let base = Pages::new(page, from, limit, false);
+    merged(layers, base, Bytes::clone, (from, to), limit)
 }
 
 /// The keys of these entries; no value is read.
@@ -34,14 +35,15 @@ pub(crate) fn keys<'a>(
         let keys = base.keys(from, to, limit)?;
         Ok(keys.into_iter().map(|key| (key, ())).collect())
     };
-    let keys = merged(layers, page, |_| (), (from, to), limit)?;
+    let base = Pages::new(page, from, limit, true);
+    let keys = merged(layers, base, |_| (), (from, to), limit)?;
     Ok(keys.into_iter().map(|(key, ())| key).collect())
 }
 
-/// `page` gives up to so many entries of the snapshot from a bound on, and `of` what is wanted of a layer's value.
+/// `of` gives what is wanted of a layer's value.
 fn merged<'a, V>(
     layers: impl Iterator<Item = &'a Layer>,
-    page: impl Fn(Bound<&[u8]>, usize) -> Result<Vec<(Bytes, V)>, Fault>,
+    mut base: Pages<V, impl Fn(Bound<&[u8]>, usize) -> Result<Vec<(Bytes, V)>, Fault>>,
     of: impl Fn(&Bytes) -> V,
     (from, to): (Bound<&[u8]>, Bound<&[u8]>),
     limit: usize,
@@ -53,7 +55,6 @@ fn merged<'a, V>(
     let mut layers: Vec<_> = layers
         .map(|layer| layer.range::<[u8], _>((from, to)).peekable())
         .collect();
-    let mut base = Pages::new(page, from, limit);
     while out.len() < limit {
         let below = base.peek()?.map(|(key, _)| key.clone());
         let heads = layers
@@ -82,6 +83,9 @@ struct Pages<V, F> {
     read: F,
     next: Bound<Bytes>,
     size: usize,
+    /// Whether each page is longer than the one before: where layers have deleted much of what the snapshot has, few are read then. Of
+    /// values as many as are wanted are read at once, since they may be long.
+    grows: bool,
     page: VecDeque<(Bytes, V)>,
     is_last: bool,
 }
@@ -90,11 +94,12 @@ struct Pages<V, F> {
 const MAX_PAGE: usize = 1024;
 
 impl<V, F: Fn(Bound<&[u8]>, usize) -> Result<Vec<(Bytes, V)>, Fault>> Pages<V, F> {
-    fn new(read: F, from: Bound<&[u8]>, limit: usize) -> Pages<V, F> {
+    fn new(read: F, from: Bound<&[u8]>, limit: usize, grows: bool) -> Pages<V, F> {
         Pages {
             read,
             next: own(from),
             size: limit.min(MAX_PAGE),
+            grows,
             page: VecDeque::new(),
             is_last: false,
         }
@@ -108,6 +113,9 @@ impl<V, F: Fn(Bound<&[u8]>, usize) -> Result<Vec<(Bytes, V)>, Fault>> Pages<V, F
                 self.next = Bound::Excluded(last.clone());
             }
             self.page = page.into();
+            if self.grows {
+                self.size = (2 * self.size).min(MAX_PAGE);
+            }
         }
         Ok(self.page.front())
     }

@@ -317,6 +317,41 @@ fn the_end_of_many_is_bounded() {
     world.check();
 }
 
+/// Who lets go of files and holds them again, all the time, leaves gaps in the queue, and none of what waits behind them stays longer for that.
+#[test]
+fn gaps_hold_up_nobody() {
+    let mut world = World::new();
+    let names: Vec<String> = (0..256).map(|n| format!("{n}")).collect();
+    let held: Vec<Ino> = names.iter().map(|n| file(&mut world, n, b"")).collect();
+    assert!(hold(&mut world, 2, &held, &[]).is_empty());
+    for name in &names {
+        unlink(&mut world, name);
+    }
+    let first = file(&mut world, "first", b"x");
+    let big = file(&mut world, "big", &vec![7; MIB as usize]);
+    unlink(&mut world, "first");
+    for _ in 0..100 {
+        assert!(hold(&mut world, 2, &held, &held).is_empty());
+    }
+    world.now += LINGER_NANOS / 2;
+    unlink(&mut world, "big");
+    world.now += LINGER_NANOS / 2;
+    ping(&mut world);
+    assert_eq!(checked(&mut world, first), Err(Errno::ESTALE));
+    // The gaps are behind: who waits first is in the first place.
+    ping(&mut world);
+    assert!(checked(&mut world, big).is_ok());
+    let rows = world.contents();
+    let all = &rows[&[0x2a][..]];
+    let place = &rows[&[&[0x28][..], &big.0.to_be_bytes()].concat()[..]];
+    assert_eq!(all[..8], place[..]);
+    world.check();
+    world.now += LINGER_NANOS / 2;
+    ping(&mut world);
+    assert_eq!(checked(&mut world, big), Err(Errno::ESTALE));
+    world.check();
+}
+
 /// A guest holds and reads what its credentials are about, and nothing of it after they end.
 #[test]
 fn guests_hold_what_is_theirs() -> Result<()> {

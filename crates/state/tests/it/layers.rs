@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use quorate_state::{Layer, MemorySnapshot, Place, Snapshot, State};
+use quorate_state::{Fault, Layer, MemorySnapshot, Place, Snapshot, State};
 use quorate_wire::Seq;
 
 #[derive(Clone, Debug)]
@@ -220,4 +221,51 @@ proptest! {
             .collect();
         prop_assert_eq!(got, want);
     }
+}
+
+/// A snapshot that counts how often it is asked for keys.
+#[derive(Debug, Default)]
+struct Asked {
+    inner: MemorySnapshot,
+    times: AtomicUsize,
+}
+
+impl Snapshot for Asked {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Fault> {
+        self.inner.get(key)
+    }
+
+    fn range(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, Fault> {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        self.inner.range(from, to, limit)
+    }
+
+    fn node(&self, path: &[u8]) -> Result<Option<Bytes>, Fault> {
+        self.inner.node(path)
+    }
+}
+
+/// Who looks for the first key behind many that are deleted asks the snapshot a few times for many, and not for each.
+#[test]
+fn keys_that_are_deleted_are_passed_over_together() {
+    const KEYS: u32 = 10_000;
+    let key = |n: u32| Bytes::copy_from_slice(&n.to_be_bytes());
+    let mut base = Asked::default();
+    base.inner.entries = (0..KEYS).map(|n| (key(n), Bytes::new())).collect();
+    let base = Arc::new(base);
+    let mut state = State::new(base.clone());
+    let mut txn = state.begin();
+    for n in 0..KEYS - 1 {
+        txn.delete(key(n));
+    }
+    txn.commit();
+    let found = state.begin().keys(Bound::Unbounded, Bound::Unbounded, 1);
+    assert_eq!(found, Ok(vec![key(KEYS - 1)]));
+    let times = base.times.load(Ordering::Relaxed);
+    assert!(times < 30, "{times} times");
 }
