@@ -1,6 +1,7 @@
 //! The content of files: reading, writing, cutting off. Allocation, holes and seeking are in [`crate::ranges`].
 
 use alloc::vec;
+use alloc::vec::Vec;
 use bytes::Bytes;
 use quorate_state::Fault;
 use quorate_wire::record;
@@ -15,6 +16,9 @@ use crate::layout::{
 use crate::op::{CopyRange, MAX_IO_BYTES, Place, Read, Target, Write, access, flags};
 use crate::perm;
 use crate::types::{Ino, Kind};
+
+/// How many windows one cut looks into: where chunks are far apart most are empty.
+const CUT_LOOKS: usize = 32;
 
 /// A part of a range that lies in one chunk.
 #[derive(Clone, Copy, Debug)]
@@ -293,32 +297,8 @@ impl Fs<'_, '_> {
         Ok(summary.is_some_and(|summary| u64::from(summary.length) == CHUNK_BYTES))
     }
 
-    /// Up to `limit` chunks that have content, from `first` on and below `end`.
-    pub fn stored_range(
-        &self,
-        data: u64,
-        first: u64,
-        end: u64,
-        limit: usize,
-    ) -> Done<alloc::vec::Vec<(u64, Stored)>> {
-        let key = |chunk| layout::extent_key(data, chunk);
-        self.scan_numbers(key, first, end, limit)?
-            .into_iter()
-            .map(|(key, value)| {
-                let chunk = layout::number_at(&key, 1).unwrap_or(u64::MAX);
-                Ok((chunk, parse(&key, &value)?))
-            })
-            .collect()
-    }
-
-    /// The numbers of these chunks; nothing of them is read.
-    pub fn stored_chunks(
-        &self,
-        data: u64,
-        first: u64,
-        end: u64,
-        limit: usize,
-    ) -> Done<alloc::vec::Vec<u64>> {
+    /// The numbers of up to `limit` chunks that have content, from `first` on and below `end`; nothing of them is read.
+    pub fn stored_chunks(&self, data: u64, first: u64, end: u64, limit: usize) -> Done<Vec<u64>> {
         let key = |chunk| layout::extent_key(data, chunk);
         let keys = self.scan_keys(key, first, end, limit)?;
         let number = |key: Bytes| layout::number_at(&key, 1).unwrap_or(u64::MAX);
@@ -341,8 +321,8 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    /// Sets the size. Where more extents go than one operation may delete, the size stays for now, the first of them are
-    /// holes already, and the caller is to repeat; down to 0 it is always one step.
+    /// Sets the size. Where more extents go than one operation may delete, or they are far apart, the size only comes nearer to that, and the
+    /// caller is to repeat; down to 0 it is always one step.
     pub fn truncate(&mut self, ino: Ino, inode: &mut Inode, size: u64) -> Done<()> {
         if size > MAX_FILE_BYTES {
             return Err(Errno::EFBIG.into());
@@ -354,26 +334,54 @@ impl Fs<'_, '_> {
             inode.size = size;
             return Ok(());
         }
-        let first = size / CHUNK_BYTES;
-        let keep = (size % CHUNK_BYTES) as usize;
+        let first = size.div_ceil(CHUNK_BYTES);
+        let end = self.cut((ino, inode), first)?;
+        if end > first {
+            inode.size = end * CHUNK_BYTES;
+            return Ok(());
+        }
+        let (last, keep) = (size / CHUNK_BYTES, (size % CHUNK_BYTES) as usize);
         if keep > 0
-            && let Some(old) = self.stored(inode.data, first)?
+            && let Some(old) = self.stored(inode.data, last)?
         {
-            self.edit((ino, inode), first, Some(old), |extent| {
+            self.edit((ino, inode), last, Some(old), |extent| {
                 extent.punch(keep, CHUNK_BYTES as usize);
             })?;
         }
-        let first = size.div_ceil(CHUNK_BYTES);
-        // What goes is not read where its length says all: all who go through the chunks that are gone already would read these again.
-        let gone = self.stored_chunks(inode.data, first, u64::MAX, CHUNKS_PER_OP)?;
-        let all = gone.len() < CHUNKS_PER_OP;
-        for chunk in gone {
-            self.remove_chunk((ino, inode), chunk)?;
-        }
-        if all {
-            inode.size = size;
-        }
+        inode.size = size;
         Ok(())
+    }
+
+    /// Removes chunks from the end of a file on, down to the chunk `first` and as far as one operation goes: the answer says behind which one.
+    ///
+    /// From the end, so that no step goes through what the steps before have removed; and nothing of what goes is read where its
+    /// length says all.
+    fn cut(&mut self, (ino, inode): (Ino, &mut Inode), first: u64) -> Done<u64> {
+        let mut end = inode.size.div_ceil(CHUNK_BYTES);
+        let (mut left, mut window) = (CHUNKS_PER_OP, CHUNKS_PER_OP as u64);
+        for _ in 0..CUT_LOOKS {
+            let from = end.saturating_sub(window).max(first);
+            let found = self.stored_chunks(inode.data, from, end, left + 1)?;
+            if found.len() > left && left == 0 {
+                break;
+            }
+            if found.len() > left {
+                // No more can be in this one.
+                window = left as u64;
+                continue;
+            }
+            left -= found.len();
+            for chunk in found {
+                self.remove_chunk((ino, inode), chunk)?;
+            }
+            end = from;
+            if end == first {
+                break;
+            }
+            // Growing, so that a hole of any length is passed in few steps.
+            window = window.saturating_mul(8);
+        }
+        Ok(end)
     }
 
     fn truncate_all(&mut self, ino: Ino, inode: &mut Inode) -> Done<()> {

@@ -133,13 +133,15 @@ impl Fs<'_, '_> {
     }
 
     fn seek_data(&self, inode: &Inode, offset: u64) -> Done<Answer> {
-        let first = offset / CHUNK_BYTES;
-        // Each extent has a block, so the second one has it if the first has it only before the offset.
-        for (chunk, stored) in self.stored_range(inode.data, first, u64::MAX, 2)? {
+        let (first, end) = (offset / CHUNK_BYTES, inode.size.div_ceil(CHUNK_BYTES));
+        // Each extent has a block, so the second one has it if the first has it only before the offset. What is passed over is not read:
+        // it may be much, where content has just been punched out.
+        for chunk in self.stored_chunks(inode.data, first, end, 2)? {
             let start = chunk * CHUNK_BYTES;
+            let present = self.present(inode.data, chunk)?;
             for block in 0..CHUNK_BYTES / BLOCK_BYTES {
                 let at = start + block * BLOCK_BYTES;
-                if stored.present & (1 << block) != 0 && at + BLOCK_BYTES > offset {
+                if present & (1 << block) != 0 && at + BLOCK_BYTES > offset {
                     return Ok(Answer::Offset(at.max(offset)));
                 }
             }

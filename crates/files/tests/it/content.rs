@@ -4,6 +4,7 @@ use crate::common::{World, set_attr};
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_files::answer::Answer;
+use quorate_files::layout::{CHUNK_BYTES, MAX_FILE_BYTES};
 use quorate_files::op::*;
 use quorate_files::{Errno, Handle, Ino};
 
@@ -268,6 +269,56 @@ fn large_files_are_reclaimed_in_steps() {
         world.check();
     }
     assert_eq!(extents(&mut world), 1);
+}
+
+proptest! {
+    #![proptest_config(crate::cases::cases(120))]
+
+    /// Content that is far apart goes too, in few steps, and what stays is as it was.
+    #[test]
+    fn cuts_of_sparse_files_come_to_an_end(
+        runs in prop::collection::vec((0..47u32, any::<u64>(), 1..400u64), 1..5),
+        (bits, low) in (0..47u32, any::<u64>()),
+    ) {
+        let mut world = World::new();
+        let (ino, _) = world.create(Ino::ROOT, b"file");
+        let place = |bits: u32, low: u64| (1 << bits) | (low & ((1 << bits) - 1));
+        for (bits, low, chunks) in runs {
+            let (mut offset, len) = (place(bits, low) * CHUNK_BYTES, chunks * CHUNK_BYTES);
+            let end = (offset + len).min(MAX_FILE_BYTES);
+            while offset < end {
+                let op = Fallocate {
+                    target: Target::Ino(ino),
+                    mode: FallocateMode::Allocate,
+                    offset,
+                    len: end - offset,
+                };
+                match world.run(1, &Who::root(), Action::Fallocate(op)).unwrap() {
+                    Answer::Progress(progress) => offset = progress.done,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let size = place(bits, low) * CHUNK_BYTES + low % 2 * 5000;
+        let extents = |world: &mut World| -> Vec<u64> {
+            let keys = world.contents().into_keys().filter(|key| key[0] == 0x14);
+            keys.map(|key| u64::from_be_bytes(key[9..].try_into().unwrap())).collect()
+        };
+        let mut wanted = extents(&mut world);
+        wanted.retain(|chunk| *chunk < size.div_ceil(CHUNK_BYTES));
+        let (mut steps, mut last) = (0, world.attr(ino).unwrap().size.max(size + 1));
+        loop {
+            let now = world.truncate(ino, size).unwrap().size;
+            world.check();
+            prop_assert!((size..last).contains(&now), "{} after {}", now, last);
+            (steps, last) = (steps + 1, now);
+            if now == size {
+                break;
+            }
+        }
+        prop_assert!(steps < 100, "{} steps", steps);
+        prop_assert_eq!(extents(&mut world), wanted);
+    }
 }
 
 /// Who allocates and cuts to nothing again and again, in a volume that is free each time, leaves no more behind than one round has made.

@@ -188,6 +188,44 @@ fn what_is_not_whole_is_read_by_all() {
     }
 }
 
+/// Who looks for content behind what has just been made a hole reads none of what was there.
+#[test]
+fn what_was_a_hole_is_not_read() {
+    const CHUNKS: usize = 1000;
+    let mut replica = Replica::new();
+    let ino = replica.file(&content(CHUNKS * CHUNK));
+    let seek = |replica: &mut Replica, offset: usize| {
+        let answer = replica.run(Action::Seek(Seek {
+            target: Target::Ino(ino),
+            offset: offset as u64,
+            whence: Whence::Data,
+        }));
+        match answer {
+            Answer::Offset(at) => at as usize,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut done = 0;
+    while done < (CHUNKS - 1) * CHUNK {
+        let punched = replica.run(Action::Fallocate(Fallocate {
+            target: Target::Ino(ino),
+            mode: FallocateMode::PunchHole,
+            offset: done as u64,
+            len: ((CHUNKS - 1) * CHUNK - done) as u64,
+        }));
+        match punched {
+            Answer::Progress(progress) => done = progress.done as usize,
+            other => panic!("{other:?}"),
+        }
+    }
+    replica.reads.take_large();
+    replica.reads.take();
+    assert_eq!(seek(&mut replica, 0), (CHUNKS - 1) * CHUNK);
+    let (all, large) = (replica.reads.take(), replica.reads.take_large());
+    assert!(large <= 2 && all <= 100, "{large} of {all} read");
+    assert_eq!(seek(&mut replica, CHUNKS * CHUNK - 1), CHUNKS * CHUNK - 1);
+}
+
 /// Content that is cut off, made a hole or removed is not read, neither what goes nor what went with the steps before; what of a chunk stays is.
 #[test]
 fn what_is_cut_off_is_not_read() {
@@ -202,11 +240,18 @@ fn what_is_cut_off_is_not_read() {
         }
     };
     replica.reads.take_large();
-    let mut steps = 1;
-    while cut(&mut replica, 20 * CHUNK) != 20 * CHUNK as u64 {
-        steps += 1;
+    replica.reads.take();
+    let mut looks = Vec::new();
+    loop {
+        let size = cut(&mut replica, 20 * CHUNK);
+        looks.push(replica.reads.take());
+        if size == 20 * CHUNK as u64 {
+            break;
+        }
     }
-    assert_eq!((steps, replica.reads.take_large()), (3, 0));
+    assert_eq!((looks.len(), replica.reads.take_large()), (3, 0));
+    // Nor does a step look at what the steps before have removed.
+    assert!(looks[1..].iter().all(|look| *look <= looks[0]), "{looks:?}");
 
     replica.run(Action::Fallocate(Fallocate {
         target: Target::Ino(ino),
