@@ -18,8 +18,8 @@ use crate::acl::{self, Acl};
 use crate::extent::Stored;
 use crate::layout::{
     BLOCK_BYTES, CHUNK_BYTES, Counters, Dead, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode,
-    Lingering, LockTable, MAX_FILE_BYTES, MAX_LINKS, MAX_LOCKS, MAX_OPENS, MAX_XATTR_BYTES,
-    MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, Quota, Waiting, number_at, tag,
+    Lingering, LockTable, MAX_FILE_BYTES, MAX_LINKS, MAX_LOCKS, MAX_LOCKS_OF_SESSION, MAX_OPENS,
+    MAX_XATTR_BYTES, MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, Quota, Waiting, number_at, tag,
 };
 use crate::names::check_name;
 use crate::op::{LockKind, flags};
@@ -76,6 +76,8 @@ struct Volume {
     lingering: BTreeMap<u64, u64>,
     waiting: BTreeMap<u64, Waiting>,
     lingering_all: Option<Lingering>,
+    ended: BTreeMap<u64, u64>,
+    lock_counts: BTreeMap<u64, u32>,
 }
 
 fn check(map: &Map) -> Result<(), String> {
@@ -189,6 +191,12 @@ fn take_apart(map: &Map) -> Result<Volume, String> {
                 v.waiting.insert(number(0)?, value(key, bytes)?);
             }
             tag::LINGERING_ALL => v.lingering_all = Some(value(key, bytes)?),
+            tag::ENDED => {
+                v.ended.insert(number(0)?, value(key, bytes)?);
+            }
+            tag::LOCK_COUNT => {
+                v.lock_counts.insert(number(0)?, value(key, bytes)?);
+            }
             tag::GUEST_SESSION => {
                 v.guests.insert(number(0)?, value(key, bytes)?);
             }
@@ -358,12 +366,27 @@ fn check_opens(v: &Volume) -> Result<(), String> {
             .all(|session| by_session.contains_key(session)),
         || "a session without handles is a guest's".into(),
     )?;
+    for (session, last) in &v.ended {
+        let released = (*session, 0)..=(*session, *last);
+        let is_ended = by_session.contains_key(session) && v.opens.range(released).next().is_none();
+        want(is_ended, || {
+            format!("session {session} has ended, and its handles up to {last} have not")
+        })?;
+    }
     want(by_session.values().all(|&n| n <= MAX_OPENS), || {
         "too many handles".into()
     })
 }
 
 fn check_locks(v: &Volume) -> Result<(), String> {
+    let mut by_session: BTreeMap<u64, u32> = BTreeMap::new();
+    for held in v.locks.values().flat_map(|table| &table.locks) {
+        *by_session.entry(held.session).or_default() += 1;
+    }
+    let bounded = by_session.values().all(|&n| n <= MAX_LOCKS_OF_SESSION);
+    want(bounded && by_session == v.lock_counts, || {
+        "sessions' locks are counted wrong".into()
+    })?;
     for (ino, table) in &v.locks {
         let locks = &table.locks;
         want((1..=MAX_LOCKS).contains(&locks.len()), || {

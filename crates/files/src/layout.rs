@@ -36,6 +36,8 @@
 //! | `2b` key | `u32`: how many `23` count against this key's share of the log; absent for none |
 //! | `2c` link subject chain | nothing: the `1c` with this subject and chain was passed on from this link, directly or by others. One for each of its links but the last |
 //! | `2d` | nothing: what was revoked while credentials are searched for it (`22`) is searched for from the first again. Absent where nothing is |
+//! | `2e` session | `u64`: of a session that has ended and has handles yet, those up to this number are released. Absent for all others |
+//! | `2f` session | `u32`: how many locks the session has on all objects; absent for none |
 //!
 //! An **extent** is a `u16` bitmap and bytes. Bit *i* says that the 4 KiB block *i* of the chunk is present: written
 //! or allocated. The bytes of the present blocks follow in order, without those of absent blocks, and without
@@ -78,6 +80,8 @@ pub const ENTRY_BYTES: u64 = 256;
 pub const MAX_OPENS: u32 = 65_536;
 /// The most locks of an object, of all owners.
 pub const MAX_LOCKS: usize = 1024;
+/// The most locks of a session, on all objects.
+pub const MAX_LOCKS_OF_SESSION: u32 = 65_536;
 /// The longest value of an extended attribute.
 pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
 /// The longest list of names of extended attributes, each with its NUL.
@@ -158,6 +162,8 @@ pub(crate) mod tag {
     pub const AUDITED: u8 = 0x2b;
     pub const BELOW: u8 = 0x2c;
     pub const SWEEP_AGAIN: u8 = 0x2d;
+    pub const ENDED: u8 = 0x2e;
+    pub const LOCK_COUNT: u8 = 0x2f;
 }
 
 record! {
@@ -474,6 +480,14 @@ pub(crate) fn open_by_ino_key(ino: Ino, session: u64) -> Bytes {
 
 pub(crate) fn open_count_key(session: u64) -> Bytes {
     join(tag::OPEN_COUNT, &[session], &[])
+}
+
+pub(crate) fn ended_key(session: u64) -> Bytes {
+    join(tag::ENDED, &[session], &[])
+}
+
+pub(crate) fn lock_count_key(session: u64) -> Bytes {
+    join(tag::LOCK_COUNT, &[session], &[])
 }
 
 pub(crate) fn guest_session_key(session: u64) -> Bytes {

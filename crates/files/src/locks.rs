@@ -9,7 +9,7 @@ use core::cmp::Reverse;
 use crate::answer::{Answer, HeldLock};
 use crate::errno::Errno;
 use crate::fs::{Done, Fs};
-use crate::layout::{self, LockEntry, LockTable, MAX_LOCKS};
+use crate::layout::{self, LockEntry, LockTable, MAX_LOCKS, MAX_LOCKS_OF_SESSION};
 use crate::needs;
 use crate::op::{Lock, LockKind, LockSpace, flags};
 use crate::types::{Handle, Ino};
@@ -61,12 +61,12 @@ impl Fs<'_, '_> {
                 }
             }
             self.forget_some(open.ino, &mut table, guests)?;
-            locks = with(table.locks, new);
+            locks = with(table.locks.clone(), new);
             if !self.have_room(&locks)? {
                 return Err(Errno::ENOLCK.into());
             }
         }
-        self.put_locks(open.ino, &LockTable { locks });
+        self.put_locks(open.ino, &table.locks, &LockTable { locks })?;
         Ok(Answer::Lock(None))
     }
 
@@ -100,7 +100,7 @@ impl Fs<'_, '_> {
 
     /// The same of the first of these sessions that are guests', whatever they are in the way of.
     fn forget_some(&mut self, ino: Ino, table: &mut LockTable, sessions: Vec<u64>) -> Done<()> {
-        let before = table.locks.len();
+        let before = table.locks.clone();
         for session in sessions.into_iter().take(GUESTS_ASKED_ABOUT) {
             let subject = self.load(&layout::guest_session_key(session))?;
             let Some(subject) = subject else { continue };
@@ -110,8 +110,8 @@ impl Fs<'_, '_> {
                 held.session != session || rights.contains(needs::lock_right(held.kind))
             });
         }
-        if table.locks.len() < before {
-            self.put_locks(ino, table);
+        if table.locks.len() < before.len() {
+            self.put_locks(ino, &before, table)?;
         }
         Ok(())
     }
@@ -122,12 +122,12 @@ impl Fs<'_, '_> {
     pub fn drop_locks(&mut self, ino: Ino, handle: Handle, last: bool) -> Done<()> {
         let mut table = self.lock_table(ino)?;
         let session = self.session();
-        let before = table.locks.len();
+        let before = table.locks.clone();
         table
             .locks
             .retain(|held| held.session != session || !(last || held.handle == handle));
-        if table.locks.len() < before {
-            self.put_locks(ino, &table);
+        if table.locks.len() < before.len() {
+            self.put_locks(ino, &before, &table)?;
         }
         Ok(())
     }
@@ -137,12 +137,42 @@ impl Fs<'_, '_> {
         Ok(table.unwrap_or(LockTable { locks: Vec::new() }))
     }
 
-    fn put_locks(&mut self, ino: Ino, table: &LockTable) {
+    /// Notes the locks of an object, and how many their sessions have with them. `ENOLCK` if one would have more than it can.
+    fn put_locks(&mut self, ino: Ino, before: &[LockEntry], table: &LockTable) -> Done<()> {
         if table.locks.is_empty() {
             self.txn.delete(layout::locks_key(ino));
         } else {
             self.put(layout::locks_key(ino), table);
         }
+        let mut changes: BTreeMap<u64, i32> = BTreeMap::new();
+        for held in &table.locks {
+            *changes.entry(held.session).or_default() += 1;
+        }
+        for held in before {
+            *changes.entry(held.session).or_default() -= 1;
+        }
+        for (session, change) in changes {
+            self.count_locks(session, change)?;
+        }
+        Ok(())
+    }
+
+    fn count_locks(&mut self, session: u64, change: i32) -> Done<()> {
+        if change == 0 {
+            return Ok(());
+        }
+        let key = layout::lock_count_key(session);
+        let count: u32 = self.load(&key)?.unwrap_or(0);
+        // Who has locks of a time when none were counted has more than the count says.
+        let count = count.saturating_add_signed(change);
+        if change > 0 && count > MAX_LOCKS_OF_SESSION {
+            return Err(Errno::ENOLCK.into());
+        }
+        match count {
+            0 => self.txn.delete(key),
+            count => self.put(key, &count),
+        }
+        Ok(())
     }
 }
 

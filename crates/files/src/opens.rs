@@ -12,8 +12,8 @@ use crate::names::{New, check_name};
 use crate::op::{Create, Open, access, flags};
 use crate::types::{Handle, Ino, Kind, Nothing};
 
-/// How many handles of an ended session go with one operation. Each costs a few rows.
-const LET_GO_AT_ONCE: usize = 256;
+/// How many handles of an ended session go with one operation. Each costs a few rows, which no operation's weight counts.
+const LET_GO_AT_ONCE: usize = 64;
 /// How many bytes of locks, of all sessions, the objects have after which no more handles go at once: the rest of an object's locks are written anew.
 const LOCKS_AT_ONCE: usize = 64 << 10;
 
@@ -185,14 +185,16 @@ impl Fs<'_, '_> {
     /// Lets go of some of what the session holds; whether that was all. A session may hold [`MAX_OPENS`] handles.
     pub fn end_session(&mut self) -> Done<bool> {
         let session = self.session();
-        let from = layout::open_key(session, 0);
+        let ended_key = layout::ended_key(session);
+        // Not from the first: with each step there would be more to pass over that is gone.
+        let before: Option<u64> = self.load(&ended_key)?;
+        let mut last = before.unwrap_or(0);
+        let from = layout::open_key(session, last);
         let to = layout::open_key(session, u64::MAX);
-        let some = self.scan(&from, &to, LET_GO_AT_ONCE)?;
-        let is_all = some.len() < LET_GO_AT_ONCE;
         let mut locks = 0;
-        for (key, value) in some {
+        for (key, value) in self.scan(&from, &to, LET_GO_AT_ONCE)? {
             if locks >= LOCKS_AT_ONCE {
-                return Ok(false);
+                break;
             }
             let open = OpenFile::from_bytes(value).map_err(|_| damaged(&key))?;
             let number = layout::number_at(&key, 1).ok_or_else(|| damaged(&key))?;
@@ -200,6 +202,13 @@ impl Fs<'_, '_> {
             let table = self.txn.get(&layout::locks_key(ino))?;
             locks += table.map_or(0, |table| table.len());
             self.release(Handle { ino, number })?;
+            last = number;
+        }
+        let is_all = self.txn.get(&layout::open_count_key(session))?.is_none();
+        if !is_all {
+            self.put(ended_key, &last);
+        } else if before.is_some() {
+            self.txn.delete(ended_key);
         }
         Ok(is_all)
     }

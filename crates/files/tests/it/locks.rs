@@ -5,6 +5,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_execution::{Rest, Service};
 use quorate_files::answer::Answer;
+use quorate_files::layout::MAX_LOCKS_OF_SESSION;
 use quorate_files::op::*;
 use quorate_files::{Errno, Handle, Ino};
 
@@ -165,6 +166,52 @@ fn locks_are_checked_and_bounded() {
         .unwrap();
     world.run(1, &root, single(1024)).unwrap();
     world.check();
+}
+
+/// A session has so many locks and no more, on whatever objects: each may be another one's.
+#[test]
+fn the_locks_of_a_session_are_bounded() {
+    let mut world = World::new();
+    let root = Who::root();
+    let (_, a) = world.create(Ino::ROOT, b"a");
+    let (_, b) = world.create(Ino::ROOT, b"b");
+    let single = |handle, at: u64, kind| lock(handle, 1, 2 * at, 2 * at, kind, false);
+    let key = Bytes::from([&[0x2f][..], &1u64.to_be_bytes()].concat());
+    let count = |world: &mut World, more: u32| {
+        let mut txn = world.state.begin();
+        let row = txn.get(&key).unwrap().unwrap();
+        let count = u32::from_le_bytes(row[..].try_into().unwrap());
+        let changed = count.wrapping_add(more).to_le_bytes();
+        txn.put(key.clone(), Bytes::copy_from_slice(&changed));
+        txn.commit();
+        count
+    };
+    for at in 0..3 {
+        world.run(1, &root, single(a, at, LockKind::Write)).unwrap();
+    }
+    // As if it had others elsewhere.
+    let elsewhere = MAX_LOCKS_OF_SESSION - 4;
+    assert_eq!(count(&mut world, elsewhere), 3);
+    world.run(1, &root, single(b, 0, LockKind::Write)).unwrap();
+    let refused = world.run(1, &root, single(b, 1, LockKind::Write));
+    assert_eq!(refused, Err(Errno::ENOLCK));
+    // What takes none more is not refused; and one that is given back leaves room.
+    world.run(1, &root, single(b, 0, LockKind::Read)).unwrap();
+    world.run(1, &root, single(a, 0, LockKind::Unlock)).unwrap();
+    world.run(1, &root, single(b, 1, LockKind::Write)).unwrap();
+    count(&mut world, elsewhere.wrapping_neg());
+    world.check();
+    // Another session has its own.
+    let other = open(&mut world, 2, a.ino, 3);
+    world
+        .run(2, &root, single(other, 9, LockKind::Write))
+        .unwrap();
+    world.run(1, &root, Action::Release(a)).unwrap();
+    world.check();
+    world.end_session(1);
+    world.end_session(2);
+    world.check();
+    assert!(world.contents().keys().all(|key| key[0] != 0x2f));
 }
 
 /// An object's locks are one value, which is written anew when a session lets go of its own: many of them go with several operations, not with one.
