@@ -19,7 +19,8 @@ use crate::extent::Stored;
 use crate::layout::{
     BLOCK_BYTES, CHUNK_BYTES, Counters, Dead, DirEntry, ENTRY_BYTES, FIRST_COOKIE, Inode,
     Lingering, LockTable, MAX_FILE_BYTES, MAX_LINKS, MAX_LOCKS, MAX_LOCKS_OF_SESSION, MAX_OPENS,
-    MAX_XATTR_BYTES, MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, Quota, Waiting, number_at, tag,
+    MAX_XATTR_BYTES, MAX_XATTR_LIST_BYTES, MAX_XATTRS, OpenFile, Quota, Waiting, XATTR_BYTES,
+    number_at, tag,
 };
 use crate::names::check_name;
 use crate::op::{LockKind, flags};
@@ -422,11 +423,11 @@ fn check_xattrs(v: &Volume) -> Result<(), String> {
     for (ino, inode) in &v.inodes {
         let list = v.xattrs.get(ino).map_or(&[][..], |list| list);
         let names: usize = list.iter().map(|(name, _)| name.len() + 1).sum();
-        let bytes: usize = list
+        let bytes: u64 = list
             .iter()
-            .map(|(name, value)| name.len() + value.len())
+            .map(|(name, value)| XATTR_BYTES + (name.len() + value.len()) as u64)
             .sum();
-        let found = (list.len() as u64, names as u64, bytes as u64);
+        let found = (list.len() as u64, names as u64, bytes);
         let counted = (
             u64::from(inode.xattrs),
             u64::from(inode.xattr_list_bytes),

@@ -88,7 +88,9 @@ pub const MAX_XATTR_VALUE_BYTES: usize = 64 << 10;
 pub const MAX_XATTR_LIST_BYTES: u32 = 64 << 10;
 /// The most extended attributes of an object.
 pub const MAX_XATTRS: u32 = 256;
-/// The most bytes in names and values of an object's extended attributes.
+/// What each extended attribute counts against the volume's space, beside its name and its value: its row takes as much by itself.
+pub const XATTR_BYTES: u64 = 128;
+/// The most bytes that an object's extended attributes count.
 pub const MAX_XATTR_BYTES: u64 = 1 << 20;
 /// The first cookie of a directory's entries.
 pub const FIRST_COOKIE: u64 = 3;
@@ -171,8 +173,8 @@ record! {
     pub struct Counters {
         /// The next number of an object or of content.
         pub next_ino: u64,
-        /// Space in use: 4,096 for each present block of a file, [`ENTRY_BYTES`] for each entry, and the bytes of
-        /// names and values of extended attributes.
+        /// Space in use: 4,096 for each present block of a file, [`ENTRY_BYTES`] for each entry, and for each extended attribute
+        /// [`XATTR_BYTES`] and the bytes of its name and value.
         pub used_bytes: u64,
         /// How many inodes there are.
         pub used_inodes: u64,
@@ -244,7 +246,7 @@ record! {
         pub xattrs: u32,
         /// Bytes of their names, each with a NUL.
         pub xattr_list_bytes: u32,
-        /// Bytes of their names and values.
+        /// What they count: the bytes of their names and values, and [`XATTR_BYTES`] each.
         pub xattr_bytes: u64,
     }
 }

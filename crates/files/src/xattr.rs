@@ -10,7 +10,7 @@ use crate::errno::Errno;
 use crate::fs::{Done, Fs};
 use crate::layout::{
     self, Inode, MAX_NAME_BYTES, MAX_XATTR_BYTES, MAX_XATTR_LIST_BYTES, MAX_XATTR_VALUE_BYTES,
-    MAX_XATTRS,
+    MAX_XATTRS, XATTR_BYTES,
 };
 use crate::op::{GetXattr, ListXattr, RemoveXattr, SetXattr, XattrMode, access};
 use crate::perm::{self, STICKY};
@@ -177,7 +177,7 @@ impl Fs<'_, '_> {
     }
 
     fn charge_xattr(&mut self, ino: Ino, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
-        let bytes = (name.len() + value.len()) as u64;
+        let bytes = counted(name, value);
         inode.xattrs += 1;
         inode.xattr_list_bytes += name.len() as u32 + 1;
         inode.xattr_bytes += bytes;
@@ -191,12 +191,18 @@ impl Fs<'_, '_> {
     }
 
     fn credit_xattr(&mut self, ino: Ino, inode: &mut Inode, name: &[u8], value: &[u8]) -> Done<()> {
-        let bytes = (name.len() + value.len()) as u64;
+        // An attribute may have been counted without what its row takes: no more is given back than is counted of all.
+        let bytes = counted(name, value).min(inode.xattr_bytes);
         inode.xattrs -= 1;
         inode.xattr_list_bytes -= name.len() as u32 + 1;
         inode.xattr_bytes -= bytes;
         self.credit(ino, bytes)
     }
+}
+
+/// What an attribute counts.
+fn counted(name: &[u8], value: &[u8]) -> u64 {
+    XATTR_BYTES + (name.len() + value.len()) as u64
 }
 
 fn holds_user(inode: &Inode) -> bool {

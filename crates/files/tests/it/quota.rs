@@ -3,7 +3,7 @@
 use crate::common::{GENESIS, Result, World};
 use bytes::Bytes;
 use quorate_files::answer::{Adopted, Answer, QuotaRow, StatFs};
-use quorate_files::layout::{LINGER_NANOS, MAX_QUOTAS};
+use quorate_files::layout::{LINGER_NANOS, MAX_QUOTAS, XATTR_BYTES};
 use quorate_files::op::*;
 use quorate_files::{Errno, Genesis, Ino, Nothing};
 
@@ -101,20 +101,21 @@ fn what_is_there_counts() {
     assert_eq!(used(&mut w, top), (512 + 3 * 4096, 3));
     w.truncate(file, 4096).unwrap();
     assert_eq!(used(&mut w, top), (512 + 4096, 3));
-    let xattr = Action::SetXattr(SetXattr {
+    let set = Action::SetXattr(SetXattr {
         ino: file,
         name: Bytes::from_static(b"user.a"),
         value: Bytes::from_static(b"1234"),
         mode: XattrMode::Set,
     });
-    w.run(1, &Who::root(), xattr).unwrap();
-    assert_eq!(used(&mut w, top), (512 + 4096 + 10, 3));
+    w.run(1, &Who::root(), set).unwrap();
+    let xattr = XATTR_BYTES + 10;
+    assert_eq!(used(&mut w, top), (512 + 4096 + xattr, 3));
     // A further name costs an entry; without a name it counts until it is closed.
     link(&mut w, file, top, b"other").unwrap();
-    assert_eq!(used(&mut w, top), (768 + 4096 + 10, 3));
+    assert_eq!(used(&mut w, top), (768 + 4096 + xattr, 3));
     w.unlink(&Who::root(), top, b"other").unwrap();
     w.unlink(&Who::root(), below, b"file").unwrap();
-    assert_eq!(used(&mut w, top), (256 + 4096 + 10, 3));
+    assert_eq!(used(&mut w, top), (256 + 4096 + xattr, 3));
     w.run(1, &Who::root(), Action::Release(handle)).unwrap();
     assert_eq!(used(&mut w, top), (256, 2));
     // Beside it nothing counts.
