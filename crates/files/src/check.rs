@@ -441,16 +441,28 @@ fn check_xattrs(v: &Volume) -> Result<(), String> {
             && inode.xattr_bytes <= MAX_XATTR_BYTES;
         want(bounded, || format!("too many extended attributes of {ino}"))?;
     }
-    want(
-        v.xattrs.keys().all(|ino| v.inodes.contains_key(ino)),
-        || "extended attributes of nothing".into(),
-    )
+    let dead: BTreeSet<u64> = v
+        .dead
+        .values()
+        .filter_map(Dead::xattrs_of)
+        .map(|ino| ino.0)
+        .collect();
+    want(dead.iter().all(|ino| !v.inodes.contains_key(ino)), || {
+        "extended attributes of what is there are dead".into()
+    })?;
+    let is_known = |ino| v.inodes.contains_key(ino) || dead.contains(ino);
+    want(v.xattrs.keys().all(is_known), || {
+        "extended attributes of nothing".into()
+    })
 }
 
 /// ACLs are in canonical form and where they can be; one for access says more than the mode bits, and nothing else than they do.
 fn check_acls(v: &Volume) -> Result<(), String> {
     for (ino, list) in &v.xattrs {
-        let inode = v.inodes.get(ino).ok_or("attributes of nothing")?;
+        // Of what is gone they are dead.
+        let Some(inode) = v.inodes.get(ino) else {
+            continue;
+        };
         for (name, value) in list {
             let can_be = match &name[..] {
                 acl::ACCESS => inode.kind != Kind::Symlink,
@@ -478,8 +490,10 @@ fn check_content(v: &Volume) -> Result<(), String> {
     want(v.dead.keys().copied().eq(places), || {
         "the queue of dead content has gaps".into()
     })?;
-    let dead: BTreeSet<u64> = v.dead.values().map(|dead| dead.data).collect();
-    want(dead.len() == v.dead.len(), || {
+    let content = v.dead.values().filter(|dead| dead.xattrs_of().is_none());
+    let content: Vec<u64> = content.map(|dead| dead.data).collect();
+    let dead: BTreeSet<u64> = content.iter().copied().collect();
+    want(dead.len() == content.len(), || {
         "content is dead twice".into()
     })?;
     let mut owners: BTreeMap<u64, u64> = BTreeMap::new();

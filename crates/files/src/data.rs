@@ -12,6 +12,7 @@ use crate::extent::{self, Extent, Stored};
 use crate::fs::{Done, Fs};
 use crate::layout::{
     self, BLOCK_BYTES, CHUNK_BYTES, CHUNKS_PER_OP, Dead, Inode, MAX_FILE_BYTES, RECLAIM_PER_OP,
+    XATTR_RECLAIMED_AS,
 };
 use crate::op::{CopyRange, MAX_IO_BYTES, Place, Read, Target, Write, access, flags};
 use crate::perm;
@@ -387,7 +388,7 @@ impl Fs<'_, '_> {
     fn truncate_all(&mut self, ino: Ino, inode: &mut Inode) -> Done<()> {
         inode.size = 0;
         if inode.blocks > 0 {
-            self.bury(inode.data)?;
+            self.bury(&Dead::content(inode.data))?;
             self.credit(ino, inode.blocks * BLOCK_BYTES)?;
             inode.blocks = 0;
             inode.data = self.next_number()?;
@@ -395,40 +396,61 @@ impl Fs<'_, '_> {
         Ok(())
     }
 
-    /// Queues content that no inode has any more.
-    pub fn bury(&mut self, data: u64) -> Done<()> {
+    /// Queues what no object has any more.
+    pub fn bury(&mut self, dead: &Dead) -> Done<()> {
         let place = self.counters.dead_next;
         self.counters.dead_next = place.checked_add(1).ok_or(Errno::ENOSPC)?;
-        self.put(layout::dead_key(place), &Dead { data, from: 0 });
+        self.put(layout::dead_key(place), dead);
         Ok(())
     }
 
-    /// Deletes some of the content that no inode has any more; its space is free already.
+    /// Deletes some of what no object has any more; its space is free already.
     pub fn reclaim(&mut self) -> Done<()> {
         let mut left = RECLAIM_PER_OP;
         while left > 0 && self.counters.dead_first < self.counters.dead_next {
             let key = layout::dead_key(self.counters.dead_first);
             let gap = || Fault::value(&key, "the queue of dead content has a gap");
             let dead: Dead = self.load(&key)?.ok_or_else(gap)?;
-            let key_of = |chunk| layout::extent_key(dead.data, chunk);
-            let extents = self.scan_keys(key_of, dead.from, u64::MAX, left)?;
-            match extents.last() {
-                Some(last) if extents.len() == left => {
-                    let from = layout::number_at(last, 1).unwrap_or(u64::MAX);
-                    self.put(key, &Dead { from, ..dead });
+            let rows_of_each = match dead.xattrs_of() {
+                Some(_) => XATTR_RECLAIMED_AS,
+                None => 1,
+            };
+            let most = left / rows_of_each;
+            if most == 0 {
+                break;
+            }
+            let gone = self.some_of(&dead, most)?;
+            match gone.last() {
+                Some(last) if gone.len() == most => {
+                    // Of attributes there are so few that those which are gone may be passed over.
+                    if dead.xattrs_of().is_none() {
+                        let from = layout::number_at(last, 1).unwrap_or(u64::MAX);
+                        self.put(key, &Dead { from, ..dead });
+                    }
                 }
                 Some(_) | None => {
                     self.txn.delete(key);
                     self.counters.dead_first += 1;
                 }
             }
-            // Content that is gone already counts too, so that the loop is bounded.
-            left = left.saturating_sub(extents.len().max(1));
-            for key in extents {
+            // What is gone already counts too, so that the loop is bounded.
+            left = left.saturating_sub((gone.len() * rows_of_each).max(1));
+            for key in gone {
                 self.txn.delete(key);
             }
         }
         Ok(())
+    }
+
+    /// The keys of up to `limit` rows that are to be deleted.
+    fn some_of(&self, dead: &Dead, limit: usize) -> Done<Vec<Bytes>> {
+        match dead.xattrs_of() {
+            Some(ino) => self.xattr_keys(ino, limit),
+            None => {
+                let key = |chunk| layout::extent_key(dead.data, chunk);
+                self.scan_keys(key, dead.from, u64::MAX, limit)
+            }
+        }
     }
 }
 

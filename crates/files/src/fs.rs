@@ -400,7 +400,8 @@ impl<'a, 't> Fs<'a, 't> {
         self.leave(ino, inode)
     }
 
-    /// Deletes what is kept of an object, which counts nowhere any more. Its content is deleted later, a bounded part at a time.
+    /// Deletes what is kept of an object, which counts nowhere any more. Its content and its extended attributes are deleted later, a
+    /// bounded part at a time.
     pub fn erase(&mut self, ino: Ino, inode: &Inode) -> Done<()> {
         self.asked.replace(None);
         if is_on(Mutant::NumbersReused) && self.counters.next_ino == ino.0 + 1 {
@@ -411,13 +412,10 @@ impl<'a, 't> Fs<'a, 't> {
             self.txn.delete(layout::symlink_key(ino));
         }
         if inode.xattrs > 0 {
-            let (from, to) = layout::xattr_range(ino);
-            for (key, _) in self.scan(&from, &to, layout::MAX_XATTRS as usize)? {
-                self.txn.delete(key);
-            }
+            self.bury(&layout::Dead::xattrs(ino))?;
         }
         if inode.blocks > 0 {
-            self.bury(inode.data)?;
+            self.bury(&layout::Dead::content(inode.data))?;
         }
         Ok(())
     }

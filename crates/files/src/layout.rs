@@ -17,7 +17,7 @@
 //! | `18` ino session | `u32`: how many handles the session has on the object; absent for none |
 //! | `19` session | `u32`: how many `17` the session has; absent for none |
 //! | `1a` ino | [`LockTable`]; absent where there are no locks |
-//! | `1b` place | [`Dead`]: content that no inode has any more. Its extents are deleted a few at each later change |
+//! | `1b` place | [`Dead`]: content that no inode has any more, or the attributes of an object that is gone. Its `14` or `16` are deleted a few at each later change |
 //! | `1c` subject chain | a credential that holds: the chain, bare. In the key: its last subject, its digest |
 //! | `1d` key | `u32`: how many `1c` and `1e` were passed on by this key, directly or by others; absent for none |
 //! | `1e` link | [`Written`]: what was written under a link with a byte quota. In the key: the link's digest |
@@ -100,6 +100,8 @@ pub const CHUNKS_PER_OP: usize = 256;
 pub const REWRITTEN_PER_OP: usize = 16;
 /// How many extents of dead content each change deletes; no operation makes more.
 pub const RECLAIM_PER_OP: usize = 128;
+/// As how many of these an extended attribute counts, which has a name in its key.
+pub const XATTR_RECLAIMED_AS: usize = 4;
 
 /// The most credentials that one key has here. One more puts out the one that ends first.
 pub const MAX_GRANTS_PER_SUBJECT: usize = 64;
@@ -195,12 +197,30 @@ record! {
 }
 
 record! {
-    /// Content to be deleted.
+    /// What is to be deleted.
     pub struct Dead {
-        /// The number that its extents are under.
+        /// Of content: the number that its extents are under. Of extended attributes: that of their object.
         pub data: u64,
-        /// Chunks before this one are deleted already.
+        /// Of content: chunks before this one are deleted already. Of extended attributes: 2^64-1, which is the number of no chunk.
         pub from: u64,
+    }
+}
+
+impl Dead {
+    /// Content that was under this number.
+    pub(crate) fn content(data: u64) -> Dead {
+        Dead { data, from: 0 }
+    }
+
+    /// All extended attributes of an object that is gone.
+    pub(crate) fn xattrs(ino: Ino) -> Dead {
+        let (data, from) = (ino.0, u64::MAX);
+        Dead { data, from }
+    }
+
+    /// Whose extended attributes it is, if it is these.
+    pub(crate) fn xattrs_of(&self) -> Option<Ino> {
+        (self.from == u64::MAX).then_some(Ino(self.data))
     }
 }
 

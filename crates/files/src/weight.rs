@@ -3,8 +3,8 @@
 //! One byte that is written to a chunk brings all of the chunk into the layer of writes since the last checkpoint, and a copy brings a megabyte that
 //! no request brought. It is counted as if each chunk were full: what there is of it only the state knows, and that may not be there yet.
 //!
-//! What an operation deletes counts by the rows that each may let go of (content that no file has any more, files that linger). The
-//! names of extended attributes of an object that goes don't count: each was written by an operation of its own, in a request no shorter.
+//! What an operation deletes counts by the rows that each may let go of (content and extended attributes that no object has any more, files that
+//! linger). So what may be much of one object goes with later operations.
 //!
 //! Beside that: how much it works, by which clients take turns.
 
@@ -19,8 +19,9 @@ use crate::op::{
 
 /// What a row takes beside its value, about.
 const ROW: usize = 96;
-/// What nearly every operation may write: rows of its own, of names, attributes, handles and counts, and those that it deletes for others.
-const ROWS: usize = (RECLAIM_PER_OP + 4 * LINGERING_PER_OP + 64) * ROW;
+/// What nearly every operation may write: rows of its own, of names, attributes, handles and counts, and those that it deletes for others. Of a
+/// file that lingers these are four, and two that say what of it is to be deleted.
+const ROWS: usize = (RECLAIM_PER_OP + 6 * LINGERING_PER_OP + 64) * ROW;
 const CHUNK: usize = CHUNK_BYTES as usize + ROW;
 /// All locks of an object are one row.
 const LOCKS: usize = 64 * MAX_LOCKS;

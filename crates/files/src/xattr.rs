@@ -2,6 +2,8 @@
 //! ([`crate::rights`]).
 
 use alloc::vec::Vec;
+use core::ops::Bound;
+
 use bytes::Bytes;
 
 use crate::acl::Acl;
@@ -100,8 +102,7 @@ impl Fs<'_, '_> {
         let inode = self.inode(op.ino)?;
         let mut names = Vec::new();
         if inode.xattrs > 0 {
-            let (from, to) = layout::xattr_range(op.ino);
-            for (key, _) in self.scan(&from, &to, MAX_XATTRS as usize)? {
+            for key in self.xattr_keys(op.ino, MAX_XATTRS as usize)? {
                 let name = &key[9..];
                 if name.starts_with(TRUSTED) && !self.who.is_root() {
                     continue;
@@ -128,6 +129,13 @@ impl Fs<'_, '_> {
         self.touch(&mut inode);
         self.put_inode(op.ino, &inode);
         Ok(self.answer(op.ino, &inode))
+    }
+
+    /// The keys of up to `limit` attributes. No value is read.
+    pub fn xattr_keys(&self, ino: Ino, limit: usize) -> Done<Vec<Bytes>> {
+        let (from, to) = layout::xattr_range(ino);
+        let (from, to) = (Bound::Included(&from[..]), Bound::Excluded(&to[..]));
+        Ok(self.txn.keys(from, to, limit)?)
     }
 
     /// A change of a file's content takes its capabilities away, whoever makes it. The caller writes the inode.

@@ -20,6 +20,7 @@ mod gate_model;
 mod giving_back;
 mod guest_listing;
 mod guest_users;
+mod leftovers;
 mod linger;
 mod listing;
 mod locks;
