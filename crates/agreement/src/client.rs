@@ -171,12 +171,22 @@ struct Pending {
     only_reads: bool,
 }
 
+impl Pending {
+    /// Whether it is a read that was asked for again, and that so many have answered that no more are likely to.
+    fn is_short_of_answers(&self, quorum: Quorum) -> bool {
+        let may = self.only_reads && self.is_repeated && !self.request.is_kept();
+        may && self.answers.len() >= quorum.weak()
+    }
+}
+
 /// An operation that waits for a place in the window.
 #[derive(Clone, Debug)]
 struct Queued {
     token: Token,
     op: Bytes,
     only_reads: bool,
+    /// Its result is to be kept.
+    is_kept: bool,
 }
 
 /// A client of the group, with one session.
@@ -333,6 +343,7 @@ impl Client {
             token,
             op,
             only_reads,
+            is_kept: false,
         });
         self.send_queued();
     }
@@ -476,6 +487,8 @@ impl Client {
                 self.out
                     .push_back(ClientOutput::Done(token, Err(NoResult::ResultTooLong)));
             }
+            // There is no room for it among what is kept: it can be had as any read can.
+            (Some(_), Ok(Outcome::Gone(()))) if done.only_reads => self.lose([done]),
             (Some(token), Ok(Outcome::Gone(()))) => {
                 self.out
                     .push_back(ClientOutput::Done(token, Err(NoResult::ResultGone)));
@@ -509,6 +522,7 @@ impl Client {
                     token,
                     op: pending.request.op().clone(),
                     only_reads: true,
+                    is_kept: false,
                 }),
                 Some(token) => self
                     .out
@@ -562,6 +576,12 @@ impl Client {
             if oldest.is_some_and(|((_, n), _)| self.next_number >= n.0 + window) {
                 return;
             }
+            // What is kept goes alone: a long result would push out those of changes that are under way.
+            let is_alone = self.pending.values().any(|p| p.request.is_kept());
+            let waits = |q: &Queued| is_alone || q.is_kept && !self.pending.is_empty();
+            if self.queue.front().is_none_or(waits) {
+                return;
+            }
             let Some(queued) = self.queue.pop_front() else {
                 return;
             };
@@ -569,7 +589,10 @@ impl Client {
             let answered = oldest.map_or(number, |((_, n), _)| *n);
             let answered = RequestNumber(answered.0 - 1);
             self.next_number += 1;
-            let request = Request::after(self.me, session, number, answered, queued.op);
+            let request = match queued.is_kept {
+                true => Request::kept(self.me, session, number, queued.op),
+                false => Request::after(self.me, session, number, answered, queued.op),
+            };
             self.send_new(Some(queued.token), queued.only_reads, request);
         }
     }
@@ -710,8 +733,27 @@ impl Client {
             if owes {
                 self.repliers.distrust(replier, self.now);
             }
-            self.repeat(id);
+            match pending.is_short_of_answers(self.quorum) {
+                true => self.ask_to_keep(id),
+                false => self.repeat(id),
+            }
         }
+    }
+
+    /// A read was ordered twice, and too few have answered it, as where one replica has the states from others and never the batches, and another is silent: it is asked for once
+    /// more, and its result is to be kept.
+    fn ask_to_keep(&mut self, id: (SessionId, RequestNumber)) {
+        let Some(pending) = self.pending.remove(&id) else {
+            return;
+        };
+        let queued = pending.token.map(|token| Queued {
+            token,
+            op: pending.request.op().clone(),
+            only_reads: true,
+            is_kept: true,
+        });
+        queued.into_iter().for_each(|q| self.queue.push_front(q));
+        self.send_queued();
     }
 
     /// When [`Client::on_tick`] is due.

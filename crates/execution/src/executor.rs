@@ -147,7 +147,7 @@ impl<S: Service> Executor<S> {
     /// Whether the result of this request is kept for when it is asked again: not that of a read. That a session was used counts with such requests
     /// alone: else whoever has seen the last read of a client that is no more could keep its session by showing it again and again.
     pub fn keeps_result(&self, request: &Request) -> bool {
-        request.op().is_empty() || !self.service.is_read_only(request.op())
+        request.op().is_empty() || request.is_kept() || !self.service.is_read_only(request.op())
     }
 
     /// How many bytes of results are kept of a session.
@@ -161,6 +161,8 @@ impl<S: Service> Executor<S> {
         let is_own = request.session() == SessionId(0) || request.op().is_empty();
         match is_own || !self.keeps_result(request) {
             true => 0,
+            // What the service says is of operations whose results are kept as a rule.
+            false if request.is_kept() => self.kept_bytes(),
             false => self.service.result_bytes(request.op()),
         }
     }
@@ -538,6 +540,24 @@ mod tests {
         assert_eq!(w.run(s, 65, &[1]), done(65));
         assert_eq!(w.run(s, 1, &[1]), Outcome::TooOld(()));
         assert_eq!(w.run(s, 66, &[0]), done(65));
+    }
+
+    /// A read's result is not kept, unless the client asks for that: then it is in the state, and says nothing of what was answered.
+    #[test]
+    fn a_read_is_kept_where_that_is_asked_for() {
+        let mut w = World::new();
+        let s = w.open(1);
+        assert_eq!(w.run(s, 1, &[5]), done(5));
+        assert_eq!(w.run(s, 2, &[0]), done(5));
+        let op = Bytes::from_static(&[0]);
+        let kept = Request::kept(CLIENT, SessionId(s), RequestNumber(3), op);
+        assert_eq!(w.execute(kept.clone()), done(5));
+        assert_eq!(w.run(s, 4, &[1]), done(6));
+        assert_eq!(w.run(s, 2, &[0]), done(6), "it is executed again");
+        w.executor.flush(&mut w.state);
+        w.executor = Executor::new(Counter);
+        assert_eq!(w.execute(kept), done(5));
+        assert_eq!(w.run(s, 1, &[5]), done(5));
     }
 
     /// What the client says it was answered is in no checkpoint, and is not executed again; also not by an executor that

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use quorate_agreement::Rejected;
 use quorate_wire::Encode;
 
-use crate::service::{APPEND, ListOp};
+use crate::service::{APPEND, GET, ListOp};
 use crate::trace::Sink;
 use crate::{Failure, Knobs, World};
 
@@ -50,6 +50,7 @@ scenarios! {
     adversaries::slow_primary
     adversaries::flooding_replica
     adversaries::kept_in_the_dark
+    adversaries::reads_beside_one_in_the_dark
     adversaries::inconsistent_authenticators
     adversaries::inconsistent_authenticators_without_a_repeat
     adversaries::what_others_vouch_for_is_voted_for

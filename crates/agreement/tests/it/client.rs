@@ -384,6 +384,46 @@ fn some_long_requests_are_signed() {
     assert_eq!(signed, 5);
 }
 
+/// A read that had to be ordered is answered by f+1 replicas, twice: the third time its result is to be kept, and nothing else is under way beside it.
+#[test]
+fn a_read_that_too_few_answer_is_to_be_kept() {
+    let mut client = in_session();
+    let is_kept = |(_, r): &(ReplicaId, AuthRequest)| r.request.is_kept();
+    // Nobody answers it unordered.
+    client.read(1, Bytes::from_static(b"read"), 1_000);
+    client.on_tick(1_100);
+    client.on_tick(1_200);
+    let ordered = requests(&mut client).remove(0).1;
+    assert!(!ordered.request.is_kept());
+    client.call(2, Bytes::from_static(b"write"), 1_200);
+    let write = requests(&mut client).remove(0).1;
+    let mut now = 1_200;
+    for answered in [1, 2] {
+        for replica in [0, 1] {
+            answer(&mut client, ReplicaId(replica), &ordered, b"r", true, now);
+        }
+        let sent = requests(&mut client);
+        assert!(!sent.iter().any(is_kept), "answered {answered} times");
+        now += 10_000;
+        client.on_tick(now);
+    }
+    assert_eq!(requests(&mut client), vec![], "a change is under way");
+    for replica in 0..3 {
+        answer(&mut client, ReplicaId(replica), &write, b"w", true, now);
+    }
+    let sent = requests(&mut client);
+    assert!(!sent.is_empty() && sent.iter().all(is_kept));
+    let kept = sent[0].1.clone();
+    assert_eq!(kept.request.op(), ordered.request.op());
+    client.call(3, Bytes::from_static(b"write"), now);
+    assert_eq!(requests(&mut client), vec![], "it goes alone");
+    for replica in [0, 1, 3] {
+        answer(&mut client, ReplicaId(replica), &kept, b"r", true, now);
+    }
+    let sent = requests(&mut client);
+    assert!(!sent.is_empty() && !sent.iter().any(is_kept));
+}
+
 /// A request is repeated sooner where answers are quick, and the repetition is signed.
 #[test]
 fn repetitions_are_signed_and_soon() {

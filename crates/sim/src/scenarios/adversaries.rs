@@ -181,6 +181,46 @@ pub(super) fn kept_in_the_dark() -> Outcome {
     w.finish().map(|_| ())
 }
 
+/// One replica lies to clients, and no batch ever comes to another one, which has each state from the others before it could have the batch. A read that these two can't answer with the rest, since that
+/// one is behind, is ordered, and asked for with a result that is kept: it comes with the state.
+pub(super) fn reads_beside_one_in_the_dark() -> Outcome {
+    let mut w = group(2, |k| {
+        k.adversaries = vec![(ReplicaId(1), Adversary::Fault(Fault::Lie))];
+        k.checkpoint_bytes = 1;
+    });
+    append(&mut w, 0, 0..2, 5_000)?;
+    append(&mut w, 1, 2..3, 5_000)?;
+    w.set_filter(Some(|_, to, message| {
+        let is_of_a_batch = matches!(
+            message,
+            PeerMessage::PrePrepare(_)
+                | PeerMessage::Prepare(_)
+                | PeerMessage::Commit(_)
+                | PeerMessage::Committed(_)
+                | PeerMessage::Batch(_)
+        );
+        to == 3 && is_of_a_batch
+    }));
+    let before = standing(&w, 0).committed;
+    let written = ask(&mut w, 1, 3);
+    w.run_until("it commits", 5_000, |w| standing(w, 0).committed > before)?;
+    let get = ListOp {
+        kind: GET,
+        key: 0,
+        token: 0,
+        expected: 0,
+        work: 0,
+        padding: Bytes::new(),
+    };
+    let read = w.call(0, get.to_bytes().into(), true);
+    w.run_until("both are answered", 20_000, |w| {
+        let is_done = |&o: &usize| w.operation(o).done.is_some();
+        [written, read].iter().all(is_done)
+    })?;
+    w.set_filter(None);
+    w.finish().map(|_| ())
+}
+
 /// The Big MAC attack (Aardvark, NSDI 2009): a client's authenticators are right for the primary and for one backup alone.
 /// The others are served all the same.
 pub(super) fn inconsistent_authenticators() -> Outcome {

@@ -35,6 +35,7 @@ tests! {
     slow_primary
     flooding_replica
     kept_in_the_dark
+    reads_beside_one_in_the_dark
     inconsistent_authenticators
     inconsistent_authenticators_without_a_repeat
     what_others_vouch_for_is_voted_for

@@ -15,6 +15,9 @@ use crate::segments::SegmentWriter;
 use crate::statement::EpochCertificate;
 use crate::{record, tagged};
 
+/// Said in place of what was answered, which is below a request's own number: that the result is to be kept.
+const KEPT: RequestNumber = RequestNumber(u64::MAX);
+
 /// An operation that a client wants executed once.
 ///
 /// The digest is computed when the request is made or decoded: one pass over the body, and none later, also where
@@ -73,6 +76,11 @@ impl Request {
         }
     }
 
+    /// A request whose result is to be kept though the operation only reads, which says nothing of earlier ones: see [`Request::is_kept`].
+    pub fn kept(client: ClientId, session: SessionId, number: RequestNumber, op: Bytes) -> Request {
+        Request::after(client, session, number, KEPT, op)
+    }
+
     /// The same request with another operation.
     #[must_use]
     pub fn with_op(&self, op: impl Into<Body>) -> Request {
@@ -96,7 +104,16 @@ impl Request {
 
     /// Up to which number the client has had the answers: nobody has to keep them any more.
     pub fn answered(&self) -> RequestNumber {
-        self.answered
+        match self.is_kept() {
+            true => RequestNumber(0),
+            false => self.answered,
+        }
+    }
+
+    /// Whether its result is kept for repetitions, as that of what changes something is, also where it only reads. A client asks for that where too few replicas answer what it has ordered, again
+    /// and again: one that has the state from others, in place of the batch, has the result with it.
+    pub fn is_kept(&self) -> bool {
+        self.answered == KEPT
     }
 
     /// What is to be done, in the service's own encoding.
