@@ -1,12 +1,12 @@
 //! Scenes that the model does not play: lives of handles, limits, extended attributes.
 
-use crate::common::World;
+use crate::common::{GENESIS, World};
 use bytes::Bytes;
 use quorate_execution::Service;
 use quorate_files::answer::Answer;
-use quorate_files::layout::{MAX_DEPTH, MAX_LINKS, MAX_OPENS};
+use quorate_files::layout::{ENTRY_BYTES, MAX_DEPTH, MAX_LINKS, MAX_OPENS, XATTR_BYTES};
 use quorate_files::op::*;
-use quorate_files::{Errno, Ino, Nothing};
+use quorate_files::{Errno, Genesis, Ino, Nothing};
 
 const USER: u32 = 1000;
 
@@ -401,4 +401,58 @@ fn a_refusal_undoes_the_operation_alone() {
     let op = Op::new(Who::root(), Action::Unlink(Unlink { parent, name })).to_bytes();
     world.execute(1, &op);
     assert_eq!(world.contents(), before);
+}
+
+/// Each attribute takes space, however short it is, and gives back what it took; one that was counted without its row gives back no more.
+#[test]
+fn attributes_take_space() {
+    let name = |n: u8| Bytes::copy_from_slice(&[b'u', b's', b'e', b'r', b'.', n]);
+    let counted = XATTR_BYTES + name(0).len() as u64;
+    let mut world = World::with(Genesis {
+        capacity_bytes: ENTRY_BYTES + 10 * counted + 9,
+        ..GENESIS
+    });
+    let root = Who::root();
+    let ino = world.mkdir(&root, Ino::ROOT, b"d", 0o755).unwrap();
+    let set = |world: &mut World, n| {
+        let set = SetXattr {
+            ino,
+            name: name(n),
+            value: Bytes::new(),
+            mode: XattrMode::Create,
+        };
+        world.run(1, &root, Action::SetXattr(set)).map(drop)
+    };
+    let remove = |world: &mut World, n| {
+        let name = name(n);
+        let remove = Action::RemoveXattr(RemoveXattr { ino, name });
+        world.run(1, &root, remove).map(drop)
+    };
+    for n in 1..=10 {
+        set(&mut world, n).unwrap();
+    }
+    assert_eq!(set(&mut world, 11), Err(Errno::ENOSPC));
+    world.check();
+    remove(&mut world, 1).unwrap();
+    set(&mut world, 11).unwrap();
+    for n in 3..=11 {
+        remove(&mut world, n).unwrap();
+    }
+    assert_eq!(world.statfs().used, ENTRY_BYTES + counted);
+
+    // The last one, as if its row had not been counted: in the object's sum, and in the volume's.
+    let mut txn = world.state.begin();
+    let mut lower = |key: &[u8], at: usize| {
+        let mut row = txn.get(key).unwrap().unwrap().to_vec();
+        let at = at.min(row.len() - 8);
+        let sum = u64::from_le_bytes(row[at..at + 8].try_into().unwrap());
+        row[at..at + 8].copy_from_slice(&(sum - XATTR_BYTES).to_le_bytes());
+        txn.put(Bytes::copy_from_slice(key), row.into());
+    };
+    lower(&[&[0x11][..], &ino.0.to_be_bytes()].concat(), usize::MAX);
+    lower(&[0x10], 8);
+    txn.commit();
+    remove(&mut world, 2).unwrap();
+    assert_eq!(world.statfs().used, ENTRY_BYTES);
+    world.check();
 }
