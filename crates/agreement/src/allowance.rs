@@ -48,6 +48,15 @@ impl Agreement {
         self.spend_allowance(client, |allowance| &mut allowance.sessions)
     }
 
+    /// Sessions of a client have been opened or closed, at whatever replica they were asked for. Whether it has been so often that the primary may have refused another: then one that waits is
+    /// held against nobody.
+    pub(crate) fn note_session(&mut self, client: &ClientId) -> bool {
+        self.allows_session(client);
+        let now = self.now.mono;
+        let allowance = self.allowances.get_mut(client);
+        allowance.is_some_and(|allowance| !allowance.sessions.has(SESSIONS_AT_ONCE / 2 * ONE, now))
+    }
+
     /// Whether another signature of a client may be checked; nothing is spent where it is right.
     pub(crate) fn may_check(&mut self, client: &ClientId) -> bool {
         let now = self.now.mono;

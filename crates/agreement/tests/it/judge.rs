@@ -134,6 +134,27 @@ fn what_would_not_be_executed_is_no_claim() {
     }
 }
 
+/// A client opens one session after the other, as many as its primary lets it, and shows the backups one more, which the primary refuses. It leads nobody away; who has opened few does.
+#[test]
+fn one_session_too_many_is_no_claim() {
+    let opening = |number: u64| {
+        let op = Bytes::from_static(b"open");
+        let mut body = request(1, op.clone());
+        body.request = Request::new(key(50).public(), SessionId(0), RequestNumber(number), op);
+        body.auth = Authenticator::Signed(key(50).sign(&body.request.digest()).into());
+        body
+    };
+    for (openings, stays) in [(2, true), (40, false)] {
+        let (mut replica, now) = acquainted(0);
+        watch(&mut replica, now, opening(1_000)).unwrap();
+        for n in 0..openings {
+            order(&mut replica, now + 1, 0, 21 + n, &[opening(n)]);
+        }
+        let left = leaves(&mut replica, now + 10, now + 10_000);
+        assert_eq!(left.is_some(), stays, "beside {openings}");
+    }
+}
+
 /// Where all is signed, what is watched is too.
 #[test]
 fn what_is_watched_is_signed() {

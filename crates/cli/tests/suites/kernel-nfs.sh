@@ -11,7 +11,7 @@
 #   QUORATE=...       the program [target/release/quorate]
 #   SERVER=ganesha    the same on nfs-ganesha, which serves a directory of WORK, to compare
 #   SERVER=route      the same on `quorate route`, which makes one volume of four nfs-ganesha of eight exports each. `tree` does all on one export of one
-#                     of them as well, and what is there after each step must be the same; `libnfs` reads and writes both with its tools
+#                     of them as well, and what is there after each step must be the same; `libnfs` lists, reads and writes with its tools
 #   TOOLS=...         where pjdfstest and fsx are [target/tools/bin; `cargo xtask tools` puts them there]
 #   CONFORMANCE=...   the sources of nfs-conformance (github.com/loghyr/nfs-conformance), checked out
 #   CONNECTATHON=...  those of Connectathon's tests of 2004 (github.com/phdeniel/cthon04)

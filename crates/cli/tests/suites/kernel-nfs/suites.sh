@@ -101,7 +101,7 @@ GUEST
 # A tree of sources is unpacked, built, moved, changed and removed, on the volume and on one server alone; after each step all that is there is told.
 give_tree() {
     put_compiler
-    (cd "$tree" && printf '#include "src/static.c"\n' | put_headers -Iinclude -Isrc)
+    printf '#include "%s"\n' "$tree/src/static.c" | put_headers "-I$tree/include"
     cp -L /usr/include/stdio.h /usr/include/string.h root/usr/include/
     mkdir -p root/tree
     tar -C "$tree" --owner=0 --group=0 -cf root/tree/sources.tar .
@@ -116,11 +116,11 @@ if cmp /tmp/treen /tmp/treeone; then echo "the same on one server"; else diff /t
 GUEST
 }
 
-# The sources are unpacked on both; then the tools of libnfs look at them from here (judge_libnfs).
+# The sources are unpacked; then the tools of libnfs look at them from here (judge_libnfs), and mount the directory of each for that.
 give_libnfs() {
     mkdir -p root/tree
     tar -C "$tree" --owner=0 --group=0 -cf root/tree/sources.tar .
-    echo 'for at in /mnt/n /mnt/one; do mkdir $at/libnfs && tar -C $at/libnfs -xf /tree/sources.tar || exit 1; done'
+    echo 'mkdir /mnt/n/libnfs && tar -C /mnt/n/libnfs -xf /tree/sources.tar'
 }
 
 judge_pjdfstest() {
@@ -149,18 +149,17 @@ judge_tree() {
 }
 judge_libnfs() {
     grep -q '^END libnfs 0' libnfs.txt || return
+    url() { echo "nfs://127.0.0.1//libnfs$1?nfsport=$nfs&mountport=$mount"; }
+    # Of files their sizes and paths; of directories their paths.
+    nfs-ls -R "$(url '')" > libnfs.ls || return
+    awk '{ print ($1 ~ /^d/ ? "d" : $5), $6 }' libnfs.ls | sort > libnfs.have
+    (cd "$tree" && find . -mindepth 1 -printf '%y %s %P\n') | awk '{ print ($1 == "d" ? "d" : $2), $3 }' | sort > libnfs.want
+    diff libnfs.want libnfs.have || return
     files=0
-    for place in "$nfs $mount /${export_path%/}" "$one_port $one_mount /$one_path"; do
-        read -r at mounts path <<< "$place"
-        url() { echo "nfs://127.0.0.1$path/libnfs$1?nfsport=$at&mountport=$mounts"; }
-        # Modes, links of files, owners, sizes and names.
-        nfs-ls -R "$(url '')" | awk '{ if ($1 ~ /^d/) { $2 = ""; $5 = "" } print }' | sort > "libnfs-$at.ls"
-        while read -r file; do
-            nfs-cat "$(url "$file")" | cmp - "$tree$file" || return
-            files=$((files + 1))
-        done < <(cd "$tree" && find . -type f | sed 's/^\.//' | sort)
-        nfs-cp kernel "$(url /src/prim/kernel)" > /dev/null && nfs-cp "$(url /src/prim/kernel)" back > /dev/null && cmp kernel back || return
-    done
-    [ -s "libnfs-$nfs.ls" ] && diff "libnfs-$nfs.ls" "libnfs-$one_port.ls" || return
-    echo "libnfs: $files files read on the volume and on one server, $(wc -l < "libnfs-$nfs.ls") lines of listings the same"
+    while read -r file; do
+        nfs-cat "$(url "$file")" | cmp - "$tree$file" || return
+        files=$((files + 1))
+    done < <(cd "$tree" && find . -type f | sed 's/^\.//' | sort)
+    nfs-cp kernel "$(url /src/prim/kernel)" > /dev/null && nfs-cp "$(url /src/prim/kernel)" back > /dev/null && cmp kernel back || return
+    echo "libnfs: $files files read, $(wc -l < libnfs.have) names listed, a file of $(stat -c %s kernel) bytes written and read"
 }
