@@ -424,7 +424,8 @@ impl Core {
     /// The last descriptor is gone; nobody waits.
     pub async fn release(self: &Arc<Core>, file: Arc<OpenFile>) {
         self.flush(&file.inode).await;
-        if let Some(errno) = file.inode.failure(&file, Told::Syncer)
+        // Nobody is told by it, so it stays for who syncs.
+        if let Some(errno) = file.inode.failure(&file, Told::Closer)
             && !file.told.load(Ordering::Acquire)
         {
             let ino = file.ino().0;

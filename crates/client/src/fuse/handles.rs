@@ -45,7 +45,9 @@ pub(super) struct OpenFile {
     /// How, without what is done once.
     flags: u32,
     made: tokio::sync::Mutex<Made>,
-    /// Up to which failed write this file has reported to one who syncs.
+    /// How many writes had failed when it was opened.
+    pub failed_before: u64,
+    /// Up to which failed write this file has reported to one who syncs, or another one had before.
     pub reported: AtomicU64,
     /// The same for one who writes.
     pub refused: AtomicU64,
@@ -270,8 +272,10 @@ impl Handles {
         }
         let file = Arc::new(OpenFile {
             number: self.next.fetch_add(1, Ordering::Relaxed) + 1,
-            reported: AtomicU64::new(inode.failures()),
-            refused: AtomicU64::new(inode.failures()),
+            failed_before: failures,
+            // As Linux has it: a program may have others write, and open the file only to sync it.
+            reported: AtomicU64::new(synced),
+            refused: AtomicU64::new(failures),
             released: AtomicBool::new(false),
             told: AtomicBool::new(false),
             inode,
@@ -288,6 +292,7 @@ impl Handles {
     }
 
     /// An open file; the kernel uses no other numbers.
+        let (failures, synced) = inode.failures();
     pub fn get(&self, number: u64) -> Result<Arc<OpenFile>> {
         self.files()
             .get(&number)

@@ -40,9 +40,9 @@ pub(super) enum At {
 pub(super) enum Told {
     /// Who writes more: once of each failure, so that he can go on.
     Writer,
-    /// Who syncs: once of each, also if a writer was told.
+    /// Who syncs: once of each, also if a writer was told; and of those from before his open, if nobody was told who syncs.
     Syncer,
-    /// Who closes: of all of which nobody was told who syncs.
+    /// Who closes: of all since his open of which he was not told when he synced.
     Closer,
 }
 
@@ -90,6 +90,8 @@ struct State {
     /// How many open files may write.
     writers: usize,
     /// Whether the file was opened for writing, or written to, and not closed since.
+    /// Up to which of them somebody was told who syncs.
+    synced: u64,
     is_written: bool,
 }
 
@@ -251,9 +253,10 @@ impl Inode {
         }
     }
 
-    /// How many writes have failed.
-    pub fn failures(&self) -> u64 {
-        self.lock().failures
+    /// How many writes have failed, and up to which of them somebody was told who syncs.
+    pub fn failures(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.failures, state.synced)
     }
 
     /// Why the last one failed.
@@ -263,17 +266,22 @@ impl Inode {
 
     /// The last failure, if there was one of which the open file has not told yet.
     pub fn failure(&self, file: &OpenFile, told: Told) -> Option<fuser::Errno> {
-        let state = self.lock();
-        let mut known = file.reported.load(Ordering::Acquire);
-        if told == Told::Writer {
-            known = known.max(file.refused.load(Ordering::Acquire));
-        }
+        let mut state = self.lock();
+        let reported = file.reported.load(Ordering::Acquire);
+        let known = match told {
+            Told::Writer => reported.max(file.refused.load(Ordering::Acquire)),
+            Told::Syncer => reported,
+            Told::Closer => reported.max(file.failed_before),
+        };
         if state.failures <= known {
             return None;
         }
         match told {
             Told::Writer => file.refused.store(state.failures, Ordering::Release),
-            Told::Syncer => file.reported.store(state.failures, Ordering::Release),
+            Told::Syncer => {
+                file.reported.store(state.failures, Ordering::Release);
+                state.synced = state.failures;
+            }
             Told::Closer => {}
         }
         state.failure

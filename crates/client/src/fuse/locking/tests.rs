@@ -329,7 +329,7 @@ async fn many_writes_fail_with_their_lock() {
     }
     bench.fake.generation.fetch_add(1, Ordering::AcqRel);
     bench.core.flush(&bench.file.inode).await;
-    assert_eq!(bench.file.inode.failures(), WRITES);
+    assert_eq!(bench.file.inode.failures(), (WRITES, 0));
     assert_eq!(budget.available_permits(), WRITES as usize);
     bench.core.finish().await;
     assert_eq!(bench.file.inode.old_pages.load(Ordering::Acquire), 0);
