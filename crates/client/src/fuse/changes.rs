@@ -39,6 +39,13 @@ impl Seen {
         self.cached = Some(cached);
     }
 
+    /// Pages in the cache may be from before all changes.
+    fn doubt(&mut self) {
+        self.cached = Some(0);
+        self.ahead.clear();
+        self.doubts += 1;
+    }
+
     fn dropping(&self, attr: &Attr) -> Dropping {
         Dropping {
             ino: attr.ino,
@@ -162,10 +169,7 @@ impl Changes {
     /// The kernel may have pages with what was not written, or has not dropped those that it was to drop.
     pub fn doubt(&self, ino: Ino) {
         if let Some(seen) = self.lock().get_mut(&ino) {
-            // Before all changes.
-            seen.cached = Some(0);
-            seen.ahead.clear();
-            seen.doubts += 1;
+            seen.doubt();
         }
     }
 
@@ -219,18 +223,12 @@ impl Changes {
         false
     }
 
-    /// The kernel has let go of a file, and of its pages.
+    /// The kernel has let go of a file and of its pages; or of one of its references, which it tells in the same way. What is open it
+    /// keeps, with pages from whenever, or has found anew.
     pub fn forget(&self, ino: Ino) {
         let mut files = self.lock();
         match files.get_mut(&ino) {
-            // It has found it anew meanwhile, without any pages.
-            Some(seen) if seen.open > 0 => {
-                *seen = Seen {
-                    open: seen.open,
-                    doubts: seen.doubts + 1,
-                    ..Seen::default()
-                }
-            }
+            Some(seen) if seen.open > 0 => seen.doubt(),
             Some(_) => drop(files.remove(&ino)),
             None => {}
         }
@@ -314,7 +312,9 @@ mod tests {
         for ino in (1..2 * MAX_FILES as u64).step_by(1000).map(Ino) {
             assert!(matches!(look(ino, 5), Pages::Current), "{ino:?}");
             changes.forget(ino);
-            assert!(matches!(look(ino, 5), Pages::Unknown(_)), "{ino:?}");
+            assert!(matches!(look(ino, 5), Pages::Old(_)), "{ino:?}");
+            let seen = Attr { ino, ..at(6) };
+            assert!(changes.foreign(&seen).is_some(), "{ino:?}");
             changes.close(ino);
             changes.forget(ino);
         }

@@ -66,6 +66,37 @@ fn foreign_changes_are_seen_in_open_files() {
 }
 
 /// Who reads a file in order has it read ahead in large pieces, each once; and sees what was written meanwhile.
+/// An open file that gets another's name elsewhere shows what is written to it later, though the kernel, when it finds that name, tells the mount that it has
+/// let go of the file.
+#[test]
+fn foreign_changes_are_seen_under_a_new_name() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    fs::write(a.path("f"), b"one").unwrap();
+    fs::write(a.path("g"), b"another").unwrap();
+    let kept = File::open(a.path("f")).unwrap();
+    let head = || {
+        let mut head = [0; 3];
+        kept.read_exact_at(&mut head, 0).unwrap();
+        head
+    };
+    assert_eq!(head(), *b"one");
+    fs::metadata(a.path("g")).unwrap();
+    fs::rename(b.path("f"), b.path("g")).unwrap();
+    std::thread::sleep(TTL + TTL / 4);
+    assert_eq!(fs::metadata(a.path("g")).unwrap().len(), 3);
+    assert_eq!(head(), *b"one");
+    let f = OpenOptions::new().write(true).open(b.path("g")).unwrap();
+    f.write_all_at(b"two", 0).unwrap();
+    f.sync_all().unwrap();
+    std::thread::sleep(TTL + TTL / 4);
+    kept.metadata().unwrap();
+    assert_eq!(head(), *b"two");
+}
+
 #[test]
 fn files_are_read_ahead() {
     if !can_mount() {
