@@ -32,6 +32,8 @@ mod convert;
 mod core;
 mod data;
 mod directories;
+#[cfg(test)]
+mod fake;
 mod front;
 mod granted;
 mod handles;

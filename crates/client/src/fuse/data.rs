@@ -90,7 +90,8 @@ impl Core {
         }
         let generation = self.volume.generation(open.ino);
         let opened = self.volume.open(who, open.clone()).await?;
-        Ok((opened.attr, Some((generation, opened.handle))))
+        let handle = self.of_session(who, generation, opened.handle).await;
+        Ok((opened.attr, handle))
     }
 
     pub async fn create(
@@ -154,7 +155,7 @@ impl Core {
             return Err(CallError::Garbled.into());
         };
         let generation = self.volume.generation_in(&generations, opened.attr.ino);
-        let handle = Some((generation, opened.handle));
+        let handle = self.of_session(who, generation, opened.handle).await;
         self.just_made(who, opened.attr, handle, how).await
     }
 

@@ -70,26 +70,29 @@ impl OpenFile {
         if made.closed {
             return Err(fuser::Errno::EBADF);
         }
-        let generation = core.volume.generation(self.ino());
-        if let Some(known) = made.handle
-            && known.0 == generation
-        {
-            return Ok(known);
-        }
         let (ino, flags) = (self.ino(), self.flags);
-        let open = || core.volume.open(&self.who, Open { ino, flags });
-        let mut opened = core.ask_held(ino, open).await;
-        if opened == Err(CallError::Refused(Errno::EACCES)) {
-            // An open file keeps its rights, whatever its mode has become since.
-            opened = core.volume.open(&Who::root(), Open { ino, flags }).await;
+        for _ in 0..ATTEMPTS {
+            let generation = core.volume.generation(ino);
+            if let Some(known) = made.handle
+                && known.0 == generation
+            {
+                return Ok(known);
+            }
+            let open = || core.volume.open(&self.who, Open { ino, flags });
+            let mut opened = core.ask_held(ino, open).await;
+            if opened == Err(CallError::Refused(Errno::EACCES)) {
+                // An open file keeps its rights, whatever its mode has become since.
+                opened = core.volume.open(&Who::root(), Open { ino, flags }).await;
+            }
+            let new = core.of_session(&self.who, generation, opened?.handle);
+            let Some(new) = new.await else { continue };
+            if made.handle.is_some() {
+                tracing::info!(ino = %ino.0, "a file was opened again in a new session");
+            }
+            made.handle = Some(new);
+            return Ok(new);
         }
-        let opened = opened?;
-        if made.handle.is_some() {
-            tracing::info!(ino = %ino.0, "a file was opened again in a new session");
-        }
-        // If the session was lost once more meanwhile, the handle is refused, and this comes round again.
-        made.handle = Some((generation, opened.handle));
-        Ok((generation, opened.handle))
+        Err(fuser::Errno::EIO)
     }
 
     /// What the file is named by now, if not by a handle that has yet to be made; and in which session.
@@ -234,6 +237,23 @@ impl OpenFile {
     }
 }
 
+impl Core {
+    /// A handle that was just made, and its session, if that is the one which was there before. Where that was lost meanwhile nobody knows of which
+    /// session the handle is, so it is let go: one of the present session would stay for as long as that.
+    pub async fn of_session(
+        &self,
+        who: &Who,
+        generation: u64,
+        handle: Handle,
+    ) -> Option<(u64, Handle)> {
+        if self.volume.generation(handle.ino) == generation {
+            return Some((generation, handle));
+        }
+        let _ = self.volume.release(who, handle).await;
+        None
+    }
+}
+
 /// The open files by number, and the files that they are of.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
@@ -270,6 +290,7 @@ impl Handles {
         if how & flags::WRITE != 0 {
             inode.open_for_writing();
         }
+        let (failures, synced) = inode.failures();
         let file = Arc::new(OpenFile {
             number: self.next.fetch_add(1, Ordering::Relaxed) + 1,
             failed_before: failures,
@@ -292,7 +313,6 @@ impl Handles {
     }
 
     /// An open file; the kernel uses no other numbers.
-        let (failures, synced) = inode.failures();
     pub fn get(&self, number: u64) -> Result<Arc<OpenFile>> {
         self.files()
             .get(&number)

@@ -1,121 +1,18 @@
-//! What a mount says of its open files to a group whose answers are made up: when it answers, and as which session.
+//! What a mount says of its open files to a group.
 
-use std::collections::BTreeMap;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
-use quorate_files::answer::{Held, Opened};
-use quorate_files::op::{Hold, MAX_HELD_AT_ONCE, Read, flags};
-use quorate_files::{Action, Answer, Errno, Handle, Ino, Nothing, Op, Who};
-use tokio::sync::Semaphore;
+use quorate_files::op::{Hold, MAX_HELD_AT_ONCE, Read};
+use quorate_files::{Action, Errno, Ino, Who};
 
-use super::super::caching::Caching;
-use super::super::core::Core;
+use super::super::fake::Bench;
 use super::super::handles::{MAX_WITHOUT, OpenFile};
-use super::super::sample::attr;
-use super::super::shares::Start;
-use crate::volume::{CallError, Called, Calling, Spanning, Volume};
-
-#[derive(Debug)]
-struct Fake {
-    generation: AtomicU64,
-    asked: Mutex<Vec<Action>>,
-    /// What each call takes one of.
-    answers: Semaphore,
-    /// What may be neither opened nor held, and why.
-    refused: BTreeMap<Ino, Errno>,
-}
-
-impl Fake {
-    fn answer(&self, action: &Action) -> Called<Answer> {
-        match action {
-            Action::Hold(op) => match op.keep.iter().find_map(|ino| self.refused.get(ino)) {
-                Some(errno) => Err(CallError::Refused(*errno)),
-                None => Ok(Answer::Held(Held { gone: Vec::new() })),
-            },
-            Action::Open(op) | Action::CheckOpen(op) if self.refused.contains_key(&op.ino) => {
-                Err(CallError::Refused(self.refused[&op.ino]))
-            }
-            Action::CheckOpen(op) => Ok(Answer::Attr(attr(op.ino))),
-            Action::Open(op) => Ok(Answer::Opened(Opened {
-                handle: Handle {
-                    ino: op.ino,
-                    number: 2,
-                },
-                created: false,
-                attr: attr(op.ino),
-            })),
-            _ => Ok(Answer::Done(Nothing)),
-        }
-    }
-}
-
-impl Spanning for Fake {
-    fn call(&self, op: Op) -> Calling<'_> {
-        Box::pin(async move {
-            self.asked.lock().unwrap().push(op.action.clone());
-            self.answers.acquire().await.unwrap().forget();
-            self.answer(&op.action)
-        })
-    }
-
-    fn generations(&self) -> Vec<u64> {
-        vec![self.generation.load(Ordering::Acquire)]
-    }
-
-    fn group_of(&self, _: Ino) -> usize {
-        0
-    }
-
-    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {})
-    }
-}
-
-struct Bench {
-    fake: Arc<Fake>,
-    core: Arc<Core>,
-}
+use crate::volume::{CallError, Called};
 
 impl Bench {
-    /// A mount, and a group that answers at once.
-    fn new(refused: &[(u64, Errno)]) -> Bench {
-        let refused = refused.iter().map(|(ino, errno)| (Ino(*ino), *errno));
-        let fake = Arc::new(Fake {
-            generation: AtomicU64::new(1),
-            asked: Mutex::default(),
-            answers: Semaphore::new(10_000),
-            refused: refused.collect(),
-        });
-        let volume = Volume::spanning(fake.clone());
-        let runtime = tokio::runtime::Handle::current();
-        let core = Core::new(volume, Start::Volume, Caching::default(), runtime);
-        Bench { fake, core }
-    }
-
-    fn open(&self, ino: u64) -> Arc<OpenFile> {
-        let handles = &self.core.handles;
-        handles.add(Ino(ino), &Who::root(), flags::READ, None)
-    }
-
-    fn close(&self, file: &OpenFile) {
-        self.core.handles.remove(file.number).unwrap();
-        self.core.handles.done(file, &self.core.holds);
-    }
-
-    /// No call is answered until this many may be.
-    fn hold_answers(&self) {
-        self.fake.answers.forget_permits(10_000);
-    }
-
     async fn tell(&self) {
         self.core.tell_all().await;
-    }
-
-    /// What was asked since the last time.
-    fn asked(&self) -> Vec<Action> {
-        std::mem::take(&mut self.fake.asked.lock().unwrap())
     }
 
     /// How many files each call was to hold.
@@ -317,4 +214,43 @@ async fn nothing_is_put_into_a_released_file() {
     assert_eq!(put().await, Ok(()));
     bench.core.handles.remove(file.number).unwrap();
     assert_eq!(put().await, Err(fuser::Errno::EBADF.code()));
+}
+
+/// A handle that was made while the session was lost is let go, since nobody knows of which one it is: it would stay as long as that. Where one is
+/// needed there is another one.
+#[tokio::test]
+async fn handles_of_an_unknown_session_are_let_go() {
+    use super::super::names::Bits;
+    use rustix::fs::OFlags;
+    let bench = Bench::new(&[]);
+    let ends = || bench.fake.ends.store(true, Ordering::Release);
+    let has_handle = |file: &Arc<OpenFile>| file.has_handle(&bench.core.volume);
+    let (who, cut) = (Who::root(), (OFlags::WRONLY | OFlags::TRUNC).bits() as i32);
+    ends();
+    let opened = bench.core.open(&who, Ino(7), cut).await.unwrap();
+    assert_eq!(bench.kinds(), ["Open", "Release"]);
+    assert!(!has_handle(&opened.file));
+
+    ends();
+    let bits = Bits {
+        mode: 0o644,
+        umask: 0,
+    };
+    let made = bench.core.create(&who, Ino(1), "f".into(), bits, 0);
+    let made = made.await.unwrap();
+    assert_eq!(bench.kinds(), ["Create", "Release"]);
+    assert!(!has_handle(&made.file));
+
+    ends();
+    let read = |handle| {
+        Ok(Action::Read(Read {
+            target: quorate_files::Target::Handle(handle),
+            offset: 0,
+            len: 1,
+        }))
+    };
+    let read = made.file.with_handle(&bench.core, &who, true, read);
+    assert_eq!(read.await.unwrap().0, 4);
+    assert_eq!(bench.kinds(), ["Open", "Release", "Open", "Read"]);
+    assert!(has_handle(&made.file));
 }
