@@ -75,9 +75,9 @@ impl Filesystem for Front {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let who = self.who(req);
+        let (who, ino) = (self.who(req), self.ino(number));
         let op = SetAttr {
-            target: Target::Ino(self.ino(number)),
+            target: Target::Ino(ino),
             mode: mode.map(|mode| mode & 0o7777),
             uid,
             gid,
@@ -85,7 +85,8 @@ impl Filesystem for Front {
             atime: atime.map(convert::set_time),
             mtime: mtime.map(convert::set_time),
         };
-        self.answer(req, reply, work!(change_attr(&who, op, fh.map(|fh| fh.0))));
+        let fh = fh.map(|fh| fh.0);
+        self.answer_changed(req, reply, ino, work!(change_attr(&who, op, fh)));
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {

@@ -16,6 +16,7 @@ use super::OBJECT;
 use super::caller;
 use super::convert::{Result, is_acl, is_usual, kind_of_mode};
 use super::core::{Core, OldPages};
+use super::handles::OpenFile;
 use super::owners::Owners;
 use super::shares::{self, SHARES};
 use crate::volume::{CallError, XattrAnswer};
@@ -127,7 +128,7 @@ impl Core {
     async fn set_attr(
         self: &Arc<Core>,
         who: &Who,
-        mut op: SetAttr,
+        op: SetAttr,
         through: Option<u64>,
     ) -> Result<Attr> {
         let Target::Ino(ino) = op.target else {
@@ -141,7 +142,23 @@ impl Core {
         };
         for _ in 0..MAX_STEPS {
             let _changing = self.changing();
-            let attr = match &file {
+        let sets_size = op.size.is_some();
+        let set = self.set_in_steps(who, ino, op, file.as_deref()).await;
+        if sets_size && set.is_err() {
+            // A part of what the kernel holds may be gone, and it cuts off pages only if all is done.
+            self.doubt_pages(ino);
+        }
+        set
+    }
+
+    async fn set_in_steps(
+        self: &Arc<Core>,
+        who: &Who,
+        ino: Ino,
+        mut op: SetAttr,
+        file: Option<&OpenFile>,
+    ) -> Result<Attr> {
+            let attr = match file {
                 None => {
                     let set = || self.volume.set_attr(who, op.clone());
                     let set = self.ask_held(ino, set).await;
@@ -169,8 +186,6 @@ impl Core {
                 return self.fresh_with(attr, old).await;
             }
             if caller::has_left() {
-                // A part of what it held is gone.
-                self.doubt_pages(ino);
                 return Err(fuser::Errno::EINTR);
             }
             // Only the size takes several steps.
@@ -433,5 +448,49 @@ impl Core {
         self.plain.change(ino, Instant::now());
         self.changed(&removed?);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::changes::Pages;
+    use super::super::fake::Bench;
+    use super::super::sample;
+    use super::*;
+
+    /// A truncation of which only a part was done leaves no pages in the cache: what they hold may be gone.
+    #[tokio::test]
+    async fn what_is_cut_in_part_is_not_shown() {
+        const INO: Ino = Ino(7);
+        let at = |change, size| Attr {
+            change,
+            size,
+            ..sample::attr(INO)
+        };
+        let cut = |size| SetAttr {
+            target: Target::Ino(INO),
+            mode: None,
+            uid: None,
+            gid: None,
+            size: Some(size),
+            atime: None,
+            mtime: None,
+        };
+        let refused = CallError::Refused(Errno::EACCES);
+        for (last, is_whole) in [(Ok(Answer::Attr(at(3, 10))), true), (Err(refused), false)] {
+            let bench = Bench::new(&[]);
+            let Pages::Unknown(dropping) = bench.core.changes.look(&at(1, 1 << 30)) else {
+                panic!("nothing is known");
+            };
+            bench.core.changes.dropped(dropping);
+            let first = Ok(Answer::Attr(at(2, 1 << 29)));
+            bench.fake.changes.lock().unwrap().extend([first, last]);
+            let done = bench.core.change_attr(&Who::root(), cut(10), None).await;
+            assert_eq!(done.is_ok(), is_whole);
+            assert_eq!(bench.kinds(), ["SetAttr", "SetAttr"]);
+            let change = if is_whole { 3 } else { 2 };
+            let pages = bench.core.changes.look(&at(change, 10));
+            assert_eq!(matches!(pages, Pages::Current), is_whole, "{pages:?}");
+        }
     }
 }
