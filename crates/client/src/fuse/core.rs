@@ -22,7 +22,7 @@ use super::convert::Result;
 use super::directories::Directories;
 use super::handles::{Handles, OpenFile};
 use super::holds::{Holds, TOLD_AFTER};
-use super::inode::{At, Inode, Pending, Sealed};
+use super::inode::{At, Inode, Origin, Pending, Sealed};
 use super::listing::Listings;
 use super::owners::Owners;
 use super::pins::Pins;
@@ -214,6 +214,7 @@ impl Core {
         file: &Arc<OpenFile>,
         mut at: At,
         mut data: &[u8],
+        origin: Origin,
     ) -> Result<()> {
         while !data.is_empty() {
             let len = data.len() as u32;
@@ -226,7 +227,7 @@ impl Core {
                     budget.map_err(|_| fuser::Errno::EIO)?
                 }
             };
-            let taken = file.inode.put(file, at, data, budget);
+            let taken = file.inode.put(file, at, data, origin, budget);
             let taken = taken.ok_or(fuser::Errno::EBADF)?;
             data = &data[taken..];
             if let At::Offset(offset) = &mut at {
@@ -325,7 +326,8 @@ impl Core {
             At::Offset(offset) => Place::At(offset),
             At::End => Place::End(Nothing),
         };
-        self.write_now(&sealed.file, place, &sealed.data).await
+        self.write_now(&sealed.file, place, &sealed.data, sealed.origin)
+            .await
     }
 
     /// Writes, and waits for it.
@@ -334,15 +336,20 @@ impl Core {
         file: &OpenFile,
         place: Place,
         data: &bytes::Bytes,
+        origin: Origin,
     ) -> Result<()> {
         let _changing = self.changing();
         let repeatable = matches!(place, Place::At(_));
         let write = |target| {
-            Action::Write(Write {
+            if origin == Origin::Mapping {
+                // It may have waited for long, and been sent before.
+                self.takes_pages(file.ino())?;
+            }
+            Ok(Action::Write(Write {
                 target,
                 place: place.clone(),
                 data: data.clone(),
-            })
+            }))
         };
         match file.with(self, &file.who, repeatable, write).await? {
             Answer::Written(written) => {

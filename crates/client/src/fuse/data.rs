@@ -16,7 +16,7 @@ use super::convert::{Result, has, open_flags};
 use super::core::{Core, OldPages};
 use super::handles::OpenFile;
 use super::holds::TOLD_AFTER;
-use super::inode::{At, Inode, Told};
+use super::inode::{At, Inode, Origin, Told};
 use super::names::{Bits, MODE_BITS};
 use super::{MAX_REQUEST_BYTES, ahead};
 use crate::session::random;
@@ -295,11 +295,11 @@ impl Core {
 
     async fn read_now(&self, file: &OpenFile, offset: u64, len: u32) -> Result<Data> {
         let read = |target| {
-            Action::Read(Read {
+            Ok(Action::Read(Read {
                 target,
                 offset,
                 len: len.min(MAX_REQUEST_BYTES),
-            })
+            }))
         };
         let done = file.with(self, &file.who, true, read).await;
         match done.inspect_err(|errno| self.on_refused(file.ino(), *errno))? {
@@ -348,6 +348,7 @@ impl Core {
         offset: u64,
         data: Bytes,
         how: i32,
+        origin: Origin,
     ) -> Result<u32> {
         let file = self.handles.get(number)?;
         file.in_force(self)?;
@@ -363,7 +364,7 @@ impl Core {
         let through = self.caching.sync || has(how, OFlags::DSYNC) || has(how, OFlags::DIRECT);
         if !through {
             let at = if append { At::End } else { At::Offset(offset) };
-            self.buffer(&file, at, &data).await?;
+            self.buffer(&file, at, &data, origin).await?;
             self.forget_set_id(&file, had_set_id);
             return Ok(data.len() as u32);
         }
@@ -373,7 +374,7 @@ impl Core {
                 true => Place::End(Nothing),
                 false => Place::At(offset + index as u64 * u64::from(MAX_REQUEST_BYTES)),
             };
-            self.write_apart(&file, place, part).await?;
+            self.write_apart(&file, place, part, origin).await?;
         }
         self.forget_set_id(&file, had_set_id);
         Ok(data.len() as u32)
@@ -395,11 +396,12 @@ impl Core {
         file: &Arc<OpenFile>,
         place: Place,
         part: Bytes,
+        origin: Origin,
     ) -> Result<()> {
         let (core, file, busy) = (self.clone(), file.clone(), self.busy());
         let writing = self.runtime.spawn(async move {
             let _busy = busy;
-            core.write_now(&file, place, &part).await
+            core.write_now(&file, place, &part, origin).await
         });
         writing.await.unwrap_or(Err(fuser::Errno::EIO))
     }

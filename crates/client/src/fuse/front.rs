@@ -24,6 +24,7 @@ use quorate_files::Target;
 use quorate_files::op::{Rename, SetAttr};
 
 use super::convert::{self, bytes, is_never_there};
+use super::inode::Origin;
 use super::locking::Wanted;
 use super::names::Bits;
 pub(super) use task::Front;
@@ -233,13 +234,18 @@ impl Filesystem for Front {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if how.contains(WriteFlags::FUSE_WRITE_CACHE)
+        let origin = match how.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => Origin::Mapping,
+            false => Origin::Program,
+        };
+        if origin == Origin::Mapping
             && let Err(errno) = self.core().takes_pages(self.ino(number))
         {
             return reply.error(errno);
         }
         let data = Bytes::copy_from_slice(data);
-        self.answer_or_leave(req, reply, work!(write(fh.0, offset, data, flags.0)));
+        let how = flags.0;
+        self.answer_or_leave(req, reply, work!(write(fh.0, offset, data, how, origin)));
     }
 
     fn flush(

@@ -125,24 +125,24 @@ impl OpenFile {
     }
 
     /// Does something with the file: by its number, as long as that will do. Whatever can be repeated is repeated after a lost
-    /// session.
+    /// session, if the action is still to be done then.
     pub async fn with(
         &self,
         core: &Core,
         who: &Who,
         repeatable: bool,
-        action: impl Fn(Target) -> Action,
+        action: impl Fn(Target) -> Result<Action>,
     ) -> Result<Answer> {
         for _ in 0..ATTEMPTS {
             let (generation, target) = self.target(core).await?;
             let by_number = matches!(target, Target::Checked(_));
-            match core.volume.once(who, action(target)).await {
+            match core.volume.once(who, action(target)?).await {
                 Ok(answer) => return Ok(answer),
                 // The file's mode has changed, or it has lost its name and is to be changed.
                 Err(CallError::Refused(Errno::EACCES | Errno::ESTALE)) if by_number => {
                     let action = |handle| {
                         self.in_force(core)?;
-                        Ok(action(Target::Handle(handle)))
+                        action(Target::Handle(handle))
                     };
                     let (_, answer) = self.with_handle(core, who, repeatable, action).await?;
                     return Ok(answer);

@@ -35,6 +35,15 @@ pub(super) enum At {
     End,
 }
 
+/// Who has changed what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Who wrote it through the open file.
+    Program,
+    /// Somebody on this machine who has the file mapped: through which open file the kernel does not say.
+    Mapping,
+}
+
 /// Who is told that writes have failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
@@ -50,6 +59,7 @@ pub(super) enum Told {
 struct Buffer {
     file: Arc<OpenFile>,
     at: At,
+    origin: Origin,
     data: BytesMut,
     budget: OwnedSemaphorePermit,
     since: Instant,
@@ -60,6 +70,7 @@ struct Buffer {
 pub(super) struct Sealed {
     pub file: Arc<OpenFile>,
     pub at: At,
+    pub origin: Origin,
     pub data: Bytes,
     pub number: u64,
     _budget: OwnedSemaphorePermit,
@@ -79,6 +90,8 @@ struct State {
     last_number: u64,
     failures: u64,
     failure: Option<fuser::Errno>,
+    /// Up to which of them somebody was told who syncs.
+    synced: u64,
     /// The file's attributes, as the newest answer told them that was to an own operation, or that the kernel was shown.
     known: Option<Attr>,
     /// Whether the kernel has been shown that it has set-ID bits.
@@ -90,8 +103,6 @@ struct State {
     /// How many open files may write.
     writers: usize,
     /// Whether the file was opened for writing, or written to, and not closed since.
-    /// Up to which of them somebody was told who syncs.
-    synced: u64,
     is_written: bool,
 }
 
@@ -141,6 +152,7 @@ impl Inode {
         data: &[u8],
         mut budget: OwnedSemaphorePermit,
     ) -> Option<usize> {
+        origin: Origin,
         let mut state = self.lock();
         if file.released.load(Ordering::Acquire) {
             return None;
@@ -151,7 +163,7 @@ impl Inode {
         let fits = state
             .buffer
             .as_ref()
-            .is_some_and(|b| b.takes(file, at, len));
+            .is_some_and(|b| b.origin == origin && b.takes(file, at, len));
         if !fits {
             state.seal();
         }
@@ -166,6 +178,7 @@ impl Inode {
                     at,
                     data: BytesMut::from(&data[..len]),
                     budget,
+                    origin,
                     since: Instant::now(),
                 });
             }
@@ -297,6 +310,7 @@ impl State {
                 at: buffer.at,
                 data: buffer.data.freeze(),
                 number: self.last_number,
+                origin: buffer.origin,
                 _budget: buffer.budget,
             });
         }

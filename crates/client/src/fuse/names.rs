@@ -166,10 +166,10 @@ impl Core {
                 }
                 Some(file) => {
                     let set = |target| {
-                        Action::SetAttr(SetAttr {
+                        Ok(Action::SetAttr(SetAttr {
                             target,
                             ..op.clone()
-                        })
+                        }))
                     };
                     match file.with(self, who, true, set).await? {
                         Answer::Attr(attr) => attr,

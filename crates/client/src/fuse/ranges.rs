@@ -46,12 +46,12 @@ impl Core {
         loop {
             let _changing = self.changing();
             let allocate = |target| {
-                Action::Fallocate(Fallocate {
+                Ok(Action::Fallocate(Fallocate {
                     target,
                     mode,
                     offset: from,
                     len: end - from,
-                })
+                }))
             };
             let answer = file.with(self, &file.who, true, allocate).await?;
             let Answer::Progress(Progress { done, attr }) = answer else {

@@ -204,11 +204,12 @@ async fn no_handle_outlives_its_file() {
 /// What comes late through a file that is released is refused: nobody would send it.
 #[tokio::test]
 async fn nothing_is_put_into_a_released_file() {
-    use super::super::inode::At;
+    use super::super::inode::{At, Origin};
     let bench = Bench::new(&[]);
     let file = bench.open(1);
     let put = async || {
-        let put = bench.core.buffer(&file, At::Offset(0), b"late").await;
+        let (at, data) = (At::Offset(0), b"late");
+        let put = bench.core.buffer(&file, at, data, Origin::Program).await;
         put.map_err(|errno| errno.code())
     };
     assert_eq!(put().await, Ok(()));

@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use quorate_files::answer::Opened;
+use quorate_files::answer::{Opened, Version, Written};
 use quorate_files::{Errno, Handle, Ino, Nothing, Op};
 
 use super::super::caching::Caching;
-use super::super::inode::At;
+use super::super::inode::{At, Origin};
 use super::super::sample::attr;
 use super::super::shares::Start;
 use super::*;
@@ -24,8 +24,9 @@ struct Fake {
     taken: Mutex<Option<LockSpace>>,
     /// Attributes can't be had.
     blind: AtomicBool,
-    /// The session is lost with the next lock, which is granted in a new one.
+    /// The session is lost with the next lock, which is granted in a new one; or with the next write, of which nobody knows whether it was executed.
     ends: AtomicBool,
+    writes: AtomicU64,
 }
 
 impl Fake {
@@ -55,6 +56,24 @@ impl Fake {
                 Err(CallError::Refused(Errno::EACCES))
             }
             Action::GetAttr(_) => Ok(Answer::Attr(attr(INO))),
+            Action::Write(_) => {
+                self.writes.fetch_add(1, Ordering::AcqRel);
+                match self.ends.swap(false, Ordering::AcqRel) {
+                    true => {
+                        self.generation.fetch_add(1, Ordering::AcqRel);
+                        Err(CallError::Lost)
+                    }
+                    false => Ok(Answer::Written(Written {
+                        offset: 0,
+                        before: Version {
+                            size: 0,
+                            mtime: attr(INO).mtime,
+                            ctime: attr(INO).ctime,
+                        },
+                        attr: attr(INO),
+                    })),
+                }
+            }
             _ => Ok(Answer::Done(Nothing)),
         }
     }
@@ -321,10 +340,8 @@ async fn many_writes_fail_with_their_lock() {
     let budget = Arc::new(tokio::sync::Semaphore::new(WRITES as usize));
     for n in 0..WRITES {
         let one = budget.clone().try_acquire_owned().unwrap();
-        let put = bench
-            .file
-            .inode
-            .put(&bench.file, At::Offset(n * 4096), b"x", one);
+        let (file, at) = (&bench.file, At::Offset(n * 4096));
+        let put = file.inode.put(file, at, b"x", Origin::Program, one);
         assert_eq!(put, Some(1));
     }
     bench.fake.generation.fetch_add(1, Ordering::AcqRel);
@@ -333,4 +350,22 @@ async fn many_writes_fail_with_their_lock() {
     assert_eq!(budget.available_permits(), WRITES as usize);
     bench.core.finish().await;
     assert_eq!(bench.file.inode.old_pages.load(Ordering::Acquire), 0);
+}
+
+/// What was changed in a mapping is not written any more once a lock on the file is lost, through whichever open file the kernel has brought it: also if it
+/// had been sent before. What a program has written through another open file is.
+#[tokio::test]
+async fn pages_go_with_a_lost_lock() {
+    for (origin, sent) in [(Origin::Mapping, 1), (Origin::Program, 2)] {
+        let bench = Bench::new(flags::READ | flags::WRITE);
+        bench.set(LockKind::Write, ALL).await.unwrap();
+        let handles = &bench.core.handles;
+        let other = handles.add(INO, &Who::root(), flags::WRITE, None);
+        bench.fake.ends.store(true, Ordering::Release);
+        let put = bench.core.buffer(&other, At::Offset(0), b"x", origin);
+        put.await.unwrap();
+        bench.core.flush(&other.inode).await;
+        assert_eq!(bench.fake.writes.load(Ordering::Acquire), sent);
+        assert_eq!(other.inode.failures().0, 2 - sent);
+    }
 }
