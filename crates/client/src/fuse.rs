@@ -3,7 +3,7 @@
 //! - [`mount`]: mounting, unmounting, and what can be in the way.
 //! - `front`: what the kernel asks, decoded; each request becomes a task, so that many are under way. `begin`: where a task begins.
 //! - `core`: what the tasks share. `names`, `data`, `locking`, `listing`: the operations by group.
-//! - `inode`: write-back of one file, its data and its attributes. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
+//! - `inode`: write-back of one file, its data and its attributes. `settling`: both sent together. `ahead`: reading ahead. `changes`: which content the kernel's page cache is from.
 //! - `granted`: locks that programs of this machine have, and those that they have lost with a session.
 //! - `plain`: which objects have no extended attributes, so that none are asked for.
 //! - `directories`: their attributes as own changes have left them; what is left of those that were removed while they are open.
@@ -17,7 +17,7 @@
 //! release returns, and an open or a lock's grant sees what was there. Attributes and names may be as old as [`Caching`] says. A file that
 //! is kept open shows what others write at the latest when its attributes are asked for. What this mount alone has
 //! written and read comes from the kernel's page cache. What is set on a file while it is open for writing (times, and modes
-//! that take nobody's rights away) is written back like its data, so it is at the group when the file is closed.
+//! and owners that take nobody's rights away) is written back like its data, so it is at the group when the file is closed.
 //! Absent on purpose: the kernel's own write-back cache, which would own size and time of files that others
 //! change too; and any permission check that only this machine makes.
 
@@ -49,6 +49,7 @@ mod plain;
 mod ranges;
 #[cfg(test)]
 mod sample;
+mod settling;
 mod shares;
 mod withdrawn;
 

@@ -22,7 +22,7 @@ use super::convert::Result;
 use super::directories::Directories;
 use super::handles::{Handles, OpenFile};
 use super::holds::{Holds, TOLD_AFTER};
-use super::inode::{At, Inode, Origin, Pending, Sealed};
+use super::inode::{At, Inode, Origin, Sealed};
 use super::listing::Listings;
 use super::owners::Owners;
 use super::pins::Pins;
@@ -239,7 +239,7 @@ impl Core {
     }
 
     /// Sends what may be sent. What is asked after it is ordered after it, as a rule.
-    fn pump(self: &Arc<Core>, inode: &Arc<Inode>) {
+    pub fn pump(self: &Arc<Core>, inode: &Arc<Inode>) {
         let mut failed = 0;
         // All that fails at once is gone through here, however long the queue is: after a lost lock that is all of it.
         while let Some(sealed) = inode.next() {
@@ -362,47 +362,6 @@ impl Core {
             }
             _ => Err(CallError::Garbled.into()),
         }
-    }
-
-    /// Waits until all that was written to a file and set on it is at the group.
-    pub async fn flush(self: &Arc<Core>, inode: &Arc<Inode>) {
-        if inode.is_dirty() {
-            // The last writes and the attributes go together: that is one batch, and one wait, where a small file is closed.
-            let mut gathering = self.volume.gather();
-            inode.seal(Duration::ZERO);
-            self.pump(inode);
-            if inode.is_queued() {
-                gathering = None;
-                inode.drained().await;
-            }
-            // In this order, and the last of them as soon as the others wait for their answers.
-            tokio::join!(biased; inode.drained(), self.settle(inode), async { drop(gathering) });
-        }
-    }
-
-    /// Sets the attributes that wait, and waits for the writes under way, which they come after.
-    async fn settle(&self, inode: &Inode) {
-        let _turn = inode.setting.lock().await;
-        let Some(pending) = inode.settle() else {
-            return;
-        };
-        let _changing = self.changing();
-        let mut set = self.set_pending(inode, &pending).await;
-        inode.drained().await;
-        if set.is_ok_and(|change| inode.was_written_after(change)) {
-            // What is sent together may be ordered otherwise.
-            set = self.set_pending(inode, &pending).await;
-        }
-        inode.settled(set.err());
-    }
-
-    /// The number of the change that it was.
-    async fn set_pending(&self, inode: &Inode, pending: &Pending) -> Result<u64> {
-        let set = || self.volume.set_attr(&pending.who, pending.op.clone());
-        let attr = self.ask_held(inode.ino, set).await?;
-        self.changes.own(&attr);
-        inode.learn(&attr);
-        Ok(attr.change)
     }
 
     /// As [`Core::flush`], for a file that may be open here.

@@ -20,7 +20,7 @@ use super::granted::Granted;
 use super::handles::OpenFile;
 use super::holds::Held;
 
-pub(super) use attributes::Pending;
+pub(super) use attributes::{Pending, Rights};
 
 /// The most that one operation writes; buffers end at multiples of it.
 pub(super) const BUFFER_BYTES: u64 = 1 << 20;
@@ -100,6 +100,8 @@ struct State {
     written: u64,
     pending: Option<Pending>,
     settling: bool,
+    /// When `known` was learned.
+    learned: Option<Instant>,
     /// How many open files may write.
     writers: usize,
     /// Whether the file was opened for writing, or written to, and not closed since.
@@ -150,9 +152,9 @@ impl Inode {
         file: &Arc<OpenFile>,
         at: At,
         data: &[u8],
+        origin: Origin,
         mut budget: OwnedSemaphorePermit,
     ) -> Option<usize> {
-        origin: Origin,
         let mut state = self.lock();
         if file.released.load(Ordering::Acquire) {
             return None;
@@ -176,9 +178,9 @@ impl Inode {
                 state.buffer = Some(Buffer {
                     file: file.clone(),
                     at,
+                    origin,
                     data: BytesMut::from(&data[..len]),
                     budget,
-                    origin,
                     since: Instant::now(),
                 });
             }
@@ -308,9 +310,9 @@ impl State {
             self.queue.push_back(Sealed {
                 file: buffer.file,
                 at: buffer.at,
+                origin: buffer.origin,
                 data: buffer.data.freeze(),
                 number: self.last_number,
-                origin: buffer.origin,
                 _budget: buffer.budget,
             });
         }

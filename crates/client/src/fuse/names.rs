@@ -114,7 +114,9 @@ impl Core {
             && !self.caching.sync
             && !self.is_guest()
             && let Some(inode) = self.handles.inode(ino)
-            && let Some(attr) = inode.defer(who, &op, |known| self.changes.is_newest(known))
+            && let Some(attr) = inode.defer(who, &op, self.is_of_one_group(), |known| {
+                self.changes.is_newest(known)
+            })
         {
             // The time of change is not known yet: who asks for it is to have the attributes set first.
             return Ok((attr, Duration::ZERO));
@@ -140,8 +142,6 @@ impl Core {
             (Some(_), Some(number)) => Some(self.handles.get(number)?),
             _ => None,
         };
-        for _ in 0..MAX_STEPS {
-            let _changing = self.changing();
         let sets_size = op.size.is_some();
         let set = self.set_in_steps(who, ino, op, file.as_deref()).await;
         if sets_size && set.is_err() {
@@ -158,6 +158,8 @@ impl Core {
         mut op: SetAttr,
         file: Option<&OpenFile>,
     ) -> Result<Attr> {
+        for _ in 0..MAX_STEPS {
+            let _changing = self.changing();
             let attr = match file {
                 None => {
                     let set = || self.volume.set_attr(who, op.clone());

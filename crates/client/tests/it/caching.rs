@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, fchown};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::{Group, can_mount, noise};
 use quorate_client::fuse::TTL;
+use quorate_files::{Ino, Target, Who};
 
 /// What this mount alone has written is read from the page cache, also after the file's attributes were asked for.
 #[test]
@@ -65,7 +66,6 @@ fn foreign_changes_are_seen_in_open_files() {
     assert_eq!(head(&kept), *b"end");
 }
 
-/// Who reads a file in order has it read ahead in large pieces, each once; and sees what was written meanwhile.
 /// An open file that gets another's name elsewhere shows what is written to it later, though the kernel, when it finds that name, tells the mount that it has
 /// let go of the file.
 #[test]
@@ -97,6 +97,7 @@ fn foreign_changes_are_seen_under_a_new_name() {
     assert_eq!(head(), *b"two");
 }
 
+/// Who reads a file in order has it read ahead in large pieces, each once; and sees what was written meanwhile.
 #[test]
 fn files_are_read_ahead() {
     if !can_mount() {
@@ -194,7 +195,7 @@ fn times_come_after_content() {
     }
 }
 
-/// The content and the attributes of a small file leave at once when it is closed: in a group they are ordered in one batch.
+/// The content and the attributes of a small file leave at once when it is closed, a mode among them: in a group they are ordered in one batch.
 #[test]
 fn a_close_is_one_message() {
     if !can_mount() {
@@ -206,9 +207,15 @@ fn a_close_is_one_message() {
     for n in 0..100 {
         let mut f = File::create(m.path(&format!("file {n}"))).unwrap();
         f.write_all(b"content").unwrap();
+        if n % 2 == 0 {
+            f.set_permissions(Permissions::from_mode(0o664)).unwrap();
+        }
         f.set_modified(long_ago).unwrap();
         drop(f);
     }
+    // None is asked for again: nothing came before the mode that this mount did not know of.
+    let asked = group.kinds.take();
+    assert!(asked["SetAttr"] <= 150, "{asked:?}");
     // Now and then a busy machine is so late that the buffer goes by its age, before the close.
     let together = group.together.load(Ordering::Acquire);
     assert!(together >= 95, "{together} of 100");
@@ -257,7 +264,8 @@ fn attributes_are_written_back() {
     assert_eq!((seen.mode() & 0o7777, seen.len()), (0o644, 7));
     assert_eq!(seen.modified().unwrap(), long_ago);
     assert!(seen.ctime() > 1_000_000);
-    assert_eq!(sent(), 1);
+    // The mode before the content, the time after it.
+    assert_eq!(sent(), 2);
     // Rights are taken away at once, after what waits.
     f.set_modified(long_ago + TTL).unwrap();
     set(&a.path("f"), 0o600);
@@ -279,4 +287,52 @@ fn attributes_are_written_back() {
     let elsewhere = fs::metadata(b.path("f")).unwrap();
     assert_eq!(elsewhere.modified().unwrap(), long_ago);
     assert_eq!(fs::read(b.path("f")).unwrap(), b"againnt");
+}
+
+/// A mode or an owner that waits to be set does not overrule what another mount has set since; what else that changes does not keep it from being set.
+#[test]
+fn rights_that_wait_overrule_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    let mode = Permissions::from_mode;
+    for (round, content) in [&b""[..], b"content", b""].into_iter().enumerate() {
+        let name = format!("f{round}");
+        let rights = |ino| {
+            let (root, target) = (Who::root(), Target::Ino(Ino(ino)));
+            let attr = b.volume.get_attr(&root, target);
+            let attr = group.runtime.block_on(attr).unwrap();
+            (attr.mode, attr.uid, attr.gid, attr.size)
+        };
+        let mut f = File::create(a.path(&name)).unwrap();
+        let ino = f.metadata().unwrap().ino();
+        f.write_all(content).unwrap();
+        if round == 2 {
+            // So that the last that is known is an answer to a write.
+            f.write_all(b"written").unwrap();
+            f.sync_all().unwrap();
+        }
+        let size = content.len() as u64 + 7 * u64::from(round == 2);
+
+        f.set_permissions(mode(0o666)).unwrap();
+        fs::set_permissions(b.path(&name), mode(0o600)).unwrap();
+        f.sync_all().unwrap();
+        assert_eq!(rights(ino), (0o600, 0, 0, size), "{name}");
+
+        f.write_all_at(content, 0).unwrap();
+        fchown(&f, Some(0), Some(0)).unwrap();
+        chown(b.path(&name), Some(1000), Some(1001)).unwrap();
+        f.sync_all().unwrap();
+        assert_eq!(rights(ino), (0o600, 1000, 1001, size), "{name}");
+
+        f.write_all_at(content, 0).unwrap();
+        f.set_permissions(mode(0o640)).unwrap();
+        let other = OpenOptions::new().write(true).open(b.path(&name)).unwrap();
+        other.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        drop(other);
+        drop(f);
+        assert_eq!(rights(ino), (0o640, 1000, 1001, size), "{name}");
+    }
 }

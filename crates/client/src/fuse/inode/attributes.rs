@@ -3,6 +3,9 @@
 //! An archiver sets owner, mode and times of each file in three calls. Those that take nobody's rights away and can't be
 //! refused wait, as written data does, until the file is closed or synced, or somebody asks for its attributes, or
 //! they have become old. What can't be written back so is done at once, after what waits.
+//!
+//! What is set elsewhere meanwhile has come later. Times are set over it all the same; mode and owners are not, since that could give back rights that
+//! somebody has taken away (`settling`).
 
 use std::time::Duration;
 
@@ -10,18 +13,58 @@ use quorate_files::op::{SetAttr, SetTime};
 use quorate_files::{Attr, Kind, Who};
 use tokio::time::Instant;
 
+use super::super::TTL;
 use super::{Inode, State};
 
 /// Set-ID bits and the sticky bit: other changes take them away, so they are not foretold.
 const SPECIAL_BITS: u32 = 0o7000;
 const SET_ID_BITS: u32 = 0o6000;
 
+/// Who may do what with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fuse) struct Rights {
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Rights {
+    pub fn of(attr: &Attr) -> Rights {
+        Rights {
+            mode: attr.mode,
+            uid: attr.uid,
+            gid: attr.gid,
+        }
+    }
+}
+
 /// Attributes that are to be set.
 #[derive(Debug)]
 pub(in crate::fuse) struct Pending {
     pub who: Who,
     pub op: SetAttr,
+    /// What mode and owners were when the first of them came to wait; nothing, if times alone wait.
+    pub before: Option<Rights>,
     since: Instant,
+}
+
+impl Pending {
+    /// Mode and owners; and times.
+    pub fn apart(&self) -> (SetAttr, SetAttr) {
+        let all = &self.op;
+        let rights = SetAttr {
+            atime: None,
+            mtime: None,
+            ..all.clone()
+        };
+        let times = SetAttr {
+            mode: None,
+            uid: None,
+            gid: None,
+            ..all.clone()
+        };
+        (rights, times)
+    }
 }
 
 impl Inode {
@@ -31,7 +74,20 @@ impl Inode {
         let known = state.known.as_ref();
         if known.is_none_or(|known| known.change <= attr.change) {
             state.known = Some(attr.clone());
+            state.learned = Some(Instant::now());
         }
+    }
+
+    /// The file's attributes, as far as they are known.
+    pub fn known(&self) -> Option<Attr> {
+        self.lock().known.clone()
+    }
+
+    /// The same where something is to be written and nothing is under way: until it is, no own change comes after them.
+    pub fn known_before_writes(&self) -> Option<Attr> {
+        let state = self.lock();
+        let is_before = state.under_way.is_empty() && state.unfinished().next().is_some();
+        state.known.clone().filter(|_| is_before)
     }
 
     /// The kernel is shown these attributes, whoever has set them.
@@ -64,11 +120,13 @@ impl Inode {
     }
 
     /// Takes in a change of attributes, to be sent later, if that does no harm; the attributes as they will be. Not where those known are not the
-    /// newest: with the size of before the kernel would cut off what others have written since, and what was changed there in a mapping.
+    /// newest: with the size of before the kernel would cut off what others have written since, and what was changed there in a mapping. Mode
+    /// and owners only where the group can set them on a `condition`.
     pub fn defer(
         &self,
         who: &Who,
         op: &SetAttr,
+        condition: bool,
         is_newest: impl FnOnce(&Attr) -> bool,
     ) -> Option<Attr> {
         let mut state = self.lock();
@@ -79,18 +137,37 @@ impl Inode {
         if !is_harmless(who, op, &now) {
             return None;
         }
+        let before = match sets_rights(op) {
+            true if condition => Some(state.rights_of_late()?),
+            true => return None,
+            false => None,
+        };
         match &mut state.pending {
             Some(pending) if pending.who != *who => return None,
-            Some(pending) => merge(&mut pending.op, op),
+            Some(pending) => {
+                if before.is_some() && pending.before.is_some_and(|first| Some(first) != before) {
+                    return None;
+                }
+                pending.before = pending.before.or(before);
+                merge(&mut pending.op, op);
+            }
             None => {
                 state.pending = Some(Pending {
                     who: who.clone(),
                     op: op.clone(),
+                    before,
                     since: Instant::now(),
                 });
             }
         }
         state.foretold()
+    }
+
+    /// Whether a mode or owners wait to be set.
+    pub fn are_rights_waiting(&self) -> bool {
+        let state = self.lock();
+        let pending = state.pending.as_ref();
+        pending.is_some_and(|pending| pending.before.is_some())
     }
 
     /// Whether attributes are not set yet.
@@ -123,6 +200,13 @@ impl Inode {
 }
 
 impl State {
+    /// What mode and owners are, if that was learned a moment ago. What others set and this mount has not seen came before what is set here: the older what is
+    /// known, the more of that there may be.
+    fn rights_of_late(&self) -> Option<Rights> {
+        let is_late = self.learned.is_some_and(|at| at.elapsed() < TTL);
+        self.known.as_ref().filter(|_| is_late).map(Rights::of)
+    }
+
     /// The attributes with all that waits in them, as far as that is known.
     fn foretold(&self) -> Option<Attr> {
         let mut attr = self.known.clone()?;
@@ -145,6 +229,10 @@ impl State {
         }
         Some(attr)
     }
+}
+
+fn sets_rights(op: &SetAttr) -> bool {
+    op.mode.is_some() || op.uid.is_some() || op.gid.is_some()
 }
 
 /// Whether nobody loses a right by it, the caller may do it, and what comes of it is known.
