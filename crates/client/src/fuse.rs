@@ -14,7 +14,7 @@
 //! - `caller`: who asks, with supplementary groups, and whether a signal waits for them.
 //!
 //! Consistency is close-to-open, as NFS has it: what was written is at the group when close(2), fsync(2) or a lock's
-//! release returns, and an open or a lock's grant sees what was there. Attributes and names may be as old as [`Caching`] says. A file that
+//! release returns, and an open or a lock's grant sees what was there. Attributes and names may be as old as [`Caching`] says, so which file is opened by a name, too. A file that
 //! is kept open shows what others write at the latest when its attributes are asked for. What this mount alone has
 //! written and read comes from the kernel's page cache. What is set on a file while it is open for writing (times, and modes
 //! and owners that take nobody's rights away) is written back like its data, so it is at the group when the file is closed.

@@ -33,7 +33,7 @@ use crate::volume::{CallError, Volume};
 
 /// The most bytes of all files that wait to be written; then writers wait.
 const DIRTY_BYTES: usize = 64 << 20;
-/// How old a buffer may become, about.
+/// How old a buffer is when it is sent. It is looked for such ones as often, so it may become twice as old.
 const BUFFER_AGE: Duration = Duration::from_millis(500);
 /// How often attributes that were overtaken by own writes are asked for again.
 const FRESH_ATTEMPTS: usize = 8;

@@ -97,6 +97,26 @@ fn without_a_cache_changes_are_seen_at_once() {
     assert_eq!(asked(&group, "GetAttr"), 10);
 }
 
+/// Where no name is kept, an open finds the file that has the name now, also if the one that had it is there under another.
+#[test]
+fn without_kept_names_an_open_finds_the_present_file() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let caching = Caching {
+        directories: Lifetime::fixed(Duration::ZERO),
+        ..Caching::default()
+    };
+    let (a, b) = (with(&group, 1, caching), group.mount(2));
+    fs::write(b.path("x"), b"one").unwrap();
+    assert_eq!(fs::read(a.path("x")).unwrap(), b"one");
+    fs::rename(b.path("x"), b.path("x~")).unwrap();
+    fs::write(b.path("x"), b"two").unwrap();
+    assert_eq!(fs::read(a.path("x")).unwrap(), b"two");
+    assert_eq!(fs::read(a.path("x~")).unwrap(), b"one");
+}
+
 /// Within its time nobody is asked twice; an open asks all the same, and sees what was closed elsewhere.
 #[test]
 fn attributes_are_kept_for_their_time() {
