@@ -160,6 +160,7 @@ judge_libnfs() {
         nfs-cat "$(url "$file")" | cmp - "$tree$file" || return
         files=$((files + 1))
     done < <(cd "$tree" && find . -type f | sed 's/^\.//' | sort)
-    nfs-cp kernel "$(url /src/prim/kernel)" > /dev/null && nfs-cp "$(url /src/prim/kernel)" back > /dev/null && cmp kernel back || return
+    rm -f back
+    nfs-cp kernel "$(url /src/prim/kernel)" > /dev/null && nfs-cp "$(url /src/prim/kernel)" "$work/back" > /dev/null && cmp kernel back || return
     echo "libnfs: $files files read, $(wc -l < libnfs.have) names listed, a file of $(stat -c %s kernel) bytes written and read"
 }

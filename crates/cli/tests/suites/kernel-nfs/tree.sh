@@ -1,5 +1,7 @@
 # Runs in the virtual machine, in an empty directory: the steps of the suite `tree`. What it prints must be the same wherever it runs.
 set -eu
+# What the compiler puts in for the time of the build.
+export SOURCE_DATE_EPOCH=1000000000
 
 # All that is there: kind, mode, links (of files), owner, size, what links say, and what is in files.
 tell() {
