@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use quorate_execution::graph::Conflicts;
 use quorate_files::Admission;
 use quorate_net::{Group, keys};
-use quorate_node::{Daemon, Options, Sealing, StoreOptions, Trust, Tuning, Verification};
+use quorate_node::{Daemon, Options, PATIENCE, Sealing, StoreOptions, Trust, Tuning, Verification};
 use quorate_wire::ReplicaId;
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +120,7 @@ pub fn run(spec: &str) -> Result<()> {
             ..Sealing::default()
         },
         store: StoreOptions::default(),
+        patience: PATIENCE,
         fault: spec.fault.map(|name| name.parse()).transpose()?,
     };
     let (volume, group) = (options.group.files(), options.group.clone());

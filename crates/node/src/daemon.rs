@@ -68,8 +68,8 @@ use store_thread::StoreThread;
 pub use verifier::Verification;
 use verifier::Verifiers;
 
-/// How long a request may wait before a replica asks for another primary.
-const TIMEOUT_MS: u64 = 2_500;
+/// How long a request may wait before a replica asks for another primary, at the most, where nothing else is said.
+pub const PATIENCE: Duration = Duration::from_millis(2_500);
 /// How far a primary's time may be from a backup's clock.
 const CLOCK_BOUND_MS: u64 = 10_000;
 
@@ -113,6 +113,8 @@ pub struct Options {
     pub sealing: Sealing,
     /// How much memory its store may take. Nor in this.
     pub store: StoreOptions,
+    /// How long a request may wait before this replica asks for another primary, at the most: where batches are quick it is less, down to a quarter of a second. Nor in this.
+    pub patience: Duration,
     /// How the replica is to misbehave. Only in a group that was made for demonstrations.
     pub fault: Option<Fault>,
 }
@@ -143,6 +145,7 @@ impl Options {
             verification: Verification::default(),
             sealing: Sealing::default(),
             store: StoreOptions::default(),
+            patience: PATIENCE,
             fault: None,
         }
     }
@@ -360,6 +363,7 @@ impl Daemon {
             verification,
             sealing,
             store,
+            patience,
             fault,
         } = options;
         let begin = core_thread::clock_start();
@@ -461,7 +465,7 @@ impl Daemon {
             keys: group.signing_keys(),
             clients: group.client_keys().collect(),
             guests: group.owner().is_some(),
-            timeout_ms: TIMEOUT_MS,
+            timeout_ms: patience.as_millis() as u64,
             clock_bound_ms: CLOCK_BOUND_MS,
             client_keys_last_ms: client_keys_last_ms(refresh),
             checkpoint_bytes: CHECKPOINT_BYTES,

@@ -13,7 +13,7 @@ pub mod daemon;
 pub mod wal;
 
 pub use daemon::{
-    Daemon, DaemonError, KeyHolder, Options, Stopper, StoreOptions, Trust, Verification,
+    Daemon, DaemonError, KeyHolder, Options, PATIENCE, Stopper, StoreOptions, Trust, Verification,
 };
 pub use quorate_agreement::Tuning;
 pub use quorate_net::{

@@ -159,6 +159,10 @@ pub struct Replica {
     /// replicas agree on, whatever this says.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::cache)]
     pub cache: u64,
+    /// Ask for another primary when a request has waited for so long, at the latest: a group whose batches are quick does so sooner, by what they took of late, down to 250 ms. For replicas
+    /// that are far apart; all of a group should have the same.
+    #[arg(long, value_name = "TIME", default_value = "2500ms", value_parser = time::patience)]
+    pub patience: Duration,
     /// Misbehave, for a demonstration. Refused unless the group was made by `quorate up`.
     #[arg(long, value_name = "KIND", hide = true)]
     pub fault: Option<Fault>,

@@ -21,6 +21,14 @@ pub fn refresh(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// How long a request may wait, such as `500ms` or `10s`: from 250 ms, which is as long as any patience is at the least, to a minute.
+pub fn patience(text: &str) -> Result<Duration, String> {
+    let ms = read(text, &[("ms", 1), ("s", 1_000)]);
+    let ms = ms.filter(|ms| (250..=60_000).contains(ms));
+    let ms = ms.ok_or("write it as 500ms or 10s; from 250ms to 60s")?;
+    Ok(Duration::from_millis(ms))
+}
+
 /// How often replicas recover, such as `90s`, `10m` or `2h`; or `off`.
 pub fn period(text: &str) -> Result<Period, String> {
     if text == "off" {
@@ -72,6 +80,21 @@ mod tests {
             "99999999999999999999s",
         ] {
             assert!(ms(text).is_err(), "{text}");
+        }
+    }
+
+    /// Patience is bounded on both sides.
+    #[test]
+    fn patience_has_bounds() {
+        assert_eq!(
+            patience("2500ms"),
+            Ok(quorate_node::PATIENCE),
+            "the default"
+        );
+        assert_eq!(patience("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(patience("60s"), Ok(Duration::from_secs(60)));
+        for text in ["249ms", "61s", "0", "2m", "2.5s", ""] {
+            assert!(patience(text).is_err(), "{text}");
         }
     }
 

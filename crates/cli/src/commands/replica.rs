@@ -146,6 +146,7 @@ fn serve<S: Service + Clone>(args: &Replica, group: Group, service: S) -> Result
         store: StoreOptions {
             cache_bytes: args.cache as usize,
         },
+        patience: args.patience,
         fault: args.fault,
     };
     let runtime = commands::runtime()?;
