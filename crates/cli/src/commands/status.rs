@@ -407,6 +407,15 @@ struct Kept {
     ended: AtomicBool,
 }
 
+/// The end of the thread that asks.
+struct Ends(Arc<Kept>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::Release);
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         self.kept.ended.store(true, Ordering::Release);
@@ -422,37 +431,30 @@ impl Watch {
 
     /// Starts to ask. `known`: what is known of the replicas' certificates, and where what is seen of them is noted.
     pub fn start(group: &Group, identity: &Identity, known: Option<Epochs>) -> io::Result<Watch> {
-        let mut links = ClientLinks::connect_with(group, identity, known)?;
-        let (kept, waker) = (Arc::<Kept>::default(), links.waker());
-        let (quorum, shared) = (group.quorum(), kept.clone());
-        std::thread::spawn(move || {
-            let question = Frame::encode(&ClientMessage::ReportPlease(1));
-            let mut due = now();
-            while !shared.ended.load(Ordering::Acquire) {
-                if due <= now() {
-                    due = now() + Watch::PERIOD;
-                    for id in quorum.replicas() {
-                        links.send(id, &question);
-                    }
-                }
-                links.flush();
-                let left = due.saturating_duration_since(now());
-                if let Err(e) = links.poll(Some(left)) {
-                    shared.ended.store(true, Ordering::Release);
-                    return tracing::error!("the replicas are not asked any more: {e}");
-                }
-                while let Some(event) = links.next_event() {
-                    if let ClientEvent::Message(id, ReplicaMessage::Report(report)) = event {
-                        let mut reports = shared.reports.lock().unwrap_or_else(|e| e.into_inner());
-                        reports.insert(id, (now(), *report));
-                    }
-                }
+        let links = ClientLinks::connect_with(group, identity, known)?;
+        let (quorum, waker) = (group.quorum(), links.waker());
+        Watch::begin(waker, move |kept| ask_on(links, quorum, kept))
+    }
+
+    /// Asks on a thread. However that ends, also by a panic, it is seen that nobody asks any more.
+    fn begin(
+        waker: Waker,
+        ask: impl FnOnce(&Kept) -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Watch> {
+        let kept = Arc::<Kept>::default();
+        let ends = Ends(kept.clone());
+        let thread = std::thread::Builder::new().name("watch".into());
+        thread.spawn(move || {
+            // All of it, so that it ends with this thread.
+            let ends = ends;
+            if let Err(e) = ask(&ends.0) {
+                tracing::error!("the replicas are not asked any more: {e}");
             }
-        });
+        })?;
         Ok(Watch { kept, waker })
     }
 
-    /// Whether nobody is asked any more, since the links have failed.
+    /// Whether nobody is asked any more, since the links have failed or the thread has panicked.
     pub fn has_ended(&self) -> bool {
         self.kept.ended.load(Ordering::Acquire)
     }
@@ -470,10 +472,64 @@ impl Watch {
     }
 }
 
+/// Asks until it is told to end.
+fn ask_on(mut links: ClientLinks, quorum: Quorum, kept: &Kept) -> io::Result<()> {
+    let question = Frame::encode(&ClientMessage::ReportPlease(1));
+    let mut due = now();
+    while !kept.ended.load(Ordering::Acquire) {
+        if due <= now() {
+            due = now() + Watch::PERIOD;
+            for id in quorum.replicas() {
+                links.send(id, &question);
+            }
+        }
+        links.flush();
+        let left = due.saturating_duration_since(now());
+        links.poll(Some(left))?;
+        while let Some(event) = links.next_event() {
+            if let ClientEvent::Message(id, ReplicaMessage::Report(report)) = event {
+                let mut reports = kept.reports.lock().unwrap_or_else(|e| e.into_inner());
+                reports.insert(id, (now(), *report));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use quorate_net::group::{Files, Purpose};
+    use quorate_wire::KeyPair;
+
     use super::*;
     use crate::supervision::window::tests::report;
+
+    /// Longer than a thread takes to end on any machine.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Who looks whether the replicas are still asked sees that too where the thread that asks has failed or panicked: a supervisor ends for that.
+    #[test]
+    fn a_watch_that_fails_has_ended() {
+        let key = KeyPair::from_seed(&[1; 32]);
+        let members = vec![("127.0.0.1:1".into(), key.public())];
+        let (files, purpose) = (Files::default(), Purpose::Service);
+        let group = Group::new("home", members, Vec::new(), files, purpose).unwrap();
+        let waker = || {
+            ClientLinks::connect(&group, &Identity::new(&key))
+                .unwrap()
+                .waker()
+        };
+        let fails = |_: &Kept| Err(io::Error::other("as the test wants it"));
+        let panics = |_: &Kept| panic!("as the test wants it");
+        let watches = [Watch::begin(waker(), fails), Watch::begin(waker(), panics)];
+        for watch in watches {
+            let (watch, began) = (watch.unwrap(), now());
+            while !watch.has_ended() {
+                assert!(began.elapsed() < PATIENCE, "it seems to ask for ever");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
 
     fn said(executed: u64, fault: &'static [u8]) -> Report {
         Report {
