@@ -61,7 +61,7 @@ pub use frame::Frame;
 pub use group::{Group, GroupError};
 pub use hub::Waker;
 pub use keys::{KeyError, generate};
-pub use listen::{ListenError, bind};
+pub use listen::{ListenError, bind, is_passing};
 pub use replica::{ConnectionId, Event, Limits, MAX_GUESTS, Origin, ReplicaLinks, Who};
 pub use sealers::Sealing;
 pub use tls::Identity;

@@ -1,4 +1,4 @@
-//! The address on which a replica listens.
+//! Listening: the address of a replica, and what accept(2) says.
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -46,4 +46,38 @@ pub fn bind(address: &str) -> Result<TcpListener, ListenError> {
             source,
         },
     })
+}
+
+/// Whether what accept(2) has said goes by: a connection that was gone before it was taken, its network's errors, which accept(2) gives as its own, too many open
+/// files, too little memory. Only a socket that can't be listened on does not. Who goes on waits a moment, since it may be said again at once.
+pub fn is_passing(e: &io::Error) -> bool {
+    const EBADF: i32 = 9;
+    const EINVAL: i32 = 22;
+    const ENOTSOCK: i32 = 88;
+    const EOPNOTSUPP: i32 = 95;
+    let is_final = |error| matches!(error, EBADF | EINVAL | ENOTSOCK | EOPNOTSUPP);
+    !e.raw_os_error().is_some_and(is_final)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What accept(2) says of one connection, or of a moment, ends nobody else's.
+    #[test]
+    fn only_a_socket_of_no_use_ends_a_server() {
+        // EPERM, EINTR, EAGAIN, ENOMEM, ENFILE, EMFILE, EPROTO, ENETDOWN, ENETUNREACH, ECONNABORTED, ENOBUFS, EHOSTUNREACH.
+        for number in [1, 4, 11, 12, 23, 24, 71, 100, 101, 103, 105, 113] {
+            assert!(
+                is_passing(&io::Error::from_raw_os_error(number)),
+                "{number}"
+            );
+        }
+        for number in [9, 22, 88, 95] {
+            assert!(
+                !is_passing(&io::Error::from_raw_os_error(number)),
+                "{number}"
+            );
+        }
+    }
 }

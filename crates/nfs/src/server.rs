@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use quorate_net::is_passing;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -136,17 +137,6 @@ async fn connections(
             drop(place);
         });
     }
-}
-
-/// What goes by: a connection that was gone before it was taken, its network's errors, which accept(2) gives as its own, too many open files, too little memory. Only a
-/// socket that can't be listened on does not.
-fn is_passing(e: &io::Error) -> bool {
-    const EBADF: i32 = 9;
-    const EINVAL: i32 = 22;
-    const ENOTSOCK: i32 = 88;
-    const EOPNOTSUPP: i32 = 95;
-    let is_final = |error| matches!(error, EBADF | EINVAL | ENOTSOCK | EOPNOTSUPP);
-    !e.raw_os_error().is_some_and(is_final)
 }
 
 /// Ends what a connection has begun, with it.
@@ -312,29 +302,6 @@ impl LogLimit {
         if !self.last.is_some_and(recent) {
             self.last = Some(now);
             say();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What accept(2) says of one connection, or of a moment, ends nobody else's.
-    #[test]
-    fn only_a_socket_of_no_use_ends_the_server() {
-        // EPERM, EINTR, EAGAIN, ENOMEM, ENFILE, EMFILE, EPROTO, ENETDOWN, ENETUNREACH, ECONNABORTED, ENOBUFS, EHOSTUNREACH.
-        for number in [1, 4, 11, 12, 23, 24, 71, 100, 101, 103, 105, 113] {
-            assert!(
-                is_passing(&io::Error::from_raw_os_error(number)),
-                "{number}"
-            );
-        }
-        for number in [9, 22, 88, 95] {
-            assert!(
-                !is_passing(&io::Error::from_raw_os_error(number)),
-                "{number}"
-            );
         }
     }
 }

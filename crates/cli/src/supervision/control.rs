@@ -2,12 +2,14 @@
 //! connection, a line of JSON; what comes back are lines of JSON, the last of which says how it ended.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::operators::{self, SocketFile};
 
@@ -18,6 +20,10 @@ const MAX_REQUEST: u64 = 4096;
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// Requests that may wait, and answers to one.
 const WAITING: usize = 16;
+/// How long a request may take to come.
+const REQUEST_TIME: Duration = Duration::from_secs(5);
+/// Before connections are taken again, where one could not be.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,8 +87,12 @@ impl Control {
         let (listener, file) = operators::listen(path, "operators talk to this process")?;
         let (sender, requests) = mpsc::channel(WAITING);
         tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, sender.clone()));
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => drop(tokio::spawn(serve(stream, sender.clone()))),
+                    // Mostly too many open files, of this moment.
+                    Err(_) => tokio::time::sleep(BREATH).await,
+                }
             }
         });
         Ok(Control {
@@ -103,9 +113,10 @@ impl Control {
 async fn serve(stream: UnixStream, sender: mpsc::Sender<(Request, mpsc::Sender<Answer>)>) {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    let read = BufReader::new(read.take(MAX_REQUEST))
-        .read_line(&mut line)
-        .await;
+    let mut read = BufReader::new(read.take(MAX_REQUEST));
+    let Ok(read) = timeout(REQUEST_TIME, read.read_line(&mut line)).await else {
+        return;
+    };
     let (answer, mut answers) = mpsc::channel(WAITING);
     match read.map(|_| serde_json::from_str(&line)) {
         Ok(Ok(request)) => {
@@ -160,4 +171,21 @@ pub async fn ask(
         }
     }
     anyhow::bail!("the supervisor has ended before it was done")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who connects and says nothing is let go, and keeps no file of the supervisor's open.
+    #[tokio::test]
+    async fn who_asks_nothing_is_let_go() {
+        const PATIENCE: Duration = Duration::from_secs(120);
+        let directory = tempfile::tempdir().unwrap();
+        let _control = Control::listen(directory.path()).unwrap();
+        let mut silent = UnixStream::connect(socket(directory.path())).await.unwrap();
+        let end = timeout(PATIENCE, silent.read_u8()).await;
+        let end = end.expect("it is kept").unwrap_err();
+        assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof);
+    }
 }

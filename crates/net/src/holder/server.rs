@@ -15,7 +15,11 @@ use super::talk::{Answer, Ask, Wanted, Whose};
 use super::{ANSWER_TIMEOUT, ASK_TIMEOUT, Vault, VaultError, read_whole};
 use crate::clock;
 use crate::group::Group;
+use crate::listen::is_passing;
 use crate::log_limit::LogLimit;
+
+/// Before connections are taken again, where one could not be.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// Why a key holder can't go on.
 #[derive(Debug, thiserror::Error)]
@@ -102,14 +106,19 @@ impl<V: Vault> Holder<V> {
     /// Answers for ever, one ask after the other.
     ///
     /// # Errors
-    /// When the key or its counter fails, or the socket; not where the disk refuses a write, such as when it is full. Whoever asks badly costs
-    /// at most a second.
+    /// When the key or its counter fails, or the socket; not where the disk refuses a write, such as when it is full, or there are no files to open for a
+    /// moment. Whoever asks badly costs at most a second.
     pub fn serve(mut self) -> Result<Infallible, HolderError> {
         loop {
             let (stream, _) = match self.listener.accept() {
                 Ok(accepted) => accepted,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(e) if is_passing(&e) => {
+                    if let Some(more) = self.log.pass() {
+                        tracing::warn!(more, "a connection can't be taken: {e}");
+                    }
+                    std::thread::sleep(BREATH);
+                    continue;
+                }
                 Err(source) => {
                     return Err(HolderError::Io {
                         path: self.path.clone(),

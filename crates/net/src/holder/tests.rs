@@ -1,8 +1,10 @@
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use quorate_wire::{Encode, EpochCertificate, KeyPair, PublicKey, ReplicaId};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::talk::{Ask, Wanted};
 use super::*;
@@ -299,4 +301,49 @@ fn only_a_socket_is_replaced() {
     fs::write(&path, "precious").unwrap();
     assert!(matches!(bind(), Err(HolderError::NotASocket(_))));
     assert_eq!(fs::read(&path).unwrap(), b"precious");
+}
+
+/// A test in a process of its own, since a limit is all of a process's: with this variable it is that process.
+const ALONE: &str = "QUORATE_TEST_ALONE";
+
+/// A key holder that may open no file for a moment, such as the one of a connection, goes on when it may again.
+#[test]
+fn a_moment_without_files_is_not_the_end() {
+    const NAME: &str = "holder::tests::a_moment_without_files_is_not_the_end";
+    if std::env::var_os(ALONE).is_some() {
+        return without_files();
+    }
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone
+        .args(["--exact", NAME, "--test-threads", "1"])
+        .env(ALONE, "1");
+    let output = alone.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+fn without_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = start(directory.path(), own_user());
+    let client = HolderClient::new(&socket, &group(), ME).unwrap();
+    let certify = || client.certify(key(100).public());
+    certify().unwrap();
+
+    // Who waits in accept(2) has the number of its next file already: it is to come there anew.
+    let waits = UnixStream::connect(&socket).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(3),
+        ..before
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    assert!(fs::File::open("/dev/null").is_err(), "the limit holds");
+    drop(waits);
+    // Time to see it: who is slower than that has not been asked, which is no failure.
+    std::thread::sleep(Duration::from_millis(500));
+    setrlimit(Resource::Nofile, before).unwrap();
+    certify().unwrap();
 }
