@@ -427,7 +427,8 @@ fn is_repeatable(action: &Action) -> bool {
         Action::Write(write) => matches!(write.place, Place::At(_)),
         Action::Create(create) => create.flags & flags::EXCLUSIVE == 0,
         Action::Make(_) => true,
-        Action::WithAttrs(with) => is_repeatable(&with.action),
+        // Done once, it has changed what the guard is compared with.
+        Action::WithAttrs(with) => with.guard.is_none() && is_repeatable(&with.action),
         Action::SetXattr(set) => set.mode == XattrMode::Set,
         // Of the rest, what changes nothing.
         other => other.is_read_only(),

@@ -32,6 +32,8 @@ pub struct Group {
     pub paused: Arc<AtomicBool>,
     /// While this is set, a write is executed after the next change of attributes.
     pub late_writes: Arc<AtomicBool>,
+    /// While this is set, answers are lost on their way.
+    pub answers_lost: Arc<AtomicBool>,
     /// How many sessions were closed by their clients.
     pub closed: Arc<AtomicU64>,
     /// How many operations were executed.
@@ -104,6 +106,7 @@ impl Group {
             ahead_ms: Arc::default(),
             paused: Arc::default(),
             late_writes: Arc::default(),
+            answers_lost: Arc::default(),
             closed: Arc::default(),
             executed: Arc::default(),
             kinds: Kinds::default(),
@@ -116,6 +119,7 @@ impl Group {
             ahead_ms: group.ahead_ms.clone(),
             paused: group.paused.clone(),
             late_writes: group.late_writes.clone(),
+            answers_lost: group.answers_lost.clone(),
             held: None,
             closed: group.closed.clone(),
             executed: group.executed.clone(),
@@ -192,6 +196,7 @@ struct Replica {
     ahead_ms: Arc<AtomicU64>,
     paused: Arc<AtomicBool>,
     late_writes: Arc<AtomicBool>,
+    answers_lost: Arc<AtomicBool>,
     held: Option<(ConnectionId, ClientMessage)>,
     closed: Arc<AtomicU64>,
     executed: Arc<AtomicU64>,
@@ -246,7 +251,8 @@ impl Replica {
                         let held = self.held.take_if(|_| sets);
                         for (from, message) in [(from, message)].into_iter().chain(held) {
                             let answer = self.answer(&mut executor, &mut state, from, message);
-                            if let Some(answer) = answer {
+                            let are_lost = self.answers_lost.load(Ordering::Acquire);
+                            if let Some(answer) = answer.filter(|_| !are_lost) {
                                 self.links.reply(from, &Frame::encode(&answer));
                             }
                         }
