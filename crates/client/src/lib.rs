@@ -13,5 +13,5 @@ pub mod session;
 pub mod volume;
 
 pub use let_in::LetIn;
-pub use session::{InlineSession, NoResult, Session, TimedCallError};
+pub use session::{InlineSession, NoResult, Session, SessionFailed, TimedCallError};
 pub use volume::{CallError, Spanning, Volume};

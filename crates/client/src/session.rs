@@ -9,6 +9,8 @@
 mod block;
 mod engine;
 mod inline;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use std::io;
@@ -18,10 +20,10 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_net::{ClientLinks, Group, Identity, Waker};
+use quorate_net::{ClientLinks, Group, Identity, Waker, threads};
 use quorate_wire::message::report::Report;
 use quorate_wire::{Digest, ReplicaId};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 pub(crate) use engine::random;
 use engine::{Engine, link_bit};
@@ -57,6 +59,12 @@ pub enum TimedCallError {
     #[error(transparent)]
     NoResult(#[from] NoResult),
 }
+
+/// Why a session's thread has ended though nobody has ended the session: a defect of this program, or something that the system does not give. All that is
+/// asked of the session from then on is [`NoResult::SessionLost`], and so it stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the session with the group has failed: {0}")]
+pub struct SessionFailed(String);
 
 /// A handle of a session; clones share it. The session's thread ends when the last one is dropped.
 #[derive(Clone, Debug)]
@@ -94,6 +102,15 @@ impl Drop for Gathering {
 struct Shared {
     generation: AtomicU64,
     links: AtomicU64,
+    failed: watch::Sender<Option<SessionFailed>>,
+}
+
+impl Shared {
+    fn fail(&self, why: String) {
+        let failed = SessionFailed(why);
+        tracing::error!("{failed}");
+        self.failed.send_replace(Some(failed));
+    }
 }
 
 impl Door {
@@ -133,15 +150,29 @@ impl Session {
         identity: &Identity,
         longest_result: usize,
     ) -> io::Result<Session> {
+        Session::driven_by(Driver::run, group, identity, longest_result)
+    }
+
+    /// The same, where the thread does this with its driver.
+    fn driven_by(
+        drive: impl FnOnce(Driver) -> io::Result<()> + Send + 'static,
+        group: &Group,
+        identity: &Identity,
+        longest_result: usize,
+    ) -> io::Result<Session> {
         let links = ClientLinks::connect(group, identity)?;
         // Bounded by `places`: a call waits for one of them before it asks.
         let (asks, receiver) = mpsc::channel();
         let (waker, shared) = (links.waker(), Arc::<Shared>::default());
         let engine = Engine::new(group, identity, links, longest_result);
         let driver = Driver::new(engine, receiver, shared.clone());
-        std::thread::Builder::new()
-            .name("session".into())
-            .spawn(move || driver.run())?;
+        let (of_panic, of_error) = (shared.clone(), shared.clone());
+        let died = move |panicked: threads::Panicked| of_panic.fail(panicked.to_string());
+        threads::spawn("session", died, move || {
+            if let Err(e) = drive(driver) {
+                of_error.fail(e.to_string());
+            }
+        })?;
         let door = Door {
             asks,
             waker,
@@ -264,6 +295,18 @@ impl Session {
     /// Rises with each session that was opened: 0 before the first. What was bound to an earlier session is gone.
     pub fn generation(&self) -> u64 {
         self.door.shared.generation.load(Ordering::Acquire)
+    }
+
+    /// Done when the session has failed, so that nothing that is asked of it will ever be answered; never where it does not, also when it is closed.
+    pub fn failed(&self) -> impl Future<Output = SessionFailed> + Send + use<> {
+        let mut failed = self.door.shared.failed.subscribe();
+        async move {
+            let failed = failed.wait_for(Option::is_some).await;
+            match failed.ok().and_then(|failed| failed.clone()) {
+                Some(failed) => failed,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     /// Closes the session at the group, so that its locks and handles end now and not with its lease. Calls fail from

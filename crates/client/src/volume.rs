@@ -23,7 +23,7 @@ use quorate_files::{Action, Answer, Attr, Errno, Handle, Ino, Nothing, Op, Outco
 use quorate_wire::Digest;
 
 use crate::let_in::LetIn;
-use crate::session::{Gathering, NoResult, Session};
+use crate::session::{Gathering, NoResult, Session, SessionFailed};
 
 /// How often an operation is sent again after a lost session.
 const ATTEMPTS: usize = 5;
@@ -57,6 +57,9 @@ pub enum XattrAnswer {
 /// An operation under way.
 pub type Calling<'a> = Pin<Box<dyn Future<Output = Called<Answer>> + Send + 'a>>;
 
+/// The end of a session that has failed: see [`Session::failed`].
+pub type Failing = Pin<Box<dyn Future<Output = SessionFailed> + Send>>;
+
 /// A volume that several groups keep together: which of them does what is its own business. Numbers of objects, and so handles, are the
 /// volume's, not a group's.
 pub trait Spanning: Debug + Send + Sync {
@@ -71,6 +74,9 @@ pub trait Spanning: Debug + Send + Sync {
 
     /// Closes all sessions.
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
+
+    /// Done when one of the sessions has [failed](Session::failed).
+    fn failed(&self) -> Failing;
 }
 
 /// A volume, through a session, or through several. Clones share it.
@@ -184,6 +190,14 @@ impl Volume {
         match &self.way {
             Way::Group(session) => session.close().await,
             Way::Groups(groups) => groups.close().await,
+        }
+    }
+
+    /// Done when the session, or one of them, has failed: see [`Session::failed`].
+    pub fn failed(&self) -> Failing {
+        match &self.way {
+            Way::Group(session) => Box::pin(session.failed()),
+            Way::Groups(groups) => groups.failed(),
         }
     }
 

@@ -170,12 +170,12 @@ impl ClientLinks {
         {
             let now = clock::now();
             self.end_formers(now);
-            self.dial(now)?;
+            self.dial(now);
         }
         Ok(())
     }
 
-    fn dial(&mut self, now: Instant) -> io::Result<()> {
+    fn dial(&mut self, now: Instant) {
         for at in 0..self.slots.len() {
             let slot = &mut self.slots[at];
             let (registry, scratch) = self.hub.parts();
@@ -183,10 +183,9 @@ impl ClientLinks {
                 .dialer
                 .advance(registry, now, scratch, &mut self.epochs)
             {
-                self.on_link(ReplicaId(at as u8), link, now)?;
+                self.on_link(ReplicaId(at as u8), link, now);
             }
         }
-        Ok(())
     }
 
     /// What happened, until this turn has no more. Each link gives up to 128 KiB in a turn.
@@ -227,11 +226,19 @@ impl ClientLinks {
         link.is_some_and(|link| self.hub.push(link, frame))
     }
 
-    fn on_link(&mut self, id: ReplicaId, link: Box<Link>, now: Instant) -> io::Result<()> {
+    fn on_link(&mut self, id: ReplicaId, link: Box<Link>, now: Instant) {
         let slot = &mut self.slots[usize::from(id.0)];
-        match link.mac_key() {
-            Ok(key) => {
-                let token = self.hub.insert(link, id, slot.source)?;
+        let key = link.mac_key();
+        let key = key.map_err(|e| format!("no key for MACs: {e}"));
+        // The system may have no room for it now: it is as a call that has failed.
+        let inserted = key.and_then(|key| {
+            let token = self.hub.insert(link, id, slot.source);
+            token
+                .map(|token| (token, key))
+                .map_err(|e| format!("a link can't be kept: {e}"))
+        });
+        match inserted {
+            Ok((token, key)) => {
                 if let Some(older) = slot.link.replace(token) {
                     let former = (older, now + FORMER_HEARD);
                     if let Some((oldest, _)) = slot.former.replace(former) {
@@ -241,12 +248,11 @@ impl ClientLinks {
                 slot.passed_on = (0, now);
                 self.told.push_back(ClientEvent::Up(id, key));
             }
-            Err(e) => {
-                tracing::warn!(replica = %id, "no key for MACs: {e}");
+            Err(why) => {
+                tracing::warn!(replica = %id, "{why}");
                 slot.dialer.ended(now);
             }
         }
-        Ok(())
     }
 
     /// A replica passes on the newest certificate of another one that it has seen. A link that rests on one that is void by that is a thief's: whoever has a
@@ -337,3 +343,6 @@ impl ClientLinks {
         self.told.push_back(ClientEvent::Down(id));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,12 +13,14 @@ mod names;
 mod numbers;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_client::volume::{Called, Calling};
+use quorate_client::volume::{Called, Calling, Failing};
 use quorate_client::{CallError, Session, Spanning, Volume};
 use quorate_files::answer::{Held, StatFs};
 use quorate_files::op::{GetXattr, Hold};
@@ -239,6 +241,15 @@ impl Spanning for Span {
 
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.end())
+    }
+
+    fn failed(&self) -> Failing {
+        let members = self.0.members.iter().flatten();
+        let mut failed: Vec<Failing> = members.map(|member| member.volume.failed()).collect();
+        Box::pin(poll_fn(move |context| {
+            let mut polled = failed.iter_mut().map(|it| it.as_mut().poll(context));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        }))
     }
 }
 

@@ -62,12 +62,13 @@ pub fn run(args: &Mount, verbose: u8) -> Result<()> {
             true => background::mounted(log.as_ref())?,
             false => say!("mounted {} at {}", group.name(), directory.display()),
         }
-        tokio::select! {
-            () = &mut stop => {}
-            () = commands::parent_gone(args.with_parent) => {}
-            () = ended(Some(&mounted)) => {}
-        }
-        finish(&mounted).await
+        let ended = tokio::select! {
+            () = &mut stop => Ok(()),
+            () = commands::parent_gone(args.with_parent) => Ok(()),
+            ended = ended(Some(&mounted)) => ended,
+        };
+        let finished = finish(&mounted).await;
+        ended.and(finished)
     })
 }
 
@@ -229,10 +230,16 @@ async fn sync(directory: &Path, time: Duration) -> bool {
 }
 
 /// Done when the mount has ended, whoever ended it.
-pub async fn ended(mounted: Option<&Mounted>) {
-    match mounted {
+///
+/// # Errors
+/// Where a session of its own has failed: the mount is there, and all that is asked of it fails.
+pub async fn ended(mounted: Option<&Mounted>) -> Result<()> {
+    let Some(mounted) = mounted else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
         // What was not written in time is told when the mount is finished.
-        Some(mounted) => drop(mounted.wait().await),
-        None => std::future::pending().await,
+        _ = mounted.wait() => Ok(()),
+        failed = mounted.failed() => Err(failed.into()),
     }
 }

@@ -64,6 +64,8 @@ pub fn run(args: &Nfs) -> Result<()> {
             served = serve(listener, front) => served.context("serving"),
             () = commands::asked_to_end() => Ok(()),
             () = commands::parent_gone(args.with_parent) => Ok(()),
+            // Every call would be answered with an error: better to be started anew.
+            failed = session.failed() => Err(failed.into()),
         };
         session.close().await;
         served

@@ -345,9 +345,11 @@ async fn serve(
     let ended = loop {
         tokio::select! {
             () = &mut stop => break Ok(()),
-            () = mount::ended(mounted.as_ref()) => {
-                display.event("the files were unmounted by somebody else, so the group is stopped too");
-                break Ok(());
+            ended = mount::ended(mounted.as_ref()) => {
+                if ended.is_ok() {
+                    display.event("the files were unmounted by somebody else, so the group is stopped too");
+                }
+                break ended;
             }
             (request, answers) = control.next() => {
                 let told = recoveries.request(&request, answers, &watch.reports(), &mut children);

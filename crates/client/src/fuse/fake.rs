@@ -15,7 +15,7 @@ use super::core::Core;
 use super::handles::OpenFile;
 use super::sample::attr;
 use super::shares::Start;
-use crate::volume::{CallError, Called, Calling, Spanning, Volume};
+use crate::volume::{CallError, Called, Calling, Failing, Spanning, Volume};
 
 #[derive(Debug)]
 pub(super) struct Fake {
@@ -83,6 +83,10 @@ impl Spanning for Fake {
 
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {})
+    }
+
+    fn failed(&self) -> Failing {
+        Box::pin(std::future::pending())
     }
 }
 

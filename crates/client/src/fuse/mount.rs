@@ -16,6 +16,7 @@ use super::caching::Caching;
 use super::core::Core;
 use super::front::Front;
 use super::shares::Start;
+use crate::session::SessionFailed;
 use crate::volume::Volume;
 
 /// How long the end of a mount waits for what is not written yet.
@@ -194,6 +195,18 @@ impl Mounted {
             Ok(())
         } else {
             Err(UnmountError::Unwritten)
+        }
+    }
+
+    /// Done when a session of the mount has failed: all that is asked of the mount fails from then on, and so it stays. Never else.
+    pub fn failed(&self) -> impl Future<Output = SessionFailed> + Send + use<> {
+        // Without the core, which ends with the mount.
+        let failed = self.core.upgrade().map(|core| core.volume.failed());
+        async move {
+            match failed {
+                Some(failed) => failed.await,
+                None => std::future::pending().await,
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The thread of a [`Session`](super::Session): brings callers and the engine together.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -90,14 +91,15 @@ impl Driver {
 
     /// Runs until nobody has a handle any more, or the session was closed. Who still waits then gets [`NoResult::SessionLost`],
     /// since their channels are dropped.
-    pub fn run(mut self) {
+    ///
+    /// # Errors
+    /// Those of the operating system, which are final.
+    pub fn run(mut self) -> io::Result<()> {
         while !self.ended {
             let timeout = self
                 .next_due()
                 .map(|due| due.saturating_duration_since(engine::now()));
-            if let Err(e) = self.engine.turn(timeout) {
-                return tracing::error!("the session ends: {e}");
-            }
+            self.engine.turn(timeout)?;
             self.take_asks();
             self.shared
                 .links
@@ -107,6 +109,7 @@ impl Driver {
             }
             self.on_time();
         }
+        Ok(())
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -73,12 +73,13 @@ pub fn run(args: &Mount) -> Result<()> {
                 directory.display()
             ),
         }
-        tokio::select! {
-            () = &mut stop => {}
-            () = commands::parent_gone(args.with_parent) => {}
-            () = ended(Some(&spanned.mounted)) => {}
-        }
-        spanned.finish().await
+        let ended = tokio::select! {
+            () = &mut stop => Ok(()),
+            () = commands::parent_gone(args.with_parent) => Ok(()),
+            ended = ended(Some(&spanned.mounted)) => ended,
+        };
+        let finished = spanned.finish().await;
+        ended.and(finished)
     })
 }
 

@@ -271,9 +271,11 @@ async fn run_on(
     loop {
         tokio::select! {
             () = &mut stop => return Ok(()),
-            () = mount::ended(spanned.map(|spanned| &spanned.mounted)) => {
-                display.event("the files were unmounted by somebody else, so the groups are stopped too");
-                return Ok(());
+            ended = mount::ended(spanned.map(|spanned| &spanned.mounted)) => {
+                if ended.is_ok() {
+                    display.event("the files were unmounted by somebody else, so the groups are stopped too");
+                }
+                return ended;
             }
             _ = period.tick() => display.status_of_all(members, directory),
         }

@@ -11,7 +11,7 @@ use super::super::caching::Caching;
 use super::super::core::Core;
 use super::super::owners::Acting;
 use super::super::shares::{Shares, Start};
-use crate::volume::{CallError, Calling, Spanning, Volume};
+use crate::volume::{CallError, Calling, Failing, Spanning, Volume};
 
 /// A group that has one entry of many in each page, until it refuses.
 #[derive(Debug, Default)]
@@ -51,6 +51,10 @@ impl Spanning for Fake {
 
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {})
+    }
+
+    fn failed(&self) -> Failing {
+        Box::pin(std::future::pending())
     }
 }
 

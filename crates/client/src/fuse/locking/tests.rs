@@ -12,7 +12,7 @@ use super::super::inode::{At, Origin};
 use super::super::sample::attr;
 use super::super::shares::Start;
 use super::*;
-use crate::volume::{Called, Calling, Spanning, Volume};
+use crate::volume::{Called, Calling, Failing, Spanning, Volume};
 
 const INO: Ino = Ino(1);
 
@@ -94,6 +94,10 @@ impl Spanning for Fake {
 
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async {})
+    }
+
+    fn failed(&self) -> Failing {
+        Box::pin(std::future::pending())
     }
 }
 
