@@ -12,9 +12,9 @@ mod listing;
 mod mount;
 mod names;
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,15 +22,17 @@ use quorate_client::{CallError, Volume};
 use quorate_files::answer::Version;
 use quorate_files::op::{Lookup, WithAttrs};
 use quorate_files::{Action, Answer, Attr, Ino, Stamp, Who};
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::call::{self, Call, Place};
 use crate::exports::{Export, Exports};
 use crate::handle::{HANDLE_BYTES, Named, Secrets};
-use crate::replays::{Begun, Replays, checksum};
+use crate::replays::{Begun, Replays, from_port, said};
 use crate::reply::{Reply, version};
 use crate::rpc::{Accepted, Credential, Head, accepted, denied, read_head};
 use crate::server::Answers;
+use crate::server::carrier::Carried;
 use crate::server::client::Peer;
 use crate::status::Status;
 use crate::xdr::Reader;
@@ -53,7 +55,7 @@ pub struct Settings {
     pub patience: Duration,
 }
 
-/// All that calls share. It knows nothing of connections.
+/// All that calls share. Of connections it knows only whether they are there.
 #[derive(Debug)]
 pub struct Front {
     volume: Volume,
@@ -63,6 +65,8 @@ pub struct Front {
     /// The root directories of exports, as they were found last.
     roots: Mutex<BTreeMap<u64, Ino>>,
     mounts: mount::Mounts,
+    /// From where there are connections whose clients may say more.
+    connected: Mutex<BTreeSet<SocketAddr>>,
 }
 
 /// Who calls.
@@ -159,6 +163,7 @@ impl Front {
             changes: Arc::new(Semaphore::new(CHANGES_BYTES)),
             roots: Mutex::default(),
             mounts: mount::Mounts::default(),
+            connected: Mutex::default(),
         }
     }
 
@@ -212,9 +217,15 @@ impl Front {
     ) -> Arc<[u8]> {
         let (procedure, xid) = (head.procedure, head.xid);
         let patience = self.settings.patience;
-        let sum = checksum(caller.peer, &ids(&caller.credential), procedure, &arguments);
+        let peer = caller.peer;
+        let said = said(peer, &ids(&caller.credential), procedure, &arguments);
+        let sum = from_port(said, peer.address.port());
         let come_again = || refusal(procedure, Status::Jukebox).into();
-        let wait = match self.replays.begin(sum, xid) {
+        // Who has not come over a connection that is known here is never taken for another one.
+        let has_ended = |from| self.is_connected(peer.address) && !self.is_connected(from);
+        let from = peer.address;
+        let begun = self.replays.begin_on_connection(said, from, xid, has_ended);
+        let wait = match begun {
             Begun::Full => return come_again(),
             Begun::Known(wait) => wait,
             Begun::New(work) => {
@@ -383,8 +394,18 @@ impl Front {
         Ok(ino)
     }
 
-    fn roots(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Ino>> {
+    fn roots(&self) -> MutexGuard<'_, BTreeMap<u64, Ino>> {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connected(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
+        self.connected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_connected(&self, from: SocketAddr) -> bool {
+        self.connected().contains(&from)
     }
 }
 
@@ -393,6 +414,15 @@ impl Answers for Front {
 
     fn admits(&self, address: IpAddr) -> bool {
         self.settings.exports.admit(address)
+    }
+
+    async fn carry(self: &Arc<Front>, stream: TcpStream, peer: SocketAddr) -> Carried {
+        self.connected().insert(peer);
+        Carried::from(stream)
+    }
+
+    fn left(&self, peer: Peer) {
+        self.connected().remove(&peer.address);
     }
 
     fn parse(&self, record: Bytes) -> Option<Parsed> {

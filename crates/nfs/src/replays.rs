@@ -7,10 +7,13 @@
 //! its place, and gets its reply.
 //!
 //! A call is known by its client's address and port, whether it came over TCP or UDP, its number, and a checksum of what it says. Linux comes back from the same
-//! port; who comes from another port is another client here, so that two clients with the same call are never taken for one.
+//! port; who comes from another port is another client here, so that two clients with the same call are never taken for one. But libraries come back from
+//! another port: a call that is still under way when its connection has ended, and comes again over another one by the same number from the same address, is that
+//! client's. (If it is not: nobody was told of the first, so it may be that it was never done, and that this one was.)
 //! All this is lost with the process: a call that is sent again to a new front is done again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,6 +46,8 @@ struct Slot {
     done: watch::Receiver<Done>,
     sent: Arc<AtomicBool>,
     overdue: bool,
+    /// What it says, whoever's it is from that address; where it is looked for so.
+    said: Option<Checksum>,
 }
 
 impl Slot {
@@ -61,6 +66,8 @@ impl Slot {
 struct Table {
     /// By what they say, then by number.
     calls: BTreeMap<(Checksum, u32), Slot>,
+    /// The same by what they say and by number, and from where each came last.
+    said: BTreeMap<(Checksum, u32), (Checksum, SocketAddr)>,
     /// In the order in which they came.
     order: VecDeque<(Instant, (Checksum, u32))>,
     under_way: usize,
@@ -100,18 +107,38 @@ pub struct Wait {
 
 /// What a client says: who it is, as whom it acts, and its call. Not the stamp in its credential, which may be another each time.
 pub fn checksum(peer: Peer, ids: &[u32], procedure: u32, arguments: &[u8]) -> Checksum {
+    from_port(said(peer, ids, procedure, arguments), peer.address.port())
+}
+
+/// The same of whatever port of its address, but for the ports that only a superuser has: what others ask may be refused.
+pub fn said(peer: Peer, ids: &[u32], procedure: u32, arguments: &[u8]) -> Checksum {
     let mut hasher = blake3::Hasher::new();
-    let address = peer.address.to_string();
+    let mut address = peer.address;
+    address.set_port(0);
+    let address = address.to_string();
     hasher.update(&(address.len() as u32).to_be_bytes());
     hasher.update(address.as_bytes());
     // UDP has ports of its own, with other clients.
-    hasher.update(&[u8::from(peer.is_datagram)]);
+    let is_low = peer.address.port() < 1024;
+    hasher.update(&[u8::from(peer.is_datagram), u8::from(is_low)]);
     hasher.update(&(ids.len() as u32).to_be_bytes());
     for id in ids {
         hasher.update(&id.to_be_bytes());
     }
     hasher.update(&procedure.to_be_bytes());
     hasher.update(arguments);
+    short(&hasher)
+}
+
+/// What [`checksum`] makes of what is said from a port.
+pub fn from_port(said: Checksum, port: u16) -> Checksum {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&said);
+    hasher.update(&port.to_be_bytes());
+    short(&hasher)
+}
+
+fn short(hasher: &blake3::Hasher) -> Checksum {
     let mut out = [0; 16];
     out.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     out
@@ -128,7 +155,31 @@ impl Replays {
         self.begin_at(sum, xid, now())
     }
 
+    /// The same of a call that came over a connection, from where it [`said`] so. One that is under way for a connection from another port that `has_ended` is
+    /// taken for the same one.
+    pub fn begin_on_connection(
+        &self,
+        said: Checksum,
+        from: SocketAddr,
+        xid: u32,
+        has_ended: impl Fn(SocketAddr) -> bool,
+    ) -> Begun {
+        let sum = from_port(said, from.port());
+        self.begin_as(sum, xid, now(), Some((said, from)), has_ended)
+    }
+
     fn begin_at(&self, sum: Checksum, xid: u32, now: Instant) -> Begun {
+        self.begin_as(sum, xid, now, None, |_| false)
+    }
+
+    fn begin_as(
+        &self,
+        sum: Checksum,
+        xid: u32,
+        now: Instant,
+        from: Option<(Checksum, SocketAddr)>,
+        has_ended: impl Fn(SocketAddr) -> bool,
+    ) -> Begun {
         let mut table = self.lock();
         table.forget(now);
         let key = (sum, xid);
@@ -141,23 +192,33 @@ impl Replays {
             })
         };
         match table.calls.get(&key) {
-            Some(slot) if slot.is_void() => drop(table.calls.remove(&key)),
+            Some(slot) if slot.is_void() => drop(table.remove(&key)),
             Some(slot) => return wait(slot),
             None => {}
         }
         if let Some(old) = table.overdue(sum, now)
-            && let Some(slot) = table.calls.remove(&old)
+            && let Some(slot) = table.remove(&old)
         {
             let begun = wait(&slot);
-            table.keep(key, (slot.done, slot.sent), now);
+            table.keep(key, (slot.done, slot.sent), from, now);
             return begun;
         }
-        if table.under_way >= MAX_UNDER_WAY || table.calls.len() >= MAX_CALLS {
+        if table.calls.len() >= MAX_CALLS {
+            return Begun::Full;
+        }
+        if let Some((said, _)) = from
+            && let Some(slot) = table.left(said, xid, has_ended)
+        {
+            let (begun, kept) = (wait(slot), (slot.done.clone(), slot.sent.clone()));
+            table.keep(key, kept, from, now);
+            return begun;
+        }
+        if table.under_way >= MAX_UNDER_WAY {
             return Begun::Full;
         }
         let (sender, done) = watch::channel(None);
         let sent = Arc::new(AtomicBool::new(false));
-        table.keep(key, (done, sent.clone()), now);
+        table.keep(key, (done, sent.clone()), from, now);
         table.under_way += 1;
         Begun::New(Work {
             table: self.clone(),
@@ -195,16 +256,46 @@ impl Table {
         &mut self,
         key: (Checksum, u32),
         (done, sent): (watch::Receiver<Done>, Arc<AtomicBool>),
+        from: Option<(Checksum, SocketAddr)>,
         now: Instant,
     ) {
+        let (sum, xid) = key;
+        if let Some((said, address)) = from {
+            self.said.insert((said, xid), (sum, address));
+        }
         let slot = Slot {
             since: now,
             done,
             sent,
             overdue: false,
+            said: from.map(|(said, _)| said),
         };
         self.calls.insert(key, slot);
         self.order.push_back((now, key));
+    }
+
+    fn remove(&mut self, key: &(Checksum, u32)) -> Option<Slot> {
+        let slot = self.calls.remove(key)?;
+        if let Some(said) = slot.said {
+            // Another one may say the same by now.
+            let own = |(sum, _): &(Checksum, SocketAddr)| *sum == key.0;
+            if self.said.get(&(said, key.1)).is_some_and(own) {
+                self.said.remove(&(said, key.1));
+            }
+        }
+        Some(slot)
+    }
+
+    /// A call that says this and is under way for a client whose connection has ended.
+    fn left(
+        &self,
+        said: Checksum,
+        xid: u32,
+        has_ended: impl Fn(SocketAddr) -> bool,
+    ) -> Option<&Slot> {
+        let (sum, from) = self.said.get(&(said, xid))?;
+        let slot = self.calls.get(&(*sum, xid))?;
+        (slot.is_under_way() && has_ended(*from)).then_some(slot)
     }
 
     /// Forgets what is old, and the oldest where there is much: of what is done.
@@ -226,7 +317,7 @@ impl Table {
                     slot.since = now;
                     self.order.push_back((now, key));
                 }
-                Some(_) => drop(self.calls.remove(&key)),
+                Some(_) => drop(self.remove(&key)),
                 // It goes on under another number.
                 None => {}
             }
@@ -343,6 +434,51 @@ mod tests {
         assert!(matches!(replays.begin_at(B, 2, later), Begun::New(_)));
     }
 
+    /// A call that comes again from another port, when the connection over which it came has ended, is the one that is under way: as often as that
+    /// happens. Not while that connection is there, nor when the call is done; and another number is another call.
+    #[tokio::test]
+    async fn who_comes_back_from_another_port_is_known() {
+        let replays = Replays::default();
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let begin = |port, xid, ended: &[u16]| {
+            let has_ended = |from: SocketAddr| ended.contains(&from.port());
+            replays.begin_on_connection(A, at(port), xid, has_ended)
+        };
+        let new = |begun| match begun {
+            Begun::New(work) => work,
+            other => panic!("{other:?}"),
+        };
+        let _other = new(begin(1, 1, &[]));
+        let work = new(begin(2, 1, &[]));
+        let again = known(begin(3, 1, &[2]));
+        let later = known(begin(4, 1, &[2, 3]));
+        drop(new(begin(5, 2, &[1, 2, 3, 4])));
+        assert_eq!(replays.under_way(), 2);
+        work.finish(vec![7]);
+        for wait in [again, later, known(begin(4, 1, &[]))] {
+            assert_eq!(reply(wait, LONG).await, Some(vec![7]));
+        }
+        drop(new(begin(6, 1, &[1, 2, 3, 4])));
+    }
+
+    /// A client has a port, and what is said from another one of its address is alike only where both are of the same kind.
+    #[test]
+    fn a_checksum_is_of_a_client() {
+        let peer = |port, is_datagram| Peer {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            is_datagram,
+        };
+        let (sum, said) = (
+            |peer| checksum(peer, &[1], 7, b"call"),
+            |peer| said(peer, &[1], 7, b"call"),
+        );
+        assert_eq!(sum(peer(2000, false)), sum(peer(2000, false)));
+        assert_ne!(sum(peer(2000, false)), sum(peer(2001, false)));
+        assert_eq!(said(peer(2000, false)), said(peer(2001, false)));
+        assert_ne!(said(peer(2000, false)), said(peer(2000, true)));
+        assert_ne!(said(peer(2000, false)), said(peer(1000, false)));
+    }
+
     /// Work that is given up leaves nobody waiting.
     #[tokio::test]
     async fn work_that_fails_is_told() {
@@ -402,6 +538,9 @@ mod tests {
             new(&replays, B, n).finish(vec![0]);
             assert!(replays.lock().calls.len() <= MAX_CALLS);
             assert!(replays.lock().order.len() <= 2 * MAX_CALLS);
+            let from = SocketAddr::from(([127, 0, 0, 1], n as u16));
+            drop(replays.begin_on_connection(B, from, n, |_| false));
+            assert!(replays.lock().said.len() <= MAX_CALLS);
         }
         assert!((0..10).all(|n| replays.wait(A, n).is_some()));
         let later = now() + REMEMBERED;

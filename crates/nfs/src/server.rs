@@ -51,6 +51,9 @@ pub trait Answers: Send + Sync + 'static {
         async { Carried::from(stream) }
     }
 
+    /// The client of a connection that was taken will say no more: it has closed it, or it has ended. Told once or twice.
+    fn left(&self, _peer: Peer) {}
+
     /// Sends a call on without waiting for anything, if that can be done: who gets its answer gives it to a ticket of the client. False: the call
     /// is read and answered as others are.
     fn pass(self: &Arc<Self>, _record: &[u8], _client: &Arc<Client>) -> bool {
@@ -131,8 +134,10 @@ async fn connections(
         let front = front.clone();
         connections.spawn(async move {
             tracing::debug!(%peer, "a client connected");
+            let ends = Ends(Arc::new(client), front.clone());
             let carried = front.carry(stream, peer).await;
-            let why = connection(carried, Arc::new(client), front).await;
+            let why = connection(carried, &ends.0, front).await;
+            drop(ends);
             tracing::debug!(%peer, "its connection ended: {why}");
             drop(place);
         });
@@ -140,16 +145,17 @@ async fn connections(
 }
 
 /// Ends what a connection has begun, with it.
-struct Ends(Arc<Client>);
+struct Ends<F: Answers>(Arc<Client>, Arc<F>);
 
-impl Drop for Ends {
+impl<F: Answers> Drop for Ends<F> {
     fn drop(&mut self) {
         self.0.end();
+        self.1.left(self.0.peer());
     }
 }
 
 /// Serves a connection, and says why it ended.
-async fn connection(carried: Carried, client: Arc<Client>, front: Arc<impl Answers>) -> String {
+async fn connection(carried: Carried, client: &Arc<Client>, front: Arc<impl Answers>) -> String {
     let Carried {
         stream,
         carrier,
@@ -158,7 +164,6 @@ async fn connection(carried: Carried, client: Arc<Client>, front: Arc<impl Answe
     // Replies are small and waited for.
     let _ = stream.set_nodelay(true);
     let (from, to) = stream.into_split();
-    let ends = Ends(client);
     let carrier = carrier.as_deref();
     // A carrier knows itself how long its client is silent: of most calls nothing is seen here.
     let idle = carrier.is_none().then_some(IDLE_TIME);
@@ -169,8 +174,8 @@ async fn connection(carried: Carried, client: Arc<Client>, front: Arc<impl Answe
         }
     };
     tokio::select! {
-        why = take(from, &ends.0, &front, idle, tally.as_deref()) => why,
-        why = give(to, &ends.0, carrier, tally.as_deref()) => why,
+        why = take(from, client, &front, idle, tally.as_deref()) => why,
+        why = give(to, client, carrier, tally.as_deref()) => why,
         why = carried => why,
     }
 }
@@ -237,6 +242,7 @@ async fn take(
         }
     }
     // The client has said all; it may wait for replies yet.
+    front.left(client.peer());
     client.sent().await;
     "the client ended it".into()
 }

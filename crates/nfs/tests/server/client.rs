@@ -1,8 +1,11 @@
 //! A client with another hand's encoding of the protocol, and fronts of a group in this process.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use nfs3_types::mount::{dirpath, mountres3};
 use nfs3_types::nfs3::*;
@@ -12,7 +15,7 @@ use nfs3_types::rpc::{
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use quorate_client::Volume;
 use quorate_files::Ino;
-use quorate_nfs::{Exports, Front, Secrets, Settings, serve};
+use quorate_nfs::{Answers, Carried, Exports, Front, Parsed, Peer, Secrets, Settings, serve};
 use quorate_wire::Digest;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -28,7 +31,44 @@ pub const OPEN: &str = "[[export]]\npath = \"/\"\nsecure = false\nsquash = \"no_
 /// A front that ends with the value.
 pub struct Server {
     pub address: SocketAddr,
+    /// From where clients were that have left.
+    pub left: mpsc::Receiver<SocketAddr>,
     task: AbortHandle,
+}
+
+/// A front that tells which clients have left.
+struct Watched {
+    front: Arc<Front>,
+    left: mpsc::Sender<SocketAddr>,
+}
+
+impl Answers for Watched {
+    type Call = Parsed;
+
+    fn admits(&self, address: IpAddr) -> bool {
+        self.front.admits(address)
+    }
+
+    async fn carry(self: &Arc<Self>, stream: tokio::net::TcpStream, peer: SocketAddr) -> Carried {
+        self.front.carry(stream, peer).await
+    }
+
+    fn left(&self, peer: Peer) {
+        self.front.left(peer);
+        let _ = self.left.send(peer.address);
+    }
+
+    fn parse(&self, record: Bytes) -> Option<Parsed> {
+        self.front.parse(record)
+    }
+
+    fn reply_bytes(&self, call: &Parsed) -> usize {
+        call.reply_bytes()
+    }
+
+    async fn answer(self: &Arc<Self>, peer: Peer, call: Parsed) -> Vec<u8> {
+        self.front.answer(peer, call).await
+    }
 }
 
 impl Drop for Server {
@@ -55,9 +95,17 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0");
         let listener = group.runtime.block_on(listener).unwrap();
         let address = listener.local_addr().unwrap();
-        let front = Front::new(volume(group), settings);
+        let (sender, left) = mpsc::channel();
+        let front = Watched {
+            front: Arc::new(Front::new(volume(group), settings)),
+            left: sender,
+        };
         let task = group.runtime.spawn(serve(listener, front)).abort_handle();
-        Server { address, task }
+        Server {
+            address,
+            left,
+            task,
+        }
     }
 
     pub fn open(group: &Group) -> Server {

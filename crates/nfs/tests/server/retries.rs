@@ -150,6 +150,55 @@ fn a_guard_is_not_asked_twice() {
     assert_eq!(client.getattr(&file).unwrap().mode, 0o640);
 }
 
+/// Has a client write to an empty file, which the group does and has its answer lost; then, once its connection has ended or as long as that is there, another
+/// one sends the same to the byte from another port. How long the file was before the second one's write, which is answered.
+fn length_before_a_second_write(has_left: bool) -> u64 {
+    const MAX_LOOKS: usize = 6_000;
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let group = Group::start();
+    let mut settings = settings(OPEN);
+    settings.patience = PATIENCE;
+    let server = Server::start(&group, settings);
+    let mut first = Client::connect(server.address, 0, 0);
+    let root = first.mount("/").unwrap();
+    let file = first.file(&root, b"f");
+    let sent = record(1000, NFS, 7, &first.auth, &write(&file, 0, b"text"));
+    group.kinds.take();
+    group.answers_lost.store(true, Ordering::Release);
+    first.stream.write_all(&sent).unwrap();
+    let is_done = |_| {
+        std::thread::sleep(Duration::from_millis(10));
+        group.kinds.take().contains_key("Write")
+    };
+    assert!((0..MAX_LOOKS).any(is_done), "it does not come to the group");
+    let from = first.stream.local_addr().unwrap();
+    let stays = (!has_left).then_some(first);
+    if has_left {
+        assert_eq!(server.left.recv_timeout(PATIENCE), Ok(from));
+    }
+    let mut second = Client::connect(server.address, 0, 0);
+    second.stream.write_all(&sent).unwrap();
+    group.answers_lost.store(false, Ordering::Release);
+    let (_, reply) = second.receive();
+    drop(stays);
+    match ok(Client::read::<WRITE3res>(&reply))
+        .unwrap()
+        .file_wcc
+        .before
+    {
+        Nfs3Option::Some(before) => before.size,
+        Nfs3Option::None => panic!("without attributes"),
+    }
+}
+
+/// Who comes back from another port, because its connection has ended, with a call that is at the group gets what becomes of that: a second one could be
+/// answered before the first is done. Two clients that are both there are two.
+#[test]
+fn a_call_that_comes_again_from_another_port_is_done_once() {
+    assert_eq!(length_before_a_second_write(true), 0);
+    assert_eq!(length_before_a_second_write(false), 4);
+}
+
 /// However much waits for a group that does not answer, every client is told so in time.
 #[test]
 fn what_waits_for_the_group_is_bounded() {
