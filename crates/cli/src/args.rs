@@ -98,7 +98,8 @@ pub struct Up {
     /// `quorate mount` mounts it once more on this machine: all listen on 127.0.0.1. Replicas don't recover on request then.
     #[arg(long, value_name = "N", value_parser = groups)]
     pub groups: Option<usize>,
-    /// Where keys, logs and state are kept [default: $XDG_DATA_HOME/quorate/local].
+    /// Where keys, logs and state are kept; made for this user alone, so that a mount for others is to be elsewhere [default:
+    /// $XDG_DATA_HOME/quorate/local].
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Where to mount; made if it is not there [default: `files` in the data directory].

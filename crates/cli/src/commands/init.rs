@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use quorate_net::group::{Files, Group, Protocol, Purpose};
 use quorate_net::holder::{CounterError, CounterFile};
-use quorate_net::{hex, keys};
+use quorate_net::{disk, hex, keys};
 use quorate_node::daemon::directory::make as make_directory;
 use quorate_wire::{IdentityKey, KeyPair, PublicKey};
 
@@ -209,7 +209,9 @@ pub fn create(
     };
     make(directory)?;
     for id in group.quorum().replicas() {
-        make(&paths::replica(directory, id.0))?;
+        let replica = paths::replica(directory, id.0);
+        disk::make_private_directory(&replica)
+            .with_context(|| format!("can't make {}", replica.display()))?;
     }
     if key_holders {
         for id in group.quorum().replicas() {
@@ -238,6 +240,7 @@ pub fn create(
 /// A member's key, and the file that it is in or will be.
 struct Key {
     file: PathBuf,
+        // Another user, the replica's, is to reach the key holder's socket in it.
     pair: KeyPair,
     is_new: bool,
 }

@@ -17,7 +17,8 @@ use quorate_node::{
 };
 use quorate_wire::ReplicaId;
 use quorate_wire::message::Report;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::fs::Mode;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior, umask};
 
 use crate::args::{ConflictsArg, Replica};
 use crate::supervision::{intended, tell};
@@ -56,6 +57,8 @@ fn run_to_end(args: &Replica) -> Result<()> {
     // What else runs as this user is not to have the keys in its memory, nor to make it do things.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("can't keep this process's memory from others")?;
+    // What it writes is no business of other users of this machine.
+    umask(Mode::from_raw_mode(0o077));
     // Each client has a link of its own, and guests have hundreds more.
     quorate_net::open_files::allow_many();
     let group = commands::with_routes(Group::load(&args.group)?, &args.route)?;

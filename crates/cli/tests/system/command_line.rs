@@ -71,6 +71,10 @@ fn keys_are_private() {
         let made = fs::metadata(place.path().join("group").join(key)).expect("a key file");
         assert_eq!(made.permissions().mode() & 0o7777, 0o600, "{key}");
     }
+    for replica in ["replica-0", "replica-3"] {
+        let made = fs::metadata(place.path().join("group").join(replica)).expect("a directory");
+        assert_eq!(made.permissions().mode() & 0o7777, 0o700, "{replica}");
+    }
 }
 
 /// Each mistake in files and options has its own message, which says what to do.
@@ -246,6 +250,10 @@ fn a_replica_that_has_lost_its_memory_is_not_new() {
     ];
     assert_said(&ends(&mut replica(group.directory(), 3)), 65, &words);
 }
+    // A mark that is damaged is that of no other group.
+    fs::write(own(2).join("group-id"), b"").expect("a mark");
+    let words = ["has no whole mark", "--lost-disk"];
+    assert_said(&ends(&mut replica(group.directory(), 2)), 65, &words);
 
 /// A group of one has nobody who knows what it has lost.
 #[test]

@@ -21,9 +21,14 @@ pub(super) const MARK: &str = "group-id";
 const NEW: &str = "new";
 
 /// What a directory's mark says.
-struct Mark {
-    is_ours: bool,
-    is_new: bool,
+enum Mark {
+    Missing,
+    /// It is there, and names no group: the disk has lost what it said.
+    Damaged,
+    Of {
+        is_ours: bool,
+        is_new: bool,
+    },
 }
 
 /// Makes the directory of a replica that has never run.
@@ -31,12 +36,13 @@ struct Mark {
 /// # Errors
 /// [`DaemonError::HasRun`] and [`DaemonError::OtherGroup`]: a replica has run there. Or those of the disk.
 pub fn make(data: &Path, group: &Group) -> Result<(), DaemonError> {
-    std::fs::create_dir_all(data).map_err(io(data))?;
+    disk::make_private_directory(data).map_err(io(data))?;
     match read(data, group)? {
         // Nothing can be lost where nothing has run: what is left of an attempt that failed is made anew.
-        None | Some(Mark { is_new: true, .. }) => write(data, group, true),
-        Some(Mark { is_ours: true, .. }) => Err(DaemonError::HasRun(data.into())),
-        Some(Mark { is_ours: false, .. }) => Err(DaemonError::OtherGroup(data.into())),
+        Mark::Missing | Mark::Of { is_new: true, .. } => write(data, group, true),
+        // A mark is written whole or not at all, so this one is older than the damage.
+        Mark::Damaged | Mark::Of { is_ours: true, .. } => Err(DaemonError::HasRun(data.into())),
+        Mark::Of { is_ours: false, .. } => Err(DaemonError::OtherGroup(data.into())),
     }
 }
 
@@ -45,11 +51,11 @@ pub fn make(data: &Path, group: &Group) -> Result<(), DaemonError> {
 /// # Errors
 /// [`DaemonError::NotLost`] and [`DaemonError::OtherGroup`]: it is there. Or those of the disk.
 pub(super) fn make_again(data: &Path, group: &Group) -> Result<(), DaemonError> {
-    std::fs::create_dir_all(data).map_err(io(data))?;
+    disk::make_private_directory(data).map_err(io(data))?;
     match read(data, group)? {
-        Some(Mark { is_ours: true, .. }) => Err(DaemonError::NotLost(data.into())),
-        Some(Mark { is_ours: false, .. }) => Err(DaemonError::OtherGroup(data.into())),
-        None => {
+        Mark::Of { is_ours: true, .. } => Err(DaemonError::NotLost(data.into())),
+        Mark::Of { is_ours: false, .. } => Err(DaemonError::OtherGroup(data.into())),
+        Mark::Missing | Mark::Damaged => {
             // A log without a mark is from who knows when.
             aside::drop_former_log(data)?;
             aside::forget_log(data)?;
@@ -64,7 +70,8 @@ pub(super) fn distrust(data: &Path, group: &Group) -> Result<Past, DaemonError> 
     if group.protocol().durability == Durability::Memory {
         return Err(DaemonError::Forgotten(data.into()));
     }
-    std::fs::create_dir_all(data).map_err(io(data))?;
+    disk::make_private_directory(data).map_err(io(data))?;
+    shut(data);
     ground::clear(data, None, Keep::All).map_err(io(data))?;
     write(data, group, false)?;
     Ok(Past::Distrusted)
@@ -86,12 +93,15 @@ pub(super) fn check(data: &Path, group: &Group) -> Result<Past, DaemonError> {
         what,
         tolerated: group.quorum().f(),
     };
-    let mark = read(data, group)?.ok_or_else(|| lost("mark (`group-id`)"))?;
-    if !mark.is_ours {
-        return Err(DaemonError::OtherGroup(data.into()));
-    }
-    if mark.is_new {
-        return Ok(Past::None);
+    match read(data, group)? {
+        Mark::Missing => return Err(lost("mark (`group-id`)")),
+        Mark::Damaged => return Err(lost("whole mark (`group-id`)")),
+        Mark::Of { is_ours: false, .. } => return Err(DaemonError::OtherGroup(data.into())),
+        Mark::Of { is_new: true, .. } => {
+            shut(data);
+            return Ok(Past::None);
+        }
+        Mark::Of { .. } => shut(data),
     }
     if group.protocol().durability == Durability::Memory {
         return Err(DaemonError::Forgotten(data.into()));
@@ -113,23 +123,42 @@ pub(super) fn check(data: &Path, group: &Group) -> Result<Past, DaemonError> {
 /// The log has its first record: from now on it must be there. To be called before anything is said to others that counts.
 pub(super) fn note_run(data: &Path, group: &Group) -> Result<(), DaemonError> {
     match read(data, group)? {
-        Some(Mark { is_new: false, .. }) => Ok(()),
+        Mark::Of { is_new: false, .. } => Ok(()),
         _ => write(data, group, false),
     }
 }
 
-fn read(data: &Path, group: &Group) -> Result<Option<Mark>, DaemonError> {
+fn read(data: &Path, group: &Group) -> Result<Mark, DaemonError> {
     let path = data.join(MARK);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Mark::Missing),
         Err(e) => return Err(io(&path)(e)),
     };
+    let text = String::from_utf8_lossy(&bytes);
     let mut lines = text.lines();
-    Ok(Some(Mark {
-        is_ours: lines.next() == Some(hex::encode(&group.id().0).as_str()),
+    let Some(id) = lines.next().and_then(hex::decode32) else {
+        return Ok(Mark::Damaged);
+    };
+    Ok(Mark::Of {
+        is_ours: id == group.id().0,
         is_new: lines.next() == Some(NEW),
-    }))
+    })
+}
+
+/// What people have stored is no business of other users of the machine. Directories were made open to them once.
+fn shut(data: &Path) {
+    match disk::shut_directory(data) {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            "{} was open to other users of this machine; from now on it is this replica's user's alone",
+            data.display()
+        ),
+        Err(e) => tracing::warn!(
+            "{} is open to other users of this machine, and can't be shut to them: {e}",
+            data.display()
+        ),
+    }
 }
 
 fn write(data: &Path, group: &Group, new: bool) -> Result<(), DaemonError> {
@@ -229,5 +258,49 @@ mod tests {
             make(data, &other),
             Err(DaemonError::OtherGroup(_))
         ));
+    }
+
+    /// A mark that names no group any more is lost, and not another group's; nor is it that of a replica that has never run.
+    #[test]
+    fn a_damaged_mark_is_lost() {
+        let id = hex::encode(&group("ours").id().0);
+        for left in [&b""[..], &[0; 65], &id.as_bytes()[..63], &[0xff; 64]] {
+            let place = tempfile::tempdir().unwrap();
+            let (data, ours) = (place.path(), group("ours"));
+            make(data, &ours).unwrap();
+            note_run(data, &ours).unwrap();
+            std::fs::write(data.join(MARK), left).unwrap();
+            assert!(matches!(check(data, &ours), Err(DaemonError::Lost { .. })));
+            assert!(matches!(make(data, &ours), Err(DaemonError::HasRun(_))));
+            make_again(data, &ours).unwrap();
+            assert_eq!(check(data, &ours).unwrap(), Past::Lost);
+        }
+    }
+
+    /// What a replica keeps is its user's alone, whichever way its directory comes to be; one that was open is shut when the replica starts.
+    #[test]
+    fn a_directory_is_its_users_alone() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        let mode = |data: &Path| std::fs::metadata(data).unwrap().mode() & 0o777;
+        let ours = group("ours");
+        let ways: [&dyn Fn(&Path); 3] = [
+            &|data| make(data, &ours).unwrap(),
+            &|data| make_again(data, &ours).unwrap(),
+            &|data| assert_eq!(distrust(data, &ours).unwrap(), Past::Distrusted),
+        ];
+        for way in ways {
+            let place = tempfile::tempdir().unwrap();
+            let data = &place.path().join("replica-0");
+            way(data);
+            assert_eq!(mode(data), 0o700);
+            let open = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(data, open.clone()).unwrap();
+            check(data, &ours).unwrap();
+            assert_eq!(mode(data), 0o700);
+            std::fs::set_permissions(data, open).unwrap();
+            distrust(data, &ours).unwrap();
+            assert_eq!(mode(data), 0o700);
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use quorate_net::disk;
 
 /// The name of the lock's file in the data directory.
 const NAME: &str = "up.lock";
@@ -26,7 +27,7 @@ impl Lock {
 
     /// Takes the lock, or says who has it. The file tells others about this process and its mount.
     pub fn take(data: &Path, mount: Option<&Path>) -> Result<Lock> {
-        std::fs::create_dir_all(data)
+        disk::make_private_directory(data)
             .with_context(|| format!("can't make the directory {}", data.display()))?;
         let path = data.join(NAME);
         let write = || format!("can't write {}", path.display());
