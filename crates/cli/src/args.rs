@@ -34,6 +34,9 @@ pub use time::Period;
 ///
 /// To try it on this machine: `quorate up`. In earnest: `quorate init` once, then `quorate replica` on each server
 /// and `quorate mount` on each client.
+///
+/// Results go to standard output. A command whose results can't be written, as on a full disk, says so and ends with exit code 74; where whoever
+/// read them has gone it ends as it would have.
 #[derive(Debug, Parser)]
 #[command(name = "quorate", version = quorate_bench::report::VERSION, max_term_width = 100)]
 pub struct Args {
@@ -407,7 +410,8 @@ pub struct Umount {
 ///
 /// Each replica speaks for itself, so compare: correct ones agree on view, stable checkpoint and its root. Where a supervisor of theirs runs on
 /// this machine, it says how long an attacker has at most to take more than f of them (the window of vulnerability), or why that can't be said.
-/// Exit code: 0 all replicas answer and agree, 1 the group works but is not whole, 2 the group does not work.
+/// Exit code: 0 all replicas answer and agree, 1 the group works but is not whole, or a supervisor that was named does not answer, 2 the group does
+/// not work, or could not be asked.
 #[derive(Debug, ClapArgs)]
 pub struct Status {
     /// The group file [default: that of `quorate up`].

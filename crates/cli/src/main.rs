@@ -33,6 +33,10 @@ fn main() -> ExitCode {
     }
     let args = args();
     start_logging(args.verbose);
+    words::ended(run(args))
+}
+
+fn run(args: Args) -> ExitCode {
     let verbose = args.verbose;
     let result = match args.command {
         Command::Up(args) => commands::up::run(&args),

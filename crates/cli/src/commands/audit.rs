@@ -1,6 +1,6 @@
 //! `quorate audit`: the audit log, had from the group and checked; and an export of it, checked by itself.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -91,22 +91,24 @@ pub fn run(args: &Audit) -> Result<()> {
         }
     })?;
     let (head, untold) = last;
-    let mut out = std::io::stdout().lock();
     if !args.json {
-        writeln!(
-            out,
+        tell!(
             "{:>6}  {:19}  {:SHORT$}  {:12}  {:>8}  DECISION",
-            "ROW", "TIME", "WHO", "WHAT", "OBJECT"
-        )?;
+            "ROW",
+            "TIME",
+            "WHO",
+            "WHAT",
+            "OBJECT"
+        );
     }
     for row in &rows {
         match args.json {
-            true => writeln!(out, "{}", row_json(row))?,
-            false => writeln!(out, "{}", row_text(row))?,
+            true => tell!("{}", row_json(row)),
+            false => tell!("{}", row_text(row)),
         }
     }
     if args.json {
-        writeln!(out, "{}", json!({ "head": head.to_string() }))?;
+        tell!("{}", json!({ "head": head.to_string() }));
     }
     if untold > 0 {
         say!(
@@ -130,9 +132,9 @@ fn verify(args: &AuditVerify) -> Result<()> {
     let head = seen.end(args.head).with_context(file)?;
     match &seen.rows {
         Some((first, last)) => {
-            println!("rows {} to {} are bound, head {head}", first, last.sequence)
+            tell!("rows {} to {} are bound, head {head}", first, last.sequence)
         }
-        None => println!("no rows, head {head}"),
+        None => tell!("no rows, head {head}"),
     }
     Ok(())
 }

@@ -258,7 +258,7 @@ fn show(
             plot.title.push_str(" - incomplete");
         }
     }
-    println!(
+    tell!(
         "Quorate {}, {} processors ({}), Linux {}, load average before {}, {} s each\n",
         VERSION,
         machine.processors,
@@ -268,14 +268,14 @@ fn show(
         machine.seconds
     );
     if !machine.optimised {
-        println!(
+        tell!(
             "Built without optimisations (`cargo build --release` has them): the figures mean nothing.\n"
         );
     }
     if let Some(why) = &machine.cut_short {
-        println!("INCOMPLETE: {why}. Medians are over the rounds that were measured.\n");
+        tell!("INCOMPLETE: {why}. Medians are over the rounds that were measured.\n");
     }
-    tables.iter().for_each(|table| println!("{table}"));
+    tables.iter().for_each(|table| tell!("{table}"));
     // The figures are shown by now, whatever becomes of the files.
     save(args, report, &plots).and(ended)
 }

@@ -80,9 +80,9 @@ pub fn read(file: &Path) -> Result<Armoured> {
 fn show(args: &Show) -> Result<bool> {
     let read = read(&args.file)?;
     if args.json {
-        println!("{}", as_json(&read));
+        tell!("{}", as_json(&read));
     } else {
-        print!("{}", armour::summary(&read.chain));
+        words::put(&armour::summary(&read.chain));
     }
     Ok(read.summary != Summary::Untrue)
 }
@@ -119,9 +119,9 @@ fn verify(args: &Verify) -> Result<bool> {
         let mut out = as_json(&read);
         out["holds"] = json!(judged.is_ok());
         out["reason"] = json!(judged.err().map(|why| why.to_string()));
-        println!("{out}");
+        tell!("{out}");
     } else {
-        println!("{}", verdict(&judged, read.summary));
+        tell!("{}", verdict(&judged, read.summary));
     }
     Ok(holds)
 }

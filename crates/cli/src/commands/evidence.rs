@@ -114,11 +114,11 @@ fn list(args: &args::EvidenceList) -> Result<ExitCode> {
         if args.json {
             all.push(line_json(&path, judged));
         } else {
-            println!("{}: {}", path.display(), line(judged));
+            tell!("{}: {}", path.display(), line(judged));
         }
     }
     if args.json {
-        println!("{}", json!({ "group": group.name(), "evidence": all }));
+        tell!("{}", json!({ "group": group.name(), "evidence": all }));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -171,12 +171,12 @@ fn show(args: &args::EvidenceFile) -> Result<ExitCode> {
     let (first, second) = statements(&kept.evidence);
     if args.json {
         let group = kept.group.to_string();
-        println!(
+        tell!(
             "{}",
             json!({ "group": group, "statements": [first, second] })
         );
     } else {
-        println!("group {}\none: {first}\nthe other: {second}", kept.group);
+        tell!("group {}\none: {first}\nthe other: {second}", kept.group);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -233,9 +233,9 @@ fn verify(args: &args::EvidenceFile) -> Result<ExitCode> {
     if args.json {
         let mut out = line_json(&args.file, Ok((subject, verdict)));
         out["group"] = json!(kept.group.to_string());
-        println!("{out}");
+        tell!("{out}");
     } else {
-        println!("{}", line(Ok((subject, verdict))));
+        tell!("{}", line(Ok((subject, verdict))));
     }
     let proved = matches!(verdict, Verdict::Convicts);
     Ok(ExitCode::from(u8::from(!proved)))

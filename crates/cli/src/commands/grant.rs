@@ -15,7 +15,7 @@ use super::credential;
 use super::revocations;
 use super::sharing::ask_within;
 use crate::args::{Delegate, Grant, Link};
-use crate::paths;
+use crate::{paths, words};
 
 /// How many seconds ago a credential begins that is to hold at once: it is used on machines whose clocks are behind this one's.
 const DATED_BACK: u64 = 60;
@@ -277,7 +277,7 @@ fn terms(link: &Link, scope: Scope, rights: Rights, window: Window) -> Result<Te
 }
 
 fn say(chain: &Chain) {
-    print!("{}", armour::write(chain));
+    words::put(&armour::write(chain));
 }
 
 /// What a path on a mount is to credentials.

@@ -52,23 +52,30 @@ pub fn run(args: &Init) -> Result<()> {
         },
         &identities,
     )?;
-    println!(
+    tell!(
         "Made a group of {} in {}.",
         args.replicas.len(),
         directory.display()
     );
-    println!("On each server N, with group.toml and the directory replica-N:");
-    println!("                   quorate replica --id N --group group.toml");
-    if !args.no_key_holders {
-        println!("and, as another user, with group.toml and the directory holder-N:");
-        println!("                   quorate keyholder --id N --group group.toml --user USER");
+    tell!("On each server N, with group.toml and the directory replica-N:");
+    if args.no_key_holders {
+        tell!("                   quorate replica --id N --group group.toml");
+    } else {
+        tell!("                   quorate replica --id N --group group.toml --key-holder SOCKET");
+        tell!("and, as another user, with group.toml and the directory holder-N:");
+        tell!(
+            "                   quorate keyholder --id N --group group.toml --user USER --socket SOCKET"
+        );
+        tell!(
+            "where USER is the replica's, and SOCKET such as /run/quorate-N/socket: where both may get at it."
+        );
     }
     match args.coordinator {
-        true => println!(
+        true => tell!(
             "In each router's configuration: [coordinator] group = \"group.toml\", key = \"client.key\""
         ),
         false => {
-            println!("On each client:    quorate mount group.toml DIR --key client.key");
+            tell!("On each client:    quorate mount group.toml DIR --key client.key");
         }
     }
     Ok(())

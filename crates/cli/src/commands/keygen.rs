@@ -11,12 +11,12 @@ pub fn run(args: &Keygen) -> Result<()> {
     let public = key.public().to_string();
     if args.json {
         let file = args.file.display().to_string();
-        println!(
+        tell!(
             "{}",
             serde_json::json!({ "file": file, "public_key": public })
         );
     } else {
-        println!("{public}");
+        tell!("{public}");
         say!(
             "The secret half is in {}: keep it to yourself.",
             args.file.display()

@@ -61,7 +61,7 @@ pub fn run(args: &Keyholder) -> Result<()> {
 
 fn enroll(tcti: &str, path: &Path) -> Result<()> {
     let key = tpm::enroll(tcti, path)?;
-    println!("{key}");
+    tell!("{key}");
     say!(
         "{} says which key of the TPM it is; it is for the key holder's user alone. Make the group with:\n\
          quorate init --identity N={key} ...",

@@ -12,7 +12,7 @@ pub fn run(args: &Programs) -> Result<()> {
         false => args.files.clone(),
     };
     for file in files {
-        println!("{}  {}", digest(&file)?, file.display());
+        tell!("{}  {}", digest(&file)?, file.display());
     }
     Ok(())
 }

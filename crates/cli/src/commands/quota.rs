@@ -1,6 +1,5 @@
 //! `quorate quota`.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -162,7 +161,7 @@ fn set(args: &QuotaSet) -> Result<()> {
         asked.of(dir).await
     })?;
     if let Some(row) = counted {
-        println!("{}", text(&row, &args.directory.display().to_string()));
+        tell!("{}", text(&row, &args.directory.display().to_string()));
     }
     Ok(())
 }
@@ -185,14 +184,14 @@ fn show(args: &QuotaShow) -> Result<ExitCode> {
     })?;
     let Some(row) = found else {
         match args.json {
-            true => println!("null"),
-            false => println!("{} counts under no quota", args.path.display()),
+            true => tell!("null"),
+            false => tell!("{} counts under no quota", args.path.display()),
         }
         return Ok(ExitCode::FAILURE);
     };
     match args.json {
-        true => println!("{}", as_json(&row)),
-        false => println!("{}", text(&row, &name(&row))),
+        true => tell!("{}", as_json(&row)),
+        false => tell!("{}", text(&row, &name(&row))),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -210,11 +209,10 @@ fn list(args: &QuotaList) -> Result<()> {
             }
         }
     })?;
-    let mut out = std::io::stdout().lock();
     for row in &rows {
         match args.json {
-            true => writeln!(out, "{}", as_json(row))?,
-            false => writeln!(out, "{}", text(row, &name(row)))?,
+            true => tell!("{}", as_json(row)),
+            false => tell!("{}", text(row, &name(row))),
         }
     }
     Ok(())

@@ -26,8 +26,8 @@ pub fn run(args: &Recover) -> Result<()> {
     line.finish_and_clear();
     let ended = ended?;
     match args.json {
-        true => println!("{ended}"),
-        false => println!("{}", ended["text"].as_str().unwrap_or_default()),
+        true => tell!("{ended}"),
+        false => tell!("{}", ended["text"].as_str().unwrap_or_default()),
     }
     Ok(())
 }
@@ -44,8 +44,8 @@ pub fn schedule(args: &ScheduleArgs) -> Result<()> {
     };
     let schedule = commands::runtime()?.block_on(ask(&directory, &request, |_| {}))?;
     match args.json {
-        true => println!("{schedule}"),
-        false => lines(&schedule).iter().for_each(|line| println!("{line}")),
+        true => tell!("{schedule}"),
+        false => lines(&schedule).iter().for_each(|line| tell!("{line}")),
     }
     Ok(())
 }

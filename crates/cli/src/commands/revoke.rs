@@ -82,7 +82,7 @@ pub fn run(args: &Revoke) -> Result<()> {
             bring_own(volume, by.as_ref()).await?;
             revocations::end(volume, what, under.or(args.under)).await
         })?;
-        println!(
+        tell!(
             "the revocation is ended: what it took back holds when it is brought, as a mount does when it begins"
         );
         return Ok(());
@@ -106,10 +106,10 @@ pub fn run(args: &Revoke) -> Result<()> {
         Ok(hits)
     })?;
     match hits.map(|hits| hits.in_force) {
-        Some(1) => println!("revoked: one credential that the group has"),
-        Some(0) => println!("revoked: no credential that the group has, but what is brought later"),
-        Some(count) => println!("revoked: {count} credentials that the group has"),
-        None => println!("revoked"),
+        Some(1) => tell!("revoked: one credential that the group has"),
+        Some(0) => tell!("revoked: no credential that the group has, but what is brought later"),
+        Some(count) => tell!("revoked: {count} credentials that the group has"),
+        None => tell!("revoked"),
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `quorate shares`, and how all commands about what is shared come to the group.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -192,26 +191,28 @@ pub fn shares(args: &Shares) -> Result<()> {
         };
         Ok((grants, taken_back))
     })?;
-    let mut out = std::io::stdout().lock();
     if !args.json {
-        writeln!(
-            out,
+        tell!(
             "{:SHORT$}  {:>8}  {:5}  {:19}  {:12}  WHERE: MAY",
-            "WHO", "OBJECT", "BELOW", "UNTIL", "STATE"
-        )?;
+            "WHO",
+            "OBJECT",
+            "BELOW",
+            "UNTIL",
+            "STATE"
+        );
     }
     let now = credential::now();
     for kept in &grants {
         let chain = read_kept(kept)?;
         match args.json {
-            true => writeln!(out, "{}", share_json(kept, &chain, now))?,
-            false => writeln!(out, "{}", share_row(kept, &chain, now)?)?,
+            true => tell!("{}", share_json(kept, &chain, now)),
+            false => tell!("{}", share_row(kept, &chain, now)?),
         }
     }
     for kept in &taken_back {
         match args.json {
-            true => writeln!(out, "{}", revocations::row_json(kept))?,
-            false => writeln!(out, "{}", revocations::row(kept))?,
+            true => tell!("{}", revocations::row_json(kept)),
+            false => tell!("{}", revocations::row(kept)),
         }
     }
     Ok(())

@@ -31,26 +31,29 @@ pub fn run(args: &Status) -> ExitCode {
         Ok((group, reports, recoveries)) => {
             let whole = Health::judge(group.quorum(), &reports);
             if args.json {
-                println!("{}", to_json(&group, &reports, whole, &recoveries));
+                tell!("{}", to_json(&group, &reports, whole, &recoveries));
             } else if args.prometheus {
                 let now = supervision::now_ms();
-                print!(
-                    "{}",
-                    prometheus::text(&group, &reports, whole, &recoveries, now)
-                );
+                words::put(&prometheus::text(&group, &reports, whole, &recoveries, now));
             } else {
                 print(&group, &reports, whole);
                 for line in recoveries.lines(group.quorum()) {
-                    println!("{line}");
+                    tell!("{line}");
                 }
             }
-            ExitCode::from(whole as u8)
+            exit_code(whole, &recoveries)
         }
         Err(e) => {
             say!("quorate: {}", words::of(&e));
             ExitCode::from(2)
         }
     }
+}
+
+/// A supervisor that was named and does not answer says nothing of the group, and is to be noticed.
+fn exit_code(whole: Health, recoveries: &Recoveries) -> ExitCode {
+    let least = u8::from(recoveries.away() > 0);
+    ExitCode::from(least.max(whole as u8))
 }
 
 fn ask(args: &Status) -> Result<(Group, Reports, Recoveries)> {
@@ -68,7 +71,7 @@ fn ask(args: &Status) -> Result<(Group, Reports, Recoveries)> {
     let timeout = Duration::from_millis(args.timeout_ms);
     let reports = collect(&group, &identity, timeout).context("connecting to the group")?;
     let beside = paths::beside(&file);
-    let recoveries = Recoveries::ask(group.quorum(), &beside, &args.supervisor, timeout)?;
+    let recoveries = Recoveries::ask(group.quorum(), &beside, &args.supervisor, timeout);
     Ok((group, reports, recoveries))
 }
 
@@ -269,7 +272,7 @@ fn note(report: &Report, quorum: Quorum, reports: &Reports) -> String {
 
 fn print(group: &Group, reports: &Reports, whole: Health) {
     let quorum = group.quorum();
-    println!(
+    tell!(
         "group {}: {} ({} of {} replicas answer; {} may be faulty)",
         group.name(),
         whole.name(),
@@ -277,15 +280,22 @@ fn print(group: &Group, reports: &Reports, whole: Health) {
         quorum.n(),
         quorum.f()
     );
-    println!(
+    tell!(
         "{:<8} {:>6} {:>10} {:>6} {:>10} {:<10} {:>6} {:>8}  notes",
-        "replica", "view", "executed", "lag", "stable", "root", "links", "clients"
+        "replica",
+        "view",
+        "executed",
+        "lag",
+        "stable",
+        "root",
+        "links",
+        "clients"
     );
     let newest = newest(quorum, reports);
     for id in quorum.replicas() {
         let Some(r) = reports.get(&id) else {
             let address = group.replica(id).map_or("", |entry| entry.address.as_str());
-            println!("{id:<8} does not answer at {address}");
+            tell!("{id:<8} does not answer at {address}");
             continue;
         };
         let primary = if quorum.primary(r.view) == id {
@@ -293,7 +303,7 @@ fn print(group: &Group, reports: &Reports, whole: Health) {
         } else {
             ""
         };
-        println!(
+        tell!(
             "{:<8} {:>6} {:>10} {:>6} {:>10} {:<10} {:>6} {:>8}  {}",
             format!("{id}{primary}"),
             r.view.0,
@@ -310,9 +320,7 @@ fn print(group: &Group, reports: &Reports, whole: Health) {
             note(r, quorum, reports)
         );
     }
-    println!(
-        "* primary; executed and stable count batches; root is the state's digest at `stable`"
-    );
+    tell!("* primary; executed and stable count batches; root is the state's digest at `stable`");
 }
 
 fn to_json(group: &Group, reports: &Reports, whole: Health, recoveries: &Recoveries) -> Value {

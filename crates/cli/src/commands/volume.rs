@@ -11,7 +11,7 @@ use quorate_router::config::{Config, Location};
 use serde_json::{Value, json};
 
 use crate::args::{RouterConfig, Volume};
-use crate::commands;
+use crate::{commands, words};
 use control::{Order, order};
 
 /// How often progress is looked at.
@@ -36,9 +36,9 @@ async fn carry_out(args: &Volume, socket: &Path) -> Result<()> {
         } => {
             let all = order(socket, &Order::List {}).await?;
             match (json, prometheus) {
-                (true, _) => println!("{all}"),
-                (_, true) => print!("{}", prometheus_text(&all)),
-                _ => print!("{}", table(&all)),
+                (true, _) => tell!("{all}"),
+                (_, true) => words::put(&prometheus_text(&all)),
+                _ => words::put(&table(&all)),
             }
             Ok(())
         }

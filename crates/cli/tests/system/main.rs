@@ -32,6 +32,7 @@ mod power_cut;
 mod programs;
 mod quota;
 mod recovery;
+mod results;
 mod route;
 mod route_kernel;
 mod route_starts;

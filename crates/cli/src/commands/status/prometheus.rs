@@ -103,6 +103,11 @@ pub fn text(
             of_group(recoveries.late_elsewhere() as f64),
         );
     }
+    text.gauge(
+        "supervisors_away",
+        "Supervisors that were named and do not answer",
+        of_group(recoveries.away() as f64),
+    );
     let window = recoveries.claimed_ms(quorum);
     text.gauge(
         "window_of_vulnerability_claimed",

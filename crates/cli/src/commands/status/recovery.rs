@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
 use quorate_wire::Quorum;
 use serde_json::{Value, json};
 
 use crate::commands::{self, recover};
-use crate::paths;
 use crate::supervision::{self, NO_WINDOW_FOR, Request, alarm, window_lines};
+use crate::{paths, words};
 
 /// What is said where no supervisor is there, or none where it was looked for.
 const UNHEARD: &str = "no supervisor was heard: no window of vulnerability is claimed (where one runs, name its directory: --supervisor DIR)";
@@ -22,20 +21,34 @@ pub struct Recoveries {
     told: BTreeMap<u8, Value>,
     /// Of those that others should have recover what one says that does not run them.
     elsewhere: BTreeMap<u64, String>,
+    /// Why those that were named could not be asked.
+    failed: Vec<String>,
 }
 
 impl Recoveries {
     /// Asks the supervisors of `directories`, and those beside a group file: of `quorate up`, and of `quorate supervise` with its usual
-    /// directory.
-    ///
-    /// # Errors
-    /// If a supervisor of `directories` does not answer; of the others those that are not there are passed over.
+    /// directory. Those of `directories` that do not answer are told of; of the others those that are not there are passed over.
     pub fn ask(
         quorum: Quorum,
         beside: &Path,
         directories: &[PathBuf],
         patience: Duration,
-    ) -> Result<Recoveries> {
+    ) -> Recoveries {
+        let mut all = Recoveries::default();
+        match commands::runtime() {
+            Ok(runtime) => runtime.block_on(all.hear(quorum, beside, directories, patience)),
+            Err(e) => all.failed.push(words::of(&e)),
+        }
+        all
+    }
+
+    async fn hear(
+        &mut self,
+        quorum: Quorum,
+        beside: &Path,
+        directories: &[PathBuf],
+        patience: Duration,
+    ) {
         // Where a supervisor has a directory of its own, the replica's user could listen in the other.
         let usual = quorum.replicas().map(|id| {
             let own = paths::supervisor(beside, id.0);
@@ -45,35 +58,41 @@ impl Recoveries {
             }
         });
         let usual = std::iter::once(beside.to_path_buf()).chain(usual);
-        let (mut told, mut elsewhere) = (BTreeMap::new(), BTreeMap::new());
-        commands::runtime()?.block_on(async {
-            let named = directories.iter().map(|d| (d.clone(), true));
-            for (directory, is_named) in named.chain(usual.map(|d| (d, false))) {
-                let request = Request::LOOK;
-                let asked = supervision::ask(&directory, &request, |_| {});
-                let answer = match tokio::time::timeout(patience, asked).await {
-                    Ok(Err(e)) if is_named => return Err(e),
-                    Err(_) if is_named => {
-                        anyhow::bail!("the supervisor in {} does not answer", directory.display())
-                    }
-                    Ok(Err(_)) | Err(_) => continue,
-                    Ok(Ok(answer)) => answer,
-                };
-                for (id, text) in recover::elsewhere(&answer) {
-                    elsewhere.insert(id, text.to_string());
+        let named = directories.iter().map(|d| (d.clone(), true));
+        for (directory, is_named) in named.chain(usual.map(|d| (d, false))) {
+            let request = Request::LOOK;
+            let asked = supervision::ask(&directory, &request, |_| {});
+            let answer = match tokio::time::timeout(patience, asked).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(e)) if is_named => {
+                    self.failed.push(words::of(&e));
+                    continue;
                 }
-                for replica in answer["replicas"].as_array().into_iter().flatten() {
-                    let id = replica["id"].as_u64().and_then(|id| u8::try_from(id).ok());
-                    let of_group = id.filter(|id| usize::from(*id) < quorum.n());
-                    if let Some(id) = of_group {
-                        // What was asked first was named.
-                        told.entry(id).or_insert_with(|| replica.clone());
-                    }
+                Err(_) if is_named => {
+                    let directory = directory.display();
+                    let why = format!("the supervisor in {directory} does not answer");
+                    self.failed.push(why);
+                    continue;
+                }
+                Ok(Err(_)) | Err(_) => continue,
+            };
+            for (id, text) in recover::elsewhere(&answer) {
+                self.elsewhere.insert(id, text.to_string());
+            }
+            for replica in answer["replicas"].as_array().into_iter().flatten() {
+                let id = replica["id"].as_u64().and_then(|id| u8::try_from(id).ok());
+                let of_group = id.filter(|id| usize::from(*id) < quorum.n());
+                if let Some(id) = of_group {
+                    // What was asked first was named.
+                    self.told.entry(id).or_insert_with(|| replica.clone());
                 }
             }
-            Ok(())
-        })?;
-        Ok(Recoveries { told, elsewhere })
+        }
+    }
+
+    /// How many of those that were named could not be asked.
+    pub fn away(&self) -> usize {
+        self.failed.len()
     }
 
     /// What is known of each replica.
@@ -99,14 +118,16 @@ impl Recoveries {
 
     /// For people.
     pub fn lines(&self, quorum: Quorum) -> Vec<String> {
+        let failed = self.failed.iter().map(|why| format!("ALARM: {why}"));
         // Silence would look as if there were nothing to claim. One replica alone never recovers.
         if self.told.is_empty() && quorum.f() > 0 {
-            return vec![UNHEARD.into()];
+            let unheard = std::iter::once(UNHEARD.into());
+            return failed.chain(unheard).collect();
         }
         let elsewhere = self.elsewhere.iter();
         let elsewhere = elsewhere.map(|(id, text)| alarm(id, text));
         let lines = window_lines(&self.windows(), quorum.n());
-        lines.into_iter().chain(elsewhere).collect()
+        lines.into_iter().chain(elsewhere).chain(failed).collect()
     }
 
     /// Of how many replicas that are not run from here it is known that they don't recover.
@@ -120,6 +141,7 @@ impl Recoveries {
             "window_ms": self.claimed_ms(quorum),
             "except": NO_WINDOW_FOR,
             "text": self.lines(quorum),
+            "error": (self.away() > 0).then(|| self.failed.join("; ")),
             "replicas": self.told.values().collect::<Vec<_>>(),
         })
     }
@@ -138,7 +160,7 @@ pub(super) mod tests {
         };
         Recoveries {
             told: windows.iter().map(told).collect(),
-            elsewhere: BTreeMap::new(),
+            ..Recoveries::default()
         }
     }
 
@@ -167,6 +189,30 @@ pub(super) mod tests {
         assert_eq!(late.claimed_ms(quorum), None);
         let lines = late.lines(quorum).join("\n");
         assert!(lines.contains("replica 1: ALARM: it is late"), "{lines}");
+    }
+
+    /// A supervisor that was named and is away is told of beside what others say, and costs nothing of that; one that was not named is passed over.
+    #[test]
+    fn a_supervisor_that_is_away_is_told() {
+        let quorum = Quorum::new(4).unwrap();
+        let (beside, named) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let patience = Duration::from_secs(60);
+        let ask = |named: &[PathBuf]| Recoveries::ask(quorum, beside.path(), named, patience);
+        let away = ask(&[named.path().into()]);
+        assert_eq!((away.away(), ask(&[]).away()), (1, 0));
+        let place = named.path().display().to_string();
+        let error = away.to_json(quorum)["error"].as_str().map(str::to_string);
+        assert!(error.unwrap().contains(&place));
+        assert_eq!(ask(&[]).to_json(quorum)["error"], Value::Null);
+        let lines = away.lines(quorum);
+        assert!(
+            lines[0].starts_with("ALARM: ") && lines[0].contains(&place),
+            "{lines:?}"
+        );
+        assert_eq!(lines[1..], [UNHEARD]);
+        let mut some = recoveries(&[(0, Some(5))]);
+        some.failed = away.failed;
+        assert_eq!(some.lines(quorum).last(), Some(&lines[0]));
     }
 
     /// Where no supervisor is heard that is said, but of a group that has none to recover.
