@@ -61,7 +61,7 @@ pub struct Keyholder {
     /// How many statements the key has signed [default: holder-N/counter beside the group file].
     #[arg(long, value_name = "FILE")]
     pub counter: Option<PathBuf>,
-    /// Where to listen [default: holder-N/socket beside the group file].
+    /// Where to listen: where the replica's user may enter all directories above [default: holder-N/socket beside the group file].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// The user that the replica runs as, a name or a number; all others are refused [default: this process's own].
@@ -187,7 +187,9 @@ pub struct Replica {
 ///   quorate supervise --group team/group.toml --id 2 --recover-every 1h -- --listen 0.0.0.0:7400
 ///   quorate supervise --group /etc/quorate/group.toml --id 2 --user quorate-2 \
 ///       --data /var/lib/quorate/replica-2 \
-///       --state /var/lib/quorate-supervisor --programs /etc/quorate/programs
+///       --state /var/lib/quorate-supervisor --programs /etc/quorate/programs \
+///       -- --key-holder /run/quorate-key/socket
+/// The second goes with the key holder of the example in `quorate keyholder --help`.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Supervise {

@@ -22,7 +22,13 @@ pub enum AskError {
         "no key holder answers at {0}: start it (`quorate keyholder`), or say where its socket is (--key-holder)"
     )]
     NotThere(PathBuf),
-    /// The socket is not for this user, or the key holder has refused it, or can't sign now.
+    /// This user can't get at the socket.
+    #[error(
+        "this user may not reach the key holder's socket at {0}: the directories above must let it through (or put the socket elsewhere, `quorate \
+         keyholder --socket`), and the key holder must work for it (`quorate keyholder --user`)"
+    )]
+    Shut(PathBuf),
+    /// The key holder has refused this user, or can't sign now.
     #[error(
         "the key holder at {0} gives no answer: it may work for another user (`quorate keyholder --user`), or its disk be full; what it says \
          tells which"
@@ -142,27 +148,12 @@ impl HolderClient {
             replica: self.replica,
             statement,
         };
-        let answer = self.exchange(&ask.to_bytes()).map_err(|e| self.failed(e))?;
+        let stream = UnixStream::connect(&self.path).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => AskError::Shut(self.path.clone()),
+            _ => self.failed(e),
+        })?;
+        let answer = exchange(stream, &ask.to_bytes()).map_err(|e| self.failed(e))?;
         Answer::from_slice(&answer).map_err(|_| AskError::Wrong(self.path.clone()))
-    }
-
-    fn exchange(&self, ask: &[u8]) -> io::Result<Vec<u8>> {
-        let mut stream = UnixStream::connect(&self.path)?;
-        stream.set_write_timeout(Some(ASK_TIMEOUT))?;
-        // Who is refused may find the connection closed at any step from here on, and that is the answer.
-        let closed = |e: io::Error| match e.kind() {
-            io::ErrorKind::BrokenPipe
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::NotConnected => io::ErrorKind::PermissionDenied.into(),
-            _ => e,
-        };
-        stream.write_all(ask).map_err(closed)?;
-        stream.shutdown(Shutdown::Write).map_err(closed)?;
-        let answer = read_whole(&mut stream, ANSWER_TIMEOUT).map_err(closed)?;
-        match answer.is_empty() {
-            true => Err(io::ErrorKind::PermissionDenied.into()),
-            false => Ok(answer),
-        }
     }
 
     fn failed(&self, source: io::Error) -> AskError {
@@ -173,5 +164,23 @@ impl HolderClient {
             io::ErrorKind::InvalidData => AskError::Wrong(path),
             _ => AskError::Io { path, source },
         }
+    }
+}
+
+fn exchange(mut stream: UnixStream, ask: &[u8]) -> io::Result<Vec<u8>> {
+    stream.set_write_timeout(Some(ASK_TIMEOUT))?;
+    // Who is refused may find the connection closed at any step from here on, and that is the answer.
+    let closed = |e: io::Error| match e.kind() {
+        io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::NotConnected => io::ErrorKind::PermissionDenied.into(),
+        _ => e,
+    };
+    stream.write_all(ask).map_err(closed)?;
+    stream.shutdown(Shutdown::Write).map_err(closed)?;
+    let answer = read_whole(&mut stream, ANSWER_TIMEOUT).map_err(closed)?;
+    match answer.is_empty() {
+        true => Err(io::ErrorKind::PermissionDenied.into()),
+        false => Ok(answer),
     }
 }

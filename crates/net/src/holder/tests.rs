@@ -168,6 +168,27 @@ fn others_get_nothing() {
     assert!(matches!(missing.recover(), Err(AskError::NotThere(_))));
 }
 
+/// A socket below a directory that is shut to the replica's user is told as that: the key holder has refused nobody.
+#[test]
+fn a_socket_out_of_reach_is_told() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let socket = start(directory.path(), own_user());
+    let shut = fs::Permissions::from_mode(0o0);
+    fs::set_permissions(directory.path(), shut).unwrap();
+    let client = HolderClient::new(&socket, &group(), ME).unwrap();
+    let ask = move || {
+        // No directory is shut to root. This is the user of this one thread.
+        if own_user() == 0 {
+            rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(61_234)).unwrap();
+        }
+        client.recover()
+    };
+    let refused = std::thread::spawn(ask).join().unwrap();
+    assert!(matches!(refused, Err(AskError::Shut(_))), "{refused:?}");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+}
+
 /// Whatever comes that is no ask costs its connection alone, and no number.
 #[test]
 fn what_is_no_ask_is_refused() {
