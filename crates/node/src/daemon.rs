@@ -186,8 +186,8 @@ pub enum DaemonError {
     #[error(
         "{data} has no {what}. If this replica has run before, that is lost or elsewhere: is a disk not \
          mounted, or is it another directory (--data)? Bring it back. If it is lost for good, start the replica once with \
-         --lost-disk: it comes back by the help of the others, as long as no more than {tolerated} are out or faulty, this one \
-         among them. If it has never run: start it once with --first-start"
+         --lost-disk, or have it recover where a supervisor looks after it (`quorate recover N`): it comes back by the help of the others, \
+         as long as no more than {tolerated} are out or faulty, this one among them. If it has never run: start it once with --first-start"
     )]
     Lost {
         /// The replica's directory.

@@ -109,7 +109,8 @@ pub struct Replica {
     #[arg(long)]
     pub first_start: bool,
     /// Make the data directory again; for a replica that has run and whose disk is lost for good. The others help it back, and it
-    /// counts among the faulty ones until then. Never where the old directory may turn up again, such as a disk that is not mounted.
+    /// counts among the faulty ones until then. Never where the old directory may turn up again, such as a disk that is not mounted. For one start
+    /// alone: the next one is refused with it. A supervisor that keeps what is its own elsewhere needs no such option: see `quorate recover`.
     #[arg(long, conflicts_with = "first_start")]
     pub lost_disk: bool,
     /// Recover: believe nothing that this replica has written. Its log is set aside, each piece of its state is compared with what the

@@ -14,7 +14,7 @@ use crate::args::Supervise;
 use crate::commands::{self, status};
 use crate::paths;
 use crate::supervision::{
-    Account, Certificates, Children, Control, Launch, Programs, Records, Recoveries, Role,
+    Account, Certificates, Children, Control, Launch, Lock, Programs, Records, Recoveries, Role,
     Schedule, SignsOfLife, check_may_recover, signing_pace,
 };
 
@@ -38,6 +38,8 @@ pub fn run(args: &Supervise) -> Result<()> {
         .unwrap_or_else(|| paths::replica(&beside, args.id));
     let account = args.user.as_deref().map(Account::named).transpose()?;
     let state = own_directory(args, account, &data, &client_key)?;
+    // Held to the end.
+    let _lock = Lock::take(&state)?;
     let mut arguments: Vec<OsString> = vec![
         "--id".into(),
         args.id.to_string().into(),
@@ -54,6 +56,8 @@ pub fn run(args: &Supervise) -> Result<()> {
         role: Role::Replica(args.id),
         log: state.join("messages.log"),
         data: Some(data.clone()),
+        // In the replica's directory it would say nothing.
+        note: (state != data && check_may_recover(&group).is_ok()).then(|| state.join("ground")),
         account,
         arguments,
     };

@@ -240,6 +240,8 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
             log: log.join("messages.log"),
             arguments,
         }
+            // It would be on the same disk.
+            note: None,
     };
     let roles = group.quorum().replicas().flat_map(|r| {
         let holder = has_holders.then_some(Role::Holder(r.0));

@@ -4,6 +4,7 @@ mod fault;
 mod output;
 mod patience;
 mod process;
+mod readying;
 mod starter;
 
 use std::ffi::OsString;
@@ -30,6 +31,8 @@ pub struct Launch {
     pub log: PathBuf,
     /// A replica's directory, which is made ready before it recovers.
     pub data: Option<PathBuf>,
+    /// Where it is noted which directory that is, so that a replica whose directory is another one recovers; outside of it.
+    pub note: Option<PathBuf>,
     /// The user that it runs as, where that is not this process's.
     pub account: Option<Account>,
     /// What follows `quorate replica` or `quorate keyholder`.
@@ -154,6 +157,15 @@ impl Children {
     /// Whether all replicas of a group of `n` are these.
     pub fn are_all(&self, n: usize) -> bool {
         (0..n as u8).all(|id| self.has(id))
+    }
+
+    /// A replica that is to recover since its directory is not the one that it had last; it is started when this has told of it.
+    pub fn astray(&mut self) -> Option<u8> {
+        let mut processes = self.processes.iter_mut();
+        processes.find_map(|process| match process.launch.role {
+            Role::Replica(id) => process.is_taken_up().then_some(id),
+            Role::Holder(_) => None,
+        })
     }
 
     /// Has a replica say whether it is about to recover. Where it is started anew it has to be told again.

@@ -200,6 +200,7 @@ impl Recoveries {
     pub fn look(&mut self, reports: &Reports, children: &mut Children) -> Vec<String> {
         self.note_forgetful(reports);
         self.intentions.hear(reports, Instant::now());
+        let unnoted = self.take_up(children);
         let mut events = match (self.going.take(), self.intended.take()) {
             (Some(going), _) => self.look_at(going, reports, children),
             (None, Some(intended)) => {
@@ -208,6 +209,7 @@ impl Recoveries {
             }
             (None, None) => self.look_at_clock(reports, children).into_iter().collect(),
         };
+        events.extend(unnoted);
         events.extend(self.look_for_alarms(reports, children));
         let (quorum, every) = (self.group.quorum(), self.schedule.every());
         let is_ours = |id| children.has(id);

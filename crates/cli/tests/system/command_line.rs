@@ -243,17 +243,18 @@ fn a_replica_that_has_lost_its_memory_is_not_new() {
     fs::set_permissions(own(3).join("key"), fs::Permissions::from_mode(0o600)).expect("a mode");
     let words = [
         "has no mark",
+        "quorate recover N",
         "no more than 1",
         "--data",
         "--first-start",
         "--lost-disk",
     ];
     assert_said(&ends(&mut replica(group.directory(), 3)), 65, &words);
-}
     // A mark that is damaged is that of no other group.
     fs::write(own(2).join("group-id"), b"").expect("a mark");
     let words = ["has no whole mark", "--lost-disk"];
     assert_said(&ends(&mut replica(group.directory(), 2)), 65, &words);
+}
 
 /// A group of one has nobody who knows what it has lost.
 #[test]

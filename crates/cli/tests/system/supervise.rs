@@ -274,6 +274,85 @@ fn a_recovery_outlives_its_supervisor() {
     group.wait_until_they_agree(&[0, 1, 2, 3]);
 }
 
+/// A second supervisor of a replica is refused, and the first one goes on.
+#[test]
+fn a_replica_has_one_supervisor() {
+    let mut group = Group::start();
+    group.kill(3);
+    let list = group.directory().join("programs");
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let supervisor = Supervisor::start(binary, &group, 3, &list);
+    group.wait_until_they_agree(&[0, 1, 2, 3]);
+    let replica = supervisor.replica();
+    let mut second = quorate();
+    second.args(["supervise", "--id", "3", "--group"]);
+    let refused = finish(second.arg(group.file()), Patience::default());
+    let process = format!("process {},", supervisor.child.id());
+    assert_said(&refused, 1, &["another supervisor", &process, "Stop that"]);
+    assert_eq!(supervisor.replica(), replica);
+    let mut asked = quorate();
+    asked.args(["schedule", "--data"]);
+    run(asked.arg(group.directory().join("replica-3")));
+}
+
+/// A replica recovers while its disk is not mounted, on what lies below. When the disk is back it recovers again, though all that it needs to go on
+/// with its log is there: that log is of before. Nothing of it is mistaken for a directory that it has had all the time.
+#[test]
+fn a_disk_that_was_away_is_not_believed() {
+    let mut group = Group::start();
+    group.kill(2);
+    let at = |name: &str| group.directory().join(name);
+    let (list, data, away, state) = (at("programs"), at("replica-2"), at("away"), at("state"));
+    fs::write(&list, run(quorate().arg("programs"))).expect("a list");
+    let key = at("key-of-2");
+    fs::copy(data.join("key"), &key).expect("a key");
+    let binary = Path::new(env!("CARGO_BIN_EXE_quorate"));
+    let options = [
+        "--state",
+        state.to_str().expect("a path in UTF-8"),
+        "--",
+        "--key",
+        key.to_str().expect("a path in UTF-8"),
+    ];
+    let start = || Supervisor::start_with(binary, &group, 2, &list, &options);
+    let all = || Status::wait_until_they_agree(group.directory(), &[0, 1, 2, 3]);
+    let last = || {
+        let records = fs::read(state.join("recoveries.json")).unwrap_or_default();
+        let records: Value = serde_json::from_slice(&records).unwrap_or_default();
+        records["2"]["last"]["at_ms"].as_u64()
+    };
+    for _ in 0..2 {
+        let supervisor = start();
+        all();
+        let said = supervisor.said();
+        assert!(!said.contains("not the directory"), "{said}");
+    }
+    assert_eq!(last(), None);
+    fs::rename(&data, &away).expect("the disk goes");
+    let supervisor = start();
+    eventually("it says what is missing", || {
+        supervisor.said().contains("has no mark")
+    });
+    eventually("it recovers", || recover_at(&state, 2).code() == 0);
+    all();
+    drop(supervisor);
+    let first = last().expect("it has recovered");
+    fs::remove_dir_all(&data).expect("it goes");
+    fs::rename(&away, &data).expect("the disk is back");
+    let supervisor = start();
+    eventually("there is an alarm", || {
+        let said = supervisor.said();
+        said.contains("ALARM") && said.contains("not the directory")
+    });
+    eventually("it recovers", || last() > Some(first));
+    all();
+    drop(supervisor);
+    let supervisor = start();
+    all();
+    assert!(!supervisor.said().contains("not the directory"));
+}
+
 /// Whether a process can be run as another user here; says why not.
 fn may_run_as_others() -> bool {
     let may = rustix::process::geteuid().is_root();

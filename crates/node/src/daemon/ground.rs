@@ -8,6 +8,7 @@
 //! leads a supervisor elsewhere. Nothing is given another owner.
 
 mod leavings;
+pub mod nonce;
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, DirEntry, File, Metadata, Permissions};
@@ -36,6 +37,8 @@ pub enum Keep {
     All,
     /// All but the state: a start with it has failed.
     NoState,
+    /// All but the log: the directory is not the one that the replica had last, and what it has told since is not in there.
+    NoLog,
     /// Nothing but its key: without the state a start has failed as well.
     Nothing,
 }
@@ -92,10 +95,25 @@ const KNOWN: [(&str, Kind); 15] = [
 impl Keep {
     fn keeps(self, name: &str) -> bool {
         let state = [restore::STATE, former::FILES[0]];
+        let log = [
+            restore::LOG,
+            restore::REACHED,
+            aside::FORMER_LOG,
+            aside::FORMER_REACHED,
+        ];
         match self {
             Keep::All => true,
             Keep::NoState => !state.contains(&name),
+            Keep::NoLog => !log.contains(&name),
             Keep::Nothing => name == KEY,
+        }
+    }
+
+    /// The same without a log, to which the replica could go back.
+    pub fn without_log(self) -> Keep {
+        match self {
+            Keep::All | Keep::NoLog => Keep::NoLog,
+            Keep::NoState | Keep::Nothing => Keep::Nothing,
         }
     }
 }
@@ -426,6 +444,19 @@ mod tests {
         );
         assert_eq!(mode(&data.join("mine")), 0);
 
+        fs::create_dir(data.join("log.former")).unwrap();
+        clear(data, None, Keep::NoLog).unwrap();
+        let kept = [
+            "blobs",
+            "evidence",
+            "key",
+            "log.damaged",
+            "mine",
+            "notes",
+            "state.redb",
+        ];
+        assert_eq!(names(data), kept);
+        fs::create_dir(data.join("log")).unwrap();
         clear(data, Some(own()), Keep::NoState).unwrap();
         assert_eq!(names(data), ["blobs", "evidence", "key", "log"]);
         assert_eq!(mode(data), 0o700);

@@ -59,6 +59,7 @@ impl Fault {
         match (self, had) {
             (Fault::Elsewhere, had) => had,
             (_, Keep::All) => Keep::NoState,
+            (_, Keep::NoLog) => Keep::Nothing,
             (Fault::State, had) => had,
             (Fault::Anything, _) => Keep::Nothing,
         }

@@ -4,11 +4,11 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use quorate_node::daemon::ground::{self, Keep, Owner};
+use quorate_node::daemon::ground::Keep;
 use quorate_wire::message::Report;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
@@ -21,6 +21,7 @@ use super::Launch;
 use super::fault::Fault;
 use super::output::{last_words, shorten};
 use super::patience::Patience;
+use super::readying::{Ready, Readying};
 use super::starter::Starter;
 
 /// How long a replica has to stop before it is killed.
@@ -52,9 +53,11 @@ pub struct Process {
     /// What speaks to the one that runs.
     voice: Option<Voice>,
     /// Where it comes out that its directory is ready.
-    readying: Option<Receiver<io::Result<Vec<String>>>>,
-    /// What its user had left elsewhere, and is to be told.
-    left: Vec<String>,
+    readying: Option<Receiver<io::Result<Ready>>>,
+    /// Set when its directory is found to be another one than it had, until somebody knows that it recovers.
+    is_astray: bool,
+    /// What came to light meanwhile, and is to be told.
+    alarms: Vec<String>,
     /// Whether it starts beside processes of its user that can't be ended, and run nothing any more.
     beside_stuck: bool,
     /// Why it can't be started, as it was told.
@@ -76,7 +79,8 @@ impl Process {
             ear: None,
             voice: None,
             readying: None,
-            left: Vec::new(),
+            is_astray: false,
+            alarms: Vec::new(),
             beside_stuck: false,
             refused: None,
         }
@@ -104,7 +108,12 @@ impl Process {
         self.ask_to_end();
         self.ends_by = Some(Instant::now() + STOP_TIMEOUT);
         (self.recovers, self.keep) = (true, Keep::All);
-        self.ear = None;
+        (self.ear, self.is_astray) = (None, false);
+    }
+
+    /// Whether its directory is another one, which is not told twice; see [`super::Children::astray`].
+    pub fn is_taken_up(&mut self) -> bool {
+        std::mem::take(&mut self.is_astray)
     }
 
     /// It has recovered, or need not any more.
@@ -173,11 +182,7 @@ impl Process {
             None if self.is_due(may_start) => self.start(starter),
             None => None,
         };
-        let name = self.launch.role.name();
-        let left = self.left.drain(..).map(|left| {
-            format!("ALARM: processes of {name}'s user have left what would outlive its recovery: {left}")
-        });
-        Ok(left.chain(event).collect())
+        Ok(self.alarms.drain(..).chain(event).collect())
     }
 
     fn look_at_life(&mut self) -> Result<Option<String>> {
@@ -217,6 +222,10 @@ impl Process {
     /// Whether it is to be started now. One that is about to recover must not be left lying.
     fn is_due(&self, may_start: bool) -> bool {
         let at_once = self.ends_by.is_some() && self.refused.is_none() || self.readying.is_some();
+        // Whoever starts it next, and that may be another supervisor, is to have it recover as well.
+        if self.is_astray {
+            return false;
+        }
         let waits = !at_once && self.since.elapsed() < self.patience.pause();
         !waits && (self.recovers || may_start)
     }
@@ -253,35 +262,35 @@ impl Process {
     }
 
     /// What was left by whoever has had the replica must not outlive its recovery, nor keep it from starting: its processes end, and then its
-    /// directory is made ready. False where that goes on.
+    /// directory is made ready. One that is not to recover is looked at: whether it is the one that the replica had last. False where that goes on.
     fn make_ready(&mut self) -> Result<bool> {
-        let Some(data) = self.launch.data.clone().filter(|_| self.recovers) else {
+        let Some(data) = self.launch.data.clone() else {
             return Ok(true);
         };
+        if !self.recovers && self.launch.note.is_none() {
+            return Ok(true);
+        }
         let readying = match self.readying.take() {
             Some(readying) => readying,
             None => {
                 let account = self.launch.account;
-                self.beside_stuck = !account.map_or(Ok(true), Account::end_all)?;
-                let owner = account.map(|Account { uid, gid }| Owner { uid, gid });
-                let keep = self.keep;
-                let (ready, readying) = mpsc::sync_channel(1);
-                // It may be much, and signs of life are to be given meanwhile.
-                let clear = move || {
-                    let left = account.map(Account::clear_leavings).unwrap_or_default();
-                    let cleared = ground::clear(&data, owner, keep);
-                    // Whoever waits for it may have ended.
-                    let _ = ready.send(cleared.map(|()| left));
+                if self.recovers {
+                    self.beside_stuck = !account.map_or(Ok(true), Account::end_all)?;
+                }
+                let readying = Readying {
+                    data,
+                    note: self.launch.note.clone(),
+                    account,
+                    recovers: self.recovers,
+                    keep: self.keep,
                 };
-                let thread = std::thread::Builder::new().name("ground".into());
-                thread.spawn(clear).context("a thread")?;
-                readying
+                readying.begin()?
             }
         };
         match readying.recv_timeout(QUICK) {
             Ok(ready) => {
-                self.left = ready.context("its directory can't be made ready")?;
-                Ok(true)
+                let ready = ready.context("its directory can't be made ready")?;
+                Ok(self.takes(ready))
             }
             Err(RecvTimeoutError::Timeout) => {
                 self.readying = Some(readying);
@@ -289,6 +298,30 @@ impl Process {
             }
             Err(RecvTimeoutError::Disconnected) => bail!("its directory was not made ready"),
         }
+    }
+
+    /// Whether it can be started in a directory that is ready.
+    fn takes(&mut self, ready: Ready) -> bool {
+        let name = self.launch.role.name();
+        let left = ready.left.into_iter().map(|left| {
+            format!("ALARM: processes of {name}'s user have left what would outlive its recovery: {left}")
+        });
+        self.alarms.extend(left);
+        if let Some(e) = ready.unnoted {
+            self.alarms.push(format!(
+                "ALARM: which directory {name} has can't be noted, so that another one under its name would be taken for it: {e}"
+            ));
+        }
+        if ready.is_another {
+            let data = self.launch.data.iter().map(|data| data.display());
+            let data: String = data.map(|data| data.to_string()).collect();
+            self.alarms.push(format!(
+                "ALARM: {data} is not the directory that {name} had last: is it a copy, or was a disk not mounted then? Nothing in it is believed, and it recovers"
+            ));
+            (self.recovers, self.keep, self.is_astray) = (true, Keep::All, true);
+        }
+        // It may have been told to recover meanwhile.
+        ready.recovers == self.recovers
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a child process is started.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +15,9 @@ use super::super::ear::Ear;
 use super::super::programs::{Admitted, Programs};
 use super::super::voice::Voice;
 use super::{Launch, Role, output};
+
+/// Options of a replica that make its directory.
+const FOR_ONCE: [&str; 2] = ["--first-start", "--lost-disk"];
 
 /// How this program is started again, as a replica or a key holder.
 #[derive(Debug)]
@@ -95,7 +99,9 @@ impl Starter {
         // A name that says what it is, also where the program has none any more.
         command.arg0(&self.program);
         command.args(["-v", launch.role.command(), "--with-parent"]);
-        command.args(&launch.arguments);
+        // What is for one start alone does not go with a recovery, which does the same and more.
+        let stays = |said: &&OsString| !recover || !FOR_ONCE.iter().any(|once| *said == once);
+        command.args(launch.arguments.iter().filter(stays));
         if let (Role::Replica(_), Some(every)) = (launch.role, self.key_refresh) {
             // The last one counts, so this and not what the arguments say.
             command.args(["--key-refresh", &format!("{}ms", every.as_millis())]);

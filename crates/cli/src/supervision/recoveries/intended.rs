@@ -1,12 +1,14 @@
 //! A recovery that is intended, and said so before it begins: another supervisor may intend one at the same time. Why two do not begin then stands
 //! in `intentions.rs`.
 
+use std::time::Duration;
+
 use quorate_wire::ReplicaId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::super::intentions::WAIT;
-use super::{Answer, Children, Recoveries, Reports, now_ms};
+use super::{Answer, Children, Going, Recoveries, Reports, now_ms};
 
 /// One that is intended.
 #[derive(Debug)]
@@ -99,6 +101,29 @@ impl Recoveries {
                 Some(self.misses_turn(replica, why))
             }
         }
+    }
+
+    /// One that nobody has asked for: a replica has another directory than it had, and is started as one that recovers, whatever the others do, since it could
+    /// do nothing else. Gives what is to be told.
+    pub(super) fn take_up(&mut self, children: &mut Children) -> Option<String> {
+        let replica = children.astray()?;
+        if self.going.is_some() {
+            return None;
+        }
+        let noted = self.records.begins(replica, now_ms());
+        let longest = Duration::from_millis(self.records.of(replica).longest_ms);
+        let mut going = Going::new(replica, Instant::now(), longest);
+        if let Some(intended) = self.intended.take_if(|it| it.replica == replica) {
+            // Who has asked for it has it, and so has the clock.
+            match intended.answers {
+                Some(asked) => going.answers = Some(asked),
+                None => self.turns.had(replica),
+            }
+        }
+        self.going = Some(going);
+        noted
+            .err()
+            .map(|e| format!("that replica {replica} recovers is not noted: {e:#}"))
     }
 
     /// The turn that is about to begin does not, since the schedule is set anew, and tells whose it is: begun by one schedule it would be had by that alone. What an

@@ -1,7 +1,9 @@
 //! Recoveries of a program that stands in the place of a replica.
 
+mod astray;
+
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quorate_net::group::{Files, Purpose};
 use quorate_wire::KeyPair;
@@ -61,11 +63,11 @@ fn children(place: &Path, recovers: Option<u8>) -> Children {
 
 /// The same, after a word of the shell's.
 fn children_that(word: &str, place: &Path, recovers: Option<u8>) -> Children {
-    children_with(None, word, place, recovers)
+    children_with((None, None), word, place, recovers)
 }
 
 fn children_with(
-    certificates: Option<Certificates>,
+    (certificates, note): (Option<Certificates>, Option<PathBuf>),
     word: &str,
     place: &Path,
     recovers: Option<u8>,
@@ -82,6 +84,7 @@ fn children_with(
         role: Role::Replica(ID),
         log: place.join("messages.log"),
         data: Some(place.join("data")),
+        note,
         account: None,
         arguments: Vec::new(),
     };
@@ -255,12 +258,8 @@ async fn certificates_that_are_never_noted_hold_nothing_up() {
         .map(|seed| KeyPair::from_seed(&[seed; 32]).public())
         .collect();
     let group = Arc::new((*group()).clone().with_identities(&identities).unwrap());
-    let mut children = children_with(
-        Some(Certificates::new(&group, &place.join("no directory"))),
-        "",
-        place,
-        None,
-    );
+    let certificates = Certificates::new(&group, &place.join("no directory"));
+    let mut children = children_with((Some(certificates), None), "", place, None);
     let mut recoveries = recoveries(place);
     let refused = recoveries.begin(ID, false, &reports(), &mut children);
     assert!(refused.unwrap_err().contains("certificate"));
