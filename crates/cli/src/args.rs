@@ -161,8 +161,13 @@ pub struct Up {
 /// Make the keys and the group file of a new group.
 ///
 /// Writes DIR/group.toml, for each replica a directory DIR/replica-N with its key and DIR/holder-N with that of its key holder, a process
-/// apart from it that lets its keys be renewed (`quorate keyholder --help`), and DIR/client.key. Give each server the group file, its own
-/// replica-N and, for the key holder's user alone, its own holder-N, and each client machine the group file and a client key; keep the keys secret.
+/// apart from it that lets its keys be renewed (`quorate keyholder --help`), and keys of clients: DIR/client.key, and DIR/supervisor-N.key, with which
+/// `quorate supervise` asks the other replicas. Give each server the group file, its own replica-N, its own holder-N for the key holder's user
+/// alone, and its own supervisor-N.key, and each client machine the group file and a client key of its own (--clients); keep the keys secret.
+/// Where holder-N is closed to the replica's user, as it should be, the socket of the two is to be elsewhere: `quorate keyholder --socket` and
+/// `quorate replica --key-holder` say where.
+///
+/// A group's addresses stay as they are: use DNS names.
 ///
 /// Example:
 ///   quorate init --name team ./team \
@@ -184,7 +189,11 @@ pub struct Init {
         value_name = "HOST:PORT,..."
     )]
     pub replicas: Vec<String>,
-    /// Clients beside the one whose key is made here, as NAME=PUBLIC-KEY (see `quorate keygen`). Repeatable.
+    /// For how many clients keys are made: client.key, client-2.key and so on. Each can mount as often as 16 times at once; no client is taken away
+    /// from a group later, nor added.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub clients: u16,
+    /// Clients beside those whose keys are made here, as NAME=PUBLIC-KEY (see `quorate keygen`). Repeatable.
     #[arg(long, value_name = "NAME=KEY")]
     pub client: Vec<String>,
     /// Make no key holders. A replica then keeps the key by which it is known, and whoever takes it from there has it for good.

@@ -74,6 +74,22 @@ pub fn client_key(directory: &Path) -> PathBuf {
     directory.join("client.key")
 }
 
+/// The key files of a group's first clients, of which there are `count`.
+pub fn client_keys(directory: &Path, count: u16) -> Vec<(String, PathBuf)> {
+    let more = (2..=count).map(|n| {
+        let name = format!("client-{n}");
+        let file = directory.join(format!("{name}.key"));
+        (name, file)
+    });
+    let first = ("client".into(), client_key(directory));
+    std::iter::once(first).chain(more).collect()
+}
+
+/// The key file with which a replica's supervisor asks the others how they are.
+pub fn supervisor_key(directory: &Path, id: u8) -> PathBuf {
+    directory.join(format!("supervisor-{id}.key"))
+}
+
 /// The key file of the volume's owner.
 pub fn owner_key(directory: &Path) -> PathBuf {
     directory.join("owner.key")

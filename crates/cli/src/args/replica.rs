@@ -210,7 +210,8 @@ pub struct Supervise {
     /// directory; with --user supervisor-N beside the group file].
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// A client's key file, to ask the other replicas how they are [default: client.key beside the group file].
+    /// A client's key file, to ask the other replicas how they are [default: supervisor-N.key beside the group file, or client.key where that is not
+    /// there].
     #[arg(long, value_name = "FILE")]
     pub client_key: Option<PathBuf>,
     /// Reach replica N here instead of at its address in the group file; for the others' the replica does so, too. For this one's own where its address does

@@ -49,6 +49,8 @@ pub fn run(args: &Init) -> Result<()> {
             key_holders: (!args.no_key_holders)
                 .then(|| args.key_refresh.unwrap_or(commands::KEY_REFRESH)),
             owner,
+            clients: args.clients,
+            supervisors: true,
         },
         &identities,
     )?;
@@ -133,6 +135,10 @@ pub struct Kind {
     /// Where there are any, how often they certify other keys at least; zero: nothing is said of that.
     pub key_holders: Option<Duration>,
     pub owner: Owner,
+    /// How many clients get a key.
+    pub clients: u16,
+    /// Whether each replica's supervisor gets one as well.
+    pub supervisors: bool,
 }
 
 /// Makes keys, the replicas' directories and the group file. Nothing that is there is overwritten.
@@ -150,6 +156,8 @@ pub fn create(
         mut protocol,
         key_holders,
         owner,
+        clients: count,
+        supervisors,
     } = kind;
     protocol.key_refresh = key_holders.filter(|every| !every.is_zero());
     let key_holders = key_holders.is_some();
@@ -167,9 +175,20 @@ pub fn create(
         replicas.push((address.clone(), key.pair.public()));
         keys.push(key);
     }
-    let key = Key::find_or_generate(paths::client_key(directory))?;
-    let mut clients = vec![("client".into(), key.pair.public())];
-    keys.push(key);
+    let mut named = paths::client_keys(directory, count);
+    if supervisors {
+        let ids = (0..).take(addresses.len());
+        named.extend(ids.map(|id| {
+            let file = paths::supervisor_key(directory, id);
+            (format!("supervisor-{id}"), file)
+        }));
+    }
+    let mut clients = Vec::new();
+    for (name, file) in named {
+        let key = Key::find_or_generate(file)?;
+        clients.push((name, key.pair.public()));
+        keys.push(key);
+    }
     clients.extend(more_clients);
     let group = Group::new(name, replicas, clients, files, purpose)
         .map_err(|problem| anyhow::anyhow!("no such group can be: {problem}"))?
@@ -221,6 +240,7 @@ pub fn create(
             .with_context(|| format!("can't make {}", replica.display()))?;
     }
     if key_holders {
+        // Another user, the replica's, is to reach the key holder's socket in it.
         for id in group.quorum().replicas() {
             make(&paths::holder(directory, id.0))?;
         }
@@ -247,7 +267,6 @@ pub fn create(
 /// A member's key, and the file that it is in or will be.
 struct Key {
     file: PathBuf,
-        // Another user, the replica's, is to reach the key holder's socket in it.
     pair: KeyPair,
     is_new: bool,
 }
@@ -268,5 +287,49 @@ impl Key {
             keys::save(&self.file, &self.pair)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each client has a key of its own, and so has each supervisor, in a file that has its name in the group file.
+    #[test]
+    fn clients_share_no_key() {
+        let place = tempfile::tempdir().unwrap();
+        let addresses: Vec<String> = (0..4)
+            .map(|id| format!("127.0.0.1:{}", 7400 + id))
+            .collect();
+        let kind = Kind {
+            files: Files::default(),
+            purpose: Purpose::Service,
+            protocol: Protocol::default(),
+            key_holders: None,
+            owner: Owner::Nobody,
+            clients: 3,
+            supervisors: true,
+        };
+        let group = create(
+            place.path(),
+            "test",
+            &addresses,
+            Vec::new(),
+            kind,
+            &BTreeMap::new(),
+        );
+        let mut names = Vec::new();
+        for client in group.unwrap().clients() {
+            let file = place.path().join(format!("{}.key", client.name));
+            assert_eq!(keys::load(&file).unwrap().public(), client.key);
+            names.push(client.name.clone());
+        }
+        let supervisors = (0..4).map(|id| format!("supervisor-{id}"));
+        let expected: Vec<String> = ["client", "client-2", "client-3"]
+            .map(String::from)
+            .into_iter()
+            .chain(supervisors)
+            .collect();
+        assert_eq!(names, expected);
     }
 }

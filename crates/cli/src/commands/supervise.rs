@@ -29,7 +29,7 @@ pub fn run(args: &Supervise) -> Result<()> {
     let client_key = args
         .client_key
         .clone()
-        .unwrap_or_else(|| paths::client_key(&beside));
+        .unwrap_or_else(|| own_key(&beside, args.id));
     let identity = status::identity_of(&group, &client_key, "--client-key")
         .context("the supervisor asks the other replicas how they are, as a client")?;
     let data = args
@@ -93,6 +93,14 @@ pub fn run(args: &Supervise) -> Result<()> {
     // Not before all is there: a supervisor that fails each time that it is started is not to have the machine start anew.
     let signs = SignsOfLife::new(args.watchdog.as_deref())?;
     runtime.block_on(serve(watch, children, control, recoveries, signs))
+}
+
+/// The key that `quorate init` has made for this supervisor; where it was not brought here, that of all clients.
+fn own_key(beside: &Path, id: u8) -> PathBuf {
+    match paths::supervisor_key(beside, id) {
+        own if own.exists() => own,
+        _ => paths::client_key(beside),
+    }
 }
 
 /// Where the supervisor keeps what is its own. The replica's user, where that is another one, must have no hand in it, nor in what it goes by.

@@ -90,6 +90,8 @@ fn find_or_make_group(args: &Up, data: &Path) -> Result<Group> {
             protocol: args.protocol.protocol(),
             key_holders: key_holders(args),
             owner: init::Owner::Made,
+            clients: 1,
+            supervisors: false,
         },
         &BTreeMap::new(),
     )
@@ -238,10 +240,10 @@ fn launches(args: &Up, data: &Path, group: &Group) -> Vec<Launch> {
             account: None,
             data: matches!(role, Role::Replica(_)).then(|| log.clone()),
             log: log.join("messages.log"),
-            arguments,
-        }
             // It would be on the same disk.
             note: None,
+            arguments,
+        }
     };
     let roles = group.quorum().replicas().flat_map(|r| {
         let holder = has_holders.then_some(Role::Holder(r.0));

@@ -67,7 +67,7 @@ fn keys_are_private() {
     );
     assert_eq!(fs::read(&file).expect("the key"), before);
     init(&place.path().join("group"));
-    for key in ["client.key", "replica-0/key", "replica-3/key"] {
+    for key in ["client.key", "supervisor-3.key", "replica-0/key"] {
         let made = fs::metadata(place.path().join("group").join(key)).expect("a key file");
         assert_eq!(made.permissions().mode() & 0o7777, 0o600, "{key}");
     }

@@ -124,6 +124,8 @@ fn make(args: &Up, data: &Path) -> Result<Vec<(String, Group)>> {
             protocol: args.protocol.protocol(),
             key_holders: super::key_holders(args),
             owner: init::Owner::Nobody,
+            clients: 1,
+            supervisors: false,
         };
         let none = BTreeMap::new();
         let group = init::create(&directory, &name, &addresses, Vec::new(), kind, &none)?;
