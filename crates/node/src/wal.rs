@@ -180,6 +180,7 @@ impl Wal {
         let mut records = Vec::new();
         let mut closed = VecDeque::new();
         let mut head = None;
+        let mut needed_from = None;
         let mut last = None;
         for &number in &numbers {
             let is_last = Some(&number) == numbers.last();
@@ -195,6 +196,7 @@ impl Wal {
             if scan.has_head {
                 head = Some(number);
             }
+            needed_from = needed_from.max(scan.needed_from);
             if is_last {
                 last = Some((number, scan));
             } else {
@@ -205,6 +207,11 @@ impl Wal {
                     end: scan.end,
                 });
             }
+        }
+        if let (Some(first), Some(needed)) = (numbers.first(), needed_from)
+            && needed < *first
+        {
+            return Err(WalError::Missing(segment::path(directory, needed)));
         }
         let recovery = Recovery {
             torn: last.as_ref().is_some_and(|(_, scan)| scan.torn),
@@ -353,13 +360,29 @@ impl Wal {
     }
 
     fn discard_inner(&mut self, stable: Seq) -> Result<(), WalError> {
-        // The head must be safe before what it repeats goes.
+        let head = self.head.unwrap_or(0);
+        let stays = |closed: &Closed| closed.number >= head || closed.max_seq > stable;
+        let first = self.closed.iter().find(|closed| stays(closed));
+        let first = first.map_or(self.current.number, |closed| closed.number);
+        let oldest = self.closed.front().map(|closed| closed.number);
+        if oldest.is_some_and(|oldest| oldest < first) {
+            self.current.begin_write(&mut self.buffer);
+            let end = self.current.end + self.buffer.len() as u64;
+            let mark = Mark::From(first);
+            mark.write(
+                &mut self.buffer,
+                self.current.number,
+                end,
+                self.current.nonce,
+            );
+            self.write_buffer()?;
+        }
+        // The head, and the mark, must be safe before what is older goes.
         self.sync_inner()?;
         self.note_reached(false)?;
-        let head = self.head.unwrap_or(0);
         let mut removed = false;
         while let Some(oldest) = self.closed.front() {
-            if oldest.number >= head || oldest.max_seq > stable {
+            if oldest.number >= first {
                 break;
             }
             let path = segment::path(&self.directory, oldest.number);

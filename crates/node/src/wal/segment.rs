@@ -48,11 +48,13 @@ pub(super) type Nonce = [u8; NONCE_BYTES];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// The segment begins.
-    Start = 1,
+    Start,
     /// The head is whole: what stands before it repeats all that older segments hold for no place.
-    HeadEnd = 2,
+    HeadEnd,
     /// All that stands before it is durable.
-    Synced = 3,
+    Synced,
+    /// The segments before this one are about to be removed: this one, and all that follow, are needed.
+    From(u64),
 }
 
 impl Mark {
@@ -60,11 +62,23 @@ impl Mark {
     pub fn write(self, out: &mut Vec<u8>, number: u64, offset: u64, nonce: Nonce) {
         let mut payload = Vec::with_capacity(MARK_BYTES);
         payload.extend_from_slice(MAGIC);
-        payload.push(self as u8);
+        payload.push(self.kind());
         payload.extend_from_slice(&number.to_le_bytes());
         payload.extend_from_slice(&offset.to_le_bytes());
         payload.extend_from_slice(&nonce);
+        if let Mark::From(first) = self {
+            payload.extend_from_slice(&first.to_le_bytes());
+        }
         frame::write(out, MARK_INDEX, &payload);
+    }
+
+    fn kind(self) -> u8 {
+        match self {
+            Mark::Start => 1,
+            Mark::HeadEnd => 2,
+            Mark::Synced => 3,
+            Mark::From(_) => 4,
+        }
     }
 
     /// The mark in a payload that lies at `offset` of segment `number`.
@@ -72,10 +86,16 @@ impl Mark {
         let rest = payload.strip_prefix(MAGIC)?;
         let (&kind, rest) = rest.split_first()?;
         let rest = rest.strip_prefix(&number.to_le_bytes())?;
-        let nonce = rest.strip_prefix(&offset.to_le_bytes())?.try_into().ok()?;
-        let kinds = [Mark::Start, Mark::HeadEnd, Mark::Synced];
-        let mark = kinds.into_iter().find(|&m| m as u8 == kind)?;
-        Some((mark, nonce))
+        let rest = rest.strip_prefix(&offset.to_le_bytes())?;
+        let (nonce, first) = rest.split_at_checked(NONCE_BYTES)?;
+        let mark = match (kind, first) {
+            (1, []) => Mark::Start,
+            (2, []) => Mark::HeadEnd,
+            (3, []) => Mark::Synced,
+            (4, first) => Mark::From(u64::from_le_bytes(first.try_into().ok()?)),
+            _ => return None,
+        };
+        Some((mark, nonce.try_into().ok()?))
     }
 }
 
@@ -148,6 +168,8 @@ pub(super) struct Scan {
     /// The first blob segment that a record refers to.
     pub first_blob: Option<u64>,
     pub has_head: bool,
+    /// The first segment that was still needed when this was written last.
+    pub needed_from: Option<u64>,
     /// None if not even its start was written.
     pub nonce: Option<Nonce>,
     /// After the last whole frame.
@@ -209,6 +231,7 @@ fn scan(bytes: &Bytes, number: u64, tail: Tail) -> Result<Scan, u64> {
         max_seq: Seq(0),
         first_blob: None,
         has_head: false,
+        needed_from: None,
         nonce: None,
         end: 0,
         dirty_end: 0,
@@ -237,6 +260,9 @@ impl Scan {
             }
             self.nonce = Some(nonce);
             self.has_head |= mark == Mark::HeadEnd;
+            if let Mark::From(first) = mark {
+                self.needed_from = Some(first);
+            }
         } else {
             let found = Found::parse(index, payload).ok_or(self.end)?;
             if self.nonce.is_none() {

@@ -261,6 +261,38 @@ fn discarding_waits_for_a_head() {
     assert_eq!(wal.segments(), 1);
 }
 
+/// The oldest segment that is still needed is missed when it is gone, and those that were discarded are not, whatever is left of them after a power cut.
+#[test]
+fn the_oldest_segment_is_missed() {
+    let directory = scratch();
+    let (mut wal, ..) = open(directory.path());
+    for i in 1..=30 {
+        wal.append(&[record(i, i, 400)]).unwrap();
+    }
+    let whole = copy(directory.path());
+    wal.rotate(&[record(31, 0, 50)]).unwrap();
+    wal.append(&[record(32, 31, 10)]).unwrap();
+    wal.discard(Seq(15)).unwrap();
+    let numbers = segment::list(directory.path()).unwrap();
+    assert!(numbers[0] > 1 && numbers.len() > 2, "half of them go");
+    drop(wal);
+
+    let back = copy(directory.path());
+    for number in 1..numbers[0] {
+        let path = segment::path(whole.path(), number);
+        fs::copy(path, segment::path(back.path(), number)).unwrap();
+    }
+    assert_eq!(
+        open(back.path()).2.segments,
+        numbers.len() + numbers[0] as usize - 1
+    );
+    assert_eq!(open(directory.path()).2.segments, numbers.len());
+    let oldest = segment::path(directory.path(), numbers[0]);
+    fs::remove_file(&oldest).unwrap();
+    let error = try_open(directory.path()).unwrap_err();
+    assert!(matches!(error, WalError::Missing(path) if path == oldest));
+}
+
 /// A segment that is discarded while another one is being made ready for use again does not take its place.
 #[test]
 fn discarded_segments_do_not_get_mixed_up() {
