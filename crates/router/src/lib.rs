@@ -5,8 +5,8 @@
 //! - [`mover`]: buckets that move while they are in use; [`shelf`]: the router's own directories on volumes.
 //! - [`ask`]: the few things that the coordinator asks of servers; [`coordinator`]: what touches two of them, done whole or not
 //!   at all; [`intent`]: its log; [`names`]: what calls hold meanwhile. None of these knows a socket, a clock or a disk; tests drive them over servers in memory.
-//! - [`shared`]: the log and what is held, on a group, for several routers; [`fence`]: what keeps late orders of one that is gone from doing
-//!   harm; [`takeover`]: finishing what it has left.
+//! - [`shared`]: the log and what is held, on a group, for several routers; [`silence`]: when one is taken for gone; [`fence`]: what keeps
+//!   its late orders from doing harm; [`takeover`]: finishing what it has left.
 //! - [`rewrite`]: replies that go straight through. [`proxy`]: which call goes where.
 //! - [`upstream`], [`journal`], [`setup`], [`config`], [`volumes`]: sockets, the log's file, the volumes' first use, the operator's file
 //!   and the operator's orders.
@@ -36,6 +36,7 @@ pub mod rewrite;
 pub mod setup;
 pub mod shared;
 pub mod shelf;
+pub mod silence;
 pub mod span;
 pub mod table;
 pub mod takeover;

@@ -2,7 +2,7 @@
 //! go on there; then the first wakes up, or the order arrives that was late. That changes nothing any more.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quorate_execution::{Call, Service};
@@ -17,6 +17,7 @@ use quorate_router::fence::enter;
 use quorate_router::handle::Handle;
 use quorate_router::layout::{Bucket, HOME};
 use quorate_router::shared::{Group, Shared, SharedError};
+use quorate_router::silence::Silence;
 use quorate_router::takeover::settle;
 use quorate_state::{MemorySnapshot, State as Replicated};
 use quorate_wire::codec::Decode;
@@ -118,6 +119,51 @@ fn begin(way: &Way) -> Routing {
         Coordinator::new(way.clone(), log, own, root())
     };
     run(begin).expect("nothing dies")
+}
+
+/// The group's time leaps past all leases, again and again, while both routers go on: neither is taken over. One that is silent is, once it has
+/// stopped by its own clock; and one that begins anew is at once.
+#[test]
+fn nobody_is_taken_over_for_a_leap_of_time() {
+    let world = Arc::new(super::world(VOLUMES));
+    let keeping = keeping();
+    let way = |client| Way {
+        world: world.clone(),
+        keeping: keeping.clone(),
+        client,
+    };
+    let (first, second) = (begin(&way(1)), begin(&way(2)));
+    let log = first.log();
+    let (patience, renewal) = (log.lease(), log.renewal());
+    let mut silence = Silence::default();
+    #[allow(clippy::disallowed_methods)] // Where time begins is all the same here.
+    let mut clock = Instant::now();
+    let mut look = |clock| {
+        let run_out = run(log.run_out()).unwrap().unwrap();
+        let over = silence.told(&run_out, patience, clock);
+        (run_out.into_keys().collect::<Vec<_>>(), over)
+    };
+    let other = second.log().epoch();
+    for _ in 0..20 {
+        keeping.lock().unwrap().now += LEASE.as_nanos() as u64 + 1;
+        assert_eq!(look(clock), (vec![other], vec![]));
+        run(second.log().renew()).unwrap().unwrap();
+        clock += renewal;
+    }
+    // It did renew in between, each time: that it has run out whenever it is looked at is no silence.
+    assert_eq!(look(clock), (vec![], vec![]));
+    keeping.lock().unwrap().now += LEASE.as_nanos() as u64 + 1;
+    let silent_since = clock;
+    while clock < silent_since + patience {
+        assert_eq!(look(clock), (vec![other], vec![]));
+        clock += renewal;
+    }
+    assert_eq!(look(clock), (vec![other], vec![other]));
+    begin(&way(2));
+    assert_eq!(look(clock), (vec![other], vec![other]));
+    let again = begin(&way(2)).log().epoch();
+    let (run_out, over) = look(clock);
+    assert!(run_out == over && !over.is_empty() && !over.contains(&again));
 }
 
 /// Something about the same names, or anything.

@@ -19,6 +19,7 @@ use quorate_router::intent::{Intent, Log, Number};
 use quorate_router::journal::{Journal, is_there};
 use quorate_router::layout::Bucket;
 use quorate_router::shared::{Refused, Shared, SharedError, set_of};
+use quorate_router::silence::Silence;
 use quorate_router::takeover::settle;
 use quorate_router::upstream::Upstreams;
 
@@ -26,7 +27,7 @@ use super::AGAIN;
 use crate::args::Route;
 use crate::paths;
 
-/// How long a router may be silent before others take over.
+/// How long a router may be silent, in agreed time, before others begin to wait for it ([`Silence`]).
 const LEASE: Duration = Duration::from_secs(8);
 /// How often directories are looked at that nobody uses any more.
 const SWEEP: Duration = Duration::from_millis(50);
@@ -274,9 +275,10 @@ impl Place {
     pub async fn keep(&self, ground: &Ground) -> Result<()> {
         let lost = "the coordinator's group has given this router up, or can't be reached: others finish what it had begun. Start it again";
         let renewals = async {
+            let mut silence = Silence::default();
             loop {
-                let renewed = tokio::time::timeout(LEASE / 2, self.shared.renew()).await;
-                match renewed {
+                let renewed = self.shared.renew_and_look(&mut silence);
+                match tokio::time::timeout(LEASE / 2, renewed).await {
                     Ok(Ok(dead)) if !dead.is_empty() => self.take_over(dead, ground),
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) => return Err(anyhow!(error).context(lost)),
