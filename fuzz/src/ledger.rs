@@ -10,7 +10,7 @@ use quorate_ledger::op::{
     Begin, Ended, Key, Keys, MAX_HELD, MAX_INTENTS, Op, Open, Put, Refused, Register, Reply,
     TakeOver, Value,
 };
-use quorate_state::{MemorySnapshot, State, Txn};
+use quorate_state::{Fault, MemorySnapshot, State, Txn};
 use quorate_wire::{Decode, Encode, PublicKey, SessionId, Time};
 
 use crate::choices::Choices;
@@ -54,7 +54,11 @@ pub fn ledger(data: &[u8]) {
         let op = operation(usize::from(head >> 2 & 15), &mut choices);
         let mut txn = state.begin();
         let told = crate::within(MEMORY, || ledger.execute(&mut txn, &call, &op));
-        let told = Reply::from_bytes(told.expect("memory")).expect("our own reply");
+        let told = match told {
+            Ok(told) => Reply::from_bytes(told).expect("our own reply"),
+            Err(Fault::Value { .. }) if is_damaged => continue,
+            Err(fault) => panic!("{fault}"),
+        };
         let is_refused = matches!(told, Reply::Refused(_));
         if is_refused || ledger.is_read_only(&op) {
             assert!(txn.writes().is_empty(), "{told:?}");

@@ -6,10 +6,14 @@ use bytes::Bytes;
 use quorate_wire::codec::{Decode, DecodeError, Encode, Reader};
 use quorate_wire::{record, tagged};
 
-/// The most epochs that there are at a time.
-pub const MAX_EPOCHS: usize = 64;
+/// The most routers that have epochs.
+pub const MAX_INSTANCES: usize = 64;
+/// The most of one client.
+pub const MAX_INSTANCES_OF_CLIENT: usize = 16;
+/// The most epochs that there are at a time: with all routers there, each has room for one that it has lost and nobody has taken over yet.
+pub const MAX_EPOCHS: usize = 2 * MAX_INSTANCES;
 /// The most epochs of one client.
-pub const MAX_EPOCHS_OF_CLIENT: usize = 16;
+pub const MAX_EPOCHS_OF_CLIENT: usize = 2 * MAX_INSTANCES_OF_CLIENT;
 /// The most keys that an epoch holds.
 pub const MAX_HELD: u32 = 1024;
 /// The most keys in one operation.
@@ -175,7 +179,7 @@ record! {
     pub struct Listed {
         /// Its number.
         pub epoch: Epoch,
-        /// Agreed time until which it can't be taken over.
+        /// Agreed time until which it can't be taken over; 0 if its router has begun anew.
         pub expires: quorate_wire::Time,
         /// Keys that it holds.
         pub held: u32,

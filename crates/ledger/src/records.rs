@@ -81,9 +81,30 @@ pub fn of_epoch(kind: u8, epoch: Epoch, rest: &[u8]) -> Bytes {
     key(kind, &[&epoch.to_be_bytes(), rest])
 }
 
-/// What is kept under a key. What can't be read is a damaged state, which the tree over it finds: here it is as if it were not there.
+/// What a value says.
+///
+/// # Errors
+/// It is none that was written here: the state is damaged. Taken for absent it would lose what is under way, on this replica alone.
+pub fn read<T: Decode>(key: &[u8], kept: Bytes) -> Result<T, Fault> {
+    T::from_bytes(kept).map_err(|e| Fault::value(key, e))
+}
+
+/// What is kept under a key.
+///
+/// # Errors
+/// As of [`read`], and of the store.
 pub fn get<T: Decode>(txn: &Txn<'_>, key: &[u8]) -> Result<Option<T>, Fault> {
-    Ok(txn.get(key)?.and_then(|kept| T::from_bytes(kept).ok()))
+    txn.get(key)?.map(|kept| read(key, kept)).transpose()
+}
+
+/// The number at the end of a key.
+///
+/// # Errors
+/// As of [`read`].
+pub fn number(key: &[u8], from: usize) -> Result<u64, Fault> {
+    let number = key.get(from..).and_then(|rest| rest.try_into().ok());
+    let number = number.map(u64::from_be_bytes);
+    number.ok_or_else(|| Fault::value(key, "the key ends in no number"))
 }
 
 pub fn put<T: Encode>(txn: &mut Txn<'_>, key: Bytes, value: &T) {
@@ -106,9 +127,6 @@ pub fn under(
 /// All epochs, in order of their numbers.
 pub fn routers(txn: &Txn<'_>) -> Result<Vec<(Epoch, Router)>, Fault> {
     let found = under(txn, &[EPOCHS], None, MAX_EPOCHS)?;
-    let read = |(key, kept): (Bytes, Bytes)| {
-        let number = key[1..].try_into().map(u64::from_be_bytes).ok()?;
-        Some((number, Router::from_bytes(kept).ok()?))
-    };
-    Ok(found.into_iter().filter_map(read).collect())
+    let entry = |(at, kept): (Bytes, Bytes)| Ok((number(&at, 1)?, read(&at, kept)?));
+    found.into_iter().map(entry).collect()
 }

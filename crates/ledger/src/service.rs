@@ -7,17 +7,18 @@ use bytes::Bytes;
 use quorate_execution::graph::Uses;
 use quorate_execution::{Call, Rest, Service};
 use quorate_state::{Fault, Txn};
-use quorate_wire::codec::{Decode, Encode};
+use quorate_wire::codec::Encode;
 use quorate_wire::{ClientId, Time};
 
 use crate::op::{
     Begin, Begun, Ended, Epoch, Intention, Key, Keys, LEASES, Listed, MAX_EPOCHS,
-    MAX_EPOCHS_OF_CLIENT, MAX_HELD, MAX_INTENTS, MAX_NAME_BYTES, MAX_RECORD_BYTES, MAX_TOLD,
-    MAX_VALUE_BYTES, MAX_VALUES, Op, Open, Put, Refused, Register, Reply, TakeOver, Value,
+    MAX_EPOCHS_OF_CLIENT, MAX_HELD, MAX_INSTANCES, MAX_INSTANCES_OF_CLIENT, MAX_INTENTS,
+    MAX_NAME_BYTES, MAX_RECORD_BYTES, MAX_TOLD, MAX_VALUE_BYTES, MAX_VALUES, Op, Open, Put,
+    Refused, Register, Reply, TakeOver, Value,
 };
 use crate::records::{
     COUNTERS, Counters, EPOCHS, HELD, HOLDERS, Holder, INTENTS, Intent, Router, VALUES, get, key,
-    of_epoch, put, routers, under,
+    number, of_epoch, put, read, routers, under,
 };
 
 /// The service of a coordinator's group.
@@ -135,17 +136,24 @@ fn begin_epoch(txn: &mut Txn<'_>, call: &Call, register: &Register) -> Outcome {
     if !LEASES.contains(&register.lease) {
         return Ok(Err(Refused::Malformed(())));
     }
-    let all = routers(txn)?;
-    let own = |router: &Router| router.client == call.client;
-    let owned = all.iter().filter(|(_, router)| own(router)).count();
-    if all.len() >= MAX_EPOCHS || owned >= MAX_EPOCHS_OF_CLIENT {
+    let is_its = |(_, router): &(Epoch, Router)| {
+        router.client == call.client && router.instance == register.instance
+    };
+    let (mut former, others): (Vec<_>, Vec<_>) = routers(txn)?.into_iter().partition(is_its);
+    let last = former.pop();
+    // Nobody takes over but who has a place. So no router is kept out by its own former lives: one of them stays, and stands in for the rest.
+    if !has_room(&others, usize::from(last.is_some()), &call.client) {
         return Ok(Err(Refused::TooMany(())));
     }
-    for (epoch, mut router) in all {
-        if own(&router) && router.instance == register.instance {
-            router.expires = Time(0);
-            save(txn, epoch, &router);
+    if let Some((last, mut router)) = last {
+        router.expires = Time(0);
+        for (epoch, older) in former {
+            inherit(txn, epoch, &older, last, &mut router)?;
         }
+        if router.ancestors.len() > MAX_ANCESTORS {
+            return Ok(Err(Refused::TooMany(())));
+        }
+        save(txn, last, &router);
     }
     let epoch = next(txn, |counters| &mut counters.epoch)?;
     let router = Router {
@@ -160,6 +168,19 @@ fn begin_epoch(txn: &mut Txn<'_>, call: &Call, register: &Register) -> Outcome {
     save(txn, epoch, &router);
     let ancestors = Vec::new();
     Ok(Ok(Reply::Begun(Begun { epoch, ancestors })))
+}
+
+/// Whether there may be one more router beside others, of which `former` epochs are there already. Routers are counted, not epochs: what
+/// one takes over is in more epochs of its own for a while.
+fn has_room(others: &[(Epoch, Router)], former: usize, client: &ClientId) -> bool {
+    let all = others.iter().map(|(_, router)| router);
+    let instances: BTreeSet<_> = all.clone().map(|it| (it.client, it.instance)).collect();
+    let own_instances = instances.iter().filter(|(of, _)| of == client).count();
+    let own = all.filter(|it| it.client == *client).count();
+    instances.len() < MAX_INSTANCES
+        && own_instances < MAX_INSTANCES_OF_CLIENT
+        && others.len() + former < MAX_EPOCHS
+        && own + former < MAX_EPOCHS_OF_CLIENT
 }
 
 fn renew(txn: &mut Txn<'_>, call: &Call, epoch: Epoch) -> Outcome {
@@ -381,14 +402,12 @@ fn tell_open(txn: &Txn<'_>, open: &Open) -> Outcome {
     let prefix = of_epoch(INTENTS, open.epoch, &[]);
     let after = of_epoch(INTENTS, open.epoch, &open.after.to_be_bytes());
     let told = |(at, kept): (Bytes, Bytes)| {
-        let number = at.get(9..)?.try_into().map(u64::from_be_bytes).ok()?;
-        let record = Intent::from_bytes(kept).ok()?.record;
-        Some(Intention { number, record })
+        let (number, Intent { record, .. }) = (number(&at, 9)?, read(&at, kept)?);
+        Ok(Intention { number, record })
     };
     let found = under(txn, &prefix, Some(&after), MAX_TOLD)?;
-    Ok(Ok(Reply::Open(
-        found.into_iter().filter_map(told).collect(),
-    )))
+    let told: Result<_, Fault> = found.into_iter().map(told).collect();
+    Ok(Ok(Reply::Open(told?)))
 }
 
 fn value(txn: &Txn<'_>, name: &[u8]) -> Result<Value, Fault> {

@@ -7,16 +7,17 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use proptest::prelude::*;
 use quorate_execution::{Call, Service};
-use quorate_state::{MemorySnapshot, State};
+use quorate_state::{Fault, MemorySnapshot, State};
 use quorate_wire::codec::Decode;
 use quorate_wire::{PublicKey, SessionId, Time};
 
 use crate::Ledger;
 use crate::fuzzing;
 use crate::op::*;
-use crate::records::{self, HOLDERS, Holder};
+use crate::records::{self, EPOCHS, HOLDERS, Holder, INTENTS, VALUES};
 
 const LEASE: u32 = 1000;
+const MEMBERS: u8 = 4;
 
 struct World {
     ledger: Ledger,
@@ -30,7 +31,7 @@ fn client(number: u8) -> PublicKey {
 
 impl World {
     fn new() -> World {
-        let ledger = Ledger::new([client(1), client(2)]);
+        let ledger = Ledger::new((1..=MEMBERS).map(client));
         let mut state = State::new(Arc::new(MemorySnapshot::default()));
         let mut txn = state.begin();
         ledger.genesis(&mut txn).unwrap();
@@ -68,12 +69,15 @@ impl World {
     }
 
     fn register(&mut self, number: u8, instance: u8) -> Epoch {
-        let register = Register {
-            instance: [instance; 16],
-            lease: LEASE,
-        };
-        match self.ask(number, Op::Register(register)) {
+        match self.ask(number, register(instance)) {
             Reply::Begun(begun) => begun.epoch,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn listed(&mut self) -> Vec<Listed> {
+        match self.ask(1, Op::List(())) {
+            Reply::Epochs(all) => all,
             other => panic!("{other:?}"),
         }
     }
@@ -94,6 +98,13 @@ impl World {
 fn keys(epoch: Epoch, keys: &[u8]) -> Keys {
     let keys = keys.iter().map(|&key| [key; 32]).collect();
     Keys { epoch, keys }
+}
+
+fn register(instance: u8) -> Op {
+    Op::Register(Register {
+        instance: [instance; 16],
+        lease: LEASE,
+    })
 }
 
 fn begin(epoch: Epoch, under: &[u8], record: &'static [u8]) -> Op {
@@ -248,14 +259,10 @@ fn nothing_grows_without_bound() {
         record: vec![0; MAX_RECORD_BYTES + 1].into(),
     });
     assert_eq!(refused(world.ask(1, long)), Refused::Malformed(()));
-    for n in 1..MAX_EPOCHS_OF_CLIENT {
+    for n in 1..MAX_INSTANCES_OF_CLIENT {
         world.register(1, n as u8 + 1);
     }
-    let register = Register {
-        instance: [99; 16],
-        lease: LEASE,
-    };
-    let more = world.ask(1, Op::Register(register));
+    let more = world.ask(1, register(99));
     assert_eq!(refused(more), Refused::TooMany(()));
     for n in 0..=MAX_VALUES {
         let put = Op::Put(Put {
@@ -271,10 +278,74 @@ fn nothing_grows_without_bound() {
     }
 }
 
+/// The group's time can leap past all leases. Who still renews is alive again at once.
+#[test]
+fn a_lease_that_time_has_leapt_over_is_renewed() {
+    let mut world = World::new();
+    let (one, two) = (world.register(1, 1), world.register(2, 2));
+    for _ in 0..3 {
+        world.pass(10 * u64::from(LEASE));
+        assert_eq!(world.ask(1, Op::Renew(one)), Reply::Renewed(vec![two]));
+        assert_eq!(world.ask(2, Op::Renew(two)), Reply::Renewed(vec![]));
+        assert_eq!(world.ask(1, Op::Renew(one)), Reply::Renewed(vec![]));
+        let take = TakeOver {
+            by: one,
+            dead: vec![two],
+        };
+        let late = world.ask(1, Op::TakeOver(take));
+        assert_eq!(refused(late), Refused::Alive(two));
+    }
+}
+
+/// Routers that have all lost their places have room for new ones, however often that happens, and what they had begun is not lost.
+#[test]
+fn as_many_routers_as_can_be_lose_their_places_together() {
+    const MANY: usize = MAX_INSTANCES_OF_CLIENT;
+    // One key's, then as many as there are at all.
+    for clients in [1, MEMBERS] {
+        let mut world = World::new();
+        let each = |n: usize| (n as u8 % clients + 1, n as u8 / clients);
+        let all = MANY * usize::from(clients);
+        for round in 0..4 {
+            for n in 0..all {
+                let (client, instance) = each(n);
+                let epoch = world.register(client, instance);
+                if round == 0 {
+                    assert_eq!(world.ask(client, Op::Hold(keys(epoch, &[n as u8]))), DONE);
+                    let begun = world.ask(client, begin(epoch, &[n as u8], b"it"));
+                    assert!(matches!(begun, Reply::Number(_)));
+                }
+            }
+            world.pass(20 * u64::from(LEASE));
+        }
+        let stranger = world.ask(1, register(99));
+        assert_eq!(refused(stranger), Refused::TooMany(()));
+        assert_eq!(world.listed().len(), 2 * all);
+        let by = world.register(1, 0);
+        let Reply::Renewed(dead) = world.ask(1, Op::Renew(by)) else {
+            panic!("no answer");
+        };
+        // Of all lives before, one of each router stands in for those that came before the last.
+        assert_eq!(dead.len(), 2 * all - 1);
+        let Reply::Begun(heir) = world.ask(1, Op::TakeOver(TakeOver { by, dead })) else {
+            panic!("no answer");
+        };
+        let mut ancestors = heir.ancestors;
+        ancestors.sort_unstable();
+        assert!(ancestors.into_iter().eq(1..by));
+        assert_eq!(world.open(heir.epoch).len(), all);
+        assert_eq!(world.listed().len(), 2);
+        fuzzing::invariants(&world.state.begin()).unwrap();
+    }
+}
+
 #[test]
 fn strangers_and_nonsense_are_refused() {
     let mut world = World::new();
-    assert_eq!(refused(world.ask(3, Op::List(()))), Refused::NotAMember(()));
+    assert_eq!(
+        refused(world.ask(MEMBERS + 1, Op::List(()))),
+        Refused::NotAMember(())
+    );
     let epoch = world.register(1, 1);
     // Another member's epoch is not one's own.
     assert_eq!(
@@ -285,6 +356,47 @@ fn strangers_and_nonsense_are_refused() {
     for len in 0..whole.len() {
         let reply = world.send(1, whole.slice(..len));
         assert_eq!(refused(reply), Refused::Malformed(()));
+    }
+}
+
+/// What can't be read is told, so that the replica compares it with what the others have, and not taken for absent.
+#[test]
+fn what_cannot_be_read_is_a_fault() {
+    let mut world = World::new();
+    let epoch = world.register(1, 1);
+    assert_eq!(world.ask(1, Op::Hold(keys(epoch, &[7]))), DONE);
+    assert_eq!(world.ask(1, begin(epoch, &[7], b"it")), Reply::Number(1));
+    let values = [
+        (HOLDERS, vec![7; 32], Op::Hold(keys(epoch, &[7]))),
+        (EPOCHS, epoch.to_be_bytes().to_vec(), Op::Renew(epoch)),
+        (EPOCHS, epoch.to_be_bytes().to_vec(), Op::List(())),
+        (
+            INTENTS,
+            [epoch, 1].map(u64::to_be_bytes).concat(),
+            Op::Open(Open { epoch, after: 0 }),
+        ),
+        (
+            INTENTS,
+            [epoch, 1].map(u64::to_be_bytes).concat(),
+            Op::End(Ended { epoch, number: 1 }),
+        ),
+        (VALUES, b"map".to_vec(), Op::Get("map".into())),
+    ];
+    for (kind, rest, op) in values {
+        let at = records::key(kind, &[&rest]);
+        let call = Call {
+            client: client(1),
+            session: SessionId(1),
+            now: Time(world.now),
+        };
+        let mut txn = world.state.begin();
+        txn.put(at.clone(), Bytes::from_static(b"?"));
+        let told = world.ledger.execute(&mut txn, &call, &op.write());
+        match told {
+            Err(Fault::Value { key, .. }) => assert_eq!(key, at),
+            other => panic!("{op:?}: {other:?}"),
+        }
+        drop(txn);
     }
 }
 
@@ -318,7 +430,7 @@ proptest! {
             // Mostly one of the newest.
             let epoch = |back: u64| (epochs + 1u64).saturating_sub(back);
             let op = match kind {
-                0 => Op::Register(Register { instance: [x; 16], lease: LEASE }),
+                0 => register(x),
                 1 => Op::Renew(epoch(a)),
                 2 | 3 => Op::Hold(keys(epoch(a), &[x, y])),
                 4 => Op::Release(keys(epoch(a), &[x])),
@@ -332,10 +444,7 @@ proptest! {
                 world.pass(u64::from(LEASE));
             }
             let open = |world: &mut World| -> u32 {
-                match world.ask(1, Op::List(())) {
-                    Reply::Epochs(all) => all.iter().map(|one| one.open).sum(),
-                    other => panic!("{other:?}"),
-                }
+                world.listed().iter().map(|one| one.open).sum()
             };
             let before = open(&mut world);
             match world.ask(who, op.clone()) {
