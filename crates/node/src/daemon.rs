@@ -474,10 +474,10 @@ impl Daemon {
             durable,
             tuning,
         };
-        let former = found.former.map(|(former, blobs)| {
+        let former = found.former.map(|former| {
             let mailbox = mailbox.clone();
             let tell = move |found| mailbox.put(Wake::Found(found));
-            FormerThreads::spawn(data.clone(), blobs, former, tell, died.clone())
+            FormerThreads::spawn(data.clone(), former, tell, died.clone())
         });
         let former = former.transpose().map_err(io)?;
         let pool = {
@@ -516,6 +516,7 @@ impl Daemon {
             damage,
             alone,
             former,
+            hold: found.hold,
             key_refresh: refresh,
         };
         let start = Start {

@@ -78,8 +78,25 @@ struct Inner {
     /// Bytes that a former store has, which rows may come to refer to.
     offered: VecDeque<Offered>,
     offered_bytes: usize,
-    /// Whether a former store is read, which nobody else knows to refer to anything.
-    held: bool,
+    /// How many hold all segments.
+    holds: usize,
+}
+
+/// Keeps all segments while it is there: what is not the store's own may refer to them.
+#[derive(Debug)]
+#[must_use]
+pub struct Hold(Arc<Blobs>);
+
+impl Drop for Hold {
+    /// The last one forgets what a former store has offered.
+    fn drop(&mut self) {
+        let mut inner = self.0.lock();
+        inner.holds -= 1;
+        if inner.holds == 0 {
+            inner.offered.clear();
+            inner.offered_bytes = 0;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -156,7 +173,7 @@ impl Blobs {
             recent: BTreeMap::new(),
             offered: VecDeque::new(),
             offered_bytes: 0,
-            held: false,
+            holds: 0,
         };
         let blobs = Blobs {
             path: path.to_owned(),
@@ -288,13 +305,10 @@ impl Blobs {
         }
     }
 
-    /// Keeps all segments as long as a former store is read; then forgets what it has
-    /// offered. A [`Former`](crate::Former) does both by itself, unless reading it does not end.
-    pub fn hold(&self, held: bool) {
-        let mut inner = self.lock();
-        inner.held = held;
-        inner.offered.clear();
-        inner.offered_bytes = 0;
+    /// Keeps all segments, also those to which neither the log nor the store refers, until this and all others like it are gone.
+    pub fn hold(self: &Arc<Blobs>) -> Hold {
+        self.lock().holds += 1;
+        Hold(self.clone())
     }
 
     /// The checkpoint `seq` is stored: what belongs to it is not looked for again.
@@ -305,7 +319,7 @@ impl Blobs {
     /// The segments that the log does not need, and how long they are.
     pub fn unpinned(&self) -> BTreeMap<u64, u64> {
         let inner = self.lock();
-        if inner.held {
+        if inner.holds > 0 {
             return BTreeMap::new();
         }
         let unpinned = inner.segments.iter().filter(|(_, s)| !s.pinned);

@@ -16,12 +16,10 @@ use crate::error::StoreError;
 use crate::rows::{Damage, StoreSnapshot};
 use crate::store::{self, Options};
 
-/// A store that was set aside. While it is there, no segment goes.
+/// A store that was set aside. The segments that it refers to are there as long as somebody holds them ([`Blobs::hold`]), which it does not
+/// by itself: reading it may never end.
 #[derive(Debug)]
-pub struct Former {
-    blobs: Arc<Blobs>,
-    open: Mutex<Option<Arc<Open>>>,
-}
+pub struct Former(Mutex<Option<Arc<Open>>>);
 
 #[derive(Debug)]
 struct Open {
@@ -34,23 +32,19 @@ impl Former {
     ///
     /// # Errors
     /// [`StoreError`]; there is nothing to be had from it then.
-    pub fn open(path: &Path, blobs: Arc<Blobs>, options: Options) -> Result<Former, StoreError> {
+    pub fn open(path: &Path, blobs: &Arc<Blobs>, options: Options) -> Result<Former, StoreError> {
         let database = store::open_existing(path, options)?;
         let (read, offers) = (store::begin_read(&database, path)?, true);
-        let snapshot = store::snapshot_of(&read, &blobs, path, &Damage::default(), offers)?;
-        blobs.hold(true);
+        let snapshot = store::snapshot_of(&read, blobs, path, &Damage::default(), offers)?;
         let open = Open {
             snapshot,
             _database: database,
         };
-        Ok(Former {
-            blobs,
-            open: Mutex::new(Some(Arc::new(open))),
-        })
+        Ok(Former(Mutex::new(Some(Arc::new(open)))))
     }
 
     fn open_now(&self) -> MutexGuard<'_, Option<Arc<Open>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks for pieces; on several threads at once, if need be.
@@ -71,11 +65,5 @@ impl Former {
             number: lookup.number,
             pieces: vec![Piece::Damaged; names],
         }
-    }
-}
-
-impl Drop for Former {
-    fn drop(&mut self) {
-        self.blobs.hold(false);
     }
 }

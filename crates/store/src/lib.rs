@@ -51,7 +51,7 @@ mod space;
 mod spoiled;
 mod store;
 
-pub use blobs::{Appender, BlobError, Blobs, LARGE_BYTES, Place};
+pub use blobs::{Appender, BlobError, Blobs, Hold, LARGE_BYTES, Place};
 pub use error::StoreError;
 pub use former::Former;
 pub use rows::Damage;

@@ -17,7 +17,7 @@ use quorate_net::threads::Panicked;
 use quorate_net::{Group, Identity};
 use quorate_replica::{ConnectionId, Input, Output, Replica, Restored};
 use quorate_state::transfer::{Counts, Found};
-use quorate_store::Damage;
+use quorate_store::{Damage, Hold};
 use quorate_wire::message::{KeyRenewal, Report, StateCheck};
 use quorate_wire::{ClientId, LogIndex, RecoveryStatement, ReplicaId, Seq, Time};
 
@@ -105,6 +105,8 @@ pub(crate) struct Core<S> {
     /// There are no others who could help.
     alone: bool,
     former: Option<FormerThreads>,
+    /// Keeps the segments of what was set aside; here, after the store, so that the store's thread has ended when they may go.
+    hold: Option<Hold>,
     /// How the check of the former state went.
     check: Option<StateCheck>,
     progress: Progress,
@@ -143,6 +145,8 @@ pub(crate) struct Files {
     pub alone: bool,
     /// Where there is a state that was set aside.
     pub former: Option<FormerThreads>,
+    /// Keeps the segments of what was set aside.
+    pub hold: Option<Hold>,
     /// How often the keys of links are renewed, where there is a key holder; 0: never.
     pub key_refresh: Option<Duration>,
 }
@@ -171,6 +175,7 @@ impl<S: Service> Core<S> {
             damage,
             alone,
             former,
+            hold,
             key_refresh,
         } = files;
         let started = clock_start();
@@ -210,6 +215,7 @@ impl<S: Service> Core<S> {
             damage,
             alone,
             former,
+            hold,
             check: None,
             progress: Progress::new(start),
             keys: key_refresh.map(|every| Keys {
@@ -493,6 +499,8 @@ impl<S: Service> Core<S> {
         if let Some(former) = self.former.take() {
             former.finish();
         }
+        // Not only when the threads that read it have ended, which they may never do.
+        self.hold = None;
     }
 
     fn record(&mut self, index: LogIndex, record: &Record) -> Result<(), DaemonError> {
@@ -550,9 +558,14 @@ impl<S: Service> Core<S> {
     /// A record that goes to the log: with this one a replica that recovers is back. What it says from here on is in the present log alone, and
     /// the one before would make it say something else.
     fn comes_back(&mut self, record: &Record) -> Result<(), DaemonError> {
-        if self.former_log && matches!(record, Record::Entered(_)) {
-            aside::drop_former_log(&self.data)?;
-            self.former_log = false;
+        if matches!(record, Record::Entered(_)) {
+            if self.former_log {
+                aside::drop_former_log(&self.data)?;
+                self.former_log = false;
+            }
+            if self.former.is_none() {
+                self.hold = None;
+            }
         }
         Ok(())
     }

@@ -48,8 +48,7 @@ pub(super) fn take_back(data: &Path, state: &Path, blobs: &Arc<Blobs>) -> Result
         return Ok(());
     }
     let mut tries = 0;
-    while let Err(e @ StoreError::Locked { .. }) =
-        Former::open(&former, blobs.clone(), Options::default())
+    while let Err(e @ StoreError::Locked { .. }) = Former::open(&former, blobs, Options::default())
     {
         tries += 1;
         if tries > LOCKED_TRIES {
@@ -64,14 +63,19 @@ pub(super) fn take_back(data: &Path, state: &Path, blobs: &Arc<Blobs>) -> Result
     })
 }
 
+/// Whether a state was set aside.
+pub(super) fn is_there(data: &Path) -> bool {
+    data.join(NAME).exists()
+}
+
 /// Opens what was set aside, if anything was and it can be opened. What never can is removed: a later recovery would keep it as what was set aside
 /// first, and remove the present state for it.
 pub(super) fn open(data: &Path, blobs: &Arc<Blobs>) -> Option<Former> {
-    let path = data.join(NAME);
-    if !path.exists() {
+    if !is_there(data) {
         return None;
     }
-    match Former::open(&path, blobs.clone(), Options::default()) {
+    let path = data.join(NAME);
+    match Former::open(&path, blobs, Options::default()) {
         Ok(former) => Some(former),
         Err(e) => {
             tracing::warn!("nothing of the former state can be used: {e}");
@@ -117,7 +121,6 @@ pub(super) fn drop_cached_pages(data: &Path) {
 pub(crate) struct FormerThreads {
     lookups: Sender<Lookup>,
     data: PathBuf,
-    blobs: Arc<Blobs>,
 }
 
 impl FormerThreads {
@@ -127,7 +130,6 @@ impl FormerThreads {
     /// Where the system has no more threads.
     pub fn spawn(
         data: PathBuf,
-        blobs: Arc<Blobs>,
         former: Former,
         tell: impl Fn(Found) + Clone + Send + 'static,
         died: impl FnOnce(Panicked) + Clone + Send + 'static,
@@ -144,11 +146,7 @@ impl FormerThreads {
                 }
             })?;
         }
-        Ok(FormerThreads {
-            lookups,
-            data,
-            blobs,
-        })
+        Ok(FormerThreads { lookups, data })
     }
 
     /// Looks for pieces. How many wait is bounded by the replica.
@@ -159,8 +157,6 @@ impl FormerThreads {
 
     /// Removes what was looked into.
     pub fn finish(self) {
-        // Not only when the threads have ended, which they may never do.
-        self.blobs.hold(false);
         if let Err(e) = remove(&self.data) {
             tracing::warn!("the former state could not be removed: {e}");
         }

@@ -13,7 +13,7 @@ use quorate_agreement::Record;
 use quorate_execution::Service;
 use quorate_net::disk;
 use quorate_replica::{Restored, genesis};
-use quorate_store::{Blobs, Former, Options as StoreOptions, Store, StoreError};
+use quorate_store::{Blobs, Former, Hold, Options as StoreOptions, Store, StoreError};
 use quorate_wire::{LogIndex, Seq};
 
 use super::aside::{self, FORMER_LOG, if_there};
@@ -47,8 +47,10 @@ pub(super) struct Found {
     pub store: Store,
     pub wal: Wal,
     pub restored: Restored,
-    /// A store that is not believed and may be looked into, and the segments that it shares.
-    pub former: Option<(Former, Arc<Blobs>)>,
+    /// A store that is not believed and may be looked into.
+    pub former: Option<Former>,
+    /// Keeps the segments that what was set aside refers to, where there is any.
+    pub hold: Option<Hold>,
     /// Whether it recovers, and could go back to the log that it had.
     pub former_log: bool,
 }
@@ -65,6 +67,9 @@ pub(super) fn restore<S: Service + Clone>(
     if past == Past::Distrusted {
         distrust(data)?;
     }
+    // Also for a state that can't be opened now, say since there are no descriptors left, and for the log: the replica may go back to both.
+    let is_set_aside = former::is_there(data) || data.join(FORMER_LOG).exists();
+    let mut hold = is_set_aside.then(|| blobs.hold());
     let mut former = former::open(data, &blobs);
     let mut store = open_store(data, &blobs, alone, options, service.clone())?;
     let mut log = open_log(data, &blobs, past, alone)?;
@@ -82,6 +87,7 @@ pub(super) fn restore<S: Service + Clone>(
         aside::drop_former_log(data)?;
         // Also one that can't be opened: a later recovery would keep it, and remove the present state for it.
         drop(former.take());
+        drop(hold.take());
         former::remove(data).map_err(io(data))?;
     }
     let reached = Reached::read(&data.join(REACHED)).map_err(io(data))?;
@@ -107,7 +113,8 @@ pub(super) fn restore<S: Service + Clone>(
         store,
         wal,
         restored,
-        former: former.map(|former| (former, blobs)),
+        former,
+        hold,
         former_log: recovering && data.join(FORMER_LOG).exists(),
     })
 }

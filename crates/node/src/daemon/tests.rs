@@ -3,7 +3,8 @@ use bytes::Bytes;
 use quorate_execution::{Call, Rest};
 use quorate_net::group::{Files, Purpose};
 use quorate_net::threads;
-use quorate_state::{Fault as StoreFault, Txn};
+use quorate_state::{Fault as StoreFault, Layer, Txn};
+use quorate_wire::Seq;
 
 /// Says nothing.
 #[derive(Clone, Debug)]
@@ -67,4 +68,35 @@ fn keys_of_clients_last_no_longer_than_two_renewals() {
         let refresh = Duration::from_secs(refresh);
         assert_eq!(client_keys_last_ms(Some(refresh)), lasts, "{refresh:?}");
     }
+}
+
+/// A state that was set aside and can't be opened for a while loses nothing meanwhile: the replica may go back to it.
+#[test]
+fn what_is_set_aside_keeps_its_values_while_it_can_not_be_opened() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path();
+    let options = StoreOptions::default();
+    let restore = |past| restore::restore(data, past, false, options, Silence).unwrap();
+    let (key, value) = (Bytes::from_static(b"large"), Bytes::from(vec![7; 64 << 10]));
+    let layer = Layer::from([(key.clone(), Some(value.clone()))]);
+    let mut found = restore(restore::Past::None);
+    found.store.checkpoint(Seq(128), &layer, true).unwrap();
+    drop(found);
+    // Somebody else has it open.
+    let open = restore(restore::Past::Distrusted).former;
+    assert!(open.is_some());
+    let mut found = restore(restore::Past::Logged);
+    assert!(found.former.is_none() && found.former_log);
+    // A segment stays as long as a snapshot from before it was empty.
+    drop(found.restored);
+    for seq in [128, 256] {
+        let store = &mut found.store;
+        store.checkpoint(Seq(seq), &Layer::new(), true).unwrap();
+    }
+    drop((found.store, found.wal, found.hold));
+    drop(open);
+    assert!(aside::take_back(data).unwrap());
+    let found = restore(restore::Past::TakenBack);
+    let read = found.store.newest().snapshot.get(&key).unwrap();
+    assert!(read == Some(value));
 }
