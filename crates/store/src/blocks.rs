@@ -39,6 +39,7 @@ use std::sync::{Mutex, PoisonError};
 
 use redb::StorageBackend;
 use rustix::buffer::spare_capacity;
+use rustix::fs::{Advice, fadvise};
 
 const BLOCK: u64 = 4096;
 const GROUP_BLOCKS: u64 = 1024;
@@ -63,6 +64,8 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync + 'static {
     }
     fn write_all_at(&self, data: &[u8], at: u64) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
+    /// Has the system forget what it has in memory of what is synced.
+    fn forget_cached(&self);
 }
 
 impl Disk for File {
@@ -100,6 +103,11 @@ impl Disk for File {
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+
+    fn forget_cached(&self) {
+        // Not every file system knows of this; one in memory has nothing else.
+        let _ = fadvise(self, 0, None, Advice::DontNeed);
     }
 }
 
@@ -140,6 +148,9 @@ impl<D: Disk> Blocks<D> {
                 // A process that was killed may have left a header that is in memory alone. The next one is written in the place of the one before it, which
                 // would be the only one on the disk.
                 file.sync()?;
+                // And after a sync that failed Linux takes pages for clean that never came to the disk: with these in memory the next header would be
+                // written in the place of the last one on the disk, and blocks of an older tree be taken for the present one's once the power has gone.
+                file.forget_cached();
                 read_header(&file)?
             }
         };
