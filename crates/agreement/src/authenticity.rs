@@ -21,7 +21,7 @@ use crate::core::Agreement;
 use crate::io::Rejected;
 
 /// The authenticator keys remembered for one client: its connections, and a few that have just closed.
-pub(crate) const KEYS_PER_CLIENT: usize = 8;
+pub(crate) const KEYS_PER_CLIENT: usize = 48;
 /// [`Config::client_keys_last_ms`](crate::Config::client_keys_last_ms) of a group whose links are not made anew.
 pub const CLIENT_KEYS_LAST_MS: Millis = 30_000;
 
@@ -85,7 +85,9 @@ impl Agreement {
         let keys = &mut self.mac_keys.entry(client).or_insert_with(new).keys;
         if !keys.iter().any(|(known, _)| *known == key) {
             if keys.len() == KEYS_PER_CLIENT {
-                keys.pop_front();
+                // Somebody with the same client key who comes and goes all the time takes nobody's who stays.
+                let gone = keys.iter().position(|(_, gone)| gone.is_some());
+                keys.remove(gone.unwrap_or(0));
             }
             keys.push_back((key, None));
             // Requests that came before their client's link may be checked now.

@@ -65,7 +65,12 @@ impl Memory {
             // The newest of each replica, those that a NEW-VIEW of each primary names, how the view began, and the own one.
             views: change * (n + n * n + n + 1) + new_view * (2 * n + 1),
             rest: VOTE
-                * (n * (window + 1) + 2 * window + 4 * n + (clients + MAX_GUESTS) * 14 + named)
+                * (n * (window + 1)
+                    + 2 * window
+                    + 4 * n
+                    + (clients + MAX_GUESTS) * 6
+                    + clients * KEYS_PER_CLIENT
+                    + named)
                 + VOTE * (Guests::most(n) + 3 * n)
                 + VOTE * 3 * 4096
                 + VOTE * 4 * batches * window

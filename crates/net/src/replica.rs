@@ -70,7 +70,8 @@ impl Default for Limits {
             queue_frames: 64 << 10,
             handshakes: 256,
             clients: 1024,
-            connections_per_client: 8,
+            // One key is used by up to 16 mounts, whose links are made anew now and then, and by whoever only asks.
+            connections_per_client: 48,
         }
     }
 }
@@ -718,6 +719,14 @@ impl ReplicaLinks {
         if of_client.len() >= most
             && let Some(&oldest) = of_client.first()
         {
+            if let Some(more) = self.log.pass() {
+                tracing::warn!(
+                    %client,
+                    most,
+                    more,
+                    "a client has as many connections as one key may have: the oldest is cut for a new one. Give each machine a key of its own"
+                );
+            }
             self.let_go(client, oldest);
         }
         let greeting = link.take_greeting().unwrap_or_else(Frame::welcome);

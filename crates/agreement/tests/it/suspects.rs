@@ -6,7 +6,7 @@ use quorate_agreement::{
     Agreement, CLIENT_KEYS_LAST_MS, Checks, Input, Millis, Output, Record, Rejected,
 };
 use quorate_wire::message::{AuthRequest, Commit, PeerMessage, PrePrepare, Prepare};
-use quorate_wire::{Authenticator, LogIndex, Mac, Seq, View};
+use quorate_wire::{Authenticator, LogIndex, Mac, MacKey, Seq, View};
 
 /// The time at which a replica knows whose fault a wrong MAC is.
 const LATE: Millis = 40_000;
@@ -440,4 +440,21 @@ fn a_key_does_not_outlive_its_link_for_long() {
         };
         assert_eq!(taken, wanted, "{later} ms after, where it lasts {lasts} ms");
     }
+}
+
+/// Who comes and goes all the time with a client's key takes the key of none of its links that stand.
+#[test]
+fn keys_of_links_that_have_gone_make_room() {
+    let mut replica = fresh(0);
+    let key = Input::ClientKey(client(), link_key(0));
+    replica.handle(at(0), key).unwrap();
+    for number in 0..100 {
+        let key = MacKey([100 + number; 32]);
+        let link = Input::ClientKey(client(), key.clone());
+        replica.handle(at(1), link).unwrap();
+        let gone = Input::ClientKeyGone(client(), key);
+        replica.handle(at(1), gone).unwrap();
+    }
+    let passed_on = PeerMessage::Request(unsigned(1));
+    from_peer(&mut replica, 2, 3, passed_on).unwrap();
 }

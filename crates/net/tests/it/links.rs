@@ -309,6 +309,19 @@ fn connections_of_one_client_are_bounded() {
     eventually(|| connections(&cluster, 0) == 2);
 }
 
+/// As many mounts as have sessions with one key have links, and others who only ask: nobody's is cut for another's.
+#[test]
+fn mounts_with_one_key_do_not_cut_each_other_off() {
+    let cluster = Cluster::start(1, Limits::default());
+    let clients: Vec<_> = (0..20).map(|_| cluster.client(&client_key())).collect();
+    for _ in &clients {
+        let comes_or_goes = |e: &Event| matches!(e, Event::ClientUp { .. } | Event::ClientDown(_));
+        let event = cluster.node(0).next(comes_or_goes);
+        assert!(matches!(event, Event::ClientUp { .. }), "{event:?}");
+    }
+    assert_eq!(connections(&cluster, 0), clients.len());
+}
+
 /// Session keys are renewed on demand, without a restart.
 #[test]
 fn links_are_renewed() {
