@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use quorate_agreement::{
-    Agreement, Config, Input, LOG_WINDOW, Millis, Now, Output, Record, Rejected, Tuning,
+    Agreement, CLIENT_KEYS_LAST_MS, Config, Input, LOG_WINDOW, Millis, Now, Output, Record,
+    Rejected, Tuning,
 };
 use quorate_wire::digest::Content;
 use quorate_wire::message::{MAX_FRAME_BYTES, PeerMessage, ViewChange};
@@ -162,6 +163,7 @@ fn config(me: ReplicaId) -> Config {
         timeout_ms: TIMEOUT_MS,
         guests: false,
         clock_bound_ms: 10_000,
+        client_keys_last_ms: CLIENT_KEYS_LAST_MS,
         authentication: Authentication::Mac,
         durable: true,
         checkpoint_bytes: usize::MAX,
