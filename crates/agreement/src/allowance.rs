@@ -16,6 +16,8 @@ const ONE: u64 = 1_000;
 /// would have the group do nothing else; beyond sixteen it loses its own (docs/protocol.md, sections 9 and 10).
 const SESSIONS_AT_ONCE: u64 = 32;
 const SESSIONS_IN_A_SECOND: u64 = 8;
+/// Of them those that a backup holds against a primary, one at a time; and those that the primary lets open all the same when a backup shows them, whatever it has let the client open: as many as the backups may show.
+const OPENINGS_IN_A_SECOND: u64 = 1;
 /// Signatures at once: two windows of repeated requests.
 const CHECKS_AT_ONCE: u64 = 128;
 const CHECKS_IN_A_SECOND: u64 = 64;
@@ -28,14 +30,19 @@ const URGENT_IN_A_SECOND: u64 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Allowance {
     sessions: Budget,
+    openings: Budget,
+    shown: Budget,
     checks: Budget,
     urgent: Budget,
 }
 
 impl Allowance {
-    fn new(now: Millis) -> Allowance {
+    /// In a group of `n` replicas.
+    fn new(n: u64, now: Millis) -> Allowance {
         Allowance {
             sessions: Budget::new(SESSIONS_AT_ONCE * ONE, SESSIONS_IN_A_SECOND, now),
+            openings: Budget::new(ONE, OPENINGS_IN_A_SECOND, now),
+            shown: Budget::new(2 * n * ONE, n * OPENINGS_IN_A_SECOND, now),
             checks: Budget::new(CHECKS_AT_ONCE * ONE, CHECKS_IN_A_SECOND, now),
             urgent: Budget::new(URGENT_AT_ONCE * ONE, URGENT_IN_A_SECOND, now),
         }
@@ -48,13 +55,14 @@ impl Agreement {
         self.spend_allowance(client, |allowance| &mut allowance.sessions)
     }
 
-    /// Sessions of a client have been opened or closed, at whatever replica they were asked for. Whether it has been so often that the primary may have refused another: then one that waits is
-    /// held against nobody.
-    pub(crate) fn note_session(&mut self, client: &ClientId) -> bool {
-        self.allows_session(client);
-        let now = self.now.mono;
-        let allowance = self.allowances.get_mut(client);
-        allowance.is_some_and(|allowance| !allowance.sessions.has(SESSIONS_AT_ONCE / 2 * ONE, now))
+    /// Whether a session that a client wants to open or close may be held against a primary that does not let it.
+    pub(crate) fn allows_opening_claim(&mut self, client: &ClientId) -> bool {
+        self.spend_allowance(client, |allowance| &mut allowance.openings)
+    }
+
+    /// Whether a session may be opened or closed because a backup shows that it is wanted. A client can use up what it may open, and show the backups one more: they would blame the primary.
+    pub(crate) fn allows_shown_opening(&mut self, client: &ClientId) -> bool {
+        self.spend_allowance(client, |allowance| &mut allowance.shown)
     }
 
     /// Whether another signature of a client may be checked; nothing is spent where it is right.
@@ -85,7 +93,8 @@ impl Agreement {
         if !counts {
             return true;
         }
-        let new = || Allowance::new(now);
+        let n = self.config.quorum.n() as u64;
+        let new = || Allowance::new(n, now);
         let allowances = &mut self.allowances;
         let budget = of(allowances.entry(*client).or_insert_with(new));
         let is_open = budget.is_open(now);

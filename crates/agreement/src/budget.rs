@@ -42,12 +42,6 @@ impl Budget {
         self.owed == 0 && self.left > 0
     }
 
-    /// Whether so much is left.
-    pub fn has(&mut self, bytes: u64, now: Millis) -> bool {
-        self.refill(now);
-        self.owed == 0 && self.left >= bytes
-    }
-
     /// So many bytes are given.
     pub fn spend(&mut self, bytes: usize) {
         let bytes = bytes as u64;

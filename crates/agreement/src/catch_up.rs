@@ -413,7 +413,7 @@ impl Agreement {
                 break;
             }
         }
-        for new_view in self.waiting_new_views.values() {
+        for new_view in self.new_views_to_look_at() {
             let proofs = new_view.body.proofs.iter();
             let missing = proofs.filter(|(id, d)| self.proof_of(*id, d).is_none());
             wanted.extend(missing.map(|(_, d)| Fetch::ViewChange(*d)));

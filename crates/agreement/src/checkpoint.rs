@@ -191,9 +191,9 @@ impl Agreement {
     /// to one for which f+1 vouch in turn; or where f+1 others have gone on so far.
     pub fn may_pass(&self, from: Seq, to: Seq) -> bool {
         let is_alone = self.config.quorum.n() == 1;
-        is_alone
-            || from <= self.stable.0
-            || self.certified_ahead().is_some_and(|(seq, _)| seq >= to)
+        // The log has to know, or it would be vouched for no longer after a power cut.
+        let is_stable = from <= self.stable.0 && self.stable_at <= self.persisted;
+        is_alone || is_stable || self.certified_ahead().is_some_and(|(seq, _)| seq >= to)
     }
 
     /// The highest checkpoint above the stable one that is certified: f+1 others claim it, so that one
@@ -215,7 +215,8 @@ impl Agreement {
         self.checkpoint_votes.forget_below(seq.next());
         self.collect_garbage();
         let record = Record::Stable(StableRecord { seq, root });
-        self.persist(record.clone());
+        let index = self.persist(record.clone());
+        self.stable_at = self.config.durable.then_some(index);
         let head = self.head(record);
         self.out.push_back(Output::Stable { seq, root, head });
         if !is_on(Mutant::SelectionCut) {

@@ -85,6 +85,8 @@ pub struct Agreement {
     pub(crate) fetching: Option<(Seq, Digest)>,
     /// The record that says so.
     pub(crate) fetching_at: Option<LogIndex>,
+    /// The record of the stable checkpoint, where it was written since the start.
+    pub(crate) stable_at: Option<LogIndex>,
 
     /// The newest VIEW-CHANGE of each replica.
     pub(crate) view_changes: BTreeMap<ReplicaId, SignedViewChange>,
@@ -95,6 +97,8 @@ pub struct Agreement {
     /// NEW-VIEWs of which some VIEW-CHANGEs are missing: one for each primary, so that a faulty one that names a far view
     /// and VIEW-CHANGEs that nobody has keeps out no other.
     pub(crate) waiting_new_views: BTreeMap<ReplicaId, SignedNewView>,
+    /// By who has shown it, one of a view that has begun without this replica, while this one waits in a later view: it would end a certificate here.
+    pub(crate) missed_new_views: BTreeMap<ReplicaId, SignedNewView>,
     /// The newest NEW-VIEW of each primary that was rightly signed, whatever came of it: another for the same view is evidence.
     pub(crate) heard_new_views: BTreeMap<ReplicaId, SignedNewView>,
     /// Of whom there is evidence, and of which kind: one of each is enough.
@@ -273,10 +277,12 @@ impl Agreement {
             checkpoint_votes: crate::checkpoint::CheckpointVotes::default(),
             fetching: None,
             fetching_at: None,
+            stable_at: None,
             view_changes: BTreeMap::new(),
             proofs: BTreeMap::new(),
             own_change: changing.clone(),
             waiting_new_views: BTreeMap::new(),
+            missed_new_views: BTreeMap::new(),
             heard_new_views: BTreeMap::new(),
             accused: BTreeSet::new(),
             entered,
@@ -522,7 +528,7 @@ impl Agreement {
             PeerMessage::Commit(m) => self.on_commit(from, m),
             PeerMessage::Checkpoint(m) => self.on_checkpoint(from, m),
             PeerMessage::ViewChange(m) => self.on_view_change(m),
-            PeerMessage::NewView(m) => self.on_new_view(m),
+            PeerMessage::NewView(m) => self.on_new_view(from, m),
             PeerMessage::Status(m) => self.on_status(from, m),
             PeerMessage::Committed(m) => self.on_committed(from, m),
             PeerMessage::Fetch(m) => self.on_fetch(from, m),

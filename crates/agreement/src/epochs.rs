@@ -84,7 +84,7 @@ impl Agreement {
 
     /// Whether a VIEW-CHANGE is named by a NEW-VIEW that f+1 others vouch for.
     pub(crate) fn is_proof_vouched(&self, replica: ReplicaId, digest: &Digest) -> bool {
-        let mut waiting = self.waiting_new_views.values();
+        let mut waiting = self.new_views_to_look_at();
         waiting.any(|m| {
             let names = m.body.proofs.contains(&(replica, *digest));
             names && self.is_view_vouched(m.body.view, &m.digest())
@@ -156,6 +156,8 @@ impl Agreement {
         if waiting {
             self.waiting_new_views.remove(&replica);
         }
+        // They are shown again.
+        self.missed_new_views.clear();
         if heard {
             self.heard_new_views.remove(&replica);
         }

@@ -65,6 +65,8 @@ impl Agreement {
             // Said already; a restart would need it.
             own_change: _,
             waiting_new_views,
+            // What they bring is in the slots.
+            missed_new_views: _,
             heard_new_views: _,
             accused: _,
             // Its view and selection are in the slots.
@@ -78,6 +80,7 @@ impl Agreement {
             persisted: _,
             entered_at: _,
             fetching_at: _,
+            stable_at: _,
             held,
             statuses,
             // Refilled by time.

@@ -365,12 +365,17 @@ impl Agreement {
             };
             let number = entry.claim_number().unwrap_or(self.judge.relayed);
             self.judge.relayed = number;
-            if let Some(request) = entry.relay().filter(|_| entry.is_waiting()) {
-                let message = PeerMessage::Request((**request).clone());
-                let client = request.request.client();
-                self.out.push_back(Output::Send(primary, message));
-                let request = &request.request;
+            let request = entry.relay().filter(|_| entry.is_waiting()).cloned();
+            if let Some(shown) = request {
+                let request = &shown.request;
+                let client = request.client();
                 let small = request.op().len() <= self.config.tuning.inline_bytes;
+                // A long one becomes the newest claim with each turn of its client's (`served`): shown each time, it would come to the primary many times over, from each backup.
+                if self.pool.mark_shown(&digest) && !small {
+                    continue;
+                }
+                let message = PeerMessage::Request((*shown).clone());
+                self.out.push_back(Output::Send(primary, message));
                 let is_there = !self.judge.lost.contains_key(&primary);
                 // A session is opened when its client may.
                 let goes_first = small && is_there && request.session() != SessionId(0);

@@ -62,8 +62,8 @@ impl Memory {
                 + MAX_BATCH_WEIGHT
                 + REQUEST * (POOL_BYTES / LEAST_CHARGE + named),
             places: window * (VOTE * (3 * n + 2 * batches) + batches * 32 * MAX_BATCH_REQUESTS),
-            // The newest of each replica, those that a NEW-VIEW of each primary names, how the view began, and the own one.
-            views: change * (n + n * n + n + 1) + new_view * (2 * n + 1),
+            // The newest of each replica, those that a NEW-VIEW of each primary names, and one from each replica of a view that was missed, how the view began, and the own one.
+            views: change * (n + 2 * n * n + n + 1) + new_view * (3 * n + 1),
             rest: VOTE
                 * (n * (window + 1)
                     + 2 * window
@@ -139,8 +139,9 @@ impl Agreement {
                 n * PLACES_PER_SENDER,
             ),
             ("VIEW-CHANGEs", self.view_changes.len(), n),
-            ("VIEW-CHANGEs that are named", self.proofs.len(), n * n),
+            ("VIEW-CHANGEs that are named", self.proofs.len(), 2 * n * n),
             ("NEW-VIEWs that wait", self.waiting_new_views.len(), n),
+            ("NEW-VIEWs that were missed", self.missed_new_views.len(), n),
             ("NEW-VIEWs", self.heard_new_views.len(), n),
             ("STATUS", self.statuses.len(), n),
             ("suspects", self.suspects.len(), MAX_SUSPECTS),
@@ -171,6 +172,7 @@ impl Agreement {
             .chain(entered.clone().flat_map(|e| &e.proofs));
         let new_views = self.waiting_new_views.values();
         let new_views = new_views
+            .chain(self.missed_new_views.values())
             .chain(self.heard_new_views.values())
             .chain(entered.map(|e| &e.new_view));
         let keys: usize = self.mac_keys.values().map(|keys| 2 + keys.len()).sum();

@@ -7,7 +7,7 @@ use quorate_wire::message::{
     AuthRequest, Batch, Commit, PeerMessage, PrePrepare, Prepare, Request, Vote,
 };
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Authenticator, Digest, Quorum, ReplicaId, Seq, SessionId};
+use quorate_wire::{Authenticator, Digest, Quorum, ReplicaId, Seq};
 
 use crate::BATCH_BYTES;
 use crate::core::Agreement;
@@ -531,10 +531,6 @@ impl Agreement {
             self.pool.keep(&digest);
             self.pool.mark_executed(&digest);
             self.pool.outlived(&known.request);
-            let client = known.request.client();
-            if known.request.session() == SessionId(0) && self.note_session(&client) {
-                self.pool.forget_opening(&client);
-            }
         }
         self.executed = seq;
         let weights = ordered.requests.iter().map(|k| k.request.weight());

@@ -57,6 +57,8 @@ pub struct Entry {
     in_log: bool,
     /// Its claim, if this replica may hold it against a primary.
     claim: Option<Claim>,
+    /// Whether this view's primary was shown it.
+    was_shown: bool,
     /// When its client last sent it here.
     heard: Millis,
     /// The order of arrival.
@@ -299,6 +301,7 @@ impl Pool {
             place,
             in_log,
             claim: None,
+            was_shown: false,
             heard: now,
             arrival,
         };
@@ -316,6 +319,7 @@ impl Pool {
             place: Place::Waiting,
             in_log: false,
             claim: None,
+            was_shown: false,
             heard: now,
             arrival: 0,
         });
@@ -433,6 +437,12 @@ impl Pool {
             .map(|entry| &entry.known)
     }
 
+    /// The primary is about to be shown a request. Whether it was before, in this view.
+    pub fn mark_shown(&mut self, digest: &Digest) -> bool {
+        let entry = self.entries.get_mut(digest);
+        entry.is_some_and(|entry| core::mem::replace(&mut entry.was_shown, true))
+    }
+
     /// Does without some of what waits.
     pub fn forget_waiting(&mut self, meant: &[Digest]) {
         meant.iter().for_each(|digest| self.forget(digest));
@@ -457,6 +467,7 @@ impl Pool {
     pub fn restart(&mut self, selected: &BTreeSet<Digest>, now: Millis) {
         self.waiting.clear();
         for (digest, entry) in &mut self.entries {
+            entry.was_shown = false;
             entry.claim = entry.claim.map(|claim| claim.anew(now));
             if entry.place == Place::Executed {
                 continue;

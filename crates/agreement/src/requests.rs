@@ -16,7 +16,7 @@ impl Agreement {
         let request = request.into_inner();
         self.check_allowed(&request)?;
         let is_right = self.check_linked(&request)?;
-        let is_claim = self.is_claimable(&request, is_right);
+        let is_claim = self.is_claimable(&request, is_right) && self.may_claim(&request);
         let small = request.request.op().len() <= self.config.tuning.inline_bytes;
         let repeated = self.pool.get(&request.request.digest()).is_some();
         // PBFT 2002, 4.1: backups relay to the primary, in case the client's word did not reach it. A small request
@@ -49,7 +49,16 @@ impl Agreement {
         if !self.is_claimable(&request, is_right) {
             return Err(Rejected::BadAuthentication);
         }
+        if !self.may_claim(&request) {
+            return Err(Rejected::TooOften);
+        }
         self.take_request(request, true, is_right)
+    }
+
+    /// Whether a request may be held against a primary that does not order it: of those that open a session few are, since a primary lets a client open few.
+    fn may_claim(&mut self, request: &AuthRequest) -> bool {
+        let request = &request.request;
+        request.session() != SessionId(0) || self.allows_opening_claim(&request.client())
     }
 
     /// Sessions are opened and closed seldom: whoever does so all the time is refused before it costs anybody else anything.
@@ -123,7 +132,10 @@ impl Agreement {
             return Err(Rejected::BadAuthentication);
         }
         self.introduce(&client)?;
-        self.check_allowed(&request)?;
+        let allowed = self.check_allowed(&request);
+        if allowed.is_err() && !(is_right && self.allows_shown_opening(&client)) {
+            return allowed;
+        }
         let is_claim = self.is_claimable(&request, is_right);
         let shown = is_right.then(|| request.clone());
         self.take_request(request, is_claim, is_right)?;

@@ -6,14 +6,14 @@ use quorate_wire::message::{
     Batch, NewView, PeerMessage, SignedNewView, SignedViewChange, ViewChange, Vote,
 };
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, ReplicaId, View};
+use quorate_wire::{Digest, ReplicaId, Seq, View};
 
 use crate::catch_up::MAX_FOLLOWED;
 use crate::core::Agreement;
 use crate::durable::{Entered, Record, StableRecord};
 use crate::io::{Output, Rejected};
 use crate::selection::{Selection, one_less, select, well_formed};
-use crate::slot::{Proposal, Stage};
+use crate::slot::{Proposal, Slot, Stage};
 
 /// From one view in which replicas meet that have come apart to the next. Not more than [`MAX_FOLLOWED`], on which the bound of views of a
 /// replica that recovers rests. With most n they are led by other replicas each time; where not, the f after each have others.
@@ -145,14 +145,14 @@ impl Agreement {
             return Err(Rejected::Malformed);
         }
         let age = self.check_age(m.body.replica, &m.signature);
-        let mut waiting = self.waiting_new_views.values();
         let names = |new_view: &SignedNewView| {
             let mut named = new_view.body.proofs.iter();
             named.any(|(id, _)| *id == m.body.replica)
         };
+        let is_named = age.is_err() && self.new_views_to_look_at().any(names);
         // Hashing it costs more than all else, and who has an old key can send one after another.
         if let Err(old) = age
-            && !waiting.any(names)
+            && !is_named
         {
             return Err(old);
         }
@@ -309,7 +309,11 @@ impl Agreement {
     }
 
     /// NEW-VIEW: the primary of a view starts it. Anyone may pass it on.
-    pub(crate) fn on_new_view(&mut self, m: SignedNewView) -> Result<(), Rejected> {
+    pub(crate) fn on_new_view(
+        &mut self,
+        from: ReplicaId,
+        m: SignedNewView,
+    ) -> Result<(), Rejected> {
         let view = m.body.view;
         let quorum = self.config.quorum;
         let primary = quorum.primary(view);
@@ -319,11 +323,17 @@ impl Agreement {
             return Err(old);
         }
         self.compare_new_view(primary, &m);
-        if !self.is_of_use(view) {
+        let was_missed = self.ends_certificates(&m.body);
+        if !self.is_of_use(view) && !was_missed {
             return Err(Rejected::OtherView);
         }
         let waiting = self.waiting_new_views.get(&primary);
-        if waiting.is_some_and(|w| w.body.view >= view) {
+        let missed = self.missed_new_views.get(&from);
+        let is_known = match was_missed {
+            true => missed.is_some_and(|known| *known == m),
+            false => waiting.is_some_and(|w| w.body.view >= view),
+        };
+        if is_known {
             return Err(Rejected::Duplicate);
         }
         // Published bug (Themis view_change.rs): an empty NEW-VIEW must be a refusal and not a panic.
@@ -352,7 +362,11 @@ impl Agreement {
             .into_inner();
         self.saw_signature(primary, &m.signature);
         self.heard_new_views.insert(primary, m.clone());
-        self.waiting_new_views.insert(primary, m);
+        match was_missed {
+            // One that shows something else does not take the place of what others show.
+            true => self.missed_new_views.insert(from, m),
+            false => self.waiting_new_views.insert(primary, m),
+        };
         self.try_waiting_new_views();
         self.fetch_missing();
         Ok(())
@@ -389,13 +403,14 @@ impl Agreement {
 
     fn is_proof_wanted(&self, replica: ReplicaId, digest: &Digest) -> bool {
         let names = |m: &SignedNewView| m.body.proofs.contains(&(replica, *digest));
-        self.waiting_new_views.values().any(names) && !self.proofs.contains_key(digest)
+        self.new_views_to_look_at().any(names) && !self.proofs.contains_key(digest)
     }
 
     fn prune_proofs(&mut self) {
-        let waiting = &self.waiting_new_views;
+        let (waiting, missed) = (&self.waiting_new_views, &self.missed_new_views);
         self.proofs.retain(|digest, _| {
-            let mut named = waiting.values().flat_map(|m| &m.body.proofs);
+            let all = waiting.values().chain(missed.values());
+            let mut named = all.flat_map(|m| &m.body.proofs);
             named.any(|(_, d)| d == digest)
         });
     }
@@ -408,11 +423,12 @@ impl Agreement {
         if is_late && !is_on(Mutant::ViewWithoutBound) {
             self.waiting_new_views.clear();
         }
-        let waiting: Vec<SignedNewView> = self.waiting_new_views.values().cloned().collect();
+        let waiting: Vec<SignedNewView> = self.new_views_to_look_at().cloned().collect();
         for new_view in waiting {
             // An earlier one may have brought this replica further.
             let view = new_view.body.view;
-            if !self.is_of_use(view) {
+            let was_missed = self.ends_certificates(&new_view.body);
+            if !self.is_of_use(view) && !was_missed {
                 continue;
             }
             let proofs = new_view.body.proofs.iter();
@@ -423,7 +439,8 @@ impl Agreement {
                 continue;
             };
             match self.is_right(&new_view, &proofs) {
-                true if view < self.view => self.learn(Entered { new_view, proofs }),
+                true if was_missed => self.learn(Entered { new_view, proofs }),
+                false if was_missed => self.missed_new_views.retain(|_, m| *m != new_view),
                 true => self.enter(Entered { new_view, proofs }),
                 false => self.refuse_new_view(&new_view),
             }
@@ -436,21 +453,46 @@ impl Agreement {
         let mut waiting = core::mem::take(&mut self.waiting_new_views);
         waiting.retain(|_, m| self.is_of_use(m.body.view));
         self.waiting_new_views = waiting;
+        let mut missed = core::mem::take(&mut self.missed_new_views);
+        missed.retain(|_, m| self.ends_certificates(&m.body));
+        self.missed_new_views = missed;
     }
 
-    /// Whether a NEW-VIEW of this view is one to enter; or tells, while this replica waits in a later view, of one that it did not know to have begun.
+    /// Those that wait for VIEW-CHANGEs that they name.
+    pub(crate) fn new_views_to_look_at(&self) -> impl Iterator<Item = &SignedNewView> {
+        let waiting = self.waiting_new_views.values();
+        waiting.chain(self.missed_new_views.values())
+    }
+
+    /// Whether a NEW-VIEW of this view is one to enter.
     fn is_of_use(&self, view: View) -> bool {
-        let began = self.entered.as_ref().map_or(View(0), Entered::view);
         match self.active {
             true => view > self.view,
-            false => view >= self.view || view > began && !self.is_recovering(),
+            false => view >= self.view,
         }
+    }
+
+    /// Whether a NEW-VIEW is of an earlier view than the one that this replica waits for, and says, if it is right, that a certificate here has come to nothing: then it is looked at for that. Any is, whatever others have said
+    /// since, which may be right as well and leave the certificate.
+    fn ends_certificates(&self, body: &NewView) -> bool {
+        let ends = |(seq, slot): (&Seq, &Slot)| {
+            let given = body.given(*seq);
+            let prepared = slot.prepared.as_ref();
+            prepared.is_some_and(|p| p.view < body.view && Some(p.digest) != given)
+        };
+        !self.active
+            && body.view < self.view
+            && !self.is_recovering()
+            && self.slots.range(body.start.0.next()..).any(ends)
     }
 
     /// A view has begun that this replica did not take part in, and it waits in a later one already. What it says of this one's certificates it says all the same.
     fn learn(&mut self, entered: Entered) {
         entered.forget_superseded(self.slots.iter_mut());
-        self.entered = Some(entered);
+        let known = self.entered.as_ref().map(Entered::view);
+        if known < Some(entered.view()) {
+            self.entered = Some(entered);
+        }
     }
 
     fn is_right(&self, new_view: &SignedNewView, proofs: &[SignedViewChange]) -> bool {

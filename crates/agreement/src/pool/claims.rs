@@ -164,18 +164,6 @@ impl Pool {
         }
     }
 
-    /// A client has opened more sessions than a primary lets anybody: that another one waits is nobody else's fault.
-    pub fn forget_opening(&mut self, client: &ClientId) {
-        let claimed = self.claimants.get(client).and_then(|n| self.claims.get(n));
-        let Some(digest) = claimed.copied() else {
-            return;
-        };
-        let entry = self.entries.get(&digest).filter(|e| e.is_waiting());
-        if entry.is_some_and(|e| e.request().session() == SessionId(0)) {
-            self.forget(&digest);
-        }
-    }
-
     /// Nobody has waited yet: what was waited for so far was this replica's own fault.
     pub fn wait_anew(&mut self, now: Millis) {
         for digest in self.claims.values() {

@@ -122,7 +122,25 @@ fn a_view_that_begins_without_it_ends_a_certificate() {
 fn who_has_missed_the_view_is_told_of_it() {
     let (mut replica, vote, _) = holder();
     assert_eq!(shows(&mut replica, 2).0, vec![vote.clone()]);
-    starts_view_1(&mut replica, begins(&[], None));
+    // The faulty primary of that view shows one of a far view of its own, with VIEW-CHANGEs that nobody has, and one of its view that may be right as well.
+    let invented: Vec<_> = [0, 1, 3].map(|r| (ReplicaId(r), Digest([r; 32]))).into();
+    for view in [View(4001), View(1)] {
+        let body = NewView {
+            view,
+            proofs: invented.clone(),
+            start: (Seq(0), GENESIS),
+            selection: vec![],
+        };
+        let new_view = SignedNewView::sign(body, &key(1)).into_inner();
+        hears(&mut replica, PeerMessage::NewView(new_view));
+    }
+    let (changes, body) = begins(&[], None);
+    let new_view = SignedNewView::sign(body, &key(1)).into_inner();
+    let shown = PeerMessage::NewView(new_view);
+    let _ = replica.handle(at(1), Input::Peer(ReplicaId(3), shown));
+    for change in changes {
+        hears(&mut replica, PeerMessage::ViewChange(change));
+    }
     assert_eq!(
         (replica.standing().view, replica.standing().active),
         (View(2), false)

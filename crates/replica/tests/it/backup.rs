@@ -13,7 +13,7 @@ use quorate_wire::message::{
     PrePrepare, Prepare, Read, ReplicaMessage, ReplyBody,
 };
 use quorate_wire::{
-    Authenticator, Digest, Encode, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
+    Authenticator, Digest, Encode, LogIndex, MacKey, ReplicaId, RequestNumber, Seq, SessionId, View,
 };
 
 use crate::support::{CONNECTION, Echo, at, beginning, client, config, request};
@@ -170,7 +170,9 @@ fn the_store_keeps_what_others_may_need() {
         seqs.collect()
     };
     // Each batch has a checkpoint; the first is that of the session's opening.
-    let mut backup = Backup::with(0, |config| config.checkpoint_bytes = 1);
+    let mut backup = Backup::with(0, |config| {
+        (config.checkpoint_bytes, config.durable) = (1, true);
+    });
     assert_eq!(stored(std::mem::take(&mut backup.opened)), [1]);
     let made = |backup: &mut Backup, seq: u64| {
         let made = Input::Stored {
@@ -198,7 +200,15 @@ fn the_store_keeps_what_others_may_need() {
         stored(backup.end_turn())
     };
     assert_eq!(claimed(&mut backup, 0, 1), [0; 0], "two are not enough");
-    assert_eq!(claimed(&mut backup, 2, 1), [2]);
+    assert_eq!(
+        claimed(&mut backup, 2, 1),
+        [0; 0],
+        "it is not in the log yet"
+    );
+    backup
+        .replica
+        .take(at(0), Input::Persisted(LogIndex(1 << 40)));
+    assert_eq!(stored(backup.end_turn()), [2]);
     assert_eq!(made(&mut backup, 2), [0; 0]);
     // Two others have the third, so this replica need not keep the second.
     assert_eq!(claimed(&mut backup, 0, 3), [0; 0]);
