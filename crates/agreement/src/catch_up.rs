@@ -210,6 +210,10 @@ impl Agreement {
             // What it could offer others have as well, and know to be right.
             return Ok(());
         }
+        // Berger, Reiser, Bessani, SRDS 2021 (arXiv 2107.11144).
+        if is_on(Mutant::StatusUnanswered) {
+            return Ok(());
+        }
         let gives = self.gives_to(from);
         if gives {
             self.spend(from, STATUS_COST);
@@ -306,7 +310,7 @@ impl Agreement {
     }
 
     fn offer_committed(&mut self, to: ReplicaId, committed: Seq) {
-        if is_on(Mutant::StatusUnanswered) {
+        if is_on(Mutant::HintsUntold) {
             return;
         }
         let last = self

@@ -331,7 +331,8 @@ impl Agreement {
             // The log has forgotten what leads from the store's state to the stable one: only the others know the way. Nor is half a
             // state one to start from (CometBFT issue 1077): it is to become the one that it was to be, for which f+1 others vouched. With the stable one in its
             // place, no view might begin any more where one of those others has fallen silent.
-            let half = fetching.filter(|f| f.seq > core.stable.0);
+            let half =
+                fetching.filter(|f| f.seq > core.stable.0 && !is_on(Mutant::FetchingForgotten));
             let target = half.map_or(core.stable, |f| (f.seq, f.root));
             core.fetch_state(target);
         } else {

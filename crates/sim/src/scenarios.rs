@@ -51,6 +51,7 @@ scenarios! {
     adversaries::flooding_replica
     adversaries::kept_in_the_dark
     adversaries::reads_beside_one_in_the_dark
+    adversaries::a_primary_with_two_others_alone
     adversaries::inconsistent_authenticators
     adversaries::inconsistent_authenticators_without_a_repeat
     adversaries::what_others_vouch_for_is_voted_for

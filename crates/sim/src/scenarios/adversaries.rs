@@ -1,7 +1,7 @@
 //! Replicas and clients that do what they must not.
 
 use bytes::Bytes;
-use quorate_agreement::INLINE_BYTES;
+use quorate_agreement::{CHECKPOINT_INTERVAL, INLINE_BYTES};
 use quorate_fault::Fault;
 use quorate_replica::Input;
 use quorate_wire::digest::Content;
@@ -218,6 +218,34 @@ pub(super) fn reads_beside_one_in_the_dark() -> Outcome {
         [written, read].iter().all(is_done)
     })?;
     w.set_filter(None);
+    w.finish().map(|_| ())
+}
+
+/// A primary works with two others alone: it sends the fourth nothing, and answers no client. Where reads are not ordered a write takes 2f+1 answers as well, so all
+/// three that are correct have to give theirs, and nobody asks for anything else that would bring the fourth up (Berger, Reiser, Bessani, SRDS 2021). Nor is the result of a
+/// read that is ordered kept, so the fourth must come to each while the batch is there; there are so many that one of them is followed by a checkpoint.
+pub(super) fn a_primary_with_two_others_alone() -> Outcome {
+    let mut w = group(1, |_| {});
+    append(&mut w, 0, 0..1, 2_000)?;
+    let client = 4;
+    [3, client].into_iter().for_each(|to| w.net().block(0, to));
+    append(&mut w, 0, 1..2, 5_000)?;
+    let read = ListOp {
+        kind: GET,
+        key: 1,
+        token: 2,
+        expected: 0,
+        work: 0,
+        padding: Bytes::new(),
+    };
+    for _ in 0..CHECKPOINT_INTERVAL {
+        // The client does not know that it only reads, and has it ordered.
+        let read = w.call(0, read.to_bytes().into(), false);
+        w.run_until("the read is answered", 5_000, |w| {
+            w.operation(read).done.is_some()
+        })?;
+    }
+    assert!(standing(&w, 3).stable.0 > Seq(0));
     w.finish().map(|_| ())
 }
 

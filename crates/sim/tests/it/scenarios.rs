@@ -36,6 +36,7 @@ tests! {
     flooding_replica
     kept_in_the_dark
     reads_beside_one_in_the_dark
+    a_primary_with_two_others_alone
     inconsistent_authenticators
     inconsistent_authenticators_without_a_repeat
     what_others_vouch_for_is_voted_for
