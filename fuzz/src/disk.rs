@@ -9,11 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use quorate_net::{Group, keys};
+use quorate_agreement::durable;
+use quorate_net::group::{Files, Purpose};
+use quorate_net::{Group, fuzzing as net, keys};
+use quorate_node::fuzzing as node;
 use quorate_node::wal::{Opened, Record, Wal, WalError, WalOptions};
 use quorate_state::Layer;
-use quorate_store::{Blobs, Options, Store};
-use quorate_wire::{KeyPair, LogIndex, Seq};
+use quorate_store::{Blobs, LARGE_BYTES, Options, Store};
+use quorate_wire::{KeyPair, LogIndex, PublicKey, Seq};
 
 /// A directory that this process alone uses, in memory where there is such a place.
 fn directory() -> &'static Path {
@@ -177,6 +180,84 @@ pub fn store(data: &[u8]) {
             assert_eq!(value, there.then(|| content(key)));
         }
     }
+}
+
+/// The group whose replicas have seen certificates of each other.
+pub fn certified() -> &'static Group {
+    static GROUP: OnceLock<Group> = OnceLock::new();
+    GROUP.get_or_init(|| {
+        let key = |seed: u8| KeyPair::from_seed(&[seed; 32]).public();
+        let replicas = (1..=4).map(|r| (format!("192.0.2.{r}:7000"), key(r)));
+        let (replicas, files) = (replicas.collect(), Files::default());
+        let group = Group::new("home", replicas, Vec::new(), files, Purpose::Service);
+        let identities: Vec<PublicKey> = (11..=14).map(key).collect();
+        let group = group.map(|group| group.with_identities(&identities));
+        group.expect("a group").expect("four other keys")
+    })
+}
+
+/// As for encodings.
+const MEMORY_PER_BYTE: usize = 64;
+const MEMORY_AT_LEAST: usize = 64 << 10;
+
+/// Notes beside a log and a key, and records as the log keeps them; the first byte says which. A note is refused, or the one form of what it says; a record that
+/// is read and kept again is the same.
+pub fn small(data: &[u8]) {
+    let Some((&kind, rest)) = data.split_first() else {
+        return;
+    };
+    match kind % 4 {
+        0 => {
+            let text = String::from_utf8_lossy(rest);
+            seen(&text);
+            // With the title and the group's id, which no mutation finds.
+            let empty = net::epochs_text(certified(), Vec::new());
+            seen(&(empty.expect("it has key holders") + &text));
+        }
+        1 => {
+            let text = String::from_utf8_lossy(rest);
+            if let Some((key, counter)) = net::counter(&text) {
+                assert_eq!(net::counter_text(&key, counter), text);
+            }
+        }
+        2 => {
+            let note = |bytes: &[u8]| node::reached(bytes).map(|index| index.0.to_le_bytes());
+            assert!(note(rest).is_none_or(|index| rest.starts_with(&index)));
+            let summed = [rest, &crc32fast::hash(rest).to_le_bytes()].concat();
+            assert_eq!(
+                note(&summed).as_ref().map(|n| &n[..]),
+                (rest.len() == 8).then_some(rest)
+            );
+        }
+        _ => {
+            if let Some(record) = unpacked(rest) {
+                let again = node::pack(LogIndex(1), &record);
+                assert_eq!(node::unpack(again).as_ref(), Ok(&record));
+            }
+        }
+    }
+}
+
+/// A file of the certificates that were seen.
+fn seen(text: &str) {
+    if let Some(highest) = net::epochs(certified(), text) {
+        let again = net::epochs_text(certified(), highest);
+        assert_eq!(again.as_deref(), Some(text));
+    }
+}
+
+/// A record with large operations beside it. The first byte says how many, and whether they are lost; each is the next byte again and again.
+pub fn unpacked(data: &[u8]) -> Option<durable::Record> {
+    let (&first, rest) = data.split_first()?;
+    let (bodies, bytes) = rest.split_at_checked(usize::from(first & 3))?;
+    let large = |byte: &u8| Bytes::from(vec![*byte; LARGE_BYTES]).into();
+    let kept = Record {
+        bodies: bodies.iter().map(large).collect(),
+        damaged: first & 4 == 4,
+        ..Record::new(LogIndex(1), Seq(1), Bytes::copy_from_slice(bytes))
+    };
+    let most = MEMORY_AT_LEAST + MEMORY_PER_BYTE * bytes.len();
+    crate::within(most, || node::unpack(kept)).ok()
 }
 
 /// A key file and a segment of a log, for seeds.

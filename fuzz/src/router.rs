@@ -349,3 +349,39 @@ pub fn record(data: &[u8]) {
         }
     }
 }
+
+/// What servers say that decides whether a volume can be used, and how much room there is: results of FSSTAT and of MOUNT, and labels. The first byte says which.
+pub fn setup(data: &[u8]) {
+    let Some((&kind, rest)) = data.split_first() else {
+        return;
+    };
+    let bytes = Bytes::copy_from_slice(rest);
+    match kind % 3 {
+        0 => match within(rest.len(), || fuzzing::space(bytes)) {
+            Ok(Ok((words, seconds))) => {
+                let attrs = if rest[7] == 1 { ATTR_BYTES } else { 0 };
+                let words = words.map(u64::to_be_bytes).concat();
+                let said = [&words[..], &seconds.to_be_bytes()].concat();
+                assert!(rest.starts_with(&[0; 4]) && rest[8 + attrs..].starts_with(&said));
+            }
+            Ok(Err(_)) => assert!(!rest.starts_with(&[0; 4]), "nobody has refused it"),
+            Err(_) => {}
+        },
+        1 => match within(rest.len(), || fuzzing::mounted(bytes)) {
+            Ok(handle) => {
+                let length = (handle.len() as u32).to_be_bytes();
+                let said = [&[0; 4], &length[..], &handle].concat();
+                assert!(handle.len() <= MAX_HANDLE_BYTES && rest.starts_with(&said));
+            }
+            Err(Some(status)) => assert!(status > 0 && rest.starts_with(&status.to_be_bytes())),
+            Err(None) => {}
+        },
+        // A text has several forms.
+        _ => {
+            if let Some((set, volume)) = within(rest.len(), || fuzzing::label(rest)) {
+                let text = fuzzing::label_text(set, volume);
+                assert_eq!(fuzzing::label(&text), Some((set, volume)));
+            }
+        }
+    }
+}

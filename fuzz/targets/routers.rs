@@ -21,7 +21,45 @@ pub fn all() -> std::io::Result<()> {
     )?;
     calls(&handle)?;
     replies()?;
+    setups()?;
     records()
+}
+
+/// Results of FSSTAT and MOUNT, and a label.
+fn setups() -> std::io::Result<()> {
+    let mut done = Vec::new();
+    for has_attrs in [false, true] {
+        let mut w = Writer::default();
+        w.u32(0);
+        match has_attrs {
+            true => after(&mut w, 5),
+            false => w.bool(false),
+        }
+        (1..=6).for_each(|word| w.u64(word << 33));
+        w.u32(9);
+        done.push(w.out);
+    }
+    let mut refused = Writer::default();
+    words(&mut refused, [70, 0]);
+    let mut mounted = Writer::default();
+    mounted.u32(0);
+    mounted.opaque(b"the root");
+    words(&mut mounted, [1, 1]);
+    let mut denied = Writer::default();
+    denied.u32(13);
+    let label = quorate_router::fuzzing::label_text([0xa5; 16], Volume(7));
+    let all = [
+        (0, &done[0][..]),
+        (0, &done[1]),
+        (0, &refused.out),
+        (1, &mounted.out),
+        (1, &denied.out),
+        (2, &label),
+    ];
+    for (i, (kind, bytes)) in all.into_iter().enumerate() {
+        write("router_setup", i, &[&[kind], bytes].concat())?;
+    }
+    Ok(())
 }
 
 fn words<const N: usize>(w: &mut Writer, words: [u32; N]) {

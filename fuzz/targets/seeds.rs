@@ -28,6 +28,7 @@ use quorate_wire::{
 
 mod ledgers;
 mod routers;
+mod small;
 #[path = "../../crates/wire/tests/it/support/mod.rs"]
 mod support;
 
@@ -94,6 +95,7 @@ fn main() -> std::io::Result<()> {
     holders()?;
     ledgers::all()?;
     routers::all()?;
+    small::all()?;
     groups()?;
     machines()?;
     links()?;
@@ -288,6 +290,15 @@ fn links() -> std::io::Result<()> {
             stream.extend(vec![i; length as usize]);
         }
         write("link", i.into(), &stream)?;
+    }
+    // What a guest says: a credential, shorter than the longest, and more.
+    for (i, first) in [1_u32, 200, 256, 257].into_iter().enumerate() {
+        let mut stream = vec![2];
+        for length in [first, 3, 300] {
+            stream.extend(length.to_le_bytes());
+            stream.extend(vec![first as u8; length as usize]);
+        }
+        write("link", 8 + i, &stream)?;
     }
     for (i, said) in quorate_fuzz::links::dialogue().into_iter().enumerate() {
         for first in 0..4 {

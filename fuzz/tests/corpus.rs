@@ -9,8 +9,14 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use quorate_credential::Chain;
 use quorate_fuzz::credential::judged;
-use quorate_router::fuzzing::{passed_on, results};
+use quorate_fuzz::disk::{certified, unpacked};
+use quorate_fuzz::links::nfs_handle_sample;
+use quorate_net::fuzzing as net;
+use quorate_node::fuzzing as node;
+use quorate_router::fuzzing::{self as router, passed_on, results};
 use quorate_state::tree::{DEPTH, Node};
+use quorate_store::LARGE_BYTES;
+use quorate_wire::message::Request;
 use quorate_wire::{Decode, Encode};
 
 #[path = "../../crates/wire/tests/it/support/mod.rs"]
@@ -109,4 +115,68 @@ fn each_procedure_is_in_it() {
         }
     }
     assert!(replies.is_empty(), "there are no replies of {replies:?}");
+}
+
+/// What is whole of each kind: sums, titles and tags are found by no mutation.
+#[test]
+fn small_things_are_in_it() {
+    let mut missing = BTreeSet::from([
+        "certificates that were seen",
+        "a counter",
+        "a note of the log",
+        "a record",
+        "a record with large operations",
+        "a handle",
+        "space",
+        "an export",
+        "a label",
+    ]);
+    let whole = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    for input in corpus("disk_small") {
+        let Some((&kind, rest)) = input.split_first() else {
+            continue;
+        };
+        let is_whole = match kind % 4 {
+            0 => net::epochs(certified(), &whole(rest)).map(|_| "certificates that were seen"),
+            1 => net::counter(&whole(rest)).map(|_| "a counter"),
+            2 => node::reached(rest).map(|_| "a note of the log"),
+            _ => unpacked(rest).map(|record| {
+                let is_large = |request: &Request| request.op().len() >= LARGE_BYTES;
+                match record.requests().iter().any(is_large) {
+                    true => "a record with large operations",
+                    false => "a record",
+                }
+            }),
+        };
+        is_whole.map(|name| missing.remove(name));
+    }
+    for input in corpus("router_setup") {
+        let Some((&kind, rest)) = input.split_first() else {
+            continue;
+        };
+        let bytes = Bytes::copy_from_slice(rest);
+        let is_whole = match kind % 3 {
+            0 => matches!(router::space(bytes), Ok(Ok(_))).then_some("space"),
+            1 => router::mounted(bytes).ok().map(|_| "an export"),
+            _ => router::label(rest).map(|_| "a label"),
+        };
+        is_whole.map(|name| missing.remove(name));
+    }
+    if corpus("nfs_handle").contains(&nfs_handle_sample()) {
+        missing.remove("a handle");
+    }
+    assert!(missing.is_empty(), "there is none of {missing:?}");
+}
+
+/// ACLs are attributes by their names, which lead to a decoder of their own.
+#[test]
+fn acls_are_in_it() {
+    let names: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+    for target in ["op", "service"] {
+        for name in names {
+            let has = |input: &Vec<u8>| input.windows(name.len()).any(|part| part == name);
+            let shown = String::from_utf8_lossy(name);
+            assert!(corpus(target).iter().any(has), "{target} has no {shown}");
+        }
+    }
 }

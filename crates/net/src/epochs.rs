@@ -335,7 +335,7 @@ impl Epochs {
     }
 
     /// Each number stands there twice, the second time as what is missing to the highest, so that no damage makes it another one.
-    fn text(&self, seen: &Counters) -> String {
+    pub(crate) fn text(&self, seen: &Counters) -> String {
         let lines = seen
             .highest()
             .iter()
@@ -343,7 +343,7 @@ impl Epochs {
         format!("{TITLE}\n{}\n{}", self.group, lines.collect::<String>())
     }
 
-    fn parse(&self, text: &str) -> Option<Vec<u64>> {
+    pub(crate) fn parse(&self, text: &str) -> Option<Vec<u64>> {
         let lines = text.lines().skip(2);
         let highest = lines.map(|line| line.split(' ').next()?.parse().ok());
         let highest: Vec<u64> = highest.collect::<Option<_>>()?;

@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use quorate_wire::EpochCertificate;
+use quorate_wire::{Counters, EpochCertificate, PublicKey};
 
+use crate::epochs::Epochs;
 use crate::frame::{Deframer, Length};
+use crate::group::Group;
+use crate::holder::counter;
 
 pub use crate::holder::talk::{Answer, Ask, Wanted, Whose};
 
@@ -34,6 +37,18 @@ pub fn cut_certified<'a>(
     feed(deframer, pieces)
 }
 
+/// The same of a stream from somebody who dials a group with an owner: a credential or a certificate is the first message, of up to `first_bytes`.
+pub fn cut_guest<'a>(
+    max_bytes: usize,
+    first_bytes: usize,
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<Bytes>, bool) {
+    feed(
+        Deframer::new(max_bytes, Some(Length::UpTo(first_bytes))),
+        pieces,
+    )
+}
+
 fn feed<'a>(
     mut deframer: Deframer,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -43,4 +58,24 @@ fn feed<'a>(
         .into_iter()
         .try_for_each(|piece| deframer.feed(piece, &mut out));
     (out.into(), fed.is_ok() && deframer.is_between())
+}
+
+/// The numbers in a file of the certificates that were seen in a group with key holders, if it is whole.
+pub fn epochs(group: &Group, text: &str) -> Option<Vec<u64>> {
+    Epochs::of(group)?.parse(text)
+}
+
+/// The file that says these numbers; none in a group without key holders.
+pub fn epochs_text(group: &Group, highest: Vec<u64>) -> Option<String> {
+    Some(Epochs::of(group)?.text(&Counters::from_highest(highest)))
+}
+
+/// The key and the number in a key holder's counter, if it is whole.
+pub fn counter(text: &str) -> Option<(PublicKey, u64)> {
+    counter::parse(text)
+}
+
+/// The counter that says this number.
+pub fn counter_text(key: &PublicKey, counter: u64) -> String {
+    counter::text(key, counter)
 }

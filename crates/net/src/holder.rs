@@ -14,7 +14,7 @@
 //! [`Holder`] is the process's side, [`HolderClient`] the replica's.
 
 mod client;
-mod counter;
+pub(crate) mod counter;
 mod pace;
 mod server;
 pub(crate) mod talk;

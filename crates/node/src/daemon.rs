@@ -24,7 +24,7 @@ pub mod exit;
 mod former;
 pub mod ground;
 mod outgoing;
-mod packed;
+pub(crate) mod packed;
 mod pool;
 mod progress;
 mod restore;

@@ -10,6 +10,8 @@
 extern crate alloc;
 
 pub mod daemon;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod wal;
 
 pub use daemon::{

@@ -19,7 +19,7 @@ mod bodies;
 mod body_tests;
 mod current;
 mod error;
-mod reached;
+pub(crate) mod reached;
 mod segment;
 mod spare;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 mod away;
 mod mount;
 mod reply;
-mod space;
+pub(crate) mod space;
 pub(crate) mod straight;
 
 use std::collections::BTreeMap;

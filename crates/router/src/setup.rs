@@ -429,32 +429,39 @@ async fn mount(location: &Location, own: &Upstream) -> Result<Fh, SetupError> {
     let mut w = Writer::default();
     w.opaque(location.path.as_bytes());
     let results = server.call(MOUNT, 1, &Who::root(), &w.out).await;
-    let r = &mut Reader::new(results.map_err(|_| SetupError::Unanswered(url()))?);
+    let results = results.map_err(|_| SetupError::Unanswered(url()))?;
+    mounted(results).map_err(|refused| match refused {
+        Some(status) => SetupError::Mount { url: url(), status },
+        None => SetupError::Unanswered(url()),
+    })
+}
+
+/// The handle in the results of a MOUNT; or with which status it is refused, none where that says nothing about the export.
+pub(crate) fn mounted(results: Bytes) -> Result<Fh, Option<u32>> {
+    let r = &mut Reader::new(results);
     match r.u32() {
         Ok(0) => {}
         // What a front says whose group does not answer: MOUNT has no word for later.
-        Ok(SERVER_FAULT) => return Err(SetupError::Unanswered(url())),
-        Ok(status) => return Err(SetupError::Mount { url: url(), status }),
-        Err(_) => return Err(SetupError::Unanswered(url())),
+        Ok(SERVER_FAULT) | Err(_) => return Err(None),
+        Ok(status) => return Err(Some(status)),
     }
-    r.opaque(MAX_HANDLE_BYTES, "handle")
-        .map_err(|_| SetupError::Unanswered(url()))
+    r.opaque(MAX_HANDLE_BYTES, "handle").map_err(|_| None)
 }
 
 /// What stands on a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Label {
-    set: Set,
-    volume: Volume,
+pub(crate) struct Label {
+    pub set: Set,
+    pub volume: Volume,
 }
 
 impl Label {
-    fn text(&self) -> Bytes {
+    pub fn text(&self) -> Bytes {
         let set: String = self.set.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("quorate-route 2 set {set} volume {}", self.volume.0).into()
     }
 
-    fn parse(text: &[u8]) -> Option<Label> {
+    pub fn parse(text: &[u8]) -> Option<Label> {
         let text = std::str::from_utf8(text).ok()?;
         let rest = text.strip_prefix("quorate-route 2 set ")?;
         let (set, volume) = rest.split_once(" volume ")?;

@@ -171,7 +171,7 @@ impl CounterFile {
 }
 
 /// The number stands there twice, the second time as what is missing to the highest, so that no damage makes it another one.
-fn text(key: &PublicKey, counter: u64) -> String {
+pub(crate) fn text(key: &PublicKey, counter: u64) -> String {
     let rest = u64::MAX - counter;
     format!("{TITLE}\nkey {key}\ncounter {counter}\nrest {rest}\n")
 }
@@ -191,7 +191,7 @@ fn read(path: &Path, key: &PublicKey) -> Result<u64, CounterError> {
     }
 }
 
-fn parse(whole: &str) -> Option<(PublicKey, u64)> {
+pub(crate) fn parse(whole: &str) -> Option<(PublicKey, u64)> {
     let mut lines = whole.lines();
     if lines.next()? != TITLE {
         return None;

@@ -9,7 +9,7 @@ use crate::wal;
 
 /// A record's bytes are a list of positions (`u16`), and the record, in which the requests at these positions of its content
 /// have an empty operation. Their operations are the bodies, in this order.
-pub(super) fn pack(index: LogIndex, record: &Record) -> wal::Record {
+pub(crate) fn pack(index: LogIndex, record: &Record) -> wal::Record {
     let (mut positions, mut bodies) = (Vec::<u16>::new(), Vec::new());
     for (position, request) in (0..).zip(record.requests()) {
         if request.op().len() >= LARGE_BYTES {
@@ -39,7 +39,7 @@ pub(super) fn pack(index: LogIndex, record: &Record) -> wal::Record {
 }
 
 /// The record in what [`pack`] made; without content, if its bodies are damaged: what others have of it has the same digest.
-pub(super) fn unpack(packed: wal::Record) -> Result<Record, DecodeError> {
+pub(crate) fn unpack(packed: wal::Record) -> Result<Record, DecodeError> {
     let mut r = Reader::new(packed.bytes);
     let positions = Vec::<u16>::decode(&mut r)?;
     let mut record = Record::decode(&mut r)?;

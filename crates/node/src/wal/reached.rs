@@ -70,7 +70,7 @@ impl Reached {
     }
 }
 
-fn parse(bytes: &[u8]) -> Option<LogIndex> {
+pub(crate) fn parse(bytes: &[u8]) -> Option<LogIndex> {
     let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
     let (index, sum) = bytes.split_at(8);
     let index = <[u8; 8]>::try_from(index).ok()?;

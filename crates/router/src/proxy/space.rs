@@ -24,9 +24,9 @@ const SPACE_TIME: Duration = Duration::from_secs(5);
 
 /// Bytes and files, in all, free, and free for this user; and for how many seconds they hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Space {
-    words: [u64; 6],
-    seconds: u32,
+pub(crate) struct Space {
+    pub words: [u64; 6],
+    pub seconds: u32,
 }
 
 impl Space {
@@ -40,7 +40,7 @@ impl Space {
     }
 
     /// Out of the results of an FSSTAT.
-    fn read(results: Bytes) -> Read<Result<Space, Status>> {
+    pub fn read(results: Bytes) -> Read<Result<Space, Status>> {
         let r = &mut Reader::new(results);
         let number = r.u32()?;
         r.option(Attrs::read)?;
