@@ -2,7 +2,8 @@
 //! served out of turn because a backup says so.
 //!
 //! A correct client opens a session when it starts or has lost one, and signs what it repeats or has watched: few a second. Whoever
-//! is over an allowance is refused before anything is done for it.
+//! is over an allowance is refused before anything is done for it. (Aardvark, NSDI 2009, bounds what checks of signatures cost by a list of clients whose
+//! signatures were wrong.)
 
 use quorate_wire::ClientId;
 

@@ -31,7 +31,7 @@ pub fn select(quorum: Quorum, changes: &[&ViewChange]) -> Option<Selection> {
         .iter()
         .flat_map(|c| c.prepared.iter().map(|v| v.seq))
         // Nothing above the start's window can have committed: f+1 correct replicas would have passed the start. And a
-        // liar's far place must not drive the loop.
+        // liar's far place must not drive the loop (published bug, Themis view_change.rs: it drove an allocation).
         .filter(|&seq| {
             let near = seq.0.saturating_sub(start.0.0) <= LOG_WINDOW;
             seq > start.0 && (near || is_on(Mutant::HugeNumber))

@@ -14,7 +14,8 @@
 //! A request says up to which number its client has been answered, and what nobody will ask for again is in no checkpoint. The
 //! highest number that a session's executed requests have said is its **answered** mark, and request n says n - window at least; a request at
 //! or below it is not executed. Each row has the mark as it was when its request was, so the mark is the highest in the rows: a row is gone
-//! only when a later request has raised the mark or has taken the slot, and that one's row has the mark then.
+//! only when a later request has raised the mark or has taken the slot, and that one's row has the mark then. A client that never says what it has been
+//! answered so has no more kept than a window of each session (docs/protocol.md, section 10).
 
 use alloc::vec::Vec;
 use core::ops::Bound;
