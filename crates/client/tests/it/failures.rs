@@ -18,6 +18,50 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 /// Writes are sent by then.
 const SENT: Duration = Duration::from_millis(1500);
 
+/// Has a program make a file zero, up to there, while the group does not answer; kills it, and has the group answer again. False where there is no such program.
+fn kill_while_it_makes_zero(group: &Group, file: File, end: usize) -> bool {
+    // ZERO_RANGE.
+    let script = "
+import ctypes, os, sys, time
+size = ctypes.c_int64
+end = size(int(sys.argv[2]))
+print('ready', flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print('begun', flush=True)
+ctypes.CDLL(None).fallocate(0, 16, size(0), end)
+";
+    let place = tempfile::tempdir().unwrap();
+    let may_begin = place.path().join("may-begin");
+    let python = Command::new("python3")
+        .args(["-c", script])
+        .arg(&may_begin)
+        .arg(end.to_string())
+        .stdin(file)
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut python) = python else {
+        left_out("python3 is absent");
+        return false;
+    };
+    let mut says = python.stdout.take().unwrap();
+    let mut wait_for = |word: &[u8; 5]| {
+        let mut said = [0; 6];
+        says.read_exact(&mut said).unwrap();
+        assert_eq!(said[..5], word[..]);
+    };
+    // Before the group is paused: a program that starts may ask for the attributes of what it has open.
+    wait_for(b"ready");
+    group.paused.store(true, Ordering::Release);
+    fs::write(&may_begin, b"").unwrap();
+    wait_for(b"begun");
+    std::thread::sleep(PATIENCE);
+    python.kill().unwrap();
+    python.wait().unwrap();
+    group.paused.store(false, Ordering::Release);
+    true
+}
+
 /// An open whose program is killed leaves no pages of before to those who open the file later.
 #[test]
 fn a_killed_open_keeps_no_pages() {
@@ -189,35 +233,9 @@ fn a_killed_allocation_goes_no_further() {
     let open = || OpenOptions::new().read(true).write(true).open(a.path("f"));
     let (file, stdin) = (open().unwrap(), open().unwrap());
     file.sync_all().unwrap();
-    // ZERO_RANGE.
-    let script = "
-import ctypes, os, sys, time
-size = ctypes.c_int64
-print('ready', flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
-ctypes.CDLL(None).fallocate(0, 16, size(0), size(3 << 20))
-";
-    let place = tempfile::tempdir().unwrap();
-    let may_begin = place.path().join("may-begin");
-    let python = Command::new("python3")
-        .args(["-c", script])
-        .arg(&may_begin)
-        .stdin(stdin)
-        .stdout(Stdio::piped())
-        .spawn();
-    let Ok(mut python) = python else {
-        return left_out("python3 is absent");
-    };
-    let mut ready = [0; 5];
-    let told = python.stdout.as_mut().unwrap().read_exact(&mut ready);
-    group.paused.store(true, Ordering::Release);
-    fs::write(&may_begin, b"").unwrap();
-    std::thread::sleep(PATIENCE);
-    python.kill().unwrap();
-    python.wait().unwrap();
-    group.paused.store(false, Ordering::Release);
-    told.unwrap();
+    if !kill_while_it_makes_zero(&group, stdin, 3 * STEP) {
+        return;
+    }
     let read = || fs::read(a.path("f")).unwrap();
     let first_is_zero = |_| {
         std::thread::sleep(Duration::from_millis(20));
@@ -245,30 +263,9 @@ fn a_killed_allocation_keeps_no_pages() {
     let open = || OpenOptions::new().read(true).write(true).open(a.path("f"));
     let (keeps, stdin) = (open().unwrap(), open().unwrap());
     assert!(fs::read(a.path("f")).unwrap() == data);
-    // ZERO_RANGE.
-    let script = "
-import ctypes
-size = ctypes.c_int64
-print('ready', flush=True)
-ctypes.CDLL(None).fallocate(0, 16, size(0), size(65536))
-";
-    group.paused.store(true, Ordering::Release);
-    let python = Command::new("python3")
-        .args(["-c", script])
-        .stdin(stdin)
-        .stdout(Stdio::piped())
-        .spawn();
-    let Ok(mut python) = python else {
-        group.paused.store(false, Ordering::Release);
-        return left_out("python3 is absent");
-    };
-    let mut ready = [0; 5];
-    let told = python.stdout.as_mut().unwrap().read_exact(&mut ready);
-    std::thread::sleep(PATIENCE);
-    python.kill().unwrap();
-    python.wait().unwrap();
-    group.paused.store(false, Ordering::Release);
-    told.unwrap();
+    if !kill_while_it_makes_zero(&group, stdin, data.len()) {
+        return;
+    }
     for mount in [&b, &a] {
         let is_zero = || fs::read(mount.path("f")).unwrap() == [0; 65_536];
         let found = (0..MAX_LOOKS).any(|_| {
