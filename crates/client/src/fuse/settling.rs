@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quorate_files::op::{SetAttr, WithAttrs};
+use quorate_files::op::{GetXattr, SetAttr, WithAttrs};
 use quorate_files::{Action, Answer, Attr, Errno, Outcome, Stamp, Who};
 
 use super::convert::Result;
@@ -98,7 +98,8 @@ impl Core {
         Ok(attr.change)
     }
 
-    /// Sets attributes of a file that was last seen so; unless others have changed its mode or owners, which were such before. Whether it was done.
+    /// Sets attributes of a file that was last seen so; unless others have changed its mode or owners, which were such before, or have given it an ACL, which
+    /// a mode changes too. Whether it was done.
     async fn set_unless_changed(
         &self,
         inode: &Inode,
@@ -108,7 +109,8 @@ impl Core {
         mut seen: Attr,
     ) -> Result<bool> {
         for _ in 0..CONDITIONAL_ATTEMPTS {
-            if Rights::of(&seen) != *before {
+            let is_new = before.are_without_xattrs_of(&seen);
+            if !before.are_in(&seen) || (is_new && self.has_acl(inode).await) {
                 return Ok(false);
             }
             let set = || self.set_if(who, &op, seen.ctime, inode);
@@ -122,6 +124,15 @@ impl Core {
         }
         // Somebody writes to it all the time. A moment ago mode and owners were still the same.
         self.set(inode, who, &op).await.map(|_| true)
+    }
+
+    async fn has_acl(&self, inode: &Inode) -> bool {
+        let get = GetXattr {
+            ino: inode.ino,
+            name: "system.posix_acl_access".into(),
+            size: 0,
+        };
+        self.volume.get_xattr(&Who::root(), get).await.is_ok()
     }
 
     /// Sets attributes if the file has that time of change. Whether it has, and the attributes as they are then.

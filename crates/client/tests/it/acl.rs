@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{Group, Mount, can_mount};
+use rustix::fs::{XattrFlags, setxattr};
 
 const OWNER: u32 = 1234;
 const FRIEND: u32 = 1235;
@@ -259,4 +260,48 @@ fn what_has_no_acl_is_not_asked_for() {
     let (asks, looks) = (asked.get("GetXattr"), asked.get("ListXattr"));
     let questions = asks.unwrap_or(&0) + looks.unwrap_or(&0);
     assert!(questions < 10, "{asked:?}");
+}
+
+/// A mode that waits to be set on an open file widens no mask of an ACL that another mount has set since; other attributes do not keep it from being set.
+#[test]
+fn a_mode_that_waits_widens_no_mask() {
+    if !can_mount() {
+        return;
+    }
+    let group = Group::start();
+    let (a, b) = (group.mount(1), group.mount(2));
+    // Owner, a user, group, mask and others: tag, permissions, and whom it is about.
+    let entries = [
+        (1, 6, !0),
+        (2, 6, FRIEND),
+        (4, 4, !0),
+        (16, 4, !0),
+        (32, 4, !0),
+    ];
+    let mut acl = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        acl.extend([tag, 0, permissions, 0]);
+        acl.extend(u32::to_le_bytes(id));
+    }
+    for (name, with_acl) in [("f", true), ("g", false)] {
+        let mut file = File::create(a.path(name)).unwrap();
+        file.write_all(b"text").unwrap();
+        file.set_permissions(Permissions::from_mode(0o664)).unwrap();
+        // Not by a program: where one is started, what waits is sent, as at a close.
+        let (attribute, value) = match with_acl {
+            true => ("system.posix_acl_access", &acl[..]),
+            false => ("user.x", &b"y"[..]),
+        };
+        setxattr(b.path(name), attribute, value, XattrFlags::empty()).unwrap();
+        drop(file);
+        let now = fs::metadata(a.path(name)).unwrap();
+        let bits = if with_acl { 0o644 } else { 0o664 };
+        assert_eq!((now.len(), now.permissions().mode() & 0o7777), (4, bits));
+        let lines = getfacl(&b.path(name));
+        assert_eq!(
+            lines.contains(&"mask::r--".to_owned()),
+            with_acl,
+            "{lines:?}"
+        );
+    }
 }

@@ -26,15 +26,32 @@ pub(in crate::fuse) struct Rights {
     mode: u32,
     uid: u32,
     gid: u32,
+    has_xattrs: bool,
 }
 
 impl Rights {
-    pub fn of(attr: &Attr) -> Rights {
+    fn of(attr: &Attr) -> Rights {
         Rights {
             mode: attr.mode,
             uid: attr.uid,
             gid: attr.gid,
+            has_xattrs: attr.has_xattrs,
         }
+    }
+
+    /// Whether mode and owners are the same with these attributes.
+    pub fn are_in(&self, attr: &Attr) -> bool {
+        let has_xattrs = self.has_xattrs;
+        *self
+            == Rights {
+                has_xattrs,
+                ..Rights::of(attr)
+            }
+    }
+
+    /// Whether the file has got extended attributes since, among which there may be an ACL.
+    pub fn are_without_xattrs_of(&self, attr: &Attr) -> bool {
+        attr.has_xattrs && !self.has_xattrs
     }
 }
 
