@@ -27,7 +27,7 @@ pub(super) struct Fake {
     pub refused: BTreeMap<Ino, Errno>,
     /// The session is lost with the next call that makes a handle, which is answered in a new one.
     pub ends: AtomicBool,
-    /// How changes of attributes, and writes, are answered.
+    /// How looks at attributes, changes of them, and writes, are answered.
     pub changes: Mutex<VecDeque<Called<Answer>>>,
 }
 
@@ -55,7 +55,7 @@ impl Fake {
             Action::CheckOpen(op) => Ok(Answer::Attr(attr(op.ino))),
             Action::Open(op) => Ok(self.opened(op.ino)),
             Action::Create(_) => Ok(self.opened(Ino(9))),
-            Action::SetAttr(_) | Action::Write(_) => {
+            Action::GetAttr(_) | Action::SetAttr(_) | Action::WithAttrs(_) | Action::Write(_) => {
                 let next = self.changes.lock().unwrap().pop_front();
                 next.unwrap_or(Err(CallError::Garbled))
             }

@@ -114,7 +114,11 @@ impl Core {
                 return Ok(false);
             }
             let set = || self.set_if(who, &op, seen.ctime, inode);
-            let (done, attr) = self.ask_held(inode.ino, set).await?;
+            let (done, attr) = match self.ask_held(inode.ino, set).await {
+                // Whether it was done before, mode and owners say.
+                Err(CallError::Lost) => (false, self.look(inode).await?),
+                set => set?,
+            };
             inode.learn(&attr);
             if done {
                 self.changes.own(&attr);
@@ -124,6 +128,11 @@ impl Core {
         }
         // Somebody writes to it all the time. A moment ago mode and owners were still the same.
         self.set(inode, who, &op).await.map(|_| true)
+    }
+
+    async fn look(&self, inode: &Inode) -> Called<Attr> {
+        let target = self.handles.target(inode.ino);
+        self.volume.get_attr(&Who::root(), target).await
     }
 
     async fn has_acl(&self, inode: &Inode) -> bool {
@@ -156,6 +165,66 @@ impl Core {
             // It lingers, or is gone.
             (Err(Errno::EAGAIN), None) => Err(CallError::Refused(Errno::ESTALE)),
             (Err(errno), _) => Err(CallError::Refused(errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Bench;
+    use super::super::sample;
+    use super::*;
+    use quorate_files::answer;
+    use quorate_files::{Ino, Target};
+
+    /// Where the session was lost, what the file is like then says whether a mode is still to be set, and on which condition.
+    #[tokio::test]
+    async fn a_mode_is_set_once_whatever_is_lost() {
+        const INO: Ino = Ino(7);
+        let at = |secs, mode| Attr {
+            mode,
+            change: secs,
+            ctime: Stamp {
+                secs: secs as i64,
+                nanos: 0,
+            },
+            ..sample::attr(INO)
+        };
+        let op = SetAttr {
+            target: Target::Ino(INO),
+            mode: Some(0o666),
+            uid: None,
+            gid: None,
+            size: None,
+            atime: None,
+            mtime: None,
+        };
+        let before = Rights::of(&at(1, 0o644));
+        for (found, is_left) in [(0o644, true), (0o666, false)] {
+            let bench = Bench::new(&[]);
+            let file = bench.open(INO.0);
+            let after = answer::WithAttrs {
+                before: vec![Some(at(2, found))],
+                after: vec![Some(at(3, 0o666))],
+                outcome: Box::new(Outcome(Ok(Answer::Attr(at(3, 0o666))))),
+            };
+            let answers = [
+                Err(CallError::Lost),
+                Ok(Answer::Attr(at(2, found))),
+                Ok(Answer::WithAttrs(after)),
+            ];
+            bench.fake.changes.lock().unwrap().extend(answers);
+            let (who, seen) = (Who::root(), at(1, 0o644));
+            let set = bench
+                .core
+                .set_unless_changed(&file.inode, &who, op.clone(), &before, seen);
+            assert_eq!(set.await.unwrap(), is_left);
+            let guards = bench.asked().into_iter().filter_map(|action| match action {
+                Action::WithAttrs(with) => with.guard.map(|ctime| ctime.secs),
+                _ => None,
+            });
+            let expected: &[i64] = if is_left { &[1, 2] } else { &[1] };
+            assert_eq!(guards.collect::<Vec<_>>(), expected);
         }
     }
 }

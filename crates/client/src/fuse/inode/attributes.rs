@@ -30,7 +30,7 @@ pub(in crate::fuse) struct Rights {
 }
 
 impl Rights {
-    fn of(attr: &Attr) -> Rights {
+    pub fn of(attr: &Attr) -> Rights {
         Rights {
             mode: attr.mode,
             uid: attr.uid,
