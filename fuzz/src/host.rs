@@ -161,7 +161,6 @@ fn config(me: ReplicaId) -> Config {
         keys: (0..4).map(|r| key(r).public()).collect(),
         clients: [client()].into(),
         timeout_ms: TIMEOUT_MS,
-        client_keys_last_ms: quorate_agreement::CLIENT_KEYS_LAST_MS,
         guests: false,
         clock_bound_ms: 10_000,
         client_keys_last_ms: CLIENT_KEYS_LAST_MS,
