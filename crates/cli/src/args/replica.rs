@@ -256,6 +256,9 @@ pub struct Programs {
 /// them. Files stay in use meanwhile. Refused where the group would stop without the replica, or another supervisor has one recover at the same
 /// moment; a supervisor of one replica waits 2.5 s first to see that.
 ///
+/// Also for a replica whose disk is lost, where its supervisor keeps what is its own elsewhere (`quorate supervise --state`): its directory is made again.
+/// Not for a disk that is not mounted.
+///
 /// Examples:
 ///   quorate recover 2                           of the group that `quorate up` runs
 ///   quorate recover 2 --data /srv/team/replica-2    which `quorate supervise` runs there
