@@ -8,7 +8,7 @@ use quorate_agreement::{
     Rejected, Tuning,
 };
 use quorate_wire::digest::Content;
-use quorate_wire::message::{MAX_FRAME_BYTES, PeerMessage, ViewChange};
+use quorate_wire::message::{MAX_FRAME_BYTES, NewView, PeerMessage, ViewChange};
 use quorate_wire::{
     Authentication, ClientId, Digest, Encode, KeyPair, LogIndex, MacKey, Quorum, ReplicaId, Seq,
     Time, View,
@@ -59,6 +59,8 @@ struct Past {
     commits: BTreeMap<(View, Seq), Digest>,
     changes: BTreeMap<View, Digest>,
     new_views: BTreeMap<View, Digest>,
+    /// How views began, as it was told, and as it has entered them.
+    begun: Vec<NewView>,
 }
 
 /// Says one thing once: the same again is fine.
@@ -93,14 +95,19 @@ impl Past {
     fn leave(&mut self, change: &ViewChange, digest: Digest) {
         once(&mut self.changes, change.view, digest);
         // P has what this replica said COMMIT for: a batch that committed rests on 2f+1 such words.
-        for &(view, seq) in self.commits.keys() {
+        for (&(view, seq), digest) in &self.commits {
             let covered = seq <= change.stable || seq.0 - change.stable.0 > LOG_WINDOW;
             let listed = change
                 .prepared
                 .iter()
                 .any(|v| v.seq == seq && v.view >= view);
+            // A view that began without it shows that it has committed nowhere.
+            let superseded = self.begun.iter().any(|began| {
+                let is_between = view < began.view && began.view < change.view;
+                is_between && seq > began.start.0 && began.given(seq) != Some(*digest)
+            });
             assert!(
-                covered || view >= change.view || listed,
+                covered || view >= change.view || listed || superseded,
                 "{seq:?} {view:?} is not in P"
             );
         }
@@ -206,6 +213,9 @@ impl Host {
             return Ok(());
         }
         let now = at(self.now);
+        if let Input::Peer(_, PeerMessage::NewView(m)) = &input {
+            self.past.begun.push(m.body.clone());
+        }
         let core = &mut self.core;
         let taken = crate::within(MAX_ALLOCATED, || core.handle(now, input));
         self.core.invariants();
@@ -232,6 +242,9 @@ impl Host {
                     "the log has a gap"
                 );
                 let index = Some(index);
+                if let Record::Entered(entered) = &record {
+                    self.past.begun.push(entered.new_view.body.clone());
+                }
                 self.log.push(Line {
                     index,
                     head_of: None,
