@@ -253,7 +253,7 @@ fn free(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outco
         // A session lasts as long as its client says something, so this comes now and again.
         Action::Ping(_) => always(txn, caller, |fs| match fs.may_anything()? {
             true => Ok(()),
-            false => fs.end_session().map(drop),
+            false => fs.let_go_of_session(),
         })?,
         Action::Release(_) | Action::Hold(_) => {}
         _ => log(txn, &own, &Noted::asked(action, outcome.as_ref().err()))?,
@@ -263,7 +263,7 @@ fn free(txn: &mut Txn<'_>, caller: &Caller<'_>, action: &Action) -> Result<Outco
 
 /// Lets go of some of what a guest has open or locked that has no credential any more: it keeps no space and nobody waiting.
 fn let_go(txn: &mut Txn<'_>, caller: &Caller<'_>) -> Result<(), Fault> {
-    always(txn, caller, |fs| fs.end_session().map(drop))
+    always(txn, caller, |fs| fs.let_go_of_session())
 }
 
 /// How many bytes an operation counts as that has brought something. A name costs what it takes of the volume's space, whatever it is of: so who

@@ -182,14 +182,32 @@ impl Fs<'_, '_> {
         Ok(!self.scan(&from, &to, 1)?.is_empty())
     }
 
-    /// Lets go of some of what the session holds; whether that was all. A session may hold [`MAX_OPENS`] handles.
+    /// The session has ended: lets go of some of what it holds; whether that was all. A session may hold [`MAX_OPENS`] handles.
     pub fn end_session(&mut self) -> Done<bool> {
         let session = self.session();
         let ended_key = layout::ended_key(session);
-        // Not from the first: with each step there would be more to pass over that is gone.
+        // Not from the first: with each step there would be more to pass over that is gone. None comes any more.
         let before: Option<u64> = self.load(&ended_key)?;
-        let mut last = before.unwrap_or(0);
-        let from = layout::open_key(session, last);
+        let last = self.let_go_of_some(before.unwrap_or(0))?;
+        let is_all = self.txn.get(&layout::open_count_key(session))?.is_none();
+        if !is_all {
+            self.put(ended_key, &last);
+        } else if before.is_some() {
+            self.txn.delete(ended_key);
+        }
+        Ok(is_all)
+    }
+
+    /// Lets go of some of what a session holds that goes on: it may take others meanwhile, with lower numbers as well.
+    pub fn let_go_of_session(&mut self) -> Done<()> {
+        self.let_go_of_some(0).map(drop)
+    }
+
+    /// Lets go of some of the session's handles from this number on; gives the last of them.
+    fn let_go_of_some(&mut self, first: u64) -> Done<u64> {
+        let session = self.session();
+        let mut last = first;
+        let from = layout::open_key(session, first);
         let to = layout::open_key(session, u64::MAX);
         let mut locks = 0;
         for (key, value) in self.scan(&from, &to, LET_GO_AT_ONCE)? {
@@ -204,13 +222,7 @@ impl Fs<'_, '_> {
             self.release(Handle { ino, number })?;
             last = number;
         }
-        let is_all = self.txn.get(&layout::open_count_key(session))?.is_none();
-        if !is_all {
-            self.put(ended_key, &last);
-        } else if before.is_some() {
-            self.txn.delete(ended_key);
-        }
-        Ok(is_all)
+        Ok(last)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use quorate_credential::Rights;
+use quorate_execution::{Rest, Service};
 use quorate_files::op::*;
-use quorate_files::{Action, Errno, Ino};
+use quorate_files::{Action, Errno, Ino, Nothing};
 use quorate_wire::Digest;
 
 use crate::common::Result;
@@ -154,6 +156,38 @@ fn they_are_listed() -> Result<()> {
     v.wait(200);
     v.revoke(0, Revoked::Key(public(9)), None, None)?;
     assert_eq!(v.revocations(1000).len(), 21, "ten have ended");
+    v.check();
+    Ok(())
+}
+
+/// A guest holds many files, and loses some of them when its credential ends. It gets another one, and opens a file, whose handle has a lower number than those that it has lost. When its session
+/// ends all of that is let go of: what is never done keeps all sessions that end later waiting.
+#[test]
+fn who_has_lost_files_ends_with_what_it_took_since() -> Result<()> {
+    let mut v = Volume::new();
+    let files: Vec<Ino> = (0..100u32)
+        .map(|n| v.file(Ino::ROOT, format!("{n}").as_bytes()))
+        .collect();
+    let bob = v.share(BOB, Ino::ROOT, Rights::ALL);
+    let hold = Hold {
+        keep: files.clone(),
+        let_go: Vec::new(),
+    };
+    v.run(BOB, Action::Hold(hold))?;
+    let what = Revoked::Serial(serial(0, BOB.into()));
+    v.revoke(0, what.clone(), None, None)?;
+    v.run(BOB, Action::Ping(Nothing))?;
+    v.check();
+    v.restore(0, what, None)?;
+    v.put(BOB, &bob)?;
+    v.open(BOB, files[0], flags::READ)?;
+    v.check();
+    let call = v.call(BOB);
+    let mut txn = v.state.begin();
+    let mut rests = (0..10).map(|_| v.service.session_ended(&mut txn, &call).unwrap());
+    assert!(rests.any(|rest| rest == Rest::Nothing));
+    drop(rests);
+    txn.commit();
     v.check();
     Ok(())
 }
