@@ -139,21 +139,38 @@ fn begin_epoch(txn: &mut Txn<'_>, call: &Call, register: &Register) -> Outcome {
     let is_its = |(_, router): &(Epoch, Router)| {
         router.client == call.client && router.instance == register.instance
     };
-    let (mut former, others): (Vec<_>, Vec<_>) = routers(txn)?.into_iter().partition(is_its);
-    let last = former.pop();
+    let (former, others): (Vec<_>, Vec<_>) = routers(txn)?.into_iter().partition(is_its);
+    let last = former
+        .last()
+        .map(|(epoch, router)| (*epoch, router.clone()));
     // Nobody takes over but who has a place. So no router is kept out by its own former lives: one of them stays, and stands in for the rest.
     if !has_room(&others, usize::from(last.is_some()), &call.client) {
         return Ok(Err(Refused::TooMany(())));
     }
-    if let Some((last, mut router)) = last {
+    if let Some((last, router)) = last {
+        let is_one = former.len() == 1;
+        // Several become one under a number that nothing names which is still on its way.
+        let heir = match is_one {
+            true => last,
+            false => next(txn, |counters| &mut counters.epoch)?,
+        };
+        let mut router = match is_one {
+            true => router,
+            false => Router {
+                held: 0,
+                open: 0,
+                ancestors: Vec::new(),
+                ..router
+            },
+        };
         router.expires = Time(0);
-        for (epoch, older) in former {
-            inherit(txn, epoch, &older, last, &mut router)?;
+        for (epoch, older) in former.into_iter().filter(|_| !is_one) {
+            inherit(txn, epoch, &older, heir, &mut router)?;
         }
         if router.ancestors.len() > MAX_ANCESTORS {
             return Ok(Err(Refused::TooMany(())));
         }
-        save(txn, last, &router);
+        save(txn, heir, &router);
     }
     let epoch = next(txn, |counters| &mut counters.epoch)?;
     let router = Router {

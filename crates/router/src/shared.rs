@@ -294,7 +294,9 @@ impl<G: Group> Shared<G> {
     ) -> Result<(Shared<G>, Vec<Epoch>), SharedError> {
         let by = self.0.epoch;
         let before = now();
-        match self.ask(Op::TakeOver(TakeOver { by, dead })).await? {
+        // A refusal need not be for its own epoch: another may have been faster with one of these. The next renewal tells of a loss.
+        let take = Op::TakeOver(TakeOver { by, dead });
+        match ask(&self.0.group, take).await? {
             Reply::Begun(begun) => {
                 let group = self.0.group.clone();
                 let lease = self.0.lease + self.0.lease / 3;

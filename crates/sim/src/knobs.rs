@@ -333,7 +333,11 @@ impl Knobs {
             k.bad_mac_clients = 1;
         }
         k.silent_after = d.per_mille(400);
-        k.heal_within = 200_000_000;
+        // A store gets a checkpoint when 2f+1 have the one before: the slowest of them each time.
+        k.heal_within = match k.store.1 >= 500_000 {
+            true => 400_000_000,
+            false => 200_000_000,
+        };
         let mut d = Dice::new(seed, 4);
         k.tuning.tentative = d.per_mille(850);
         k.options.unordered_reads = d.per_mille(750);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fuser::FileAttr;
 use quorate_files::op::{Place, Write};
-use quorate_files::{Action, Answer, Attr, Ino, Nothing, Who};
+use quorate_files::{Action, Answer, Attr, Ino, Nothing, Target, Who};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::time::Instant;
@@ -351,7 +351,16 @@ impl Core {
                 data: data.clone(),
             }))
         };
-        match file.with(self, &file.who, repeatable, write).await? {
+        let answer = match origin == Origin::Mapping && file.inode.granted.is_any() {
+            // What is sent again once the session is lost may be done in the next one before that is known here: only by a handle is it refused there.
+            true => {
+                let write = |handle| write(Target::Handle(handle));
+                let written = file.with_handle(self, &file.who, repeatable, write);
+                written.await?.1
+            }
+            false => file.with(self, &file.who, repeatable, write).await?,
+        };
+        match answer {
             Answer::Written(written) => {
                 match place {
                     Place::At(_) => self.changes.own(&written.attr),

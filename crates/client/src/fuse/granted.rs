@@ -176,6 +176,11 @@ impl Granted {
         self.table().grants.iter().any(lost)
     }
 
+    /// Whether anybody has one.
+    pub fn is_any(&self) -> bool {
+        !self.table().grants.is_empty()
+    }
+
     /// Whether anybody has one of a session before this one.
     pub fn is_any_lost(&self, generation: u64) -> bool {
         let grants = &self.table().grants;
