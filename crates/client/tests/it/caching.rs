@@ -264,8 +264,8 @@ fn attributes_are_written_back() {
     assert_eq!((seen.mode() & 0o7777, seen.len()), (0o644, 7));
     assert_eq!(seen.modified().unwrap(), long_ago);
     assert!(seen.ctime() > 1_000_000);
-    // The mode before the content, the time after it.
-    assert_eq!(sent(), 2);
+    // The mode before the content, the time after it; or all at once, where the content has left by itself before.
+    assert!((1..=2).contains(&sent()));
     // Rights are taken away at once, after what waits.
     f.set_modified(long_ago + TTL).unwrap();
     set(&a.path("f"), 0o600);

@@ -178,6 +178,10 @@ fn length_before_a_second_write(has_left: bool) -> u64 {
     }
     let mut second = Client::connect(server.address, 0, 0);
     second.stream.write_all(&sent).unwrap();
+    // It is there when one behind it is answered, for which nobody is asked.
+    let null = record(1001, NFS, 0, &second.auth, &[]);
+    second.stream.write_all(&null).unwrap();
+    assert_eq!(second.receive().0, 1001);
     group.answers_lost.store(false, Ordering::Release);
     let (_, reply) = second.receive();
     drop(stays);
