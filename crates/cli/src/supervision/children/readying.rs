@@ -50,7 +50,8 @@ impl Readying {
 
     fn run(self) -> io::Result<Ready> {
         let note = self.note.as_deref();
-        let found = note.map_or(Found::Unnoted, |note| nonce::look(&self.data, note));
+        let found = note.map(|note| nonce::look(&self.data, note)).transpose()?;
+        let found = found.unwrap_or(Found::Unnoted);
         let mut ready = Ready {
             recovers: self.recovers,
             is_another: false,

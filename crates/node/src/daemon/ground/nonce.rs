@@ -8,6 +8,7 @@ use std::path::Path;
 
 use quorate_net::{disk, hex};
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 
 use super::super::directory::MARK;
 use super::{Place, is_directory, take_away};
@@ -29,15 +30,29 @@ pub enum Found {
 }
 
 /// Compares a replica's directory with the supervisor's note, the file `note`.
-pub fn look(data: &Path, note: &Path) -> Found {
+///
+/// # Errors
+/// Where it can't be told for the moment, since the system has no descriptors or memory left: nothing is to be concluded from that.
+pub fn look(data: &Path, note: &Path) -> io::Result<Found> {
     match std::fs::symlink_metadata(note) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Found::Unnoted,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Found::Unnoted),
         _ => {}
     }
-    match (read(note), read(&data.join(NAME))) {
-        (Ok(noted), Ok(there)) if noted == there => Found::Same,
-        _ => Found::Another,
-    }
+    let number = |path: &Path| match read(path) {
+        Err(e) if is_of_the_moment(&e) => Err(e),
+        read => Ok(read.ok()),
+    };
+    let (noted, there) = (number(note)?, number(&data.join(NAME))?);
+    Ok(match noted.is_some() && noted == there {
+        true => Found::Same,
+        false => Found::Another,
+    })
+}
+
+fn is_of_the_moment(error: &io::Error) -> bool {
+    let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
+    let passing = passing.map(|errno| Some(errno.raw_os_error()));
+    passing.contains(&error.raw_os_error())
 }
 
 /// Whether a replica was made in this directory, or has run there.
@@ -50,7 +65,7 @@ pub fn is_made(data: &Path) -> bool {
 /// # Errors
 /// Those of the disks, and of the system's random numbers. A directory that was the one noted is that still, as far as the disks allow.
 pub fn renew(data: &Path, note: &Path) -> io::Result<()> {
-    let before = match look(data, note) {
+    let before = match look(data, note)? {
         Found::Same => read(note).ok(),
         Found::Unnoted | Found::Another => None,
     };
@@ -108,18 +123,29 @@ mod tests {
     fn a_directory_that_comes_back_is_another() {
         let (place, data, note) = places();
         let away = place.path().join("away");
-        assert_eq!(look(&data, &note), Found::Unnoted);
+        assert_eq!(look(&data, &note).unwrap(), Found::Unnoted);
         renew(&data, &note).unwrap();
-        assert_eq!(look(&data, &note), Found::Same);
+        assert_eq!(look(&data, &note).unwrap(), Found::Same);
         fs::rename(&data, &away).unwrap();
-        assert_eq!(look(&data, &note), Found::Another);
+        assert_eq!(look(&data, &note).unwrap(), Found::Another);
         renew(&data, &note).unwrap();
-        assert_eq!(look(&data, &note), Found::Same);
-        assert_eq!(look(&away, &note), Found::Another);
+        assert_eq!(look(&data, &note).unwrap(), Found::Same);
+        assert_eq!(look(&away, &note).unwrap(), Found::Another);
         let copy = fs::read(data.join(NAME)).unwrap();
         renew(&data, &note).unwrap();
         fs::write(data.join(NAME), copy).unwrap();
-        assert_eq!(look(&data, &note), Found::Another);
+        assert_eq!(look(&data, &note).unwrap(), Found::Another);
+    }
+
+    /// Who can't open a file for the moment does not take the directory for another one: its replica would lose its log.
+    #[test]
+    fn a_moment_without_descriptors_tells_nothing() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(is_of_the_moment(&errno.into()), "{errno}");
+        }
+        for errno in [Errno::NOENT, Errno::LOOP, Errno::ACCESS, Errno::IO] {
+            assert!(!is_of_the_moment(&errno.into()), "{errno}");
+        }
     }
 
     /// Whatever stands in the place of the number, or of the note, is none, is not waited for, and gives way.
@@ -147,13 +173,13 @@ mod tests {
         for put in ways {
             fs::remove_file(&own).unwrap();
             put();
-            assert_eq!(look(&data, &note), Found::Another);
+            assert_eq!(look(&data, &note).unwrap(), Found::Another);
             renew(&data, &note).unwrap();
-            assert_eq!(look(&data, &note), Found::Same);
+            assert_eq!(look(&data, &note).unwrap(), Found::Same);
         }
         assert_eq!(fs::read(&elsewhere).unwrap(), number);
         fs::write(&note, b"").unwrap();
-        assert_eq!(look(&data, &note), Found::Another);
+        assert_eq!(look(&data, &note).unwrap(), Found::Another);
     }
 
     /// Where the note can't be written a directory that was known stays so, and one that was not is no more known than before.
@@ -167,13 +193,13 @@ mod tests {
         let (away, noted) = (place.path().join("away"), fs::read(&note).unwrap());
         fs::rename(&shelf, &away).unwrap();
         assert!(renew(&data, &note).is_err());
-        assert_eq!(look(&data, &away.join("note")), Found::Another);
+        assert_eq!(look(&data, &away.join("note")).unwrap(), Found::Another);
         fs::rename(&away, &shelf).unwrap();
         fs::write(data.join(NAME), &noted).unwrap();
         // A directory that is not empty can't be replaced by the file that is to be the note.
         let half = shelf.join(format!("note.{}.new", std::process::id()));
         fs::create_dir_all(half.join("in the way")).unwrap();
         assert!(renew(&data, &note).is_err());
-        assert_eq!(look(&data, &note), Found::Same);
+        assert_eq!(look(&data, &note).unwrap(), Found::Same);
     }
 }
