@@ -54,7 +54,7 @@ pub struct Limits {
     pub queue_frames: usize,
     /// Connections whose other end is not known yet; with one more the oldest is closed of the network (an address of IPv4, a /64 of IPv6) that has most.
     pub handshakes: usize,
-    /// Connections of all clients.
+    /// Connections of all clients; with one more the oldest is closed of the client that has most, unless the newcomer has as many.
     pub clients: usize,
     /// Connections of one client; with one more the oldest is closed.
     pub connections_per_client: usize,
@@ -614,7 +614,10 @@ impl ReplicaLinks {
     fn on_client(&mut self, client: ClientId, link: Box<Link>) -> io::Result<()> {
         if self.client_connections() - self.guests.links() >= self.limits.clients {
             self.grumble("too many connections of clients");
-            return Ok(());
+            let Some((crowd, oldest)) = self.most_linked(&client) else {
+                return Ok(());
+            };
+            self.let_go(crowd, oldest);
         }
         let known = self.clients.get(&client).copied();
         let known = known.unwrap_or_else(|| Client {
@@ -625,6 +628,23 @@ impl ReplicaLinks {
         let most = self.limits.connections_per_client;
         self.welcome(client, known, most, link)?;
         Ok(())
+    }
+
+    /// The client of the group that has most links, where those are at least two more than another has, and its oldest: with few keys all connections could be taken for good.
+    fn most_linked(&self, newcomer: &ClientId) -> Option<(ClientId, usize)> {
+        // With its oldest.
+        let mut links: BTreeMap<ClientId, (usize, usize)> = BTreeMap::new();
+        for (token, who) in self.hub.notes() {
+            if let Who::Client(client) = who
+                && self.group.is_client(&client)
+            {
+                links.entry(client).or_insert((0, token)).0 += 1;
+            }
+        }
+        let own = links.get(newcomer).map_or(0, |(count, _)| *count);
+        let most = links.into_iter().max_by_key(|(_, (count, _))| *count);
+        let (client, (count, oldest)) = most?;
+        (count > own + 1).then_some((client, oldest))
     }
 
     fn on_guest(&mut self, guest: &Guest, link: Box<Link>) -> io::Result<()> {

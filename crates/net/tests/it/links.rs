@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::support::{Cluster, Raw, client_key, eventually, stranger_key};
+use crate::support::{Cluster, Raw, client_key, eventually, other_client_key, stranger_key};
 use bytes::Bytes;
 use quorate_net::{ClientEvent, Event, Frame, Limits, bind};
 use quorate_wire::message::{
@@ -307,6 +307,31 @@ fn connections_of_one_client_are_bounded() {
     let down = |e: &Event| matches!(e, Event::ClientDown(_));
     assert!(matches!(cluster.node(0).next(down), Event::ClientDown(id) if id == first));
     eventually(|| connections(&cluster, 0) == 2);
+}
+
+/// Nor can a few clients: where all connections are taken, the oldest of whoever has most makes room for one who has fewer.
+#[test]
+fn connections_of_all_clients_are_shared() {
+    let limits = Limits {
+        clients: 4,
+        ..Limits::default()
+    };
+    let cluster = Cluster::start(1, limits);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(Raw::connect(&cluster.group, &client_key()));
+    }
+    let first = cluster.next_client(0);
+    for _ in 1..4 {
+        cluster.next_client(0);
+    }
+    held.push(Raw::connect(&cluster.group, &other_client_key()));
+    let down = |e: &Event| matches!(e, Event::ClientDown(_));
+    assert!(matches!(cluster.node(0).next(down), Event::ClientDown(id) if id == first));
+    let others = cluster.next_client(0);
+    held.push(Raw::connect(&cluster.group, &other_client_key()));
+    assert!(matches!(cluster.node(0).next(down), Event::ClientDown(id) if id != others));
+    eventually(|| connections(&cluster, 0) == 4);
 }
 
 /// As many mounts as have sessions with one key have links, and others who only ask: nobody's is cut for another's.
