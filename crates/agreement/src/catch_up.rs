@@ -275,13 +275,14 @@ impl Agreement {
     /// Published traps (sawtooth-pbft pull 90, dedis/dela pull 214): who caught up must learn the view as well.
     fn offer_view(&mut self, to: ReplicaId, status: &Status) {
         let behind = (status.view, status.active) < (self.view, self.active);
-        if (behind || self.holds_superseded(to))
+        let holds_superseded = self.holds_superseded(to);
+        if (behind || holds_superseded)
             && !is_on(Mutant::ViewNeverLearnt)
             && self.is_entry_durable()
             && let Some(entered) = &self.entered
         {
             let began = entered.new_view.body.view;
-            if (status.view, status.active) < (began, true) || self.holds_superseded(to) {
+            if (status.view, status.active) < (began, true) || holds_superseded {
                 let message = PeerMessage::NewView(entered.new_view.clone());
                 self.send(to, message);
             }
@@ -303,10 +304,7 @@ impl Agreement {
         let began = &entered.new_view.body;
         let shown = self.view_changes.get(&replica);
         let mut shown = shown.into_iter().flat_map(|m| &m.body.prepared);
-        shown.any(|p| {
-            let is_given = began.given(p.seq) == Some(p.digest);
-            p.seq > began.start.0 && p.view < began.view && !is_given
-        })
+        shown.any(|p| began.supersedes(p))
     }
 
     fn offer_committed(&mut self, to: ReplicaId, committed: Seq) {

@@ -112,14 +112,8 @@ impl Entered {
     }
 
     /// What certificates of earlier views it shows to have come to nothing, these are: see [`Slot::forget_superseded`].
-    pub(crate) fn forget_superseded<'s>(
-        &self,
-        slots: impl Iterator<Item = (&'s Seq, &'s mut Slot)>,
-    ) {
-        let body = &self.new_view.body;
-        for (seq, slot) in slots.filter(|(seq, _)| **seq > body.start.0) {
-            slot.forget_superseded(body.view, body.given(*seq));
-        }
+    pub(crate) fn forget_superseded<'s>(&self, slots: impl Iterator<Item = &'s mut Slot>) {
+        slots.for_each(|slot| slot.forget_superseded(&self.new_view.body));
     }
 }
 
@@ -280,7 +274,7 @@ impl Remembered {
             Record::Entered(entered) => {
                 let body = &entered.new_view.body;
                 let view = body.view;
-                entered.forget_superseded(self.slots.iter_mut());
+                entered.forget_superseded(self.slots.values_mut());
                 for vote in body.votes() {
                     if is_null_forgotten(vote.digest) {
                         continue;

@@ -4,7 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use quorate_wire::message::{Batch, Vote};
+use quorate_wire::message::{Batch, NewView, Vote};
 use quorate_wire::{Digest, ReplicaId, Seq, View};
 
 /// Votes of distinct replicas; the sender is the key, so that nobody counts twice.
@@ -132,9 +132,8 @@ impl Slot {
     /// A view has begun, rightly, that gives this place another batch than the one of a certificate of an earlier view, or none. So that one has committed nowhere and never will: 2f+1
     /// have left those views, and f+1 of any 2f+1 with whose votes it had committed would have shown it. The certificate goes. Where it stayed, a later view might wait for it for ever: it is selected where
     /// f+1 remember to have pre-prepared its batch, and of batches that came to nothing nobody remembers more than [`MAX_PREPREPARED`].
-    pub fn forget_superseded(&mut self, view: View, given: Option<Digest>) {
-        let is_superseded = |p: &mut Vote| p.view < view && Some(p.digest) != given;
-        self.prepared.take_if(is_superseded);
+    pub fn forget_superseded(&mut self, began: &NewView) {
+        self.prepared.take_if(|p| began.supersedes(p));
     }
 
     /// The batch that is to be executed here, or that the current view wants here: what content is needed.

@@ -6,14 +6,14 @@ use quorate_wire::message::{
     Batch, NewView, PeerMessage, SignedNewView, SignedViewChange, ViewChange, Vote,
 };
 use quorate_wire::mutants::{Mutant, is_on};
-use quorate_wire::{Digest, ReplicaId, Seq, View};
+use quorate_wire::{Digest, ReplicaId, View};
 
 use crate::catch_up::MAX_FOLLOWED;
 use crate::core::Agreement;
 use crate::durable::{Entered, Record, StableRecord};
 use crate::io::{Output, Rejected};
 use crate::selection::{Selection, one_less, select, well_formed};
-use crate::slot::{Proposal, Slot, Stage};
+use crate::slot::{Proposal, Stage};
 
 /// From one view in which replicas meet that have come apart to the next. Not more than [`MAX_FOLLOWED`], on which the bound of views of a
 /// replica that recovers rests. With most n they are led by other replicas each time; where not, the f after each have others.
@@ -475,20 +475,17 @@ impl Agreement {
     /// Whether a NEW-VIEW is of an earlier view than the one that this replica waits for, and says, if it is right, that a certificate here has come to nothing: then it is looked at for that. Any is, whatever others have said
     /// since, which may be right as well and leave the certificate.
     fn ends_certificates(&self, body: &NewView) -> bool {
-        let ends = |(seq, slot): (&Seq, &Slot)| {
-            let given = body.given(*seq);
-            let prepared = slot.prepared.as_ref();
-            prepared.is_some_and(|p| p.view < body.view && Some(p.digest) != given)
-        };
+        let certificates = self.slots.range(body.start.0.next()..);
+        let mut certificates = certificates.filter_map(|(_, slot)| slot.prepared.as_ref());
         !self.active
             && body.view < self.view
             && !self.is_recovering()
-            && self.slots.range(body.start.0.next()..).any(ends)
+            && certificates.any(|p| body.supersedes(p))
     }
 
     /// A view has begun that this replica did not take part in, and it waits in a later one already. What it says of this one's certificates it says all the same.
     fn learn(&mut self, entered: Entered) {
-        entered.forget_superseded(self.slots.iter_mut());
+        entered.forget_superseded(self.slots.values_mut());
         let known = self.entered.as_ref().map(Entered::view);
         if known < Some(entered.view()) {
             self.entered = Some(entered);
@@ -541,7 +538,7 @@ impl Agreement {
         self.failed_to_begin = 0;
         self.entered = Some(entered.clone());
         self.forget_proposals();
-        entered.forget_superseded(self.slots.iter_mut());
+        entered.forget_superseded(self.slots.values_mut());
         if is_on(Mutant::PreparedForgotten) {
             self.slots
                 .values_mut()

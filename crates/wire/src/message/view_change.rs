@@ -86,8 +86,16 @@ impl NewView {
         })
     }
 
+    /// Whether a certificate of an earlier view has come to nothing where the view has begun so: the view gives its place another batch, or none.
+    pub fn supersedes(&self, certificate: &Vote) -> bool {
+        let given = self.given(certificate.seq);
+        certificate.seq > self.start.0
+            && certificate.view < self.view
+            && given != Some(certificate.digest)
+    }
+
     /// The batch that it starts with at a place, if it has one there.
-    pub fn given(&self, seq: Seq) -> Option<Digest> {
+    fn given(&self, seq: Seq) -> Option<Digest> {
         let at = seq.0.checked_sub(self.start.0.0)?.checked_sub(1)?;
         self.selection.get(usize::try_from(at).ok()?).copied()
     }
