@@ -95,7 +95,7 @@ impl NewView {
     }
 
     /// The batch that it starts with at a place, if it has one there.
-    fn given(&self, seq: Seq) -> Option<Digest> {
+    pub fn given(&self, seq: Seq) -> Option<Digest> {
         let at = seq.0.checked_sub(self.start.0.0)?.checked_sub(1)?;
         self.selection.get(usize::try_from(at).ok()?).copied()
     }
