@@ -11,7 +11,7 @@
 //!   primary with too much of it is left.
 //! - **Unfairness**: a claim that waits while some session gets more requests ordered than it can have had in flight before, or
 //!   while two pipelines full of batches are proposed after the primary was shown it.
-//! - **Lateness**: most claims of late waited for some milliseconds ([`promptness`]), and f others say that the primary is no good.
+//! - **Lateness**: most claims of late waited for longer than messages take, and than with other primaries ([`promptness`]), and f others say that the primary is no good.
 //! - **Loss**: the link with the primary's process is gone, and f others say the same.
 //! - **Silence**: it says nothing at all although a claim waits and was shown to it, and 2f others say the same: a process that
 //!   stands still keeps its links. That all who are correct must see it keeps a busy machine from changing views.
@@ -42,7 +42,7 @@ use crate::pool::WaitingClaim;
 use crate::primary::EAGER_BATCHES;
 
 use pipeline::Pipeline;
-use promptness::Promptness;
+use promptness::{Excused, Promptness};
 use shown::Shown;
 
 /// The shortest patience, where the configured time-out is not shorter still.
@@ -207,16 +207,26 @@ impl Judge {
     }
 
     /// The primary has proposed a claim. If it was not shown to it, it knew by itself. `is_sample`: it is short, and waited for nothing else of its client's.
-    pub fn on_claim_proposed(&mut self, claim: &WaitingClaim, is_sample: bool, now: Millis) {
+    /// `held`: for how long it may have been held back.
+    pub fn on_claim_proposed(
+        &mut self,
+        primary: ReplicaId,
+        claim: &WaitingClaim,
+        is_sample: bool,
+        held: Millis,
+        now: Millis,
+    ) {
         if claim.number > self.relayed {
             self.shown.on_known(claim.client, now);
             if is_sample {
-                self.promptness.on_proposed(claim, self.full_at, now);
+                let full_at = self.full_at;
+                let excused = Excused { full_at, held };
+                self.promptness.on_proposed(primary, claim, excused, now);
             }
         }
     }
 
-    /// Whether most claims of late waited for longer than messages take.
+    /// Whether most claims of late waited for longer than they should.
     pub fn is_late(&self) -> bool {
         self.is_late
     }
@@ -458,6 +468,7 @@ impl Agreement {
         if !self.active || self.is_primary() || self.fetching.is_some() {
             return false;
         }
+        let (primary, f) = (self.primary(), self.config.quorum.f());
         let most = MAY_FOLLOW * self.config.tuning.batches;
         // What was on its way to a replica that was not called for a while comes at once.
         let least = allowance + LATE_MS;
@@ -472,17 +483,18 @@ impl Agreement {
             return true;
         }
         let quickest = judge.pipeline.quickest();
-        let has_workers = self.pace.is_told();
-        let is_late =
-            quickest.is_some_and(|quickest| judge.promptness.is_late(quickest, has_workers, now));
+        let is_late = quickest.is_some_and(|quickest| {
+            let promptness = &mut judge.promptness;
+            promptness.is_late(primary, f, quickest, now)
+        });
         judge.is_late =
             is_late && judge.knows_enough() && !is_behind && !is_on(Mutant::LatenessForgiven);
         let said = self.statuses.iter().filter(|(from, (status, _))| {
-            **from != self.primary() && status.view == self.view && status.primary_lost
+            **from != primary && status.view == self.view && status.primary_lost
         });
-        let (said, f) = (said.count(), self.config.quorum.f());
+        let said = said.count();
         if self.judge.is_late && said >= f {
-            self.judge.promptness.on_left(now);
+            self.judge.promptness.on_left(primary);
             return true;
         }
         (self.is_primary_lost() && said >= f) || (self.is_primary_silent() && said >= 2 * f)

@@ -22,8 +22,8 @@ const MOST_HELD_MS: Millis = 10;
 pub(crate) struct Pace {
     /// Places that this replica has given and not done, and when it gave them.
     given: VecDeque<(Seq, Millis)>,
-    /// Whether it is told what is done: where there are no workers, nothing falls behind.
-    is_told: bool,
+    /// Up to where all is done here, if it is told: where there are no workers, nothing falls behind.
+    done: Option<Seq>,
     /// When the last was given.
     last: Millis,
 }
@@ -32,7 +32,7 @@ impl Pace {
     /// This replica has given a place.
     pub fn on_given(&mut self, seq: Seq, now: Millis) {
         self.last = now;
-        if self.is_told {
+        if self.done.is_some() {
             self.given.push_back((seq, now));
         }
         if self.given.len() as u64 > LOG_WINDOW {
@@ -40,14 +40,19 @@ impl Pace {
         }
     }
 
-    /// Whether there are workers, so that batches may be held back.
-    pub fn is_told(&self) -> bool {
-        self.is_told
+    /// For how long a primary may have held back what it proposes at a place, going by what is done here. It may not have done as much itself.
+    pub fn may_hold(&self, seq: Seq) -> Millis {
+        let is_far = |done: Seq| seq.0.saturating_sub(done.0) > AT_WORK / 2;
+        if self.done.is_some_and(is_far) {
+            MOST_HELD_MS
+        } else {
+            0
+        }
     }
 
     /// All operations up to a place are done.
     pub fn on_done(&mut self, done: Seq) {
-        self.is_told = true;
+        self.done = Some(done);
         while self.given.front().is_some_and(|(seq, _)| *seq <= done) {
             self.given.pop_front();
         }
@@ -87,6 +92,17 @@ mod tests {
         assert_eq!(pace.held_until(60_000), Some(60_010));
         pace.on_done(Seq(4));
         assert_eq!(pace.held_until(60_000), None);
+    }
+
+    /// Nobody is excused by that who had little at work.
+    #[test]
+    fn who_has_little_at_work_holds_nothing_back() {
+        let mut pace = Pace::default();
+        let far = Seq(10 + AT_WORK);
+        assert_eq!(pace.may_hold(far), 0, "no workers");
+        pace.on_done(Seq(9));
+        assert_eq!(pace.may_hold(far), MOST_HELD_MS);
+        assert_eq!(pace.may_hold(Seq(10)), 0);
     }
 
     /// What was never done, because its view ended, is not kept for ever.

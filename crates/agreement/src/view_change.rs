@@ -139,7 +139,8 @@ impl Agreement {
             .collect()
     }
 
-    /// VIEW-CHANGE: a replica has left its view.
+    /// VIEW-CHANGE: a replica has left its view. Signed, so that none can be forged (Castro, Liskov, OSDI 1999, 4.4); an old one, said again, counts for nothing: the latest view
+    /// of each sender does, and only under a key that is not too old (PBFT 2002, 4.3.1).
     pub(crate) fn on_view_change(&mut self, m: SignedViewChange) -> Result<(), Rejected> {
         if !well_formed(self.config.quorum, &m.body) {
             return Err(Rejected::Malformed);

@@ -64,6 +64,7 @@ enum Case {
     SlowPrimary,
     LeapingPrimary,
     DawdlingPrimary,
+    LingeringPrimary,
 }
 
 impl Case {
@@ -74,14 +75,18 @@ impl Case {
             Case::SlowPrimary,
             Case::LeapingPrimary,
             Case::DawdlingPrimary,
+            Case::LingeringPrimary,
         ];
         by_clients.chain(others).collect()
     }
 
     /// Whether the primary attacks: it is left for good, so that each round takes a new group.
     fn is_primary(self) -> bool {
-        use Case::{DawdlingPrimary, LeapingPrimary, SlowPrimary};
-        matches!(self, SlowPrimary | LeapingPrimary | DawdlingPrimary)
+        use Case::{DawdlingPrimary, LeapingPrimary, LingeringPrimary, SlowPrimary};
+        matches!(
+            self,
+            SlowPrimary | LeapingPrimary | DawdlingPrimary | LingeringPrimary
+        )
     }
 
     fn name(self) -> String {
@@ -93,6 +98,7 @@ impl Case {
             Case::SlowPrimary => "primary: slow".into(),
             Case::LeapingPrimary => "primary: leaps".into(),
             Case::DawdlingPrimary => "primary: dawdles".into(),
+            Case::LingeringPrimary => "primary: lingers".into(),
         }
     }
 }
@@ -236,9 +242,10 @@ impl<'a> Bench<'a> {
             Case::Peace => self.in_peace(round),
             Case::ByClients(attack) => self.by_clients(attack, round, peace).await,
             Case::FloodingReplica => self.flooding_replica(peace).await,
-            Case::SlowPrimary | Case::LeapingPrimary | Case::DawdlingPrimary => {
-                self.slow_primary(case, peace).await
-            }
+            Case::SlowPrimary
+            | Case::LeapingPrimary
+            | Case::DawdlingPrimary
+            | Case::LingeringPrimary => self.slow_primary(case, peace).await,
         };
         let measured = result.with_context(|| case.name())?;
         self.tell(case, round, &measured);
@@ -354,6 +361,7 @@ impl Attacked {
             Case::SlowPrimary => Some((0, Fault::Slow)),
             Case::LeapingPrimary => Some((0, Fault::Leap)),
             Case::DawdlingPrimary => Some((0, Fault::Dawdle)),
+            Case::LingeringPrimary => Some((0, Fault::Linger)),
         };
         let attackers = match case {
             Case::ByClients(_) => ATTACKERS * options.rounds,

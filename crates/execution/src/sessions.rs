@@ -15,7 +15,8 @@
 //! highest number that a session's executed requests have said is its **answered** mark, and request n says n - window at least; a request at
 //! or below it is not executed. Each row has the mark as it was when its request was, so the mark is the highest in the rows: a row is gone
 //! only when a later request has raised the mark or has taken the slot, and that one's row has the mark then. A client that never says what it has been
-//! answered so has no more kept than a window of each session (docs/protocol.md, section 10).
+//! answered so has no more kept than a window of each session (docs/protocol.md, section 10). PBFT (2002, 4.1) keeps one reply of each client, whose next request acknowledges it;
+//! this is that for many in flight.
 
 use alloc::vec::Vec;
 use core::ops::Bound;

@@ -66,11 +66,13 @@ pub enum Fault {
     Withhold,
     /// As primary makes each proposal 15 ms late: less than messages may take where many processes share a machine.
     Dawdle,
+    /// As primary makes each proposal 4 ms late: so little that only a comparison with other primaries shows it.
+    Linger,
 }
 
 impl Fault {
     /// All behaviours.
-    pub const ALL: [Fault; 14] = [
+    pub const ALL: [Fault; 15] = [
         Fault::Lie,
         Fault::Equivocate,
         Fault::Silent,
@@ -85,6 +87,7 @@ impl Fault {
         Fault::Starve,
         Fault::Withhold,
         Fault::Dawdle,
+        Fault::Linger,
     ];
 
     /// The name on the command line and in reports.
@@ -104,6 +107,7 @@ impl Fault {
             Fault::Starve => "starve",
             Fault::Withhold => "withhold",
             Fault::Dawdle => "dawdle",
+            Fault::Linger => "linger",
         }
     }
 }
@@ -146,8 +150,9 @@ pub type Sent<M> = Vec<(M, u64)>;
 
 /// The shortest and the longest delay of [`Fault::Slow`].
 const SLOW_MS: (u64, u64) = (300, 900);
-/// That of [`Fault::Dawdle`].
+/// That of [`Fault::Dawdle`], and of [`Fault::Linger`].
 const DAWDLE_MS: u64 = 15;
+const LINGER_MS: u64 = 4;
 
 /// What a faulty replica knows of its group.
 #[derive(Clone, Debug)]
@@ -222,7 +227,8 @@ impl Faulty {
             Fault::Shirk => shirk(message),
             Fault::Starve => self.starver.for_peer(&self.identity, message),
             Fault::Withhold => withhold(message),
-            Fault::Dawdle => dawdle(message),
+            Fault::Dawdle => late(message, DAWDLE_MS),
+            Fault::Linger => late(message, LINGER_MS),
         }
     }
 
@@ -239,7 +245,8 @@ impl Faulty {
             | Fault::Shirk
             | Fault::Starve
             | Fault::Withhold
-            | Fault::Dawdle => now(message),
+            | Fault::Dawdle
+            | Fault::Linger => now(message),
             Fault::Silent => Vec::new(),
             Fault::Slow => Vec::from([(message, self.slowness())]),
             Fault::Mutate => self.mutator.for_client(&mut self.rng, message),
@@ -298,9 +305,9 @@ fn withhold(message: PeerMessage) -> Sent<PeerMessage> {
 }
 
 /// All at once but proposals.
-fn dawdle(message: PeerMessage) -> Sent<PeerMessage> {
-    let late = matches!(message, PeerMessage::PrePrepare(_));
-    Vec::from([(message, if late { DAWDLE_MS } else { 0 })])
+fn late(message: PeerMessage, by: u64) -> Sent<PeerMessage> {
+    let is_proposal = matches!(message, PeerMessage::PrePrepare(_));
+    Vec::from([(message, if is_proposal { by } else { 0 })])
 }
 
 fn now<M>(message: M) -> Sent<M> {

@@ -328,25 +328,25 @@ fn who_withholds_gives_the_root_alone() {
     assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
 }
 
-/// One that dawdles proposes late, and does all else in time.
+/// One that dawdles or lingers proposes late, and does all else in time.
 #[test]
 fn a_dawdler_proposes_late() {
-    let mut it = faulty(Fault::Dawdle);
-    let proposal = PeerMessage::PrePrepare(PrePrepare {
-        view: View(0),
-        seq: Seq(1),
-        batch: Batch {
-            time: Time(1),
-            requests: vec![digest("a")],
-        },
-        bodies: vec![],
-    });
-    assert_eq!(
-        it.for_peer(ReplicaId(1), proposal.clone()),
-        [(proposal, 15)]
-    );
-    let status = PeerMessage::Status(status());
-    assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
+    for (fault, late) in [(Fault::Dawdle, 15), (Fault::Linger, 4)] {
+        let mut it = faulty(fault);
+        let proposal = PeerMessage::PrePrepare(PrePrepare {
+            view: View(0),
+            seq: Seq(1),
+            batch: Batch {
+                time: Time(1),
+                requests: vec![digest("a")],
+            },
+            bodies: vec![],
+        });
+        let sent = it.for_peer(ReplicaId(1), proposal.clone());
+        assert_eq!(sent, [(proposal, late)]);
+        let status = PeerMessage::Status(status());
+        assert_eq!(it.for_peer(ReplicaId(1), status.clone()), [(status, 0)]);
+    }
 }
 
 /// One that leaps names a far place at once and the next one late, to each; its votes are in time.

@@ -102,6 +102,7 @@ scenarios! {
     liars::two_liars_of_ten_move_no_bound
     adversaries::leaping_primary
     adversaries::dawdling_primary
+    adversaries::lingering_primary
     adversaries::starving_primary
     adversaries::a_client_and_a_replica_in_league
     adversaries::old_requests_are_not_ordered

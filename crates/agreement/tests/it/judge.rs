@@ -275,10 +275,11 @@ fn a_primary_that_is_a_little_late_is_left() {
         }
         None
     };
-    assert_eq!(late(false, 60, |_| 4), None);
+    assert_eq!(late(false, 60, |_| 1), None);
+    assert_eq!(late(false, 60, |_| 4), Some(7));
     assert_eq!(late(false, 60, |_| 15), Some(7));
     assert_eq!(late(true, 60, |_| 15), None);
-    let seldom = |round| if round % 3 == 0 { 20 } else { 2 };
+    let seldom = |round| if round % 3 == 0 { 20 } else { 1 };
     assert_eq!(late(false, 60, seldom), None);
 }
 

@@ -101,7 +101,7 @@ pub(crate) fn percent(share: f64) -> String {
 /// The tables of a run.
 pub fn tables(attacks: &Attacks) -> Vec<Table> {
     let title = format!(
-        "{} correct clients, {} faulty ones (goal: 90 % of peace, 70 % after 10 s of a slow primary)",
+        "{} correct clients, {} faulty ones (goal: 90 %, and 70 % after 10 s of a slow primary)",
         attacks.clients, attacks.attackers
     );
     let mut table = Table::new(

@@ -132,6 +132,7 @@ fn the_attacks_run() {
         "primary: slow",
         "primary: leaps",
         "primary: dawdles",
+        "primary: lingers",
     ];
     assert_eq!(names, expected);
     for row in rows {

@@ -70,9 +70,18 @@ pub(super) fn slow_primary() -> Outcome {
 /// A primary that makes each proposal some milliseconds late, by no more than is forgiven at a moment, is left, whether one client asks or many; and the prompt one
 /// after it is kept.
 pub(super) fn dawdling_primary() -> Outcome {
+    late_primary(Fault::Dawdle)
+}
+
+/// So is one that makes them late by less than machines that have much to do.
+pub(super) fn lingering_primary() -> Outcome {
+    late_primary(Fault::Linger)
+}
+
+fn late_primary(fault: Fault) -> Outcome {
     for clients in [1, 12] {
         let mut w = group(clients, |k| {
-            k.adversaries = vec![(ReplicaId(0), Adversary::Fault(Fault::Dawdle))];
+            k.adversaries = vec![(ReplicaId(0), Adversary::Fault(fault))];
             k.timeout_ms = 2_500;
             k.operations = 10_000;
             k.window = 1;

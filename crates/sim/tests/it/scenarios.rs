@@ -89,6 +89,7 @@ tests! {
     service_is_back_within_two_timeouts
     leaping_primary
     dawdling_primary
+    lingering_primary
     starving_primary
     a_client_and_a_replica_in_league
     old_requests_are_not_ordered

@@ -152,7 +152,7 @@ impl Donors {
         }
     }
 
-    /// The donor answered with what is false: that costs one retry, and it is put aside (docs/protocol.md, section 5). When all have, none is trusted less than another: all get another turn.
+    /// The donor answered with what is false, which its digest shows (PBFT 2002, 5.3.2): that costs one retry, and it is put aside (docs/protocol.md, section 5). When all have, none is trusted less than another: all get another turn.
     pub(super) fn lied(&mut self, id: ReplicaId, now: u64) {
         if let Some(donor) = self.0.get_mut(&id) {
             donor.pause(now);
