@@ -5,6 +5,10 @@
 //! for minutes. So where calls wait and nothing comes, the router begins another connection to it now and then, which the machine's
 //! system answers at once, however busy the server is. If it does not, the connection ends, and with it the wait of its calls. What is
 //! lost on its way for long (a firewall has forgotten the connection) ends it too: a new one may do.
+//!
+//! A server whose process hangs keeps its connections, and its machine answers for it. Clients have room for so many calls at work, whichever
+//! server they are for, and are not read while it is taken: calls to servers that do answer would wait behind those to one that hangs. So where nothing has come for some
+//! seconds, it is asked for nothing, which no server has to think about; and where that has no answer either, what was passed on is given up, and no more is sent until something comes.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -15,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use quorate_nfs::call;
 use quorate_nfs::records::{REPLY_BYTES, Records};
 use quorate_nfs::rpc::record_head;
 use quorate_nfs::xdr::Writer;
@@ -37,14 +42,20 @@ const SILENCE: Duration = Duration::from_millis(500);
 const PROBE_TIME: Duration = Duration::from_millis(1250);
 /// The longest pause between two questions. A server that accepts nothing keeps each in its queue of connections, which must not fill.
 const MAX_PAUSE: Duration = Duration::from_secs(8);
+/// How long nothing comes from a server for which calls wait until it is asked for nothing, and how long it may take to answer that. Disks may keep calls
+/// for seconds, and not this one.
+const SILENT_TIME: Duration = Duration::from_secs(4);
+const NOTHING_TIME: Duration = Duration::from_secs(2);
 /// The most calls that wait for answers.
 const MAX_WAITING: usize = 1 << 15;
 /// The most bytes that wait to be sent, but for one call.
 const MAX_GOING: usize = 8 << 20;
+/// Why a connection ends of which nothing goes.
+const TAKES_NONE: &str = "it takes no calls";
 /// How many bytes must go within [`ANSWER_TIME`].
 const MEGABYTE: usize = 1 << 20;
 
-/// A call that is passed on: it gets its answer where that is read. Dropped, it gets none.
+/// A call that is passed on, and that may be made again: it gets its answer where that is read. Dropped, it gets none.
 pub trait Passed: Send + std::fmt::Debug {
     /// Takes the reply, from its number on.
     fn answered(self: Box<Self>, reply: &[u8]);
@@ -64,7 +75,7 @@ pub enum Waiter {
 pub enum Unsent {
     /// Too much waits to be sent.
     Full,
-    /// The server can't be reached.
+    /// The server can't be reached, or hangs.
     Down,
 }
 
@@ -97,6 +108,40 @@ struct State {
     silent_since: Instant,
     xid: u32,
     is_down: bool,
+    /// When a silent server was first and last asked for nothing, since which nothing has come.
+    asked: Option<(Instant, Instant)>,
+}
+
+impl State {
+    /// Whether the server hangs.
+    fn hangs(&self) -> bool {
+        let asked = self.asked;
+        asked.is_some_and(|(first, _)| first.elapsed() >= NOTHING_TIME)
+    }
+
+    /// Adds a call; whether nothing else was to be sent.
+    fn add(&mut self, waiter: Waiter, write: impl FnOnce(&mut Writer)) -> bool {
+        let mut xid = self.xid.wrapping_add(1);
+        while self.waiting.contains_key(&xid) {
+            xid = xid.wrapping_add(1);
+        }
+        self.xid = xid;
+        let since = now();
+        if self.waiting.is_empty() {
+            self.silent_since = since;
+        }
+        self.waiting.insert(xid, Waiting { waiter, since });
+        let w = &mut self.going;
+        let start = w.out.len();
+        w.u32(0);
+        w.u32(xid);
+        write(w);
+        let len = w.out.len().saturating_sub(start + 4);
+        if let Some(head) = w.out.get_mut(start..start + 4) {
+            head.copy_from_slice(&record_head(len));
+        }
+        start == 0
+    }
 }
 
 impl Line {
@@ -109,6 +154,7 @@ impl Line {
             // Servers remember the numbers of calls for a while, and the port that they came from.
             xid: RandomState::new().build_hasher().finish() as u32,
             is_down: false,
+            asked: None,
         };
         Line {
             address,
@@ -120,9 +166,9 @@ impl Line {
         }
     }
 
-    /// Whether there is a connection to the server.
+    /// Whether there is a connection to the server, and it does not hang.
     pub fn is_up(&self) -> bool {
-        self.is_up.load(Ordering::Relaxed)
+        self.is_up.load(Ordering::Relaxed) && !self.state().hangs()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -140,34 +186,14 @@ impl Line {
         write: impl FnOnce(&mut Writer),
     ) -> Result<(), Unsent> {
         let mut state = self.state();
-        if state.is_down {
+        if state.is_down || state.hangs() {
             return Err(Unsent::Down);
         }
         if state.going.out.len() > MAX_GOING || state.waiting.len() >= MAX_WAITING {
             return Err(Unsent::Full);
         }
-        let mut xid = state.xid.wrapping_add(1);
-        while state.waiting.contains_key(&xid) {
-            xid = xid.wrapping_add(1);
-        }
-        state.xid = xid;
-        let since = now();
-        if state.waiting.is_empty() {
-            state.silent_since = since;
-        }
-        let waiter = waiter();
-        state.waiting.insert(xid, Waiting { waiter, since });
-        let w = &mut state.going;
-        let start = w.out.len();
-        w.u32(0);
-        w.u32(xid);
-        write(w);
-        let len = w.out.len().saturating_sub(start + 4);
-        if let Some(head) = w.out.get_mut(start..start + 4) {
-            head.copy_from_slice(&record_head(len));
-        }
-        drop(state);
-        if start == 0 {
+        if state.add(waiter(), write) {
+            drop(state);
             self.ready.notify_one();
         }
         Ok(())
@@ -199,7 +225,7 @@ impl Line {
         let waiting = {
             let mut state = self.state();
             state.going = Writer::default();
-            state.is_down = is_down;
+            (state.is_down, state.asked) = (is_down, None);
             std::mem::take(&mut state.waiting)
         };
         // They may answer their clients as they go.
@@ -209,13 +235,29 @@ impl Line {
 
     /// Those get no answer who have waited for too long.
     fn give_up(&self) {
-        let is_late = |(_, waiting): &(&u32, &Waiting)| match &waiting.waiter {
-            // It keeps the time itself.
-            Waiter::Task(reply) => reply.is_closed(),
-            Waiter::Passed(_) => waiting.since.elapsed() > ANSWER_TIME,
-        };
         let given_up: Vec<Waiting> = {
             let mut state = self.state();
+            let is_silent = state.silent_since.elapsed() >= SILENT_TIME;
+            let is_to_be_asked = match state.asked {
+                None => is_silent && !state.waiting.is_empty(),
+                // Where its machine has lost the connection meanwhile, only what is sent shows it.
+                Some((_, last)) => last.elapsed() >= ANSWER_TIME,
+            };
+            if is_to_be_asked {
+                self.ask_nothing(&mut state);
+            }
+            let patience = match state.hangs() {
+                true => Duration::ZERO,
+                false => ANSWER_TIME,
+            };
+            if state.hangs() && !state.waiting.is_empty() {
+                tracing::warn!(address = %self.address, "the server hangs: its machine is there, and it answers nothing");
+            }
+            let is_late = |(_, waiting): &(&u32, &Waiting)| match &waiting.waiter {
+                // It keeps the time itself.
+                Waiter::Task(reply) => reply.is_closed(),
+                Waiter::Passed(_) => waiting.since.elapsed() > patience,
+            };
             let late = state.waiting.iter().filter(is_late);
             let late: Vec<u32> = late.map(|(xid, _)| *xid).collect();
             let remove = |xid| state.waiting.remove(&xid);
@@ -223,6 +265,20 @@ impl Line {
         };
         // They may answer their clients as they go.
         drop(given_up);
+    }
+
+    /// Asks a server for nothing, which takes it no time.
+    fn ask_nothing(&self, state: &mut State) {
+        let now = now();
+        state.asked = Some((state.asked.map_or(now, |(first, _)| first), now));
+        // The answer counts, and not what it says.
+        let (reply, _) = oneshot::channel();
+        let is_first = state.add(Waiter::Task(reply), |w| {
+            super::head(w, (call::PROGRAM, call::VERSION), 0, (0, 0, &[]));
+        });
+        if is_first {
+            self.ready.notify_one();
+        }
     }
 
     fn answered(&self, reply: &[u8], now: Instant) -> bool {
@@ -255,7 +311,14 @@ impl Line {
                     self.is_up.store(false, Ordering::Relaxed);
                     self.load.up.fetch_sub(1, Ordering::Relaxed);
                     tracing::warn!(%address, %why, "the connection ended");
+                    let asked = self.state().asked.filter(|_| why == TAKES_NONE);
                     self.fail(false);
+                    if asked.is_some() {
+                        // Its machine takes another connection, which says nothing of the server.
+                        let mut state = self.state();
+                        state.asked = asked;
+                        self.ask_nothing(&mut state);
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%address, %error, "can't connect");
@@ -334,7 +397,7 @@ impl Line {
                 match timeout(ANSWER_TIME, to.write_all(part)).await {
                     Ok(Ok(())) => {}
                     Ok(Err(e)) => return e.to_string(),
-                    Err(_) => return "it takes no calls".into(),
+                    Err(_) => return TAKES_NONE.into(),
                 }
             }
             going.clear();
@@ -366,7 +429,7 @@ impl Line {
             };
             match read {
                 Ok(Ok(0)) => return "the server ended it".into(),
-                Ok(Ok(_)) => {}
+                Ok(Ok(_)) => self.state().asked = None,
                 Ok(Err(e)) => return e.to_string(),
                 Err(_) => return "a reply took too long to come".into(),
             }

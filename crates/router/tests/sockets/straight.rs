@@ -365,6 +365,41 @@ async fn a_server_that_ends_or_lies_fails_its_own_calls() {
     panic!("the server is back, and not asked");
 }
 
+/// A server whose process stands still, and whose machine goes on taking connections and bytes, takes all the room that a client has for calls at work. Those are given up, and no
+/// more are sent to it, so that the client's calls to others go on; until it is back.
+#[tokio::test]
+async fn a_server_that_hangs_keeps_no_room() {
+    let site = Site::start("no_root_squash").await;
+    let who = Who::new(5, 6);
+    let mut stream = site.connect().await;
+    let ask = |xid: u32, at: usize| call(xid, READ, &who, &of(&site.files[at], &[0, 0, 9]));
+    site.manner(Manner::Held);
+    for xid in 0..64 {
+        send(&mut stream, &ask(xid, 0)).await;
+    }
+    send(&mut stream, &ask(64, 1)).await;
+    for _ in 0..65 {
+        let (xid, results) = reply(&mut stream).await.unwrap();
+        let expected = if xid < 64 { JUKEBOX } else { 0 };
+        assert_eq!(status(&results), expected, "{xid}");
+    }
+    let told = site.told.count(READ);
+    for xid in 0..100 {
+        send(&mut stream, &ask(xid, 0)).await;
+        assert_eq!(status(&reply(&mut stream).await.unwrap().1), JUKEBOX);
+    }
+    assert_eq!(site.told.count(READ), told, "it hangs, and is asked");
+    site.manner(Manner::Well);
+    for _ in 0..600 {
+        send(&mut stream, &ask(0, 0)).await;
+        if status(&reply(&mut stream).await.unwrap().1) == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the server is back, and not asked");
+}
+
 /// Who reads no replies is asked for no more than there is room for, and holds up nobody.
 #[tokio::test]
 async fn a_client_that_stalls() {

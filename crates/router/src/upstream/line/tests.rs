@@ -7,6 +7,7 @@ use super::*;
 
 /// A line to a server, whose end of the connection this is; a call waits for its answer.
 struct Asked {
+    line: Arc<Line>,
     listener: TcpListener,
     server: TcpStream,
     answer: oneshot::Receiver<Bytes>,
@@ -36,6 +37,7 @@ async fn ask() -> Asked {
     line.send(|| Waiter::Task(reply), |w| w.u32(7)).unwrap();
     let (server, _) = listener.accept().await.unwrap();
     Asked {
+        line,
         listener,
         server,
         answer,
@@ -121,4 +123,92 @@ async fn each_address_of_a_name_has_its_time() {
     let connected = connect_to_one(both.into_iter()).await.unwrap();
     assert_eq!(connected.peer_addr().unwrap(), both[1]);
     assert!(tcp_user_timeout(&connected).unwrap() > 0);
+}
+
+/// A call that is passed on; says when it is given up.
+#[derive(Debug)]
+struct Given(Option<oneshot::Sender<()>>);
+
+impl Passed for Given {
+    fn answered(mut self: Box<Self>, _: &[u8]) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        self.0.take().map(|given_up| given_up.send(()));
+    }
+}
+
+/// Behind a server that hangs nobody waits, who could be told so and ask again; until it answers anything.
+#[tokio::test]
+async fn a_server_that_hangs_takes_no_calls() {
+    let listener = listen();
+    let address = listener.local_addr().unwrap().to_string();
+    let line = Arc::new(Line::new(address, Arc::default()));
+    let served = line.clone();
+    let serving = tokio::spawn(async move { served.serve().await });
+    let (given_up, is_given_up) = oneshot::channel();
+    let (reply, mut answer) = oneshot::channel();
+    let passed = Box::new(Given(Some(given_up)));
+    line.send(|| Waiter::Task(reply), |w| w.u32(7)).unwrap();
+    line.send(|| Waiter::Passed(passed), |w| w.u32(8)).unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    // Its machine takes connections.
+    let machine = tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+    let mut call = [0; 12];
+    server.read_exact(&mut call).await.unwrap();
+    timeout(Duration::from_secs(60), is_given_up)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!line.is_up());
+    let refused = line.send(|| unreachable!(), |_| unreachable!());
+    assert_eq!(refused, Err(Unsent::Down));
+    answer.try_recv().unwrap_err();
+
+    let reply = [&record_head(8), &call[4..]].concat();
+    server.write_all(&reply).await.unwrap();
+    assert_eq!((&mut answer).await.unwrap(), call[4..]);
+    assert!(line.is_up());
+    let (reply, _answer) = oneshot::channel();
+    line.send(|| Waiter::Task(reply), |w| w.u32(9)).unwrap();
+    machine.abort();
+    serving.abort();
+}
+
+/// One call that takes long is no hanging, where the server answers others.
+#[tokio::test]
+async fn a_server_that_is_busy_with_one_call_takes_others() {
+    let mut asked = ask().await;
+    let (given_up, mut is_given_up) = oneshot::channel();
+    let mut call = [0; 12];
+    asked.server.read_exact(&mut call).await.unwrap();
+    let passed = Box::new(Given(Some(given_up)));
+    let line = asked.line.clone();
+    line.send(|| Waiter::Passed(passed), |w| w.u32(8)).unwrap();
+    asked.server.read_exact(&mut call).await.unwrap();
+    let slow = call;
+    let machine = async { while asked.listener.accept().await.is_ok() {} };
+    let server = &mut asked.server;
+    let answers = async {
+        // It is asked for nothing: a call with an empty credential and no arguments.
+        let mut head = [0; 8];
+        server.read_exact(&mut head).await.unwrap();
+        let len = u32::from_be_bytes(head[..4].try_into().unwrap()) & 0x7fff_ffff;
+        let mut rest = vec![0; len as usize - 4];
+        server.read_exact(&mut rest).await.unwrap();
+        let reply = [&record_head(4), &head[4..]].concat();
+        server.write_all(&reply).await.unwrap();
+        tokio::time::sleep(NOTHING_TIME + 2 * LOOK_TIME).await;
+    };
+    tokio::select! {
+        () = machine => unreachable!(),
+        answered = timeout(Duration::from_secs(60), answers) => answered.unwrap(),
+    }
+    is_given_up.try_recv().unwrap_err();
+    let reply = [&record_head(8), &slow[4..]].concat();
+    server.write_all(&reply).await.unwrap();
+    assert!(is_given_up.await.is_err(), "it is answered");
 }
