@@ -10,7 +10,7 @@
 set -eu
 
 FILES=${FILES:-60}      # so many, of 256 KiB each
-ROUNDS=${ROUNDS:-3}     # so often each is read; by root, each time without what the kernel has cached
+ROUNDS=${ROUNDS:-3}     # so often each is read, each time without what the kernel has cached
 PORT=${PORT:-7940}      # the first of four
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -32,8 +32,12 @@ write_files() {
     done
 }
 
+# So that what is read from a directory comes from whoever serves it, and not from what the kernel has cached.
 drop_caches() {
     sync
+    for i in $(seq $FILES); do
+        dd if="$1/$i" iflag=nocache count=0 2>/dev/null || true
+    done
     [ "$(id -u)" != 0 ] || echo 3 > /proc/sys/vm/drop_caches 2>/dev/null || true
 }
 
@@ -41,7 +45,7 @@ drop_caches() {
 read_all() {
     wrong=0 failed=0
     for round in $(seq $ROUNDS); do
-        drop_caches
+        drop_caches "$1"
         for i in $(seq $FILES); do
             if ! cat "$1/$i" > "$scratch/got" 2>/dev/null; then
                 failed=$((failed + 1))
@@ -118,7 +122,7 @@ for _ in $(seq 80); do
     mkdir "$scratch/files/busy"
     rmdir "$scratch/files/busy"
 done
-drop_caches
+drop_caches "$scratch/files"
 echo "   before: $(read_all "$scratch/files" | sed 's/^ *//')"
 
 for segment in "$scratch"/quorate/replica-2/blobs/*; do

@@ -56,9 +56,13 @@ git config --file "$scratch/.gitconfig" --add safe.directory '*'
 say "git: clone, and then replica 0, the primary, is killed"
 git clone --quiet --no-local --single-branch --sparse "$repository" "$files/clone"
 git -C "$files/clone" sparse-checkout set docs crates made
-victim=$(pgrep -f -- "--id 0 --group $scratch/quorate/group.toml" | head -n 1)
+# Its key holder has the same words, and lives on.
+victim=$(pgrep -f -- " replica .*--id 0 --group $scratch/quorate/group.toml" | head -n 1)
 [ -n "$victim" ] || fail "replica 0 is not there"
 kill -9 "$victim"
+is_gone() { { "$quorate" status --data "$scratch/quorate" --json || true; } | tr -d ' \n' | grep -q '"answers":false'; }
+for _ in $(seq 30); do is_gone && break; sleep 1; done
+is_gone || fail "replica 0 still answers"
 began=$(now)
 (
     cd "$files/clone"
