@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use quorate_net::group::{Files, Group, Protocol, Purpose};
+use quorate_net::group::{Files, Group, Protocol, Purpose, show_capacity};
 use quorate_net::holder::{CounterError, CounterFile};
 use quorate_net::{disk, hex, keys};
 use quorate_node::daemon::directory::make as make_directory;
 use quorate_wire::{IdentityKey, KeyPair, PublicKey};
 
 use crate::args::Init;
-use crate::{commands, paths};
+use crate::commands::{self, room};
+use crate::paths;
 
 pub fn run(args: &Init) -> Result<()> {
     let mut clients = Vec::new();
@@ -24,10 +25,7 @@ pub fn run(args: &Init) -> Result<()> {
             .with_context(|| format!("--client {name}: the public key is 64 hexadecimal digits"))?;
         clients.push((name.to_string(), PublicKey(key)));
     }
-    let files = Files {
-        capacity_bytes: args.capacity,
-        ..Files::default()
-    };
+    let files = files(args)?;
     let identities = identities(&args.identity, args.replicas.len())?;
     let directory = &args.directory;
     let owner = match &args.owner {
@@ -59,6 +57,12 @@ pub fn run(args: &Init) -> Result<()> {
         args.replicas.len(),
         directory.display()
     );
+    if args.capacity.is_none() && !args.coordinator {
+        tell!(
+            "Its volume may hold {}, going by this machine's disk, and that stays: if a replica's disk is smaller, make the group anew with --capacity.",
+            show_capacity(files.capacity_bytes)
+        );
+    }
     tell!("On each server N, with group.toml and the directory replica-N:");
     if args.no_key_holders {
         tell!("                   quorate replica --id N --group group.toml");
@@ -84,6 +88,24 @@ pub fn run(args: &Init) -> Result<()> {
 }
 
 /// The identity keys that key holders have already, by their replicas' ids.
+/// How much the volume may hold. The replicas' disks are on other machines; where nothing is said of them, they are taken to be like this one's: a volume
+/// that is larger than all of them would have all replicas stop at a full disk, where a writer should have been told.
+fn files(args: &Init) -> Result<Files> {
+    let capacity_bytes = match args.capacity {
+        Some(bytes) => bytes,
+        None if args.coordinator => return Ok(Files::default()),
+        None => {
+            let mut here = args.directory.ancestors();
+            let disk = here.find(|at| at.is_dir()).unwrap_or(Path::new("."));
+            room::shared(disk, 1)?
+        }
+    };
+    Ok(Files {
+        capacity_bytes,
+        inodes: room::objects(capacity_bytes),
+    })
+}
+
 fn identities(said: &[String], replicas: usize) -> Result<BTreeMap<u8, IdentityKey>> {
     let mut out = BTreeMap::new();
     for said in said {

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::fs::statvfs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -44,6 +45,20 @@ pub fn replica(directory: &Path, id: u8) -> Command {
     command.args(["replica", "--id", &id.to_string(), "--group"]);
     command.arg(directory.join("group.toml"));
     command
+}
+
+/// Where nobody says how much a volume is to hold, it holds no more than a disk like this one: larger than all disks, it would stop all replicas when
+/// they are full, and could never be made smaller.
+#[test]
+fn a_new_volume_fits_a_disk() {
+    let place = scratch();
+    let directory = place.path().join("group");
+    init(&directory);
+    let group = quorate_net::Group::load(&directory.join("group.toml")).expect("the group file");
+    let disk = statvfs(place.path()).expect("statvfs");
+    let (files, size) = (group.files(), disk.f_blocks * disk.f_frsize);
+    assert!(files.capacity_bytes <= size / 5 * 4, "{files:?} {size}");
+    assert_eq!(files.inodes, files.capacity_bytes / (16 << 10));
 }
 
 /// A key file is its owner's alone, and is not overwritten.
