@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use quorate_credential::Rights;
 
-use crate::fs::{Done, Fs};
+use crate::fs::{Done, Fs, Stop};
 use crate::op::{
     Action, Create, LockKind, Make, Open, Place, Rename, RenameMode, SetAttr, Target, flags,
 };
@@ -111,17 +111,19 @@ impl Fs<'_, '_> {
             Action::ReadDir(op) => [need(object(&op.target), Rights::READDIR)].into(),
 
             Action::Write(op) => {
-                let to_end = match (&op.target, &op.place) {
-                    (Target::Handle(handle), _) if handle.appends() => true,
-                    (_, Place::End(_)) => true,
-                    (_, Place::At(_)) => false,
+                let ino = object(&op.target);
+                let right = match (&op.target, &op.place) {
+                    (Target::Handle(handle), _) if handle.appends() => Rights::APPEND,
+                    (_, Place::End(_)) => Rights::APPEND,
+                    (_, Place::At(offset)) => self.writing_at(ino, *offset)?,
                 };
-                let right = if to_end { Rights::APPEND } else { W };
-                [paid(need(object(&op.target), right))].into()
+                [paid(need(ino, right))].into()
             }
             Action::Fallocate(op) => [paid(need(object(&op.target), W))].into(),
             Action::CopyRange(op) => {
-                [need(object(&op.from), R), paid(need(object(&op.to), W))].into()
+                let to = object(&op.to);
+                let right = self.writing_at(to, op.to_offset)?;
+                [need(object(&op.from), R), paid(need(to, right))].into()
             }
             Action::SetXattr(op) => [paid(need(op.ino, Rights::SETATTR))].into(),
             Action::RemoveXattr(op) => [need(op.ino, Rights::SETATTR)].into(),
@@ -136,6 +138,17 @@ impl Fs<'_, '_> {
             }
             Action::WithAttrs(op) => return self.needs(&op.action),
         })
+    }
+
+    /// What it needs to write at an offset. Where the file ends just there nothing that it has is changed, so that is to append, however the program
+    /// says it. Not beyond: who may only append can't make a file so long that nobody else can.
+    fn writing_at(&self, ino: Ino, offset: u64) -> Done<Rights> {
+        match self.any_inode(ino) {
+            Ok(inode) if inode.size == offset => Ok(Rights::APPEND),
+            // What is gone is refused as such.
+            Ok(_) | Err(Stop::Refused(_)) => Ok(Rights::WRITE),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// To find a name, and to see what has it.
@@ -249,7 +262,8 @@ fn set_attr(op: &SetAttr) -> Rights {
     }
 }
 
-/// What an open is for. One that neither reads nor writes is to look at the object.
+/// What an open is for. One that neither reads nor writes is to look at the object. One that writes is for who may append: each write is asked about by
+/// itself, and only then is it known whether it goes to the end.
 fn open_rights(kind: Kind, wanted: u32) -> Rights {
     let mut rights = Rights::NONE;
     if wanted & (flags::READ | flags::EXEC) != 0 {
@@ -260,11 +274,7 @@ fn open_rights(kind: Kind, wanted: u32) -> Rights {
             };
     }
     if wanted & flags::WRITE != 0 {
-        rights = rights
-            | match wanted & flags::APPEND {
-                0 => Rights::WRITE,
-                _ => Rights::APPEND,
-            };
+        rights = rights | Rights::APPEND;
     }
     if wanted & flags::TRUNC != 0 {
         rights = rights | Rights::WRITE;

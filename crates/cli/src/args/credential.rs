@@ -16,6 +16,8 @@ use quorate_wire::PublicKey;
 ///   quorate grant ~/shared/plans --to KEY --rights r --until 2027-01-31 > bob.cred
 ///   quorate grant ~/shared/inbox --to KEY --rights lookup,create,append --until 2027-01-31 \
 ///       --caveat prefix=report- --caveat quota=1000000000
+///
+/// The second is an inbox: files can be copied into it and added to, and are neither read, changed nor listed.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment)]
 pub struct Grant {

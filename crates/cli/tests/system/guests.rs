@@ -1,5 +1,6 @@
 //! Outsiders: whom the group file does not name, who mount by credentials, and who lose what they had.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, OFlags, access, fcntl_setfl};
 use serde_json::Value;
 
 use crate::command_line::{assert_said, ends};
@@ -344,6 +345,72 @@ fn modes_are_what_a_guest_may() {
         mount.unmount();
     }
     assert_eq!(fs::read(&plan).expect("a file"), b"by carol");
+}
+
+/// Whether a program of the machine is content with what it did.
+fn succeeds(program: &str, arguments: &[&OsStr]) -> bool {
+    let done = Command::new(program).args(arguments).output();
+    done.expect("it runs").status.success()
+}
+
+/// Who may find, make and append has an inbox: logs in it grow, files are copied to new names, and nothing that is there is changed, read or listed;
+/// whoever tries is told.
+#[test]
+fn who_may_append_has_an_inbox() {
+    if !require_fuse() {
+        return;
+    }
+    let scene = Scene::new();
+    let bob = scene.key("bob.key");
+    let rights = ["--rights", "lookup,create,append"];
+    scene.grant("shared", &bob, &rights, "bob.cred");
+    let log = scene.mount.at("shared/log");
+    fs::write(&log, "0\n").expect("a file");
+    fs::set_permissions(&log, Permissions::from_mode(0o666)).expect("a mode");
+    let mount = scene.mount_as("bob.key", "bob.cred");
+    for (name, line) in [("log", "1"), ("log", "2"), ("new", "1"), ("new", "2")] {
+        let to = mount.at(name);
+        let arguments = ["-c", "echo \"$0\" >> \"$1\"", line].map(OsStr::new);
+        let arguments = [&arguments[..], &[to.as_os_str()]].concat();
+        assert!(succeeds("sh", &arguments), "{line} to {name}");
+    }
+    // More than goes in one write: several are under way at once.
+    let report: Vec<u8> = (0..6_000_001_u32).map(|n| (n % 251) as u8).collect();
+    let (source, copied) = (scene.at("report"), mount.at("report"));
+    fs::write(&source, &report).expect("a file");
+    assert!(succeeds("cp", &[source.as_os_str(), copied.as_os_str()]));
+
+    let onto = mount.at("log");
+    assert!(!succeeds("cp", &[source.as_os_str(), onto.as_os_str()]));
+    let [from, to] = [("if=", &source), ("of=", &onto)].map(|(word, path)| {
+        let mut word = OsString::from(word);
+        word.push(path);
+        word
+    });
+    let arguments = ["conv=notrunc", "count=1"].map(OsStr::new);
+    let arguments = [&arguments[..], &[&from, &to]].concat();
+    assert!(!succeeds("dd", &arguments), "nothing is written over");
+    let opened = |append| OpenOptions::new().write(true).append(append).open(&onto);
+    for append in [false, true] {
+        let file = opened(append).expect("it opens for who may append");
+        fcntl_setfl(&file, OFlags::empty()).expect("it appends no more");
+        let written = file.write_all_at(b"x", 0).and_then(|()| file.sync_all());
+        assert_eq!(kind(written), Some(ErrorKind::PermissionDenied), "{append}");
+    }
+    let refused = Some(ErrorKind::PermissionDenied);
+    assert_eq!(kind(File::open(&onto)), refused);
+    assert_eq!(kind(fs::read_dir(mount.path())), refused);
+    assert_eq!(kind(fs::remove_file(&onto)), refused);
+    let shown = fs::metadata(&onto).expect("attributes").permissions();
+    assert_eq!(shown.mode() & 0o777, 0o222);
+    let [reads, writes] = [Access::READ_OK, Access::WRITE_OK].map(|how| access(&onto, how).is_ok());
+    assert_eq!([reads, writes], [false, true]);
+    mount.unmount();
+
+    let read = |name: &str| fs::read(scene.mount.at("shared").join(name)).expect("a file");
+    assert_eq!(read("log"), b"0\n1\n2\n");
+    assert_eq!(read("new"), b"1\n2\n");
+    assert!(read("report") == report, "it is what was copied");
 }
 
 /// Who may write and not change attributes is told so when it tries, and not when it closes what it has written.

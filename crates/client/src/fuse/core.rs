@@ -326,8 +326,15 @@ impl Core {
             At::Offset(offset) => Place::At(offset),
             At::End => Place::End(Nothing),
         };
-        self.write_now(&sealed.file, place, &sealed.data, sealed.origin)
-            .await
+        let write = || self.write_now(&sealed.file, place.clone(), &sealed.data, sealed.origin);
+        match write().await {
+            // To a guest who may only append it depends on where the file ends, and what was sent before may have come after this.
+            Err(errno) if sealed.is_beside && errno.code() == fuser::Errno::EACCES.code() => {
+                sealed.file.inode.drained_before(sealed.number).await;
+                write().await
+            }
+            written => written,
+        }
     }
 
     /// Writes, and waits for it.
@@ -448,5 +455,68 @@ impl Core {
             Ok(_) => true,
             Err(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::Bench;
+    use super::super::inode::{BUFFER_BYTES, Told};
+    use super::super::sample;
+    use super::*;
+    use quorate_files::answer::{Version, Written};
+    use quorate_files::op::flags;
+    use quorate_files::{Errno, Handle};
+
+    /// What is refused where something sent before it is still under way is sent once more after that; what was alone is not.
+    #[tokio::test]
+    async fn what_has_overtaken_is_sent_again() {
+        const INO: Ino = Ino(7);
+        let bench = Bench::new(&[]);
+        let (core, who) = (&bench.core, Who::root());
+        let handle = Handle {
+            ino: INO,
+            number: 2,
+        };
+        let file = core.handles.add(INO, &who, flags::WRITE, Some((1, handle)));
+        let (inode, attr) = (&file.inode, sample::attr(INO));
+        let refused = || Err(CallError::Refused(Errno::EACCES));
+        let written = Answer::Written(Written {
+            offset: BUFFER_BYTES,
+            before: Version {
+                size: BUFFER_BYTES,
+                mtime: attr.mtime,
+                ctime: attr.ctime,
+            },
+            attr,
+        });
+        let answers = |next: Vec<_>| bench.fake.changes.lock().unwrap().extend(next);
+        let put = async |offset, data: &[u8]| {
+            let budget = core.budget.clone().acquire_many_owned(data.len() as u32);
+            let (at, budget) = (At::Offset(offset), budget.await.unwrap());
+            inode.put(&file, at, data, Origin::Program, budget).unwrap();
+            inode.seal(Duration::ZERO);
+        };
+        put(0, &[1; BUFFER_BYTES as usize]).await;
+        let first = inode.next().expect("it is under way");
+        put(BUFFER_BYTES, b"x").await;
+        answers(vec![refused(), Ok(written)]);
+        core.pump(inode);
+        assert_eq!(bench.kinds(), ["Write"]);
+        assert!(inode.is_dirty(), "it waits for the first");
+        inode.finished(first.number, None);
+        core.flush(inode).await;
+        assert_eq!(bench.kinds(), ["Write"]);
+        assert!(inode.failure(&file, Told::Closer).is_none());
+
+        answers(vec![refused()]);
+        put(0, b"y").await;
+        core.flush(inode).await;
+        assert_eq!(bench.kinds(), ["Write"]);
+        let failure = inode.failure(&file, Told::Closer);
+        assert_eq!(
+            failure.map(|errno| errno.code()),
+            Some(fuser::Errno::EACCES.code())
+        );
     }
 }

@@ -73,6 +73,8 @@ pub(super) struct Sealed {
     pub origin: Origin,
     pub data: Bytes,
     pub number: u64,
+    /// Whether it is sent while others of before are under way, and so may come before them.
+    pub is_beside: bool,
     _budget: OwnedSemaphorePermit,
 }
 
@@ -220,7 +222,8 @@ impl Inode {
         if state.under_way.iter().any(|(_, other)| meets(*other)) {
             return None;
         }
-        let next = state.queue.pop_front()?;
+        let mut next = state.queue.pop_front()?;
+        next.is_beside = !state.under_way.is_empty();
         state.under_way.push((next.number, range));
         Some(next)
     }
@@ -259,8 +262,17 @@ impl Inode {
 
     /// Waits until all that was sealed by now is answered.
     pub async fn drained(&self) {
-        let mut progress = self.progress.subscribe();
         let last = self.lock().last_number;
+        self.drained_up_to(last).await;
+    }
+
+    /// Waits until all that was sealed before that write is answered.
+    pub async fn drained_before(&self, number: u64) {
+        self.drained_up_to(number.saturating_sub(1)).await;
+    }
+
+    async fn drained_up_to(&self, last: u64) {
+        let mut progress = self.progress.subscribe();
         while self.lock().has_up_to(last) {
             if progress.changed().await.is_err() {
                 return;
@@ -313,6 +325,7 @@ impl State {
                 origin: buffer.origin,
                 data: buffer.data.freeze(),
                 number: self.last_number,
+                is_beside: false,
                 _budget: buffer.budget,
             });
         }

@@ -139,7 +139,10 @@ fn rights_are_what_they_say() -> Result<()> {
     v.write(CAROL, Target::Handle(carols), b"+")?;
     v.append(CAROL, Target::Ino(file), b"+")?;
     refused(v.write(CAROL, Target::Ino(file), b"x"), Errno::EACCES);
-    refused(v.open(CAROL, file, flags::WRITE), Errno::EACCES);
+    refused(
+        v.open(CAROL, file, flags::WRITE | flags::TRUNC),
+        Errno::EACCES,
+    );
     refused(v.read_ino(CAROL, file), Errno::EACCES);
     assert_eq!(v.read_ino(BOB, file)?, text(b"file++"));
     Ok(())

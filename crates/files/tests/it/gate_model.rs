@@ -396,8 +396,11 @@ impl Model {
             ),
             3 if !is_dir => {
                 let data = Bytes::from_static(b"x");
+                let size = self.v.attr(MEMBER, ino).unwrap().size;
+                let offset = u64::from(h / 2 % 3);
                 let (place, right) = match h % 2 {
-                    0 => (Place::At(0), Rights::WRITE),
+                    0 if offset != size => (Place::At(offset), Rights::WRITE),
+                    0 => (Place::At(offset), Rights::APPEND),
                     _ => (Place::End(quorate_files::Nothing), Rights::APPEND),
                 };
                 (
@@ -429,11 +432,12 @@ impl Model {
                     umask: 0,
                     flags: flags::READ | flags::WRITE,
                 };
-                let rights = Rights::READ | Rights::WRITE;
+                // Where it writes only a write tells.
+                let rights = Rights::READ | Rights::APPEND;
                 let allowed = match self.child(dir, &one) {
                     Some(child) => {
                         let reads = match self.kinds[&child] {
-                            Kind::Directory => Rights::READDIR | Rights::WRITE,
+                            Kind::Directory => Rights::READDIR | Rights::APPEND,
                             _ => rights,
                         };
                         self.may(guest, dir, Rights::LOOKUP, Some(&one))

@@ -1,6 +1,7 @@
 //! The file service, without a network and a disk.
 
 mod acl;
+mod appending;
 mod audit;
 mod canonical;
 #[path = "../../../wire/tests/it/support/cases.rs"]
