@@ -65,8 +65,10 @@ impl core::error::Error for BadText {}
 pub enum Summary {
     /// It says what is signed.
     True,
-    /// There is none.
+    /// There is none: nothing stands in front of it.
     Missing,
+    /// Words stand in front of it, and no summary that begins as one: they were compared with nothing.
+    NotFound,
     /// It says something else. Somebody may want to deceive a reader.
     Untrue,
 }
@@ -197,7 +199,8 @@ fn compare(before: &[&str], chain: &Chain) -> Summary {
     let (title, expected) = (words(&[TITLE]), words(&[&summary(chain)]));
     let at = all.windows(title.len()).position(|part| part == title);
     match at {
-        None => Summary::Missing,
+        None if all.is_empty() => Summary::Missing,
+        None => Summary::NotFound,
         Some(at) if all[at + title.len()..] == expected => Summary::True,
         Some(_) => Summary::Untrue,
     }

@@ -107,6 +107,8 @@ pub enum Credential {
 
 /// Print what a credential says. Nothing is said about whether it holds: see `verify`.
 ///
+/// The summary in front of it is compared with what is signed. Where there are words in front, and no summary among them, that is said.
+///
 /// Exit code: 0 it was printed, 1 the summary in front of it says something else than what is signed, 2 it can't be read.
 #[derive(Debug, ClapArgs)]
 pub struct Show {
@@ -119,6 +121,8 @@ pub struct Show {
 }
 
 /// Check that a credential holds: its signatures, that no link gives more than the one before, and its time. Nobody is asked.
+///
+/// The summary in front of it is compared with what is signed. Where there are words in front, and no summary among them, that is said.
 ///
 /// Exit code: 0 it holds, 1 it does not or its summary is untrue, 2 it or the group file can't be read.
 #[derive(Debug, ClapArgs)]

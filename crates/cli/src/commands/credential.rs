@@ -77,8 +77,19 @@ pub fn read(file: &Path) -> Result<Armoured> {
     Ok(read)
 }
 
+/// The same, where somebody wants to know what it says: tells too where words were compared with nothing.
+fn read_to_tell(file: &Path) -> Result<Armoured> {
+    let read = read(file)?;
+    if read.summary == Summary::NotFound {
+        say!(
+            "quorate: there are words in front of the credential, but no summary that could be compared with what is signed: what they say of it counts for nothing"
+        );
+    }
+    Ok(read)
+}
+
 fn show(args: &Show) -> Result<bool> {
-    let read = read(&args.file)?;
+    let read = read_to_tell(&args.file)?;
     if args.json {
         tell!("{}", as_json(&read));
     } else {
@@ -88,7 +99,7 @@ fn show(args: &Show) -> Result<bool> {
 }
 
 fn verify(args: &Verify) -> Result<bool> {
-    let read = read(&args.file)?;
+    let read = read_to_tell(&args.file)?;
     let file = match &args.group {
         Some(file) => file.clone(),
         None => paths::group_file(&paths::local_group()?),
@@ -151,7 +162,7 @@ fn verdict(judged: &Result<Grant, Refusal>, summary: Summary) -> String {
         Summary::Untrue => format!(
             "its summary is untrue: do not take it from whoever sent it. Of what is signed, which says something else: {signed}"
         ),
-        Summary::True | Summary::Missing => signed,
+        Summary::True | Summary::Missing | Summary::NotFound => signed,
     }
 }
 
@@ -166,6 +177,7 @@ fn as_json(read: &Armoured) -> Value {
         "summary": match read.summary {
             Summary::True => "true",
             Summary::Missing => "missing",
+            Summary::NotFound => "not found",
             Summary::Untrue => "untrue",
         },
     })

@@ -145,6 +145,13 @@ fn a_directory_is_shared_and_passed_on() {
     let finished = ends(quorate().args(["credential", "show"]).arg(at("lie.cred")));
     assert_said(&finished, 1, &["do not believe them"]);
     assert!(judged("lie.cred", &[], 1).starts_with("its summary is untrue"));
+    let words = text.replacen("Quorate credential.", "A credential.", 1);
+    fs::write(at("words.cred"), words).expect("a file");
+    let mut show = quorate();
+    show.args(["credential", "show"]).arg(at("words.cred"));
+    for command in [&mut show, &mut verify(&group.file(), &at("words.cred"))] {
+        assert_said(&ends(command), 0, &["no summary that could be compared"]);
+    }
     fs::write(at("cut.cred"), &text[..text.len() - 40]).expect("a file");
     let finished = ends(quorate().args(["credential", "show"]).arg(at("cut.cred")));
     assert_said(&finished, 2, &["cut.cred", "no credential"]);

@@ -67,6 +67,30 @@ fn an_untrue_summary_is_noticed() {
     }
 }
 
+/// Words in front that do not begin as a summary are none: it is told that they were compared with nothing, whatever they say.
+#[test]
+fn words_that_are_no_summary_are_told() {
+    let chain = chain(1);
+    let text = armour::write(&chain);
+    let at = text.find("-----BEGIN").unwrap();
+    let title = text.lines().next().unwrap();
+    for words in [
+        "Hello,\nhere it is.\n\n".into(),
+        text[..at].replace(title, "Quorate credential. What counts is this:"),
+        text[..at]
+            .replace("below.", "below!")
+            .replace("1970", "2070"),
+        text[..at].replace(title, ""),
+    ] {
+        let said = format!("{words}{}", &text[at..]);
+        assert_eq!(read(&said), (chain.clone(), Summary::NotFound), "{said}");
+    }
+    for nothing in ["", "\n> \n", " \r\n"] {
+        let said = format!("{nothing}{}", &text[at..]);
+        assert_eq!(read(&said), (chain.clone(), Summary::Missing), "{said}");
+    }
+}
+
 /// Any single character of the block that is changed, taken away or doubled is noticed; none makes another credential.
 #[test]
 fn damage_is_noticed() {
