@@ -135,6 +135,9 @@ pub enum AuditCommand {
 /// Who could change the file could make up another log that is bound as well. So note the head that it prints, or keep it with somebody else, and
 /// give it again.
 ///
+/// Where the export begins later than the log did, that is said and no more: old rows are let go of, and `quorate audit` can begin later (`--from`). Of rows that
+/// somebody has cut off there the others tell nothing.
+///
 /// Exit code: 0 all rows are bound, 1 they are not, or the file is no such log.
 #[derive(Debug, ClapArgs)]
 pub struct AuditVerify {
@@ -144,6 +147,9 @@ pub struct AuditVerify {
     /// The head that it must have.
     #[arg(long, value_name = "DIGEST", value_parser = parse_digest)]
     pub head: Option<Digest>,
+    /// The number of the row that it must begin with; 0 is the first of the log.
+    #[arg(long, value_name = "N")]
+    pub first: Option<u64>,
 }
 
 fn parse_digest(text: &str) -> Result<Digest, String> {

@@ -130,12 +130,10 @@ fn verify(args: &AuditVerify) -> Result<()> {
             .with_context(|| format!("{}, line {at}", file()))?;
     }
     let head = seen.end(args.head).with_context(file)?;
-    match &seen.rows {
-        Some((first, last)) => {
-            tell!("rows {} to {} are bound, head {head}", first, last.sequence)
-        }
-        None => tell!("no rows, head {head}"),
+    if let Some(first) = args.first {
+        seen.begins_with(first).with_context(file)?;
     }
+    tell!("{}", seen.verdict(&head));
     Ok(())
 }
 
@@ -170,6 +168,29 @@ impl Seen {
         };
         self.rows = Some((first, row));
         Ok(())
+    }
+
+    /// Whether nothing is missing at its beginning, which no digest tells: older rows are let go of.
+    fn begins_with(&self, wanted: u64) -> Result<()> {
+        match &self.rows {
+            Some((first, _)) if *first == wanted => Ok(()),
+            Some((first, _)) => bail!("it begins with row {first}, and not {wanted}"),
+            None => bail!("it has no rows, and is to begin with row {wanted}"),
+        }
+    }
+
+    /// What is known of an export that has come to its end.
+    fn verdict(&self, head: &Digest) -> String {
+        match &self.rows {
+            Some((0, last)) => format!("rows 0 to {} are bound, head {head}", last.sequence),
+            Some((first, last)) => format!(
+                "rows {first} to {} are bound, head {head}\nit begins with row {first}: rows before it are not in this file, and nothing is known of them",
+                last.sequence
+            ),
+            None => format!(
+                "no rows, head {head}\nnothing was verified but that the file has the form of an export: no row is bound to the head"
+            ),
+        }
     }
 
     /// The head, if all is bound to it; and to what somebody has kept elsewhere.
@@ -487,5 +508,37 @@ mod tests {
         lines.iter().for_each(|line| seen.line(line).unwrap());
         assert!(seen.end(Some(Digest::ZERO)).is_err(), "another head");
         assert!(seen.line(&lines[0]).is_err(), "more after the head");
+    }
+
+    /// An export whose first rows are not in it is bound all the same: that it begins later is told, and can be refused. One without rows shows nothing.
+    #[test]
+    fn what_is_not_in_an_export_is_told() {
+        let first = row(0, Digest::ZERO);
+        let second = row(1, first.digest());
+        let head = second.digest();
+        let rows = [first, second].map(|row| row_json(&row).to_string());
+        let end = json!({ "head": head.to_string() }).to_string();
+        for (cut, said) in [
+            (0, "rows 0 to 1 are bound"),
+            (
+                1,
+                "it begins with row 1: rows before it are not in this file",
+            ),
+            (2, "nothing was verified"),
+        ] {
+            let mut seen = Seen::default();
+            let lines = rows[cut..].iter().chain([&end]);
+            lines.for_each(|line| seen.line(line).unwrap());
+            assert_eq!(seen.end(None).unwrap(), head);
+            let verdict = seen.verdict(&head);
+            assert!(verdict.contains(said), "{verdict}");
+            assert_eq!(
+                verdict.lines().count(),
+                1 + usize::from(cut > 0),
+                "{verdict}"
+            );
+            assert_eq!(seen.begins_with(0).is_ok(), cut == 0);
+            assert_eq!(seen.begins_with(1).is_ok(), cut == 1);
+        }
     }
 }
